@@ -1,0 +1,66 @@
+# Everything runs from .venv, which is made from nothing but python3 (with venv) and make.
+# An editable install: a change of code needs no reinstall, a change of setup.cfg or pyproject.toml brings one.
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+PIP := $(VENV)/bin/pip --disable-pip-version-check install --quiet
+
+# One stamp for each set of things installed, so that `make run` brings no test tools.
+CREATED := $(VENV)/.created
+SERVER := $(VENV)/.server
+TESTS := $(VENV)/.tests
+LIBMEMCACHED := $(VENV)/.libmemcached
+CHECKS := $(VENV)/.checks
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check clean
+.NOTPARALLEL:
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: $(SERVER) ## start the server in the foreground, with its queues under ./var/
+	@$(VENV)/bin/twistd --nodaemon --pidfile= kestrel --config tap-configs/development.toml
+
+test: $(TESTS) $(LIBMEMCACHED) ## run the tests (ARGS="-k name" is passed to pytest)
+	@$(VENV)/bin/python -m pytest $(ARGS)
+
+check: $(CHECKS) ## run ruff and mypy
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+
+clean: ## remove what make made (.venv, build products, caches), but not ./var/
+	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache _trial_temp*
+	rm -f twisted/plugins/dropin.cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(CREATED):
+	@command -v $(PYTHON) >/dev/null || \
+	    { echo "There is no $(PYTHON) here. Install Python 3.11 or later (Debian: apt-get install python3 python3-venv)."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "$(PYTHON) is older than 3.11. Name another: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	    { echo "$(PYTHON) has no venv module. Install it (Debian: apt-get install python3-venv)."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(SERVER): setup.cfg pyproject.toml | $(CREATED)
+	$(PIP) --editable .
+	@touch $@
+
+$(TESTS): setup.cfg pyproject.toml | $(CREATED)
+	$(PIP) --editable '.[test]'
+	@touch $(SERVER) $@
+
+# Has wheels for some platforms only. Where it cannot be built its tests are left out, and each `make test` tries again.
+$(LIBMEMCACHED): setup.cfg pyproject.toml | $(TESTS)
+	@echo "$(PIP) --editable '.[libmemcached]'"
+	@if $(PIP) --editable '.[libmemcached]' 2>$@.log; then touch $@; \
+	    else echo "pylibmc could not be built here (see $@.log): the tests that need it will be left out."; fi
+
+# With the test tools, since kestrel.testing is checked as well.
+$(CHECKS): setup.cfg pyproject.toml | $(CREATED)
+	$(PIP) --editable '.[test,check]'
+	@touch $(SERVER) $(TESTS) $@

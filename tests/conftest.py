@@ -1,0 +1,97 @@
+"""The marker `needs`: a test is left out where a system package is missing, and the run ends by saying so.
+
+With KESTREL_REQUIRE_ALL=1 in the environment whatever would be left out fails, any other skip included.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from tests import system_packages
+
+LEFT_OUT_FOR = "left out for"
+"""The property of a test's report that names a missing package; properties survive a split over processes."""
+
+
+class LeftOut:
+    """Counts what a run did not run, and says it below pytest's own closing line."""
+
+    def __init__(self, *, is_everything_required: bool) -> None:
+        self.is_everything_required = is_everything_required
+        self.tests_by_package: Counter[str] = Counter()
+        self.test_count = 0
+        self.other_skip_count = 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "setup":
+            packages = [value for name, value in report.user_properties if name == LEFT_OUT_FOR]
+            self.tests_by_package.update(str(package) for package in packages)
+            self.test_count += bool(packages)
+            if packages:
+                return
+        if report.skipped and not hasattr(report, "wasxfail"):
+            self.other_skip_count += 1
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.skipped:
+            self.other_skip_count += 1
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        is_passing = session.exitstatus == pytest.ExitCode.OK
+        if self.is_everything_required and is_passing and self.other_skip_count:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_unconfigure(self, config: pytest.Config) -> None:
+        terminal = config.pluginmanager.get_plugin("terminalreporter")
+        if terminal is not None:
+            for line in self.closing_lines():
+                terminal.write_line(line)
+
+    def closing_lines(self) -> Iterator[str]:
+        """What was left out, and how to get it."""
+        if self.other_skip_count:
+            yield f"skipped for reasons of their own: {tests(self.other_skip_count)} (-rs lists them)"
+        if self.test_count:
+            packages = sorted(self.tests_by_package)
+            counts = ", ".join(f"{package} ({self.tests_by_package[package]})" for package in packages)
+            yield f"left out: {tests(self.test_count)}, for want of {counts}"
+            yield f"to run what was left out: {system_packages.install_line(packages)}"
+        elif not self.other_skip_count:
+            yield "left out: nothing"
+
+
+def tests(count: int) -> str:
+    """The count with its noun."""
+    return "1 test" if count == 1 else f"{count} tests"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(name, ...): what the test needs, from tests/system_packages.py")
+    is_everything_required = os.environ.get("KESTREL_REQUIRE_ALL") == "1"
+    config.pluginmanager.register(LeftOut(is_everything_required=is_everything_required), "left_out")
+
+
+def needed_by(item: pytest.Item) -> list[str]:
+    """The names in the test's `needs` markers, each once."""
+    return list(dict.fromkeys(name for marker in item.iter_markers("needs") for name in marker.args))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if unknown := [name for name in needed_by(item) if name not in system_packages.SYSTEM_PACKAGES]:
+            raise pytest.UsageError(f"{item.nodeid} needs {unknown}: not in tests/system_packages.py")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    packages = system_packages.missing(needed_by(item))
+    if not packages:
+        return
+    item.user_properties += [(LEFT_OUT_FOR, package) for package in packages]
+    reason = f"needs {', '.join(packages)}: {system_packages.install_line(packages)}"
+    if os.environ.get("KESTREL_REQUIRE_ALL") == "1":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)

@@ -1,0 +1,57 @@
+"""The programs and libraries from outside PyPI that some tests need, and how to get them.
+
+A test names what it needs: `@pytest.mark.needs("memcaslap")`. `tests/conftest.py` leaves it out where that is
+missing, and closes the run with a line saying so. Run as a script, this module prints the Debian packages of
+everything that is missing; it imports nothing but the standard library, so that this works before an install.
+"""
+
+import importlib.util
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SystemPackage:
+    """One thing that a test may need: how to see that it is here, and the Debian packages that bring it."""
+
+    is_installed: Callable[[], bool]
+    debian_packages: tuple[str, ...]
+
+
+def program(name: str, *debian_packages: str) -> SystemPackage:
+    """A program that is found on PATH."""
+    return SystemPackage(lambda: shutil.which(name) is not None, debian_packages)
+
+
+def python_module(name: str, *debian_packages: str) -> SystemPackage:
+    """A Python module; the Debian packages are what pip needs to build it, where there is no wheel."""
+    return SystemPackage(lambda: importlib.util.find_spec(name) is not None, debian_packages)
+
+
+SYSTEM_PACKAGES: dict[str, SystemPackage] = {
+    "memcaslap": program("memcaslap", "libmemcached-tools"),
+    "memccapable": program("memccapable", "libmemcached-tools"),
+    "memcstat": program("memcstat", "libmemcached-tools"),
+    "nc": program("nc", "netcat-openbsd"),
+    "pylibmc": python_module("pylibmc", "libmemcached-dev", "zlib1g-dev", "gcc", "python3-dev"),
+}
+
+
+def missing(names: Iterable[str]) -> list[str]:
+    """Those of the names that are not installed here, in their order."""
+    return [name for name in names if not SYSTEM_PACKAGES[name].is_installed()]
+
+
+def debian_packages(names: Iterable[str]) -> list[str]:
+    """The Debian packages that bring the names, each once."""
+    return list(dict.fromkeys(deb for name in names for deb in SYSTEM_PACKAGES[name].debian_packages))
+
+
+def install_line(names: Iterable[str]) -> str:
+    """The command that installs the names on Debian."""
+    return " ".join(["apt-get install", *debian_packages(names)])
+
+
+if __name__ == "__main__":
+    print(*debian_packages(missing(SYSTEM_PACKAGES)))

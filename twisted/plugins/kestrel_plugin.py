@@ -1,0 +1,10 @@
+"""Makes `twistd kestrel` known to twistd. Neither this folder nor the one above may have an `__init__.py`."""
+
+from twisted.application.service import ServiceMaker
+
+kestrel = ServiceMaker(
+    "kestrel",
+    "kestrel.server.maker",
+    "a durable message queue server speaking memcache, text and thrift",
+    "kestrel",
+)
