@@ -1,0 +1,6 @@
+"""Kestrel: a durable message queue server on Twisted.
+
+This module stays light, so that a worker process that only wants to read journals imports no Twisted.
+"""
+
+__version__ = "0.1.0.dev0"

@@ -1,0 +1,32 @@
+"""Who may touch the nodes that the server makes in ZooKeeper."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from kestrel.config.kinds import Kind
+from kestrel.config.shown import shown
+
+READY_MADE: Final = ("open-unsafe", "everyone-read-creator-all")
+
+# scheme:id:permissions, as ZooKeeper's own tools write it. An id may hold colons (digest:user:hash).
+_ENTRY: Final = re.compile(r"[^:]+:.+:[cdrwa]+")
+
+
+def _acl(value: object) -> str | tuple[str, ...]:
+    if isinstance(value, str) and value in READY_MADE:
+        return value
+    if isinstance(value, list) and value:
+        return tuple(_entry(each) for each in value)
+    ready_made = " or ".join(f'"{word}"' for word in READY_MADE)
+    raise ValueError(f'{shown(value)} is neither {ready_made} nor a list like ["world:anyone:r"]')
+
+
+def _entry(value: object) -> str:
+    if not isinstance(value, str) or not _ENTRY.fullmatch(value):
+        raise ValueError(f'{shown(value)} is not scheme:id:permissions; write for example "world:anyone:r"')
+    return value
+
+
+ACL: Final = Kind("ready-made access list, or a list of scheme:id:permissions", _acl)

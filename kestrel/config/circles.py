@@ -1,0 +1,29 @@
+"""Circles among things that point to one another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+
+def circles(edges: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
+    """Walks that come back to where they began, each as its members in order: at least one if there is any.
+
+    A walk in depth, with a stack of its own: a file may hold a longer chain than Python has stack frames.
+    """
+    finished: set[str] = set()
+    for start in edges:
+        way = [start]
+        places = {start: 0}
+        branches = [iter(edges[start])]
+        while way and start not in finished:
+            following = next(branches[-1], None)
+            if following is None:
+                branches.pop()
+                finished.add(way[-1])
+                del places[way.pop()]
+            elif following in places:
+                yield way[places[following] :]
+            elif following not in finished:
+                places[following] = len(way)
+                way.append(following)
+                branches.append(iter(edges.get(following, ())))

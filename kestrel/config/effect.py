@@ -1,0 +1,43 @@
+"""Settings that a file gives and this server does not act on yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+from kestrel.config.model import AliasSettings, Config, QueueOverrides, QueueSettings, Section
+from kestrel.config.paths import entry_path, joined
+from kestrel.config.setting import settings_of
+
+
+def settings_without_effect(config: Config) -> list[str]:
+    """Their paths, ``textListenPort`` or ``queues["work"].maxItems``, for a line in the log at the start."""
+    paths = _of_section("", config)
+    paths += _of_queue("default", config.default)
+    for name, overrides in config.queues.items():
+        paths += _of_queue(entry_path("queues", name.decode()), overrides)
+    for name in config.aliases:  # a table of which nothing can be left out
+        paths += _idle(entry_path("aliases", name.decode()), AliasSettings, settings_of(AliasSettings))
+    sections = {"admin": config.admin, "zookeeper": config.zookeeper, "logging": config.logging}
+    for path, section in sections.items():
+        if section is not None:
+            paths += _of_section(path, section)
+    return paths
+
+
+def _of_section(path: str, section: Section) -> list[str]:
+    return _idle(path, type(section), section.given)
+
+
+def _of_queue(path: str, overrides: QueueOverrides) -> list[str]:
+    return _idle(path, QueueSettings, overrides.values)
+
+
+def _idle(path: str, cls: type[attrs.AttrsInstance], given: Iterable[str]) -> list[str]:
+    given = frozenset(given)
+    return [
+        joined(path, setting.kestrel_name)
+        for name, setting in settings_of(cls).items()
+        if name in given and not setting.effective
+    ]

@@ -1,0 +1,43 @@
+"""Which settings a queue gets: ``parent+child`` <- ``parent`` <- ``[default]`` <- built-in."""
+
+from __future__ import annotations
+
+import attrs
+
+from kestrel.config.model import Config, QueueSettings
+from kestrel.config.names import parent_of
+
+
+class QueueSettingsResolver:
+    """Answers for every name that a client can think of, from tables that only the configuration makes grow.
+
+    What is set nearer to the queue wins, also where it is set to "none". `fanout_only` is never true of a
+    child: it has no children to pass its items on to, and would swallow them.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._default = config.default.over(QueueSettings())
+        self._default_of_children = _for_a_child(self._default)
+        self._by_name: dict[bytes, QueueSettings] = {}
+        self._of_children: dict[bytes, QueueSettings] = {}
+        names = sorted(config.queues, key=lambda name: parent_of(name) is not None)
+        for name in names:  # parents first: a child's settings are made from its parent's
+            settings = config.queues[name].over(self._inherited(name))
+            child_settings = _for_a_child(settings)
+            self._of_children[name] = child_settings
+            self._by_name[name] = settings if parent_of(name) is None else child_settings
+
+    def settings_for(self, name: bytes) -> QueueSettings:
+        """The settings of the queue of that name. Queues that share all settings share the object."""
+        settings = self._by_name.get(name)
+        return self._inherited(name) if settings is None else settings
+
+    def _inherited(self, name: bytes) -> QueueSettings:
+        parent = parent_of(name)
+        if parent is None:
+            return self._default
+        return self._of_children.get(parent, self._default_of_children)
+
+
+def _for_a_child(settings: QueueSettings) -> QueueSettings:
+    return attrs.evolve(settings, fanout_only=False) if settings.fanout_only else settings

@@ -1,0 +1,189 @@
+"""The kinds of value that a setting can take: how each is written in a file, and what it becomes.
+
+A kind's `parse` takes a value as TOML gives it and raises `ValueError` with a sentence that says what is
+wrong and, where that helps, how it is done right. None takes one type for another: true is not 1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+import attrs
+
+from kestrel.config.names import parse_queue_name
+from kestrel.config.shown import shown
+from kestrel.config.units import parse_duration_ms, parse_size
+
+LARGEST_COUNT: Final = 2**31 - 1
+"""Counts are signed 32-bit numbers, as they are in Kestrel and on the wire."""
+
+LARGEST_PORT: Final = 65535
+
+
+@attrs.frozen
+class Kind:
+    """A name for the reader of a list of settings, and the way from the file's value to ours."""
+
+    name: str
+    parse: Callable[[object], Any] = attrs.field(repr=False)
+
+
+def _boolean(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{shown(value)} is neither true nor false (written without quotes)")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{shown(value)} is not a text in quotes")
+    if not value or "\0" in value:
+        raise ValueError(f"{shown(value)} is empty or holds a NUL")
+    return value
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{shown(value)} is not a whole number")
+    if not 1 <= value <= LARGEST_COUNT:
+        raise ValueError(f"{shown(value)} is not between 1 and {LARGEST_COUNT}")
+    return value
+
+
+def _port_number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LARGEST_PORT:
+        raise ValueError(f"{shown(value)} is not a port number from 1 to {LARGEST_PORT}")
+    return value
+
+
+def _port(value: object) -> int | None:
+    if value is False or (value == 0 and isinstance(value, int)) or value == "none":
+        return None
+    try:
+        return _port_number(value)
+    except ValueError as error:
+        raise ValueError(f"{error}; or false for no port") from None
+
+
+def _positive(parse: Callable[[object], int]) -> Callable[[object], int]:
+    def parse_positive(value: object) -> int:
+        parsed = parse(value)
+        if parsed == 0:
+            raise ValueError(f"{shown(value)} is not more than nothing")
+        return parsed
+
+    return parse_positive
+
+
+def _queue_name(value: object) -> bytes:
+    return parse_queue_name(value if value == "" else _text(value))
+
+
+def _list(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise ValueError(f"{shown(value)} is not a list in square brackets")
+    return value
+
+
+def _queue_names(value: object) -> tuple[bytes, ...]:
+    if not _list(value):
+        raise ValueError("the list is empty: at least one queue is needed")
+    return tuple(_queue_name(name) for name in _list(value))
+
+
+def _identities(value: object) -> tuple[bytes, ...]:
+    names = [value] if isinstance(value, str) else _list(value)
+    return tuple(_text(name).encode() for name in names)
+
+
+BOOLEAN: Final = Kind("true or false", _boolean)
+TEXT: Final = Kind("text", _text)
+PATH: Final = Kind("path", _text)
+COUNT: Final = Kind("number from 1", _count)
+PORT_NUMBER: Final = Kind("port number", _port_number)
+PORT: Final = Kind("port number, or false for no port", _port)
+SIZE: Final = Kind("size", _positive(parse_size))
+SIZE_OR_ZERO: Final = Kind("size, or 0", parse_size)
+DURATION: Final = Kind("duration", _positive(parse_duration_ms))
+DURATION_OR_ZERO: Final = Kind("duration, or 0", parse_duration_ms)
+QUEUE_NAME: Final = Kind("queue name", _queue_name)
+QUEUE_NAMES: Final = Kind("list of queue names", _queue_names)
+IDENTITIES: Final = Kind("client name or list of them", _identities)
+
+
+def optional(kind: Kind, *words: str) -> Kind:
+    """The same, or none, which is written ``"none"`` or as one of the further words."""
+    words = (*words, "none")
+    in_quotes = " or ".join(f'"{word}"' for word in words)
+
+    def parse(value: object) -> Any:
+        if isinstance(value, str) and value in words:
+            return None
+        try:
+            return kind.parse(value)
+        except ValueError as error:
+            raise ValueError(f"{error}; or {in_quotes}") from None
+
+    return Kind(f"{kind.name}, or {in_quotes}", parse)
+
+
+def one_of(*words: str) -> Kind:
+    """One of these words. Capitals do not matter; the value is the word as it is given here."""
+    by_small_letters = {word.lower(): word for word in words}
+    in_quotes = ", ".join(f'"{word}"' for word in words)
+
+    def parse(value: object) -> str:
+        word = by_small_letters.get(value.lower()) if isinstance(value, str) else None
+        if word is None:
+            raise ValueError(f"{shown(value)} is none of {in_quotes}")
+        return word
+
+    return Kind(f"one of {in_quotes}", parse)
+
+
+def matching(name: str, pattern: str, example: str) -> Kind:
+    """A text of which the whole matches the pattern."""
+    compiled = re.compile(pattern)
+
+    def parse(value: object) -> str:
+        text = _text(value)
+        if not compiled.fullmatch(text):
+            raise ValueError(f"{shown(text)} is not a {name}; write for example {shown(example)}")
+        return text
+
+    return Kind(name, parse)
+
+
+def table_of(kind: Kind) -> Kind:
+    """A table from names of the file's own choice to values of that kind."""
+
+    def parse(value: object) -> dict[str, Any]:
+        parsed = {}
+        for name, each in checked_table(value).items():
+            try:
+                parsed[name] = kind.parse(each)
+            except ValueError as error:
+                raise ValueError(f"{shown(name)}: {error}") from None
+        return parsed
+
+    return Kind(f"table from names to {kind.name}", parse)
+
+
+def checked_table(value: object) -> dict[str, object]:
+    """The value, which must be a table."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{shown(value)} is not a table")
+    return value
+
+
+def checked_tables(value: object) -> list[object]:
+    """The value, which must be a list; what it holds is looked at one by one."""
+    if not isinstance(value, list):
+        raise ValueError(f"{shown(value)} is not a list of tables, whose heads have two brackets: [[queues]]")
+    return value
+
+
+TABLE: Final = Kind("table", checked_table)
+TABLES: Final = Kind("list of tables", checked_tables)

@@ -1,0 +1,81 @@
+"""From a file to a `Config`. A file with mistakes is refused as a whole, and all of them are told at once."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from typing import Any
+
+from cattrs.errors import BaseValidationError
+
+from kestrel.config.model import Config
+from kestrel.config.problems import problems_in
+from kestrel.config.references import problems_between
+from kestrel.config.tables import structure
+from kestrel.errors import KestrelError
+
+
+class ConfigError(KestrelError):
+    """A configuration that cannot be used. Its text is the source and below it a line for each problem."""
+
+    def __init__(self, source: str, *problems: str) -> None:
+        super().__init__(source, *problems)
+        self.source = source
+        self.problems: tuple[str, ...] = problems
+        """Each begins with the setting's path, ``queues["work"].maxSize: ...``, where it is about one."""
+
+    def __str__(self) -> str:
+        return "\n  ".join([f"{self.source}:", *self.problems])
+
+
+def load(path: str | os.PathLike[str]) -> Config:
+    """The configuration in that file, which is TOML. Raises `ConfigError`, also when it cannot be read."""
+    source = os.fspath(path)
+    try:
+        with open(source, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise ConfigError(source, f"cannot be read: {error.strerror or error}") from error
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(source, f"line {line}: not UTF-8, which TOML is written in") from error
+    return loads(text, source)
+
+
+def loads(text: str, source: str = "configuration") -> Config:
+    """The configuration that a text in TOML says. Raises `ConfigError`, which calls the text `source`."""
+    tables = _parse(text, source)
+    problems: list[str] = []
+    config = None
+    try:
+        config = structure(tables)
+    except BaseValidationError as error:
+        problems += problems_in(error, tables)
+    problems += problems_between(tables)
+    if config is None or problems:
+        raise ConfigError(source, *problems)
+    return config
+
+
+def _parse(text: str, source: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(source, _syntax_problem(str(error), text)) from error
+    except RecursionError:
+        raise ConfigError(source, "not TOML that can be used: brackets within brackets without end") from None
+    except ValueError as error:  # Python reads no number of more than some thousand digits
+        raise ConfigError(source, f"not TOML that can be used: {error}") from error
+
+
+def _syntax_problem(message: str, text: str) -> str:
+    place = re.fullmatch(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", message, re.DOTALL)
+    if place is None:
+        return f"not TOML: {message}"
+    what, line, column = place.groups()
+    if line is None:
+        return f"line {text.count(chr(10)) + 1}, the end: {what}"
+    return f"line {line}, column {column}: {what}"

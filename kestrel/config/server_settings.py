@@ -1,0 +1,298 @@
+"""The settings of the server as a whole: what stands above a file's first table, and the smaller tables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import attrs
+
+from kestrel.config.acl import ACL
+from kestrel.config.kinds import (
+    BOOLEAN,
+    COUNT,
+    DURATION,
+    DURATION_OR_ZERO,
+    PATH,
+    PORT,
+    PORT_NUMBER,
+    SIZE,
+    SIZE_OR_ZERO,
+    TEXT,
+    matching,
+    one_of,
+    optional,
+    table_of,
+)
+from kestrel.config.setting import setting
+from kestrel.config.units import KIB, MIB
+
+LEVEL = one_of("debug", "info", "warn", "error", "critical")
+DOTTED_NAME = matching("dotted name", r"[^\W\d]\w*(\.[^\W\d]\w*)+", "my_package.my_module.my_callable")
+
+
+def state_folder() -> Path:
+    """Where a server without a file keeps its state. Unlike /tmp it is nobody else's to write to."""
+    given = os.environ.get("XDG_STATE_HOME", "")
+    # The XDG specification wants a relative path ignored.
+    base = Path(given) if os.path.isabs(given) else Path(os.path.expanduser("~"), ".local", "state")
+    return base / "kestrel"
+
+
+@attrs.frozen(kw_only=True)
+class Section:
+    """A table of a file that remembers which of its settings the file gives."""
+
+    given: frozenset[str] = attrs.field(default=frozenset(), eq=False, repr=False)
+    """Names of fields. A setting given at its default's value is given."""
+
+
+@attrs.frozen(kw_only=True)
+class AdminSettings(Section):
+    """``[admin]``: the HTTP port for people and programs that watch the server."""
+
+    http_port: int | None = attrs.field(
+        default=2223, metadata=setting("httpPort", PORT, "Port of the admin pages.", effective=False)
+    )
+
+
+@attrs.frozen(kw_only=True)
+class ZooKeeperSettings(Section):
+    """``[zookeeper]``: where the server announces itself. Without the table it does not."""
+
+    host: str = attrs.field(metadata=setting("host", TEXT, "Host of the ZooKeeper server.", effective=False))
+    port: int = attrs.field(
+        default=2181, metadata=setting("port", PORT_NUMBER, "Port of the ZooKeeper server.", effective=False)
+    )
+    path_prefix: str = attrs.field(
+        metadata=setting(
+            "pathPrefix",
+            matching("path from the root", r"(/[^/]+)+", "/services/kestrel"),
+            "The server sets are the nodes read and write below this one.",
+            effective=False,
+        )
+    )
+    session_timeout_ms: int = attrs.field(
+        default=10_000,
+        metadata=setting(
+            "sessionTimeout",
+            DURATION,
+            "A server out of touch for that long is taken off the list.",
+            effective=False,
+        ),
+    )
+    credentials: str | None = attrs.field(
+        default=None,
+        repr=False,  # no password in a log
+        metadata=setting(
+            "credentials",
+            optional(matching("pair of user and password", r"[^:]+:.+", "user:password")),
+            "What the server shows to ZooKeeper (its digest scheme).",
+            effective=False,
+        ),
+    )
+    acl: str | tuple[str, ...] = attrs.field(
+        default="open-unsafe",
+        metadata=setting("acl", ACL, "Who may read and change the announced nodes.", effective=False),
+    )
+    client_initializer: str | None = attrs.field(
+        default=None,
+        metadata=setting(
+            "clientInitializer",
+            optional(DOTTED_NAME),
+            "A callable that makes the ZooKeeper client in place of the built-in one.",
+            effective=False,
+        ),
+    )
+    server_set_initializer: str | None = attrs.field(
+        default=None,
+        metadata=setting(
+            "serverSetInitializer",
+            optional(DOTTED_NAME),
+            "A callable that announces the server in place of the built-in one.",
+            effective=False,
+        ),
+    )
+    advertise_address: str | None = attrs.field(
+        default=None,
+        metadata=setting(
+            "advertiseAddress",
+            optional(TEXT),
+            "The address that clients are told; none: the one listened on, or the host's first public one.",
+            effective=False,
+        ),
+    )
+
+
+@attrs.frozen(kw_only=True)
+class LoggingSettings(Section):
+    """``[logging]``: what is logged, how, and where to."""
+
+    level: str = attrs.field(
+        default="info", metadata=setting("level", LEVEL, "Events below this level are not logged.")
+    )
+    levels: Mapping[str, str] = attrs.field(
+        factory=dict,
+        metadata=setting(
+            "levels", table_of(LEVEL), 'Other levels for parts of the server: "kestrel.journal" = "debug".'
+        ),
+    )
+    file: str | None = attrs.field(
+        default=None, metadata=setting("file", optional(PATH), "The log file; none: the standard output.")
+    )
+    format: str = attrs.field(
+        default="text",
+        metadata=setting("format", one_of("text", "json"), "Lines for people, or one JSON object a line."),
+    )
+    rotate_size_bytes: int | None = attrs.field(
+        default=None,
+        metadata=setting("rotateSize", optional(SIZE), "A log file of that size is set aside; none: never."),
+    )
+    rotate_count: int = attrs.field(
+        default=10, metadata=setting("rotateCount", COUNT, "How many files that were set aside are kept.")
+    )
+
+
+@attrs.frozen(kw_only=True)
+class ServerSettings(Section):
+    """What stands above the first table of a file. A port that is None is not listened on."""
+
+    listen_address: str = attrs.field(
+        default="0.0.0.0",
+        metadata=setting("listenAddress", TEXT, "The address of all ports; 0.0.0.0: every one of the host."),
+    )
+    memcache_listen_port: int | None = attrs.field(
+        default=22133, metadata=setting("memcacheListenPort", PORT, "Port of the memcache protocol.")
+    )
+    text_listen_port: int | None = attrs.field(
+        default=2222, metadata=setting("textListenPort", PORT, "Port of the text protocol.", effective=False)
+    )
+    thrift_listen_port: int | None = attrs.field(
+        default=2229,
+        metadata=setting("thriftListenPort", PORT, "Port of the thrift protocol.", effective=False),
+    )
+    connection_backlog: int | None = attrs.field(
+        default=None,
+        metadata=setting(
+            "connectionBacklog",
+            optional(COUNT),
+            "How many connections may wait to be accepted; none: what the event loop takes by itself.",
+        ),
+    )
+    queue_path: str = attrs.field(
+        factory=lambda: str(state_folder() / "queues"),
+        metadata=setting(
+            "queuePath", PATH, "The folder of the journals; a relative one is below the working directory."
+        ),
+    )
+    storage: str | None = attrs.field(
+        default=None,
+        metadata=setting(
+            "storage",
+            optional(matching("storage description", r"[A-Za-z][\w.-]*:.*", "journal:/var/spool/kestrel")),
+            "Which storage keeps the items, and where; none: the journal, at queuePath.",
+        ),
+    )
+    disk_reserve_size_bytes: int = attrs.field(
+        default=16 * MIB,
+        metadata=setting(
+            "diskReserveSize",
+            SIZE_OR_ZERO,
+            "Space put by in the journals' folder, given up when the disk is full so that gets go on.",
+        ),
+    )
+    status_file: str = attrs.field(
+        factory=lambda: str(state_folder() / "status"),
+        metadata=setting(
+            "statusFile", PATH, "Where the server's status is remembered over a restart.", effective=False
+        ),
+    )
+    default_status: str = attrs.field(
+        default="Up",
+        metadata=setting(
+            "defaultStatus",
+            one_of("Up", "WriteAvoid", "ReadOnly", "Quiescent"),
+            "The status of a server that remembers none.",
+            effective=False,
+        ),
+    )
+    status_change_grace_period_ms: int = attrs.field(
+        default=0,
+        metadata=setting(
+            "statusChangeGracePeriod",
+            DURATION_OR_ZERO,
+            "How long after a change to a stricter status the commands it forbids are still taken.",
+            effective=False,
+        ),
+    )
+    expiration_timer_frequency_ms: int | None = attrs.field(
+        default=None,
+        metadata=setting(
+            "expirationTimerFrequency",
+            optional(DURATION),
+            "How often expired items are looked for in all queues; none: only in a queue that is used.",
+            effective=False,
+        ),
+    )
+    client_timeout_ms: int | None = attrs.field(
+        default=None,
+        metadata=setting(
+            "clientTimeout",
+            optional(DURATION),
+            "A connection that asks for nothing for that long is closed.",
+            effective=False,
+        ),
+    )
+    max_open_transactions: int = attrs.field(
+        default=1,
+        metadata=setting(
+            "maxOpenTransactions", COUNT, "How many items of one queue a connection may hold open at a time."
+        ),
+    )
+    connection_limit_refuse_writes: int | None = attrs.field(
+        default=None,
+        metadata=setting(
+            "connectionLimitRefuseWrites",
+            optional(COUNT),
+            "A connection opened when there are more than this is refused its puts.",
+            effective=False,
+        ),
+    )
+    connection_limit_refuse_reads: int | None = attrs.field(
+        default=None,
+        metadata=setting(
+            "connectionLimitRefuseReads",
+            optional(COUNT),
+            "A connection opened when there are more than this is refused its gets.",
+            effective=False,
+        ),
+    )
+    max_request_item_size_bytes: int = attrs.field(
+        default=16 * MIB,
+        metadata=setting("maxRequestItemSize", SIZE, "A larger item is refused before its data are read."),
+    )
+    max_line_size_bytes: int = attrs.field(
+        default=8 * KIB, metadata=setting("maxLineSize", SIZE, "A longer request line ends the connection.")
+    )
+    max_pipeline_bytes: int = attrs.field(
+        default=MIB,
+        metadata=setting(
+            "maxPipelineBytes",
+            SIZE,
+            "While more replies than this are held for a connection, nothing is read from it.",
+        ),
+    )
+    echo_requested_key: bool = attrs.field(
+        default=False,
+        metadata=setting(
+            "echoRequestedKey",
+            BOOLEAN,
+            "A memcache reply names the key that was asked for, options and all, and not the queue: for "
+            "client libraries that look their key up in the reply.",
+        ),
+    )
+    enable_session_trace: bool = attrs.field(
+        default=False,
+        metadata=setting("enableSessionTrace", BOOLEAN, "Log the beginning and the end of each connection."),
+    )

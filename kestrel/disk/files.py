@@ -1,0 +1,102 @@
+"""Every file operation of the server, so that a test can make any of them fail.
+
+Paths are bytes. Files are made for their owner alone. Errors are the OSErrors of the system.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from typing import Final
+
+_FILE_MODE: Final = 0o600
+_FOLDER_MODE: Final = 0o700
+
+
+class Disk:
+    """The file system, through a small face.
+
+    Stateless; safe to call from any thread. `kestrel.testing.faults` has one whose operations fail when told.
+    """
+
+    def list_files(self, folder: bytes) -> list[bytes]:
+        """The names of the plain files in a folder."""
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+
+    def make_folder(self, path: bytes) -> None:
+        """Make a folder for its owner alone, and those above it as is usual, unless it is there."""
+        os.makedirs(path, mode=_FOLDER_MODE, exist_ok=True)
+
+    def open_append(self, path: bytes) -> int:
+        """A descriptor whose writes go to the end of the file, which is made when missing."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, _FILE_MODE)
+
+    def size(self, descriptor: int) -> int:
+        """The file's length in bytes."""
+        return os.fstat(descriptor).st_size
+
+    def write(self, descriptor: int, data: bytes) -> None:
+        """Write all of it; after an error any part of it may be in the file."""
+        written = os.write(descriptor, data)
+        if written != len(data):
+            rest = memoryview(data)
+            while written != len(data):
+                written += os.write(descriptor, rest[written:])
+
+    def sync(self, descriptor: int) -> None:
+        """Return when the file's contents and length are on the medium."""
+        os.fdatasync(descriptor)
+
+    def sync_folder(self, path: bytes) -> None:
+        """Return when the folder's entries are on the medium."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def cut(self, descriptor: int, size: int) -> None:
+        """Shorten the file."""
+        os.ftruncate(descriptor, size)
+
+    def duplicate(self, descriptor: int) -> int:
+        """A second descriptor of the same open file, for a thread that must not see the first one closed."""
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 0)
+
+    def close(self, descriptor: int) -> None:
+        """Give the descriptor back."""
+        os.close(descriptor)
+
+    def rename(self, old: bytes, new: bytes) -> None:
+        """Give a file another name, at once and whole; a file of that name is replaced."""
+        os.replace(old, new)
+
+    def erase(self, path: bytes) -> None:
+        """Remove a file; one that is not there is no error."""
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return
+
+    def allocate(self, path: bytes, size: int) -> None:
+        """Make a file that takes `size` bytes of the medium; a failed attempt leaves no file."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+        except OSError:
+            os.unlink(path)
+            raise
+        finally:
+            os.close(descriptor)
+
+    def map(self, path: bytes) -> mmap.mmap | bytes:
+        """The contents of a file to read; an empty one is empty bytes, which cannot be mapped."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if os.fstat(descriptor).st_size == 0:
+                return b""
+            return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,72 @@
+"""What can go wrong, as one small tree: the client spoke wrongly, the server will not, the server cannot.
+
+The text of each error is one sentence for the person who reads the reply or the log; each protocol has a
+table that maps the classes to its own words.
+"""
+
+from __future__ import annotations
+
+
+class KestrelError(Exception):
+    """Everything this project raises on purpose."""
+
+
+# The client spoke wrongly.
+
+
+class ClientError(KestrelError):
+    """The request makes no sense; the same request will fail again."""
+
+
+class BadQueueName(ClientError):
+    """No queue can have that name."""
+
+
+class TooManyOpenReads(ClientError):
+    """The connection already holds as many open reads of that queue as maxOpenTransactions allows."""
+
+
+class ReadIsOpen(ClientError):
+    """A plain get of a queue on which this connection holds an open read."""
+
+
+class NotThatManyOpen(ClientError):
+    """A confirm of more reads than are open; nothing was confirmed."""
+
+
+# The server will not, now.
+
+
+class Unavailable(KestrelError):
+    """The server refuses this command at present (status, connection limit, allow-list)."""
+
+
+# The server cannot.
+
+
+class StorageError(KestrelError):
+    """The storage could not do what was asked."""
+
+
+class StorageRefused(StorageError):
+    """No put is taken now (disk full, database away); everything else goes on."""
+
+
+class ItemTooLarge(StorageError):
+    """The storage cannot hold an item of that size."""
+
+
+class QueueFailed(StorageError):
+    """This queue object is dead: its disk failed. The queue can be opened anew at its last safe state."""
+
+
+class BadStorageArgument(StorageError):
+    """A storage description (``name:argument?option=value``) that cannot be used."""
+
+
+class FolderInUse(StorageError):
+    """Another server owns the queue folder."""
+
+
+class DamagedJournal(StorageError):
+    """A journal file holds something that is no record; says the file and the last good offset."""

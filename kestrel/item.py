@@ -1,0 +1,29 @@
+"""An item: what a queue holds."""
+
+from __future__ import annotations
+
+
+class Item:
+    """One item of a queue, as it is handed to whoever takes or peeks it.
+
+    A plain slotted class, because one is made for every get.
+    """
+
+    __slots__ = ("add_ms", "data", "errors", "expiry_ms", "xid")
+
+    def __init__(self, data: bytes, add_ms: int, expiry_ms: int, errors: int = 0, xid: int = 0) -> None:
+        self.data = data
+        """The client's bytes."""
+        self.add_ms = add_ms
+        """When it was put, in milliseconds since the epoch."""
+        self.expiry_ms = expiry_ms
+        """When it expires, in milliseconds since the epoch; 0 is never. The client's wish: a queue's maxAge
+        is applied when reading."""
+        self.errors = errors
+        """How often it was taken and came back failed."""
+        self.xid = xid
+        """The number of its open read while it is one, else 0."""
+
+    def __repr__(self) -> str:
+        # Never the data: items are the users' and must not reach a log.
+        return f"<Item {len(self.data)} bytes add_ms={self.add_ms} expiry_ms={self.expiry_ms} xid={self.xid}>"

@@ -1,0 +1,114 @@
+"""The names of journal files: which file belongs to which queue, and in which order they are replayed.
+
+A queue ``work`` has ``work`` (the current file), ``work.<ms>`` (rotated, replayed in number order before
+it), ``work~~<ms>`` (temporary, erased at start) and ``work.<ms>.pack`` (replaces every rotated file numbered
+up to its own). Everything else in the folder is foreign and left alone.
+
+Paths are bytes, because queue names are. A name byte above 127 stands in the file name as Kestrel writes it:
+the byte read as Latin-1, written as UTF-8.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import Final, NamedTuple
+
+PRIVATE_FOLDER: Final = b".kestrel"
+"""What is ours and no journal lies there: the lock, the reserve, what was set aside. Kestrel looks at files only."""
+
+MAX_FILE_NAME_BYTES: Final = 230
+"""So that the longest suffix still fits the 255 bytes of common file systems."""
+
+_NAME: Final = re.compile(rb"([^./~\s\x00-\x1f\x7f]+)(?:(~~)(\d+)|\.(\d+)(\.pack)?)?", re.DOTALL)
+
+
+class Kind(Enum):
+    """What a journal file is to its queue."""
+
+    CURRENT = "current"
+    ROTATED = "rotated"
+    PACK = "pack"
+    TEMPORARY = "temporary"
+
+
+class JournalFile(NamedTuple):
+    """One file's name, understood. `number` is 0 for the current file."""
+
+    queue: bytes
+    kind: Kind
+    number: int
+    file_name: bytes
+
+
+def current_name(queue: bytes) -> bytes:
+    """The file name of a queue's current file."""
+    return queue.decode("latin-1").encode("utf-8")
+
+
+def rotated_name(queue: bytes, number: int) -> bytes:
+    """The file name of a rotated file."""
+    return b"%b.%d" % (current_name(queue), number)
+
+
+def temporary_name(queue: bytes, number: int) -> bytes:
+    """The file name of a file that is being written and will be renamed when it is whole."""
+    return b"%b~~%d" % (current_name(queue), number)
+
+
+def parse_file_name(file_name: bytes) -> JournalFile | None:
+    """Which queue's file that is, or None for a foreign one."""
+    match = _NAME.fullmatch(file_name)
+    if match is None:
+        return None
+    base, temporary, temporary_number, number, pack = match.groups()
+    try:
+        queue = base.decode("utf-8").encode("latin-1")
+    except UnicodeError:
+        return None
+    if temporary:
+        return JournalFile(queue, Kind.TEMPORARY, int(temporary_number), file_name)
+    if number is None:
+        return JournalFile(queue, Kind.CURRENT, 0, file_name)
+    return JournalFile(queue, Kind.PACK if pack else Kind.ROTATED, int(number), file_name)
+
+
+class QueueFiles:
+    """All files of one queue in a folder listing."""
+
+    def __init__(self, queue: bytes) -> None:
+        self.queue = queue
+        self.has_current = False
+        self.rotated: list[JournalFile] = []
+        self.packs: list[JournalFile] = []
+        self.temporary: list[JournalFile] = []
+
+    def add(self, file: JournalFile) -> None:
+        """Take one more file of the listing in; rotated files and packs stay in number order."""
+        if file.kind is Kind.CURRENT:
+            self.has_current = True
+            return
+        files = {Kind.ROTATED: self.rotated, Kind.PACK: self.packs, Kind.TEMPORARY: self.temporary}[file.kind]
+        files.append(file)
+        files.sort(key=lambda each: each.number)
+
+    def in_replay_order(self) -> list[bytes]:
+        """The file names to replay one after the other."""
+        names = [file.file_name for file in self.rotated]
+        return [*names, current_name(self.queue)] if self.has_current else names
+
+    def newest_first(self) -> list[bytes]:
+        """All file names, in the order in which a queue can be taken away."""
+        files = sorted((*self.rotated, *self.packs, *self.temporary), key=lambda file: -file.number)
+        names = [file.file_name for file in files]
+        return [current_name(self.queue), *names] if self.has_current else names
+
+
+def group_by_queue(file_names: list[bytes]) -> dict[bytes, QueueFiles]:
+    """The journal files of a folder listing, by queue; foreign files are left out."""
+    queues: dict[bytes, QueueFiles] = {}
+    for file_name in file_names:
+        file = parse_file_name(file_name)
+        if file is not None:
+            queues.setdefault(file.queue, QueueFiles(file.queue)).add(file)
+    return queues

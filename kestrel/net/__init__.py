@@ -1,0 +1,1 @@
+"""Where codecs and sessions meet transports."""

@@ -1,0 +1,180 @@
+"""The one Twisted protocol class: it moves bytes between a transport and a session, whatever they speak."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import (
+    IAddress,
+    IHalfCloseableProtocol,
+    IPushProducer,
+    IReactorTime,
+    ITCPTransport,
+)
+from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from kestrel.protocols.codec import Codec
+from kestrel.queues.manager import QueueManager
+from kestrel.session.handlers import HANDLERS
+from kestrel.session.session import Session
+from kestrel.session.settings import ServerControl, SessionSettings
+from kestrel.session.turns import Turns
+
+log = Logger()
+
+
+@implementer(IHalfCloseableProtocol, IPushProducer)
+class Connection(Protocol):
+    """One client's connection, over TCP, TLS, a Unix socket or anything else that an endpoint makes.
+
+    It is its transport's push producer, so that a client that does not read its replies is not listened to.
+    """
+
+    def __init__(self, connections: ConnectionFactory) -> None:
+        self._connections = connections
+        self.session: Session = connections.session(self)
+
+    # Any: what a stream transport can do is spread over several of Twisted's interfaces.
+    transport: Any
+
+    def connectionMade(self) -> None:
+        """A client came."""
+        if ITCPTransport.providedBy(self.transport):
+            self.transport.setTcpNoDelay(True)
+        self.transport.registerProducer(self, True)
+        self._connections.opened(self)
+
+    def dataReceived(self, data: bytes) -> None:
+        """Bytes from the client."""
+        self.session.received(data)
+
+    def readConnectionLost(self) -> None:
+        """The client half-closed: it is done asking and may still read."""
+        self.session.input_ended()
+
+    def writeConnectionLost(self) -> None:
+        """Nothing to do: the transport loses the connection next."""
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """The client is gone."""
+        self.session.lost()
+        self._connections.closed(self)
+
+    def write(self, data: bytes) -> None:
+        """Hand replies to the transport."""
+        self.transport.write(data)
+
+    def lose(self) -> None:
+        """Hang up when everything written has left. (A TLS transport would wait for its producer for ever.)"""
+        self.transport.unregisterProducer()
+        self.transport.loseConnection()
+
+    def abort(self) -> None:
+        """Drop the connection with whatever it is owed."""
+        self.transport.abortConnection()
+
+    @property
+    def peer(self) -> str:
+        """Who that is, for the log."""
+        return "gone" if self.transport is None else str(self.transport.getPeer())
+
+    def listen(self, wanted: bool) -> None:
+        """Read from the client, or not for a while."""
+        if wanted:
+            self.transport.resumeProducing()
+        else:
+            self.transport.pauseProducing()
+
+    def pauseProducing(self) -> None:
+        """The transport holds as much as it wants to."""
+        self.session.pause()
+
+    def resumeProducing(self) -> None:
+        """The transport takes more."""
+        self.session.resume()
+
+    def stopProducing(self) -> None:
+        """The transport is closing; connectionLost follows."""
+        self.session.pause()
+
+
+class ConnectionFactory(Factory):
+    """Makes the connections of one listening port, and ends them all when the server stops."""
+
+    noisy = False
+
+    def __init__(
+        self,
+        manager: QueueManager,
+        make_codec: Callable[[], Codec],
+        control: ServerControl,
+        turns: Turns,
+        clock: IReactorTime,
+        settings: Callable[[], SessionSettings],
+    ) -> None:
+        self._manager = manager
+        self._make_codec = make_codec
+        self._control = control
+        self._turns = turns
+        self._clock = clock
+        self._settings = settings
+        self._connections: set[Connection] = set()
+        self._emptied: Deferred[None] | None = None
+
+    def buildProtocol(self, addr: IAddress | None) -> Connection:
+        """A connection for a client that came."""
+        connection = Connection(self)
+        connection.factory = self
+        return connection
+
+    def session(self, connection: Connection) -> Session:
+        """The session behind a connection."""
+        return Session(
+            self._manager,
+            self._make_codec(),
+            self._control,
+            HANDLERS,
+            self._turns,
+            self._clock,
+            self._settings,
+            write=connection.write,
+            lose=connection.lose,
+            listen=connection.listen,
+        )
+
+    def opened(self, connection: Connection) -> None:
+        """A connection is there."""
+        self._connections.add(connection)
+        self._manager.counters.total_connections += 1
+        self._manager.counters.curr_connections += 1
+        if self._settings().traces_sessions:
+            log.info("Session opened: {peer}", peer=connection.peer)
+
+    def closed(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self._connections.discard(connection)
+        self._manager.counters.curr_connections -= 1
+        if self._settings().traces_sessions:
+            log.info("Session closed: {peer}", peer=connection.peer)
+        if not self._connections and self._emptied is not None:
+            emptied, self._emptied = self._emptied, None
+            emptied.callback(None)
+
+    def hang_up(self) -> Deferred[None]:
+        """Hang up on everyone after the replies they are owed; fires when all are gone."""
+        if not self._connections:
+            return succeed(None)
+        self._emptied = Deferred()
+        for connection in list(self._connections):
+            connection.session.stop()
+        return self._emptied
+
+    def abort(self) -> None:
+        """Drop those who have not gone."""
+        for connection in list(self._connections):
+            connection.abort()

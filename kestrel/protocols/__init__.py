@@ -1,0 +1,1 @@
+"""Wire protocols without I/O: bytes to commands, results to bytes."""

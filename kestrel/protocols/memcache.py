@@ -1,0 +1,326 @@
+"""The memcache dialect that Kestrel speaks: bytes to commands, results to bytes.
+
+docs/protocols.md gives the requests and replies; the numbers of the differences from Kestrel are those of
+docs/differences.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from kestrel import commands, errors
+from kestrel.protocols.buffer import ReceiveBuffer
+from kestrel.protocols.codec import Stat
+
+MAX_LINE_BYTES: Final = 8 * 1024
+MAX_ITEM_BYTES: Final = 16 * 1024 * 1024
+
+_ABSOLUTE_EXPIRY_S: Final = 1_000_000
+"""From here on an expiry is seconds since the epoch, below it seconds from now."""
+
+_UNSUPPORTED_STORES: Final = frozenset({b"add", b"replace", b"append", b"prepend", b"cas"})
+
+_DONE: Final[dict[type[commands.Command], bytes]] = {
+    commands.Delete: b"DELETED\r\n",
+    commands.Flush: b"END\r\n",
+    commands.FlushAll: b"Flushed all queues.\r\n",
+    commands.Confirm: b"END\r\n",
+    commands.Reload: b"Reloaded config.\r\n",
+    commands.Status: b"END\r\n",
+}
+
+_ERRORS: Final[tuple[tuple[type[Exception], bytes, bool], ...]] = (
+    # class, first word, whether the connection ends; the first class that fits counts
+    (errors.TooManyOpenReads, b"ERROR", True),
+    (errors.ReadIsOpen, b"ERROR", True),
+    (errors.NotThatManyOpen, b"ERROR", False),
+    (errors.ClientError, b"CLIENT_ERROR", False),
+    (errors.Unavailable, b"SERVER_ERROR", True),
+    (errors.KestrelError, b"SERVER_ERROR", False),
+    (Exception, b"SERVER_ERROR", True),
+)
+
+
+class _BadNumber(Exception):
+    """A word that is no signed 32-bit decimal."""
+
+
+def _number(word: bytes) -> int:
+    digits = word[1:] if word[:1] in (b"-", b"+") else word
+    # isdigit() keeps out what int() would forgive (spaces, underscores); the length, endless digits.
+    if not digits.isdigit() or len(digits) > 32:
+        raise _BadNumber
+    value = int(word)
+    if not -(1 << 31) <= value < 1 << 31:
+        raise _BadNumber
+    return value
+
+
+class _AnnouncedSet:
+    """A `set` line whose data is still to come; `problem` says why it will not be stored all the same."""
+
+    __slots__ = ("closes", "expiry_s", "problem", "queue", "size")
+
+    def __init__(self, queue: bytes, expiry_s: int, size: int, problem: str | None, closes: bool) -> None:
+        self.queue = queue
+        self.expiry_s = expiry_s
+        self.size = size
+        self.problem = problem
+        self.closes = closes
+
+
+class MemcacheCodec:
+    """One connection's codec (`kestrel.protocols.codec.Codec`).
+
+    Held bytes are bounded by a line or an item and its line, and one network read behind it.
+    """
+
+    def __init__(
+        self,
+        max_line_bytes: int = MAX_LINE_BYTES,
+        max_item_bytes: int = MAX_ITEM_BYTES,
+        echo_requested_key: bool = False,
+    ) -> None:
+        self._buffer = ReceiveBuffer()
+        self._max_line_bytes = max_line_bytes
+        self._max_item_bytes = max_item_bytes
+        self._echo_requested_key = echo_requested_key
+        self._announced: _AnnouncedSet | None = None
+        self._is_out_of_step = False
+
+    # Bytes to commands.
+
+    def receive(self, data: bytes) -> None:
+        """Take in what the network brought; after the stream got out of step it is dropped."""
+        if not self._is_out_of_step:
+            self._buffer.receive(data)
+
+    def __len__(self) -> int:
+        return len(self._buffer)
+
+    def next_command(self) -> commands.Command | None:
+        """The next request, or None until more bytes arrive."""
+        if self._announced is not None:
+            return self._finish_set(self._announced)
+        line = self._buffer.take_line()
+        if line is None:
+            if len(self._buffer) > self._max_line_bytes:
+                return self._out_of_step("line too long")
+            return None
+        if len(line) > self._max_line_bytes:
+            return self._out_of_step("line too long")
+        if line.endswith(b"\r"):
+            line = line[:-1]
+        words = line.split(b" ")
+        while words and not words[-1]:
+            words.pop()
+        if not words:
+            return self._out_of_step("empty line")
+        word = words[0].lower()
+        parse = _PARSERS.get(word)
+        if parse is None:
+            return self._out_of_step("unknown command")
+        return parse(self, words)
+
+    def _out_of_step(self, reason: str) -> commands.Malformed:
+        """After this nothing of the stream can be trusted: drop it."""
+        self._is_out_of_step = True
+        self._announced = None
+        self._buffer.clear()
+        return commands.Malformed(reason, closes=True)
+
+    def _set(self, words: list[bytes]) -> commands.Command | None:
+        problem = None
+        closes = False
+        if words[0].lower() in _UNSUPPORTED_STORES:
+            problem, closes = "only set is supported", True
+        try:
+            size = _number(words[4])
+        except IndexError:
+            return self._out_of_step("set needs a queue, flags, an expiry and a length")
+        except _BadNumber:
+            return self._out_of_step("length is not a number")
+        if size < 0:
+            return self._out_of_step("length is negative")
+        if size > self._max_item_bytes:
+            return self._out_of_step("item too large")
+        expiry_s = 0
+        try:
+            _number(words[2])
+        except _BadNumber:
+            problem = problem or "flags are not a number"
+        try:
+            expiry_s = _number(words[3])
+        except _BadNumber:
+            problem = problem or "expiry is not a number"
+        self._announced = _AnnouncedSet(words[1], expiry_s, size, problem, closes)
+        return self._finish_set(self._announced)
+
+    def _finish_set(self, announced: _AnnouncedSet) -> commands.Command | None:
+        block = self._buffer.take(announced.size + 2)
+        if block is None:
+            return None
+        self._announced = None
+        if not block.endswith(b"\r\n"):
+            return self._out_of_step("bad data chunk")
+        if announced.problem is not None:
+            if announced.closes:
+                return self._out_of_step(announced.problem)
+            return commands.Malformed(announced.problem, closes=False)
+        expiry_s = announced.expiry_s
+        return commands.Put(announced.queue, (block[:-2],), expiry_s * 1000, expiry_s < _ABSOLUTE_EXPIRY_S)
+
+    def _get(self, words: list[bytes]) -> commands.Command:
+        if len(words) < 2:
+            return commands.Malformed("queue name required", closes=False)
+        key = words[1]
+        if b"/" not in key:
+            return commands.Get(key)
+        queue, *options = key.split(b"/")
+        if not queue:
+            if any(options):
+                return self._out_of_step("queue name required")
+            return commands.Malformed("queue name required", closes=False)
+        wait_ms = 0
+        opens = closes = aborts = peeks = False
+        for option in options:
+            if option == b"open":
+                opens = True
+            elif option == b"close":
+                closes = True
+            elif option == b"abort":
+                aborts = True
+            elif option == b"peek":
+                peeks = True
+            elif option.startswith(b"t="):
+                try:
+                    wait_ms = _number(option[2:])
+                except _BadNumber:
+                    return commands.Malformed("t= is not a number", closes=False)
+        if (aborts and peeks) or ((aborts or peeks) and (opens or closes)):
+            return self._out_of_step("these options do not go together")
+        return commands.Get(queue, wait_ms, opens=opens, closes=closes, aborts=aborts, peeks=peeks, key=key)
+
+    def _monitor(self, words: list[bytes]) -> commands.Command:
+        if len(words) < 3:
+            return commands.Malformed("monitor needs a queue and seconds", closes=False)
+        try:
+            seconds = _number(words[2])
+            max_items = _number(words[3]) if len(words) > 3 else None
+        except _BadNumber:
+            return commands.Malformed("monitor takes numbers after the queue", closes=False)
+        return commands.Monitor(words[1], seconds * 1000, max_items)
+
+    def _confirm(self, words: list[bytes]) -> commands.Command:
+        if len(words) < 3:
+            return commands.Malformed("confirm needs a queue and a count", closes=False)
+        try:
+            return commands.Confirm(words[1], _number(words[2]))
+        except _BadNumber:
+            return commands.Malformed("count is not a number", closes=False)
+
+    def _delete(self, words: list[bytes]) -> commands.Command:
+        return commands.Delete(words[1]) if len(words) > 1 else _name_required()
+
+    def _flush(self, words: list[bytes]) -> commands.Command:
+        return commands.Flush(words[1]) if len(words) > 1 else _name_required()
+
+    def _flush_expired(self, words: list[bytes]) -> commands.Command:
+        return commands.FlushExpired(words[1]) if len(words) > 1 else _name_required()
+
+    def _status(self, words: list[bytes]) -> commands.Command:
+        return commands.Status(words[1] if len(words) > 1 else None)
+
+    def _dump_stats(self, words: list[bytes]) -> commands.Command:
+        return commands.DumpStats(words[1:])
+
+    # Results to bytes.
+
+    def stored(self, count: int) -> bytes:
+        """STORED, or NOT_STORED when the one item was refused."""
+        return b"STORED\r\n" if count else b"NOT_STORED\r\n"
+
+    def item(self, command: commands.Get | commands.Monitor, data: bytes) -> bytes:
+        """A VALUE block; it names the bare queue unless the requested key is to be echoed."""
+        key = command.key if self._echo_requested_key else command.queue
+        return b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (key, len(data), data)
+
+    def no_item(self) -> bytes:
+        """END."""
+        return b"END\r\n"
+
+    def done(self, command: commands.Command) -> bytes:
+        """The word for success, which differs from command to command."""
+        return _DONE[type(command)]
+
+    def number(self, value: int) -> bytes:
+        """The number alone on a line."""
+        return b"%d\r\n" % value
+
+    def version(self, version: str) -> bytes:
+        """VERSION and the release."""
+        return b"VERSION %b\r\n" % version.encode("ascii")
+
+    def status(self, name: str) -> bytes:
+        """The status in capitals."""
+        return name.upper().encode("ascii") + b"\r\n"
+
+    def stats(self, stats: Iterable[Stat]) -> bytes:
+        """STAT lines and END. Names are text whose characters stand for bytes (Latin-1)."""
+        lines = [f"STAT {name} {value}\r\n" for name, value in stats]
+        lines.append("END\r\n")
+        return "".join(lines).encode("latin-1")
+
+    def dump_stats(self, queues: Iterable[tuple[bytes, Sequence[Stat]]]) -> bytes:
+        """A block in braces per queue, then END."""
+        blocks = []
+        for queue, stats in queues:
+            # A missing queue shows one line of two spaces, as Kestrel does.
+            lines = [f"  {name}={value}\r\n" for name, value in stats] or ["  \r\n"]
+            blocks.append(f"queue '{queue.decode('latin-1')}' {{\r\n{''.join(lines)}}}\r\n")
+        blocks.append("END\r\n")
+        return "".join(blocks).encode("latin-1")
+
+    def error(self, error: Exception) -> tuple[bytes, bool]:
+        """The error's first word, and its reason where clients expect one."""
+        word, closes = next((word, closes) for kind, word, closes in _ERRORS if isinstance(error, kind))
+        if word == b"ERROR":
+            return b"ERROR\r\n", closes
+        reason = str(error) if isinstance(error, errors.KestrelError) else "internal error"
+        return b"%b %b\r\n" % (word, _one_line(reason)), closes
+
+
+def _one_line(reason: str) -> bytes:
+    return " ".join(reason.split()).encode("latin-1", "replace")
+
+
+def _name_required() -> commands.Malformed:
+    return commands.Malformed("queue name required", closes=False)
+
+
+def _bare(command: type[commands.Command]) -> Callable[[MemcacheCodec, list[bytes]], commands.Command]:
+    """A request that is its word alone; further words are ignored."""
+    return lambda codec, words: command()
+
+
+_PARSERS: Final[dict[bytes, Callable[[MemcacheCodec, list[bytes]], commands.Command | None]]] = {
+    b"set": MemcacheCodec._set,
+    b"get": MemcacheCodec._get,
+    b"gets": MemcacheCodec._get,
+    b"delete": MemcacheCodec._delete,
+    b"flush": MemcacheCodec._flush,
+    b"flush_all": _bare(commands.FlushAll),
+    b"flush_expired": MemcacheCodec._flush_expired,
+    b"flush_all_expired": _bare(commands.FlushAllExpired),
+    b"monitor": MemcacheCodec._monitor,
+    b"confirm": MemcacheCodec._confirm,
+    b"version": _bare(commands.Version),
+    b"stats": _bare(commands.Stats),
+    b"dump_stats": MemcacheCodec._dump_stats,
+    b"reload": _bare(commands.Reload),
+    b"status": MemcacheCodec._status,
+    b"shutdown": _bare(commands.Shutdown),
+    b"quit": _bare(commands.Quit),
+    **dict.fromkeys(_UNSUPPORTED_STORES, MemcacheCodec._set),
+}

@@ -1,0 +1,1 @@
+"""Names to queues, and the life of one queue."""

@@ -1,0 +1,59 @@
+"""Those who wait for an item of a queue, first come, first served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kestrel.item import Item
+
+ItemArrived = Callable[[Item | None, Exception | None], None]
+"""Called once with the item; or with None when there is none; or with None and why the head cannot be read."""
+
+
+class Waiter:
+    """One who wants the next item of a queue.
+
+    `opens` takes it as an open read, `peeks` leaves it in the queue. One who is not `patient` only waits until
+    it is known whether there is an item.
+    """
+
+    __slots__ = ("item_arrived", "opens", "patient", "peeks")
+
+    def __init__(self, item_arrived: ItemArrived, *, opens: bool, peeks: bool, patient: bool) -> None:
+        self.item_arrived = item_arrived
+        self.opens = opens
+        self.peeks = peeks
+        self.patient = patient
+
+
+class WaitingLine:
+    """Waiters in the order in which they came; leaving from the middle is as cheap as from the front."""
+
+    def __init__(self) -> None:
+        self._line: dict[Waiter, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    def first(self) -> Waiter:
+        """Who is served next."""
+        return next(iter(self._line))
+
+    def join(self, waiter: Waiter) -> None:
+        """Stand at the end of the line."""
+        self._line[waiter] = None
+
+    def leave(self, waiter: Waiter) -> bool:
+        """Stand in it no longer. False when that one has been served already."""
+        if waiter in self._line:
+            del self._line[waiter]
+            return True
+        return False
+
+    def impatient(self) -> list[Waiter]:
+        """Those who do not wait for an item to come."""
+        return [waiter for waiter in self._line if not waiter.patient]
+
+    def all(self) -> list[Waiter]:
+        """Everyone, in order."""
+        return list(self._line)

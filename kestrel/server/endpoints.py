@@ -1,0 +1,48 @@
+"""Where the server listens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import quoteStringArgument, serverFromString
+from twisted.internet.error import CannotListenError
+from twisted.internet.interfaces import IListeningPort, IProtocolFactory
+from twisted.python.failure import Failure
+
+from kestrel.server.failures import EX_CONFIG, EX_UNAVAILABLE, CannotServe
+
+
+def tcp_endpoint(address: str, port: int, backlog: int | None) -> str:
+    """The endpoint string of a configured address and port."""
+    endpoint = f"tcp:{port}:interface={quoteStringArgument(address)}"
+    return endpoint if backlog is None else f"{endpoint}:backlog={backlog}"
+
+
+def listen(reactor: Any, endpoint: str, factory: IProtocolFactory) -> Deferred[IListeningPort]:
+    """Listen on an endpoint string. Raises or fails with `CannotServe`."""
+    try:
+        server = serverFromString(reactor, endpoint)
+    except Exception as error:  # endpoint parsers, plugins among them, raise what they like
+        raise CannotServe(f"{endpoint!r} is no endpoint that can be listened on: {error}", EX_CONFIG) from error
+
+    def failed(failure: Failure) -> Failure:
+        error = failure.value
+        cause = error.socketError if isinstance(error, CannotListenError) else error
+        reason = getattr(cause, "strerror", None) or cause
+        return Failure(CannotServe(f"cannot listen on {endpoint}: {reason}", EX_UNAVAILABLE))
+
+    listening: Deferred[IListeningPort] = server.listen(factory)
+    return listening.addErrback(failed)
+
+
+def port_number(port: IListeningPort) -> int | None:
+    """The number of a TCP port, also one that the system has picked; None for what has no number."""
+    return getattr(port.getHost(), "port", None)
+
+
+def describe(port: IListeningPort) -> str:
+    """Where that port listens, for a person."""
+    address = port.getHost()
+    host = getattr(address, "host", None)
+    return f"{host}:{port_number(port)}" if host is not None else str(address)

@@ -1,0 +1,55 @@
+"""Where the log goes and how much of it. Items' data is never part of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from twisted.logger import (
+    FilteringLogObserver,
+    ILogObserver,
+    LogLevel,
+    LogLevelFilterPredicate,
+    jsonFileLogObserver,
+    textFileLogObserver,
+)
+from twisted.python.logfile import LogFile
+
+from kestrel.config.model import LoggingSettings
+
+
+class Log:
+    """The log of one server: an observer for Twisted's logger, whose file can be opened anew.
+
+    Raises OSError when the file cannot be opened.
+    """
+
+    def __init__(self, settings: LoggingSettings) -> None:
+        self._file: LogFile | None = None
+        stream: Any = sys.stdout
+        if settings.file is not None:
+            self._file = stream = LogFile.fromFullPath(
+                settings.file,
+                rotateLength=settings.rotate_size_bytes,
+                maxRotatedFiles=settings.rotate_count,
+                defaultMode=0o600,
+            )
+        make_observer: Callable[..., ILogObserver] = (
+            jsonFileLogObserver if settings.format == "json" else textFileLogObserver
+        )
+        self._predicate = LogLevelFilterPredicate()
+        self.observer: ILogObserver = FilteringLogObserver(make_observer(stream), [self._predicate])
+        self.use_levels(settings)
+
+    def use_levels(self, settings: LoggingSettings) -> None:
+        """Log from these levels up, from now on."""
+        self._predicate.clearLogLevels()
+        self._predicate.setLogLevelForNamespace("", LogLevel.levelWithName(settings.level))
+        for namespace, level in settings.levels.items():
+            self._predicate.setLogLevelForNamespace(namespace, LogLevel.levelWithName(level))
+
+    def reopen(self) -> None:
+        """Open the file anew, for those who have moved it away."""
+        if self._file is not None:
+            self._file.reopen()

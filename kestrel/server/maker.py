@@ -1,0 +1,112 @@
+"""twistd's way in: from its command line to a running server, or to one sentence why not."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from attrs import evolve
+from twisted.application.service import MultiService
+from twisted.logger import ILogObserver, Logger
+from twisted.python.components import Componentized
+
+from kestrel.config.model import Config
+from kestrel.errors import KestrelError
+from kestrel.server.failures import EX_CANNOT_CREATE, CannotServe
+from kestrel.server.logs import Log
+from kestrel.server.options import Options
+from kestrel.server.reactor import raise_file_limit, use_monotonic_time
+from kestrel.server.service import KestrelService
+
+log = Logger()
+
+
+class Daemon(MultiService):
+    """The server inside its process: log, signals, limits, and how a failed start ends."""
+
+    def __init__(self, reactor: Any, options: Options) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._reactor = reactor
+        self._options = options
+        # twistd logs what goes to sys.stderr, and a daemon has none: keep the one that the owner sees.
+        self._stderr = os.dup(2)
+        self._log: Log | None = None
+        config = options.settings
+        try:
+            if not options.twistd("syslog"):
+                self._log = Log(self._logging(config))
+            self._server = KestrelService(reactor, config, memcache=options["memcache"], load_config=self._load_config)
+        except OSError as error:
+            self._say(f"the log {error.filename} cannot be written: {error.strerror}")
+            raise SystemExit(EX_CANNOT_CREATE) from error
+        except CannotServe as error:
+            self._say(str(error))
+            raise SystemExit(error.status) from error
+        self._server.setServiceParent(self)  # type: ignore[no-untyped-call]
+
+    def _logging(self, config: Config) -> Any:
+        """twistd's --logfile wins over the configuration; a daemon without either logs to twistd.log, as usual."""
+        file = self._options.twistd("logfile") or config.logging.file
+        if file is None and self._options.parent is not None and not self._options.twistd("nodaemon"):
+            file = "twistd.log"
+        return evolve(config.logging, file=None if file == "-" else file)
+
+    def _load_config(self) -> Config:
+        config = self._options.load_config()
+        if self._log is not None:
+            self._log.use_levels(config.logging)
+        return config
+
+    def setServiceParent(self, parent: Any) -> None:
+        """twistd begins to log after this: give it our observer."""
+        if self._log is not None and isinstance(parent, Componentized):
+            parent.setComponent(ILogObserver, self._log.observer)
+        super().setServiceParent(parent)  # type: ignore[no-untyped-call]
+
+    def privilegedStartService(self) -> None:
+        """Bind the ports."""
+        use_monotonic_time(self._reactor)
+        raise_file_limit()
+        self._or_say_why(super().privilegedStartService)
+
+    def startService(self) -> None:
+        """Load and serve."""
+        signal.signal(signal.SIGHUP, self._hung_up)
+        self._or_say_why(super().startService)
+        os.close(self._stderr)
+
+    def _or_say_why(self, start: Callable[[], None]) -> None:
+        try:
+            start()
+        except CannotServe as error:
+            self._say(str(error))
+            if self._options.twistd("statusPipe") is not None:
+                raise  # twistd's parent process waits for this, and exits with 1
+            pidfile = self._options.twistd("pidfile")
+            if pidfile and os.path.exists(pidfile):
+                os.unlink(pidfile)
+            raise SystemExit(error.status) from error
+
+    def _say(self, sentence: str) -> None:
+        os.write(self._stderr, f"kestrel: {sentence}\n".encode("utf-8", "backslashreplace"))
+
+    def _hung_up(self, number: int, frame: object) -> None:
+        self._reactor.callFromThread(self._reload)
+
+    def _reload(self) -> None:
+        """SIGHUP: open the log anew and take the settings from the file again."""
+        if self._log is not None:
+            self._log.reopen()
+        try:
+            self._server.reload()
+        except KestrelError as error:
+            log.error("The configuration was not reloaded: {reason}", reason=str(error))
+
+
+def makeService(options: Options) -> Daemon:
+    """The service that twistd runs (IServiceMaker)."""
+    from twisted.internet import reactor
+
+    return Daemon(reactor, options)

@@ -1,0 +1,89 @@
+"""The command line: ``twistd [options] kestrel [these]``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NoReturn
+
+from attrs import evolve
+from twisted.python import usage
+
+from kestrel import __version__
+from kestrel.config.effect import settings_without_effect
+from kestrel.config.load import ConfigError, load
+from kestrel.config.model import Config
+from kestrel.server.failures import EX_CONFIG
+
+_NOT_YET = "the {} protocol is not served by this release; README has the table of what is"
+
+
+class Options(usage.Options):
+    """The server's options. What is given here wins over the configuration file."""
+
+    synopsis = "[--config FILE] [options]"
+    longdesc = (
+        "A durable message queue server. Without --config it listens on Kestrel's ports on all addresses and keeps"
+        " its queues in your state directory (~/.local/state/kestrel). It goes into the background unless twistd is"
+        " told --nodaemon. `twistd --help` lists twistd's own options, among them --logfile, --pidfile and --uid."
+        " Exit statuses: 69 a port cannot be listened on, 73 a folder cannot be written, 75 another server owns the"
+        " folder, 78 the configuration is wrong."
+    )
+    optParameters = [
+        ["config", "c", None, "The configuration file (TOML). tap-configs/ has examples."],
+        [
+            "storage",
+            "s",
+            None,
+            "Where queues are kept, as name:argument?option=value: journal:/var/spool/kestrel or memory:",
+        ],
+    ]
+    optFlags = [["validate", None, "Check the configuration, say what is wrong or has no effect, and exit."]]
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self["memcache"] = []
+        self.settings = Config()
+
+    def opt_memcache(self, endpoint: str) -> None:
+        """Serve memcache on this endpoint, as tcp:22133 (repeatable; replaces the configured port)."""
+        self["memcache"].append(endpoint)
+
+    def opt_text(self, endpoint: str) -> None:
+        """Serve the text protocol there (not in this release)."""
+        raise usage.UsageError(_NOT_YET.format("text"))
+
+    def opt_thrift(self, endpoint: str) -> None:
+        """Serve the thrift protocol there (not in this release)."""
+        raise usage.UsageError(_NOT_YET.format("thrift"))
+
+    def opt_admin(self, endpoint: str) -> None:
+        """Serve the admin pages there (not in this release)."""
+        raise usage.UsageError(_NOT_YET.format("admin"))
+
+    def opt_version(self) -> NoReturn:
+        """Show kestrel's version and exit."""
+        print(f"kestrel {__version__}")
+        sys.exit(0)
+
+    def postOptions(self) -> None:
+        """Load the configuration; a wrong one ends the process with a list of what is wrong."""
+        try:
+            self.settings = self.load_config()
+        except ConfigError as error:
+            print(f"kestrel: {error}", file=sys.stderr)
+            sys.exit(EX_CONFIG)
+        if self["validate"]:
+            print("The configuration is valid.")
+            for setting in settings_without_effect(self.settings):
+                print(f"It sets {setting}, which has no effect in this release.")
+            sys.exit(0)
+
+    def load_config(self) -> Config:
+        """The configuration as the file has it now; raises `ConfigError`."""
+        config = load(self["config"]) if self["config"] else Config()
+        return evolve(config, storage=self["storage"]) if self["storage"] else config
+
+    def twistd(self, name: str) -> Any:
+        """An option of twistd itself, None outside of twistd."""
+        parent = getattr(self, "parent", None)
+        return None if parent is None else parent.get(name)

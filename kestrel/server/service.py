@@ -1,0 +1,227 @@
+"""The whole server, joined: what `twistd kestrel` runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
+from twisted.internet.interfaces import IListeningPort, IProtocolFactory
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.python.threadpool import ThreadPool
+
+from kestrel import __version__
+from kestrel.config.effect import settings_without_effect
+from kestrel.config.inherit import QueueSettingsResolver
+from kestrel.config.model import Config
+from kestrel.errors import FolderInUse, KestrelError, StorageError
+from kestrel.net.connection import ConnectionFactory
+from kestrel.protocols.memcache import MemcacheCodec
+from kestrel.queues.manager import QueueManager
+from kestrel.server.endpoints import describe, listen, port_number, tcp_endpoint
+from kestrel.server.failures import EX_CANNOT_CREATE, EX_CONFIG, EX_TRY_AGAIN, CannotServe
+from kestrel.session.settings import SessionSettings
+from kestrel.session.turns import Turns
+from kestrel.storage.barrier import Barrier
+from kestrel.storage.memory import MemoryStorage
+from kestrel.storage.registry import storage_from_string
+
+log = Logger()
+
+STORAGE_THREADS: Final = 8
+LAST_REPLIES_S: Final = 5.0
+"""How long a stop waits for clients to take the replies they are owed."""
+
+
+def wall_clock_ms() -> int:
+    """The time for what is stored: milliseconds since the epoch."""
+    return int(time.time() * 1000)
+
+
+class KestrelService(Service):
+    """One server. It listens in `privilegedStartService`, so that low ports work, and loads in `startService`.
+
+    Both raise `CannotServe` when its owner has to mend something first. `memcache` are endpoint strings that
+    replace the configured port; `load_config` reads the configuration again.
+    """
+
+    name = "kestrel"
+    version = __version__
+
+    def __init__(
+        self,
+        reactor: Any,
+        config: Config,
+        *,
+        memcache: Sequence[str] = (),
+        load_config: Callable[[], Config] | None = None,
+    ) -> None:
+        self._reactor = reactor
+        self._config = config
+        self._load_config = load_config
+        self._threads = ThreadPool(0, STORAGE_THREADS, name="storage")
+        self._barrier = Barrier(reactor.callFromThread)
+        self._turns = Turns(self._barrier, reactor.callFromThread, reactor.seconds)
+        in_thread = partial(deferToThreadPool, reactor, self._threads)
+        try:
+            storage = storage_from_string(_storage_description(config), reactor, in_thread)
+        except StorageError as error:
+            raise CannotServe(str(error), EX_CONFIG) from error
+        self.manager = QueueManager(
+            storage, MemoryStorage(), QueueSettingsResolver(config).settings_for, self._barrier, wall_clock_ms
+        )
+        self._connections = ConnectionFactory(
+            self.manager,
+            self._memcache_codec,
+            self,
+            self._turns,
+            reactor,
+            lambda: self._session_settings,
+        )
+        self._session_settings = _session_settings(config)
+        self._memcache_endpoints = list(memcache)
+        if not memcache and config.memcache_listen_port is not None:
+            endpoint = tcp_endpoint(config.listen_address, config.memcache_listen_port, config.connection_backlog)
+            self._memcache_endpoints.append(endpoint)
+        self._ports: list[IListeningPort] = []
+        self._started_at = 0.0
+
+    def _memcache_codec(self) -> MemcacheCodec:
+        config = self._config
+        return MemcacheCodec(config.max_line_size_bytes, config.max_request_item_size_bytes, config.echo_requested_key)
+
+    # Start.
+
+    def privilegedStartService(self) -> None:
+        """Bind the ports. Clients may connect from now on and are served when the queues are loaded."""
+        if not self._memcache_endpoints:
+            raise CannotServe("every protocol is turned off: there is nothing to serve", EX_CONFIG)
+        for endpoint in self._memcache_endpoints:
+            self._listen("memcache", endpoint, self._connections)
+
+    def _listen(self, protocol: str, endpoint: str, factory: IProtocolFactory) -> None:
+        def listening(port: IListeningPort) -> None:
+            self._ports.append(port)
+            log.info("{protocol}: listening on {where}", protocol=protocol, where=describe(port))
+
+        _now(listen(self._reactor, endpoint, factory).addCallback(listening), self._stop_because)
+
+    def startService(self) -> None:
+        """Own the storage and load the queues; then serve."""
+        super().startService()  # type: ignore[no-untyped-call]
+        self._started_at = self._reactor.seconds()
+        for setting in settings_without_effect(self._config):
+            log.warn("{setting} is set and has no effect in this release", setting=setting)
+        self._threads.start()
+        try:
+            loading = self.manager.start()
+        except KestrelError as error:
+            self._threads.stop()
+            status = EX_TRY_AGAIN if isinstance(error, FolderInUse) else EX_CANNOT_CREATE
+            raise CannotServe(str(error), status) from error
+        loading.addCallback(self._loaded).addErrback(self._stop_because)
+
+    def _loaded(self, _: object) -> None:
+        queues = self.manager.all_queues()
+        log.info(
+            "kestrel {version} serves {queues} queues with {items} items, loaded in {seconds:.2f} s",
+            version=__version__,
+            queues=len(queues),
+            items=sum(queue.contents.items for queue in queues),
+            seconds=self._reactor.seconds() - self._started_at,
+        )
+        number = next((number for port in self._ports if (number := port_number(port)) is not None), None)
+        if number is not None:
+            log.info(r"Try it: printf 'set work 0 0 5\r\nhello\r\nget work\r\n' | nc localhost {port}", port=number)
+        self._turns.open()
+
+    def _stop_because(self, failure: Failure) -> None:
+        """Something failed after the start: there is nobody left to tell but the log."""
+        log.critical("The server cannot serve: {reason}", reason=failure.getErrorMessage())
+        self._reactor.callWhenRunning(self._reactor.stop)
+
+    # Stop.
+
+    def stopService(self) -> Deferred[None]:
+        """Stop in order: no new clients, no more waiting, the replies that are owed, then the journals."""
+        super().stopService()  # type: ignore[no-untyped-call]
+        log.info("kestrel is stopping")
+        ports, self._ports = self._ports, []
+        stopped = DeferredList([maybeDeferred(port.stopListening) for port in ports], consumeErrors=True)
+        stopped.addCallback(self._hang_up)
+        stopped.addCallback(lambda _: self.manager.close())
+        return stopped.addBoth(self._closed)
+
+    def _hang_up(self, _: object) -> Deferred[None]:
+        self.manager.wake_all()
+        gone = self._connections.hang_up()
+        late = self._reactor.callLater(LAST_REPLIES_S, self._connections.abort)
+
+        def all_gone(_: None) -> None:
+            if late.active():
+                late.cancel()
+
+        return gone.addCallback(all_gone)
+
+    def _closed(self, result: Any) -> None:
+        if isinstance(result, Failure):
+            log.failure("The stop was not in order", result)
+        if self._threads.started:
+            self._threads.stop()
+
+    # What clients can ask of the server (`ServerControl`).
+
+    def uptime_s(self) -> int:
+        """Seconds since the start."""
+        return int(self._reactor.seconds() - self._started_at)
+
+    def reload(self) -> None:
+        """Take queue and connection settings from the configuration file again, or raise and change nothing."""
+        if self._load_config is None:
+            return
+        config = self._load_config()
+        self._config = config
+        self._session_settings = _session_settings(config)
+        self.manager.use_settings(QueueSettingsResolver(config).settings_for)
+        log.info("The configuration was reloaded")
+
+    def shutdown(self) -> None:
+        """Stop the process in order."""
+        log.info("A client asked for the shutdown")
+        self._reactor.callWhenRunning(self._reactor.stop)
+
+
+def _storage_description(config: Config) -> str:
+    if config.storage is not None:
+        return config.storage
+    return f"journal:{config.queue_path}?reserve={config.disk_reserve_size_bytes}"
+
+
+def _session_settings(config: Config) -> SessionSettings:
+    return SessionSettings(
+        max_open_reads=config.max_open_transactions,
+        max_pipeline_bytes=config.max_pipeline_bytes,
+        traces_sessions=config.enable_session_trace,
+    )
+
+
+def _now(deferred: Deferred[None], later: Callable[[Failure], None]) -> None:
+    """Raise the failure of a Deferred that has failed already; leave that of a later one to `later`."""
+    is_later = False
+    failed: list[Failure] = []
+
+    def fails(failure: Failure) -> None:
+        if is_later:
+            later(failure)
+        else:
+            failed.append(failure)
+
+    deferred.addErrback(fails)
+    is_later = True
+    for failure in failed:
+        failure.raiseException()

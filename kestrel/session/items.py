@@ -1,0 +1,177 @@
+"""The commands that move items: put, get, peek, monitor, confirm."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kestrel import commands, errors
+from kestrel.item import Item
+from kestrel.queues.queue import Queue
+from kestrel.queues.waiters import Waiter
+from kestrel.session.monitor import Monitoring
+from kestrel.session.session import Handlers, Session
+from kestrel.storage.barrier import Batch
+
+
+def put(session: Session, command: commands.Put) -> None:
+    """Append items to a queue."""
+    manager = session.manager
+    expiry_ms = command.expiry_ms
+    if expiry_ms and command.expiry_is_relative:
+        expiry_ms = max(1, manager.now_ms() + expiry_ms)  # 0 would be never
+    session.counters.cmd_set += 1
+    batch: Batch | None = None
+    for data in command.items:
+        batch = manager.put(command.queue, data, expiry_ms)
+    session.outbox.reply(session.codec.stored(len(command.items)), batch)
+
+
+def get(session: Session, command: commands.Get) -> None:
+    """End the oldest open read if asked to, then take or peek the head, or wait for it."""
+    name = command.queue
+    ended: Batch | None = None
+    if command.closes:
+        ended = session.reads.close_oldest(name)
+    if command.aborts:
+        ended = session.reads.abort_oldest(name)
+    if command.aborts or (command.closes and not command.opens):
+        session.outbox.reply(session.codec.no_item(), ended)
+        return
+    if command.peeks:
+        session.counters.cmd_peek += 1
+    else:
+        session.counters.cmd_get += 1
+        _check_open_reads(session, name, command.opens)
+    queue = session.manager.queue(name)
+    item = queue.peek_now() if command.peeks else queue.take_now(command.opens)
+    if item is not None:
+        _hand_over(session, command, queue, item, is_open=command.opens)
+    else:
+        _wait(session, command, queue, ended)
+
+
+def _check_open_reads(session: Session, name: bytes, opens: bool) -> None:
+    count = session.reads.count(name)
+    if opens and count >= session.settings.max_open_reads:
+        raise errors.TooManyOpenReads(f"too many open reads; limit={session.settings.max_open_reads}")
+    if count and not opens:
+        raise errors.ReadIsOpen("a read of this queue is open")
+
+
+def _hand_over(session: Session, command: commands.Get, queue: Queue, item: Item, *, is_open: bool) -> None:
+    """An item goes to the client. One that was waited for is an open read inside, confirmed when it has gone out."""
+    reply = session.codec.item(command, item.data)
+    session.counters.get_hits += 1
+    if command.peeks:
+        session.outbox.reply(reply, queue.unsettled_batch)
+    elif not is_open:
+        session.outbox.reply(reply, queue.touch())
+    elif command.opens:
+        _open(session, queue, item)
+        session.outbox.reply(reply, queue.touch())
+    else:
+        contents, xid = queue.contents, item.xid
+
+        def sent(as_it_stands: bool) -> None:
+            if queue.contents is not contents or contents.failure is not None:
+                return  # its storage failed, or it was deleted: there is nothing to finish
+            if as_it_stands:
+                queue.confirm([xid])
+            else:
+                queue.put_back([xid], failed=False)
+
+        session.outbox.reply(reply, queue.touch(), sent)
+
+
+def _open(session: Session, queue: Queue, item: Item) -> None:
+    session.reads.add(queue, item.xid)
+    queue.counters.transactions += 1
+
+
+def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | None) -> None:
+    """No item is at hand: wait for one, or at least until it is known that there is none."""
+    patient = command.wait_ms > 0
+    is_open = not command.peeks and (command.opens or patient)
+
+    def item_arrived(item: Item | None, error: Exception | None) -> None:
+        if error is not None:
+            session.refuse(error)
+        elif item is None:
+            session.counters.get_misses += 1
+            session.outbox.reply(session.codec.no_item(), ended)
+        else:
+            _hand_over(session, command, queue, item, is_open=is_open)
+        session.answered()
+
+    waiter = Waiter(item_arrived, opens=is_open, peeks=command.peeks, patient=patient)
+
+    def stop() -> None:
+        queue.waiting.leave(waiter)
+
+    def timed_out() -> None:
+        stop()
+        item_arrived(None, None)
+
+    if not patient:
+        session.wait_for_storage(stop)
+    elif not session.wait_for_client(command.wait_ms, stop, timed_out):
+        return
+    queue.join(waiter)
+
+
+def monitor(session: Session, command: commands.Monitor) -> None:
+    """Stream items as open reads."""
+    queue = session.manager.queue(command.queue)
+    max_items = session.settings.max_open_reads if command.max_items is None else command.max_items
+    audience = _MonitorAudience(session, command, queue)
+    if command.wait_ms <= 0 or max_items == 0 or not audience.may_open():
+        session.outbox.reply(session.codec.no_item())
+        return
+    monitoring = Monitoring(audience, queue, max_items)
+    if session.wait_for_client(
+        command.wait_ms, monitoring.cancel, lambda: monitoring.end(None), when_replies_left=monitoring.go_on
+    ):
+        monitoring.go_on()
+
+
+class _MonitorAudience:
+    """A session that watches a queue (`kestrel.session.monitor.Audience`)."""
+
+    def __init__(self, session: Session, command: commands.Monitor, queue: Queue) -> None:
+        self._session = session
+        self._command = command
+        self._queue = queue
+        self.go_on_later = session.go_on_later
+
+    def may_open(self) -> bool:
+        return self._session.reads.count(self._queue.name) < self._session.settings.max_open_reads
+
+    def is_held_up(self) -> bool:
+        return self._session.is_held_up
+
+    def deliver(self, item: Item) -> None:
+        session = self._session
+        session.counters.get_hits += 1
+        _open(session, self._queue, item)
+        session.outbox.reply(session.codec.item(self._command, item.data), self._queue.touch())
+
+    def monitor_ended(self, error: Exception | None) -> None:
+        if error is None:
+            self._session.outbox.reply(self._session.codec.no_item())
+        else:
+            self._session.refuse(error)
+        self._session.answered()
+
+
+def confirm(session: Session, command: commands.Confirm) -> None:
+    """Finish the oldest open reads."""
+    batch = session.reads.confirm(command.queue, command.count)
+    session.outbox.reply(session.codec.done(command), batch)
+
+
+ITEM_COMMANDS: Final[Handlers] = {
+    commands.Put: put,
+    commands.Get: get,
+    commands.Monitor: monitor,
+    commands.Confirm: confirm,
+}

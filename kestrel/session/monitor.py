@@ -1,0 +1,83 @@
+"""The monitor command: items streamed to a client as open reads, until the time or a limit is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from kestrel.item import Item
+from kestrel.queues.queue import Queue
+from kestrel.queues.waiters import Waiter
+
+ITEMS_PER_TURN: Final = 64
+
+
+class Audience(Protocol):
+    """Where a monitor's items go."""
+
+    def may_open(self) -> bool:
+        """Whether the connection may hold one more open read of the queue."""
+
+    def is_held_up(self) -> bool:
+        """Whether replies must leave before more are made; `Monitoring.go_on` is called when they have."""
+
+    def go_on_later(self, work: Callable[[], None]) -> None:
+        """Do that in the next tick."""
+
+    def deliver(self, item: Item) -> None:
+        """Here is an item, taken as an open read."""
+
+    def monitor_ended(self, error: Exception | None) -> None:
+        """No further item comes, for a reason that is an error or not."""
+
+
+class Monitoring:
+    """One monitor under way. It takes one item, then goes to the end of the line of waiters."""
+
+    def __init__(self, audience: Audience, queue: Queue, max_items: int) -> None:
+        self._audience = audience
+        self._queue = queue
+        self._items_left = max_items
+        self._waiter: Waiter | None = None
+        self._is_over = False
+
+    def go_on(self) -> None:
+        """Take what is there now, then stand in line."""
+        for _ in range(ITEMS_PER_TURN):
+            if self._is_over or self._waiter is not None or self._audience.is_held_up():
+                return
+            if not self._items_left or not self._audience.may_open():
+                self.end(None)
+                return
+            item = self._queue.take_now(opens=True)
+            if item is None:
+                self._waiter = Waiter(self._item_arrived, opens=True, peeks=False, patient=True)
+                self._queue.join(self._waiter)
+                return
+            self._deliver(item)
+        self._audience.go_on_later(self.go_on)
+
+    def _deliver(self, item: Item) -> None:
+        self._items_left -= 1
+        self._audience.deliver(item)
+
+    def _item_arrived(self, item: Item | None, error: Exception | None) -> None:
+        self._waiter = None
+        if item is None:  # the queue was deleted or failed, or the server stops
+            self.end(error)
+            return
+        self._deliver(item)
+        self._audience.go_on_later(self.go_on)
+
+    def end(self, error: Exception | None) -> None:
+        """It is over: the time is up, or a limit reached."""
+        if not self._is_over:
+            self.cancel()
+            self._audience.monitor_ended(error)
+
+    def cancel(self) -> None:
+        """It is over, and nobody is there to be told."""
+        self._is_over = True
+        if self._waiter is not None:
+            self._queue.waiting.leave(self._waiter)
+            self._waiter = None

@@ -1,0 +1,141 @@
+"""One connection's replies, in order, each held until what it reports is safe."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from twisted.logger import Logger
+
+from kestrel.storage.barrier import Barrier, Batch
+
+log = Logger()
+
+Sent = Callable[[bool], None]
+"""Called once with whether the reply, as it stands, was handed to the transport."""
+
+
+class _Entry:
+    __slots__ = ("batch", "reply", "sent")
+
+    def __init__(self, reply: bytes | None, batch: Batch | None, sent: Sent | None) -> None:
+        self.reply = reply
+        """None closes the connection."""
+        self.batch = batch
+        self.sent = sent
+
+
+class Outbox:
+    """Replies leave at the end of a tick, from the front, up to the first whose batch is not safe.
+
+    A reply whose batch is lost is replaced by what `say_lost` makes of the failure. `write` hands bytes to the
+    transport, `lose` hangs up after them. `held_bytes` is what waits here.
+    """
+
+    def __init__(
+        self,
+        barrier: Barrier,
+        write: Callable[[bytes], None],
+        lose: Callable[[], None],
+        say_lost: Callable[[Exception], bytes],
+    ) -> None:
+        self._barrier = barrier
+        self._write = write
+        self._lose = lose
+        self._say_lost = say_lost
+        self._entries: deque[_Entry] = deque()
+        self._is_release_due = False
+        self._blocked_on: Batch | None = None
+        self._is_gone = False
+        self.is_paused = False
+        """Whether the transport takes no more for now."""
+        self.held_bytes = 0
+        self.on_release: Callable[[], None] | None = None
+        """Called after replies have left."""
+
+    def reply(self, reply: bytes, batch: Batch | None = None, sent: Sent | None = None) -> None:
+        """Say this next, when `batch` is safe."""
+        self._add(_Entry(reply, batch, sent))
+        self.held_bytes += len(reply)
+
+    def close(self) -> None:
+        """Hang up after the replies so far."""
+        self._add(_Entry(None, None, None))
+
+    def _add(self, entry: _Entry) -> None:
+        if self._is_gone:
+            if entry.sent is not None:
+                entry.sent(False)
+            return
+        self._entries.append(entry)
+        self._release_at_end_of_tick()
+
+    def _release_at_end_of_tick(self) -> None:
+        if not self._is_release_due:
+            self._is_release_due = True
+            self._barrier.at_end_of_tick(self._end_of_tick)
+
+    def _end_of_tick(self) -> None:
+        self._is_release_due = False
+        self.release()
+
+    def release(self) -> None:
+        """Let out what is safe."""
+        leaving: list[bytes] = []
+        told: list[tuple[Sent, bool]] = []
+        hang_up = False
+        while self._entries and not self.is_paused:
+            entry = self._entries[0]
+            batch = entry.batch
+            if batch is not None and not batch.is_settled:
+                self._wait_for(batch)
+                break
+            self._entries.popleft()
+            if entry.reply is None:
+                hang_up = True
+                break
+            self.held_bytes -= len(entry.reply)
+            failure = None if batch is None else batch.failure
+            leaving.append(entry.reply if failure is None else self._say_lost(failure))
+            if entry.sent is not None:
+                told.append((entry.sent, failure is None))
+        if leaving:
+            self._write(b"".join(leaving))
+        for sent, as_it_stands in told:
+            sent(as_it_stands and not self._is_gone)
+        if hang_up:
+            self.lost()
+            self._lose()
+        elif leaving and self.on_release is not None:
+            self.on_release()
+
+    def _wait_for(self, batch: Batch) -> None:
+        if self._blocked_on is not batch:
+            self._blocked_on = batch
+            batch.when_settled(self._settled)
+
+    def _settled(self) -> None:
+        self._blocked_on = None
+        try:
+            self.release()
+        except Exception:  # one connection's fault must not keep the others from their replies
+            log.failure("A connection's replies could not be released")
+
+    def pause(self) -> None:
+        """The transport takes no more for now."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """The transport takes replies again."""
+        self.is_paused = False
+        if self._entries:
+            self._release_at_end_of_tick()
+
+    def lost(self) -> None:
+        """The client is gone: whatever is still here will not be said."""
+        self._is_gone = True
+        entries, self._entries = self._entries, deque()
+        self.held_bytes = 0
+        for entry in entries:
+            if entry.sent is not None:
+                entry.sent(False)

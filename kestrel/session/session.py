@@ -1,0 +1,256 @@
+"""One client: it is given bytes, carries out its commands one after the other, and gives bytes back.
+
+Whatever transport and protocol a client came by, this is what it talks to. Commands are carried out by the
+handlers (`kestrel.session.handlers`), which use what is public here. docs/architecture.md follows a command
+through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+from kestrel.commands import Command
+from kestrel.errors import KestrelError
+from kestrel.protocols.codec import Codec
+from kestrel.queues.manager import QueueManager
+from kestrel.session.lifecycle import RUNNING, Event, State, after
+from kestrel.session.outbox import Outbox
+from kestrel.session.reads import OpenReads
+from kestrel.session.settings import ServerControl, SessionSettings
+from kestrel.session.turns import Turns
+
+log = Logger()
+
+Handlers: TypeAlias = "Mapping[type[Command], Callable[[Session, Any], None]]"
+"""What to do for each kind of command."""
+
+COMMANDS_PER_TURN: Final = 64
+
+UNREAD_BYTES: Final = 64 * 1024
+"""What may wait to be parsed while a session stands still; beyond it the transport is asked to pause."""
+
+
+class Session:
+    """The client behind one connection.
+
+    `write` and `lose` are the transport's; `listen(False)` asks it to stop reading for a while. The connection
+    calls `received`, `input_ended`, `lost`, and `pause` and `resume` as its transport's producer.
+    """
+
+    def __init__(
+        self,
+        manager: QueueManager,
+        codec: Codec,
+        control: ServerControl,
+        handlers: Handlers,
+        turns: Turns,
+        clock: IReactorTime,
+        settings: Callable[[], SessionSettings],
+        *,
+        write: Callable[[bytes], None],
+        lose: Callable[[], None],
+        listen: Callable[[bool], None],
+    ) -> None:
+        self.manager = manager
+        self.counters = manager.counters
+        self.codec = codec
+        self.control = control
+        self.reads = OpenReads()
+        self.outbox = Outbox(manager.barrier, self._send, lose, lambda error: codec.error(error)[0])
+        self.outbox.on_release = self._replies_left
+        self._handlers = handlers
+        self._turns = turns
+        self._clock = clock
+        self._current_settings = settings
+        self._write = write
+        self._listen = listen
+        self._state = State.OPEN
+        self._is_listening = True
+        self._is_running = False
+        self._is_turn_due = False
+        self._stop_waiting: Callable[[], None] | None = None
+        self._when_replies_left: Callable[[], None] | None = None
+        self._deadline: IDelayedCall | None = None
+
+    @property
+    def settings(self) -> SessionSettings:
+        """The limits as they are now; a reload may change them."""
+        return self._current_settings()
+
+    # What the connection tells.
+
+    def received(self, data: bytes) -> None:
+        """Bytes from the client."""
+        self.counters.bytes_read += len(data)
+        if self._state in (State.CLOSING, State.GONE):
+            return
+        self.codec.receive(data)
+        if self._state in RUNNING and not self._is_turn_due:
+            self._take_turn()
+        self._listen_or_not()
+
+    def input_ended(self) -> None:
+        """The client has sent its last byte, but may still read."""
+        self._step(Event.INPUT_ENDED)
+        if self._state is State.CLOSING:
+            self._close_now()
+        else:
+            self._go_on()
+
+    def lost(self) -> None:
+        """The client is gone; what it had open goes back to the head."""
+        self._step(Event.LOST)
+        self._end_waiting()
+        self.outbox.lost()
+        self.reads.put_back_all()
+
+    def pause(self) -> None:
+        """The client does not read its replies: make no more."""
+        self.outbox.pause()
+
+    def resume(self) -> None:
+        """The client reads again."""
+        self.outbox.resume()
+        self._replies_left()
+
+    def stop(self) -> None:
+        """The server stops: say what is still to be said, then hang up."""
+        if self._state is not State.GONE:
+            self.close()
+
+    # One turn after the other.
+
+    def _step(self, event: Event) -> None:
+        self._state = after(self._state, event)
+
+    def _go_on(self) -> None:
+        if self._state in RUNNING and not self._is_running and not self._is_turn_due:
+            self._is_turn_due = True
+            self._turns.go_on_later(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._is_turn_due = False
+        self._take_turn()
+        self._listen_or_not()
+
+    def _take_turn(self) -> None:
+        if not self._turns.may_work():
+            self._go_on()
+            return
+        self._is_running = True
+        try:
+            has_more = self._run()
+        finally:
+            self._is_running = False
+        if has_more:
+            self._go_on()
+
+    def _run(self) -> bool:
+        """Carry out commands. True when there may be more to do at once."""
+        for _ in range(COMMANDS_PER_TURN):
+            if self._state not in RUNNING or self.is_held_up:
+                return False
+            command = self.codec.next_command()
+            if command is None:
+                self._step(Event.ALL_DONE)
+                if self._state is State.CLOSING:
+                    self._close_now()
+                return False
+            try:
+                self._handlers[type(command)](self, command)
+            except KestrelError as error:
+                self.refuse(error)
+            except Exception as error:  # a fault of ours ends this connection and nothing else
+                log.failure("A command failed")
+                self.refuse(error)
+        return True
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether replies must leave before more are made."""
+        return self.outbox.is_paused or self.outbox.held_bytes > self.settings.max_pipeline_bytes
+
+    def go_on_later(self, work: Callable[[], None]) -> None:
+        """Do that in the next tick."""
+        self._turns.go_on_later(work)
+
+    def _listen_or_not(self) -> None:
+        stands_still = self._state not in RUNNING or self._is_turn_due or self.is_held_up
+        wanted = not (stands_still and len(self.codec) > UNREAD_BYTES)
+        if wanted is not self._is_listening and self._state is not State.GONE:
+            self._is_listening = wanted
+            self._listen(wanted)
+
+    # Replies.
+
+    def _send(self, replies: bytes) -> None:
+        self.counters.bytes_written += len(replies)
+        self._write(replies)
+
+    def _replies_left(self) -> None:
+        if self._when_replies_left is not None:
+            self._turns.go_on_later(self._when_replies_left)
+        elif len(self.codec) or self._state is State.DRAINING:
+            self._go_on()
+
+    def refuse(self, error: Exception, *, closes: bool = False) -> None:
+        """Say that error; hang up after it where the protocol does."""
+        reply, ends = self.codec.error(error)
+        self.outbox.reply(reply)
+        if ends or closes:
+            self.close()
+
+    def close(self) -> None:
+        """Hang up after the replies so far."""
+        self._step(Event.CLOSE)
+        self._close_now()
+
+    def _close_now(self) -> None:
+        self._end_waiting()
+        self.outbox.close()
+
+    # A command that has to wait.
+
+    def wait_for_storage(self, stop: Callable[[], None]) -> None:
+        """The command waits for the storage; `stop` is called when the client goes before `answered`."""
+        self._step(Event.STORAGE_WAITS)
+        self._stop_waiting = stop
+
+    def wait_for_client(
+        self,
+        wait_ms: int,
+        stop: Callable[[], None],
+        timed_out: Callable[[], None],
+        when_replies_left: Callable[[], None] | None = None,
+    ) -> bool:
+        """The command waits as long as the client asked to. False when the client will not be there to see the end.
+
+        `stop` is called when it goes before `answered`, `when_replies_left` whenever replies made room for more.
+        """
+        self._step(Event.CLIENT_WAITS)
+        if self._state is State.CLOSING:
+            self._close_now()
+            return False
+        self._stop_waiting = stop
+        self._when_replies_left = when_replies_left
+        self._deadline = self._clock.callLater(wait_ms / 1000, timed_out)
+        return True
+
+    def answered(self) -> None:
+        """The command that waited has its answer: go on with the next."""
+        self._end_waiting()
+        self._step(Event.ANSWERED)
+        self._go_on()
+
+    def _end_waiting(self) -> None:
+        stop, self._stop_waiting = self._stop_waiting, None
+        deadline, self._deadline = self._deadline, None
+        self._when_replies_left = None
+        if stop is not None:
+            stop()
+        if deadline is not None and deadline.active():
+            deadline.cancel()

@@ -1,0 +1,67 @@
+"""Fair turns: how long a tick may go on, and who goes on in the next one.
+
+Without a bound, many connections with full pipelines make one tick as long as all their work; nobody's reply
+leaves before its end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from kestrel.storage.barrier import Barrier, Schedule
+
+TICK_S: Final = 0.002
+"""After so much work a tick begins nothing new."""
+
+
+class Turns:
+    """Says who may work in this tick, and lets the rest go on in the next.
+
+    Nobody works before `open`, which is called when the queues are loaded: connections that came earlier wait.
+    """
+
+    def __init__(self, barrier: Barrier, schedule: Schedule, seconds: Callable[[], float]) -> None:
+        self._barrier = barrier
+        self._schedule = schedule
+        self._seconds = seconds
+        self._tick = -1
+        self._ends_at = 0.0
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._is_scheduled = False
+        self._is_open = False
+
+    def open(self) -> None:
+        """Let everyone begin."""
+        self._is_open = True
+        self._schedule_next()
+
+    def may_work(self) -> bool:
+        """Whether this tick still begins something new."""
+        if not self._is_open:
+            return False
+        now = self._seconds()
+        if self._barrier.ticks != self._tick:
+            self._tick = self._barrier.ticks
+            self._ends_at = now + TICK_S
+        return now < self._ends_at
+
+    def go_on_later(self, work: Callable[[], None]) -> None:
+        """Call `work` in the next tick, after those who asked before."""
+        self._waiting.append(work)
+        self._schedule_next()
+
+    def _schedule_next(self) -> None:
+        if self._waiting and self._is_open and not self._is_scheduled:
+            self._is_scheduled = True
+            self._schedule(self._next_tick)
+
+    def _next_tick(self) -> None:
+        self._is_scheduled = False
+        # At least one is served, or a slow machine would never come further.
+        for _ in range(len(self._waiting)):
+            self._waiting.popleft()()
+            if not self.may_work():
+                break
+        self._schedule_next()

@@ -1,0 +1,178 @@
+"""The commit barrier: no reply before its record is as safe as the queue's settings promise.
+
+Each tick, queues that something was recorded on are *touched*; the end of the tick commits them, batch by
+batch, and lets the held replies out. A queue is never committed again while a commit of it is pending: what
+is recorded meanwhile waits in the queue's next batch, and fails with the earlier one, because it stood on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kestrel.errors import QueueFailed
+from kestrel.storage.interfaces import IQueueStorage, IStorage
+
+log = Logger()
+
+Schedule = Callable[[Callable[[], None]], None]
+"""Runs something once, soon, on the reactor thread, whatever the wall clock does."""
+
+
+class Batch:
+    """What was recorded on one queue between two commits.
+
+    `is_settled` once it is safe or lost; `failure` is None or why it was lost.
+    """
+
+    __slots__ = ("_listeners", "failure", "is_settled")
+
+    def __init__(self) -> None:
+        self.is_settled = False
+        self.failure: Exception | None = None
+        self._listeners: list[Callable[[], None]] | None = None
+
+    def when_settled(self, call: Callable[[], None]) -> None:
+        """Call back once it is safe or lost; at once when it already is."""
+        if self.is_settled:
+            call()
+        elif self._listeners is None:
+            self._listeners = [call]
+        else:
+            self._listeners.append(call)
+
+    def settle(self, failure: Exception | None) -> None:
+        """It is safe now, or lost."""
+        self.is_settled = True
+        self.failure = failure
+        listeners, self._listeners = self._listeners, None
+        for call in listeners or ():
+            call()
+
+
+def all_of(batches: Sequence[Batch]) -> Batch | None:
+    """A batch that is safe when all of these are, and lost with the first that is lost."""
+    if len(batches) < 2:
+        return batches[0] if batches else None
+    together = Batch()
+    missing = len(batches)
+
+    def one_settled() -> None:
+        nonlocal missing
+        missing -= 1
+        failure = next((batch.failure for batch in batches if batch.failure is not None), None)
+        if not together.is_settled and (failure is not None or not missing):
+            together.settle(failure)
+
+    for batch in batches:
+        batch.when_settled(one_settled)
+    return together
+
+
+class Committed(Protocol):
+    """What the barrier needs to know of a queue."""
+
+    storage: IStorage
+    contents: IQueueStorage
+    open_batch: Batch | None
+    committing: Batch | None
+
+    def commit_failed(self, failure: Exception) -> None:
+        """The contents are dead; open them anew. Must not raise."""
+
+
+class Barrier:
+    """Commits what a tick recorded and releases what waits for it."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._is_armed = False
+        self._dirty: list[Committed] = []
+        self._held: list[Callable[[], None]] = []
+        self.ticks = 0
+        """How many ticks have ended."""
+
+    def touch(self, queue: Committed) -> Batch:
+        """Something was recorded on the queue: the batch that it is part of."""
+        batch = queue.open_batch
+        if batch is None:
+            batch = queue.open_batch = Batch()
+            self._dirty.append(queue)
+            self._arm()
+        return batch
+
+    def at_end_of_tick(self, release: Callable[[], None]) -> None:
+        """Call `release` once when this tick's commits have begun."""
+        self._held.append(release)
+        self._arm()
+
+    def _arm(self) -> None:
+        if not self._is_armed:
+            self._is_armed = True
+            self._schedule(self.end_of_tick)
+
+    def end_of_tick(self) -> None:
+        """Commit every touched queue that is not being committed already, then release."""
+        self._is_armed = False
+        self.ticks += 1
+        dirty, self._dirty = self._dirty, []
+        by_storage: dict[IStorage, list[Committed]] = {}
+        for queue in dirty:
+            if queue.committing is not None:
+                self._dirty.append(queue)  # the end of that commit arms the next tick
+            else:
+                queue.committing, queue.open_batch = queue.open_batch, None
+                by_storage.setdefault(queue.storage, []).append(queue)
+        for storage, queues in by_storage.items():
+            self._commit(storage, queues)
+        held, self._held = self._held, []
+        for release in held:
+            try:
+                release()
+            except Exception:
+                log.failure("A connection's replies could not be released")
+
+    def _commit(self, storage: IStorage, queues: list[Committed]) -> None:
+        by_contents = {id(queue.contents): queue for queue in queues}
+        try:
+            pending = storage.commit([queue.contents for queue in queues])
+        except Exception as error:  # a backend's fault must not take the tick, and so the server, down
+            log.failure("The storage failed to commit")
+            for queue in queues:
+                self._settle(queue, QueueFailed(f"commit failed: {type(error).__name__}"))
+            return
+        for group, outcome in pending:
+            waiting = [by_contents.pop(id(contents)) for contents in group]
+            outcome.addCallbacks(
+                self._group_is_safe, self._group_failed, callbackArgs=(waiting,), errbackArgs=(waiting,)
+            )
+        for queue in by_contents.values():
+            self._settle(queue, None)
+
+    def _group_is_safe(self, _: object, queues: list[Committed]) -> None:
+        for queue in queues:
+            self._settle(queue, None)
+
+    def _group_failed(self, reason: Failure, queues: list[Committed]) -> None:
+        error = reason.value
+        failure = error if isinstance(error, Exception) else QueueFailed(type(error).__name__)
+        for queue in queues:
+            self._settle(queue, failure)
+
+    def _settle(self, queue: Committed, failure: Exception | None) -> None:
+        committed, queue.committing = queue.committing, None
+        later = None
+        if failure is not None:
+            later, queue.open_batch = queue.open_batch, None
+            if later is not None:
+                self._dirty.remove(queue)
+            queue.commit_failed(failure)
+        if committed is not None:
+            committed.settle(failure)
+        if later is not None:
+            later.settle(failure)
+        if queue.open_batch is not None:
+            self._arm()

@@ -1,0 +1,63 @@
+"""A full disk: space put by takes the batch that found it full, then no put is taken until there is room."""
+
+from __future__ import annotations
+
+import errno
+from typing import Final
+
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kestrel.disk.files import Disk
+from kestrel.storage.jobs import Jobs
+
+log = Logger()
+
+RETRY_S: Final = 1.0
+
+
+def is_full(error: OSError) -> bool:
+    """Whether that error says that there is no room."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+class FullDisk:
+    """Keeps a reserve file, gives it up when the disk is full, and makes it again when there is room."""
+
+    def __init__(self, disk: Disk, path: bytes, reserve_bytes: int, jobs: Jobs) -> None:
+        self._disk = disk
+        self._path = path
+        self._reserve_bytes = max(1, reserve_bytes)  # a file of one byte still tells when there is room
+        self._jobs = jobs
+        self._has_reserve = False
+        self.refusal: str | None = None
+        """None, or the sentence why no put is taken."""
+
+    def make_reserve(self) -> None:
+        """Take the reserve, in a thread, again and again until there is room for it."""
+        self._jobs.run(self._disk.allocate, self._path, self._reserve_bytes).addCallbacks(
+            self._there_is_room, self._there_is_no_room
+        )
+
+    def make_room(self) -> bool:
+        """The disk is full: take no more puts, and give up the reserve. False when it was gone already."""
+        had_reserve, self._has_reserve = self._has_reserve, False
+        if had_reserve:
+            self._disk.erase(self._path)
+        if self.refusal is None:
+            self.refusal = "disk full"
+            log.error("The disk is full: no put is taken until there is room")
+            self._jobs.later(RETRY_S, self.make_reserve)
+        return had_reserve
+
+    def _there_is_room(self, _: object) -> None:
+        self._has_reserve = True
+        if self.refusal is not None:
+            self.refusal = None
+            log.info("There is room on the disk again: puts are taken")
+
+    def _there_is_no_room(self, failure: Failure) -> None:
+        if self.refusal is None:
+            self.refusal = "disk full"
+            log.error("There is no room for the disk reserve: no put is taken", error=failure)
+        self._jobs.later(RETRY_S, self.make_reserve)

@@ -1,0 +1,168 @@
+"""The storage contract: all that the server asks of a backend, and what it promises back.
+
+Three words. A *tick* is one turn of the reactor up to `Barrier.end_of_tick`; a *batch* is what one tick
+recorded on one queue; a queue's *window* is the part of it that is in memory.
+
+Who calls what, in which order: `IStorageFactory.storage` once, `IStorage.start` once, then any mixture of the
+rest on the reactor thread, then `IStorage.close` once. Within a tick operations change memory and are
+recorded in call order; the barrier commits each touched queue once at the tick's end and lets the replies
+out when that is safe. Two methods may wait, `commit` and `fill`; all others answer from memory, at once.
+
+docs/storage.md says what each failure means to a client.
+"""
+
+# An interface's methods have no self, which is how zope.interface writes them.
+# mypy: disable-error-code="empty-body,misc"
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.python.failure import Failure
+from zope.interface import Attribute, Interface
+
+from kestrel.config.model import QueueSettings
+from kestrel.item import Item
+
+SettingsFor: TypeAlias = Callable[[bytes], QueueSettings]
+"""The settings of the queue of that name."""
+
+OwnQueue: TypeAlias = Any
+"""An `IQueueStorage` that this very storage made."""
+
+InThread: TypeAlias = Callable[..., "Deferred[Any]"]
+"""``in_thread(function, *args)`` runs it in a worker thread; the Deferred fires on the reactor thread."""
+
+
+class IQueueStorage(Interface):
+    """The contents of one queue, strictly first in, first out.
+
+    All methods but `fill` answer from memory, at once, and raise `QueueFailed` once the object is dead. What
+    they record is safe after the next commit.
+    """
+
+    items: int = Attribute("How many items are in the queue, in memory or not; open reads are not counted.")
+    bytes: int = Attribute("Their data, in bytes.")
+    mem_items: int = Attribute("How many of them are in memory.")
+    mem_bytes: int = Attribute("Their data, in bytes.")
+    open_reads: int = Attribute("How many open reads there are.")
+    disk_bytes: int = Attribute("What the queue takes on the medium, in bytes.")
+    replayed_items: int = Attribute("How many items were there when this object was opened.")
+    stats: Mapping[str, int] = Attribute("logsize, journal_rewrites, journal_rotations, and the backend's own.")
+
+    failure: str | None = Attribute("None, or why this object is dead: its disk failed, or it was deleted.")
+
+    def peek() -> Item | None:
+        """The head item, or None when none is *in memory*: `fill` says which it is."""
+
+    def take(opened: bool) -> Item | None:
+        """Remove and return the head, or None as `peek`.
+
+        With `opened` it becomes an open read and carries `xid`, chosen here and never given twice in this
+        object's life (the journal's is a signed 32-bit number: a number comes again after two thousand
+        million openings, never while it is open).
+        """
+
+    def is_open(xid: int) -> bool:
+        """Whether that is an open read now."""
+
+    def confirm(xids: Sequence[int]) -> int:
+        """End these open reads for good. Returns how many were open; others are ignored."""
+
+    def put_back(xids: Sequence[int], failed: bool) -> None:
+        """Return open reads to the head; xids[0] is the next one taken. `failed` adds one to each item's errors."""
+
+    def clear() -> None:
+        """Drop every item that is not an open read, in time bounded by the open reads."""
+
+    def fill() -> Deferred[None] | None:
+        """Bring the head into memory.
+
+        None: `take` and `peek` tell the truth now. A Deferred: call again when it fires; on errback the head
+        cannot be read now. At most one is outstanding; clear, put and take may happen meanwhile.
+        """
+
+
+class IStorage(Interface):
+    """All queues of one server; one owner at a time.
+
+    Called on the reactor thread only. The backend runs rotation, packing, erasing and checkpoints itself, with
+    the clock and threads it was built with. No call here should hold the reactor longer than 10 ms.
+    """
+
+    refusal: str | None = Attribute(
+        "None, or the sentence why no put is taken now (disk full, database away); then put raises StorageRefused."
+    )
+
+    def start(settings_for: SettingsFor) -> Deferred[dict[bytes, IQueueStorage | Failure]]:
+        """Take ownership and load.
+
+        Ownership (a lock, a folder that can be written) is settled before this returns: failing that it raises
+        a `StorageError`. The Deferred brings every queue there is, with the open reads of the last run back at
+        the head. One queue that cannot be loaded is a Failure in its place, never a failed start.
+        """
+
+    def queue(name: bytes, settings: QueueSettings) -> IQueueStorage:
+        """The live queue of that name, with these settings from now on; or a new empty one; or, after a
+        failure, a fresh object over what the backend still holds. Raises `QueueFailed` when it cannot be
+        opened."""
+
+    def delete(queue: OwnQueue) -> None:
+        """Forget contents, open reads and files. The object is dead at once, the name may be created again at
+        once, big files are erased off the reactor."""
+
+    def put(queues: Sequence[OwnQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:
+        """Append one item to each of these queues: all or none in memory.
+
+        Raises `StorageRefused`, `QueueFailed` or `ItemTooLarge` before anything has changed. The item is
+        encoded once, and a backend that shares data may store it once. A crash may keep it in some of the
+        queues and not in others.
+        """
+
+    def commit(queues: Sequence[OwnQueue]) -> Sequence[tuple[Sequence[IQueueStorage], Deferred[Any]]]:
+        """Make safe all that was recorded on these queues.
+
+        Returns (queues, Deferred) pairs of those that are not safe yet; a queue in no pair is as safe as its
+        settings promise; () is the usual answer. Never called for a queue whose earlier Deferred is pending.
+        Records of one queue keep call order; between queues there is none. On errback every queue of the pair
+        is dead (calls raise `QueueFailed`), what was recorded on it since the commit began has failed too, and
+        `queue` opens it at its last safe state. A failed fsync is never repeated on the same file. A deleted
+        queue may still be named here once, and has nothing to commit.
+        """
+
+    def close() -> Deferred[None]:
+        """Commit, checkpoint, release. Once, last."""
+
+
+class IStorageFactory(Interface):
+    """The plugin: makes a storage of its described string ``name:argument?option=value``."""
+
+    name: str = Attribute("The word before the colon.")
+    help: str = Attribute("What it is and what its argument and options are, for --help-storage.")
+    capabilities: frozenset[str] = Attribute("Of: durable, ranges, shared_fanout, errors_kept.")
+
+    def storage(argument: str, options: Mapping[str, str], clock: IReactorTime, in_thread: InThread) -> IStorage:
+        """A storage, or `BadStorageArgument` with a sentence. Touches nothing yet."""
+
+
+class IItemRanges(Interface):
+    """Optional: durable item ids. An adapter of an `IQueueStorage`."""
+
+    first_id: int = Attribute("The lowest id that is not yet released.")
+    next_id: int = Attribute("The id of the next *safe* item; items that are not safe yet are invisible.")
+
+    def read_range(first_id: int, end_id: int, max_bytes: int) -> Deferred[list[tuple[int, Item]]]:
+        """The items with their ids: the same answer every time until released, expired items included."""
+
+    def release(end_id: int) -> None:
+        """Everything below is done; recorded, safe at commit; repeating it is harmless."""
+
+
+class IContinue(Interface):
+    """Optional: confirm and add in one record. An adapter of an `IQueueStorage`."""
+
+    def continue_(xid: int, data: bytes, add_ms: int, expiry_ms: int) -> None:
+        """End that open read and append an item, both or neither. Errors as `IStorage.put`."""

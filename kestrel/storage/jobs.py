@@ -1,0 +1,54 @@
+"""What a storage does beside the reactor: work in threads, and work later. A stop waits for the one and drops
+the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from kestrel.storage.interfaces import InThread
+
+
+class Jobs:
+    """The threads and timers of one storage."""
+
+    def __init__(self, clock: IReactorTime, in_thread: InThread) -> None:
+        self._clock = clock
+        self._in_thread = in_thread
+        self._running: set[Deferred[Any]] = set()
+        self._due: set[IDelayedCall] = set()
+        self._is_closed = False
+
+    def run(self, function: Callable[..., Any], *args: object) -> Deferred[Any]:
+        """Call the function in a thread; the Deferred fires on the reactor thread."""
+        job: Deferred[Any] = self._in_thread(function, *args)
+        self._running.add(job)
+
+        def finished(result: Any) -> Any:
+            self._running.discard(job)
+            return result
+
+        return job.addBoth(finished)
+
+    def later(self, seconds: float, function: Callable[..., Any], *args: object) -> None:
+        """Call the function on the reactor thread after that time, unless the storage is closed before."""
+        if self._is_closed:
+            return
+
+        def due() -> None:
+            self._due.discard(call)
+            function(*args)
+
+        call = self._clock.callLater(seconds, due)
+        self._due.add(call)
+
+    def close(self) -> Deferred[Any]:
+        """Forget what is due later; fires when nothing runs any more."""
+        self._is_closed = True
+        for call in self._due:
+            call.cancel()
+        self._due.clear()
+        return DeferredList(list(self._running), consumeErrors=True)

@@ -1,0 +1,318 @@
+"""The journal backend: every queue in Kestrel's journal files, committed once a tick.
+
+What a tick recorded on a queue is one write. With syncJournal = 0 its replies wait for one fsync, in a thread;
+with a period the fsync follows within it. docs/storage.md says what each failure means; here: a failed write
+leaves no torn record, a full disk lives on a reserve, and a queue whose disk fails is dead until it is
+replayed from its files.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred, DeferredList, fail
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from kestrel.config.model import QueueSettings
+from kestrel.config.units import parse_size
+from kestrel.disk.files import Disk
+from kestrel.disk.lock import FolderLock
+from kestrel.errors import (
+    BadQueueName,
+    BadStorageArgument,
+    ItemTooLarge,
+    QueueFailed,
+    StorageError,
+    StorageRefused,
+)
+from kestrel.journal.fileset import (
+    MAX_FILE_NAME_BYTES,
+    PRIVATE_FOLDER,
+    QueueFiles,
+    current_name,
+    group_by_queue,
+)
+from kestrel.journal.records import MAX_DATA_BYTES, UnsupportedRecord, encode_item
+from kestrel.journal.writer import JournalWriter
+from kestrel.storage.full_disk import FullDisk, is_full
+from kestrel.storage.interfaces import InThread, IQueueStorage, IStorage, IStorageFactory, SettingsFor
+from kestrel.storage.jobs import Jobs
+from kestrel.storage.journal_load import load_queue
+from kestrel.storage.journal_queue import JournalQueue
+from kestrel.storage.journal_sync import JournalSync, reason_of
+
+log = Logger()
+
+MAX_OPEN_FILES: Final = 512
+"""Of queues beyond that, those longest unused are closed; they open again on use."""
+
+RESERVE_BYTES: Final = 16 * 1024 * 1024
+
+
+@implementer(IStorage)
+class JournalStorage:
+    """All queues of one folder (`IStorage`)."""
+
+    def __init__(
+        self,
+        folder: bytes,
+        clock: IReactorTime,
+        in_thread: InThread,
+        *,
+        reserve_bytes: int = RESERVE_BYTES,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+        disk: Disk | None = None,
+    ) -> None:
+        self._folder = folder
+        self._private = folder + b"/" + PRIVATE_FOLDER
+        self._bin = self._private + b"/erase"
+        self._now_ms = now_ms
+        self._last_number = 0
+        self._disk = disk or Disk()
+        self._jobs = Jobs(clock, in_thread)
+        self._full_disk = FullDisk(self._disk, self._private + b"/reserve", reserve_bytes, self._jobs)
+        self._sync = JournalSync(self._disk, folder, self._jobs, self._kill, self._write)
+        self._queues: dict[bytes, JournalQueue] = {}
+        self._failed: set[bytes] = set()
+        self._open_writers: OrderedDict[JournalWriter, None] = OrderedDict()
+        self._lock: FolderLock | None = None
+
+    @property
+    def refusal(self) -> str | None:
+        """None, or the sentence why no put is taken now."""
+        return self._full_disk.refusal
+
+    def _number(self) -> int:
+        """A number for a new file, greater than any before: the time in ms, as Kestrel's are."""
+        self._last_number = max(self._now_ms(), self._last_number + 1)
+        return self._last_number
+
+    # Start and stop.
+
+    def start(self, settings_for: SettingsFor) -> Deferred[dict[bytes, IQueueStorage | Failure]]:
+        """Lock the folder, then replay every queue in a thread."""
+        try:
+            for path in (self._folder, self._private, self._bin):
+                self._disk.make_folder(path)
+            self._lock = FolderLock(self._private + b"/lock")
+            queues = group_by_queue(self._disk.list_files(self._folder))
+            thrown_away = self._disk.list_files(self._bin)
+        except OSError as error:
+            folder = self._folder.decode("utf-8", "backslashreplace")
+            raise StorageError(f"the queue folder {folder} cannot be used: {reason_of(error)}") from error
+        for name in thrown_away:
+            self._erase(self._bin + b"/" + name)
+        self._full_disk.make_reserve()
+        numbers = [file.number for files in queues.values() for file in (*files.rotated, *files.packs)]
+        self._last_number = max(numbers, default=0)
+        each = [(files, settings_for(name)) for name, files in queues.items()]
+        return self._jobs.run(self._load_all, each).addCallback(self._loaded)
+
+    def _load_all(self, each: Sequence[tuple[QueueFiles, QueueSettings]]) -> dict[bytes, IQueueStorage | Failure]:
+        loaded: dict[bytes, IQueueStorage | Failure] = {}
+        for files, settings in each:
+            try:
+                loaded[files.queue] = self._load(files, settings)
+            except Exception as error:  # one bad queue is never a failed start
+                log.failure("Queue {queue!r} cannot be loaded and is not served", queue=files.queue)
+                loaded[files.queue] = Failure(_load_failed(error))
+        return loaded
+
+    def _load(self, files: QueueFiles, settings: QueueSettings) -> JournalQueue:
+        writer = JournalWriter(self._disk, self._folder, files.queue, self._number)
+        return load_queue(self._disk, self._folder, files, settings, writer, self._now_ms())
+
+    def _loaded(self, loaded: dict[bytes, IQueueStorage | Failure]) -> dict[bytes, IQueueStorage | Failure]:
+        for name, queue in loaded.items():
+            if isinstance(queue, JournalQueue):
+                self._queues[name] = queue
+            else:
+                self._failed.add(name)
+        return loaded
+
+    def close(self) -> Deferred[None]:
+        """Write what is pending, sync the queues that promise it, and let the folder go."""
+        return self._jobs.close().addCallback(self._commit_last).addCallback(self._release)
+
+    def _commit_last(self, _: object) -> Deferred[Any]:
+        syncs = []
+        for queue in list(self._queues.values()):
+            is_written = self._write(queue) is None
+            if is_written and queue.settings.sync_journal_ms is not None:
+                syncs.append(self._sync.once(queue))
+        return DeferredList(syncs, consumeErrors=True)
+
+    def _release(self, syncs: list[tuple[bool, Any]]) -> None:
+        for is_synced, result in syncs:
+            if not is_synced:
+                log.failure("A journal could not be synced at the stop", result)
+        for queue in self._queues.values():
+            queue.failure = "the server is stopping"
+            queue.writer.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    # Queues.
+
+    def queue(self, name: bytes, settings: QueueSettings) -> JournalQueue:
+        """The live queue, a new empty one, or after a failure what its files hold."""
+        queue = self._queues.get(name)
+        if queue is not None:
+            queue.settings = settings
+            return queue
+        if len(current_name(name)) > MAX_FILE_NAME_BYTES:
+            raise BadQueueName("queue name is too long for a file name")
+        files = QueueFiles(name)
+        try:
+            if name in self._failed:
+                files = group_by_queue(self._disk.list_files(self._folder)).get(name, files)
+            queue = self._load(files, settings)
+        except (OSError, UnsupportedRecord) as error:
+            raise _load_failed(error) from error
+        self._failed.discard(name)
+        self._keep_open(queue.writer)
+        self._queues[name] = queue
+        return queue
+
+    def _keep_open(self, writer: JournalWriter) -> None:
+        """This writer was used just now; close the one longest unused when too many are open."""
+        self._open_writers[writer] = None
+        self._open_writers.move_to_end(writer)
+        if len(self._open_writers) > MAX_OPEN_FILES:
+            self._open_writers.popitem(last=False)[0].close()
+
+    def _end(self, queue: JournalQueue, why: str) -> None:
+        """The object is dead from now on."""
+        queue.failure = why
+        if self._queues.get(queue.name) is queue:
+            del self._queues[queue.name]
+        self._open_writers.pop(queue.writer, None)
+        queue.writer.close()
+
+    def _kill(self, queue: JournalQueue, error: Exception) -> QueueFailed:
+        """The queue's disk failed: what its files hold is what there is."""
+        failure = QueueFailed(f"queue storage failed: {reason_of(error)}")
+        log.error("Queue {queue!r}: {reason}; it will be replayed", queue=queue.name, reason=str(failure))
+        self._end(queue, str(failure))
+        self._failed.add(queue.name)
+        return failure
+
+    def delete(self, queue: JournalQueue) -> None:
+        """Move the queue's files out of the way, the newest first, and erase them in a thread."""
+        has_other_files = queue.disk_bytes > queue.writer.size or queue.is_mending
+        self._end(queue, "the queue was deleted")
+        queue.is_deleted = True
+        try:
+            names = [current_name(queue.name)]
+            if has_other_files:
+                listed = group_by_queue(self._disk.list_files(self._folder))
+                names = listed.get(queue.name, QueueFiles(queue.name)).newest_first()
+            for name in names:
+                thrown_away = self._bin + b"/%d" % self._number()
+                self._disk.rename(self._folder + b"/" + name, thrown_away)
+                self._erase(thrown_away)
+        except OSError as error:
+            self._failed.add(queue.name)
+            raise StorageError(f"the queue's files could not be removed: {reason_of(error)}") from error
+
+    def _erase(self, path: bytes) -> None:
+        self._jobs.run(self._disk.erase, path).addErrback(
+            lambda failure: log.failure("A deleted queue's file could not be erased", failure)
+        )
+
+    # Puts and commits.
+
+    def put(self, queues: Sequence[JournalQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:
+        """Append one item to each queue; they share its record."""
+        if self.refusal is not None:
+            raise StorageRefused(self.refusal)
+        if len(data) > MAX_DATA_BYTES:
+            raise ItemTooLarge(f"an item holds at most {MAX_DATA_BYTES} bytes")
+        for queue in queues:
+            queue.check()
+            if queue.refusal is not None:
+                raise StorageRefused(queue.refusal)
+        record = encode_item(data, add_ms, expiry_ms)
+        for queue in queues:
+            queue.put(record)
+
+    def commit(self, queues: Sequence[JournalQueue]) -> Sequence[tuple[Sequence[IQueueStorage], Deferred[Any]]]:
+        """Write each queue's records; those that must be synced first are pending."""
+        pending: list[tuple[Sequence[IQueueStorage], Deferred[Any]]] = []
+        for queue in queues:
+            if queue.is_deleted:
+                continue
+            if queue.is_mending:
+                queue.mended = Deferred()
+                pending.append(((queue,), queue.mended))
+                continue
+            failure = self._write(queue)
+            period_ms = queue.settings.sync_journal_ms
+            if failure is not None:
+                pending.append(((queue,), fail(failure)))
+            elif period_ms is None or queue.writer.size == queue.writer.synced_size:
+                continue
+            elif period_ms == 0:
+                pending.append(((queue,), self._sync.now(queue)))
+            else:
+                self._sync.within(queue, period_ms / 1000)
+        return pending
+
+    def _write(self, queue: JournalQueue) -> QueueFailed | None:
+        """Write what is pending on a queue. None, or the failure that it is dead of."""
+        if queue.failure is not None:
+            return QueueFailed(queue.failure)
+        records = queue.take_pending()
+        if not records:
+            return None
+        writer = queue.writer
+        try:
+            try:
+                writer.append(records)
+            except OSError as error:
+                if not is_full(error) or not self._full_disk.make_room():
+                    raise
+                writer.append(records)
+        except OSError as error:
+            return self._kill(queue, error)
+        self._keep_open(writer)
+        return None
+
+
+def _load_failed(error: Exception) -> QueueFailed:
+    return QueueFailed(f"the queue cannot be loaded: {reason_of(error)}")
+
+
+@implementer(IStorageFactory)
+class JournalStorageFactory:
+    """``journal:FOLDER`` (`IStorageFactory`)."""
+
+    name = "journal"
+    help = (
+        "journal:FOLDER[?reserve=SIZE]  keeps queues in Kestrel's journal files in FOLDER. reserve (16MiB) is disk"
+        " space put by, so that a full disk still takes the writes that found it full."
+    )
+    capabilities = frozenset({"durable"})
+
+    def storage(
+        self, argument: str, options: Mapping[str, str], clock: IReactorTime, in_thread: InThread
+    ) -> JournalStorage:
+        """A storage over that folder; nothing is touched before it is started."""
+        if not argument:
+            raise BadStorageArgument("journal: needs a folder, as in journal:/var/spool/kestrel")
+        unknown = sorted(set(options) - {"reserve"})
+        if unknown:
+            raise BadStorageArgument(f"journal: has no option {', '.join(unknown)}; it knows reserve")
+        try:
+            reserve = options.get("reserve", "16MiB")
+            reserve_bytes = int(reserve) if reserve.isdigit() else parse_size(reserve)
+        except ValueError as error:
+            raise BadStorageArgument(f"journal: reserve: {error}") from error
+        folder = argument.rstrip("/") or "/"
+        return JournalStorage(folder.encode("utf-8", "surrogateescape"), clock, in_thread, reserve_bytes=reserve_bytes)

@@ -1,0 +1,34 @@
+"""Which storage a described string means: ``name:argument?option=value&option=value``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import parse_qsl
+
+from twisted.internet.interfaces import IReactorTime
+
+from kestrel.errors import BadStorageArgument
+from kestrel.storage.interfaces import InThread, IStorage, IStorageFactory
+from kestrel.storage.journal import JournalStorageFactory
+from kestrel.storage.memory import MemoryStorageFactory
+
+FACTORIES: Final[Mapping[str, IStorageFactory]] = {
+    factory.name: factory for factory in (JournalStorageFactory(), MemoryStorageFactory())
+}
+
+
+def storage_from_string(description: str, clock: IReactorTime, in_thread: InThread) -> IStorage:
+    """The storage of that description; touches nothing yet. Raises `BadStorageArgument` with a sentence."""
+    name, colon, rest = description.partition(":")
+    if not colon:
+        raise BadStorageArgument(f"{description!r} names no storage; write it as in journal:/var/spool/kestrel")
+    factory = FACTORIES.get(name)
+    if factory is None:
+        raise BadStorageArgument(f"there is no storage {name!r}; there are {', '.join(sorted(FACTORIES))}")
+    argument, _, query = rest.partition("?")
+    try:
+        options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+    except ValueError:
+        raise BadStorageArgument(f"{query!r} are no options; write them as in ?reserve=16MiB") from None
+    return factory.storage(argument, options, clock, in_thread)

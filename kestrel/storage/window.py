@@ -1,0 +1,137 @@
+"""The part of a queue that is in memory: its items in order, and its open reads."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from kestrel.errors import QueueFailed
+from kestrel.item import Item
+from kestrel.journal.records import ADDX_HEADER_BYTES, decode_item
+
+MAX_XID = (1 << 31) - 1
+
+
+class Window:
+    """Items as the records they came in, decoded when they reach the head.
+
+    `_front` holds the few that are decoded, because they were peeked at or put back; `_records` all behind
+    them. A backend appends, and may record what is done here by extending these methods.
+    """
+
+    def __init__(self) -> None:
+        self._front: deque[Item] = deque()
+        self._records: deque[bytes] = deque()
+        self._open: dict[int, Item] = {}
+        self._last_xid = 0
+        self.items = 0
+        self.bytes = 0
+        self.failure: str | None = None
+        """Why this object is dead, or None while it lives."""
+
+    def check(self) -> None:
+        """Raise `QueueFailed` if this object is dead."""
+        if self.failure is not None:
+            raise QueueFailed(self.failure)
+
+    # Changes, one by one: what a replay does.
+
+    def append(self, record: bytes) -> None:
+        """One more item at the tail, as its ADDX record."""
+        self._records.append(record)
+        self.items += 1
+        self.bytes += len(record) - ADDX_HEADER_BYTES
+
+    def pop_head(self) -> Item | None:
+        """Remove and return the head."""
+        if self._front:
+            item = self._front.popleft()
+        elif self._records:
+            item = decode_item(self._records.popleft())
+        else:
+            return None
+        self.items -= 1
+        self.bytes -= len(item.data)
+        return item
+
+    def open_as(self, item: Item, xid: int) -> None:
+        """An item that was popped is an open read under that number."""
+        item.xid = self._last_xid = xid
+        self._open[xid] = item
+
+    def finish(self, xid: int) -> bool:
+        """That open read is done with. False when it is not open."""
+        return self._open.pop(xid, None) is not None
+
+    def push_back(self, xid: int, failed: bool) -> bool:
+        """That open read is the head again. False when it is not open."""
+        item = self._open.pop(xid, None)
+        if item is None:
+            return False
+        item.xid = 0
+        item.errors += failed
+        self._front.appendleft(item)
+        self.items += 1
+        self.bytes += len(item.data)
+        return True
+
+    # What a server asks: `IQueueStorage`.
+
+    def peek(self) -> Item | None:
+        """The head item."""
+        self.check()
+        if not self._front:
+            if not self._records:
+                return None
+            self._front.append(decode_item(self._records.popleft()))
+        return self._front[0]
+
+    def take(self, opened: bool) -> Item | None:
+        """Remove and return the head; as an open read when `opened`."""
+        self.check()
+        item = self.pop_head()
+        if item is not None and opened:
+            self.open_as(item, self._next_xid())
+        return item
+
+    def _next_xid(self) -> int:
+        xid = self._last_xid + 1
+        while xid in self._open or not 0 < xid <= MAX_XID:
+            xid = xid + 1 if 0 < xid < MAX_XID else 1
+        return xid
+
+    @property
+    def open_reads(self) -> int:
+        """How many open reads there are."""
+        return len(self._open)
+
+    def open_xids(self) -> list[int]:
+        """The numbers of the open reads, lowest first."""
+        return sorted(self._open)
+
+    def is_open(self, xid: int) -> bool:
+        """Whether that is an open read now."""
+        return xid in self._open
+
+    def confirm(self, xids: Sequence[int]) -> int:
+        """End open reads; returns how many of them were open."""
+        self.check()
+        return sum(self.finish(xid) for xid in xids)
+
+    def put_back(self, xids: Sequence[int], failed: bool) -> None:
+        """Return open reads to the head; xids[0] is the next one taken."""
+        self.check()
+        for xid in reversed(xids):
+            self.push_back(xid, failed)
+
+    def clear(self) -> None:
+        """Drop every item that is not an open read."""
+        self.check()
+        self._front = deque()
+        self._records = deque()
+        self.items = self.bytes = 0
+
+    @property
+    def mem_items(self) -> int:
+        """How many items are in memory."""
+        return len(self._front) + len(self._records)

@@ -1,0 +1,1 @@
+"""Means for tests: a disk with faults, threads that run when told, a network in memory."""

@@ -1,0 +1,53 @@
+"""Circles are found, all of them are real, and none is found where there is none."""
+
+from __future__ import annotations
+
+from graphlib import CycleError, TopologicalSorter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kestrel.config.circles import circles
+
+graphs = st.dictionaries(st.sampled_from("abcdef"), st.lists(st.sampled_from("abcdef"), max_size=4))
+
+
+@pytest.mark.parametrize(
+    ("edges", "found"),
+    [
+        ({}, []),
+        ({"a": ["b"], "b": []}, []),
+        ({"a": ["b", "c"], "b": ["c"], "c": ["d"]}, []),
+        ({"a": ["a"]}, [["a"]]),
+        ({"a": ["b"], "b": ["a"]}, [["a", "b"]]),
+        ({"a": ["b"], "b": ["c"], "c": ["b"]}, [["b", "c"]]),
+        ({"a": ["a"], "b": ["c"], "c": ["b"]}, [["a"], ["b", "c"]]),
+        ({"a": ["b", "c"], "b": ["a"], "c": ["a"]}, [["a", "b"], ["a", "c"]]),
+    ],
+)
+def test_circles_in_the_order_in_which_they_are_met(
+    edges: dict[str, list[str]], found: list[list[str]]
+) -> None:
+    assert list(circles(edges)) == found
+
+
+@given(graphs)
+def test_a_circle_is_found_exactly_where_there_is_one(edges: dict[str, list[str]]) -> None:
+    try:
+        TopologicalSorter(edges).prepare()
+        has_circle = False
+    except CycleError:
+        has_circle = True
+    found = list(circles(edges))
+    assert bool(found) == has_circle
+    for circle in found:
+        assert all(
+            following in edges[name] for name, following in zip(circle, circle[1:] + circle[:1], strict=True)
+        )
+
+
+def test_a_chain_may_be_longer_than_the_stack_is_deep() -> None:
+    chain = {str(number): [str(number + 1)] for number in range(5_000)}
+    assert list(circles(chain)) == []
+    assert [len(circle) for circle in circles(chain | {"5000": ["0"]})] == [5_001]

@@ -1,0 +1,420 @@
+"""A file loads, or all its mistakes are told."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kestrel.config.load import ConfigError, load, loads
+from kestrel.config.model import AliasSettings, Config, QueueOverrides, QueueSettings
+from kestrel.config.setting import settings_of
+from kestrel.errors import KestrelError
+
+TAP_CONFIGS = Path(__file__).parents[2] / "tap-configs"
+
+
+def problems_of(text: str) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        loads(text)
+    return caught.value.problems
+
+
+def test_an_empty_file_is_the_server_without_a_file() -> None:
+    assert loads("") == Config()
+
+
+def test_a_whole_file() -> None:
+    config = loads(
+        """
+        listenAddress = "127.0.0.1"
+        memcacheListenPort = 22134
+        textListenPort = false
+        thriftListenPort = 0
+        queuePath = "/srv/queues"
+        storage = "journal:/srv/queues"
+        clientTimeout = "5m"
+        maxOpenTransactions = 100
+        defaultStatus = "quiescent"
+
+        [default]
+        syncJournal = "100.milliseconds"
+        whiteListClientIdForEnqueue = "producer"
+        whiteListClientIdForDequeue = ["one", "two"]
+
+        [[queues]]
+        name = "Größe"
+        maxSize = "10.gigabytes"
+
+        [[aliases]]
+        name = "both"
+        destinationQueues = ["Größe", "other"]
+
+        [admin]
+        httpPort = "none"
+
+        [zookeeper]
+        host = "zoo"
+        pathPrefix = "/services/kestrel"
+        sessionTimeout = 30
+        acl = ["world:anyone:r", "digest:me:hash=:cdrwa"]
+
+        [logging]
+        level = "WARN"
+        levels = { "kestrel.journal" = "debug" }
+        rotateSize = "1MiB"
+        """
+    )
+    assert config.listen_address == "127.0.0.1"
+    assert config.memcache_listen_port == 22134
+    assert config.text_listen_port is None
+    assert config.thrift_listen_port is None
+    assert config.queue_path == "/srv/queues"
+    assert config.storage == "journal:/srv/queues"
+    assert config.client_timeout_ms == 300_000
+    assert config.max_open_transactions == 100
+    assert config.default_status == "Quiescent"
+    assert config.default == QueueOverrides(
+        {
+            "sync_journal_ms": 100,
+            "white_list_client_id_for_enqueue": (b"producer",),
+            "white_list_client_id_for_dequeue": (b"one", b"two"),
+        }
+    )
+    assert config.queues == {"Größe".encode(): QueueOverrides({"max_size_bytes": 10 * 2**30})}
+    assert config.aliases == {
+        b"both": AliasSettings(name=b"both", destination_queues=("Größe".encode(), b"other"))
+    }
+    assert config.admin.http_port is None
+    assert config.zookeeper is not None
+    assert config.zookeeper.session_timeout_ms == 30_000
+    assert config.zookeeper.acl == ("world:anyone:r", "digest:me:hash=:cdrwa")
+    assert config.logging.level == "warn"
+    assert config.logging.levels == {"kestrel.journal": "debug"}
+    assert config.logging.rotate_size_bytes == 2**20
+
+
+@pytest.mark.parametrize(
+    ("line", "sync_journal_ms"),
+    [
+        ('syncJournal = "never"', None),
+        ('syncJournal = "none"', None),
+        ("syncJournal = 0", 0),
+        ('syncJournal = "0s"', 0),
+        ("syncJournal = 0.01", 10),
+        ('syncJournal = "10ms"', 10),
+    ],
+)
+def test_ways_to_say_when_the_journal_is_synced(line: str, sync_journal_ms: int | None) -> None:
+    assert loads(f"[default]\n{line}").default.values == {"sync_journal_ms": sync_journal_ms}
+
+
+def test_none_is_told_from_not_set() -> None:
+    config = loads('[default]\nmaxItems = "none"')
+    assert config.default.values == {"max_items": None}
+
+
+def test_given_settings_are_remembered_even_at_their_defaults() -> None:
+    config = loads("memcacheListenPort = 22133\n[admin]\nhttpPort = 2223")
+    assert config == Config()
+    assert config.given == {"memcache_listen_port", "admin"}
+    assert config.admin.given == {"http_port"}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("memcacheListenPort = 70000", "memcacheListenPort: 70000 is not a port number from 1 to 65535; or"),
+        ("memcacheListenPort = -1", "memcacheListenPort: -1 is not a port number"),
+        ("memcacheListenPort = true", "memcacheListenPort: true is not a port number"),
+        ("memcacheListenPort = 0.0", "memcacheListenPort: 0.0 is not a port number"),
+        ("maxOpenTransactions = true", "maxOpenTransactions: true is not a whole number"),
+        ("maxOpenTransactions = 0", "maxOpenTransactions: 0 is not between 1 and"),
+        ("maxOpenTransactions = 1.0", "maxOpenTransactions: 1.0 is not a whole number"),
+        ("maxOpenTransactions = 2147483648", "maxOpenTransactions: 2147483648 is not between"),
+        ("maxLineSize = 0", "maxLineSize: 0 is not more than nothing"),
+        ("maxLineSize = 1979-05-27", "maxLineSize: a date or time is not a size"),
+        ("clientTimeout = 0", 'clientTimeout: 0 is not more than nothing; or "none"'),
+        ("echoRequestedKey = 1", "echoRequestedKey: 1 is neither true nor false"),
+        ('echoRequestedKey = "true"', 'echoRequestedKey: "true" is neither true nor false'),
+        ('queuePath = ""', 'queuePath: "" is empty'),
+        (r'queuePath = "a\u0000b"', "queuePath: "),
+        ("queuePath = 5", "queuePath: 5 is not a text in quotes"),
+        ('storage = "/var/spool"', 'storage: "/var/spool" is not a storage description; write for example'),
+        (
+            'defaultStatus = "Down"',
+            'defaultStatus: "Down" is none of "Up", "WriteAvoid", "ReadOnly", "Quiescent"',
+        ),
+        ("default = 5", "default: 5 is not a table"),
+        (
+            'default.maxSize = "128 bananas"',
+            'default.maxSize: "128 bananas" is not a size; write for example',
+        ),
+        (
+            "[[queues]]\nname = 'a'\nexpireToQueue = 'b.c'",
+            'queues["a"].expireToQueue: a queue\'s name cannot hold',
+        ),
+        ("default.whiteListClientIdForEnqueue = 5", "default.whiteListClientIdForEnqueue: 5 is not a list"),
+        ("admin = []", "admin: a list is not a table"),
+        ("admin.httpPort = 65536", "admin.httpPort: 65536 is not a port number"),
+        ("[queues]\nname = 'a'", "queues: a table is not a list of tables, whose heads have two brackets"),
+        ("queues = [5]", "queues[0]: 5 is not a table"),
+        ("[[queues]]\nmaxItems = 1", "queues[0].name: is missing"),
+        ("[[queues]]\nname = 5", "queues[0].name: 5 is not a text in quotes"),
+        ("[[queues]]\nname = ''", "queues[0].name: a queue's name cannot be empty"),
+        ("[[queues]]\nname = '+'", 'queues["+"].name: a queue cannot be called "+"'),
+        (
+            "[[queues]]\nname = 'a'\nmaxItems = '1'",
+            'queues["a"].maxItems: "1" is not a whole number; or "none"',
+        ),
+        ("[[aliases]]\nname = 'a'", 'aliases["a"].destinationQueues: is missing'),
+        (
+            "[[aliases]]\nname = 'a'\ndestinationQueues = 'b'",
+            'aliases["a"].destinationQueues: "b" is not a list',
+        ),
+        (
+            "[[aliases]]\nname = 'a'\ndestinationQueues = []",
+            'aliases["a"].destinationQueues: the list is empty',
+        ),
+        ("[zookeeper]\nhost = 'zoo'", "zookeeper.pathPrefix: is missing"),
+        (
+            "[zookeeper]\nhost = 'zoo'\npathPrefix = 'x'",
+            'zookeeper.pathPrefix: "x" is not a path from the root',
+        ),
+        ("[logging]\nlevel = 'loud'", 'logging.level: "loud" is none of "debug", "info"'),
+        ("[logging.levels]\n'kestrel.net' = 'loud'", 'logging.levels: "kestrel.net": "loud" is none of'),
+    ],
+)
+def test_one_mistake_is_told_with_its_path(text: str, problem: str) -> None:
+    (told,) = problems_of(text)
+    assert told.startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("listenAddres = 'x'", "listenAddres: unknown setting; did you mean listenAddress?"),
+        (
+            "max_open_transactions = 1",
+            "max_open_transactions: unknown setting; did you mean maxOpenTransactions?",
+        ),
+        ("[loging]", "loging: unknown setting; did you mean logging?"),
+        ("xyzzy = 1", "xyzzy: unknown setting"),
+        ("given = 1", "given: unknown setting"),
+        ("maxItems = 1", "maxItems: unknown setting; it belongs in [default] or in a [[queues]] table"),
+        (
+            "[logging]\nqueuePath = 'x'",
+            "logging.queuePath: unknown setting; it belongs above the first [table]",
+        ),
+        ("[default]\nname = 'x'", "default.name: unknown setting"),
+        (
+            "[[queues]]\nname = 'a'\nmaxitems = 1",
+            'queues["a"].maxitems: unknown setting; did you mean maxItems?',
+        ),
+        ('"a b" = 1', '"a b": unknown setting'),
+    ],
+)
+def test_an_unknown_setting_is_told_with_a_hint(text: str, problem: str) -> None:
+    assert problems_of(text) == (problem,)
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    text = """
+        memcacheListenPort = 70000
+        qeuePath = "x"
+
+        [default]
+        maxSize = "128 bananas"
+        expireToQueue = "dead"
+
+        [[queues]]
+        name = "work"
+        maxItems = true
+        maxAge = -1
+
+        [[queues]]
+        name = "work"
+
+        [[aliases]]
+        name = "round"
+        destinationQueues = ["about"]
+
+        [[aliases]]
+        name = "about"
+        destinationQueues = ["round"]
+
+        [logging]
+        level = "loud"
+        """
+    with pytest.raises(KestrelError) as caught:
+        loads(text, "kestrel.toml")
+    assert isinstance(caught.value, ConfigError)
+    assert {problem.partition(":")[0] for problem in caught.value.problems} == {
+        "memcacheListenPort",
+        "qeuePath",
+        "default.maxSize",
+        "default.expireToQueue",
+        'queues["work"].maxItems',
+        'queues["work"].maxAge',
+        'queues["work"].name',
+        'aliases["round"].destinationQueues',
+        "logging.level",
+    }
+    assert str(caught.value).splitlines() == [
+        "kestrel.toml:",
+        *("  " + each for each in caught.value.problems),
+    ]
+
+
+def queue(name: str, expire_to: str | None = None) -> str:
+    return f"[[queues]]\nname = '{name}'\n" + (f"expireToQueue = '{expire_to}'\n" if expire_to else "")
+
+
+def alias(name: str, *destinations: str) -> str:
+    return f"[[aliases]]\nname = '{name}'\ndestinationQueues = {list(destinations)}\n"
+
+
+def default(expire_to: str) -> str:
+    return f"[default]\nexpireToQueue = '{expire_to}'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "way"),
+    [
+        (queue("a", "a"), 'queues["a"].expireToQueue', '"a" -> "a"'),
+        (queue("a", "b") + queue("b", "a"), 'queues["a"].expireToQueue', '"a" -> "b" -> "a"'),
+        (default("dead"), "default.expireToQueue", '"dead" -> "dead"'),
+        (default("dead") + queue("dead"), "default.expireToQueue", '"dead" -> "dead"'),
+        # What is put to a parent goes to its children, so what a child gives back comes again.
+        (queue("a+x", "a"), 'queues["a+x"].expireToQueue', '"a+x" -> "a" -> "a+x"'),
+        # A child inherits.
+        (queue("a", "a+x"), 'queues["a"].expireToQueue', '"a+x" -> "a+x"'),
+        (queue("a", "all") + alias("all", "b", "a"), 'queues["a"].expireToQueue', '"all" -> "a" -> "all"'),
+        (alias("a", "a"), 'aliases["a"].destinationQueues', '"a" -> "a"'),
+        (alias("a", "b") + alias("b", "a"), 'aliases["a"].destinationQueues', '"a" -> "b" -> "a"'),
+    ],
+)
+def test_items_cannot_go_in_a_circle(text: str, path: str, way: str) -> None:
+    (told,) = problems_of(text)
+    assert told.startswith(f"{path}: ")
+    assert f"in a circle: {way}" in told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        default("dead") + queue("dead", "none"),
+        default("dead") + queue("dead", "graveyard") + queue("graveyard", "none"),
+        queue("a", "b") + queue("b", "c"),
+        queue("a", "dead") + queue("a+x"),
+        alias("all", "a", "b") + alias("more", "all", "a"),
+        # An alias hides the queue of its name, and has no children.
+        alias("a", "b") + queue("a", "a"),
+        alias("a", "a+x"),
+    ],
+)
+def test_ways_that_end_are_no_circles(text: str) -> None:
+    loads(text)
+
+
+def test_an_alias_and_a_queue_may_share_a_name_but_not_two_of_a_kind() -> None:
+    loads(alias("a", "b") + queue("a"))
+    assert problems_of(alias("a", "b") + alias("a", "c")) == (
+        'aliases["a"].name: another [[aliases]] table has that name',
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a = 1\nb = ?\n", "line 2, column 5: Invalid value"),
+        ('a = 1\n[[queues]]\nname = "', "line 3, the end: "),
+        ("[a]\n[a]\n", "line 2, column 3: "),
+        ("a = " + "[" * 5_000, "not TOML that can be used: brackets"),
+        ("a = " + "1" * 5_000, "not TOML that can be used: "),
+    ],
+)
+def test_a_syntax_error_is_told_with_its_line(text: str, problem: str) -> None:
+    (told,) = problems_of(text)
+    assert told.startswith(problem)
+
+
+def test_a_number_too_long_to_be_written_out_is_told_all_the_same() -> None:
+    (told,) = problems_of("maxLineSize = 0x" + "f" * 5_000)
+    assert told.startswith("maxLineSize: a number of 20000 bits is more than 2**62 bytes")
+
+
+def test_a_missing_file_has_its_own_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "missing.toml"
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert str(caught.value) == f"{path}:\n  cannot be read: No such file or directory"
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        load(tmp_path)
+
+
+def test_a_file_in_another_encoding_is_told_with_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "latin1.toml"
+    path.write_bytes(b'a = 1\nname = "Gr\xf6\xdfe"\n')
+    with pytest.raises(ConfigError, match="line 2: not UTF-8"):
+        load(path)
+
+
+@pytest.mark.parametrize("name", sorted(os.listdir(TAP_CONFIGS)))
+def test_the_files_that_are_shipped_load(name: str) -> None:
+    load(TAP_CONFIGS / name)
+
+
+@pytest.mark.parametrize("name", sorted(os.listdir(TAP_CONFIGS)))
+def test_the_examples_in_the_comments_of_shipped_files_load(name: str) -> None:
+    text = (TAP_CONFIGS / name).read_text()
+    loads(re.sub(r"(?m)^# (?=\[\[|\w+ = )", "", text), name)
+
+
+@given(st.text())
+def test_any_text_loads_or_is_refused(text: str) -> None:
+    loads_or_is_refused(text)
+
+
+NAMES = sorted(
+    {
+        setting.kestrel_name
+        for cls in (Config, QueueSettings, AliasSettings)
+        for setting in settings_of(cls).values()
+    }
+)
+VALUES = """
+0 | 1 | -1 | 70000 | 0.5 | nan | -inf | 0xffffffffffffffffffff | true | false | 1979-05-27 | 07:32:00
+"" | "none" | "never" | "a" | "b" | "a+x" | "+" | "a.b" | "16MiB" | "1m30s" | "journal:"
+[] | ["a"] | ["a", "b"] | [1] | [[]] | {} | {a = 1} | [{}] | [{name = "a"}]
+"""
+HEADS = [f"[{name}]" for name in ("default", "admin", "zookeeper", "logging", "queues", "x")]
+HEADS += ["[[queues]]", "[[aliases]]", "[[default]]"]
+
+values = st.sampled_from(VALUES.strip().replace("\n", " | ").split(" | "))
+lines = st.one_of(
+    st.sampled_from(HEADS),
+    st.builds("{} = {}".format, st.sampled_from([*NAMES, "unknown"]), values),
+    st.builds("name = {}".format, values),
+)
+
+
+@given(st.lists(lines, max_size=12).map("\n".join))
+def test_any_file_of_known_names_and_odd_values_loads_or_is_refused(text: str) -> None:
+    loads_or_is_refused(text)
+
+
+def loads_or_is_refused(text: str) -> None:
+    try:
+        config = loads(text)
+    except ConfigError as error:
+        assert error.problems
+    else:
+        assert isinstance(config, Config)

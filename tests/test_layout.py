@@ -1,0 +1,132 @@
+"""The architecture, read from the imports: they run one way, down the path of a message, and never in a circle."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "kestrel"
+
+FLOORS = (
+    {"server"},
+    {"testing"},
+    {"net"},
+    {"session"},
+    {"queues"},
+    {"storage"},
+    {"protocols", "journal"},
+    {"disk", "config"},
+    {"item", "commands", "errors"},
+)
+"""Each part of the package may import from the floors below its own, and from itself."""
+
+FLOOR_OF = {part: number for number, floor in enumerate(FLOORS) for part in floor}
+
+WITHOUT_TWISTED = {"item", "commands", "errors", "protocols", "journal", "disk", "config"}
+"""A worker process that only reads journals must not need Twisted, and a codec has no use for it."""
+
+STANDARD_LIBRARY_ONLY = {"item", "commands", "errors", "journal", "disk"}
+
+REACTOR_ALLOWED = {"server"}
+
+
+def modules() -> list[Path]:
+    return sorted(path for path in PACKAGE.rglob("*.py"))
+
+
+def part_of(path: Path) -> str:
+    relative = path.relative_to(PACKAGE)
+    return relative.parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """The dotted names that a module imports, wherever in the file, also for type checkers alone."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module is not None
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def ours(path: Path) -> Iterator[str]:
+    """The parts of this package that a module imports from."""
+    for name in imports_of(path):
+        words = name.split(".")
+        if words[0] == "kestrel" and len(words) > 1 and words[1] in FLOOR_OF:
+            yield words[1]
+
+
+IDS = [str(path.relative_to(PACKAGE)) for path in modules()]
+
+
+def test_every_part_stands_on_a_floor() -> None:
+    assert {part_of(path) for path in modules()} - {"__init__"} == set(FLOOR_OF)
+
+
+@pytest.mark.parametrize("path", modules(), ids=IDS)
+def test_imports_run_downwards(path: Path) -> None:
+    part = part_of(path)
+    if part == "__init__":
+        assert not list(imports_of(path)), "kestrel/__init__.py stays light"
+        return
+    wrong = [other for other in ours(path) if other != part and FLOOR_OF[other] <= FLOOR_OF[part]]
+    assert not wrong
+
+
+@pytest.mark.parametrize("path", modules(), ids=IDS)
+def test_what_a_worker_imports_brings_no_twisted(path: Path) -> None:
+    if part_of(path) in WITHOUT_TWISTED:
+        assert not [name for name in imports_of(path) if name.split(".")[0] in {"twisted", "zope"}]
+
+
+@pytest.mark.parametrize("path", modules(), ids=IDS)
+def test_the_journal_needs_the_standard_library_alone(path: Path) -> None:
+    if part_of(path) in STANDARD_LIBRARY_ONLY:
+        foreign = {"twisted", "zope", "attrs", "attr", "cattrs"}
+        assert not [name for name in imports_of(path) if name.split(".")[0] in foreign]
+
+
+@pytest.mark.parametrize("path", modules(), ids=IDS)
+def test_only_the_server_knows_the_real_reactor(path: Path) -> None:
+    reactors = [name for name in imports_of(path) if name == "twisted.internet.reactor"]
+    assert not reactors or part_of(path) in REACTOR_ALLOWED
+
+
+def test_the_queues_know_no_backend() -> None:
+    backends = ("kestrel.storage.journal", "kestrel.storage.memory", "kestrel.journal", "kestrel.disk")
+    for path in modules():
+        if part_of(path) in {"queues", "session", "net"}:
+            assert not [name for name in imports_of(path) if name.startswith(backends)], path
+
+
+def test_no_two_modules_import_each_other() -> None:
+    graph: dict[str, set[str]] = {}
+    for path in modules():
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        graph[name] = set(imports_of(path))
+    names = set(graph)
+    edges = {
+        name: {target for each in imported for target in (each, each.rpartition(".")[0]) if target in names}
+        for name, imported in graph.items()
+    }
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " -> ".join((*trail[trail.index(name) :], name))
+        if name not in done:
+            for target in edges[name] - {name}:
+                visit(target, (*trail, name))
+            done.add(name)
+
+    for name in names:
+        visit(name, ())
+
+
+def test_twistd_finds_the_plugin_because_its_folders_are_no_packages() -> None:
+    assert not list((ROOT / "twisted").rglob("__init__.py"))
