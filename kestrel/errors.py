@@ -66,7 +66,3 @@ class BadStorageArgument(StorageError):
 
 class FolderInUse(StorageError):
     """Another server owns the queue folder."""
-
-
-class DamagedJournal(StorageError):
-    """A journal file holds something that is no record; says the file and the last good offset."""

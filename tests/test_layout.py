@@ -20,16 +20,17 @@ FLOORS = (
     {"storage"},
     {"protocols", "journal"},
     {"disk", "config"},
+    {"names"},
     {"item", "commands", "errors"},
 )
 """Each part of the package may import from the floors below its own, and from itself."""
 
 FLOOR_OF = {part: number for number, floor in enumerate(FLOORS) for part in floor}
 
-WITHOUT_TWISTED = {"item", "commands", "errors", "protocols", "journal", "disk", "config"}
+WITHOUT_TWISTED = {"item", "commands", "errors", "names", "protocols", "journal", "disk", "config"}
 """A worker process that only reads journals must not need Twisted, and a codec has no use for it."""
 
-STANDARD_LIBRARY_ONLY = {"item", "commands", "errors", "journal", "disk"}
+STANDARD_LIBRARY_ONLY = {"item", "commands", "errors", "names", "journal", "disk"}
 
 REACTOR_ALLOWED = {"server"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from kestrel.config.model import Config, QueueSettings
-from kestrel.config.names import parent_of
+from kestrel.names import parent_of
 
 
 class QueueSettingsResolver:

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 import attrs
 
-from kestrel.config.names import parse_queue_name
 from kestrel.config.shown import shown
 from kestrel.config.units import parse_duration_ms, parse_size
+from kestrel.errors import BadQueueName
+from kestrel.names import check_queue_name
 
 LARGEST_COUNT: Final = 2**31 - 1
 """Counts are signed 32-bit numbers, as they are in Kestrel and on the wire."""
@@ -36,12 +37,17 @@ def _boolean(value: object) -> bool:
     return value
 
 
-def _text(value: object) -> str:
+def _quoted(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{shown(value)} is not a text in quotes")
-    if not value or "\0" in value:
-        raise ValueError(f"{shown(value)} is empty or holds a NUL")
     return value
+
+
+def _text(value: object) -> str:
+    text = _quoted(value)
+    if not text or "\0" in text:
+        raise ValueError(f"{shown(text)} is empty or holds a NUL")
+    return text
 
 
 def _count(value: object) -> int:
@@ -59,7 +65,7 @@ def _port_number(value: object) -> int:
 
 
 def _port(value: object) -> int | None:
-    if value is False or (value == 0 and isinstance(value, int)) or value == "none":
+    if value == "none" or (isinstance(value, int) and value == 0):  # false is an int, and equals 0
         return None
     try:
         return _port_number(value)
@@ -78,7 +84,12 @@ def _positive(parse: Callable[[object], int]) -> Callable[[object], int]:
 
 
 def _queue_name(value: object) -> bytes:
-    return parse_queue_name(value if value == "" else _text(value))
+    name = _quoted(value).encode()
+    try:
+        check_queue_name(name)
+    except BadQueueName as error:
+        raise ValueError(str(error)) from None
+    return name
 
 
 def _list(value: object) -> list[object]:

@@ -9,8 +9,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kestrel.errors import KestrelError, QueueFailed
+from kestrel.names import check_queue_name
 from kestrel.queues.counters import ServerCounters
-from kestrel.queues.names import check_queue_name
 from kestrel.queues.queue import Queue
 from kestrel.storage.barrier import Barrier, Batch
 from kestrel.storage.interfaces import IQueueStorage, IStorage, SettingsFor
@@ -133,14 +133,15 @@ class QueueManager:
         """Flush every queue; one whose storage has failed does not keep the others."""
         return [queue.flush() for queue in self._usable()]
 
-    def flush_expired(self, name: bytes) -> int:
-        """Drop the expired items at the head of a queue. Returns how many."""
+    def flush_expired(self, name: bytes) -> tuple[int, Batch | None]:
+        """Drop the expired items at the head of a queue. Returns how many, and what that reply waits for."""
         queue = self.existing(name)
-        return 0 if queue is None else queue.sweep()
+        return (0, None) if queue is None else (queue.sweep(), queue.unsettled_batch)
 
-    def flush_all_expired(self) -> int:
-        """Drop the expired items at the head of every queue. Returns how many."""
-        return sum(queue.sweep() for queue in self._usable())
+    def flush_all_expired(self) -> tuple[int, list[Batch]]:
+        """Drop the expired items at the head of every queue. Returns as `flush_expired`."""
+        swept = {queue: queue.sweep() for queue in self._usable()}
+        return sum(swept.values()), [queue.touch() for queue, count in swept.items() if count]
 
     def _usable(self) -> list[Queue]:
         usable = []

@@ -135,7 +135,7 @@ class Queue:
             if loading is not None:
                 self._is_filling = True
                 loading.addCallbacks(self._filled, self._fill_failed)
-                return False
+                return not self._is_filling
             if self.contents.peek() is not None:
                 return True
             for each in self.waiting.impatient():

@@ -17,7 +17,7 @@ from kestrel.errors import KestrelError
 from kestrel.server.failures import EX_CANNOT_CREATE, CannotServe
 from kestrel.server.logs import Log
 from kestrel.server.options import Options
-from kestrel.server.reactor import raise_file_limit, use_monotonic_time
+from kestrel.server.reactor import raise_file_limit
 from kestrel.server.service import KestrelService
 
 log = Logger()
@@ -67,7 +67,6 @@ class Daemon(MultiService):
 
     def privilegedStartService(self) -> None:
         """Bind the ports."""
-        use_monotonic_time(self._reactor)
         raise_file_limit()
         self._or_say_why(super().privilegedStartService)
 

@@ -25,6 +25,7 @@ from kestrel.protocols.memcache import MemcacheCodec
 from kestrel.queues.manager import QueueManager
 from kestrel.server.endpoints import describe, listen, port_number, tcp_endpoint
 from kestrel.server.failures import EX_CANNOT_CREATE, EX_CONFIG, EX_TRY_AGAIN, CannotServe
+from kestrel.server.reactor import use_monotonic_time
 from kestrel.session.settings import SessionSettings
 from kestrel.session.turns import Turns
 from kestrel.storage.barrier import Barrier
@@ -61,6 +62,7 @@ class KestrelService(Service):
         memcache: Sequence[str] = (),
         load_config: Callable[[], Config] | None = None,
     ) -> None:
+        use_monotonic_time(reactor)
         self._reactor = reactor
         self._config = config
         self._load_config = load_config

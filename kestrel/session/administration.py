@@ -27,12 +27,14 @@ def flush_all(session: Session, command: commands.FlushAll) -> None:
 
 def flush_expired(session: Session, command: commands.FlushExpired) -> None:
     """Drop a queue's expired items."""
-    session.outbox.reply(session.codec.number(session.manager.flush_expired(command.queue)))
+    count, batch = session.manager.flush_expired(command.queue)
+    session.outbox.reply(session.codec.number(count), batch)
 
 
 def flush_all_expired(session: Session, command: commands.FlushAllExpired) -> None:
     """Drop the expired items of every queue."""
-    session.outbox.reply(session.codec.number(session.manager.flush_all_expired()))
+    count, batches = session.manager.flush_all_expired()
+    session.outbox.reply(session.codec.number(count), all_of(batches))
 
 
 def version(session: Session, command: commands.Version) -> None:

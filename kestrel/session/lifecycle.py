@@ -87,6 +87,9 @@ TRANSITIONS: Final[dict[State, dict[Event, State]]] = {
 RUNNING: Final = frozenset({State.OPEN, State.DRAINING})
 """The states in which the next command is carried out."""
 
+HEARING: Final = frozenset({State.OPEN, State.WAITING, State.LOADING})
+"""The states in which more bytes may come."""
+
 
 def after(state: State, event: Event) -> State:
     """The state after that event; a KeyError is a fault of ours."""

@@ -17,7 +17,7 @@ from kestrel.commands import Command
 from kestrel.errors import KestrelError
 from kestrel.protocols.codec import Codec
 from kestrel.queues.manager import QueueManager
-from kestrel.session.lifecycle import RUNNING, Event, State, after
+from kestrel.session.lifecycle import HEARING, RUNNING, Event, State, after
 from kestrel.session.outbox import Outbox
 from kestrel.session.reads import OpenReads
 from kestrel.session.settings import ServerControl, SessionSettings
@@ -181,7 +181,7 @@ class Session:
     def _listen_or_not(self) -> None:
         stands_still = self._state not in RUNNING or self._is_turn_due or self.is_held_up
         wanted = not (stands_still and len(self.codec) > UNREAD_BYTES)
-        if wanted is not self._is_listening and self._state is not State.GONE:
+        if wanted is not self._is_listening and self._state in HEARING:
             self._is_listening = wanted
             self._listen(wanted)
 

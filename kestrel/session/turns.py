@@ -26,8 +26,7 @@ class Turns:
         self._barrier = barrier
         self._schedule = schedule
         self._seconds = seconds
-        self._tick = -1
-        self._ends_at = 0.0
+        self._tick_ends_at: float | None = None
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_scheduled = False
         self._is_open = False
@@ -41,11 +40,14 @@ class Turns:
         """Whether this tick still begins something new."""
         if not self._is_open:
             return False
-        now = self._seconds()
-        if self._barrier.ticks != self._tick:
-            self._tick = self._barrier.ticks
-            self._ends_at = now + TICK_S
-        return now < self._ends_at
+        if self._tick_ends_at is None:
+            self._tick_ends_at = self._seconds() + TICK_S
+            self._barrier.at_end_of_tick(self._tick_ended)
+            return True
+        return self._seconds() < self._tick_ends_at
+
+    def _tick_ended(self) -> None:
+        self._tick_ends_at = None
 
     def go_on_later(self, work: Callable[[], None]) -> None:
         """Call `work` in the next tick, after those who asked before."""

@@ -92,8 +92,6 @@ class Barrier:
         self._is_armed = False
         self._dirty: list[Committed] = []
         self._held: list[Callable[[], None]] = []
-        self.ticks = 0
-        """How many ticks have ended."""
 
     def touch(self, queue: Committed) -> Batch:
         """Something was recorded on the queue: the batch that it is part of."""
@@ -117,7 +115,6 @@ class Barrier:
     def end_of_tick(self) -> None:
         """Commit every touched queue that is not being committed already, then release."""
         self._is_armed = False
-        self.ticks += 1
         dirty, self._dirty = self._dirty, []
         by_storage: dict[IStorage, list[Committed]] = {}
         for queue in dirty:

@@ -49,10 +49,7 @@ def load_queue(
         if file_name != current:
             queue.older_bytes += end.offset
     writer.open_existing()
-    queue.put_back(queue.open_xids(), failed=False)
-    put_back = queue.take_pending()
-    if put_back:
-        writer.append(put_back)
+    queue.put_back(queue.open_xids(), failed=False)  # written with the first commit; a crash before does it again
     queue.replayed_items = queue.items
     writer.close()
     return queue

@@ -1,0 +1,34 @@
+"""What a queue may be called, whoever names it: a client, a configuration, a file."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from kestrel.errors import BadQueueName
+
+MAX_NAME_BYTES: Final = 200
+"""A file name must hold the name and its suffixes."""
+
+_LEGAL: Final = re.compile(rb"[^/~.\s\x00-\x1f\x7f]+")
+
+
+def check_queue_name(name: bytes) -> None:
+    """Raise `BadQueueName` with the reason unless a queue can have that name.
+
+    Bytes but ``/``, ``~``, ``.``, white space and control characters; 1 to 200 of them; not ``+`` alone.
+    """
+    if not name:
+        raise BadQueueName("queue name required")
+    if len(name) > MAX_NAME_BYTES:
+        raise BadQueueName(f"a queue name cannot be longer than {MAX_NAME_BYTES} bytes")
+    if name == b"+":
+        raise BadQueueName('a queue cannot be called "+", which stands between a parent and its child')
+    if _LEGAL.fullmatch(name) is None:
+        raise BadQueueName("a queue name cannot hold / ~ . white space or control characters")
+
+
+def parent_of(name: bytes) -> bytes | None:
+    """The fanout queue that this one is a child of, which stands before the first ``+``; None for others."""
+    parent, plus, _ = name.partition(b"+")
+    return parent if parent and plus else None
