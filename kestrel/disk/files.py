@@ -21,9 +21,9 @@ class Disk:
     """
 
     def list_files(self, folder: bytes) -> list[bytes]:
-        """The names of the plain files in a folder."""
+        """The names of the files in a folder, links to files among them."""
         with os.scandir(folder) as entries:
-            return [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+            return [entry.name for entry in entries if entry.is_file()]
 
     def make_folder(self, path: bytes) -> None:
         """Make a folder for its owner alone, and those above it as is usual, unless it is there."""

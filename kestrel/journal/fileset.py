@@ -14,6 +14,9 @@ import re
 from enum import Enum
 from typing import Final, NamedTuple
 
+from kestrel.errors import BadQueueName
+from kestrel.names import check_queue_name
+
 PRIVATE_FOLDER: Final = b".kestrel"
 """What is ours and no journal lies there: the lock, the reserve, what was set aside. Kestrel looks at files only."""
 
@@ -64,7 +67,8 @@ def parse_file_name(file_name: bytes) -> JournalFile | None:
     base, temporary, temporary_number, number, pack = match.groups()
     try:
         queue = base.decode("utf-8").encode("latin-1")
-    except UnicodeError:
+        check_queue_name(queue)
+    except (UnicodeError, BadQueueName):
         return None
     if temporary:
         return JournalFile(queue, Kind.TEMPORARY, int(temporary_number), file_name)
@@ -91,6 +95,11 @@ class QueueFiles:
         files = {Kind.ROTATED: self.rotated, Kind.PACK: self.packs, Kind.TEMPORARY: self.temporary}[file.kind]
         files.append(file)
         files.sort(key=lambda each: each.number)
+
+    @property
+    def has_items(self) -> bool:
+        """Whether there is more than temporary files, which are no queue."""
+        return self.has_current or bool(self.rotated or self.packs)
 
     def in_replay_order(self) -> list[bytes]:
         """The file names to replay one after the other."""

@@ -27,6 +27,8 @@ MAX_DATA_BYTES: Final = (1 << 31) - 1 - 16
 _ADDX: Final = int(Opcode.ADDX)
 _TIMES_BYTES: Final = 16
 _EXPIRY_S_BYTES: Final = 4
+_CONTINUE_END_MS: Final = 1 << 44
+"""Opcode 8 has two meanings: in a STATE_DUMP an ADD_XID stands where a CONTINUE has its add time, and reads as more."""
 
 _pack_addx = ADDX_HEADER.pack
 _unpack_addx = ADDX_HEADER.unpack_from
@@ -133,9 +135,9 @@ def decode_record(buffer: mmap | bytes, offset: int) -> Record:
         counted = _TIMES_BYTES
     else:
         _, xid, size, add_ms, expiry_ms = XID_ITEM_HEADER.unpack_from(buffer, offset)
+        if opcode is Opcode.CONTINUE and (0 <= size < _TIMES_BYTES or not 0 <= add_ms < _CONTINUE_END_MS):
+            raise UnsupportedRecord("STATE_DUMP")
         counted = _TIMES_BYTES
-    if opcode is Opcode.CONTINUE and size < counted:
-        raise UnsupportedRecord("STATE_DUMP")
     if size < counted:
         raise DamagedRecord(f"impossible size {size}")
     end = start + size - counted

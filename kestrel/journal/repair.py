@@ -9,6 +9,7 @@ from kestrel.journal.fileset import PRIVATE_FOLDER
 from kestrel.journal.replay import ReplayEnd
 
 _CHUNK_BYTES = 1 << 20
+_NAME_BYTES = 230
 
 
 def damaged_folder(folder: bytes) -> bytes:
@@ -23,14 +24,13 @@ def repair(disk: Disk, folder: bytes, file_name: bytes, contents: mmap | bytes, 
     in between leaves the file as it was, to be repaired again.
     """
     path = folder + b"/" + file_name
-    copy = damaged_folder(folder) + b"/%b.%d" % (file_name, now_ms)
     disk.make_folder(damaged_folder(folder))
+    copy = _unused_path(disk, folder, file_name, now_ms)
     if end.offset == 0 and not end.is_unfinished:
         disk.rename(path, copy)
         return copy
     descriptor = disk.open_append(copy)
     try:
-        disk.cut(descriptor, 0)
         for offset in range(end.offset, len(contents), _CHUNK_BYTES):
             disk.write(descriptor, contents[offset : offset + _CHUNK_BYTES])
         disk.sync(descriptor)
@@ -44,3 +44,11 @@ def repair(disk: Disk, folder: bytes, file_name: bytes, contents: mmap | bytes, 
     finally:
         disk.close(descriptor)
     return copy
+
+
+def _unused_path(disk: Disk, folder: bytes, file_name: bytes, number: int) -> bytes:
+    """A new name for a copy: that of the file, as far as the file system has room for it, and a number."""
+    taken = set(disk.list_files(damaged_folder(folder)))
+    while (name := b"%b.%d" % (file_name[:_NAME_BYTES], number)) in taken:
+        number += 1
+    return damaged_folder(folder) + b"/" + name

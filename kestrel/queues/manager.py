@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from kestrel.errors import KestrelError, QueueFailed
+from kestrel.errors import KestrelError
 from kestrel.names import check_queue_name
 from kestrel.queues.counters import ServerCounters
 from kestrel.queues.queue import Queue
@@ -39,6 +39,7 @@ class QueueManager:
         self._memory = memory
         self._settings_for = settings_for
         self._queues: dict[bytes, Queue] = {}
+        self._unloadable: set[bytes] = set()
 
     # Start and stop.
 
@@ -49,7 +50,8 @@ class QueueManager:
     def _loaded(self, loaded: dict[bytes, IQueueStorage | Failure]) -> None:
         for name, contents in loaded.items():
             if isinstance(contents, Failure):
-                continue  # the storage has said why; every use of the name tries again
+                self._unloadable.add(name)  # the storage has said why; every use of the name tries again
+                continue
             if not self._settings_for(name).keep_journal:
                 log.warn(
                     "Queue {queue!r} has a journal but keepJournal is false: the journal is left alone", queue=name
@@ -81,6 +83,7 @@ class QueueManager:
             settings = self._settings_for(name)
             storage = self._storage if settings.keep_journal else self._memory
             queue = self._queues[name] = self._make(name, storage, storage.queue(name, settings))
+            self._unloadable.discard(name)
             self.counters.queue_creates += 1
         elif queue.contents.failure is not None:
             queue.reopen()
@@ -96,7 +99,9 @@ class QueueManager:
     def existing(self, name: bytes) -> Queue | None:
         """The queue of that name, or None; none comes into being. Raises `QueueFailed` as `queue` does."""
         queue = self._queues.get(name)
-        if queue is not None and queue.contents.failure is not None:
+        if queue is None:
+            return self.queue(name) if name in self._unloadable else None
+        if queue.contents.failure is not None:
             queue.reopen()
         return queue
 
@@ -114,9 +119,12 @@ class QueueManager:
 
     def delete(self, name: bytes) -> Batch | None:
         """Forget a queue: its items, open reads, files and waiters. Missing is deleted."""
-        queue = self._queues.pop(name, None)
+        queue = self._queues.get(name)
+        if queue is None and name in self._unloadable:
+            queue = self.queue(name)  # raises, or the queue can be deleted after all
         if queue is None:
             return None
+        del self._queues[name]
         batch = queue.touch()
         queue.is_deleted = True
         self.counters.queue_deletes += 1
@@ -164,7 +172,5 @@ class QueueManager:
             if settings.keep_journal != queue.settings.keep_journal:
                 log.warn("keepJournal of queue {queue!r} cannot change while it exists", queue=queue.name)
             queue.settings = settings
-            try:
+            if queue.contents.failure is None:
                 queue.storage.queue(queue.name, settings)
-            except QueueFailed as error:
-                log.error("Queue {queue!r} cannot be opened: {reason}", queue=queue.name, reason=str(error))

@@ -72,7 +72,7 @@ class Daemon(MultiService):
 
     def startService(self) -> None:
         """Load and serve."""
-        signal.signal(signal.SIGHUP, self._hung_up)
+        self._reactor.callWhenRunning(self._handle_signals)
         self._or_say_why(super().startService)
         os.close(self._stderr)
 
@@ -91,8 +91,19 @@ class Daemon(MultiService):
     def _say(self, sentence: str) -> None:
         os.write(self._stderr, f"kestrel: {sentence}\n".encode("utf-8", "backslashreplace"))
 
-    def _hung_up(self, number: int, frame: object) -> None:
-        self._reactor.callFromThread(self._reload)
+    def _handle_signals(self) -> None:
+        """After the reactor's own handlers, which would end the process by the signal that stopped it in order."""
+        for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._signalled)
+
+    def _signalled(self, number: int, frame: object) -> None:
+        # A signal comes between any two instructions; the reactor takes it up between two calls.
+        self._reactor.callFromThread(self._reload if number == signal.SIGHUP else self._stop)
+
+    def _stop(self) -> None:
+        """SIGTERM, SIGINT: stop in order, and exit with 0."""
+        if self.running:
+            self._reactor.stop()
 
     def _reload(self) -> None:
         """SIGHUP: open the log anew and take the settings from the file again."""

@@ -40,8 +40,8 @@ def get(session: Session, command: commands.Get) -> None:
     if command.peeks:
         session.counters.cmd_peek += 1
     else:
-        session.counters.cmd_get += 1
         _check_open_reads(session, name, command.opens)
+        session.counters.cmd_get += 1
     queue = session.manager.queue(name)
     item = queue.peek_now() if command.peeks else queue.take_now(command.opens)
     if item is not None:

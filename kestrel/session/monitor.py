@@ -67,7 +67,7 @@ class Monitoring:
             self.end(error)
             return
         self._deliver(item)
-        self._audience.go_on_later(self.go_on)
+        self.go_on()
 
     def end(self, error: Exception | None) -> None:
         """It is over: the time is up, or a limit reached."""

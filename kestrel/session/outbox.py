@@ -55,8 +55,9 @@ class Outbox:
 
     def reply(self, reply: bytes, batch: Batch | None = None, sent: Sent | None = None) -> None:
         """Say this next, when `batch` is safe."""
+        if not self._is_gone:
+            self.held_bytes += len(reply)
         self._add(_Entry(reply, batch, sent))
-        self.held_bytes += len(reply)
 
     def close(self) -> None:
         """Hang up after the replies so far."""

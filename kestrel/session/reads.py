@@ -87,7 +87,9 @@ class OpenReads:
         open_reads = [read for read in reads if read.is_open]
         if count <= 0 or count > len(open_reads):
             raise NotThatManyOpen("not that many reads are open")
-        self._by_queue[queue] = deque(open_reads[count:])
+        del self._by_queue[queue]
+        if count < len(open_reads):
+            self._by_queue[queue] = deque(open_reads[count:])
         return open_reads[0].queue.confirm([read.xid for read in open_reads[:count]])
 
     def put_back_all(self) -> None:
@@ -96,4 +98,6 @@ class OpenReads:
         for reads in by_queue.values():
             open_reads = [read for read in reads if read.is_open]
             if open_reads:
-                open_reads[0].queue.put_back([read.xid for read in open_reads], failed=True)
+                queue = open_reads[0].queue
+                queue.counters.canceled_transactions += len(open_reads)
+                queue.put_back([read.xid for read in open_reads], failed=True)

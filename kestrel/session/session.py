@@ -98,8 +98,8 @@ class Session:
         self._step(Event.INPUT_ENDED)
         if self._state is State.CLOSING:
             self._close_now()
-        else:
-            self._go_on()
+        elif self._state is State.DRAINING and not self._is_turn_due:
+            self._take_turn()
 
     def lost(self) -> None:
         """The client is gone; what it had open goes back to the head."""
@@ -210,7 +210,9 @@ class Session:
         self._close_now()
 
     def _close_now(self) -> None:
+        """Nothing more is carried out, so nothing that is open can be finished any more."""
         self._end_waiting()
+        self.reads.put_back_all()
         self.outbox.close()
 
     # A command that has to wait.

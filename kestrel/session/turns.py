@@ -61,9 +61,8 @@ class Turns:
 
     def _next_tick(self) -> None:
         self._is_scheduled = False
-        # At least one is served, or a slow machine would never come further.
         for _ in range(len(self._waiting)):
-            self._waiting.popleft()()
-            if not self.may_work():
+            if not self.may_work():  # others have used the tick up: everyone keeps the place in line
                 break
+            self._waiting.popleft()()
         self._schedule_next()

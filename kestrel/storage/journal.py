@@ -38,6 +38,7 @@ from kestrel.journal.fileset import (
     current_name,
     group_by_queue,
 )
+from kestrel.journal.pack import clean_up
 from kestrel.journal.records import MAX_DATA_BYTES, UnsupportedRecord, encode_item
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.full_disk import FullDisk, is_full
@@ -79,7 +80,8 @@ class JournalStorage:
         self._full_disk = FullDisk(self._disk, self._private + b"/reserve", reserve_bytes, self._jobs)
         self._sync = JournalSync(self._disk, folder, self._jobs, self._kill, self._write)
         self._queues: dict[bytes, JournalQueue] = {}
-        self._failed: set[bytes] = set()
+        self._failed: dict[bytes, JournalWriter | None] = {}
+        """Queues that are not live but may have files, with the writer that knows how much of the last is good."""
         self._open_writers: OrderedDict[JournalWriter, None] = OrderedDict()
         self._lock: FolderLock | None = None
 
@@ -102,8 +104,12 @@ class JournalStorage:
                 self._disk.make_folder(path)
             self._lock = FolderLock(self._private + b"/lock")
             queues = group_by_queue(self._disk.list_files(self._folder))
+            for name in [name for name, files in queues.items() if not files.has_items]:
+                clean_up(self._disk, self._folder, queues.pop(name))
             thrown_away = self._disk.list_files(self._bin)
         except OSError as error:
+            if self._lock is not None:
+                self._lock.release()
             folder = self._folder.decode("utf-8", "backslashreplace")
             raise StorageError(f"the queue folder {folder} cannot be used: {reason_of(error)}") from error
         for name in thrown_away:
@@ -132,8 +138,9 @@ class JournalStorage:
         for name, queue in loaded.items():
             if isinstance(queue, JournalQueue):
                 self._queues[name] = queue
+                self._sync_what_was_loaded(queue)
             else:
-                self._failed.add(name)
+                self._failed[name] = None
         return loaded
 
     def close(self) -> Deferred[None]:
@@ -168,17 +175,30 @@ class JournalStorage:
             return queue
         if len(current_name(name)) > MAX_FILE_NAME_BYTES:
             raise BadQueueName("queue name is too long for a file name")
-        files = QueueFiles(name)
         try:
-            if name in self._failed:
-                files = group_by_queue(self._disk.list_files(self._folder)).get(name, files)
-            queue = self._load(files, settings)
+            queue = self._load(self._files_left(name), settings)
         except (OSError, UnsupportedRecord) as error:
             raise _load_failed(error) from error
-        self._failed.discard(name)
-        self._keep_open(queue.writer)
+        self._failed.pop(name, None)
         self._queues[name] = queue
+        self._sync_what_was_loaded(queue)
         return queue
+
+    def _files_left(self, name: bytes) -> QueueFiles:
+        """The files of a queue that is not live: only one that failed has any."""
+        if name not in self._failed:
+            return QueueFiles(name)
+        writer = self._failed[name]
+        if writer is not None:
+            writer.settle_doubt()
+            writer.close()
+        return group_by_queue(self._disk.list_files(self._folder)).get(name, QueueFiles(name))
+
+    def _sync_what_was_loaded(self, queue: JournalQueue) -> None:
+        """Who wrote it may have ended before it was synced."""
+        period_ms = queue.settings.sync_journal_ms
+        if period_ms is not None and queue.disk_bytes:
+            self._sync.within(queue, period_ms / 1000)
 
     def _keep_open(self, writer: JournalWriter) -> None:
         """This writer was used just now; close the one longest unused when too many are open."""
@@ -200,26 +220,43 @@ class JournalStorage:
         failure = QueueFailed(f"queue storage failed: {reason_of(error)}")
         log.error("Queue {queue!r}: {reason}; it will be replayed", queue=queue.name, reason=str(failure))
         self._end(queue, str(failure))
-        self._failed.add(queue.name)
+        try:
+            queue.writer.settle_doubt()
+        except OSError:
+            log.failure("Queue {queue!r}: what failed could not be taken from its files", queue=queue.name)
+        queue.writer.close()
+        self._failed[queue.name] = queue.writer
         return failure
 
     def delete(self, queue: JournalQueue) -> None:
         """Move the queue's files out of the way, the newest first, and erase them in a thread."""
-        has_other_files = queue.disk_bytes > queue.writer.size or queue.is_mending
+        must_look = queue.may_have_other_files or queue.failure is not None
         self._end(queue, "the queue was deleted")
         queue.is_deleted = True
+        self._failed.pop(queue.name, None)
+        names = [current_name(queue.name)]
         try:
-            names = [current_name(queue.name)]
-            if has_other_files:
-                listed = group_by_queue(self._disk.list_files(self._folder))
-                names = listed.get(queue.name, QueueFiles(queue.name)).newest_first()
-            for name in names:
-                thrown_away = self._bin + b"/%d" % self._number()
-                self._disk.rename(self._folder + b"/" + name, thrown_away)
-                self._erase(thrown_away)
+            if must_look:
+                names = self._file_names(queue.name)
+            while names:
+                for name in names:
+                    self._throw_away(name)
+                # A thread may have renamed a file since we looked.
+                names = self._file_names(queue.name) if must_look else []
         except OSError as error:
-            self._failed.add(queue.name)
+            self._failed[queue.name] = None
             raise StorageError(f"the queue's files could not be removed: {reason_of(error)}") from error
+
+    def _file_names(self, name: bytes) -> list[bytes]:
+        return group_by_queue(self._disk.list_files(self._folder)).get(name, QueueFiles(name)).newest_first()
+
+    def _throw_away(self, name: bytes) -> None:
+        thrown_away = self._bin + b"/%d" % self._number()
+        try:
+            self._disk.rename(self._folder + b"/" + name, thrown_away)
+        except FileNotFoundError:
+            return
+        self._erase(thrown_away)
 
     def _erase(self, path: bytes) -> None:
         self._jobs.run(self._disk.erase, path).addErrback(

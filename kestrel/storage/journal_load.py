@@ -47,6 +47,7 @@ def load_queue(
                 count=end.records,
             )
         if file_name != current:
+            queue.has_older_files = True
             queue.older_bytes += end.offset
     writer.open_existing()
     queue.put_back(queue.open_xids(), failed=False)  # written with the first commit; a crash before does it again

@@ -33,8 +33,10 @@ class JournalQueue(Window):
         self.refusal: str | None = None
         """None, or why this queue takes no put now."""
         self.replayed_items = 0
+        self.has_older_files = False
+        """Whether there were rotated files when it was loaded."""
         self.older_bytes = 0
-        """What the rotated files take on the medium."""
+        """What those take on the medium."""
         self.is_sync_due = False
         """Whether a sync is planned."""
         self.is_mending = False
@@ -83,6 +85,11 @@ class JournalQueue(Window):
         return None
 
     # What the storage does with it.
+
+    @property
+    def may_have_other_files(self) -> bool:
+        """Whether there may be more files of this queue than the current one."""
+        return self.has_older_files or self.is_mending or self.writer.set_aside_files > 0
 
     def take_pending(self) -> bytes:
         """All that was recorded since the last call."""

@@ -53,10 +53,10 @@ class JournalSync:
     def once(self, queue: JournalQueue) -> Deferred[Any]:
         """One sync of all that is written; fails with the OSError."""
         writer = queue.writer
-        size, files_before = writer.size, writer.set_aside_bytes
+        size, files = writer.size, writer.set_aside_files
 
         def synced(_: object) -> None:
-            if writer.set_aside_bytes == files_before:
+            if writer.set_aside_files == files:
                 writer.synced_size = max(writer.synced_size, size)
 
         job = maybeDeferred(writer.descriptor_for_sync)
@@ -65,10 +65,7 @@ class JournalSync:
     def _failed(self, queue: JournalQueue, failure: Failure) -> Failure | None:
         if queue.failure is not None:
             return None  # deleted meanwhile: there is nothing left to be safe
-        try:
-            queue.writer.cut_to_synced()
-        except OSError:
-            log.failure("The journal of {queue!r} could not be cut to its last sync", queue=queue.name)
+        queue.writer.sync_failed()
         return Failure(self._kill(queue, _error_of(failure)))
 
     def within(self, queue: JournalQueue, seconds: float) -> None:

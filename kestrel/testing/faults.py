@@ -1,46 +1,141 @@
-"""A disk that fails where a test says."""
+"""A disk that fails where a test says, and knows what a power failure would leave.
+
+What a machine keeps is not what a process sees: `Medium` holds, of each file, what the last sync that worked
+found in it, and of each folder the entries of its last sync. A sync that failed loses what it was to write for
+good: the system forgets it, and the next sync of that file succeeds without writing it.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
+from mmap import mmap
+from pathlib import Path
 
 from kestrel.disk.files import Disk
+
+
+class Died(BaseException):
+    """The process ends here. A BaseException, so that no handler of errors goes on."""
+
+
+class Medium:
+    """What outlives a power failure: the pessimist's answer, where a real disk may keep more."""
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[int, int], int] = {}
+        self._last_id = 0
+        self._contents: dict[int, bytes] = {}
+        self._folders: dict[bytes, dict[bytes, int]] = {}
+        self._spoilt: set[int] = set()
+
+    def _id(self, status: os.stat_result) -> int:
+        """A number of that file's own: the system gives an inode's number again."""
+        key = (status.st_dev, status.st_ino)
+        if key not in self._ids:
+            self._last_id += 1
+            self._ids[key] = self._last_id
+        return self._ids[key]
+
+    def know(self, folder: bytes) -> None:
+        """What lies in a folder when it is first used is safe."""
+        if folder in self._folders or not os.path.isdir(folder):
+            return
+        self.folder_synced(folder)
+        for name, file_id in self._folders[folder].items():
+            self._contents[file_id] = Path(os.fsdecode(folder + b"/" + name)).read_bytes()
+
+    def forget(self, path: bytes) -> None:
+        """That file is erased or replaced; its entry is as the folder's last sync left it."""
+        if os.path.exists(path):
+            status = os.stat(path)
+            self._ids.pop((status.st_dev, status.st_ino), None)
+
+    def synced(self, descriptor: int) -> None:
+        """A sync of that file worked."""
+        file_id = self._id(os.fstat(descriptor))
+        if file_id not in self._spoilt:
+            self._contents[file_id] = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+
+    def sync_failed(self, descriptor: int) -> None:
+        """A sync of that file failed."""
+        self._spoilt.add(self._id(os.fstat(descriptor)))
+
+    def folder_synced(self, folder: bytes) -> None:
+        """A sync of that folder worked."""
+        with os.scandir(folder) as entries:
+            files = [entry for entry in entries if entry.is_file(follow_symlinks=False)]
+        self._folders[folder] = {entry.name: self._id(os.stat(entry.path)) for entry in files}
+
+    def copy(self, folder: bytes, target: bytes) -> None:
+        """Write what is left of a folder's plain files to another, new folder."""
+        os.makedirs(target)
+        for name, file_id in self._folders.get(folder, {}).items():
+            Path(os.fsdecode(target + b"/" + name)).write_bytes(self._contents.get(file_id, b""))
 
 
 class FaultyDisk(Disk):
     """The real disk, but for what was arranged.
 
-    `fail("write", errno.ENOSPC)` makes each call of that operation fail from now on, with `times` only so many of
-    them; `mend` ends that. A failing write first writes `torn_bytes` of its data. `room` bounds the bytes that
-    may still be written or allocated, None is no bound; erased and cut bytes are room again. `calls` names
-    what was done, in order.
+    Operations are named list, open, write, sync, sync_folder, cut, rename, erase, allocate and map; `calls` names
+    what was done, in order. `room` bounds the bytes that may still be written or allocated, None is no bound;
+    erased and cut bytes are room again. `open_descriptors` are those not yet closed.
     """
 
     def __init__(self) -> None:
-        self._failing: dict[str, tuple[int, int | None]] = {}
-        self.torn_bytes = 0
+        self._failing: dict[str, tuple[int, int | None, int]] = {}
+        self._before: dict[str, Callable[[], object]] = {}
+        self._calls_left: int | None = None
+        self._torn_bytes = 0
         self.room: int | None = None
         self.calls: list[str] = []
+        self.open_descriptors: set[int] = set()
+        self.medium = Medium()
 
-    def fail(self, operation: str, error: int, times: int | None = None) -> None:
-        """Let an operation fail with that errno."""
-        self._failing[operation] = (error, times)
+    # What a test arranges.
+
+    def fail(
+        self, operation: str, error: int, *, times: int | None = None, after: int = 0, torn_bytes: int = 0
+    ) -> None:
+        """Let an operation fail with that errno: from now on or `times` times, once `after` more have gone well.
+
+        A failing write first writes `torn_bytes` of its data.
+        """
+        self._failing[operation] = (error, times, after)
+        if operation == "write":
+            self._torn_bytes = torn_bytes
 
     def mend(self) -> None:
         """Let everything go well again."""
         self._failing.clear()
-        self.torn_bytes = 0
+        self._torn_bytes = 0
+
+    def before(self, operation: str, action: Callable[[], object]) -> None:
+        """Call `action` once, right before the next such operation."""
+        self._before[operation] = action
+
+    def die_after(self, calls: int) -> None:
+        """Let that many operations go well, and the process end instead of the next; a write is half done."""
+        self._calls_left = calls
 
     def _check(self, operation: str) -> None:
+        action = self._before.pop(operation, None)
+        if action is not None:
+            action()
+        if self._calls_left is not None:
+            if self._calls_left <= 0:
+                raise Died
+            self._calls_left -= 1
         self.calls.append(operation)
-        error, times = self._failing.get(operation, (0, None))
-        if not error:
+        error, times, after = self._failing.get(operation, (0, None, 0))
+        if not error or times == 0:
+            return
+        if after:
+            self._failing[operation] = (error, times, after - 1)
             return
         if times is not None:
-            if times <= 0:
-                return
-            self._failing[operation] = (error, times - 1)
+            self._failing[operation] = (error, times - 1, 0)
         raise OSError(error, os.strerror(error))
 
     def _take_room(self, size: int) -> None:
@@ -53,28 +148,63 @@ class FaultyDisk(Disk):
         if self.room is not None:
             self.room += size
 
+    # The disk.
+
+    def list_files(self, folder: bytes) -> list[bytes]:
+        self._check("list")
+        self.medium.know(folder)
+        return super().list_files(folder)
+
     def open_append(self, path: bytes) -> int:
         self._check("open")
-        return super().open_append(path)
+        self.medium.know(os.path.dirname(path))
+        descriptor = super().open_append(path)
+        self.open_descriptors.add(descriptor)
+        return descriptor
+
+    def duplicate(self, descriptor: int) -> int:
+        copy = super().duplicate(descriptor)
+        self.open_descriptors.add(copy)
+        return copy
+
+    def close(self, descriptor: int) -> None:
+        self.open_descriptors.remove(descriptor)
+        super().close(descriptor)
 
     def write(self, descriptor: int, data: bytes) -> None:
         try:
             self._check("write")
+        except OSError:
+            self._write_some(descriptor, data, self._torn_bytes)
+            raise
+        except Died:
+            self._write_some(descriptor, data, len(data) // 2)
+            raise
+        try:
             self._take_room(len(data))
         except OSError:
-            torn = data[: self.torn_bytes if self.room is None else min(self.room, len(data))]
-            super().write(descriptor, torn)
-            self._give_room(-len(torn))
+            self._write_some(descriptor, data, self.room or 0)
             raise
         super().write(descriptor, data)
 
+    def _write_some(self, descriptor: int, data: bytes, size: int) -> None:
+        torn = data[: size if self.room is None else min(size, self.room)]
+        super().write(descriptor, torn)
+        self._give_room(-len(torn))
+
     def sync(self, descriptor: int) -> None:
-        self._check("sync")
+        try:
+            self._check("sync")
+        except OSError:
+            self.medium.sync_failed(descriptor)
+            raise
         super().sync(descriptor)
+        self.medium.synced(descriptor)
 
     def sync_folder(self, path: bytes) -> None:
         self._check("sync_folder")
         super().sync_folder(path)
+        self.medium.folder_synced(path)
 
     def cut(self, descriptor: int, size: int) -> None:
         self._check("cut")
@@ -84,11 +214,19 @@ class FaultyDisk(Disk):
 
     def rename(self, old: bytes, new: bytes) -> None:
         self._check("rename")
+        self.medium.know(os.path.dirname(old))
+        self.medium.know(os.path.dirname(new))
+        replaced = os.path.getsize(new) if os.path.exists(new) else 0
+        if os.path.exists(old):
+            self.medium.forget(new)
         super().rename(old, new)
+        self._give_room(replaced)
 
     def erase(self, path: bytes) -> None:
         self._check("erase")
+        self.medium.know(os.path.dirname(path))
         size = os.path.getsize(path) if os.path.exists(path) else 0
+        self.medium.forget(path)
         super().erase(path)
         self._give_room(size)
 
@@ -97,3 +235,8 @@ class FaultyDisk(Disk):
         before = os.path.getsize(path) if os.path.exists(path) else 0
         self._take_room(size - before)
         super().allocate(path, size)
+
+    def map(self, path: bytes) -> mmap | bytes:
+        self._check("map")
+        self.medium.know(os.path.dirname(path))
+        return super().map(path)

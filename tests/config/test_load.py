@@ -156,7 +156,7 @@ def test_given_settings_are_remembered_even_at_their_defaults() -> None:
         ),
         (
             "[[queues]]\nname = 'a'\nexpireToQueue = 'b.c'",
-            'queues["a"].expireToQueue: a queue\'s name cannot hold',
+            'queues["a"].expireToQueue: a queue name cannot hold',
         ),
         ("default.whiteListClientIdForEnqueue = 5", "default.whiteListClientIdForEnqueue: 5 is not a list"),
         ("admin = []", "admin: a list is not a table"),

@@ -1,0 +1,34 @@
+"""Says below a run how many of the recorded conversations were played, and which were not, and why."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conversations.playing import recorded_conversations
+from tests.conversations.tables import DIFFERENCES, LEFT_OUT, QUEUES_WITH_OTHER_STATS, THE_TEXT_PROTOCOL
+
+PLAYED = "test_conversations.py::test_a_conversation_goes_as_it_was_recorded["
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How many ran, and what did not."""
+    reports = [report for key in ("passed", "failed") for report in terminalreporter.getreports(key)]
+    played = sum(PLAYED in report.nodeid and report.when == "call" for report in reports)
+    if played:
+        terminalreporter.section("recorded conversations")
+        for line in summary(played):
+            terminalreporter.write_line(line)
+
+
+def summary(played: int) -> Iterator[str]:
+    """The lines of the summary."""
+    conversations = recorded_conversations().values()
+    text = [each.name for each in conversations if each.protocol == "text"]
+    left_out = [(name, each.reason) for each in LEFT_OUT for name in each.names]
+    left_out += [(name, THE_TEXT_PROTOCOL) for name in text]
+    yield f"{played} of {len(conversations)} played; in {len(DIFFERENCES)} of them we differ on purpose"
+    yield f"{len(left_out)} left out:"
+    for name, reason in left_out:
+        yield f"  {name} ({reason})"
+    for queue, reason in QUEUES_WITH_OTHER_STATS.items():
+        yield f"  the lines of stats about {queue} ({reason})"

@@ -1,0 +1,151 @@
+"""Plays a recorded conversation to a server over real sockets.
+
+A step's `wait` was how long the recorder listened. Here it bounds what an answer may take, generously; silence is
+listened to for a moment only, and at the end every open connection is asked for the version: whatever was said
+too much, or was not said, shows then.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from tests.conversations.replies import PARSERS, Reply, differences, replies_in
+
+Step = Mapping[str, Any]
+
+PATIENCE_S: Final = 5.0
+SILENCE_S: Final = 0.05
+
+FILE: Final = Path(__file__).with_name("conversations.json")
+
+
+class Differs(AssertionError):
+    """The server did not answer as expected."""
+
+
+class Conversation:
+    """One of the recorded ones: its protocol, a name, and steps."""
+
+    def __init__(self, recorded: Mapping[str, Any]) -> None:
+        self.protocol: str = recorded["group"]
+        self.name = f"{self.protocol}: {recorded['name']}"
+        self.steps: list[Step] = recorded["steps"]
+
+
+def recorded_conversations() -> dict[str, Conversation]:
+    """All of them by name, in the order in which they were recorded with one server."""
+    conversations = [Conversation(recorded) for recorded in json.loads(FILE.read_text())]
+    by_name = {conversation.name: conversation for conversation in conversations}
+    assert len(by_name) == len(conversations), "names must tell conversations apart"
+    return by_name
+
+
+class Line:
+    """One connection, and what came over it since the last step."""
+
+    def __init__(self, port: int, protocol: str, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._protocol = protocol
+        self._parse = PARSERS[protocol]
+        self._unread = b""
+        self.is_closed = False
+
+    def send(self, data: bytes) -> None:
+        """Send it, also to a server that has hung up or does so meanwhile."""
+        with suppress(ConnectionError):
+            self._socket.sendall(data)
+
+    def listen(self, expected: list[Reply], closes: bool, recorded_s: float = 0.0) -> list[Reply]:
+        """The next replies: as many as are expected, or all that come before the server hangs up."""
+        patience_s = self._patience_s + recorded_s
+        wants_all = closes or self.is_closed
+        deadline = time.monotonic() + (patience_s if expected or wants_all else SILENCE_S)
+        while True:
+            replies, rest = replies_in(self._unread, self._parse)
+            if expected and not wants_all and len(replies) >= len(expected):
+                break
+            if self.is_closed or not self._receive(deadline):
+                break
+        if rest and (self.is_closed or not expected):
+            replies.append(Reply(rest))
+            rest = b""
+        self._unread = rest
+        return replies
+
+    def _receive(self, deadline: float) -> bool:
+        """Take in what comes. False when the time is up."""
+        self._socket.settimeout(max(0.001, deadline - time.monotonic()))
+        try:
+            data = self._socket.recv(1 << 20)
+        except TimeoutError:
+            return False
+        except ConnectionError:
+            data = b""
+        self._unread += data
+        self.is_closed = not data
+        return True
+
+    def check_it_is_in_step(self) -> None:
+        """Ask for the version: nothing but that must come."""
+        version = b"version\r\n" if self._protocol == "memcache" else b"version\n"
+        expected = [Reply(b"VERSION" if self._protocol == "memcache" else b":version")]
+        self.send(version)
+        _check("afterwards", expected, self.listen(expected, closes=False))
+        if self.is_closed:
+            raise Differs("afterwards the server had hung up")
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+
+def play(
+    conversation: Conversation, port: int, steps: list[Step] | None = None, patience_s: float = PATIENCE_S
+) -> None:
+    """Play it, or these steps in place of its own; raises `Differs` at the first reply that is another.
+
+    `patience_s` is how long an answer may take on top of what it took the original.
+    """
+    lines: dict[int, Line] = {}
+    try:
+        for step in conversation.steps if steps is None else steps:
+            if "sleep" in step:
+                time.sleep(step["sleep"])
+            elif step.get("disconnect"):
+                lines.pop(step["conn"]).close()
+            else:
+                if step["conn"] not in lines:
+                    lines[step["conn"]] = Line(port, conversation.protocol, patience_s)
+                _play_step(conversation.protocol, step, lines[step["conn"]])
+        for line in lines.values():
+            if not line.is_closed:
+                line.check_it_is_in_step()
+    finally:
+        for line in lines.values():
+            line.close()
+
+
+def _play_step(protocol: str, step: Step, line: Line) -> None:
+    sent = step["send"].encode("latin-1")
+    if sent:
+        line.send(sent)
+    expected, rest = replies_in(step["recv"].encode("latin-1"), PARSERS[protocol])
+    assert not rest, f"recorded within a reply: {rest!r}"
+    where = f"after {sent[:100]!r}"
+    _check(where, expected, line.listen(expected, step["closed"], step.get("wait", 0.0)))
+    if line.is_closed is not step["closed"]:
+        raise Differs(f"{where}: the server {'hung up' if line.is_closed else 'did not hang up'}")
+
+
+def _check(where: str, expected: list[Reply], received: list[Reply]) -> None:
+    difference = differences(expected, received)
+    if difference is not None:
+        raise Differs(f"{where}: {difference}")

@@ -1,0 +1,126 @@
+"""The original's recorded conversations, byte for byte but for what we do otherwise on purpose.
+
+One server takes part in all of them, in the order in which they were recorded.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conversations.playing import Conversation, Differs, Step, play, recorded_conversations
+from tests.conversations.replies import PARSERS, Stats, queue_difference, replies_in, stats_of_queue
+from tests.conversations.tables import DIFFERENCES, LEFT_OUT, NEEDS, QUEUES_WITH_OTHER_STATS, LeftOut
+from tests.server.running import ANY_PORT, Client, Processes, Server
+
+CONVERSATIONS = recorded_conversations()
+CONFIG = Path(__file__).with_name("config.toml").read_text()
+
+SERVED = [each for each in CONVERSATIONS.values() if each.protocol == "memcache"]
+NAMES_LEFT_OUT = {name for left_out in LEFT_OUT for name in left_out.names}
+PLAYED = [each for each in SERVED if each.name not in NAMES_LEFT_OUT]
+
+played: list[Conversation] = []
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Processes(tmp_path_factory.mktemp("conversations")) as processes:
+        server = processes.serve(CONFIG)
+        yield server
+        server.stop()
+
+
+def expected_steps(conversation: Conversation) -> list[Step]:
+    """The recorded steps with our differences in place of what was recorded."""
+    difference = DIFFERENCES.get(conversation.name)
+    if difference is None:
+        return conversation.steps
+    steps = list(conversation.steps)
+    for index, (reply, closed) in difference.answers.items():
+        steps[index] = {**steps[index], "recv": reply, "closed": closed}
+    return [*steps, *difference.afterwards]
+
+
+def prepare(conversation: Conversation, port: int) -> None:
+    if conversation.name in NEEDS:
+        with Client(port) as client:
+            client.ask(NEEDS[conversation.name].encode(), b"STORED\r\n")
+
+
+@pytest.mark.parametrize("conversation", PLAYED, ids=lambda conversation: conversation.name)
+def test_a_conversation_goes_as_it_was_recorded(conversation: Conversation, server: Server) -> None:
+    played.append(conversation)
+    prepare(conversation, server.port)
+    play(conversation, server.port, expected_steps(conversation))
+
+
+def queues_named_in(conversation: Conversation) -> set[str]:
+    """Every word of its requests that may be a queue's name."""
+    sent = " ".join(str(step.get("send", ""))[:1000] for step in conversation.steps)
+    return set(re.split(r"[\s/]+", sent))
+
+
+def test_stats_tell_of_each_queue_what_the_original_told(server: Server) -> None:
+    recorded = CONVERSATIONS["memcache: stats with arg"].steps[0]["recv"].encode("latin-1")
+    original = replies_in(recorded, PARSERS["memcache"])[0][0].stats
+    assert original is not None
+    with server.connect() as client:
+        ours: Stats = client.stats()
+    alike = [each for each in played if each.name not in DIFFERENCES]
+    others = [each for each in SERVED if each not in alike]
+    named = set[str]().union(*map(queues_named_in, alike)) - set[str]().union(*map(queues_named_in, others))
+    different = {}
+    for queue in sorted(named - set(QUEUES_WITH_OTHER_STATS)):
+        theirs = stats_of_queue(original, queue)
+        if theirs and (difference := queue_difference(theirs, stats_of_queue(ours, queue))) is not None:
+            different[queue] = difference
+    assert different == {}
+
+
+# The tables.
+
+
+def test_every_name_in_the_tables_is_that_of_a_recorded_conversation() -> None:
+    assert {*DIFFERENCES, *NEEDS, *NAMES_LEFT_OUT} <= set(CONVERSATIONS)
+
+
+def test_nothing_is_both_left_out_and_different() -> None:
+    assert not NAMES_LEFT_OUT & set(DIFFERENCES)
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_a_difference_is_one(name: str) -> None:
+    conversation = CONVERSATIONS[name]
+    for index, (reply, closed) in DIFFERENCES[name].answers.items():
+        recorded = conversation.steps[index]
+        assert (recorded["recv"], recorded["closed"]) != (reply, closed)
+
+
+@pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=lambda conversation: conversation.name)
+def test_everything_recorded_can_be_compared(conversation: Conversation) -> None:
+    for step in conversation.steps:
+        _, rest = replies_in(step.get("recv", "").encode("latin-1"), PARSERS[conversation.protocol])
+        assert rest == b""
+
+
+@pytest.mark.parametrize("left_out", LEFT_OUT, ids=lambda left_out: left_out.names[0])
+def test_what_is_left_out_does_not_go_as_it_was_recorded_yet(left_out: LeftOut, left_out_server: Server) -> None:
+    with pytest.raises(Differs):
+        for name in left_out.names:
+            play(CONVERSATIONS[name], left_out_server.port, patience_s=0.2)
+        pytest.fail(f"{left_out.names} can be played now: take that off the table in tables.py")
+
+
+@pytest.fixture(scope="module")
+def left_out_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Processes(tmp_path_factory.mktemp("left_out")) as processes:
+        yield processes.serve(CONFIG)
+
+
+def test_text_conversations_are_left_out_only_while_the_protocol_is_not_served(tmp_path: Path) -> None:
+    with Processes(tmp_path) as processes:
+        ended = processes.run(*processes.twistd("--text", ANY_PORT, "--memcache", ANY_PORT))
+    assert ended.returncode != 0
+    assert "the text protocol is not served" in ended.stdout + ended.stderr

@@ -1,0 +1,324 @@
+"""The seam to the file system does what it says, with the system's own errors."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kestrel.disk.files import Disk
+from kestrel.testing.faults import Died, FaultyDisk
+
+
+@pytest.fixture(params=[Disk, FaultyDisk])
+def disk(request: pytest.FixtureRequest) -> Disk:
+    """The disk, and the one for tests, which is the same until it is told otherwise."""
+    return request.param()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "folder"
+
+
+@pytest.fixture
+def path(folder: Path) -> Callable[[str], bytes]:
+    """The path of a file in the folder."""
+    folder.mkdir()
+    return lambda name: str(folder / name).encode()
+
+
+# Folders.
+
+
+def test_a_folder_is_made_with_those_above_it_for_its_owner_alone(disk: Disk, folder: Path) -> None:
+    disk.make_folder(str(folder / "a" / "b").encode())
+    assert stat.S_IMODE((folder / "a" / "b").stat().st_mode) == 0o700
+
+
+def test_making_a_folder_that_is_there_is_no_error(disk: Disk, folder: Path) -> None:
+    disk.make_folder(str(folder).encode())
+    (folder / "file").write_bytes(b"a")
+    disk.make_folder(str(folder).encode())
+    assert (folder / "file").read_bytes() == b"a"
+
+
+def test_a_folder_cannot_be_made_where_a_file_is(disk: Disk, folder: Path) -> None:
+    folder.write_bytes(b"")
+    with pytest.raises(OSError, match="exists"):
+        disk.make_folder(str(folder).encode())
+
+
+def test_files_and_links_to_files_are_listed_and_nothing_else(
+    disk: Disk, folder: Path, path: Callable[[str], bytes]
+) -> None:
+    (folder / "plain").write_bytes(b"")
+    (folder / "sub").mkdir()
+    (folder / "link").symlink_to(folder / "plain")
+    (folder / "link to a folder").symlink_to(folder / "sub")
+    (folder / "link to nothing").symlink_to(folder / "missing")
+    os.mkfifo(folder / "fifo")
+    Path(os.fsdecode(path("") + b"/\xff\xfe")).write_bytes(b"")
+    assert sorted(disk.list_files(str(folder).encode())) == [b"link", b"plain", b"\xff\xfe"]
+
+
+def test_a_folder_that_is_not_there_cannot_be_listed(disk: Disk, folder: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        disk.list_files(str(folder).encode())
+
+
+def test_a_folder_can_be_synced_and_one_that_is_not_there_cannot(disk: Disk, tmp_path: Path) -> None:
+    disk.sync_folder(str(tmp_path).encode())
+    with pytest.raises(FileNotFoundError):
+        disk.sync_folder(str(tmp_path / "missing").encode())
+
+
+# Writing.
+
+
+def test_a_file_is_made_for_its_owner_alone(disk: Disk, folder: Path, path: Callable[[str], bytes]) -> None:
+    disk.close(disk.open_append(path("a")))
+    assert stat.S_IMODE((folder / "a").stat().st_mode) == 0o600
+
+
+def test_writes_go_to_the_end_of_what_is_there(disk: Disk, folder: Path, path: Callable[[str], bytes]) -> None:
+    (folder / "a").write_bytes(b"old ")
+    descriptor = disk.open_append(path("a"))
+    disk.write(descriptor, b"new ")
+    disk.write(descriptor, b"newer")
+    assert disk.size(descriptor) == 13
+    disk.close(descriptor)
+    assert (folder / "a").read_bytes() == b"old new newer"
+
+
+def test_writes_after_a_cut_go_to_the_new_end(disk: Disk, folder: Path, path: Callable[[str], bytes]) -> None:
+    descriptor = disk.open_append(path("a"))
+    disk.write(descriptor, b"abcdef")
+    disk.cut(descriptor, 2)
+    disk.write(descriptor, b"X")
+    disk.sync(descriptor)
+    disk.close(descriptor)
+    assert (folder / "a").read_bytes() == b"abX"
+
+
+def test_what_the_system_takes_in_parts_is_written_whole(
+    disk: Disk, folder: Path, path: Callable[[str], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, bytes(data)[:3]))
+    descriptor = disk.open_append(path("a"))
+    disk.write(descriptor, b"0123456789")
+    disk.close(descriptor)
+    assert (folder / "a").read_bytes() == b"0123456789"
+
+
+def test_a_duplicate_outlives_the_descriptor_it_was_made_of(
+    disk: Disk, folder: Path, path: Callable[[str], bytes]
+) -> None:
+    descriptor = disk.open_append(path("a"))
+    copy = disk.duplicate(descriptor)
+    disk.close(descriptor)
+    disk.write(copy, b"a")
+    disk.close(copy)
+    assert (folder / "a").read_bytes() == b"a"
+
+
+def test_no_descriptor_is_inherited_by_a_program_that_is_started(disk: Disk, path: Callable[[str], bytes]) -> None:
+    descriptor = disk.open_append(path("a"))
+    copy = disk.duplicate(descriptor)
+    assert not os.get_inheritable(descriptor)
+    assert not os.get_inheritable(copy)
+    disk.close(descriptor)
+    disk.close(copy)
+
+
+# Reading.
+
+
+def test_a_file_is_mapped_as_it_is(disk: Disk, folder: Path, path: Callable[[str], bytes]) -> None:
+    (folder / "a").write_bytes(bytes(range(256)))
+    assert disk.map(path("a"))[:] == bytes(range(256))
+
+
+def test_an_empty_file_is_empty_bytes(disk: Disk, folder: Path, path: Callable[[str], bytes]) -> None:
+    (folder / "a").write_bytes(b"")
+    assert disk.map(path("a")) == b""
+
+
+def test_a_file_that_is_not_there_cannot_be_mapped(disk: Disk, path: Callable[[str], bytes]) -> None:
+    with pytest.raises(FileNotFoundError):
+        disk.map(path("a"))
+
+
+# Names.
+
+
+def test_a_rename_replaces_a_file_of_that_name(disk: Disk, folder: Path, path: Callable[[str], bytes]) -> None:
+    (folder / "a").write_bytes(b"a")
+    (folder / "b").write_bytes(b"b")
+    disk.rename(path("a"), path("b"))
+    assert [(file.name, file.read_bytes()) for file in folder.iterdir()] == [("b", b"a")]
+
+
+def test_a_file_that_is_not_there_cannot_be_renamed_and_replaces_nothing(
+    disk: Disk, folder: Path, path: Callable[[str], bytes]
+) -> None:
+    (folder / "b").write_bytes(b"b")
+    with pytest.raises(FileNotFoundError):
+        disk.rename(path("a"), path("b"))
+    assert (folder / "b").read_bytes() == b"b"
+
+
+def test_erasing_removes_a_file_and_one_that_is_not_there_is_no_error(
+    disk: Disk, folder: Path, path: Callable[[str], bytes]
+) -> None:
+    (folder / "a").write_bytes(b"a")
+    disk.erase(path("a"))
+    disk.erase(path("a"))
+    assert list(folder.iterdir()) == []
+
+
+# Room put by.
+
+
+def test_allocated_room_is_taken_on_the_medium(disk: Disk, folder: Path, path: Callable[[str], bytes]) -> None:
+    disk.allocate(path("a"), 1 << 20)
+    status = (folder / "a").stat()
+    assert (status.st_size, status.st_blocks * 512 >= 1 << 20) == (1 << 20, True)
+
+
+def test_allocating_again_is_no_error_and_takes_no_more(
+    disk: Disk, folder: Path, path: Callable[[str], bytes]
+) -> None:
+    disk.allocate(path("a"), 1 << 16)
+    disk.allocate(path("a"), 1 << 16)
+    assert (folder / "a").stat().st_size == 1 << 16
+
+
+def test_a_failed_allocation_leaves_no_file(
+    disk: Disk, folder: Path, path: Callable[[str], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(descriptor: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", no_room)
+    with pytest.raises(OSError, match="No space left"):
+        disk.allocate(path("a"), 1 << 16)
+    assert list(folder.iterdir()) == []
+
+
+# The disk for tests, when it is told otherwise.
+
+
+@pytest.fixture
+def faulty() -> FaultyDisk:
+    return FaultyDisk()
+
+
+def test_an_operation_fails_as_often_as_told_and_as_late(faulty: FaultyDisk, path: Callable[[str], bytes]) -> None:
+    descriptor = faulty.open_append(path("a"))
+    faulty.fail("write", errno.ENOSPC, after=2, times=1)
+    faulty.write(descriptor, b"1")
+    faulty.write(descriptor, b"2")
+    with pytest.raises(OSError, match="No space left"):
+        faulty.write(descriptor, b"3")
+    faulty.write(descriptor, b"4")
+    assert faulty.map(path("a"))[:] == b"124"
+    faulty.close(descriptor)
+
+
+def test_a_write_that_fails_may_have_written_some(faulty: FaultyDisk, path: Callable[[str], bytes]) -> None:
+    descriptor = faulty.open_append(path("a"))
+    faulty.fail("write", errno.EIO, torn_bytes=3)
+    with pytest.raises(OSError, match="Input/output error"):
+        faulty.write(descriptor, b"abcdef")
+    faulty.mend()
+    faulty.write(descriptor, b"X")
+    assert faulty.map(path("a"))[:] == b"abcX"
+    faulty.close(descriptor)
+
+
+def test_room_is_used_up_by_writes_and_given_back_by_cuts_and_erasing(
+    faulty: FaultyDisk, path: Callable[[str], bytes]
+) -> None:
+    faulty.room = 10
+    descriptor = faulty.open_append(path("a"))
+    with pytest.raises(OSError, match="No space left"):
+        faulty.write(descriptor, b"x" * 11)
+    assert (faulty.size(descriptor), faulty.room) == (10, 0)
+    faulty.cut(descriptor, 4)
+    assert faulty.room == 6
+    faulty.allocate(path("b"), 5)
+    assert faulty.room == 1
+    faulty.erase(path("b"))
+    assert faulty.room == 6
+    faulty.close(descriptor)
+
+
+def test_a_process_can_die_in_the_middle_of_a_write(faulty: FaultyDisk, path: Callable[[str], bytes]) -> None:
+    descriptor = faulty.open_append(path("a"))
+    faulty.die_after(1)
+    faulty.write(descriptor, b"whole")
+    with pytest.raises(Died):
+        faulty.write(descriptor, b"half")
+    assert Path(os.fsdecode(path("a"))).read_bytes() == b"wholeha"
+    faulty.close(descriptor)
+
+
+def on_medium(disk: FaultyDisk, folder: Path) -> dict[str, bytes]:
+    """What a power failure would leave."""
+    copy = folder.with_name("medium")
+    disk.medium.copy(str(folder).encode(), str(copy).encode())
+    return {file.name: file.read_bytes() for file in copy.iterdir()}
+
+
+def test_a_power_failure_leaves_what_was_there_when_the_disk_was_first_used(
+    faulty: FaultyDisk, folder: Path, path: Callable[[str], bytes]
+) -> None:
+    (folder / "old").write_bytes(b"old")
+    descriptor = faulty.open_append(path("old"))
+    faulty.write(descriptor, b" and new")
+    faulty.close(descriptor)
+    assert on_medium(faulty, folder) == {"old": b"old"}
+
+
+def test_a_power_failure_leaves_what_was_synced_in_a_folder_that_was(
+    faulty: FaultyDisk, folder: Path, path: Callable[[str], bytes]
+) -> None:
+    for name in ("kept", "no entry"):
+        descriptor = faulty.open_append(path(name))
+        faulty.write(descriptor, b"synced")
+        faulty.sync(descriptor)
+        faulty.write(descriptor, b", not synced")
+        faulty.close(descriptor)
+        if name == "kept":
+            faulty.sync_folder(str(folder).encode())
+    assert on_medium(faulty, folder) == {"kept": b"synced"}
+
+
+def test_a_power_failure_undoes_what_was_renamed_and_erased_since_the_folder_was_synced(
+    faulty: FaultyDisk, folder: Path, path: Callable[[str], bytes]
+) -> None:
+    for name in ("a", "b", "c"):
+        (folder / name).write_bytes(name.encode())
+    faulty.rename(path("a"), path("b"))
+    faulty.erase(path("c"))
+    assert on_medium(faulty, folder) == {"a": b"a", "b": b"b", "c": b"c"}
+
+
+def test_what_a_failed_sync_was_to_write_is_lost_though_the_next_sync_works(
+    faulty: FaultyDisk, folder: Path, path: Callable[[str], bytes]
+) -> None:
+    (folder / "a").write_bytes(b"old")
+    descriptor = faulty.open_append(path("a"))
+    faulty.write(descriptor, b"lost")
+    faulty.fail("sync", errno.EIO, times=1)
+    with pytest.raises(OSError, match="Input/output error"):
+        faulty.sync(descriptor)
+    faulty.sync(descriptor)
+    faulty.close(descriptor)
+    assert on_medium(faulty, folder) == {"a": b"old"}

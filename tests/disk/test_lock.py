@@ -1,0 +1,106 @@
+"""One owner per folder, however the last one ended."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kestrel.disk.lock import FolderLock
+from kestrel.errors import FolderInUse
+
+OWNER = """
+import sys
+from kestrel.disk.lock import FolderLock
+lock = FolderLock(sys.argv[1].encode())
+print("locked", flush=True)
+sys.stdin.read()
+"""
+"""Takes the lock and keeps it until its input ends."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> bytes:
+    return str(tmp_path / "lock").encode()
+
+
+@pytest.fixture
+def owner(path: bytes) -> Iterator[subprocess.Popen[str]]:
+    """Another process, which holds the lock."""
+    root = Path(__file__).parents[2]
+    process = subprocess.Popen(
+        [sys.executable, "-c", OWNER, path.decode()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "locked\n"
+        yield process
+        process.kill()
+
+
+def test_a_second_owner_in_the_same_process_is_refused(path: bytes) -> None:
+    lock = FolderLock(path)
+    with pytest.raises(FolderInUse):
+        FolderLock(path)
+    lock.release()
+
+
+def test_a_second_owner_is_refused_with_the_number_of_the_first_ones_process(
+    path: bytes, owner: subprocess.Popen[str]
+) -> None:
+    with pytest.raises(FolderInUse, match=rf"\b{owner.pid}\b"):
+        FolderLock(path)
+
+
+def test_a_refusal_leaves_the_owners_number_for_the_next(path: bytes, owner: subprocess.Popen[str]) -> None:
+    for _ in range(2):
+        with pytest.raises(FolderInUse, match=rf"\b{owner.pid}\b"):
+            FolderLock(path)
+
+
+def test_an_owner_that_was_killed_owns_nothing(path: bytes, owner: subprocess.Popen[str]) -> None:
+    owner.kill()
+    owner.wait()
+    lock = FolderLock(path)
+    with pytest.raises(FolderInUse, match=rf"\b{os.getpid()}\b"):
+        FolderLock(path)
+    lock.release()
+
+
+def test_a_released_lock_can_be_taken_again(path: bytes) -> None:
+    FolderLock(path).release()
+    FolderLock(path).release()
+
+
+def test_the_file_stays_when_the_lock_is_released(path: bytes, tmp_path: Path) -> None:
+    FolderLock(path).release()
+    assert (tmp_path / "lock").exists()
+
+
+def test_a_shorter_number_replaces_a_longer_one_whole(path: bytes, tmp_path: Path) -> None:
+    (tmp_path / "lock").write_bytes(b"99999999999\n")
+    lock = FolderLock(path)
+    assert (tmp_path / "lock").read_bytes() == b"%d\n" % os.getpid()
+    lock.release()
+
+
+def test_a_lock_that_says_no_number_is_refused_all_the_same(path: bytes, tmp_path: Path) -> None:
+    lock = FolderLock(path)
+    (tmp_path / "lock").write_bytes(b"")
+    with pytest.raises(FolderInUse):
+        FolderLock(path)
+    lock.release()
+
+
+def test_a_folder_that_is_not_there_is_the_systems_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        FolderLock(str(tmp_path / "missing" / "lock").encode())

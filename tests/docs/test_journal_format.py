@@ -1,0 +1,231 @@
+"""docs/journal_format.md is true: its table of opcodes, and its example, which is what a server writes."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from struct import Struct
+from typing import Final, NamedTuple
+
+import pytest
+from twisted.internet.task import Clock
+
+from kestrel.journal import opcodes
+from kestrel.journal.fileset import parse_file_name
+from kestrel.journal.opcodes import Opcode
+from kestrel.journal.records import UnsupportedRecord, decode_record
+from kestrel.journal.replay import replay
+from kestrel.storage.journal import JournalStorage
+from kestrel.storage.window import Window
+from kestrel.testing.server import EPOCH_MS, MemoryServer
+from kestrel.testing.threads import SteppedThreads
+
+PAGE: Final = (Path(__file__).parents[2] / "docs" / "journal_format.md").read_text()
+
+HEADERS: Final = {
+    Opcode.ADD: opcodes.ADD_HEADER,
+    Opcode.REMOVE: Struct("<B"),
+    Opcode.ADDX: opcodes.ADDX_HEADER,
+    Opcode.REMOVE_TENTATIVE: Struct("<B"),
+    Opcode.SAVE_XID: opcodes.XID_RECORD,
+    Opcode.UNREMOVE: opcodes.XID_RECORD,
+    Opcode.CONFIRM_REMOVE: opcodes.XID_RECORD,
+    Opcode.ADD_XID: opcodes.XID_ITEM_HEADER,
+    Opcode.CONTINUE: opcodes.XID_ITEM_HEADER,
+    Opcode.REMOVE_TENTATIVE_XID: opcodes.XID_RECORD,
+}
+
+ITEM: Final = b"some data"
+
+
+class Row(NamedTuple):
+    """One line of the table of opcodes."""
+
+    number: int
+    name: str
+    fields: list[str]
+    written_by: str
+
+    @property
+    def header(self) -> Struct:
+        """The opcode and the fields before the data."""
+        codes = {"i32": "i", "i64": "q"}
+        return Struct("<B" + "".join(codes[field.split()[0]] for field in self.fields if field != "data"))
+
+
+def tables() -> list[list[list[str]]]:
+    """Every table of the page as rows of cells, its head first."""
+    found: list[list[list[str]]] = [[]]
+    for line in PAGE.splitlines():
+        if not line.startswith("|"):
+            found.append([])
+        elif not set(line) <= set("|- "):
+            found[-1].append([cell.strip().replace("`", "") for cell in line.strip("|").split("|")])
+    return [table for table in found if table]
+
+
+def opcode_rows() -> list[Row]:
+    (table,) = (table for table in tables() if table[0][:2] == ["number", "name"])
+    assert table[0] == ["number", "name", "fields", "meaning", "written by"]
+    return [
+        Row(int(number), name, [field for field in fields.split(", ") if field], written_by)
+        for number, name, fields, _, written_by in table[1:]
+    ]
+
+
+ROWS: Final = {row.name: row for row in opcode_rows()}
+READ: Final = [ROWS[opcode.name] for opcode in Opcode]
+
+
+def record_of(row: Row) -> bytes:
+    """A record with the fields that the table gives."""
+    counted = 4 if row.name == "ADD" else 16
+    values = {"size": counted + len(ITEM), "xid": 7, "expiry": 2_000_000_000, "add": EPOCH_MS}
+    packed = row.header.pack(row.number, *(values[field.split()[1]] for field in row.fields if field != "data"))
+    return packed + ITEM if "data" in row.fields else packed
+
+
+# The table of opcodes.
+
+
+def test_the_table_has_every_opcode_by_number_and_name() -> None:
+    listed = [(row.number, row.name) for row in opcode_rows() if row.name != "STATE_DUMP"]
+    assert listed == [(opcode.value, opcode.name) for opcode in Opcode]
+
+
+@pytest.mark.parametrize("opcode", Opcode, ids=lambda opcode: opcode.name)
+def test_the_fields_make_the_header(opcode: Opcode) -> None:
+    header = ROWS[opcode.name].header
+    assert (header.format, header.size) == (HEADERS[opcode].format, HEADERS[opcode].size)
+
+
+def test_the_sizes_are_those_of_the_opcodes_without_fields_too() -> None:
+    assert {ROWS[name].header.size for name in ("REMOVE", "REMOVE_TENTATIVE")} == {opcodes.BARE_SIZE}
+
+
+@pytest.mark.parametrize("row", READ, ids=lambda row: row.name)
+def test_a_record_made_after_the_table_is_read_whole(row: Row) -> None:
+    written = record_of(row)
+    record = decode_record(written + b"what follows", 0)
+    assert (record.opcode, record.size) == (row.number, len(written))
+    assert record.data == (ITEM if "data" in row.fields else b"")
+    if "i32 xid" in row.fields:
+        assert record.xid == 7
+    if "i64 add time in ms" in row.fields:
+        assert (record.add_ms, record.expiry_ms) == (EPOCH_MS, 2_000_000_000)
+
+
+def test_a_state_dump_made_after_the_table_is_known_for_one() -> None:
+    row = ROWS["STATE_DUMP"]
+    assert row.fields == ["i32 xid", "i32 count"]
+    with pytest.raises(UnsupportedRecord, match="STATE_DUMP"):
+        decode_record(row.header.pack(row.number, 7, 1) + record_of(ROWS["ADD_XID"]), 0)
+
+
+def test_the_page_says_which_records_are_replayed() -> None:
+    (says,) = (row[1] for table in tables() for row in table if row[0] == "reads")
+    numbers = {int(number) for number in re.findall(r"\b\d\b", says)}
+    for opcode in Opcode:
+        record = record_of(ROWS[opcode.name])
+        if opcode in numbers:
+            assert replay(record, Window(), EPOCH_MS).problem is None
+        else:
+            with pytest.raises(UnsupportedRecord, match=opcode.name):
+                replay(record, Window(), EPOCH_MS)
+
+
+def test_the_page_says_the_same_twice_of_what_is_written() -> None:
+    (says,) = (row[1] for table in tables() for row in table if row[0] == "writes")
+    numbers = {int(number) for number in re.findall(r"\b\d\b", says)}
+    assert numbers == {row.number for row in opcode_rows() if "this server" in row.written_by}
+
+
+@pytest.mark.parametrize("size", [15, 0, -1])
+def test_a_size_below_that_of_the_times_is_damage(size: int) -> None:
+    record = opcodes.ADDX_HEADER.pack(Opcode.ADDX, size, EPOCH_MS, 0) + ITEM
+    end = replay(record, Window(), EPOCH_MS)
+    assert (end.offset, end.is_unfinished) == (0, False)
+
+
+# Names.
+
+
+def test_the_example_of_a_name_is_true() -> None:
+    assert r"the name `caf\xE9` is the file `caf\xC3\xA9`" in PAGE
+    file = parse_file_name(b"caf\xc3\xa9")
+    assert file is not None and file.queue == b"caf\xe9"
+
+
+# The example.
+
+
+_DUMP_LINE: Final = re.compile(r"([0-9a-f]{8})  ([0-9a-f ]{48})  \|(.*)\|")
+
+
+def dumps() -> list[tuple[int, bytes]]:
+    """The hex dumps of the page: where each begins in the file, and its bytes."""
+    return [_dump(block) for block in re.findall(r"^```hexdump\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)]
+
+
+def _dump(block: str) -> tuple[int, bytes]:
+    *lines, end = block.splitlines()
+    start, data = int(lines[0][:8], 16), b""
+    for line in lines:
+        match = _DUMP_LINE.fullmatch(line)
+        assert match, f"no line of a hex dump: {line!r}"
+        row = bytes.fromhex(match[2])
+        assert int(match[1], 16) == start + len(data)
+        assert match[3] == "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        data += row
+    assert int(end, 16) == start + len(data)
+    return start, data
+
+
+def explained() -> list[list[list[str]]]:
+    """The tables that take the dumps apart: rows of offset, bytes, record and fields."""
+    return [table[1:] for table in tables() if table[0] == ["offset", "bytes", "record", "fields"]]
+
+
+def test_each_dump_is_taken_apart_byte_for_byte() -> None:
+    assert len(dumps()) == len(explained()) == 2
+    for (start, data), rows in zip(dumps(), explained(), strict=True):
+        offset = 0
+        for shown_offset, size, name, fields in rows:
+            record = decode_record(data, offset)
+            assert (int(shown_offset), int(size), name) == (start + offset, record.size, record.opcode.name)
+            if record.opcode is Opcode.ADDX:
+                told = f"size {len(record.data) + 16}, add time {record.add_ms}, expiry {record.expiry_ms}"
+                assert fields == f"{told}, data {record.data.decode()}"
+            else:
+                assert fields == (f"xid {record.xid}" if record.xid else "")
+            offset += record.size
+        assert offset == len(data)
+
+
+class Server:
+    """A server in memory over a real journal in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        clock, threads = Clock(), SteppedThreads()
+        storage = JournalStorage(str(folder).encode(), clock, threads, reserve_bytes=1, now_ms=lambda: EPOCH_MS)
+        server = MemoryServer(storage, clock=clock)
+        threads.run_all()
+        server.settle()
+        self.connect = server.connect
+
+
+def test_a_server_writes_the_example_and_goes_on_after_a_crash_as_it_says(tmp_path: Path) -> None:
+    (_, before), (_, after) = dumps()
+    first = Server(tmp_path / "first")
+    holder = first.connect()
+    holder.ask(b"set work 0 0 5\r\nhello\r\nset work 0 3600 3\r\nbye\r\n")
+    assert holder.ask(b"get work/open\r\n") == b"VALUE work 0 5\r\nhello\r\nEND\r\n"
+    assert first.connect().ask(b"get work\r\n") == b"VALUE work 0 3\r\nbye\r\nEND\r\n"
+    assert (tmp_path / "first" / "work").read_bytes() == before
+
+    (tmp_path / "second").mkdir()
+    shutil.copy(tmp_path / "first" / "work", tmp_path / "second" / "work")
+    client = Server(tmp_path / "second").connect()
+    assert client.ask(b"get work\r\n") == b"VALUE work 0 5\r\nhello\r\nEND\r\n"
+    assert (tmp_path / "second" / "work").read_bytes() == before + after + b"\x01"

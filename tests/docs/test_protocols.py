@@ -1,0 +1,213 @@
+"""docs/protocols.md is true: its examples, its lists of figures, its bounds.
+
+Each example is played to a fresh server in memory, as a whole and byte by byte.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import attrs
+import pytest
+
+from kestrel.config.queue_settings import QueueSettings
+from kestrel.config.server_settings import ServerSettings
+from kestrel.config.setting import settings_of
+from kestrel.config.units import parse_size
+from kestrel.protocols.memcache import MemcacheCodec
+from kestrel.session.settings import SessionSettings
+from kestrel.testing.server import MemoryClient, MemoryServer
+
+PAGE: Final = (Path(__file__).parents[2] / "docs" / "protocols.md").read_text()
+
+MAX_OPEN_READS: Final = 100
+"""Where a block does not say otherwise."""
+
+_BLOCK: Final = re.compile(r"^```conversation ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SPOKEN: Final = re.compile(r"(2?)([<>])(?: (.*))?")
+_TIME: Final = re.compile(r"(\d+) (ms|s) go by")
+
+
+class Line(NamedTuple):
+    """One line: who says something (`direction` > or <), or with `direction` - what happens."""
+
+    client: int
+    direction: str
+    text: str
+
+
+class Block(NamedTuple):
+    """One example: where it begins, the settings that it asks for, and its lines."""
+
+    number: int
+    settings: dict[str, str]
+    lines: list[Line]
+
+
+def blocks_in(page: str) -> Iterator[Block]:
+    """The examples of a page, in order."""
+    for match in _BLOCK.finditer(page):
+        number = page.count("\n", 0, match.start()) + 1
+        settings = dict(word.split("=", 1) for word in match[1].split())
+        yield Block(number, settings, [_line(text) for text in match[2].splitlines()])
+
+
+def _line(text: str) -> Line:
+    if text.startswith("-- "):
+        return Line(0, "-", text[3:])
+    spoken = _SPOKEN.fullmatch(text)
+    assert spoken, f"no line of a conversation: {text!r}"
+    return Line(int(spoken[1] or 1), spoken[2], spoken[3] or "")
+
+
+def play(block: Block, *, piece_bytes: int | None = None) -> None:
+    """Play an example, requests in pieces of that size; fails where the server does anything else."""
+    Playing(block.settings, piece_bytes).play(block.lines)
+
+
+class Playing:
+    """A fresh server, its clients, and who has been hung up on."""
+
+    def __init__(self, settings: dict[str, str], piece_bytes: int | None) -> None:
+        settings = dict(settings)
+        max_open_reads = int(settings.pop("maxOpenTransactions", MAX_OPEN_READS))
+        max_line_bytes = int(settings.pop("maxLineSize", 8192))
+        max_item_bytes = int(settings.pop("maxRequestItemSize", 16 << 20))
+        echo = settings.pop("echoRequestedKey", "false") == "true"
+        assert not settings, f"unknown settings {settings}"
+        self.server = MemoryServer(
+            make_codec=lambda: MemcacheCodec(max_line_bytes, max_item_bytes, echo),
+            session_settings=SessionSettings(max_open_reads),
+        )
+        self.clients: dict[int, MemoryClient] = {}
+        self.gone: set[int] = set()
+        self.piece_bytes = piece_bytes
+
+    def client(self, number: int) -> MemoryClient:
+        """The client of that number, connected when it is first spoken of."""
+        if number not in self.clients:
+            self.clients[number] = self.server.connect()
+        return self.clients[number]
+
+    def play(self, lines: list[Line]) -> None:
+        """All of it; at the end nothing is left unsaid and nobody else was hung up on."""
+        for (number, direction), group in groupby(lines, key=lambda line: line[:2]):
+            texts = [line.text for line in group]
+            said = "".join(f"{text}\r\n" for text in texts).encode("latin-1")
+            if direction == ">":
+                self.nothing_is_said()
+                self.send(self.client(number), said)
+            elif direction == "<":
+                assert self.client(number).take() == said
+            else:
+                for text in texts:
+                    self.happen(text)
+        self.nothing_is_said()
+        assert {number for number, client in self.clients.items() if client.is_closed} == self.gone
+
+    def send(self, client: MemoryClient, said: bytes) -> None:
+        size = self.piece_bytes or len(said)
+        for start in range(0, len(said), size):
+            client.send(said[start : start + size])
+            if self.piece_bytes:
+                self.server.settle()
+
+    def nothing_is_said(self) -> None:
+        """Fails if somebody has an answer that the example does not show."""
+        for number, client in self.clients.items():
+            assert client.take() == b"", f"client {number} was told more"
+
+    def happen(self, what: str) -> None:
+        """What a line with two dashes says."""
+        if time := _TIME.fullmatch(what):
+            self.nothing_is_said()
+            self.server.advance(int(time[1]) / (1000 if time[2] == "ms" else 1))
+        elif what == "the client half-closes":
+            self.client(1).half_close()
+        elif what == "the client disconnects":
+            self.client(1).disconnect()
+            self.gone.add(1)
+        else:
+            assert what == "the server hangs up", f"nothing that can happen: {what}"
+            self.nothing_is_said()
+            assert self.client(1).is_closed
+            self.gone.add(1)
+
+
+BLOCKS: Final = list(blocks_in(PAGE))
+
+each_example = pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"line {block.number}")
+
+
+def rows_below(heading: str) -> list[list[str]]:
+    """The cells of the table under a heading, without its head."""
+    section = re.split(r"^#+ ", PAGE.split(f"# {heading}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
+    rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip().strip("`") for cell in row] for row in rows[2:]]
+
+
+def test_there_are_examples() -> None:
+    assert len(BLOCKS) >= 15
+    assert len(BLOCKS) == PAGE.count("\n```conversation")
+
+
+@each_example
+def test_example_is_answered_as_it_says(block: Block) -> None:
+    play(block)
+
+
+@each_example
+def test_example_is_answered_the_same_byte_by_byte(block: Block) -> None:
+    play(block, piece_bytes=1)
+
+
+@pytest.mark.parametrize("wrong", ["< STORED", "-- the server hangs up", "2< END"])
+def test_an_example_that_is_not_true_fails(wrong: str) -> None:
+    page = f"```conversation\n> get jobs\n< END\n{wrong}\n```\n"
+    (block,) = blocks_in(page)
+    with pytest.raises(AssertionError):
+        play(block)
+
+
+def test_an_answer_that_an_example_leaves_out_fails() -> None:
+    (block,) = blocks_in("```conversation\n> get jobs\n```\n")
+    with pytest.raises(AssertionError):
+        play(block)
+
+
+def test_the_figures_of_stats_are_those_listed_in_that_order() -> None:
+    server = [row[0] for row in rows_below("Figures of the server")]
+    queue = [f"queue_jobs_{row[0]}" for row in rows_below("Figures of a queue")]
+    client = MemoryServer().connect()
+    client.ask(b"set jobs 0 0 1\r\nx\r\n")
+    lines = client.ask(b"stats\r\n").decode().splitlines()
+    assert [line.split()[1] for line in lines[:-1]] == server + queue
+
+
+def test_the_figures_of_dump_stats_are_those_listed_in_that_order() -> None:
+    listed = [row[0] for row in rows_below("Figures of a queue")]
+    client = MemoryServer().connect()
+    client.ask(b"set jobs 0 0 1\r\nx\r\n")
+    lines = client.ask(b"dump_stats jobs nothing\r\n").decode().split("\r\n")
+    shown = [line.split("=")[0] for line in lines[1 : len(listed) + 1]]
+    assert shown == [f"  {name}" for name in listed]
+    assert lines[len(listed) + 1 :] == ["}", "queue 'nothing' {", "  ", "}", "END", ""]
+
+
+def test_the_bounds_and_their_defaults_are_those_of_the_configuration() -> None:
+    names = {setting.kestrel_name: field for field, setting in settings_of(ServerSettings).items()}
+    defaults = {field.name: field.default for field in attrs.fields(ServerSettings)}
+    rows = rows_below("Bounds")
+    assert {row[0] for row in rows} == {"maxLineSize", "maxRequestItemSize", "maxPipelineBytes"}
+    for name, default, _ in rows:
+        assert parse_size(default) == defaults[names[name]]
+
+
+def test_every_setting_that_is_named_exists() -> None:
+    known = {each.kestrel_name for cls in (ServerSettings, QueueSettings) for each in settings_of(cls).values()}
+    named = set(re.findall(r"`([a-z]+(?:[A-Z][a-z]+)+)(?: = [^`]*)?`", PAGE))
+    assert named and named <= known

@@ -1,0 +1,109 @@
+"""Records made by hand, from the format's table, and files read back through the real thing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from twisted.internet.task import Clock
+
+from kestrel.config.model import QueueSettings
+from kestrel.disk.files import Disk
+from kestrel.storage.journal import JournalStorage
+from kestrel.testing.threads import SteppedThreads
+
+NOW_MS = 1_700_003_600_000
+"""The clock of the recorded journals."""
+
+
+def i32(number: int) -> bytes:
+    return number.to_bytes(4, "little", signed=True)
+
+
+def i64(number: int) -> bytes:
+    return number.to_bytes(8, "little", signed=True)
+
+
+def add(data: bytes, expiry_s: int = 0) -> bytes:
+    return b"\x00" + i32(4 + len(data)) + i32(expiry_s) + data
+
+
+REMOVE = b"\x01"
+
+
+def addx(data: bytes, add_ms: int = 1, expiry_ms: int = 0) -> bytes:
+    return b"\x02" + i32(16 + len(data)) + i64(add_ms) + i64(expiry_ms) + data
+
+
+REMOVE_TENTATIVE = b"\x03"
+
+
+def save_xid(xid: int) -> bytes:
+    return b"\x04" + i32(xid)
+
+
+def unremove(xid: int) -> bytes:
+    return b"\x05" + i32(xid)
+
+
+def confirm(xid: int) -> bytes:
+    return b"\x06" + i32(xid)
+
+
+def add_xid(xid: int, data: bytes, add_ms: int = 1, expiry_ms: int = 0) -> bytes:
+    return b"\x07" + i32(xid) + addx(data, add_ms, expiry_ms)[1:]
+
+
+def continue_(xid: int, data: bytes, add_ms: int = 1, expiry_ms: int = 0) -> bytes:
+    return b"\x08" + i32(xid) + addx(data, add_ms, expiry_ms)[1:]
+
+
+def open_(xid: int) -> bytes:
+    return b"\x09" + i32(xid)
+
+
+class Journal:
+    """A started storage over a folder."""
+
+    def __init__(self, folder: Path, disk: Disk | None = None) -> None:
+        self._folder = folder
+        self._threads = SteppedThreads()
+        self._storage = JournalStorage(
+            str(folder).encode(), Clock(), self._threads, reserve_bytes=1, now_ms=lambda: NOW_MS, disk=disk
+        )
+        loaded: list[dict[bytes, object]] = []
+        self._storage.start(lambda name: QueueSettings()).addCallback(loaded.append)
+        self._threads.run_all()
+        self.loaded = loaded[0]
+
+    def items(self, name: bytes = b"work") -> list[tuple[bytes, int, int]]:
+        """Every item of a queue as (data, add ms, expiry ms), which all are there afterwards."""
+        queue = self._storage.queue(name, QueueSettings())
+        assert queue.open_reads == 0
+        items = list(iter(lambda: queue.take(True), None))
+        queue.put_back([item.xid for item in items], False)
+        return [(item.data, item.add_ms, item.expiry_ms) for item in items]
+
+    def close(self) -> None:
+        self._storage.close()
+        self._threads.run_all()
+
+
+def restarted_items(folder: Path, name: bytes = b"work") -> list[tuple[bytes, int, int]]:
+    """What a server finds in a folder that it starts in, and stops in again."""
+    journal = Journal(folder)
+    try:
+        return journal.items(name)
+    finally:
+        journal.close()
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """The plain files of a folder with their contents; no folder, no files."""
+    if not folder.exists():
+        return {}
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def set_aside(folder: Path) -> list[bytes]:
+    """What lies in the folder's place for damaged files."""
+    return list(files_of(folder / ".kestrel" / "damaged").values())

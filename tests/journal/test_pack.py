@@ -1,0 +1,213 @@
+"""Replacing many files by one: wherever the process or the machine stops, no item is lost or doubled."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from kestrel.disk.files import Disk
+from kestrel.journal.fileset import QueueFiles, group_by_queue
+from kestrel.journal.pack import clean_up, publish, write_temporary
+from kestrel.testing.faults import Died, FaultyDisk
+from tests.journal import reference
+from tests.journal.made import NOW_MS, REMOVE, addx, files_of, open_
+
+OLD = {
+    "work.1000": addx(b"gone") + addx(b"open") + addx(b"a"),
+    "work.2000": REMOVE + open_(1) + addx(b"b"),
+}
+NEW = [addx(b"open"), open_(1), addx(b"a"), addx(b"b")]
+"""The same queue in fewer records."""
+
+LATER = {"work.3000": addx(b"c"), "work": addx(b"d") + addx(b"e")}
+OTHERS = {"work2": addx(b"2"), "work+x.1000": addx(b"x"), "work.bak": b"foreign"}
+
+ITEMS = [(data, 1, 0) for data in (b"open", b"a", b"b", b"c", b"d", b"e")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "queues"
+    folder.mkdir()
+    fill(folder)
+    return folder
+
+
+def fill(folder: Path, **more: bytes) -> None:
+    for name, contents in {**OLD, **LATER, **OTHERS, **more}.items():
+        (folder / name).write_bytes(contents)
+
+
+def path(folder: Path) -> bytes:
+    return str(folder).encode()
+
+
+def queue_files(folder: Path) -> QueueFiles:
+    return group_by_queue(Disk().list_files(path(folder)))[b"work"]
+
+
+def pack(disk: Disk, folder: Path) -> None:
+    """The whole of it, as far as the disk lets it."""
+    write_temporary(disk, path(folder), b"work", 2000, NEW)
+    publish(disk, path(folder), b"work", 2000, [b"work.1000", b"work.2000"])
+
+
+def items_found(folder: Path) -> list[tuple[bytes, int, int]]:
+    """What a start makes of the folder."""
+    files = queue_files(folder)
+    clean_up(Disk(), path(folder), files)
+    contents = [(folder / name.decode()).read_bytes() for name in files.in_replay_order()]
+    return reference.items_after(*contents, now_ms=NOW_MS)
+
+
+def test_the_new_file_takes_the_place_of_the_old_ones(folder: Path) -> None:
+    pack(Disk(), folder)
+    assert files_of(folder) == {"work.2000": b"".join(NEW), **LATER, **OTHERS}
+    assert items_found(folder) == ITEMS
+
+
+def test_writing_the_new_file_changes_nothing_yet(folder: Path) -> None:
+    assert write_temporary(Disk(), path(folder), b"work", 2000, NEW) == len(b"".join(NEW))
+    assert files_of(folder) == {"work~~2000": b"".join(NEW), **OLD, **LATER, **OTHERS}
+    assert items_found(folder) == ITEMS
+
+
+def test_a_large_file_is_written_whole(folder: Path) -> None:
+    records = [addx(b"%d" % number * 1000) for number in range(3000)]
+    write_temporary(Disk(), path(folder), b"work", 2000, iter(records))
+    assert (folder / "work~~2000").read_bytes() == b"".join(records)
+
+
+def test_what_an_earlier_attempt_left_in_the_temporary_file_is_not_kept(folder: Path) -> None:
+    (folder / "work~~2000").write_bytes(addx(b"an earlier attempt") * 10)
+    pack(Disk(), folder)
+    assert items_found(folder) == ITEMS
+
+
+def test_an_empty_queue_is_packed_into_an_empty_file(folder: Path) -> None:
+    assert write_temporary(Disk(), path(folder), b"work", 2000, []) == 0
+    publish(Disk(), path(folder), b"work", 2000, [b"work.1000", b"work.2000"])
+    assert files_of(folder) == {"work.2000": b"", **LATER, **OTHERS}
+
+
+def test_the_new_file_is_on_the_medium_before_it_is_published(folder: Path) -> None:
+    disk = FaultyDisk()
+    pack(disk, folder)
+    assert disk.calls.index("sync") < disk.calls.index("rename")
+
+
+def test_the_published_file_is_on_the_medium_before_an_old_one_is_erased(folder: Path) -> None:
+    disk = FaultyDisk()
+    pack(disk, folder)
+    assert disk.calls.index("rename") < disk.calls.index("sync_folder") < disk.calls.index("erase")
+
+
+CALLS = 12
+"""More operations than packing or cleaning up takes."""
+
+
+def die_after(calls: int, work: object, folder: Path) -> FaultyDisk:
+    """Do the work on a disk that ends the process after so many operations."""
+    disk = FaultyDisk()
+    disk.list_files(path(folder))
+    disk.die_after(calls)
+    try:
+        work(disk, folder)
+    except Died:
+        return disk
+    return disk
+
+
+def test_the_deaths_tried_below_reach_the_end(folder: Path) -> None:
+    disk = FaultyDisk()
+    pack(disk, folder)
+    assert 8 < len(disk.calls) <= CALLS
+
+
+@pytest.mark.parametrize("calls", range(CALLS + 1))
+def test_a_process_that_dies_at_any_step_loses_and_doubles_nothing(folder: Path, calls: int) -> None:
+    die_after(calls, pack, folder)
+    assert items_found(folder) == ITEMS
+
+
+@pytest.mark.parametrize("calls", range(CALLS + 1))
+def test_a_machine_that_dies_at_any_step_loses_and_doubles_nothing(folder: Path, calls: int) -> None:
+    disk = die_after(calls, pack, folder)
+    left = folder.with_name("left")
+    disk.medium.copy(path(folder), path(left))
+    assert items_found(left) == ITEMS
+
+
+def clean_up_all(disk: Disk, folder: Path) -> None:
+    clean_up(disk, path(folder), queue_files(folder))
+
+
+@pytest.mark.parametrize("calls", range(CALLS + 1))
+@pytest.mark.parametrize("first", range(CALLS + 1))
+def test_a_start_that_dies_in_cleaning_up_is_taken_up_by_the_next(folder: Path, first: int, calls: int) -> None:
+    die_after(first, pack, folder)
+    die_after(calls, clean_up_all, folder)
+    assert items_found(folder) == ITEMS
+
+
+@pytest.mark.parametrize("operation", ["open", "cut", "write", "sync"])
+def test_a_temporary_file_that_cannot_be_written_is_an_error_and_changes_nothing(
+    folder: Path, operation: str
+) -> None:
+    disk = FaultyDisk()
+    disk.fail(operation, errno.ENOSPC, torn_bytes=10)
+    with pytest.raises(OSError, match="No space left"):
+        write_temporary(disk, path(folder), b"work", 2000, NEW)
+    assert disk.open_descriptors == set()
+    assert items_found(folder) == ITEMS
+
+
+# What a start finds.
+
+
+def test_cleaning_up_where_nothing_was_left_changes_nothing(folder: Path) -> None:
+    before = files_of(folder)
+    files = queue_files(folder)
+    clean_up(Disk(), path(folder), files)
+    assert files_of(folder) == before
+    assert files.in_replay_order() == [b"work.1000", b"work.2000", b"work.3000", b"work"]
+
+
+def test_temporary_files_are_erased(folder: Path) -> None:
+    fill(folder, **{"work~~1": b"torn", "work~~999999": addx(b"never published"), "work2~~1": b"not ours"})
+    clean_up(Disk(), path(folder), queue_files(folder))
+    assert files_of(folder) == {**OLD, **LATER, **OTHERS, "work2~~1": b"not ours"}
+
+
+def test_a_pack_replaces_every_rotated_file_numbered_up_to_its_own(folder: Path) -> None:
+    fill(folder, **{"work.2000.pack": b"".join(NEW)})
+    files = queue_files(folder)
+    clean_up(Disk(), path(folder), files)
+    assert files_of(folder) == {"work.2000": b"".join(NEW), **LATER, **OTHERS}
+    assert files.in_replay_order() == [b"work.2000", b"work.3000", b"work"]
+
+
+def test_a_pack_whose_rotated_files_are_erased_already_is_renamed(folder: Path) -> None:
+    for name in OLD:
+        (folder / name).unlink()
+    fill_pack = {"work.2000.pack": b"".join(NEW)}
+    for name, contents in fill_pack.items():
+        (folder / name).write_bytes(contents)
+    assert items_found(folder) == ITEMS
+    assert files_of(folder) == {"work.2000": b"".join(NEW), **LATER, **OTHERS}
+
+
+def test_a_pack_numbered_between_rotated_files_takes_its_place_among_them(folder: Path) -> None:
+    (folder / "work.1500.pack").write_bytes(addx(b"packed"))
+    files = queue_files(folder)
+    clean_up(Disk(), path(folder), files)
+    assert files.in_replay_order() == [b"work.1500", b"work.2000", b"work.3000", b"work"]
+    assert sorted(files_of(folder)) == sorted(["work.1500", "work.2000", *LATER, *OTHERS])
+
+
+def test_of_two_packs_the_newer_replaces_the_older(folder: Path) -> None:
+    fill(folder, **{"work.1000.pack": addx(b"older pack"), "work.2000.pack": b"".join(NEW)})
+    assert items_found(folder) == ITEMS
+    assert files_of(folder) == {"work.2000": b"".join(NEW), **LATER, **OTHERS}

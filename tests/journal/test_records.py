@@ -1,0 +1,164 @@
+"""One record: bytes to values and back, as the format's table says."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from kestrel.journal.opcodes import Opcode
+from kestrel.journal.records import (
+    MAX_DATA_BYTES,
+    REMOVE_RECORD,
+    DamagedRecord,
+    UnfinishedRecord,
+    UnsupportedRecord,
+    decode_item,
+    decode_record,
+    encode_confirm,
+    encode_item,
+    encode_open,
+    encode_put_back,
+)
+from tests.journal.made import (
+    REMOVE,
+    REMOVE_TENTATIVE,
+    add,
+    add_xid,
+    addx,
+    confirm,
+    continue_,
+    i32,
+    i64,
+    open_,
+    save_xid,
+    unremove,
+)
+
+ADD_MS = 1_700_000_000_000
+EXPIRY_MS = 1_700_000_060_000
+
+# name: (record, opcode, xid, data, add ms, expiry ms)
+RECORDS = {
+    "ADD": (add(b"data"), 0, 0, b"data", None, 0),
+    "ADD with an expiry": (add(b"data", 1_700_000_000), 0, 0, b"data", None, ADD_MS),
+    "ADD without data": (add(b""), 0, 0, b"", None, 0),
+    "REMOVE": (REMOVE, 1, 0, b"", None, 0),
+    "ADDX": (addx(b"data", ADD_MS), 2, 0, b"data", ADD_MS, 0),
+    "ADDX with an expiry": (addx(b"data", ADD_MS, EXPIRY_MS), 2, 0, b"data", ADD_MS, EXPIRY_MS),
+    "ADDX without data": (addx(b"", ADD_MS), 2, 0, b"", ADD_MS, 0),
+    "ADDX of every byte": (addx(bytes(range(256)), ADD_MS), 2, 0, bytes(range(256)), ADD_MS, 0),
+    "REMOVE_TENTATIVE": (REMOVE_TENTATIVE, 3, 0, b"", None, 0),
+    "SAVE_XID": (save_xid(7), 4, 7, b"", None, 0),
+    "UNREMOVE": (unremove(7), 5, 7, b"", None, 0),
+    "CONFIRM_REMOVE": (confirm(7), 6, 7, b"", None, 0),
+    "ADD_XID": (add_xid(7, b"data", ADD_MS, EXPIRY_MS), 7, 7, b"data", ADD_MS, EXPIRY_MS),
+    "CONTINUE": (continue_(7, b"data", ADD_MS, EXPIRY_MS), 8, 7, b"data", ADD_MS, EXPIRY_MS),
+    "CONTINUE at the latest add time": (continue_(7, b"", 2**44 - 1), 8, 7, b"", 2**44 - 1, 0),
+    "REMOVE_TENTATIVE_XID": (open_(7), 9, 7, b"", None, 0),
+    "the greatest xid": (open_(2**31 - 1), 9, 2**31 - 1, b"", None, 0),
+    "a negative xid": (open_(-1), 9, -1, b"", None, 0),
+}
+
+
+@pytest.mark.parametrize(("record", "opcode", "xid", "data", "add_ms", "expiry_ms"), RECORDS.values(), ids=RECORDS)
+@pytest.mark.parametrize("offset", [0, 1, 100])
+@pytest.mark.parametrize("behind", [b"", b"\x01", b"\xff" * 30], ids=["at the end", "before another", "before damage"])
+def test_each_record_is_read_wherever_it_stands(
+    record: bytes,
+    opcode: int,
+    xid: int,
+    data: bytes,
+    add_ms: int | None,
+    expiry_ms: int,
+    offset: int,
+    behind: bytes,
+) -> None:
+    decoded = decode_record(b"\xee" * offset + record + behind, offset)
+    assert decoded.size == len(record)
+    assert (decoded.opcode, decoded.xid, decoded.data, decoded.add_ms, decoded.expiry_ms) == (
+        opcode,
+        xid,
+        data,
+        add_ms,
+        expiry_ms,
+    )
+
+
+@pytest.mark.parametrize("record", [row[0] for row in RECORDS.values()], ids=RECORDS)
+def test_each_record_is_unfinished_when_any_of_its_bytes_is_missing(record: bytes) -> None:
+    for size in range(1, len(record)):
+        with pytest.raises(UnfinishedRecord):
+            decode_record(record[:size], 0)
+
+
+@pytest.mark.parametrize("opcode", sorted({*range(256)} - {*Opcode}))
+def test_an_unknown_opcode_is_damage(opcode: int) -> None:
+    with pytest.raises(DamagedRecord, match=str(opcode)):
+        decode_record(bytes([opcode]) + bytes(40), 0)
+
+
+IMPOSSIBLE = {
+    "ADD, negative": b"\x00" + i32(-1) + bytes(40),
+    "ADD, less than its expiry": b"\x00" + i32(3) + bytes(40),
+    "ADDX, negative": b"\x02" + i32(-1) + bytes(40),
+    "ADDX, less than its times": b"\x02" + i32(15) + bytes(40),
+    "ADDX, the most negative": b"\x02" + i32(-(2**31)) + bytes(40),
+    "ADD_XID, negative": b"\x07" + i32(1) + i32(-1) + bytes(40),
+    "ADD_XID, less than its times": b"\x07" + i32(1) + i32(15) + bytes(40),
+}
+
+
+@pytest.mark.parametrize("record", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_an_impossible_size_is_damage(record: bytes) -> None:
+    with pytest.raises(DamagedRecord, match="size"):
+        decode_record(record, 0)
+
+
+@pytest.mark.parametrize("size", [2**31 - 1, 1_000_000])
+def test_a_size_that_passes_the_end_is_unfinished_and_takes_no_memory(size: int) -> None:
+    with pytest.raises(UnfinishedRecord):
+        decode_record(b"\x02" + i32(size) + bytes(40), 0)
+
+
+@pytest.mark.parametrize("add_ms", [2**44, -1, 2**63 - 1, -(2**63)])
+def test_an_8_whose_add_time_is_none_is_no_continue(add_ms: int) -> None:
+    with pytest.raises((DamagedRecord, UnsupportedRecord)):
+        decode_record(continue_(1, b"data", add_ms), 0)
+
+
+def test_an_8_whose_size_is_none_is_no_continue() -> None:
+    with pytest.raises((DamagedRecord, UnsupportedRecord)):
+        decode_record(b"\x08" + i32(5) + i32(1) + add_xid(1, b"data"), 0)
+
+
+def test_what_is_written_is_the_2_1_dialect_byte_by_byte() -> None:
+    assert encode_item(b"data", ADD_MS, EXPIRY_MS) == b"\x02" + i32(20) + i64(ADD_MS) + i64(EXPIRY_MS) + b"data"
+    assert REMOVE_RECORD == b"\x01"
+    assert encode_open(7) == b"\x09" + i32(7)
+    assert encode_confirm(7) == b"\x06" + i32(7)
+    assert encode_put_back(7) == b"\x05" + i32(7)
+
+
+def test_the_largest_item_fills_the_size_field() -> None:
+    assert 16 + MAX_DATA_BYTES == 2**31 - 1
+
+
+some_ms = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(data=st.binary(), add_ms=some_ms, expiry_ms=some_ms)
+def test_any_item_survives_its_record(data: bytes, add_ms: int, expiry_ms: int) -> None:
+    record = encode_item(data, add_ms, expiry_ms)
+    item, decoded = decode_item(record), decode_record(record, 0)
+    assert (item.data, item.add_ms, item.expiry_ms, item.errors, item.xid) == (data, add_ms, expiry_ms, 0, 0)
+    assert (decoded.data, decoded.add_ms, decoded.expiry_ms, decoded.size) == (data, add_ms, expiry_ms, len(record))
+
+
+@given(contents=st.binary(min_size=1, max_size=60))
+def test_any_bytes_are_a_record_or_one_of_the_three_errors(contents: bytes) -> None:
+    try:
+        record = decode_record(contents, 0)
+    except (DamagedRecord, UnfinishedRecord, UnsupportedRecord):
+        return
+    assert 0 < record.size <= len(contents)

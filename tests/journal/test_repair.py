@@ -1,0 +1,167 @@
+"""What is behind the last good record is set aside before it is cut, and nothing is lost on the way."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from kestrel.disk.files import Disk
+from kestrel.journal.repair import repair
+from kestrel.journal.replay import ReplayEnd, replay
+from kestrel.storage.window import Window
+from kestrel.testing.faults import Died, FaultyDisk
+from tests.journal.made import (
+    NOW_MS,
+    REMOVE,
+    Journal,
+    addx,
+    files_of,
+    restarted_items,
+    set_aside,
+)
+
+A, B, C = addx(b"a"), addx(b"b"), addx(b"c")
+DAMAGE = b"\xeethis is no record"
+
+
+def path(folder: Path) -> bytes:
+    return str(folder).encode()
+
+
+def repaired(folder: Path, contents: bytes, disk: Disk | None = None, name: str = "work") -> bytes:
+    """Replay a file of these contents and repair it; returns the path of the copy."""
+    (folder / name).write_bytes(contents)
+    end = replay(contents, Window(), NOW_MS)
+    assert end.problem is not None
+    return repair(disk or Disk(), path(folder), name.encode(), contents, end, NOW_MS)
+
+
+def test_a_last_record_cut_short_is_set_aside_and_cut(tmp_path: Path) -> None:
+    copy = repaired(tmp_path, A + B[:-1])
+    assert files_of(tmp_path) == {"work": A}
+    assert Path(copy.decode()).read_bytes() == B[:-1]
+
+
+def test_everything_from_the_damage_on_is_set_aside_and_cut(tmp_path: Path) -> None:
+    copy = repaired(tmp_path, A + DAMAGE + C)
+    assert files_of(tmp_path) == {"work": A}
+    assert Path(copy.decode()).read_bytes() == DAMAGE + C
+
+
+def test_the_copy_lies_with_the_damaged_files_and_is_named_after_its_file(tmp_path: Path) -> None:
+    copy = Path(repaired(tmp_path, A + DAMAGE, name="work.1000").decode())
+    assert copy.parent == tmp_path / ".kestrel" / "damaged"
+    assert copy.name.startswith("work.1000")
+
+
+def test_a_file_whose_first_record_is_damaged_is_moved_whole_and_never_cut(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    copy = repaired(tmp_path, DAMAGE + A + B, disk)
+    assert files_of(tmp_path) == {}
+    assert Path(copy.decode()).read_bytes() == DAMAGE + A + B
+    assert "cut" not in disk.calls
+
+
+def test_a_large_tail_is_set_aside_whole(tmp_path: Path) -> None:
+    tail = DAMAGE + bytes(range(256)) * 20_000
+    copy = repaired(tmp_path, A + tail)
+    assert Path(copy.decode()).read_bytes() == tail
+
+
+def test_two_repairs_in_the_same_moment_keep_both_copies(tmp_path: Path) -> None:
+    repaired(tmp_path, A + b"\xee first")
+    repaired(tmp_path, A + b"\xee second")
+    assert sorted(set_aside(tmp_path)) == [b"\xee first", b"\xee second"]
+
+
+def test_two_files_moved_whole_in_the_same_moment_are_both_kept(tmp_path: Path) -> None:
+    repaired(tmp_path, b"\xee first")
+    repaired(tmp_path, b"\xee second")
+    assert sorted(set_aside(tmp_path)) == [b"\xee first", b"\xee second"]
+
+
+@pytest.mark.parametrize("calls", range(16))
+@pytest.mark.parametrize("whole_machine", [False, True], ids=["the process", "the machine"])
+def test_whoever_dies_at_any_step_leaves_every_byte_somewhere(
+    tmp_path: Path, calls: int, whole_machine: bool
+) -> None:
+    folder = tmp_path / "queues"
+    folder.mkdir()
+    (folder / "work").write_bytes(A + DAMAGE)
+    disk = FaultyDisk()
+    disk.list_files(path(folder))
+    end = replay(A + DAMAGE, Window(), NOW_MS)
+    disk.die_after(calls)
+    try:
+        repair(disk, path(folder), b"work", A + DAMAGE, end, NOW_MS)
+    except Died:
+        pass
+    else:
+        assert calls > 5
+    if whole_machine:
+        left = tmp_path / "left"
+        disk.medium.copy(path(folder), path(left))
+        disk.medium.copy(path(folder / ".kestrel/damaged"), path(left / ".kestrel/damaged"))
+        folder = left
+    kept = files_of(folder)["work"]
+    assert kept == A + DAMAGE or (kept == A and DAMAGE in set_aside(folder))
+    assert restarted_items(folder) == [(b"a", 1, 0)]
+    assert DAMAGE in set_aside(folder)
+
+
+@pytest.mark.parametrize("operation", ["open", "write", "sync", "sync_folder"])
+def test_a_copy_that_cannot_be_made_leaves_the_file_as_it_was(tmp_path: Path, operation: str) -> None:
+    disk = FaultyDisk()
+    disk.fail(operation, errno.ENOSPC)
+    with pytest.raises(OSError, match="No space left"):
+        repaired(tmp_path, A + DAMAGE, disk)
+    assert files_of(tmp_path) == {"work": A + DAMAGE}
+    assert disk.open_descriptors == set()
+
+
+def test_an_end_that_is_unfinished_at_the_first_record_is_cut_to_nothing(tmp_path: Path) -> None:
+    (tmp_path / "work").write_bytes(A[:7])
+    end = ReplayEnd(0, 0, "the last record is cut short", True)
+    repair(Disk(), path(tmp_path), b"work", A[:7], end, NOW_MS)
+    assert files_of(tmp_path) == {"work": b""}
+    assert set_aside(tmp_path) == [A[:7]]
+
+
+# In a whole folder.
+
+
+def test_a_damaged_rotated_file_never_cuts_another(tmp_path: Path) -> None:
+    files = {"work.1000": A + DAMAGE, "work.2000": B, "work": C + REMOVE}
+    for name, contents in files.items():
+        (tmp_path / name).write_bytes(contents)
+    journal = Journal(tmp_path)
+    assert files_of(tmp_path) == {**files, "work.1000": A}
+    assert journal.items() == [(b"b", 1, 0), (b"c", 1, 0)]
+    journal.close()
+
+
+def test_a_rotated_file_that_is_no_journal_at_all_is_moved_and_the_rest_replayed(tmp_path: Path) -> None:
+    files = {"work.1000": A, "work.2000": DAMAGE, "work": C}
+    for name, contents in files.items():
+        (tmp_path / name).write_bytes(contents)
+    assert restarted_items(tmp_path) == [(b"a", 1, 0), (b"c", 1, 0)]
+    assert set_aside(tmp_path) == [DAMAGE]
+
+
+def test_a_repaired_queue_takes_items_that_the_next_start_finds(tmp_path: Path) -> None:
+    (tmp_path / "work").write_bytes(A + DAMAGE)
+    assert restarted_items(tmp_path) == [(b"a", 1, 0)]
+    with (tmp_path / "work").open("ab") as file:
+        file.write(B)
+    assert restarted_items(tmp_path) == [(b"a", 1, 0), (b"b", 1, 0)]
+
+
+@pytest.mark.parametrize("name", ["work", "work.1700000000000"])
+@pytest.mark.parametrize("contents", [A + DAMAGE, DAMAGE, A + B[:-1]], ids=["damaged", "no journal", "cut short"])
+def test_a_queue_with_the_longest_file_name_is_repaired_too(tmp_path: Path, name: str, contents: bytes) -> None:
+    (tmp_path / name.replace("work", "\xff" * 115)).write_bytes(contents)
+    items = [(b"a", 1, 0)] if contents.startswith(A) else []
+    assert restarted_items(tmp_path, b"\xff" * 115) == items
+    assert len(set_aside(tmp_path)) == 1

@@ -1,0 +1,215 @@
+"""The receive buffer: lines and blocks out of bytes that come in any pieces."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kestrel.protocols import buffer as buffer_module
+from kestrel.protocols.buffer import ReceiveBuffer
+
+
+def pieces(data: bytes, size: int) -> list[bytes]:
+    return [data[start : start + size] for start in range(0, len(data), size)]
+
+
+def test_a_line_ends_at_the_line_feed_and_comes_without_it() -> None:
+    buffer = ReceiveBuffer()
+    buffer.receive(b"get work\r\nget rest\n")
+    assert [buffer.take_line(), buffer.take_line(), buffer.take_line()] == [b"get work\r", b"get rest", None]
+
+
+def test_an_empty_line_is_a_line() -> None:
+    buffer = ReceiveBuffer()
+    buffer.receive(b"\n\n")
+    assert [buffer.take_line(), buffer.take_line(), buffer.take_line()] == [b"", b"", None]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_a_line_that_comes_in_pieces_is_given_once_it_is_complete(size: int) -> None:
+    buffer = ReceiveBuffer()
+    lines = []
+    for piece in pieces(b"get work\nget rest\nget", size):
+        buffer.receive(piece)
+        while (line := buffer.take_line()) is not None:
+            lines.append(line)
+    assert lines == [b"get work", b"get rest"]
+    assert len(buffer) == len(b"get")
+
+
+def test_a_block_is_given_once_all_of_it_is_there() -> None:
+    buffer = ReceiveBuffer()
+    for piece in (b"he", b"l", b"l"):
+        buffer.receive(piece)
+        assert buffer.take(5) is None
+    buffer.receive(b"o there")
+    assert buffer.take(5) == b"hello"
+    assert buffer.take_line() is None
+    assert buffer.take(6) == b" there"
+
+
+def test_line_feeds_in_a_block_are_data() -> None:
+    buffer = ReceiveBuffer()
+    buffer.receive(b"4\na\nb\nnext\n")
+    assert buffer.take_line() == b"4"
+    assert buffer.take(4) == b"a\nb\n"
+    assert buffer.take_line() == b"next"
+
+
+def test_a_line_feed_that_was_scanned_as_part_of_a_block_does_not_end_a_later_line() -> None:
+    buffer = ReceiveBuffer()
+    buffer.receive(b"ab")
+    assert buffer.take_line() is None
+    buffer.receive(b"\ncd")
+    assert buffer.take(3) == b"ab\n"
+    assert buffer.take_line() is None
+    buffer.receive(b"\n")
+    assert buffer.take_line() == b"cd"
+
+
+def test_what_is_given_is_immutable() -> None:
+    buffer = ReceiveBuffer()
+    for piece in pieces(b"line\nblock", 3):
+        buffer.receive(piece)
+    given_out = [buffer.take_line(), buffer.take(5)]
+    assert [type(each) for each in given_out] == [bytes, bytes]
+
+
+def test_length_counts_what_was_not_taken() -> None:
+    buffer = ReceiveBuffer()
+    assert len(buffer) == 0
+    buffer.receive(b"get work\nabcdef")
+    assert len(buffer) == 15
+    buffer.take_line()
+    assert len(buffer) == 6
+    buffer.take(4)
+    assert len(buffer) == 2
+    buffer.receive(b"gh")
+    assert len(buffer) == 4
+
+
+def test_clear_forgets_everything() -> None:
+    buffer = ReceiveBuffer()
+    buffer.receive(b"half a li")
+    buffer.take_line()
+    buffer.clear()
+    assert len(buffer) == 0
+    buffer.receive(b"a line\n")
+    assert buffer.take_line() == b"a line"
+
+
+class Work:
+    """How many bytes were looked at or moved."""
+
+    def __init__(self) -> None:
+        self.scanned = 0
+        self.moved = 0
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Work:
+    """Counts what the buffer's bytearrays do."""
+    done = Work()
+
+    class CountingArray(bytearray):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            done.moved += len(self)
+
+        def find(self, wanted: Any, start: Any = 0, *end: Any) -> int:
+            done.scanned += len(self) - (start or 0)
+            return super().find(wanted, start, *end)
+
+        def __iadd__(self, more: Any) -> Any:
+            done.moved += len(more)
+            return super().__iadd__(more)
+
+        def __getitem__(self, where: Any) -> Any:
+            part = super().__getitem__(where)
+            done.moved += len(part) if isinstance(where, slice) else 1
+            return part
+
+        def __delitem__(self, where: Any) -> None:
+            before = len(self)
+            super().__delitem__(where)
+            done.moved += before - len(self)
+
+    monkeypatch.setattr(buffer_module, "bytearray", CountingArray, raising=False)
+    return done
+
+
+def test_a_line_byte_by_byte_costs_linear_work(work: Work) -> None:
+    buffer = ReceiveBuffer()
+    size = 8000
+    for _ in range(size):
+        buffer.receive(b"x")
+        assert buffer.take_line() is None
+    buffer.receive(b"\n")
+    assert buffer.take_line() == b"x" * size
+    assert 0 < work.scanned <= 2 * size
+    assert 0 < work.moved <= 6 * size
+
+
+def test_a_block_byte_by_byte_costs_linear_work(work: Work) -> None:
+    buffer = ReceiveBuffer()
+    size = 8000
+    for _ in range(size - 1):
+        buffer.receive(b"x")
+        assert buffer.take(size) is None
+    buffer.receive(b"x")
+    assert buffer.take(size) == b"x" * size
+    assert work.scanned == 0
+    assert 0 < work.moved <= 6 * size
+
+
+def test_many_lines_in_small_pieces_cost_linear_work(work: Work) -> None:
+    buffer = ReceiveBuffer()
+    data = b"get work\n" * 1000 + b"x"
+    lines = 0
+    for piece in pieces(data, 10):
+        buffer.receive(piece)
+        while buffer.take_line() is not None:
+            lines += 1
+    assert lines == 1000
+    assert 0 < work.scanned <= 3 * len(data)
+    assert 0 < work.moved <= 6 * len(data)
+
+
+@given(data=st.binary(max_size=60), cuts=st.lists(st.integers(0, 60), max_size=8))
+def test_lines_do_not_depend_on_where_the_bytes_were_cut(data: bytes, cuts: list[int]) -> None:
+    data = data.replace(b"\x00", b"\n")
+    buffer = ReceiveBuffer()
+    lines = []
+    bounds = [0, *sorted(cuts), len(data)]
+    for start, end in pairwise(bounds):
+        buffer.receive(data[start:end])
+        while (line := buffer.take_line()) is not None:
+            lines.append(line)
+    *complete, rest = data.split(b"\n")
+    assert lines == complete
+    assert len(buffer) == len(rest)
+
+
+@given(st.lists(st.one_of(st.binary(max_size=20), st.integers(0, 20), st.none()), max_size=20))
+def test_lines_and_blocks_may_alternate_in_any_way(steps: list[bytes | int | None]) -> None:
+    """Bytes are received, a number takes so many, None takes a line: against a plain bytes object."""
+    buffer = ReceiveBuffer()
+    rest = b""
+    for step in steps:
+        if isinstance(step, bytes):
+            step = step.replace(b"\x00", b"\n")
+            buffer.receive(step)
+            rest += step
+        elif step is None:
+            line, feed, behind = rest.partition(b"\n")
+            assert buffer.take_line() == (line if feed else None)
+            rest = behind if feed else rest
+        else:
+            block = rest[:step] if len(rest) >= step else None
+            assert buffer.take(step) == block
+            rest = rest if block is None else rest[step:]
+        assert len(buffer) == len(rest)

@@ -1,0 +1,502 @@
+"""The memcache codec: bytes in, commands out; results in, bytes out. No connection, no queue."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kestrel import commands, errors
+from kestrel.protocols import buffer as buffer_module
+from kestrel.protocols.memcache import MemcacheCodec
+
+Told = tuple[Any, ...]
+"""A command as plain values: its class and its fields."""
+
+OPEN, CLOSES = False, True
+
+
+def told(command: commands.Command) -> Told:
+    if isinstance(command, commands.Put):
+        # Of an expiry that is never, it does not matter from when it would count.
+        expiry = (command.expiry_ms, command.expiry_is_relative) if command.expiry_ms else 0
+        return (commands.Put, command.queue, tuple(command.items), expiry)
+    if isinstance(command, commands.Malformed):
+        return (commands.Malformed, command.closes)
+    slots = [slot for kind in type(command).__mro__ for slot in sorted(getattr(kind, "__slots__", ()))]
+    fields = tuple((slot, getattr(command, slot)) for slot in slots)
+    return (type(command), *((slot, list(value) if slot == "queues" else value) for slot, value in fields))
+
+
+def drain(codec: MemcacheCodec) -> list[commands.Command]:
+    made = []
+    while (command := codec.next_command()) is not None:
+        made.append(command)
+    return made
+
+
+def parse(*pieces: bytes, **limits: int) -> list[commands.Command]:
+    codec = MemcacheCodec(**limits)
+    made = []
+    for piece in pieces:
+        codec.receive(piece)
+        made += drain(codec)
+    return made
+
+
+def put(queue: bytes, data: bytes, expiry_ms: int = 0, *, relative: bool = True) -> Told:
+    return told(commands.Put(queue, (data,), expiry_ms, relative))
+
+
+def get(queue: bytes, wait_ms: int = 0, key: bytes | None = None, **options: bool) -> Told:
+    return told(commands.Get(queue, wait_ms, key=key or queue, **options))
+
+
+def malformed(*, closes: bool) -> Told:
+    return (commands.Malformed, closes)
+
+
+REQUESTS: list[tuple[bytes, Told]] = [
+    # set
+    (b"set work 0 0 5\r\nhello\r\n", put(b"work", b"hello")),
+    (b"set work 0 0 5\nhello\r\n", put(b"work", b"hello")),
+    (b"SET work 0 0 5\r\nhello\r\n", put(b"work", b"hello")),
+    (b"sEt WoRK 0 0 5\r\nHeLLo\r\n", put(b"WoRK", b"HeLLo")),
+    (b"set work 0 0 5  \r\nhello\r\n", put(b"work", b"hello")),
+    (b"set work 0 0 5 noreply\r\nhello\r\n", put(b"work", b"hello")),
+    (b"set work 0 0 0\r\n\r\n", put(b"work", b"")),
+    (b"set work 0 0 9\r\na\r\nb\nc\r\n\n\r\n", put(b"work", b"a\r\nb\nc\r\n\n")),
+    (b"set work 0 0 10\r\nget other\n\r\n", put(b"work", b"get other\n")),
+    (b"set work 0 0 4\r\n\x00\xff\x80\r\r\n", put(b"work", b"\x00\xff\x80\r")),
+    (b"set w\xc3\xb6rk+x 0 0 1\r\nx\r\n", put(b"w\xc3\xb6rk+x", b"x")),
+    (b"set work 2147483647 0 1\r\nx\r\n", put(b"work", b"x")),
+    (b"set work -2147483648 0 1\r\nx\r\n", put(b"work", b"x")),
+    (b"set work 0 1 1\r\nx\r\n", put(b"work", b"x", 1000)),
+    (b"set work 0 -1 1\r\nx\r\n", put(b"work", b"x", -1000)),
+    (b"set work 0 999999 1\r\nx\r\n", put(b"work", b"x", 999_999_000)),
+    (b"set work 0 1000000 1\r\nx\r\n", put(b"work", b"x", 1_000_000_000, relative=False)),
+    (b"set work 0 1700000000 1\r\nx\r\n", put(b"work", b"x", 1_700_000_000_000, relative=False)),
+    # get
+    (b"get work\r\n", get(b"work")),
+    (b"get work\n", get(b"work")),
+    (b"GETS work\r\n", get(b"work")),
+    (b"get work \r\n", get(b"work")),
+    (b"get work other third\r\n", get(b"work")),
+    (b"get work/t=250\r\n", get(b"work", 250, b"work/t=250")),
+    (b"get work/t=0\r\n", get(b"work", 0, b"work/t=0")),
+    (b"get work/t=-5\r\n", get(b"work", -5, b"work/t=-5")),
+    (b"get work/open\r\n", get(b"work", key=b"work/open", opens=True)),
+    (b"get work/close\r\n", get(b"work", key=b"work/close", closes=True)),
+    (b"get work/abort\r\n", get(b"work", key=b"work/abort", aborts=True)),
+    (b"get work/peek\r\n", get(b"work", key=b"work/peek", peeks=True)),
+    (b"gets work/peek\r\n", get(b"work", key=b"work/peek", peeks=True)),
+    (b"get work/peek/t=9\r\n", get(b"work", 9, b"work/peek/t=9", peeks=True)),
+    (b"get work/t=9/peek\r\n", get(b"work", 9, b"work/t=9/peek", peeks=True)),
+    (b"get work/close/open\r\n", get(b"work", key=b"work/close/open", opens=True, closes=True)),
+    (b"get work/open/close\r\n", get(b"work", key=b"work/open/close", opens=True, closes=True)),
+    (b"get work/t=9/open/close\r\n", get(b"work", 9, b"work/t=9/open/close", opens=True, closes=True)),
+    (b"get work/open/t=9/close\r\n", get(b"work", 9, b"work/open/t=9/close", opens=True, closes=True)),
+    (b"get work/abort/t=9\r\n", get(b"work", 9, b"work/abort/t=9", aborts=True)),
+    (b"get work/OPEN\r\n", get(b"work", key=b"work/OPEN")),
+    (b"get work/T=9\r\n", get(b"work", key=b"work/T=9")),
+    (b"get work/what/open\r\n", get(b"work", key=b"work/what/open", opens=True)),
+    (b"get work//open/\r\n", get(b"work", key=b"work//open/", opens=True)),
+    # monitor, confirm
+    (b"monitor work 10\r\n", told(commands.Monitor(b"work", 10_000, None))),
+    (b"monitor work 10 5\r\n", told(commands.Monitor(b"work", 10_000, 5))),
+    (b"monitor work 0 0\r\n", told(commands.Monitor(b"work", 0, 0))),
+    (b"MONITOR work -1 -1\r\n", told(commands.Monitor(b"work", -1000, -1))),
+    (b"confirm work 3\r\n", told(commands.Confirm(b"work", 3))),
+    (b"confirm work 0\r\n", told(commands.Confirm(b"work", 0))),
+    (b"confirm work -3\r\n", told(commands.Confirm(b"work", -3))),
+    # whole queues, and the server
+    (b"delete work\r\n", told(commands.Delete(b"work"))),
+    (b"flush work\r\n", told(commands.Flush(b"work"))),
+    (b"flush_expired work\r\n", told(commands.FlushExpired(b"work"))),
+    (b"flush_all\r\n", told(commands.FlushAll())),
+    (b"flush_all_expired\r\n", told(commands.FlushAllExpired())),
+    (b"version\r\n", told(commands.Version())),
+    (b"Version \r\n", told(commands.Version())),
+    (b"stats\r\n", told(commands.Stats())),
+    (b"stats items slabs\r\n", told(commands.Stats())),
+    (b"dump_stats\r\n", told(commands.DumpStats([]))),
+    (b"dump_stats work other\r\n", told(commands.DumpStats([b"work", b"other"]))),
+    (b"reload\r\n", told(commands.Reload())),
+    (b"status\r\n", told(commands.Status(None))),
+    (b"status Up\r\n", told(commands.Status(b"Up"))),
+    (b"quit\r\n", told(commands.Quit())),
+    (b"shutdown\r\n", told(commands.Shutdown())),
+    # requests that are wrong, and the next one can be told from them
+    (b"get\r\n", malformed(closes=OPEN)),
+    (b"get /\r\n", malformed(closes=OPEN)),
+    (b"get work/t=\r\n", malformed(closes=OPEN)),
+    (b"get work/t=soon\r\n", malformed(closes=OPEN)),
+    (b"get work/t=1.5\r\n", malformed(closes=OPEN)),
+    (b"get work/t=1_000\r\n", malformed(closes=OPEN)),
+    (b"get work/t=0x10\r\n", malformed(closes=OPEN)),
+    (b"get work/t=2147483648\r\n", malformed(closes=OPEN)),
+    (b"get work/t=-2147483649\r\n", malformed(closes=OPEN)),
+    (b"get work/t=" + b"9" * 6000 + b"\r\n", malformed(closes=OPEN)),
+    (b"get work/open/t=soon\r\n", malformed(closes=OPEN)),
+    (b"delete\r\n", malformed(closes=OPEN)),
+    (b"flush\r\n", malformed(closes=OPEN)),
+    (b"flush_expired\r\n", malformed(closes=OPEN)),
+    (b"confirm\r\n", malformed(closes=OPEN)),
+    (b"confirm work\r\n", malformed(closes=OPEN)),
+    (b"confirm work many\r\n", malformed(closes=OPEN)),
+    (b"confirm work 2147483648\r\n", malformed(closes=OPEN)),
+    (b"monitor\r\n", malformed(closes=OPEN)),
+    (b"monitor work\r\n", malformed(closes=OPEN)),
+    (b"monitor work soon\r\n", malformed(closes=OPEN)),
+    (b"monitor work 10 many\r\n", malformed(closes=OPEN)),
+    (b"set work x 0 5\r\nhello\r\n", malformed(closes=OPEN)),
+    (b"set work 2147483648 0 5\r\nhello\r\n", malformed(closes=OPEN)),
+    (b"set work 0 x 5\r\nhello\r\n", malformed(closes=OPEN)),
+    (b"set work 0 1.5 5\r\nhello\r\n", malformed(closes=OPEN)),
+    (b"set work x x 0\r\n\r\n", malformed(closes=OPEN)),
+    # requests after which nothing can be trusted, or that the client must not have meant
+    (b"\r\n", malformed(closes=CLOSES)),
+    (b"\n", malformed(closes=CLOSES)),
+    (b"   \r\n", malformed(closes=CLOSES)),
+    (b" get work\r\n", malformed(closes=CLOSES)),
+    (b"frobnicate\r\n", malformed(closes=CLOSES)),
+    (b"get\twork\r\n", malformed(closes=CLOSES)),
+    (b"\x00\xff\n", malformed(closes=CLOSES)),
+    (b"get /open\r\n", malformed(closes=CLOSES)),
+    (b"get /t=5/peek\r\n", malformed(closes=CLOSES)),
+    (b"get work/peek/open\r\n", malformed(closes=CLOSES)),
+    (b"get work/close/peek\r\n", malformed(closes=CLOSES)),
+    (b"get work/peek/abort\r\n", malformed(closes=CLOSES)),
+    (b"get work/abort/open\r\n", malformed(closes=CLOSES)),
+    (b"get work/close/abort\r\n", malformed(closes=CLOSES)),
+    (b"set\r\n", malformed(closes=CLOSES)),
+    (b"set work\r\n", malformed(closes=CLOSES)),
+    (b"set work 0 0\r\n", malformed(closes=CLOSES)),
+    (b"set work 0 0 many\r\n", malformed(closes=CLOSES)),
+    (b"set work 0 0 5.0\r\n", malformed(closes=CLOSES)),
+    (b"set work 0 0 -1\r\n", malformed(closes=CLOSES)),
+    (b"set work 0 0 16777217\r\n", malformed(closes=CLOSES)),
+    (b"set work 0 0 99999999999\r\n", malformed(closes=CLOSES)),
+    (b"set work 0 0 5\r\nhello!!", malformed(closes=CLOSES)),
+    (b"set work 0 0 5\r\nhello\n\n", malformed(closes=CLOSES)),
+    (b"set work 0 0 5\r\nhello\n\r", malformed(closes=CLOSES)),
+    (b"set work x 0 5\r\nhello!!", malformed(closes=CLOSES)),
+    (b"add work 0 0 5\r\nhello\r\n", malformed(closes=CLOSES)),
+    (b"replace work 0 0 5\r\nhello\r\n", malformed(closes=CLOSES)),
+    (b"append work 0 0 5\r\nhello\r\n", malformed(closes=CLOSES)),
+    (b"prepend work 0 0 5\r\nhello\r\n", malformed(closes=CLOSES)),
+    (b"cas work 0 0 5 77\r\nhello\r\n", malformed(closes=CLOSES)),
+]
+
+each_request = pytest.mark.parametrize(
+    ("request_bytes", "expected"), REQUESTS, ids=[repr(request[:40])[1:] for request, _ in REQUESTS]
+)
+
+
+@each_request
+def test_a_request_in_one_piece(request_bytes: bytes, expected: Told) -> None:
+    assert [told(command) for command in parse(request_bytes)] == [expected]
+
+
+@each_request
+def test_a_request_byte_by_byte(request_bytes: bytes, expected: Told) -> None:
+    bytes_one_by_one = [request_bytes[index : index + 1] for index in range(len(request_bytes))]
+    assert [told(command) for command in parse(*bytes_one_by_one)] == [expected]
+
+
+@each_request
+def test_a_request_with_bytes_following(request_bytes: bytes, expected: Told) -> None:
+    made = [told(command) for command in parse(request_bytes + b"version\r\nver")]
+    if expected == malformed(closes=CLOSES):
+        assert made == [expected]
+    else:
+        assert made == [expected, told(commands.Version())]
+
+
+@each_request
+def test_a_request_is_not_made_before_its_last_byte(request_bytes: bytes, expected: Told) -> None:
+    assert parse(request_bytes[:-1]) == [], f"made before the end: {expected}"
+
+
+def test_every_request_in_one_stream() -> None:
+    good = [(request, expected) for request, expected in REQUESTS if expected != malformed(closes=CLOSES)]
+    stream = b"".join(request for request, _ in good)
+    assert [told(command) for command in parse(stream)] == [expected for _, expected in good]
+
+
+# The reasons that are promised.
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "reason"),
+    [
+        (b"set work 0 x 5\r\nhello\r\n", "expiry is not a number"),
+        (b"set work 0 0 5\r\nhello!!", "bad data chunk"),
+        (b"set work 0 0 16777217\r\n", "item too large"),
+        (b"x" * 9000, "line too long"),
+    ],
+)
+def test_the_reason_of_an_error(request_bytes: bytes, reason: str) -> None:
+    (command,) = parse(request_bytes)
+    assert isinstance(command, commands.Malformed)
+    assert command.reason == reason
+
+
+@pytest.mark.parametrize("expected", [told for told in REQUESTS if told[1][0] is commands.Malformed])
+def test_every_error_has_a_reason_on_one_line(expected: tuple[bytes, Told]) -> None:
+    (command,) = parse(expected[0])
+    assert isinstance(command, commands.Malformed)
+    assert command.reason.strip()
+    assert command.reason.splitlines() == [command.reason]
+
+
+# Bounds.
+
+
+def test_a_line_of_eight_kib_is_read() -> None:
+    line = b"get work" + b" x" * ((8 * 1024 - 10) // 2)
+    assert len(line + b"\r\n") == 8 * 1024
+    assert [told(command) for command in parse(line + b"\r\n")] == [get(b"work")]
+
+
+def test_a_line_over_eight_kib_is_too_long() -> None:
+    line = b"get work " + b"x" * (8 * 1024)
+    assert [told(command) for command in parse(line + b"\r\n")] == [malformed(closes=CLOSES)]
+
+
+def test_a_line_without_an_end_is_too_long_as_soon_as_it_is() -> None:
+    codec = MemcacheCodec()
+    codec.receive(b"x" * (8 * 1024 - 1))
+    assert codec.next_command() is None
+    codec.receive(b"xxxx")
+    (command,) = drain(codec)
+    assert told(command) == malformed(closes=CLOSES)
+    assert len(codec) == 0
+
+
+def test_the_line_bound_is_a_setting() -> None:
+    assert [told(command) for command in parse(b"get work/t=100\r\n", max_line_bytes=12)] == [malformed(closes=CLOSES)]
+    assert [told(command) for command in parse(b"get work\r\n", max_line_bytes=12)] == [get(b"work")]
+
+
+def test_data_is_not_bound_by_the_line_bound() -> None:
+    data = b"x" * 20_000
+    assert [told(command) for command in parse(b"set work 0 0 20000\r\n", data, b"\r\n")] == [put(b"work", data)]
+
+
+def test_an_item_of_sixteen_mib_is_waited_for() -> None:
+    assert parse(b"set work 0 0 16777216\r\n", b"x" * 1000) == []
+
+
+def test_an_item_over_the_bound_is_refused_before_its_data() -> None:
+    assert [told(c) for c in parse(b"set work 0 0 101\r\n", max_item_bytes=100)] == [malformed(closes=CLOSES)]
+    assert parse(b"set work 0 0 100\r\n", max_item_bytes=100) == []
+
+
+@pytest.mark.parametrize("word", [b"set", b"add", b"cas"])
+@pytest.mark.parametrize("flags", [b"0", b"x"])
+def test_no_store_is_answered_before_its_data_was_read(word: bytes, flags: bytes) -> None:
+    assert parse(word + b" work " + flags + b" 0 5 1\r\n", b"hello", b"\r") == []
+
+
+def test_no_more_is_held_than_an_item_its_end_and_one_read() -> None:
+    codec = MemcacheCodec(max_item_bytes=1000)
+    codec.receive(b"set work 0 0 1000\r\n")
+    most = 0
+    for _ in range(10):
+        assert codec.next_command() is None
+        codec.receive(b"x" * 100)
+        most = max(most, len(codec))
+    codec.receive(b"\r\n" + b"version\r\n" * 10)
+    most = max(most, len(codec))
+    assert len(drain(codec)) == 11
+    assert len(codec) == 0
+    assert 1000 <= most <= 1000 + 2 + 100
+
+
+def test_no_more_is_held_than_a_line_and_one_read() -> None:
+    codec = MemcacheCodec(max_line_bytes=100)
+    most = 0
+    for _ in range(1000):
+        codec.receive(b"x" * 10)
+        most = max(most, len(codec))
+        codec.next_command()
+    assert 100 <= most <= 100 + 10
+
+
+def test_what_comes_after_the_stream_got_out_of_step_is_dropped() -> None:
+    codec = MemcacheCodec()
+    codec.receive(b"set work 0 0 -1\r\nset work 0 0 5\r\nhello\r\n")
+    assert [told(command) for command in drain(codec)] == [malformed(closes=CLOSES)]
+    assert len(codec) == 0
+    codec.receive(b"version\r\n" * 1000)
+    assert len(codec) == 0
+    assert drain(codec) == []
+
+
+def test_held_bytes_are_those_no_command_was_made_of() -> None:
+    codec = MemcacheCodec()
+    codec.receive(b"get work\r\nget ot")
+    assert len(codec) == 16
+    codec.next_command()
+    assert len(codec) == 6
+
+
+def test_one_byte_at_a_time_costs_linear_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at = 0
+
+    class CountingArray(bytearray):
+        def find(self, wanted: Any, start: Any = 0, *end: Any) -> int:
+            nonlocal looked_at
+            looked_at += len(self) - (start or 0)
+            return super().find(wanted, start, *end)
+
+        def __getitem__(self, where: Any) -> Any:
+            nonlocal looked_at
+            part = super().__getitem__(where)
+            looked_at += len(part) if isinstance(where, slice) else 1
+            return part
+
+        def endswith(self, *args: Any) -> bool:
+            nonlocal looked_at
+            looked_at += len(args[0])
+            return super().endswith(*args)
+
+    monkeypatch.setattr(buffer_module, "bytearray", CountingArray, raising=False)
+    data = b"get " + b"q" * 7000 + b"\r\nset work 0 0 9000\r\n" + b"x" * 9000 + b"\r\n"
+    made = parse(*[data[index : index + 1] for index in range(len(data))])
+    assert [type(command) for command in made] == [commands.Get, commands.Put]
+    assert 0 < looked_at <= 4 * len(data)
+
+
+# Any bytes.
+
+FRAGMENTS = st.sampled_from(
+    [request for request, _ in REQUESTS if len(request) < 100]
+    + [b"set work 0 0 ", b"3", b"30", b"\r\n", b"\n", b" ", b"/", b"abc", b"get ", b"x" * 50, b"\xff", b"-", b"t="]
+)
+STREAMS = st.one_of(st.binary(max_size=200), st.lists(FRAGMENTS, max_size=12).map(b"".join))
+
+
+@given(stream=STREAMS, cuts=st.lists(st.integers(0, 400), max_size=10))
+def test_any_bytes_cut_anywhere_make_the_same_commands(stream: bytes, cuts: list[int]) -> None:
+    limits = {"max_line_bytes": 60, "max_item_bytes": 40}
+    bounds = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    pieces = [stream[start:end] for start, end in pairwise(bounds)]
+    whole = [told(command) for command in parse(stream, **limits)]
+    assert [told(command) for command in parse(*pieces, **limits)] == whole
+    one_by_one = [stream[index : index + 1] for index in range(len(stream))]
+    assert [told(command) for command in parse(*one_by_one, **limits)] == whole
+
+
+@given(stream=STREAMS)
+def test_nothing_follows_a_request_that_closes(stream: bytes) -> None:
+    made = [told(command) for command in parse(stream, max_line_bytes=60, max_item_bytes=40)]
+    assert malformed(closes=CLOSES) not in made[:-1]
+
+
+@given(
+    items=st.lists(
+        st.tuples(st.binary(min_size=1, max_size=8).filter(lambda name: not set(name) & set(b" \n\r/")), st.binary()),
+        max_size=5,
+    )
+)
+def test_any_data_comes_through_as_it_is(items: list[tuple[bytes, bytes]]) -> None:
+    stream = b"".join(b"set %b 0 0 %d\r\n%b\r\n" % (name, len(data), data) for name, data in items)
+    assert [told(command) for command in parse(stream)] == [put(name, data) for name, data in items]
+
+
+# Results to bytes.
+
+
+def test_stored_and_not_stored() -> None:
+    assert MemcacheCodec().stored(1) == b"STORED\r\n"
+    assert MemcacheCodec().stored(0) == b"NOT_STORED\r\n"
+
+
+@pytest.mark.parametrize(
+    "command", [commands.Get(b"work", 5, opens=True, key=b"work/open/t=5"), commands.Monitor(b"work", 5, None)]
+)
+def test_an_item_names_the_bare_queue(command: commands.Get | commands.Monitor) -> None:
+    assert MemcacheCodec().item(command, b"a\r\nb") == b"VALUE work 0 4\r\na\r\nb\r\nEND\r\n"
+    assert MemcacheCodec().item(command, b"") == b"VALUE work 0 0\r\n\r\nEND\r\n"
+
+
+def test_an_item_can_echo_the_requested_key() -> None:
+    codec = MemcacheCodec(echo_requested_key=True)
+    codec.receive(b"get work/open/t=5\r\n")
+    command = codec.next_command()
+    assert isinstance(command, commands.Get)
+    assert codec.item(command, b"x") == b"VALUE work/open/t=5 0 1\r\nx\r\nEND\r\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "reply"),
+    [
+        (commands.Delete(b"work"), b"DELETED\r\n"),
+        (commands.Flush(b"work"), b"END\r\n"),
+        (commands.FlushAll(), b"Flushed all queues.\r\n"),
+        (commands.Confirm(b"work", 1), b"END\r\n"),
+        (commands.Reload(), b"Reloaded config.\r\n"),
+        (commands.Status(b"up"), b"END\r\n"),
+    ],
+)
+def test_the_word_for_success(command: commands.Command, reply: bytes) -> None:
+    assert MemcacheCodec().done(command) == reply
+
+
+def test_bare_results() -> None:
+    codec = MemcacheCodec()
+    assert codec.no_item() == b"END\r\n"
+    assert codec.number(0) == b"0\r\n"
+    assert codec.number(1234) == b"1234\r\n"
+    assert codec.version("2.5.0") == b"VERSION 2.5.0\r\n"
+    assert codec.status("Up") == b"UP\r\n"
+    assert codec.status("ReadOnly") == b"READONLY\r\n"
+
+
+def test_stats_are_stat_lines_and_an_end() -> None:
+    assert MemcacheCodec().stats([("uptime", 7), ("version", "2.5")]) == b"STAT uptime 7\r\nSTAT version 2.5\r\nEND\r\n"
+    assert MemcacheCodec().stats([]) == b"END\r\n"
+
+
+def test_dump_stats_is_a_block_per_queue() -> None:
+    dumped = MemcacheCodec().dump_stats([(b"work", [("items", 1), ("bytes", 5)]), (b"missing", [])])
+    assert dumped == (b"queue 'work' {\r\n  items=1\r\n  bytes=5\r\n}\r\nqueue 'missing' {\r\n  \r\n}\r\nEND\r\n")
+
+
+def test_names_of_any_bytes_come_back_as_they_are() -> None:
+    codec = MemcacheCodec()
+    assert b"queue 'w\xff\xc3\xb6' {" in codec.dump_stats([(b"w\xff\xc3\xb6", [])])
+    assert codec.item(commands.Get(b"w\xff"), b"x").startswith(b"VALUE w\xff 0 1\r\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "reply", "closes"),
+    [
+        (errors.TooManyOpenReads("why"), b"ERROR\r\n", CLOSES),
+        (errors.ReadIsOpen("why"), b"ERROR\r\n", CLOSES),
+        (errors.NotThatManyOpen("why"), b"ERROR\r\n", OPEN),
+        (errors.ClientError("expiry is not a number"), b"CLIENT_ERROR expiry is not a number\r\n", OPEN),
+        (errors.BadQueueName("why"), b"CLIENT_ERROR why\r\n", OPEN),
+        (errors.Unavailable("why"), b"SERVER_ERROR why\r\n", CLOSES),
+        (errors.StorageRefused("disk full"), b"SERVER_ERROR disk full\r\n", OPEN),
+        (errors.QueueFailed("why"), b"SERVER_ERROR why\r\n", OPEN),
+        (errors.StorageError("why"), b"SERVER_ERROR why\r\n", OPEN),
+    ],
+)
+def test_how_an_error_is_said(error: Exception, reply: bytes, closes: bool) -> None:
+    assert MemcacheCodec().error(error) == (reply, closes)
+
+
+@pytest.mark.parametrize(
+    "error", [errors.QueueFailed("one\r\ntwo\nthree"), errors.QueueFailed("Übel \N{SNOWMAN}"), ValueError("a\nb")]
+)
+def test_an_error_is_one_line_whatever_its_text(error: Exception) -> None:
+    reply, _ = MemcacheCodec().error(error)
+    assert reply.startswith(b"SERVER_ERROR ")
+    assert reply.endswith(b"\r\n")
+    assert b"\n" not in reply[:-2] and b"\r" not in reply[:-2]

@@ -1,0 +1,375 @@
+"""The manager: names to queues, over a storage that can be slow or broken."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from attrs import evolve
+from twisted.internet.defer import Deferred, succeed
+from twisted.python.failure import Failure
+
+from kestrel.config.model import QueueSettings
+from kestrel.errors import FolderInUse, QueueFailed, StorageError
+from kestrel.item import Item
+from kestrel.queues.manager import QueueManager
+from kestrel.queues.waiters import Waiter
+from kestrel.storage.barrier import Barrier, Batch
+from kestrel.storage.memory import MemoryStorage
+from kestrel.testing.server import SteppedQueue, SteppedStorage
+
+
+class Bench:
+    """A manager whose ticks a test ends."""
+
+    def __init__(self, storage: SteppedStorage | None = None) -> None:
+        self._soon: deque[Callable[[], None]] = deque()
+        self.storage = storage or SteppedStorage()
+        self.memory = MemoryStorage()
+        self.now_ms = 1_000_000
+        self.settings: dict[bytes, QueueSettings] = {}
+        self.manager = QueueManager(
+            self.storage, self.memory, self.settings_for, Barrier(self._soon.append), lambda: self.now_ms
+        )
+
+    def settings_for(self, name: bytes) -> QueueSettings:
+        return self.settings.get(name, QueueSettings())
+
+    def tick(self) -> None:
+        while self._soon:
+            self._soon.popleft()()
+
+    def put(self, name: bytes, *items: bytes) -> None:
+        for data in items:
+            self.manager.put(name, data, 0)
+        self.tick()
+
+    def items(self, name: bytes) -> list[bytes]:
+        queue = self.manager.queue(name)
+        found = []
+        while (item := queue.take_now(opens=False)) is not None:
+            found.append(item.data)
+        return found
+
+    def wait(self, name: bytes) -> list[bytes | None]:
+        """What somebody who waits is answered."""
+        answers: list[bytes | None] = []
+
+        def item_arrived(item: Item | None, error: Exception | None) -> None:
+            answers.append(None if item is None else item.data)
+
+        self.manager.queue(name).join(Waiter(item_arrived, opens=False, peeks=False, patient=True))
+        return answers
+
+    def fail(self, name: bytes) -> Batch:
+        """Let the next commit of a queue fail."""
+        self.storage.holds_commits = True
+        batch = self.manager.put(name, b"lost", 0)
+        self.tick()
+        self.storage.end_commits(name, error=StorageError("disk failed"))
+        self.storage.holds_commits = False
+        return batch
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+# Names.
+
+
+def test_a_queue_comes_into_being_when_it_is_asked_for(bench: Bench) -> None:
+    assert bench.manager.known(b"work") is None
+    assert bench.manager.existing(b"work") is None
+    queue = bench.manager.queue(b"work")
+    assert bench.manager.queue(b"work") is queue
+    assert bench.manager.existing(b"work") is queue
+    assert bench.manager.known(b"work") is queue
+    assert bench.manager.counters.queue_creates == 1
+
+
+def test_a_put_creates_its_queue(bench: Bench) -> None:
+    bench.put(b"work", b"one", b"two")
+    assert bench.items(b"work") == [b"one", b"two"]
+    assert bench.manager.counters.total_items == 2
+
+
+@pytest.mark.parametrize("use", ["delete", "flush", "flush_expired", "existing", "known"])
+def test_no_queue_comes_into_being_by(bench: Bench, use: str) -> None:
+    getattr(bench.manager, use)(b"work")
+    assert bench.manager.all_queues() == []
+    assert bench.manager.counters.queue_creates == 0
+
+
+def test_a_queue_has_the_settings_of_its_name(bench: Bench) -> None:
+    bench.settings[b"work"] = QueueSettings(max_items=7)
+    assert bench.manager.queue(b"work").settings.max_items == 7
+    assert bench.manager.queue(b"other").settings.max_items is None
+
+
+def test_a_queue_without_a_journal_is_kept_in_memory(bench: Bench) -> None:
+    bench.settings[b"brief"] = QueueSettings(keep_journal=False)
+    assert bench.manager.queue(b"brief").storage is bench.memory
+    assert bench.manager.queue(b"lasting").storage is bench.storage
+
+
+# Start and stop.
+
+
+class FullStorage(SteppedStorage):
+    """Has one queue with an item, and one that cannot be loaded until `is_mended`."""
+
+    is_mended = False
+
+    def start(self, settings_for: Callable[[bytes], QueueSettings]) -> Deferred[dict[bytes, Any]]:
+        good = self.queue(b"good", settings_for(b"good"))
+        self.put([good], b"one", 0, 0)
+        good.replayed_items = 1
+        return succeed({b"good": good, b"bad": Failure(QueueFailed("damaged"))})
+
+    def queue(self, name: bytes, settings: QueueSettings) -> SteppedQueue:
+        if name == b"bad" and not self.is_mended:
+            raise QueueFailed("damaged")
+        return super().queue(name, settings)
+
+
+def test_what_the_storage_holds_is_there_after_the_start() -> None:
+    bench = Bench(FullStorage())
+    bench.manager.start()
+    good = bench.manager.known(b"good")
+    assert good is not None
+    assert good.counters.total_items == 1, "items that were replayed are counted"
+    assert bench.manager.counters.queue_creates == 0
+    assert bench.items(b"good") == [b"one"]
+
+
+def test_a_queue_that_cannot_be_loaded_fails_no_start_and_is_tried_again_at_each_use() -> None:
+    storage = FullStorage()
+    bench = Bench(storage)
+    started: list[None] = []
+    bench.manager.start().addCallback(started.append)
+    assert started == [None]
+    for use in (bench.manager.queue, bench.manager.existing, bench.manager.flush, bench.manager.flush_expired):
+        with pytest.raises(QueueFailed, match="damaged"):
+            use(b"bad")
+    with pytest.raises(QueueFailed, match="damaged"):
+        bench.manager.put(b"bad", b"two", 0)
+    assert bench.items(b"good") == [b"one"]
+    storage.is_mended = True
+    bench.put(b"bad", b"two")
+    assert bench.items(b"bad") == [b"two"]
+
+
+def test_a_start_waits_for_the_storage() -> None:
+    loading: Deferred[dict[bytes, Any]] = Deferred()
+
+    class LoadingStorage(SteppedStorage):
+        def start(self, settings_for: Callable[[bytes], QueueSettings]) -> Deferred[dict[bytes, Any]]:
+            return loading
+
+    bench = Bench(LoadingStorage())
+    started: list[None] = []
+    bench.manager.start().addCallback(started.append)
+    assert started == []
+    loading.callback({})
+    assert started == [None]
+
+
+def test_a_storage_that_cannot_be_had_is_an_error_at_once() -> None:
+    class OwnedStorage(SteppedStorage):
+        def start(self, settings_for: Callable[[bytes], QueueSettings]) -> Deferred[dict[bytes, Any]]:
+            raise FolderInUse("another server owns the queue folder")
+
+    with pytest.raises(FolderInUse):
+        Bench(OwnedStorage()).manager.start()
+
+
+def test_a_stop_answers_those_who_wait_commits_and_closes(bench: Bench) -> None:
+    calls: list[str] = []
+
+    class ClosingStorage(SteppedStorage):
+        def commit(self, queues: Any) -> Any:
+            calls.append("commit")
+            return super().commit(queues)
+
+        def close(self) -> Deferred[None]:
+            calls.append("close")
+            return super().close()
+
+    bench = Bench(ClosingStorage())
+    answers = bench.wait(b"empty")
+    batch = bench.manager.put(b"work", b"one", 0)
+    closed: list[None] = []
+    bench.manager.close().addCallback(closed.append)
+    assert answers == [None]
+    assert batch.is_settled and batch.failure is None
+    assert calls == ["commit", "close"]
+    assert closed == [None]
+
+
+def test_waking_answers_those_who_wait_on_any_queue(bench: Bench) -> None:
+    answers = [bench.wait(name) for name in (b"a", b"b", b"b")]
+    bench.manager.wake_all()
+    assert answers == [[None], [None], [None]]
+
+
+# Whole queues.
+
+
+def test_a_deleted_queue_is_forgotten_and_can_be_created_again(bench: Bench) -> None:
+    bench.put(b"work", b"old")
+    old = bench.manager.queue(b"work")
+    bench.manager.delete(b"work")
+    assert bench.manager.known(b"work") is None
+    assert old.contents.failure is not None
+    bench.put(b"work", b"new")
+    assert bench.items(b"work") == [b"new"]
+    assert bench.manager.counters.queue_deletes == 1
+
+
+def test_a_deleted_queue_answers_those_who_wait_as_an_empty_one(bench: Bench) -> None:
+    answers = bench.wait(b"work")
+    bench.manager.delete(b"work")
+    assert answers == [None]
+    bench.put(b"work", b"new")
+    assert answers == [None]
+
+
+def test_a_delete_while_a_commit_is_pending_leaves_the_new_queue_alone(bench: Bench) -> None:
+    bench.storage.holds_commits = True
+    stored = bench.manager.put(b"work", b"old", 0)
+    bench.tick()
+    deleted = bench.manager.delete(b"work")
+    again = bench.manager.put(b"work", b"new", 0)
+    assert deleted is not None
+    bench.tick()
+    while bench.storage.committing:
+        bench.storage.end_commits()
+        bench.tick()
+    assert [batch.is_settled for batch in (stored, deleted, again)] == [True, True, True]
+    assert again.failure is None
+    assert bench.items(b"work") == [b"new"]
+
+
+def test_a_commit_that_fails_after_the_delete_does_not_bring_the_queue_back(bench: Bench) -> None:
+    bench.storage.holds_commits = True
+    bench.manager.put(b"work", b"old", 0)
+    bench.tick()
+    bench.manager.delete(b"work")
+    bench.tick()
+    bench.storage.end_commits(b"work", error=StorageError("disk failed"))
+    bench.tick()
+    assert bench.manager.known(b"work") is None
+    bench.storage.holds_commits = False
+    bench.put(b"work", b"new")
+    assert bench.items(b"work") == [b"new"]
+
+
+def test_flush_drops_the_items_of_one_queue(bench: Bench) -> None:
+    bench.put(b"a", b"one")
+    bench.put(b"b", b"two")
+    assert bench.manager.flush(b"a") is not None
+    assert (bench.items(b"a"), bench.items(b"b")) == ([], [b"two"])
+
+
+def test_flush_all_drops_the_items_of_every_queue(bench: Bench) -> None:
+    for name in (b"a", b"b", b"c"):
+        bench.put(name, b"one")
+    assert len(bench.manager.flush_all()) == 3
+    assert [bench.items(name) for name in (b"a", b"b", b"c")] == [[], [], []]
+
+
+@pytest.mark.parametrize("use", ["flush_all", "flush_all_expired"])
+def test_one_queue_whose_storage_failed_does_not_keep_the_others(bench: Bench, use: str) -> None:
+    for name in (b"a", b"b", b"c"):
+        bench.manager.put(name, b"brief", bench.now_ms + 500)
+    bench.tick()
+    bench.now_ms += 1000
+    bench.storage.reopen_refusal = "the disk is gone"
+    bench.fail(b"b")
+    getattr(bench.manager, use)()
+    bench.tick()
+    left = [queue.contents.items for queue in bench.manager.all_queues() if queue.name != b"b"]
+    assert left == [0, 0]
+
+
+def test_expired_items_are_counted_when_they_are_flushed(bench: Bench) -> None:
+    for name, count in ((b"a", 1), (b"b", 2)):
+        for _ in range(count):
+            bench.manager.put(name, b"brief", 2_000_000)
+    bench.put(b"c", b"lasting")
+    bench.now_ms = 3_000_000
+    count, batch = bench.manager.flush_expired(b"b")
+    assert count == 2
+    assert batch is not None
+    count, batches = bench.manager.flush_all_expired()
+    assert count == 1
+    assert batches
+    assert bench.items(b"c") == [b"lasting"]
+
+
+# A storage that fails.
+
+
+def test_a_queue_whose_storage_failed_is_opened_again_when_it_is_used(bench: Bench) -> None:
+    bench.put(b"work", b"safe")
+    bench.storage.reopen_refusal = "the disk is gone"
+    batch = bench.fail(b"work")
+    assert str(batch.failure) == "disk failed"
+    for use in (bench.manager.queue, bench.manager.existing, bench.manager.flush):
+        with pytest.raises(QueueFailed):
+            use(b"work")
+    with pytest.raises(QueueFailed):
+        bench.manager.put(b"work", b"more", 0)
+    assert bench.manager.known(b"work") is not None
+    bench.storage.reopen_refusal = None
+    assert bench.items(b"work") == [b"safe"]
+
+
+def test_a_queue_whose_storage_failed_can_be_deleted(bench: Bench) -> None:
+    bench.put(b"work", b"safe")
+    bench.storage.reopen_refusal = "the disk is gone"
+    bench.fail(b"work")
+    bench.manager.delete(b"work")
+    bench.tick()
+    assert bench.manager.known(b"work") is None
+
+
+# Settings.
+
+
+def test_new_settings_reach_the_queues_that_are_there_and_those_to_come(bench: Bench) -> None:
+    told: list[tuple[bytes, int | None]] = []
+
+    class ToldStorage(SteppedStorage):
+        def queue(self, name: bytes, settings: QueueSettings) -> SteppedQueue:
+            told.append((name, settings.max_items))
+            return super().queue(name, settings)
+
+    bench = Bench(ToldStorage())
+    bench.put(b"work", b"one")
+    bench.manager.use_settings(lambda name: QueueSettings(max_items=5))
+    assert bench.manager.queue(b"work").settings.max_items == 5
+    assert bench.manager.queue(b"new").settings.max_items == 5
+    assert told == [(b"work", None), (b"work", 5), (b"new", 5)]
+    assert bench.items(b"work") == [b"one"]
+
+
+def test_keep_journal_of_a_live_queue_stays_as_it_is(bench: Bench) -> None:
+    bench.put(b"work", b"one")
+    bench.manager.use_settings(lambda name: evolve(QueueSettings(), keep_journal=False))
+    assert bench.manager.queue(b"work").storage is bench.storage
+    assert bench.items(b"work") == [b"one"]
+    assert bench.manager.queue(b"new").storage is bench.memory
+
+
+def test_a_queue_that_cannot_be_opened_fails_no_change_of_settings(bench: Bench) -> None:
+    bench.put(b"good", b"one")
+    bench.put(b"bad", b"one")
+    bench.storage.reopen_refusal = "the disk is gone"
+    bench.fail(b"bad")
+    bench.manager.use_settings(lambda name: QueueSettings(max_items=5))
+    assert [queue.settings.max_items for queue in bench.manager.all_queues()] == [5, 5]

@@ -1,0 +1,494 @@
+"""One queue: who gets its items, what expires, and what happens while its head is loaded or its storage fails."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import pytest
+
+from kestrel.config.model import QueueSettings
+from kestrel.errors import KestrelError, QueueFailed, StorageError, StorageRefused
+from kestrel.item import Item
+from kestrel.queues.queue import Queue
+from kestrel.queues.waiters import Waiter
+from kestrel.storage.barrier import Barrier
+from kestrel.testing.server import SteppedQueue, SteppedStorage
+
+Answer = bytes | str | None
+
+
+class Bench:
+    """A queue over a stepped storage, a wall clock, and those who wait."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+        self._soon: deque[Callable[[], None]] = deque()
+        self.storage = SteppedStorage()
+        self.barrier = Barrier(self._soon.append)
+        settings = QueueSettings()
+        self.queue = Queue(
+            b"work", settings, self.storage, self.storage.queue(b"work", settings), self.barrier, lambda: self.now_ms
+        )
+        self.answers: list[tuple[str, Answer]] = []
+
+    @property
+    def contents(self) -> SteppedQueue:
+        assert isinstance(self.queue.contents, SteppedQueue)
+        return self.queue.contents
+
+    def tick(self) -> None:
+        while self._soon:
+            self._soon.popleft()()
+
+    def put(self, *items: bytes, expiry_ms: int = 0) -> None:
+        for data in items:
+            self.queue.put(data, expiry_ms)
+        self.tick()
+
+    def join(self, name: str, *, opens: bool = False, peeks: bool = False, patient: bool = True) -> Waiter:
+        """Stand in line; what is answered is noted under that name."""
+
+        def item_arrived(item: Item | None, error: Exception | None) -> None:
+            self.answers.append((name, str(error) if error is not None else None if item is None else item.data))
+
+        waiter = Waiter(item_arrived, opens=opens, peeks=peeks, patient=patient)
+        self.queue.join(waiter)
+        return waiter
+
+    def items(self) -> list[bytes]:
+        """What is left, head first; it is taken."""
+        found = []
+        while (item := self.queue.take_now(opens=False)) is not None:
+            found.append(item.data)
+        return found
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+# Items in, items out.
+
+
+def test_items_come_out_in_the_order_in_which_they_went_in(bench: Bench) -> None:
+    bench.put(b"one", b"two", b"three")
+    assert bench.items() == [b"one", b"two", b"three"]
+
+
+def test_an_item_carries_when_it_was_put_and_when_it_expires(bench: Bench) -> None:
+    bench.put(b"one", expiry_ms=1_000_500)
+    bench.now_ms += 100
+    item = bench.queue.peek_now()
+    assert item is not None
+    assert (item.add_ms, item.expiry_ms) == (1_000_000, 1_000_500)
+
+
+def test_a_look_leaves_the_head(bench: Bench) -> None:
+    bench.put(b"one")
+    looks = [bench.queue.peek_now(), bench.queue.peek_now()]
+    assert [look.data if look else None for look in looks] == [b"one", b"one"]
+    assert bench.items() == [b"one"]
+
+
+def test_nothing_is_taken_past_those_who_wait(bench: Bench) -> None:
+    bench.put(b"one")
+    bench.contents.page_out()
+    bench.join("first", patient=False)
+    assert bench.queue.take_now(opens=False) is None
+    assert bench.queue.peek_now() is None
+
+
+def test_everything_that_changes_the_contents_has_a_batch(bench: Bench) -> None:
+    bench.storage.holds_commits = True
+    batches = [bench.queue.put(b"one", 0)]
+    bench.tick()
+    bench.queue.take_now(opens=True)
+    batches.append(bench.queue.touch())
+    assert batches[0] is not batches[1]
+    bench.storage.end_commits()
+    assert [batch.is_settled for batch in batches] == [True, False]
+    bench.tick()
+    bench.storage.end_commits()
+    assert batches[1].is_settled
+
+
+def test_those_who_look_wait_for_the_latest_batch_that_is_not_safe(bench: Bench) -> None:
+    assert bench.queue.unsettled_batch is None
+    bench.storage.holds_commits = True
+    first = bench.queue.put(b"one", 0)
+    assert bench.queue.unsettled_batch is first
+    bench.tick()
+    assert bench.queue.unsettled_batch is first
+    second = bench.queue.put(b"two", 0)
+    assert bench.queue.unsettled_batch is second
+    bench.storage.end_commits()
+    bench.tick()
+    bench.storage.end_commits()
+    assert bench.queue.unsettled_batch is None
+
+
+def test_a_put_that_is_refused_changes_nothing(bench: Bench) -> None:
+    bench.storage.refusal = "disk full"
+    with pytest.raises(StorageRefused):
+        bench.queue.put(b"one", 0)
+    assert bench.contents.items == 0
+    assert bench.queue.counters.total_items == 0
+    assert bench.queue.open_batch is None
+
+
+# Expiry.
+
+
+def test_an_item_is_expired_after_its_time_and_not_at_it(bench: Bench) -> None:
+    bench.put(b"one", expiry_ms=1_000_500)
+    bench.now_ms = 1_000_500
+    assert bench.queue.sweep() == 0
+    bench.now_ms = 1_000_501
+    assert bench.queue.sweep() == 1
+    assert bench.queue.counters.expired_items == 1
+
+
+def test_a_sweep_drops_every_expired_item_at_the_head(bench: Bench) -> None:
+    bench.put(b"a", b"b", expiry_ms=1_000_500)
+    bench.put(b"c")
+    bench.put(b"d", expiry_ms=1_000_500)
+    bench.now_ms = 1_001_000
+    assert bench.queue.sweep() == 2
+    assert bench.items() == [b"c"]
+    assert bench.queue.counters.expired_items == 3
+
+
+def test_a_sweep_is_recorded(bench: Bench) -> None:
+    bench.put(b"a", expiry_ms=1_000_500)
+    bench.now_ms = 1_001_000
+    assert bench.queue.open_batch is None
+    bench.queue.sweep()
+    assert bench.queue.open_batch is not None
+
+
+def test_an_expired_item_is_given_to_nobody_in_line(bench: Bench) -> None:
+    bench.join("waiter")
+    bench.put(b"expired", expiry_ms=1)
+    assert bench.answers == []
+    bench.put(b"one")
+    assert bench.answers == [("waiter", b"one")]
+
+
+def test_an_item_that_expired_on_disk_is_not_given_out_when_it_is_loaded(bench: Bench) -> None:
+    bench.put(b"brief", expiry_ms=1_000_500)
+    bench.put(b"lasting")
+    bench.contents.page_out()
+    bench.join("waiter", patient=False)
+    bench.now_ms = 1_001_000
+    bench.contents.end_fill()
+    assert bench.answers == [("waiter", b"lasting")]
+
+
+# Those who wait.
+
+
+def test_first_come_first_served(bench: Bench) -> None:
+    for name in ("a", "b", "c"):
+        bench.join(name)
+    bench.put(b"one", b"two")
+    assert bench.answers == [("a", b"one"), ("b", b"two")]
+    assert len(bench.queue.waiting) == 1
+
+
+def test_who_joins_a_queue_with_items_is_served_at_once(bench: Bench) -> None:
+    bench.put(b"one")
+    bench.join("a")
+    assert bench.answers == [("a", b"one")]
+
+
+def test_who_is_not_patient_is_told_at_once_that_there_is_nothing(bench: Bench) -> None:
+    bench.join("patient")
+    bench.join("impatient", patient=False)
+    assert bench.answers == [("impatient", None)]
+    bench.put(b"one")
+    assert bench.answers[1:] == [("patient", b"one")]
+
+
+def test_a_peeker_is_shown_what_the_next_one_gets(bench: Bench) -> None:
+    bench.join("peeker", peeks=True)
+    bench.join("getter")
+    bench.put(b"one")
+    assert bench.answers == [("peeker", b"one"), ("getter", b"one")]
+    assert bench.items() == []
+
+
+def test_who_opens_gets_an_open_read(bench: Bench) -> None:
+    bench.join("a", opens=True)
+    bench.put(b"one")
+    assert (bench.contents.items, bench.contents.open_reads) == (0, 1)
+
+
+def test_who_left_is_not_called(bench: Bench) -> None:
+    waiter = bench.join("a")
+    assert bench.queue.waiting.leave(waiter)
+    assert not bench.queue.waiting.leave(waiter)
+    bench.put(b"one")
+    assert bench.answers == []
+    assert bench.items() == [b"one"]
+
+
+def test_one_who_joins_again_from_the_answer_stands_at_the_end(bench: Bench) -> None:
+    order: list[str] = []
+
+    def keen(item: Item | None, error: Exception | None) -> None:
+        order.append("keen")
+        bench.queue.join(Waiter(keen, opens=False, peeks=False, patient=True))
+
+    bench.queue.join(Waiter(keen, opens=False, peeks=False, patient=True))
+    bench.queue.join(Waiter(lambda item, error: order.append("other"), opens=False, peeks=False, patient=True))
+    bench.put(b"one", b"two", b"three")
+    assert order == ["keen", "other", "keen"]
+
+
+def test_one_who_puts_from_the_answer_serves_the_next(bench: Bench) -> None:
+    bench.queue.join(Waiter(lambda item, error: bench.put(b"from the answer"), opens=False, peeks=False, patient=True))
+    bench.join("next")
+    bench.put(b"one")
+    assert bench.answers == [("next", b"from the answer")]
+
+
+def test_one_who_leaves_from_anothers_answer_is_not_called(bench: Bench) -> None:
+    second: Waiter
+
+    def first_answered(item: Item | None, error: Exception | None) -> None:
+        bench.queue.waiting.leave(second)
+
+    bench.queue.join(Waiter(first_answered, opens=False, peeks=False, patient=True))
+    second = bench.join("second")
+    bench.put(b"one", b"two")
+    assert bench.answers == []
+    assert bench.items() == [b"two"]
+
+
+def test_waking_answers_everyone_as_an_empty_queue_does(bench: Bench) -> None:
+    bench.join("a")
+    bench.join("b", peeks=True)
+    bench.queue.wake_all()
+    assert bench.answers == [("a", None), ("b", None)]
+    bench.put(b"one")
+    assert bench.items() == [b"one"]
+
+
+def test_open_reads_that_come_back_are_given_to_those_who_wait(bench: Bench) -> None:
+    bench.put(b"one", b"two")
+    xids = [item.xid for _ in range(2) if (item := bench.queue.take_now(opens=True))]
+    bench.join("a")
+    bench.queue.put_back(xids, failed=True)
+    assert bench.answers == [("a", b"one")]
+    assert bench.items() == [b"two"]
+
+
+def test_open_reads_come_back_with_the_first_of_them_at_the_head(bench: Bench) -> None:
+    bench.put(b"one", b"two", b"three")
+    xids = [item.xid for _ in range(2) if (item := bench.queue.take_now(opens=True))]
+    bench.queue.put_back(xids, failed=True)
+    assert bench.items() == [b"one", b"two", b"three"]
+
+
+# A head that is not in memory.
+
+
+def test_a_head_that_is_not_in_memory_is_asked_for_once(bench: Bench) -> None:
+    bench.put(b"one", b"two")
+    bench.contents.page_out()
+    bench.join("a", patient=False)
+    bench.join("b")
+    bench.join("c", patient=False)
+    assert bench.answers == []
+    bench.contents.end_fill()
+    assert bench.answers == [("a", b"one"), ("b", b"two"), ("c", None)]
+
+
+def test_nothing_is_loaded_for_nobody(bench: Bench) -> None:
+    bench.put(b"one")
+    bench.contents.page_out()
+    bench.queue.take_now(opens=False)
+    bench.queue.sweep()
+    assert not bench.contents.is_filling
+
+
+def test_an_item_that_is_put_while_the_head_is_loaded_stays_behind_it(bench: Bench) -> None:
+    bench.put(b"one")
+    bench.contents.page_out()
+    bench.join("a", patient=False)
+    bench.put(b"two")
+    assert bench.answers == []
+    bench.contents.end_fill()
+    assert bench.answers == [("a", b"one")]
+    assert bench.items() == [b"two"]
+
+
+def test_a_flush_while_the_head_is_loaded_leaves_an_empty_queue(bench: Bench) -> None:
+    bench.put(b"one")
+    bench.contents.page_out()
+    bench.join("impatient", patient=False)
+    bench.join("patient")
+    bench.queue.flush()
+    bench.contents.end_fill()
+    assert bench.answers == [("impatient", None)]
+    bench.put(b"two")
+    assert bench.answers[1:] == [("patient", b"two")]
+
+
+def test_items_put_after_a_flush_while_the_head_is_loaded_are_served(bench: Bench) -> None:
+    bench.put(b"one")
+    bench.contents.page_out()
+    bench.join("a", patient=False)
+    bench.queue.flush()
+    bench.put(b"two")
+    bench.contents.end_fill()
+    assert bench.answers == [("a", b"two")]
+
+
+def test_a_head_that_has_to_be_loaded_twice_is(bench: Bench) -> None:
+    bench.put(b"one", b"two")
+    bench.contents.page_out()
+    bench.join("a", patient=False)
+    bench.contents.end_fill()
+    bench.contents.page_out()
+    bench.join("b", patient=False)
+    assert bench.contents.is_filling
+    bench.contents.end_fill()
+    assert bench.answers == [("a", b"one"), ("b", b"two")]
+
+
+def test_a_head_that_cannot_be_read_is_an_error_to_all_who_wait(bench: Bench) -> None:
+    bench.put(b"one")
+    bench.contents.page_out()
+    bench.join("a", patient=False)
+    bench.join("b")
+    bench.contents.end_fill(StorageError("unreadable"))
+    assert bench.answers == [("a", "unreadable"), ("b", "unreadable")]
+    assert bench.contents.items == 1
+
+
+def test_after_a_failed_load_the_next_one_tries_again(bench: Bench) -> None:
+    bench.put(b"one")
+    bench.contents.page_out()
+    bench.join("a", patient=False)
+    bench.contents.end_fill(StorageError("unreadable"))
+    bench.join("b", patient=False)
+    bench.contents.end_fill()
+    assert bench.answers == [("a", "unreadable"), ("b", b"one")]
+
+
+def test_an_unexpected_fault_of_a_load_is_an_error_like_any_other(bench: Bench) -> None:
+    errors: list[Exception | None] = []
+    bench.put(b"one")
+    bench.contents.page_out()
+    bench.queue.join(Waiter(lambda item, error: errors.append(error), opens=False, peeks=False, patient=True))
+    bench.contents.end_fill(ValueError("a fault of the backend"))
+    assert [isinstance(error, KestrelError) for error in errors] == [True]
+
+
+def test_all_who_waited_for_the_head_may_leave_before_it_comes(bench: Bench) -> None:
+    bench.put(b"one")
+    bench.contents.page_out()
+    bench.queue.waiting.leave(bench.join("a", patient=False))
+    bench.contents.end_fill()
+    assert bench.answers == []
+    assert bench.items() == [b"one"]
+
+
+def test_a_load_of_contents_that_have_failed_holds_up_nobody(bench: Bench) -> None:
+    bench.put(b"safe")
+    dead = bench.contents
+    dead.page_out()
+    bench.join("a", patient=False)
+    bench.storage.holds_commits = True
+    bench.queue.put(b"lost", 0)
+    bench.tick()
+    bench.storage.end_commits(error=StorageError("disk failed"))
+    bench.storage.holds_commits = False
+    assert bench.contents is not dead
+    assert bench.answers == [("a", b"safe")]
+    bench.join("b")
+    dead.end_fill(QueueFailed("disk failed"))
+    bench.put(b"next")
+    assert bench.answers[1:] == [("b", b"next")]
+
+
+# A storage that fails.
+
+
+def test_after_a_failed_commit_the_queue_goes_on_with_what_is_safe(bench: Bench) -> None:
+    bench.put(b"safe")
+    bench.storage.holds_commits = True
+    batch = bench.queue.put(b"lost", 0)
+    bench.tick()
+    bench.storage.end_commits(error=StorageError("disk full"))
+    assert batch.is_settled
+    assert str(batch.failure) == "disk full"
+    assert bench.items() == [b"safe"]
+
+
+def test_a_failed_commit_gives_the_open_reads_to_those_who_wait(bench: Bench) -> None:
+    bench.put(b"one")
+    bench.queue.take_now(opens=True)
+    bench.tick()
+    bench.join("a")
+    bench.storage.holds_commits = True
+    bench.queue.flush()
+    bench.tick()
+    bench.storage.end_commits(error=StorageError("disk full"))
+    assert bench.answers == [("a", b"one")]
+
+
+def test_a_queue_that_cannot_be_opened_again_refuses_those_who_wait(bench: Bench) -> None:
+    bench.join("a")
+    bench.storage.holds_commits = True
+    bench.queue.flush()
+    bench.tick()
+    bench.storage.reopen_refusal = "the disk is gone"
+    bench.storage.end_commits(error=StorageError("disk failed"))
+    assert bench.answers == [("a", "the disk is gone")]
+    with pytest.raises(QueueFailed):
+        bench.queue.reopen()
+    bench.storage.reopen_refusal = None
+    bench.queue.reopen()
+    assert bench.items() == []
+
+
+def test_waiters_of_a_queue_that_can_be_opened_again_go_on_waiting(bench: Bench) -> None:
+    bench.join("a")
+    bench.storage.holds_commits = True
+    bench.queue.flush()
+    bench.tick()
+    bench.storage.end_commits(error=StorageError("disk failed"))
+    bench.storage.holds_commits = False
+    assert bench.answers == []
+    bench.put(b"one")
+    assert bench.answers == [("a", b"one")]
+
+
+# What is counted.
+
+
+def test_flushes_are_counted_and_reset_the_age(bench: Bench) -> None:
+    bench.put(b"one", b"two")
+    bench.now_ms += 250
+    bench.queue.take_now(opens=False)
+    assert bench.queue.counters.age_ms == 250
+    bench.queue.flush()
+    assert (bench.queue.counters.total_flushes, bench.queue.counters.age_ms) == (1, 0)
+
+
+def test_a_wall_clock_that_was_set_back_makes_no_negative_age(bench: Bench) -> None:
+    bench.put(b"one")
+    bench.now_ms -= 1000
+    bench.queue.take_now(opens=False)
+    assert bench.queue.counters.age_ms == 0
+
+
+def test_items_are_counted_as_they_are_put(bench: Bench) -> None:
+    bench.put(b"one", b"two")
+    bench.items()
+    assert bench.queue.counters.total_items == 2
+    assert bench.queue.counters.create_time_ms == 1_000_000

@@ -1,0 +1,743 @@
+"""The real process: how it starts, what it says, how it stops, and what is there after it was killed."""
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from kestrel import __version__
+from kestrel.server.failures import EX_CANNOT_CREATE, EX_CONFIG, EX_TRY_AGAIN, EX_UNAVAILABLE
+from tests.server.running import (
+    ANY_PORT,
+    PATIENCE_S,
+    Client,
+    Processes,
+    Server,
+    eventually,
+    is_serving_in,
+    port_in,
+    set_request,
+)
+from tests.torture import kill_restart
+
+CONFIG = 'queuePath = "queues"\nmaxOpenTransactions = 100\n'
+BOTH_REPLIES = b"STORED\r\nVALUE work 0 5\r\nhello\r\nEND\r\n"
+FOREGROUND_AND_DAEMON = pytest.mark.parametrize("daemon", [False, True], ids=["foreground", "daemon"])
+
+
+# Start.
+
+
+def test_it_says_where_it_listens_and_what_to_try(processes: Processes) -> None:
+    server = processes.serve(CONFIG)
+    log = server.logged()
+    assert f"memcache: listening on 127.0.0.1:{server.port}\n" in log
+    assert rf"printf 'set work 0 0 5\r\nhello\r\nget work\r\n' | nc localhost {server.port}" in log
+    assert log.index("listening on") < log.index("printf")
+
+
+@pytest.mark.needs("nc")
+def test_the_line_to_try_brings_both_replies(processes: Processes) -> None:
+    server = processes.serve(CONFIG)
+    line = re.search(r"printf '.*' \| nc localhost \d+", server.logged())
+    assert line
+    # nc goes on reading after its input has ended; a person ends it with ^C.
+    with subprocess.Popen(
+        line[0], shell=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
+    ) as shell:
+        assert shell.stdout is not None
+        try:
+            assert shell.stdout.read(len(BOTH_REPLIES)) == BOTH_REPLIES
+        finally:
+            os.killpg(shell.pid, signal.SIGKILL)
+
+
+@pytest.mark.needs("nc")
+def test_nc_that_half_closes_gets_both_replies_and_ends(processes: Processes) -> None:
+    server = processes.serve(CONFIG)
+    ended = subprocess.run(
+        ["nc", "-N", "127.0.0.1", str(server.port)],
+        input=b"set work 0 0 5\r\nhello\r\nget work\r\n",
+        stdout=subprocess.PIPE,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    assert ended.stdout == BOTH_REPLIES
+
+
+def test_a_client_that_half_closes_gets_all_its_replies(processes: Processes) -> None:
+    with processes.serve(CONFIG).connect() as client:
+        client.send(b"set work 0 0 5\r\nhello\r\nget work\r\n")
+        client.stop_sending()
+        assert client.to_the_end() == BOTH_REPLIES
+
+
+def test_a_client_that_half_closes_at_once_gets_all_of_many_replies(processes: Processes) -> None:
+    with processes.serve(CONFIG).connect() as client:
+        client.send(set_request(b"q", b"x" * 1000) * 2000 + b"get q\r\n" * 2000)
+        client.stop_sending()
+        value = b"VALUE q 0 1000\r\n" + b"x" * 1000 + b"\r\nEND\r\n"
+        assert client.to_the_end() == b"STORED\r\n" * 2000 + value * 2000
+
+
+def test_without_a_configuration_the_queues_are_in_the_state_directory_of_their_owner_alone(
+    processes: Processes,
+) -> None:
+    process = processes.run(*processes.twistd("--validate"))
+    assert process.returncode == 0, process.stderr
+    server = processes.serve("")
+    with server.connect() as client:
+        client.put(b"work", b"hello")
+    folder = processes.folder / "state" / "kestrel" / "queues"
+    assert (folder / "work").exists()
+    assert folder.stat().st_mode & 0o077 == 0
+    assert (folder / "work").stat().st_mode & 0o077 == 0
+
+
+def test_several_endpoints_serve_the_same_queues(processes: Processes) -> None:
+    server = processes.serve(CONFIG, "--memcache", ANY_PORT, "--memcache", "unix:kestrel.sock")
+    ports = [int(port) for port in re.findall(r"memcache: listening on 127\.0\.0\.1:(\d+)", server.logged())]
+    assert len(set(ports)) == 2
+    assert (processes.folder / "kestrel.sock").is_socket()
+    with Client(ports[0]) as first, Client(ports[1]) as second:
+        first.put(b"work", b"hello")
+        assert second.get(b"work") == b"hello"
+
+
+def test_an_endpoint_on_the_command_line_replaces_the_configured_port(processes: Processes) -> None:
+    server = processes.serve(CONFIG + "memcacheListenPort = 1\n")
+    assert server.logged().count("memcache: listening on") == 1
+    assert server.port != 1
+
+
+def test_settings_without_effect_are_named_in_the_log(processes: Processes) -> None:
+    server = processes.serve(CONFIG + 'clientTimeout = "10s"\n')
+    assert "clientTimeout" in server.logged()
+
+
+def test_items_are_never_logged(processes: Processes) -> None:
+    config = CONFIG + 'enableSessionTrace = true\n[default]\nenableTrace = true\n[logging]\nlevel = "debug"\n'
+    server = processes.serve(config)
+    with server.connect() as client:
+        client.put(b"work", b"top secret data")
+        client.get(b"work/open")
+        client.send(b"get work/close\r\nset work 0 0 3\r\ntop secret data\r\n")
+        client.to_the_end()
+    server.stop()
+    assert "secret" not in server.stdout() + server.stderr()
+
+
+# Stop.
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_it_cleanly(processes: Processes, number: signal.Signals) -> None:
+    server = processes.serve(CONFIG)
+    with server.connect() as client:
+        client.put(b"work", b"hello")
+        server.signal(number)
+        assert client.to_the_end() == b""
+        assert server.exit_status() == 0
+    assert server.stderr() == ""
+    assert "Traceback" not in server.logged()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_answers_those_who_wait(processes: Processes, number: signal.Signals) -> None:
+    server = processes.serve(CONFIG)
+    with server.connect() as waiter, server.connect() as monitor, server.connect() as other:
+        waiter.send(b"get work/t=60000\r\n")
+        monitor.send(b"monitor work 60\r\n")
+        eventually(lambda: other.stats().get("queue_work_waiters") == "2", "both stand in line")
+        server.signal(number)
+        assert waiter.to_the_end() == b"END\r\n"
+        assert monitor.to_the_end() == b"END\r\n"
+        server.exit_status()
+
+
+def test_a_stop_finishes_the_replies_that_are_owed(processes: Processes) -> None:
+    server = processes.serve(CONFIG)
+    item = os.urandom(8 << 20)
+    reply = b"VALUE work 0 %d\r\n%b\r\nEND\r\n" % (len(item), item)
+    with server.connect() as client:
+        client.put(b"work", item)
+        client.send(b"get work\r\n")
+        client.expect(reply[:100])  # the rest is more than sockets hold: most of it is still with the server
+        server.signal(signal.SIGTERM)
+        eventually(lambda: "kestrel is stopping" in server.logged(), "the stop begins")
+        assert client.to_the_end() == reply[100:]
+    server.exit_status()
+
+
+def test_a_client_that_never_reads_does_not_keep_the_server_from_stopping(processes: Processes) -> None:
+    server = processes.serve(CONFIG)
+    with server.connect() as client:
+        client.put(b"work", bytes(8 << 20))
+        client.send(b"get work\r\n")
+        client.expect(b"VALUE")
+        server.signal(signal.SIGTERM)
+        server.exit_status()
+    assert "Traceback" not in server.logged()
+
+
+def test_a_client_can_ask_for_the_stop(processes: Processes) -> None:
+    server = processes.serve(CONFIG)
+    with server.connect() as client, server.connect() as waiter:
+        waiter.send(b"get work/t=60000\r\n")
+        eventually(lambda: client.stats().get("queue_work_waiters") == "1", "it waits")
+        client.send(b"shutdown\r\n")
+        assert client.to_the_end() == b""
+        assert waiter.to_the_end() == b"END\r\n"
+    assert server.exit_status() == 0
+
+
+def test_after_a_stop_everything_is_there_again(processes: Processes) -> None:
+    items = [b"", b"\r\n", b"END\r\n", bytes(range(256)), b"x" * 100_000]
+    server = processes.serve(CONFIG)
+    with server.connect() as client, server.connect() as reader:
+        client.put(b"work", *items)
+        client.put(b"other", b"1", b"2", b"3")
+        assert reader.get(b"other/open") == b"1"
+        assert reader.get(b"other/open") == b"2"
+        server.stop()
+    with processes.serve(CONFIG).connect() as client:
+        assert [client.get(b"work") for _ in items] == items
+        assert client.get(b"work") is None
+        assert [client.get(b"other") for _ in range(4)] == [b"1", b"2", b"3", None]
+
+
+def test_a_stop_gives_the_queue_folder_to_the_next_server(processes: Processes) -> None:
+    for _ in range(3):
+        processes.serve(CONFIG).stop()
+
+
+# The log and the configuration, anew.
+
+
+LOGGING = '[logging]\nfile = "kestrel.log"\n'
+
+
+def test_a_hangup_opens_the_log_anew(processes: Processes) -> None:
+    server = processes.serve(CONFIG + LOGGING, log="kestrel.log")
+    moved = server.log.rename(processes.folder / "kestrel.log.old")
+    server.signal(signal.SIGHUP)
+    eventually(lambda: "reloaded" in server.logged(), "the new log tells of the reload")
+    assert "reloaded" not in moved.read_text()
+    assert server.log.stat().st_mode & 0o077 == 0
+
+
+def test_a_hangup_opens_the_log_of_the_command_line_anew(processes: Processes) -> None:
+    log = processes.folder / "twistd.log"
+    processes.write("kestrel.toml", CONFIG)
+    command = processes.twistd("--config", "kestrel.toml", "--memcache", ANY_PORT, logfile="twistd.log")
+    with subprocess.Popen(command, cwd=processes.folder, env=processes.environment()) as process:
+        try:
+            eventually(lambda: log.exists() and is_serving_in(log.read_text()), "the server serves")
+            log.rename(processes.folder / "twistd.log.old")
+            process.send_signal(signal.SIGHUP)
+            eventually(lambda: log.exists() and "reloaded" in log.read_text(), "the new log tells of the reload")
+        finally:
+            process.kill()
+
+
+def reload_by_hangup(server: Server) -> None:
+    before = server.logged().count("The configuration was reloaded")
+    server.signal(signal.SIGHUP)
+    eventually(lambda: server.logged().count("The configuration was reloaded") > before, "the reload")
+
+
+def reload_by_command(server: Server) -> None:
+    with server.connect() as client:
+        client.ask(b"reload\r\n", b"Reloaded config.\r\n")
+
+
+RELOADS = pytest.mark.parametrize("reload", [reload_by_hangup, reload_by_command])
+
+
+@RELOADS
+def test_a_reload_changes_how_many_reads_may_be_open(
+    processes: Processes, reload: Callable[[Server], None]
+) -> None:
+    server = processes.serve('queuePath = "queues"\nmaxOpenTransactions = 1\n')
+    with server.connect() as client, server.connect() as early:
+        client.put(b"work", b"1", b"2")
+        client.ask(b"get work/open\r\nget work/open\r\n", b"VALUE work 0 1\r\n1\r\nEND\r\nERROR\r\n")
+        processes.write("kestrel.toml", 'queuePath = "queues"\nmaxOpenTransactions = 2\n')
+        reload(server)
+        with server.connect() as late:
+            assert [late.get(b"work/open") for _ in range(2)] == [b"1", b"2"]
+            late.ask(b"get work/abort\r\nget work/abort\r\n", b"END\r\nEND\r\n")
+        eventually(lambda: early.stats()["queue_work_items"] == "2", "the late client is gone")
+        assert sorted(early.get(b"work/open") or b"" for _ in range(2)) == [b"1", b"2"]
+
+
+COUNTING_SYNCS = """
+import os
+
+def counting(sync):
+    def sync_and_tell(descriptor):
+        sync(descriptor)
+        with open("syncs", "a") as file:
+            file.write("x")
+    return sync_and_tell
+
+os.fsync, os.fdatasync = counting(os.fsync), counting(os.fdatasync)
+"""
+
+
+@RELOADS
+def test_a_reload_changes_when_a_journal_is_synced(
+    processes: Processes, reload: Callable[[Server], None]
+) -> None:
+    processes.write("sitecustomize.py", COUNTING_SYNCS)
+    syncs = processes.folder / "syncs"
+    syncs.touch()
+    server = processes.serve(CONFIG + '[default]\nsyncJournal = "never"\n')
+    with server.connect() as client:
+        client.put(b"work", b"1")
+        before = syncs.stat().st_size
+        client.put(b"work", b"2")
+        client.put(b"work", b"3")
+        assert syncs.stat().st_size == before
+        processes.write("kestrel.toml", CONFIG + "[default]\nsyncJournal = 0\n")
+        reload(server)
+        before = syncs.stat().st_size
+        client.put(b"work", b"4")
+        assert syncs.stat().st_size > before  # before the reply, that is
+        before = syncs.stat().st_size
+        client.put(b"work", b"5")
+        assert syncs.stat().st_size > before
+
+
+BROKEN = 'queuePath = "queues"\nmaxOpenTransactions = "many"\nmaxOpenTransaction = 1\n'
+
+
+def test_a_hangup_with_a_broken_file_keeps_the_old_settings_and_says_so(processes: Processes) -> None:
+    server = processes.serve('queuePath = "queues"\nmaxOpenTransactions = 2\n')
+    processes.write("kestrel.toml", BROKEN)
+    server.signal(signal.SIGHUP)
+    eventually(lambda: "not reloaded" in server.logged(), "the log says so")
+    eventually(lambda: "maxOpenTransaction: unknown setting" in server.logged(), "and why")
+    assert "Traceback" not in server.logged()
+    with server.connect() as client:
+        client.put(b"work", b"1", b"2")
+        assert [client.get(b"work/open") for _ in range(2)] == [b"1", b"2"]
+
+
+def test_a_reload_of_a_broken_file_is_answered_with_the_reason_on_one_line(processes: Processes) -> None:
+    server = processes.serve('queuePath = "queues"\nmaxOpenTransactions = 2\n')
+    processes.write("kestrel.toml", BROKEN)
+    with server.connect() as client:
+        client.send(b"reload\r\n")
+        reply = client.line()
+        assert reply.startswith(b"SERVER_ERROR ")
+        assert b"maxOpenTransactions" in reply
+        assert reply.endswith(b"\r\n")
+        client.put(b"work", b"1", b"2")
+        assert [client.get(b"work/open") for _ in range(2)] == [b"1", b"2"]
+
+
+def test_a_reload_of_a_missing_file_keeps_the_old_settings(processes: Processes) -> None:
+    server = processes.serve(CONFIG)
+    (processes.folder / "kestrel.toml").unlink()
+    with server.connect() as client:
+        client.send(b"reload\r\n")
+        assert client.line().startswith(b"SERVER_ERROR ")
+        client.put(b"work", b"hello")
+
+
+# A daemon.
+
+
+class Daemon:
+    """A server in the background, known by its pidfile."""
+
+    def __init__(self, processes: Processes, config: str = CONFIG) -> None:
+        processes.write("kestrel.toml", config)
+        self.pidfile = processes.folder / "kestrel.pid"
+        self.log = processes.folder / "daemon.log"
+        self.started = processes.run(
+            *processes.twistd(
+                *("--config", str(processes.folder / "kestrel.toml"), "--memcache", ANY_PORT),
+                daemon=True,
+                pidfile="kestrel.pid",
+                logfile="daemon.log",
+            )
+        )
+        self._processes = processes
+
+    def serves(self) -> "Daemon":
+        eventually(lambda: self.log.exists() and is_serving_in(self.log.read_text()), "the daemon serves")
+        return self
+
+    @property
+    def pid(self) -> int:
+        return int(self.pidfile.read_text())
+
+    def is_gone(self) -> bool:
+        return not self._processes.running()
+
+
+def test_a_daemon_serves_in_the_background_until_it_is_told_to_stop(processes: Processes) -> None:
+    daemon = Daemon(processes)
+    assert (daemon.started.returncode, daemon.started.stderr) == (0, "")
+    daemon.serves()
+    assert daemon.pid in processes.running()
+    with Client(port_in(daemon.log.read_text())) as client, Client(port_in(daemon.log.read_text())) as waiter:
+        client.put(b"work", b"hello")
+        waiter.send(b"get other/t=60000\r\n")
+        eventually(lambda: client.stats().get("queue_other_waiters") == "1", "it waits")
+        os.kill(daemon.pid, signal.SIGTERM)
+        assert waiter.to_the_end() == b"END\r\n"
+    eventually(daemon.is_gone, "the daemon ends")
+    assert not daemon.pidfile.exists()
+    assert "Traceback" not in daemon.log.read_text()
+    assert (processes.folder / "queues" / "work").exists()
+
+
+def test_a_daemon_opens_its_log_anew_at_a_hangup(processes: Processes) -> None:
+    daemon = Daemon(processes).serves()
+    daemon.log.rename(processes.folder / "daemon.log.old")
+    os.kill(daemon.pid, signal.SIGHUP)
+    eventually(lambda: daemon.log.exists() and "reloaded" in daemon.log.read_text(), "the new log tells of it")
+
+
+# A start that cannot be.
+
+
+def refused(processes: Processes, config: str, *arguments: str, daemon: bool) -> tuple[int, str]:
+    """A server that does not start: its exit status, and what stderr says."""
+    processes.write("refused.toml", config)
+    ended = processes.run(
+        *processes.twistd(
+            *("--config", "refused.toml", *arguments),
+            daemon=daemon,
+            pidfile="refused.pid",
+            logfile="refused.log" if daemon else None,
+        )
+    )
+    assert "Traceback" not in ended.stdout + ended.stderr, ended.stdout + ended.stderr
+    assert not (processes.folder / "refused.pid").exists()
+    return ended.returncode, ended.stderr
+
+
+def says(stderr: str, sentence: str, *, daemon: bool) -> None:
+    """One clear sentence: in the foreground it is all there is, and a daemon's is among what twistd says."""
+    assert re.search(sentence, stderr), stderr
+    if not daemon:
+        assert stderr.startswith("kestrel: ")
+        assert stderr.count("\n") == 1, stderr
+
+
+def is_refused_with(expected: int, status: int, daemon: bool) -> None:
+    assert status == expected if not daemon else status != 0
+
+
+@FOREGROUND_AND_DAEMON
+def test_a_port_that_is_taken_is_said_in_one_sentence(processes: Processes, daemon: bool) -> None:
+    port = processes.serve(CONFIG).port
+    config = f'queuePath = "elsewhere"\nlistenAddress = "127.0.0.1"\nmemcacheListenPort = {port}\n'
+    status, stderr = refused(processes, config, daemon=daemon)
+    is_refused_with(EX_UNAVAILABLE, status, daemon)
+    says(stderr, rf"cannot listen on .*{port}.*: Address already in use", daemon=daemon)
+    assert len(processes.running()) == 1
+
+
+@FOREGROUND_AND_DAEMON
+def test_an_endpoint_that_is_none_is_said_in_one_sentence(processes: Processes, daemon: bool) -> None:
+    status, stderr = refused(processes, CONFIG, "--memcache", "carrier-pigeon:3", daemon=daemon)
+    assert status != 0
+    says(stderr, "carrier-pigeon:3", daemon=daemon)
+    assert processes.running() == []
+
+
+@FOREGROUND_AND_DAEMON
+def test_a_queue_folder_that_cannot_be_written_is_said_in_one_sentence(
+    processes: Processes, daemon: bool
+) -> None:
+    processes.write("a-file", "")  # even root cannot make a folder below it
+    config = 'queuePath = "a-file/queues"\n'
+    status, stderr = refused(processes, config, "--memcache", ANY_PORT, daemon=daemon)
+    is_refused_with(EX_CANNOT_CREATE, status, daemon)
+    says(stderr, r"queue folder .*a-file/queues.*: Not a directory", daemon=daemon)
+    assert processes.running() == []
+
+
+@FOREGROUND_AND_DAEMON
+def test_a_log_that_cannot_be_written_is_said_in_one_sentence(processes: Processes, daemon: bool) -> None:
+    processes.write("a-file", "")
+    config = CONFIG + '[logging]\nfile = "a-file/kestrel.log"\n'
+    processes.write("refused.toml", config)
+    pidfile = processes.folder / "refused.pid"
+    ended = processes.run(
+        *processes.twistd(
+            *("--config", "refused.toml", "--memcache", ANY_PORT), daemon=daemon, pidfile="refused.pid"
+        )
+    )
+    is_refused_with(EX_CANNOT_CREATE, ended.returncode, daemon)
+    says(ended.stderr, r"log .*a-file/kestrel\.log.*: Not a directory", daemon=daemon)
+    assert not pidfile.exists()
+    assert processes.running() == []
+
+
+@FOREGROUND_AND_DAEMON
+def test_a_queue_folder_that_another_server_owns_is_said_in_one_sentence(
+    processes: Processes, daemon: bool
+) -> None:
+    owner = processes.serve(CONFIG)
+    status, stderr = refused(processes, CONFIG, "--memcache", ANY_PORT, daemon=daemon)
+    is_refused_with(EX_TRY_AGAIN, status, daemon)
+    says(stderr, rf"another server .*\b{owner.pid}\b.* queue", daemon=daemon)
+    assert processes.running() == [owner.pid]
+    with owner.connect() as client:
+        client.put(b"work", b"hello")
+
+
+WRONG = """
+queuePath = "queues"
+maxOpenTransactions = 0
+memcacheListenPort = 70000
+colour = "red"
+
+[default]
+syncJournal = "128 bananas"
+
+[[queues]]
+name = "a.b"
+
+[[queues]]
+name = "work"
+maxItem = 3
+"""
+MISTAKES = ["maxOpenTransactions", "memcacheListenPort", "colour", "syncJournal", "a.b", "maxItem"]
+
+
+@FOREGROUND_AND_DAEMON
+def test_a_wrong_configuration_is_refused_with_all_its_mistakes(processes: Processes, daemon: bool) -> None:
+    status, stderr = refused(processes, WRONG, "--memcache", ANY_PORT, daemon=daemon)
+    assert status == EX_CONFIG
+    first, *others = stderr.splitlines()
+    assert first.startswith("kestrel: ") and "refused.toml" in first
+    for mistake in MISTAKES:
+        assert sum(mistake in line for line in others) == 1, (mistake, stderr)
+    assert len(others) == len(MISTAKES)
+    assert not (processes.folder / "queues").exists()
+    assert processes.running() == []
+
+
+def test_a_configuration_that_is_no_toml_is_refused_with_the_line(processes: Processes) -> None:
+    status, stderr = refused(processes, 'queuePath = "queues"\n[[queues]\n', daemon=False)
+    assert status == EX_CONFIG
+    assert "refused.toml" in stderr and "line 2" in stderr
+
+
+def test_a_configuration_that_is_missing_is_refused_with_its_path(processes: Processes) -> None:
+    ended = processes.run(*processes.twistd("--config", "nowhere/kestrel.toml"))
+    assert ended.returncode == EX_CONFIG
+    assert "nowhere/kestrel.toml" in ended.stderr and "No such file" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("option", ["--memcachee=tcp:0", "--storage", "--memcache"])
+def test_a_wrong_command_line_is_refused_without_a_traceback(processes: Processes, option: str) -> None:
+    ended = processes.run(*processes.twistd(option))
+    assert ended.returncode != 0
+    assert "Traceback" not in ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("protocol", ["text", "thrift", "admin"])
+def test_a_protocol_that_is_not_served_yet_is_refused_in_words(processes: Processes, protocol: str) -> None:
+    ended = processes.run(*processes.twistd(f"--{protocol}", ANY_PORT, "--memcache", ANY_PORT))
+    assert ended.returncode != 0
+    assert f"the {protocol} protocol is not served" in ended.stdout + ended.stderr
+    assert "Traceback" not in ended.stdout + ended.stderr
+
+
+# What the command line can do besides.
+
+
+def test_validate_says_that_a_good_file_is_good_and_touches_nothing(processes: Processes) -> None:
+    processes.write("good.toml", CONFIG + 'clientTimeout = "10s"\n')
+    before = sorted(processes.folder.iterdir())
+    ended = processes.run(*processes.twistd("--config", "good.toml", "--validate"))
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "valid" in ended.stdout
+    assert "clientTimeout" in ended.stdout
+    assert sorted(processes.folder.iterdir()) == before
+
+
+def test_validate_lists_all_that_is_wrong_with_a_bad_file(processes: Processes) -> None:
+    processes.write("bad.toml", WRONG)
+    ended = processes.run(*processes.twistd("--config", "bad.toml", "--validate"))
+    assert ended.returncode == EX_CONFIG
+    for mistake in MISTAKES:
+        assert mistake in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("path", sorted(Path(__file__).parents[2].glob("tap-configs/*.toml")), ids=lambda p: p.name)
+def test_the_shipped_configurations_are_valid(processes: Processes, path: Path) -> None:
+    ended = processes.run(*processes.twistd("--config", str(path), "--validate"))
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_help_mentions_every_option(processes: Processes) -> None:
+    ended = processes.run(*processes.twistd("--help"))
+    assert ended.returncode == 0
+    for option in ("config", "memcache", "text", "thrift", "admin", "storage", "validate", "version", "help"):
+        assert f"--{option}" in ended.stdout
+
+
+def test_twistd_lists_the_server_among_its_commands(processes: Processes) -> None:
+    ended = processes.run(processes.twistd()[0], "--help")
+    assert re.search(r"^ +kestrel +\S", ended.stdout, re.MULTILINE)
+
+
+def test_version_is_that_of_the_package(processes: Processes) -> None:
+    ended = processes.run(*processes.twistd("--version"))
+    assert (ended.returncode, ended.stdout) == (0, f"kestrel {__version__}\n")
+    with processes.serve(CONFIG).connect() as client:
+        client.ask(b"version\r\n", f"VERSION {__version__}\r\n".encode())
+
+
+# Storage.
+
+
+@pytest.mark.parametrize(
+    ("config", "arguments"),
+    [
+        (CONFIG + 'storage = "memory:"\n', []),
+        (CONFIG, ["--storage", "memory:"]),
+        (CONFIG + 'storage = "journal:in-the-file"\n', ["--storage", "memory:"]),
+    ],
+    ids=["in the file", "on the command line", "on the command line against the file"],
+)
+def test_memory_storage_leaves_nothing_on_the_disk(
+    processes: Processes, config: str, arguments: list[str]
+) -> None:
+    server = processes.serve(config, *arguments)
+    with server.connect() as client:
+        client.put(b"work", b"1", b"2")
+        assert client.get(b"work") == b"1"
+    server.stop()
+    assert not (processes.folder / "queues").exists()
+    assert not (processes.folder / "in-the-file").exists()
+    with processes.serve(config, *arguments).connect() as client:
+        assert client.get(b"work") is None
+
+
+@pytest.mark.parametrize("arguments", [["--storage", "journal:elsewhere?reserve=1MiB"], []])
+def test_a_storage_description_says_where_the_journal_is(processes: Processes, arguments: list[str]) -> None:
+    config = CONFIG if arguments else CONFIG + 'storage = "journal:elsewhere?reserve=1MiB"\n'
+    with processes.serve(config, *arguments).connect() as client:
+        client.put(b"work", b"hello")
+    assert (processes.folder / "elsewhere" / "work").exists()
+    assert not (processes.folder / "queues").exists()
+
+
+@pytest.mark.parametrize("where", ["in the file", "on the command line"])
+@pytest.mark.parametrize(
+    ("description", "sentence"),
+    [
+        ("tapes:here", "tapes.*journal.*memory"),
+        ("journal:", "journal.*needs a folder"),
+        ("journal:here?colour=red", "colour"),
+        ("journal:here?reserve=bananas", "reserve.*bananas"),
+        ("memory:here", "memory.*takes no argument"),
+    ],
+)
+@FOREGROUND_AND_DAEMON
+def test_a_storage_that_cannot_be_used_is_said_in_one_sentence(
+    processes: Processes, description: str, sentence: str, where: str, daemon: bool
+) -> None:
+    if where == "in the file":
+        config, arguments = CONFIG + f'storage = "{description}"\n', []
+    else:
+        config, arguments = CONFIG, ["--storage", description]
+    status, stderr = refused(processes, config, "--memcache", ANY_PORT, *arguments, daemon=daemon)
+    is_refused_with(EX_CONFIG, status, daemon)
+    says(stderr, sentence, daemon=daemon)
+    assert processes.running() == []
+
+
+# Killed.
+
+
+def test_after_kill_9_every_acknowledged_item_is_there_in_order(processes: Processes) -> None:
+    sizes = [0, 1, 17, 100, 1000, 5000, 70_000]
+    items = [os.urandom(sizes[index % len(sizes)]) for index in range(3000)]
+    server = processes.serve(CONFIG)
+    with server.connect() as client:
+        for begin in range(0, len(items), 100):
+            client.put(b"work", *items[begin : begin + 100])
+        server.kill()
+    with processes.serve(CONFIG).connect() as client:
+        assert client.stats()["queue_work_items"] == "3000"
+        for item in items:
+            assert client.get(b"work") == item
+        assert client.get(b"work") is None
+
+
+def test_after_kill_9_open_reads_are_back_at_the_head_in_the_order_in_which_they_were_taken(
+    processes: Processes,
+) -> None:
+    server = processes.serve(CONFIG)
+    with server.connect() as client, server.connect() as other:
+        client.put(b"work", *(b"%d" % number for number in range(10)))
+        assert [client.get(b"work") for _ in range(2)] == [b"0", b"1"]
+        assert client.get(b"work/open") == b"2"
+        assert other.get(b"work/open") == b"3"
+        assert client.get(b"work/open") == b"4"
+        client.ask(b"get work/close\r\n", b"END\r\n")  # of 2
+        server.kill()
+    with processes.serve(CONFIG).connect() as client:
+        rest = [client.get(b"work") for _ in range(9)]
+    assert rest == [b"3", b"4", b"5", b"6", b"7", b"8", b"9", None, None]
+
+
+@pytest.mark.parametrize("sync", ['"never"', '"10ms"', "0"])
+def test_what_was_acknowledged_while_it_was_killed_is_there(processes: Processes, sync: str) -> None:
+    config = CONFIG + f"[default]\nsyncJournal = {sync}\n"
+    server = processes.serve(config)
+    with server.connect() as client:
+        client.socket.settimeout(PATIENCE_S)
+        requests = b"".join(set_request(b"work", b"%d" % number) for number in range(20_000))
+        with suppress(ConnectionError):
+            client.socket.setblocking(False)
+            sent = 0
+            with suppress(BlockingIOError):
+                while sent < len(requests):
+                    sent += client.socket.send(requests[sent:])
+            client.socket.settimeout(PATIENCE_S)
+            client.expect(b"STORED\r\n" * 10)
+        server.kill()
+        acknowledged = 10 + client.to_the_end().count(b"STORED\r\n")
+    with processes.serve(config).connect() as client:
+        stored = int(client.stats()["queue_work_items"])
+        assert acknowledged <= stored <= 20_000
+        client.send(b"get work\r\n" * stored)
+        for number in range(stored):
+            item = b"%d" % number
+            client.expect(b"VALUE work 0 %d\r\n%b\r\nEND\r\n" % (len(item), item))
+
+
+def test_a_short_torture_with_kills_loses_nothing(
+    processes: Processes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = kill_restart.torture(processes, seed=1, item_count=4000, kills=4)
+    ledger = capsys.readouterr().out
+    assert failed == 0, ledger
+    assert re.search(r"^\d+ passed, 0 failed$", ledger.splitlines()[-1])
+
+
+def test_a_dead_servers_pidfile_is_no_obstacle(processes: Processes) -> None:
+    first = processes.start(CONFIG, pidfile="kestrel.pid").serves()
+    first.kill()
+    assert (processes.folder / "kestrel.pid").exists()
+    processes.start(CONFIG, pidfile="kestrel.pid").serves().stop()
+    assert not (processes.folder / "kestrel.pid").exists()

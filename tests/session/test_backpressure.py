@@ -1,0 +1,460 @@
+"""What one client can make the server hold, and how long it can keep the others waiting: both are bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kestrel import commands
+from kestrel.config.model import QueueSettings
+from kestrel.item import Item
+from kestrel.protocols.memcache import MemcacheCodec
+from kestrel.session.session import COMMANDS_PER_TURN, UNREAD_BYTES
+from kestrel.session.settings import SessionSettings
+from kestrel.session.turns import TICK_S
+from kestrel.storage.interfaces import IStorage
+from kestrel.storage.memory import MemoryQueue, MemoryStorage
+from kestrel.testing.server import READ_BYTES, MemoryClient, MemoryServer, SteppedQueue, SteppedStorage
+
+KIB = 1024
+MIB = 1024 * KIB
+
+VERSION = b"VERSION 1.2.3\r\n"
+
+
+class MeteredCodec(MemcacheCodec):
+    """Counts the commands and the reply bytes made. Each command is work of `command_s`."""
+
+    command_s = 0.0
+
+    def __init__(self, spend: Callable[[float], None]) -> None:
+        super().__init__()
+        self._spend = spend
+        self.commands_made = 0
+        self.reply_bytes_made = 0
+
+    def next_command(self) -> commands.Command | None:
+        command = super().next_command()
+        if command is not None:
+            self.commands_made += 1
+            self._spend(self.command_s)
+        return command
+
+    def item(self, command: commands.Get | commands.Monitor, data: bytes) -> bytes:
+        return self._made(super().item(command, data))
+
+    def version(self, version: str) -> bytes:
+        return self._made(super().version(version))
+
+    def no_item(self) -> bytes:
+        return self._made(super().no_item())
+
+    def _made(self, reply: bytes) -> bytes:
+        self.reply_bytes_made += len(reply)
+        return reply
+
+
+class MeteredServer(MemoryServer):
+    """A server whose codecs are metered; a client's codec is found by its place in `codecs`."""
+
+    def __init__(self, storage: IStorage | None = None, *, command_s: float = 0.0, **settings: int) -> None:
+        self.codecs: list[MeteredCodec] = []
+        self._command_s = command_s
+        self.most_in_a_tick = 0
+        super().__init__(storage, make_codec=self._make_codec, session_settings=SessionSettings(**settings))
+
+    def _make_codec(self) -> MeteredCodec:
+        codec = MeteredCodec(self.spend)
+        codec.command_s = self._command_s
+        self.codecs.append(codec)
+        return codec
+
+    @property
+    def commands_made(self) -> int:
+        return sum(codec.commands_made for codec in self.codecs)
+
+    def tick(self) -> None:
+        before = self.commands_made
+        super().tick()
+        self.most_in_a_tick = max(self.most_in_a_tick, self.commands_made - before)
+
+
+class SameItemQueue(MemoryQueue):
+    """A queue of many large items that take no memory, because all are the same bytes."""
+
+    DATA = bytes(MIB)
+
+    def __init__(self, name: bytes) -> None:
+        super().__init__(name)
+        self.items = 10_000
+        self.bytes = self.items * MIB
+
+    def peek(self) -> Item | None:
+        return Item(self.DATA, 0, 0)
+
+    def take(self, opened: bool) -> Item | None:
+        self.items -= 1
+        item = Item(self.DATA, 0, 0)
+        if opened:
+            self.open_as(item, self._next_xid())
+        return item
+
+
+class SameItemStorage(MemoryStorage):
+    def queue(self, name: bytes, settings: QueueSettings) -> MemoryQueue:
+        return self._queues.setdefault(name, SameItemQueue(name))
+
+
+def read_all(server: MemoryServer, client: MemoryClient) -> tuple[int, bytes]:
+    """Let the client read until nothing more comes, and forget what it read: how much it was, and the last of it."""
+    client.reads = True
+    total = 0
+    tail = b""
+    for _ in range(100_000):
+        if server.is_at_rest:
+            return total, tail
+        server.tick()
+        total += len(client.received)
+        tail = (tail + client.received)[-100:]
+        client.received.clear()
+    raise AssertionError("the server does not come to rest")
+
+
+# A client that does not read.
+
+
+def test_a_client_that_does_not_read_is_made_few_replies() -> None:
+    server = MeteredServer()
+    client = server.connect()
+    client.reads = False
+    client.send(b"version\r\n" * 100_000)
+    server.settle()
+    assert server.codecs[0].reply_bytes_made <= READ_BYTES + 2 * COMMANDS_PER_TURN * len(VERSION)
+
+
+def test_a_client_that_does_not_read_is_not_listened_to() -> None:
+    server = MeteredServer()
+    client = server.connect()
+    client.reads = False
+    sent = b"version\r\n" * 100_000
+    client.send(sent)
+    server.settle()
+    assert len(server.codecs[0]) <= UNREAD_BYTES + READ_BYTES
+    assert len(client.transport.unread) >= len(sent) - UNREAD_BYTES - 2 * READ_BYTES
+
+
+def test_all_replies_come_in_order_once_the_client_reads() -> None:
+    server = MeteredServer()
+    client = server.connect()
+    client.reads = False
+    count = 20_000
+    assert client.ask(b"set n 0 0 1\r\nx\r\nget n\r\nget n\r\n" * count) == b""
+    client.reads = True
+    assert client.take() == b"STORED\r\nVALUE n 0 1\r\nx\r\nEND\r\nEND\r\n" * count
+
+
+def test_a_hundred_thousand_pipelined_requests_are_all_answered() -> None:
+    server = MeteredServer()
+    client = server.connect()
+    assert client.ask(b"version\r\n" * 100_000) == VERSION * 100_000
+    assert server.codecs[0].commands_made == 100_000
+
+
+def test_one_and_a_half_kilobytes_of_gets_hold_no_more_than_the_bound_and_one_item() -> None:
+    server = MeteredServer(SameItemStorage(), max_pipeline_bytes=MIB)
+    client = server.connect()
+    client.reads = False
+    asked = b"get q\r\n" * 200
+    assert len(asked) == 1400
+    client.send(asked)
+    server.settle()
+    held = server.codecs[0].reply_bytes_made
+    assert MIB <= held <= 2 * MIB + READ_BYTES
+    queue = server.manager.known(b"q")
+    assert queue is not None
+    assert queue.contents.items >= 10_000 - 3, "what cannot be sent is not taken from the queue"
+
+
+@pytest.mark.parametrize("reads_each", [1, 7])
+def test_the_bound_holds_all_the_time_while_the_client_reads(reads_each: int) -> None:
+    server = MeteredServer(SameItemStorage(), max_pipeline_bytes=MIB)
+    client = server.connect()
+    client.send(b"get q\r\n" * 60)
+    read = most = ticks = 0
+    while not server.is_at_rest or not client.reads:
+        client.reads = ticks % reads_each == 0
+        server.tick()
+        ticks += 1
+        read += len(client.received)
+        client.received.clear()
+        most = max(most, server.codecs[0].reply_bytes_made - read)
+        assert ticks < 20_000
+    assert read == 60 * len(b"VALUE q 0 1048576\r\n\r\nEND\r\n") + 60 * MIB
+    assert most <= 2 * MIB + READ_BYTES
+
+
+def test_a_turn_of_one_connection_ends_with_its_reply_bytes() -> None:
+    server = MeteredServer(SameItemStorage(), max_pipeline_bytes=MIB)
+    client, other = server.connect(), server.connect()
+    client.send(b"get q\r\n" * 200)
+    assert server.codecs[0].reply_bytes_made <= 2 * MIB + READ_BYTES
+    other.send(b"version\r\n")
+    server.tick()
+    server.tick()
+    assert bytes(other.received) == VERSION
+
+
+def test_replies_that_wait_for_a_commit_are_bounded_as_well() -> None:
+    storage = SteppedStorage()
+    server = MeteredServer(storage, max_pipeline_bytes=256 * KIB)
+    client = server.connect()
+    data = b"x" * (16 * KIB)
+    reply = b"VALUE q 0 16384\r\n" + data + b"\r\nEND\r\n"
+    assert client.ask((b"set q 0 0 16384\r\n" + data + b"\r\n") * 100) == b"STORED\r\n" * 100
+    storage.holds_commits = True
+    assert client.ask(b"get q\r\n" * 100) == b""
+    assert 256 * KIB <= server.codecs[0].reply_bytes_made <= 256 * KIB + len(reply)
+    received = b""
+    for _ in range(100):
+        if not storage.committing:
+            break
+        storage.end_commits()
+        received += client.take()
+    assert received == reply * 100
+
+
+def test_a_monitor_over_many_items_holds_no_more_than_the_bound_and_one_item() -> None:
+    server = MeteredServer(SameItemStorage(), max_pipeline_bytes=MIB, max_open_reads=50)
+    client = server.connect()
+    client.reads = False
+    assert client.ask(b"monitor q 10\r\n") == b""
+    assert MIB <= server.codecs[0].reply_bytes_made <= 2 * MIB + READ_BYTES
+    total, _ = read_all(server, client)
+    assert total == 50 * (len(b"VALUE q 0 1048576\r\n\r\nEND\r\n") + MIB) + len(b"END\r\n")
+
+
+def test_a_monitor_of_a_client_that_does_not_read_ends_at_its_time() -> None:
+    server = MeteredServer(SameItemStorage(), max_pipeline_bytes=MIB, max_open_reads=50)
+    client = server.connect()
+    client.reads = False
+    client.send(b"monitor q 10\r\nversion\r\n")
+    server.advance(10)
+    _, tail = read_all(server, client)
+    assert tail.endswith(b"END\r\nEND\r\n" + VERSION)
+
+
+def test_a_client_that_does_not_read_holds_up_nobody_else() -> None:
+    server = MeteredServer()
+    deaf, other = server.connect(), server.connect()
+    deaf.reads = False
+    deaf.send(b"version\r\n" * 100_000)
+    server.settle()
+    assert other.ask(b"set q 0 0 1\r\nx\r\nget q\r\n") == b"STORED\r\nVALUE q 0 1\r\nx\r\nEND\r\n"
+
+
+def test_a_client_that_does_not_read_and_leaves_gives_back_what_it_had_open() -> None:
+    server = MeteredServer(max_open_reads=100)
+    deaf, other = server.connect(), server.connect()
+    data = b"x" * (8 * KIB)
+    other.ask((b"set q 0 0 8192\r\n" + data + b"\r\n") * 20)
+    deaf.reads = False
+    deaf.send(b"get q/open\r\n" * 20)
+    server.settle()
+    deaf.disconnect()
+    assert other.ask(b"get q\r\n" * 21) == (b"VALUE q 0 8192\r\n" + data + b"\r\nEND\r\n") * 20 + b"END\r\n"
+
+
+def test_quit_behind_replies_that_are_not_read_closes_when_they_were() -> None:
+    server = MeteredServer()
+    client = server.connect()
+    client.reads = False
+    client.send(b"version\r\n" * 20_000 + b"quit\r\n")
+    server.settle()
+    assert not client.is_closed
+    client.reads = True
+    assert client.take() == VERSION * 20_000
+    assert client.is_closed
+
+
+def test_a_half_close_behind_replies_that_are_not_read_closes_when_they_were() -> None:
+    server = MeteredServer()
+    client = server.connect()
+    client.reads = False
+    client.send(b"version\r\n" * 50_000)
+    client.half_close()
+    server.settle()
+    assert not client.is_closed
+    client.reads = True
+    assert client.take() == VERSION * 50_000
+    assert client.is_closed
+
+
+def test_a_stop_waits_for_a_client_that_does_not_read_until_it_is_dropped() -> None:
+    server = MeteredServer()
+    client = server.connect()
+    client.reads = False
+    client.send(b"version\r\n" * 20_000)
+    server.settle()
+    gone: list[None] = []
+    server.factory.hang_up().addCallback(gone.append)
+    server.settle()
+    assert (client.is_closed, gone) == (False, [])
+    server.factory.abort()
+    server.settle()
+    assert (client.is_closed, gone) == (True, [None])
+
+
+# A client that waits, and goes on sending.
+
+
+def test_what_is_sent_behind_a_wait_is_read_up_to_the_bound() -> None:
+    server = MeteredServer()
+    client, other = server.connect(), server.connect()
+    sent = b"version\r\n" * 200_000
+    assert client.ask(b"get q/t=60000\r\n" + sent) == b""
+    assert len(server.codecs[0]) <= UNREAD_BYTES + READ_BYTES
+    assert len(client.transport.unread) >= len(sent) - UNREAD_BYTES - 2 * READ_BYTES
+    other.ask(b"set q 0 0 1\r\nx\r\n")
+    assert client.take() == b"VALUE q 0 1\r\nx\r\nEND\r\n" + VERSION * 200_000
+
+
+def test_what_is_sent_behind_a_load_is_read_up_to_the_bound() -> None:
+    server = MeteredServer(SteppedStorage())
+    client = server.connect()
+    client.ask(b"set q 0 0 1\r\nx\r\n")
+    queue = server.manager.known(b"q")
+    assert queue is not None
+    assert isinstance(queue.contents, SteppedQueue)
+    queue.contents.page_out()
+    assert client.ask(b"get q\r\n" + b"version\r\n" * 100_000) == b""
+    assert len(server.codecs[0]) <= UNREAD_BYTES + READ_BYTES
+    queue.contents.end_fill()
+    assert client.take() == b"VALUE q 0 1\r\nx\r\nEND\r\n" + VERSION * 100_000
+
+
+def test_what_is_sent_before_the_queues_are_loaded_is_read_up_to_the_bound() -> None:
+    from twisted.internet.defer import Deferred
+
+    loaded: Deferred[dict[bytes, object]] = Deferred()
+
+    class LoadingStorage(MemoryStorage):
+        def start(self, settings_for: object) -> Deferred[dict[bytes, object]]:  # type: ignore[override]
+            return loaded
+
+    server = MeteredServer(LoadingStorage())
+    client = server.connect()
+    assert client.ask(b"version\r\n" * 100_000) == b""
+    assert len(server.codecs[0]) <= UNREAD_BYTES + READ_BYTES
+    loaded.callback({})
+    assert client.take() == VERSION * 100_000
+
+
+def test_an_item_larger_than_the_bound_is_read_all_the_same() -> None:
+    server = MeteredServer(max_pipeline_bytes=64 * KIB)
+    client = server.connect()
+    data = b"x" * (2 * MIB)
+    assert client.ask(b"set q 0 0 2097152\r\n" + data + b"\r\nget q\r\n") == (
+        b"STORED\r\nVALUE q 0 2097152\r\n" + data + b"\r\nEND\r\n"
+    )
+
+
+def test_what_is_sent_after_the_stream_got_out_of_step_is_not_held() -> None:
+    server = MeteredServer()
+    client = server.connect()
+    client.reads = False
+    client.send(b"frobnicate\r\n" + b"version\r\n" * 100_000)
+    server.settle()
+    assert len(server.codecs[0]) == 0
+    client.reads = True
+    assert client.take().startswith(b"CLIENT_ERROR ")
+    assert client.is_closed
+
+
+# Ticks and turns.
+
+
+def test_ticks_are_bounded_however_many_clients_pipeline() -> None:
+    command_s = 20e-6
+    server = MeteredServer(command_s=command_s)
+    clients = [server.connect() for _ in range(50)]
+    for client in clients:
+        client.send(b"get q\r\n" * 2000)
+    server.most_in_a_tick = 0
+    server.settle()
+    assert [bytes(client.received) for client in clients] == [b"END\r\n" * 2000] * 50
+    # A reactor's turn sees the end of one tick and the beginning of the next; a tick runs over by a turn at most.
+    assert server.most_in_a_tick <= 2 * (TICK_S / command_s + COMMANDS_PER_TURN)
+
+
+def test_slow_commands_are_still_carried_out() -> None:
+    server = MeteredServer(command_s=1.0)
+    clients = [server.connect() for _ in range(3)]
+    for client in clients:
+        client.send(b"get q\r\n" * 300)
+    server.settle()
+    assert [bytes(client.received) for client in clients] == [b"END\r\n" * 300] * 3
+
+
+def test_a_flood_leaves_the_others_their_turns() -> None:
+    server = MeteredServer()
+    flood, other = server.connect(), server.connect()
+    flood.send(b"version\r\n" * 100_000)
+    server.tick()
+    other.send(b"set q 0 0 1\r\nx\r\nget q\r\n")
+    for _ in range(3):
+        server.tick()
+    assert bytes(other.received) == b"STORED\r\nVALUE q 0 1\r\nx\r\nEND\r\n"
+    assert server.codecs[0].commands_made < 10_000
+
+
+def test_a_flood_of_slow_commands_leaves_the_others_their_turns() -> None:
+    server = MeteredServer(command_s=100e-6)
+    flood, other = server.connect(), server.connect()
+    flood.send(b"version\r\n" * 10_000)
+    server.tick()
+    other.send(b"version\r\n")
+    for _ in range(5):
+        server.tick()
+    assert bytes(other.received) == VERSION
+    assert server.codecs[0].commands_made < 1000
+
+
+def test_floods_come_forward_evenly() -> None:
+    server = MeteredServer(command_s=20e-6)
+    clients = [server.connect() for _ in range(10)]
+    for client in clients:
+        client.send(b"version\r\n" * 5000)
+    for _ in range(200):
+        server.tick()
+    made = [codec.commands_made for codec in server.codecs]
+    assert 0 < min(made) < 5000, "nobody has finished, and nobody stands still"
+    assert max(made) - min(made) <= 2 * COMMANDS_PER_TURN
+
+
+def test_one_turn_carries_out_a_bounded_number_of_commands() -> None:
+    server = MeteredServer()
+    client = server.connect()
+    client.send(b"version\r\n" * 7000)
+    assert server.codecs[0].commands_made <= COMMANDS_PER_TURN
+
+
+def test_replies_of_a_flood_leave_before_it_is_over() -> None:
+    server = MeteredServer()
+    client = server.connect()
+    client.send(b"version\r\n" * 7000)
+    for _ in range(4):
+        server.tick()
+    assert bytes(client.received).startswith(VERSION)
+    assert server.codecs[0].commands_made < 7000
+
+
+def test_a_disconnect_ends_a_flood() -> None:
+    server = MeteredServer()
+    client = server.connect()
+    client.send(b"version\r\n" * 7000)
+    server.tick()
+    client.disconnect()
+    made = server.codecs[0].commands_made
+    server.settle()
+    assert server.codecs[0].commands_made == made < 7000

@@ -1,0 +1,1019 @@
+"""Each command, from the client's bytes to the server's, in memory and with a clock that the test moves."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from kestrel.errors import StorageError
+from kestrel.protocols.memcache import MemcacheCodec
+from kestrel.session.settings import SessionSettings
+from kestrel.testing.server import EPOCH_MS, MemoryClient, MemoryServer, SteppedQueue, SteppedStorage
+
+
+@pytest.fixture
+def server() -> MemoryServer:
+    return MemoryServer(session_settings=SessionSettings(max_open_reads=10))
+
+
+@pytest.fixture
+def client(server: MemoryServer) -> MemoryClient:
+    return server.connect()
+
+
+@pytest.fixture
+def storage() -> SteppedStorage:
+    return SteppedStorage()
+
+
+@pytest.fixture
+def slow(storage: SteppedStorage) -> MemoryServer:
+    """A server over a storage that the test steps."""
+    return MemoryServer(storage, session_settings=SessionSettings(max_open_reads=10))
+
+
+def set_(data: bytes, queue: bytes = b"work", expiry: int = 0) -> bytes:
+    return b"set %b 0 %d %d\r\n%b\r\n" % (queue, expiry, len(data), data)
+
+
+def value(data: bytes, queue: bytes = b"work") -> bytes:
+    return b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (queue, len(data), data)
+
+
+def put(client: MemoryClient, *items: bytes, queue: bytes = b"work") -> None:
+    for data in items:
+        assert client.ask(set_(data, queue)) == b"STORED\r\n"
+
+
+def stats(client: MemoryClient) -> dict[str, str]:
+    lines = client.ask(b"stats\r\n").decode("latin-1").split("\r\n")
+    assert lines[-2:] == ["END", ""]
+    return {line.split(" ")[1]: line.split(" ", 2)[2] for line in lines[:-2]}
+
+
+def queue_names(client: MemoryClient) -> list[bytes]:
+    return re.findall(rb"queue '(.*)' \{", client.ask(b"dump_stats\r\n"))
+
+
+# set and get.
+
+
+def test_items_come_out_in_the_order_in_which_they_went_in(client: MemoryClient) -> None:
+    assert client.ask(set_(b"one") + set_(b"two") + set_(b"three")) == b"STORED\r\n" * 3
+    assert client.ask(b"get work\r\n" * 4) == value(b"one") + value(b"two") + value(b"three") + b"END\r\n"
+
+
+def test_a_get_of_an_empty_queue_is_a_lone_end(client: MemoryClient) -> None:
+    assert client.ask(b"get work\r\n") == b"END\r\n"
+    assert client.ask(b"gets work\r\n") == b"END\r\n"
+    assert not client.is_closed
+
+
+def test_gets_is_get(client: MemoryClient) -> None:
+    put(client, b"one")
+    assert client.ask(b"gets work\r\n") == value(b"one")
+
+
+@pytest.mark.parametrize("data", [b"", b"\r\n", b"END\r\n", b"\x00\xff\x80", b"x" * 300_000])
+def test_any_data_comes_back_as_it_is(client: MemoryClient, data: bytes) -> None:
+    assert client.ask(set_(data)) == b"STORED\r\n"
+    assert client.ask(b"get work\r\n") == value(data)
+
+
+def test_queues_are_apart_and_their_names_case_sensitive(client: MemoryClient) -> None:
+    put(client, b"lower", queue=b"work")
+    put(client, b"upper", queue=b"Work")
+    assert client.ask(b"get Work\r\nget WORK\r\nget work\r\n") == value(b"upper", b"Work") + b"END\r\n" + value(
+        b"lower"
+    )
+
+
+def test_a_value_names_the_bare_queue_and_flags_of_zero(client: MemoryClient) -> None:
+    assert client.ask(b"set work 77 0 3\r\none\r\n") == b"STORED\r\n"
+    assert client.ask(b"get work/t=5/what\r\n") == b"VALUE work 0 3\r\none\r\nEND\r\n"
+
+
+def test_a_value_can_echo_the_requested_key() -> None:
+    client = MemoryServer(make_codec=lambda: MemcacheCodec(echo_requested_key=True)).connect()
+    put(client, b"one", b"two")
+    assert client.ask(b"get work/t=5\r\n") == value(b"one", b"work/t=5")
+    assert client.ask(b"get work/open\r\n") == value(b"two", b"work/open")
+
+
+def test_only_the_first_key_of_a_get_is_served(client: MemoryClient) -> None:
+    put(client, b"one")
+    put(client, b"two", queue=b"other")
+    assert client.ask(b"get work other\r\n") == value(b"one")
+    assert client.ask(b"get other\r\n") == value(b"two", b"other")
+
+
+def test_noreply_is_answered_all_the_same(client: MemoryClient) -> None:
+    assert client.ask(b"set work 0 0 1 noreply\r\nx\r\n") == b"STORED\r\n"
+
+
+def test_replies_keep_the_order_of_the_requests(client: MemoryClient) -> None:
+    asked = b"version\r\n" + set_(b"one") + b"get work\r\nget work\r\ndelete work\r\nflush work\r\nversion\r\n"
+    expected = b"VERSION 1.2.3\r\nSTORED\r\n" + value(b"one") + b"END\r\nDELETED\r\nEND\r\nVERSION 1.2.3\r\n"
+    assert client.ask(asked) == expected
+
+
+def test_a_request_in_single_bytes_is_answered_once(client: MemoryClient) -> None:
+    for byte in set_(b"one") + b"get work\r\n":
+        client.send(bytes([byte]))
+    assert client.take() == b"STORED\r\n" + value(b"one")
+
+
+# What is wrong.
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"set work x 0 3\r\none\r\n",
+        b"set work 0 x 3\r\none\r\n",
+        b"set a.b 0 0 3\r\none\r\n",
+        b"get\r\n",
+        b"get /\r\n",
+        b"get  work\r\n",
+        b"get a.b\r\n",
+        b"get work/t=soon\r\n",
+        b"monitor work\r\n",
+        b"monitor a.b 10\r\n",
+        b"monitor work soon\r\n",
+        b"delete\r\n",
+        b"flush\r\n",
+        b"flush_expired\r\n",
+        b"confirm\r\n",
+        b"confirm work\r\n",
+        b"confirm work many\r\n",
+    ],
+)
+def test_an_error_that_leaves_the_stream_in_step_keeps_the_connection(
+    client: MemoryClient, request_bytes: bytes
+) -> None:
+    reply = client.ask(request_bytes + b"version\r\n")
+    assert re.fullmatch(rb"CLIENT_ERROR [^\r\n]+\r\nVERSION 1.2.3\r\n", reply)
+    assert not client.is_closed
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"\r\n",
+        b"  \r\n",
+        b" version\r\n",
+        b"frobnicate\r\n",
+        b"set work 0 0\r\n",
+        b"set work 0 0 -1\r\n",
+        b"set work 0 0 many\r\n",
+        b"set work 0 0 3\r\none!!",
+        b"add work 0 0 3\r\none\r\n",
+        b"cas work 0 0 3 1\r\none\r\n",
+        b"get work/peek/open\r\n",
+        b"get /open\r\n",
+        b"get " + b"x" * 9000,
+    ],
+)
+def test_an_error_that_does_not_closes_it(server: MemoryServer, client: MemoryClient, request_bytes: bytes) -> None:
+    reply = client.ask(request_bytes + b"version\r\n")
+    assert re.fullmatch(rb"CLIENT_ERROR [^\r\n]+\r\n", reply)
+    assert client.is_closed
+    assert queue_names(server.connect()) == []
+
+
+def test_an_item_that_is_too_large_is_refused_before_its_data_is_read(client: MemoryClient) -> None:
+    assert client.ask(b"set work 0 0 16777217\r\n") == b"CLIENT_ERROR item too large\r\n"
+    assert client.is_closed
+
+
+def test_a_line_that_is_too_long(client: MemoryClient) -> None:
+    assert client.ask(b"x" * 9000) == b"CLIENT_ERROR line too long\r\n"
+    assert client.is_closed
+
+
+def test_replies_before_an_error_that_closes_still_leave(client: MemoryClient) -> None:
+    assert client.ask(set_(b"one") + b"frobnicate\r\n").startswith(b"STORED\r\nCLIENT_ERROR ")
+    assert client.is_closed
+
+
+def test_a_bad_data_chunk_stores_nothing(server: MemoryServer, client: MemoryClient) -> None:
+    assert client.ask(b"set work 0 0 3\r\none__") == b"CLIENT_ERROR bad data chunk\r\n"
+    assert server.connect().ask(b"get work\r\n") == b"END\r\n"
+
+
+# Expiry.
+
+
+def test_an_item_expires_after_its_seconds(server: MemoryServer, client: MemoryClient) -> None:
+    client.ask(set_(b"brief", expiry=2) + set_(b"lasting"))
+    server.advance(2.0)
+    assert client.ask(b"get work/peek\r\n") == value(b"brief")
+    server.advance(0.001)
+    assert client.ask(b"get work/peek\r\n") == value(b"lasting")
+    assert client.ask(b"get work\r\n") == value(b"lasting")
+
+
+def test_an_expiry_of_zero_is_never(server: MemoryServer, client: MemoryClient) -> None:
+    put(client, b"one")
+    server.advance(10 * 365 * 24 * 3600)
+    assert client.ask(b"get work\r\n") == value(b"one")
+
+
+def test_a_negative_expiry_is_expired_on_arrival(client: MemoryClient) -> None:
+    assert client.ask(set_(b"one", expiry=-1)) == b"STORED\r\n"
+    assert client.ask(b"get work\r\n") == b"END\r\n"
+
+
+def test_an_expiry_of_a_million_is_seconds_since_the_epoch(client: MemoryClient) -> None:
+    client.ask(set_(b"of 1970", expiry=1_000_000) + set_(b"of 11 days from now", expiry=999_999))
+    assert client.ask(b"get work\r\n") == value(b"of 11 days from now")
+
+
+def test_an_absolute_expiry_counts_from_the_epoch(server: MemoryServer, client: MemoryClient) -> None:
+    client.ask(set_(b"one", expiry=EPOCH_MS // 1000 + 3))
+    server.advance(3.0)
+    assert client.ask(b"get work/peek\r\n") == value(b"one")
+    server.advance(0.001)
+    assert client.ask(b"get work\r\n") == b"END\r\n"
+
+
+def test_expiry_is_measured_by_the_wall_clock(server: MemoryServer, client: MemoryClient) -> None:
+    client.ask(set_(b"one", expiry=5))
+    server.step_wall_clock(5_001)
+    assert client.ask(b"get work/peek\r\n") == b"END\r\n"
+
+
+@pytest.mark.parametrize(
+    "reading", [b"get work", b"get work/peek", b"get work/open", b"get work/t=100", b"monitor work 1 1"]
+)
+def test_an_expired_item_is_never_delivered(server: MemoryServer, client: MemoryClient, reading: bytes) -> None:
+    client.ask(set_(b"brief", expiry=1) * 3 + set_(b"lasting"))
+    server.advance(1.5)
+    reply = client.ask(reading + b"\r\n")
+    assert reply.startswith(value(b"lasting"))
+    assert stats(client)["queue_work_expired_items"] == "3"
+
+
+def test_a_put_drops_the_expired_items_at_the_head(server: MemoryServer, client: MemoryClient) -> None:
+    client.ask(set_(b"brief", expiry=1) * 2)
+    server.advance(1.5)
+    put(client, b"new")
+    counted = stats(client)
+    assert (counted["queue_work_items"], counted["queue_work_expired_items"]) == ("1", "2")
+
+
+def test_flush_expired_tells_how_many(server: MemoryServer, client: MemoryClient) -> None:
+    client.ask(set_(b"brief", expiry=1) * 2 + set_(b"lasting"))
+    assert client.ask(b"flush_expired work\r\n") == b"0\r\n"
+    server.advance(1.5)
+    assert client.ask(b"flush_expired work\r\n") == b"2\r\n"
+    assert client.ask(b"flush_expired work\r\n") == b"0\r\n"
+    assert client.ask(b"get work\r\n") == value(b"lasting")
+
+
+def test_flush_all_expired_tells_how_many_in_all(server: MemoryServer, client: MemoryClient) -> None:
+    client.ask(set_(b"a", expiry=1) + set_(b"b", b"other", 1) * 2 + set_(b"c", b"third"))
+    server.advance(1.5)
+    assert client.ask(b"flush_all_expired\r\n") == b"3\r\n"
+    assert client.ask(b"flush_all_expired\r\n") == b"0\r\n"
+    assert client.ask(b"get third\r\n") == value(b"c", b"third")
+
+
+def test_an_open_read_does_not_expire(server: MemoryServer, client: MemoryClient) -> None:
+    client.ask(set_(b"one", expiry=1))
+    assert client.ask(b"get work/open\r\n") == value(b"one")
+    server.advance(1.5)
+    assert client.ask(b"flush_expired work\r\n") == b"0\r\n"
+    assert client.ask(b"confirm work 1\r\n") == b"END\r\n"
+
+
+def test_an_item_that_expired_while_it_was_open_is_not_delivered_again(
+    server: MemoryServer, client: MemoryClient
+) -> None:
+    client.ask(set_(b"one", expiry=1) + b"get work/open\r\n")
+    server.advance(1.5)
+    assert client.ask(b"get work/abort\r\nget work\r\n") == b"END\r\nEND\r\n"
+
+
+# Open reads.
+
+
+def test_an_open_read_that_is_closed_is_gone(server: MemoryServer, client: MemoryClient) -> None:
+    put(client, b"one")
+    assert client.ask(b"get work/open\r\n") == value(b"one")
+    assert client.ask(b"get work/close\r\n") == b"END\r\n"
+    client.disconnect()
+    assert server.connect().ask(b"get work\r\n") == b"END\r\n"
+
+
+def test_an_open_read_is_not_given_to_others(server: MemoryServer, client: MemoryClient) -> None:
+    put(client, b"one", b"two")
+    assert client.ask(b"get work/open\r\n") == value(b"one")
+    assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"two") + b"END\r\n"
+
+
+def test_close_and_open_in_one_get_confirm_one_and_open_the_next(server: MemoryServer, client: MemoryClient) -> None:
+    put(client, b"one", b"two", b"three")
+    assert client.ask(b"get work/open\r\n") == value(b"one")
+    assert client.ask(b"get work/close/open\r\n") == value(b"two")
+    assert client.ask(b"get work/open/close\r\n") == value(b"three")
+    client.disconnect()
+    assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"three") + b"END\r\n"
+
+
+@pytest.mark.parametrize("options", [b"close/open", b"open/close"])
+def test_close_is_done_before_open_at_the_limit(options: bytes) -> None:
+    client = MemoryServer(session_settings=SessionSettings(max_open_reads=1)).connect()
+    put(client, b"one", b"two")
+    assert client.ask(b"get work/open\r\n") == value(b"one")
+    assert client.ask(b"get work/%b\r\n" % options) == value(b"two")
+
+
+def test_close_is_done_even_if_there_is_no_next_item(server: MemoryServer, client: MemoryClient) -> None:
+    put(client, b"one")
+    assert client.ask(b"get work/open\r\nget work/close/open\r\n") == value(b"one") + b"END\r\n"
+    client.disconnect()
+    assert server.connect().ask(b"get work\r\n") == b"END\r\n"
+
+
+def test_close_without_an_open_read_is_ignored(client: MemoryClient) -> None:
+    put(client, b"one")
+    assert client.ask(b"get work/close\r\n") == b"END\r\n"
+    assert client.ask(b"get work/close/open\r\n") == value(b"one")
+
+
+def test_abort_returns_the_item_to_the_head(server: MemoryServer, client: MemoryClient) -> None:
+    put(client, b"one", b"two")
+    assert client.ask(b"get work/open\r\nget work/abort\r\n") == value(b"one") + b"END\r\n"
+    assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"one") + value(b"two")
+
+
+def test_abort_without_an_open_read_is_an_end(client: MemoryClient) -> None:
+    put(client, b"one")
+    assert client.ask(b"get work/abort\r\n") == b"END\r\n"
+    assert client.ask(b"get work\r\n") == value(b"one")
+
+
+def test_close_and_abort_take_the_oldest_open_read(server: MemoryServer, client: MemoryClient) -> None:
+    put(client, b"one", b"two", b"three")
+    client.ask(b"get work/open\r\n" * 3)
+    assert client.ask(b"get work/close\r\nget work/abort\r\n") == b"END\r\nEND\r\n"
+    other = server.connect()
+    assert other.ask(b"get work\r\nget work\r\n") == value(b"two") + b"END\r\n"
+    client.disconnect()
+    assert other.ask(b"get work\r\n") == value(b"three")
+
+
+def test_close_and_abort_take_the_reads_of_their_own_connection_and_queue(
+    server: MemoryServer, client: MemoryClient
+) -> None:
+    put(client, b"one", b"two")
+    put(client, b"three", queue=b"other")
+    second = server.connect()
+    assert client.ask(b"get work/open\r\n") == value(b"one")
+    assert second.ask(b"get other/open\r\n") == value(b"three", b"other")
+    assert second.ask(b"get work/close\r\nget work/abort\r\nconfirm work 1\r\n") == b"END\r\nEND\r\nERROR\r\n"
+    client.disconnect()
+    assert second.ask(b"get work\r\nget work\r\n") == value(b"one") + value(b"two")
+
+
+def test_a_plain_get_while_a_read_is_open_is_an_error_and_closes(server: MemoryServer, client: MemoryClient) -> None:
+    put(client, b"one", b"two")
+    assert client.ask(b"get work/open\r\nget work\r\nversion\r\n") == value(b"one") + b"ERROR\r\n"
+    assert client.is_closed
+    assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"one") + value(b"two")
+
+
+def test_a_plain_get_of_another_queue_or_by_another_client_is_not(server: MemoryServer, client: MemoryClient) -> None:
+    put(client, b"one", b"two")
+    put(client, b"three", queue=b"other")
+    assert client.ask(b"get work/open\r\nget other\r\n") == value(b"one") + value(b"three", b"other")
+    assert server.connect().ask(b"get work\r\n") == value(b"two")
+
+
+def test_a_peek_while_a_read_is_open_shows_the_next_item(client: MemoryClient) -> None:
+    put(client, b"one", b"two")
+    assert client.ask(b"get work/open\r\nget work/peek\r\n") == value(b"one") + value(b"two")
+    assert not client.is_closed
+
+
+def test_opening_past_the_limit_is_an_error_and_closes(server: MemoryServer) -> None:
+    server.session_settings = SessionSettings(max_open_reads=2)
+    client = server.connect()
+    put(client, b"one", b"two", b"three")
+    expected = value(b"one") + value(b"two") + b"ERROR\r\n"
+    assert client.ask(b"get work/open\r\n" * 3 + b"version\r\n") == expected
+    assert client.is_closed
+    assert server.connect().ask(b"get work\r\n") == value(b"one")
+
+
+def test_the_limit_of_open_reads_is_one_unless_it_is_set() -> None:
+    client = MemoryServer().connect()
+    put(client, b"one", b"two")
+    assert client.ask(b"get work/open\r\nget work/open\r\n") == value(b"one") + b"ERROR\r\n"
+
+
+def test_the_limit_counts_per_connection_and_queue(server: MemoryServer) -> None:
+    server.session_settings = SessionSettings(max_open_reads=1)
+    first, second = server.connect(), server.connect()
+    put(first, b"one", b"two")
+    put(first, b"three", queue=b"other")
+    assert first.ask(b"get work/open\r\nget other/open\r\n") == value(b"one") + value(b"three", b"other")
+    assert second.ask(b"get work/open\r\n") == value(b"two")
+
+
+def test_an_open_past_the_limit_of_an_empty_queue_is_an_error_too(server: MemoryServer) -> None:
+    server.session_settings = SessionSettings(max_open_reads=1)
+    client = server.connect()
+    put(client, b"one")
+    assert client.ask(b"get work/open\r\nget work/open/t=100\r\n") == value(b"one") + b"ERROR\r\n"
+
+
+def test_confirm_finishes_the_oldest_reads(server: MemoryServer, client: MemoryClient) -> None:
+    put(client, b"one", b"two", b"three")
+    client.ask(b"get work/open\r\n" * 3)
+    assert client.ask(b"confirm work 2\r\n") == b"END\r\n"
+    client.disconnect()
+    assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"three") + b"END\r\n"
+
+
+@pytest.mark.parametrize("count", [b"3", b"0", b"-1", b"2147483647"])
+def test_a_confirm_of_more_than_are_open_or_of_none_confirms_nothing(
+    server: MemoryServer, client: MemoryClient, count: bytes
+) -> None:
+    put(client, b"one", b"two")
+    client.ask(b"get work/open\r\n" * 2)
+    assert client.ask(b"confirm work %b\r\n" % count) == b"ERROR\r\n"
+    assert client.ask(b"version\r\n") == b"VERSION 1.2.3\r\n"
+    client.disconnect()
+    assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"one") + value(b"two")
+
+
+def test_after_a_refused_confirm_the_right_one_is_taken(server: MemoryServer, client: MemoryClient) -> None:
+    put(client, b"one", b"two")
+    client.ask(b"get work/open\r\n" * 2)
+    assert client.ask(b"confirm work 3\r\nconfirm work 2\r\n") == b"ERROR\r\nEND\r\n"
+    client.disconnect()
+    assert server.connect().ask(b"get work\r\n") == b"END\r\n"
+
+
+def test_confirming_makes_room_under_the_limit(server: MemoryServer) -> None:
+    server.session_settings = SessionSettings(max_open_reads=2)
+    client = server.connect()
+    put(client, b"one", b"two", b"three")
+    client.ask(b"get work/open\r\n" * 2)
+    assert client.ask(b"confirm work 2\r\nget work/open\r\n") == b"END\r\n" + value(b"three")
+
+
+@pytest.mark.parametrize("ending", [b"get work/close\r\n", b"get work/abort\r\n", b"confirm work 1\r\n"])
+def test_a_plain_get_works_again_when_the_read_has_ended(client: MemoryClient, ending: bytes) -> None:
+    put(client, b"one", b"one")
+    assert client.ask(b"get work/open\r\n" + ending + b"get work\r\n") == value(b"one") + b"END\r\n" + value(b"one")
+
+
+def test_a_quit_puts_open_reads_back(server: MemoryServer, client: MemoryClient) -> None:
+    put(client, b"one", b"two")
+    client.ask(b"get work/open\r\nquit\r\n")
+    assert server.connect().ask(b"get work\r\n") == value(b"one")
+
+
+# peek.
+
+
+def test_a_peek_leaves_the_item(client: MemoryClient) -> None:
+    put(client, b"one", b"two")
+    assert client.ask(b"get work/peek\r\nget work/peek\r\nget work\r\n") == value(b"one") * 3
+    assert client.ask(b"get work/peek\r\n") == value(b"two")
+
+
+def test_a_peek_of_an_empty_queue_is_an_end(client: MemoryClient) -> None:
+    assert client.ask(b"get work/peek\r\n") == b"END\r\n"
+
+
+# Whole queues.
+
+
+def test_delete_forgets_a_queue_and_missing_is_deleted(client: MemoryClient) -> None:
+    put(client, b"one")
+    assert client.ask(b"delete work\r\ndelete work\r\ndelete never\r\n") == b"DELETED\r\n" * 3
+    assert queue_names(client) == []
+    assert client.ask(b"get work\r\n") == b"END\r\n"
+
+
+def test_a_deleted_queue_can_be_filled_again(client: MemoryClient) -> None:
+    put(client, b"old")
+    assert client.ask(b"delete work\r\n" + set_(b"new") + b"get work\r\nget work\r\n") == (
+        b"DELETED\r\nSTORED\r\n" + value(b"new") + b"END\r\n"
+    )
+
+
+@pytest.mark.parametrize("ending", [b"get work/close\r\n", b"get work/abort\r\n"])
+def test_after_a_delete_a_stale_open_read_touches_nothing(
+    server: MemoryServer, client: MemoryClient, ending: bytes
+) -> None:
+    other = server.connect()
+    put(other, b"old")
+    assert client.ask(b"get work/open\r\n") == value(b"old")
+    other.ask(b"delete work\r\n")
+    put(other, b"new", b"newer")
+    assert client.ask(b"get work/open\r\n") == value(b"new")
+    assert client.ask(ending) == b"END\r\n"
+    client.disconnect()
+    assert other.ask(b"get work\r\nget work\r\nget work\r\n") == value(b"new") + value(b"newer") + b"END\r\n"
+
+
+def test_an_open_read_of_a_deleted_queue_does_not_come_back(server: MemoryServer, client: MemoryClient) -> None:
+    put(client, b"old")
+    client.ask(b"get work/open\r\ndelete work\r\n")
+    client.disconnect()
+    assert server.connect().ask(b"get work\r\n") == b"END\r\n"
+
+
+def test_a_confirm_counts_no_read_of_a_deleted_queue(client: MemoryClient) -> None:
+    put(client, b"old")
+    client.ask(b"get work/open\r\ndelete work\r\n")
+    put(client, b"new")
+    assert client.ask(b"confirm work 1\r\n") == b"ERROR\r\n"
+    assert client.ask(b"get work\r\n") == value(b"new")
+
+
+def test_flush_drops_the_items_but_no_open_read(server: MemoryServer, client: MemoryClient) -> None:
+    put(client, b"one", b"two", b"three")
+    client.ask(b"get work/open\r\n")
+    assert client.ask(b"flush work\r\n") == b"END\r\n"
+    assert stats(client)["queue_work_items"] == "0"
+    client.disconnect()
+    assert server.connect().ask(b"get work\r\nget work\r\n") == value(b"one") + b"END\r\n"
+
+
+def test_flush_all_drops_the_items_of_every_queue(client: MemoryClient) -> None:
+    put(client, b"one")
+    put(client, b"two", queue=b"other")
+    assert client.ask(b"flush_all\r\n") == b"Flushed all queues.\r\n"
+    assert client.ask(b"get work\r\nget other\r\n") == b"END\r\nEND\r\n"
+    assert sorted(queue_names(client)) == [b"other", b"work"]
+
+
+def test_flush_all_of_no_queues(client: MemoryClient) -> None:
+    assert client.ask(b"flush_all\r\nflush_all_expired\r\n") == b"Flushed all queues.\r\n0\r\n"
+
+
+@pytest.mark.parametrize(
+    "referring",
+    [
+        set_(b"one"),
+        b"get work\r\n",
+        b"get work/open\r\n",
+        b"get work/peek\r\n",
+        b"get work/t=5\r\n",
+        b"monitor work 1\r\n",
+    ],
+)
+def test_a_queue_comes_into_being_with(server: MemoryServer, client: MemoryClient, referring: bytes) -> None:
+    client.send(referring)
+    assert queue_names(server.connect()) == [b"work"]
+
+
+@pytest.mark.parametrize(
+    ("referring", "reply"),
+    [
+        (b"delete work\r\n", b"DELETED\r\n"),
+        (b"flush work\r\n", b"END\r\n"),
+        (b"flush_expired work\r\n", b"0\r\n"),
+        (b"confirm work 1\r\n", b"ERROR\r\n"),
+        (b"get work/abort\r\n", b"END\r\n"),
+        (b"get work/close\r\n", b"END\r\n"),
+        (b"dump_stats work\r\n", b"queue 'work' {\r\n  \r\n}\r\nEND\r\n"),
+    ],
+)
+def test_a_queue_does_not_come_into_being_with(client: MemoryClient, referring: bytes, reply: bytes) -> None:
+    assert client.ask(referring) == reply
+    assert queue_names(client) == []
+    assert stats(client)["queue_creates"] == "0"
+
+
+# The server.
+
+
+def test_version(client: MemoryClient) -> None:
+    assert client.ask(b"version\r\n") == b"VERSION 1.2.3\r\n"
+
+
+def test_status_is_up(client: MemoryClient) -> None:
+    assert client.ask(b"status\r\n") == b"UP\r\n"
+    assert not client.is_closed
+
+
+def test_reload_reads_the_configuration_again(server: MemoryServer, client: MemoryClient) -> None:
+    assert client.ask(b"reload\r\n") == b"Reloaded config.\r\n"
+    assert server.control.reloads == 1
+
+
+def test_a_reload_that_fails_says_why_and_keeps_the_connection(server: MemoryServer, client: MemoryClient) -> None:
+    server.control.reload_error = StorageError("maxItems is not a number")
+    assert client.ask(b"reload\r\nversion\r\n") == b"SERVER_ERROR maxItems is not a number\r\nVERSION 1.2.3\r\n"
+    assert server.control.reloads == 0
+
+
+def test_quit_closes_without_a_reply(client: MemoryClient) -> None:
+    assert client.ask(b"version\r\nquit\r\nversion\r\n") == b"VERSION 1.2.3\r\n"
+    assert client.is_closed
+
+
+def test_shutdown_closes_without_a_reply_and_stops_the_server(server: MemoryServer, client: MemoryClient) -> None:
+    assert client.ask(b"shutdown\r\nversion\r\n") == b""
+    assert client.is_closed
+    assert server.control.is_shut_down
+
+
+def test_nobody_is_hung_up_on_by_the_end_of_another(server: MemoryServer, client: MemoryClient) -> None:
+    other = server.connect()
+    client.ask(b"frobnicate\r\n")
+    assert other.ask(b"version\r\n") == b"VERSION 1.2.3\r\n"
+
+
+# stats and dump_stats.
+
+# fmt: off
+SERVER_STATS = [
+    "uptime", "time", "version", "curr_items", "total_items", "bytes", "reserved_memory_ratio", "curr_connections",
+    "total_connections", "cmd_get", "cmd_set", "cmd_peek", "get_hits", "get_misses", "bytes_read", "bytes_written",
+    "queue_creates", "queue_deletes", "queue_expires",
+]
+QUEUE_STATS = [
+    "items", "bytes", "total_items", "logsize", "expired_items", "mem_items", "mem_bytes", "age", "discarded",
+    "waiters", "open_transactions", "transactions", "canceled_transactions", "total_flushes", "journal_rewrites",
+    "journal_rotations",
+]
+# fmt: on
+# In the original's order; ours follow a queue's.
+
+
+def test_stats_come_in_the_originals_order(client: MemoryClient) -> None:
+    put(client, b"one")
+    names = list(stats(client))
+    of_queue = [name for name in names if name.startswith("queue_work_")]
+    assert names[: len(SERVER_STATS)] == SERVER_STATS
+    assert [name.removeprefix("queue_work_") for name in of_queue][: len(QUEUE_STATS)] == QUEUE_STATS
+    assert {"queue_work_age_msec", "queue_work_create_time"} <= set(of_queue)
+
+
+def test_dump_stats_are_the_queues_stats_without_their_prefix(client: MemoryClient) -> None:
+    put(client, b"one")
+    lines = client.ask(b"dump_stats\r\n").decode().split("\r\n")
+    assert (lines[0], lines[-3:]) == ("queue 'work' {", ["}", "END", ""])
+    assert all(re.fullmatch(r"  \w+=\S+", line) for line in lines[1:-3])
+    names = [line.strip().split("=")[0] for line in lines[1:-3]]
+    assert names[: len(QUEUE_STATS)] == QUEUE_STATS
+
+
+def test_dump_stats_tells_of_the_queues_that_are_named(client: MemoryClient) -> None:
+    put(client, b"one", queue=b"a")
+    put(client, b"one", queue=b"b")
+    put(client, b"one", queue=b"c")
+    dumped = client.ask(b"dump_stats c missing a\r\n")
+    assert re.findall(rb"queue '(\w+)'", dumped) == [b"c", b"missing", b"a"]
+    assert b"queue 'missing' {\r\n  \r\n}\r\n" in dumped
+
+
+def test_what_the_server_counts(server: MemoryServer, client: MemoryClient) -> None:
+    other = server.connect()
+    put(client, b"one", b"three")
+    put(client, b"x", queue=b"other")
+    client.ask(b"get work\r\nget work/peek\r\nget empty\r\ndelete other\r\n")
+    counted = stats(client)
+    assert counted["version"] == "1.2.3"
+    assert counted["time"] == str(EPOCH_MS // 1000)
+    expected = {
+        "curr_items": "1",
+        "total_items": "3",
+        "bytes": "5",
+        "curr_connections": "2",
+        "total_connections": "2",
+        "cmd_get": "2",
+        "cmd_set": "3",
+        "cmd_peek": "1",
+        "get_misses": "1",
+        "queue_creates": "3",
+        "queue_deletes": "1",
+        "queue_expires": "0",
+    }
+    assert {name: counted[name] for name in expected} == expected
+    other.disconnect()
+    counted = stats(client)
+    assert (counted["curr_connections"], counted["total_connections"]) == ("1", "2")
+
+
+def test_bytes_read_and_written_are_counted(client: MemoryClient) -> None:
+    def read_and_written(reply: bytes) -> list[int]:
+        return [int(number) for number in re.findall(rb"STAT bytes_(?:read|written) (\d+)", reply)]
+
+    first = client.ask(b"stats\r\n")
+    versions = client.ask(b"version\r\n" * 10)
+    second = client.ask(b"stats\r\n")
+    assert read_and_written(first) == [len(b"stats\r\n"), 0]
+    assert read_and_written(second) == [len(b"stats\r\n" * 2 + b"version\r\n" * 10), len(first + versions)]
+
+
+def test_uptime_is_seconds_since_the_start(server: MemoryServer, client: MemoryClient) -> None:
+    server.advance(61.5)
+    server.step_wall_clock(-3_600_000)
+    assert stats(client)["uptime"] == "61"
+
+
+def test_what_a_queue_counts(server: MemoryServer, client: MemoryClient) -> None:
+    put(client, b"1", b"22", b"333", b"4444")
+    client.ask(b"get work/open\r\nget work/open\r\nget work/abort\r\n")
+    waiter = server.connect()
+    waiter.ask(b"get other/t=1000\r\n")
+    counted = stats(client)
+    expected = {
+        "items": "3",  # 1, 333, 4444
+        "bytes": "8",
+        "mem_items": "3",
+        "mem_bytes": "8",
+        "total_items": "4",
+        "open_transactions": "1",
+        "transactions": "2",
+        "canceled_transactions": "1",
+        "total_flushes": "0",
+        "waiters": "0",
+        "discarded": "0",
+        "expired_items": "0",
+    }
+    assert {name: counted["queue_work_" + name] for name in expected} == expected
+    assert counted["queue_other_waiters"] == "1"
+    client.ask(b"flush work\r\n")
+    flushed = stats(client)
+    assert (flushed["queue_work_total_flushes"], flushed["queue_work_items"]) == ("1", "0")
+    assert flushed["queue_work_open_transactions"] == "1"
+
+
+def test_age_is_how_long_the_last_fetched_item_had_waited(server: MemoryServer, client: MemoryClient) -> None:
+    put(client, b"one")
+    server.advance(0.25)
+    put(client, b"two", b"three")
+    assert stats(client)["queue_work_age"] == "0"
+    client.ask(b"get work\r\n")
+    counted = stats(client)
+    assert (counted["queue_work_age"], counted["queue_work_age_msec"]) == ("250", "250")
+    server.advance(0.5)
+    assert stats(client)["queue_work_age"] == "250"
+    client.ask(b"get work\r\n")
+    assert stats(client)["queue_work_age"] == "500"
+    client.ask(b"get work\r\n")
+    assert stats(client)["queue_work_age"] == "0"
+
+
+def test_create_time_is_milliseconds_since_the_epoch(server: MemoryServer, client: MemoryClient) -> None:
+    server.advance(1.5)
+    put(client, b"one")
+    server.advance(10)
+    assert stats(client)["queue_work_create_time"] == str(EPOCH_MS + 1500)
+
+
+# A storage that is slow, full or broken.
+
+
+def contents_of(server: MemoryServer, queue: bytes = b"work") -> SteppedQueue:
+    known = server.manager.known(queue)
+    assert known is not None
+    assert isinstance(known.contents, SteppedQueue)
+    return known.contents
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "reply"),
+    [
+        (set_(b"three"), b"STORED\r\n"),
+        (b"get work\r\n", value(b"one")),
+        (b"get work/open\r\n", value(b"one")),
+        (b"flush work\r\n", b"END\r\n"),
+        (b"flush_all\r\n", b"Flushed all queues.\r\n"),
+        (b"flush_expired work\r\n", b"0\r\n"),
+        (b"delete work\r\n", b"DELETED\r\n"),
+    ],
+)
+def test_no_reply_leaves_before_its_record_is_safe(
+    storage: SteppedStorage, slow: MemoryServer, request_bytes: bytes, reply: bytes
+) -> None:
+    client = slow.connect()
+    put(client, b"one", b"two")
+    storage.holds_commits = True
+    answer = client.ask(request_bytes)
+    if storage.committing:
+        assert answer == b""
+        storage.end_commits()
+        answer = client.take()
+    else:
+        assert request_bytes.startswith((b"flush_expired", b"delete"))
+    assert answer == reply
+
+
+@pytest.mark.parametrize("ending", [b"get work/close\r\n", b"get work/abort\r\n", b"confirm work 1\r\n"])
+def test_no_end_of_an_open_read_is_told_before_it_is_safe(
+    storage: SteppedStorage, slow: MemoryServer, ending: bytes
+) -> None:
+    client = slow.connect()
+    put(client, b"one")
+    client.ask(b"get work/open\r\n")
+    storage.holds_commits = True
+    assert client.ask(ending) == b""
+    storage.end_commits()
+    assert client.take() == b"END\r\n"
+
+
+def test_replies_keep_their_order_when_an_earlier_one_is_not_safe(storage: SteppedStorage, slow: MemoryServer) -> None:
+    client, other = slow.connect(), slow.connect()
+    storage.holds_commits = True
+    assert client.ask(b"version\r\n" + set_(b"one") + b"version\r\n") == b"VERSION 1.2.3\r\n"
+    assert other.ask(b"version\r\n") == b"VERSION 1.2.3\r\n"
+    storage.end_commits()
+    assert client.take() == b"STORED\r\nVERSION 1.2.3\r\n"
+
+
+def test_a_reply_does_not_wait_for_the_commit_of_another_queue(storage: SteppedStorage, slow: MemoryServer) -> None:
+    client, other = slow.connect(), slow.connect()
+    storage.holds_commits = True
+    assert client.ask(set_(b"one", b"slow")) == b""
+    assert other.ask(set_(b"one", b"quick")) == b""
+    storage.end_commits(b"quick")
+    assert other.take() == b"STORED\r\n"
+    assert client.take() == b""
+
+
+@pytest.mark.parametrize("reading", [b"get work\r\n", b"get work/peek\r\n", b"get work/open\r\n"])
+def test_nobody_is_shown_an_item_that_is_not_safe(storage: SteppedStorage, slow: MemoryServer, reading: bytes) -> None:
+    writer, reader = slow.connect(), slow.connect()
+    storage.holds_commits = True
+    assert writer.ask(set_(b"one")) == b""
+    assert reader.ask(reading) == b""
+    storage.end_commits(error=StorageError("disk full"))
+    if storage.committing:
+        storage.end_commits(error=StorageError("disk full"))
+    assert writer.take() == b"SERVER_ERROR disk full\r\n"
+    assert reader.take() == b"SERVER_ERROR disk full\r\n"
+
+
+def test_a_full_disk_refuses_puts_and_nothing_else(storage: SteppedStorage, slow: MemoryServer) -> None:
+    client = slow.connect()
+    put(client, b"one", b"two")
+    storage.refusal = "disk full"
+    assert client.ask(set_(b"three") + b"get work/open\r\nget work/close\r\nget work\r\n") == (
+        b"SERVER_ERROR disk full\r\n" + value(b"one") + b"END\r\n" + value(b"two")
+    )
+    storage.refusal = None
+    assert client.ask(set_(b"four") + b"get work\r\n") == b"STORED\r\n" + value(b"four")
+
+
+def test_a_commit_that_fails_turns_its_replies_into_errors_and_the_rest_goes_on(
+    storage: SteppedStorage, slow: MemoryServer
+) -> None:
+    client = slow.connect()
+    put(client, b"safe")
+    storage.holds_commits = True
+    client.ask(set_(b"lost") + b"version\r\n")
+    storage.end_commits(error=StorageError("disk full"))
+    assert client.take() == b"SERVER_ERROR disk full\r\nVERSION 1.2.3\r\n"
+    assert not client.is_closed
+    storage.holds_commits = False
+    assert client.ask(b"get work\r\nget work\r\n") == value(b"safe") + b"END\r\n"
+
+
+def test_what_was_recorded_during_a_commit_that_fails_has_failed_too(
+    storage: SteppedStorage, slow: MemoryServer
+) -> None:
+    first, second = slow.connect(), slow.connect()
+    storage.holds_commits = True
+    assert first.ask(set_(b"one")) == b""
+    assert second.ask(set_(b"two")) == b""
+    assert storage.committing == [b"work"]
+    storage.end_commits(error=StorageError("disk full"))
+    assert first.take() == b"SERVER_ERROR disk full\r\n"
+    assert second.take() == b"SERVER_ERROR disk full\r\n"
+    storage.holds_commits = False
+    assert first.ask(set_(b"three") + b"get work\r\nget work\r\n") == b"STORED\r\n" + value(b"three") + b"END\r\n"
+
+
+def test_a_failed_commit_of_one_queue_leaves_the_others(storage: SteppedStorage, slow: MemoryServer) -> None:
+    client, other = slow.connect(), slow.connect()
+    storage.holds_commits = True
+    client.ask(set_(b"one", b"bad"))
+    other.ask(set_(b"one", b"good"))
+    storage.end_commits(b"bad", error=StorageError("disk full"))
+    storage.end_commits(b"good")
+    assert (client.take(), other.take()) == (b"SERVER_ERROR disk full\r\n", b"STORED\r\n")
+
+
+@pytest.mark.parametrize("ending", [b"get work/close\r\n", b"confirm work 1\r\n"])
+def test_an_open_read_of_a_queue_that_failed_is_never_confirmed(
+    storage: SteppedStorage, slow: MemoryServer, ending: bytes
+) -> None:
+    client, other = slow.connect(), slow.connect()
+    put(client, b"one")
+    assert client.ask(b"get work/open\r\n") == value(b"one")
+    storage.holds_commits = True
+    other.ask(set_(b"lost"))
+    storage.end_commits(error=StorageError("disk failed"))
+    storage.holds_commits = False
+    reply = client.ask(ending)
+    assert re.fullmatch(rb"SERVER_ERROR [^\r\n]+\r\n", reply)
+    assert other.take().startswith(b"SERVER_ERROR")
+    assert other.ask(b"get work\r\nget work\r\n") == value(b"one") + b"END\r\n"
+
+
+def test_the_items_of_a_queue_that_failed_are_delivered_once_after_its_client_has_gone(
+    storage: SteppedStorage, slow: MemoryServer
+) -> None:
+    client, other = slow.connect(), slow.connect()
+    put(client, b"one", b"two")
+    assert client.ask(b"get work/open\r\n") == value(b"one")
+    storage.holds_commits = True
+    other.ask(set_(b"lost"))
+    storage.end_commits(error=StorageError("disk failed"))
+    storage.holds_commits = False
+    other.take()
+    client.disconnect()
+    assert other.ask(b"get work\r\nget work\r\nget work\r\n") == value(b"one") + value(b"two") + b"END\r\n"
+
+
+def test_a_queue_that_cannot_be_opened_again_is_an_error_until_it_can(
+    storage: SteppedStorage, slow: MemoryServer
+) -> None:
+    client = slow.connect()
+    put(client, b"safe")
+    storage.holds_commits = True
+    client.ask(set_(b"lost"))
+    storage.reopen_refusal = "the disk is gone"
+    storage.end_commits(error=StorageError("disk failed"))
+    storage.holds_commits = False
+    assert client.take() == b"SERVER_ERROR disk failed\r\n"
+    assert client.ask(b"get work\r\n") == b"SERVER_ERROR the disk is gone\r\n"
+    assert client.ask(set_(b"more")) == b"SERVER_ERROR the disk is gone\r\n"
+    assert client.ask(set_(b"one", b"other")) == b"STORED\r\n"
+    assert not client.is_closed
+    storage.reopen_refusal = None
+    assert client.ask(b"get work\r\n") == value(b"safe")
+
+
+def test_flush_all_flushes_the_others_when_one_queue_cannot_be_opened(
+    storage: SteppedStorage, slow: MemoryServer
+) -> None:
+    client = slow.connect()
+    put(client, b"one", queue=b"good")
+    put(client, b"one", queue=b"bad")
+    storage.holds_commits = True
+    client.ask(set_(b"lost", b"bad"))
+    storage.reopen_refusal = "the disk is gone"
+    storage.end_commits(error=StorageError("disk failed"))
+    storage.holds_commits = False
+    client.take()
+    client.ask(b"flush_all\r\n")
+    assert client.ask(b"get good\r\n") == b"END\r\n"
+
+
+def test_a_head_that_is_not_in_memory_is_waited_for(slow: MemoryServer) -> None:
+    client, other = slow.connect(), slow.connect()
+    put(client, b"one", b"two")
+    contents_of(slow).page_out()
+    assert client.ask(b"get work\r\nversion\r\n") == b""
+    assert other.ask(b"get work/peek\r\n") == b""
+    contents_of(slow).end_fill()
+    assert client.take() == value(b"one") + b"VERSION 1.2.3\r\n"
+    assert other.take() == value(b"two")
+
+
+def test_a_head_that_cannot_be_read_is_an_error_and_the_next_get_tries_again(slow: MemoryServer) -> None:
+    client = slow.connect()
+    put(client, b"one")
+    contents_of(slow).page_out()
+    client.send(b"get work\r\n")
+    contents_of(slow).end_fill(StorageError("the journal is unreadable"))
+    assert client.take() == b"SERVER_ERROR the journal is unreadable\r\n"
+    assert not client.is_closed
+    assert client.ask(b"get work\r\n") == b""
+    contents_of(slow).end_fill()
+    assert client.take() == value(b"one")
+
+
+def test_a_delete_during_a_load_answers_as_an_empty_queue(slow: MemoryServer) -> None:
+    client, other = slow.connect(), slow.connect()
+    put(client, b"one")
+    contents = contents_of(slow)
+    contents.page_out()
+    assert client.ask(b"get work\r\n") == b""
+    assert other.ask(b"delete work\r\n") == b"DELETED\r\n"
+    assert client.take() == b"END\r\n"
+    contents.end_fill()
+    assert client.ask(b"get work\r\n") == b"END\r\n"
+
+
+def test_a_flush_during_a_load_answers_as_an_empty_queue(slow: MemoryServer) -> None:
+    client, other = slow.connect(), slow.connect()
+    put(client, b"one")
+    contents_of(slow).page_out()
+    assert client.ask(b"get work\r\n") == b""
+    assert other.ask(b"flush work\r\n") == b"END\r\n"
+    contents_of(slow).end_fill()
+    assert client.take() == b"END\r\n"

@@ -1,0 +1,738 @@
+"""Waiting: who gets the next item, until when, and what becomes of an item whose client has left."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from kestrel.errors import StorageError
+from kestrel.session.settings import SessionSettings
+from kestrel.testing.server import MemoryClient, MemoryServer, SteppedQueue, SteppedStorage
+
+
+@pytest.fixture
+def storage() -> SteppedStorage:
+    return SteppedStorage()
+
+
+@pytest.fixture
+def server(storage: SteppedStorage) -> MemoryServer:
+    return MemoryServer(storage, session_settings=SessionSettings(max_open_reads=1000))
+
+
+@pytest.fixture
+def writer(server: MemoryServer) -> MemoryClient:
+    return server.connect()
+
+
+def set_(data: bytes, queue: bytes = b"work", expiry: int = 0) -> bytes:
+    return b"set %b 0 %d %d\r\n%b\r\n" % (queue, expiry, len(data), data)
+
+
+def value(data: bytes, queue: bytes = b"work") -> bytes:
+    return b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (queue, len(data), data)
+
+
+def put(client: MemoryClient, *items: bytes, queue: bytes = b"work") -> None:
+    assert client.ask(b"".join(set_(data, queue) for data in items)) == b"STORED\r\n" * len(items)
+
+
+def asks(server: MemoryServer, request: bytes) -> MemoryClient:
+    """A new client that sends this and is not answered."""
+    client = server.connect()
+    assert client.ask(request + b"\r\n") == b""
+    return client
+
+
+def items_in(reply: bytes) -> list[bytes]:
+    """The items of a run of VALUE blocks, which must be all there is."""
+    found = re.findall(rb"VALUE work 0 \d+\r\n(.*?)\r\nEND\r\n", reply, re.DOTALL)
+    assert b"".join(value(data) for data in found) == reply
+    return found
+
+
+def contents_of(server: MemoryServer, queue: bytes = b"work") -> SteppedQueue:
+    known = server.manager.known(queue)
+    assert known is not None
+    assert isinstance(known.contents, SteppedQueue)
+    return known.contents
+
+
+def all_items(server: MemoryServer) -> list[bytes]:
+    """What is left in the queue, head first."""
+    client = server.connect()
+    found = []
+    while (reply := client.ask(b"get work\r\n")) != b"END\r\n":
+        found += items_in(reply)
+    return found
+
+
+# First come, first served.
+
+
+def test_waiters_are_served_in_the_order_in_which_they_came(server: MemoryServer, writer: MemoryClient) -> None:
+    waiters = [asks(server, b"get work/t=1000") for _ in range(3)]
+    put(writer, b"one", b"two")
+    assert [waiter.take() for waiter in waiters] == [value(b"one"), value(b"two"), b""]
+    put(writer, b"three")
+    assert waiters[2].take() == value(b"three")
+
+
+def test_one_who_asks_again_stands_at_the_end(server: MemoryServer, writer: MemoryClient) -> None:
+    first = asks(server, b"get work/t=1000\r\nget work/t=1000")
+    second = asks(server, b"get work/t=1000")
+    put(writer, b"one", b"two", b"three")
+    assert (first.take(), second.take()) == (value(b"one") + value(b"three"), value(b"two"))
+
+
+def test_one_who_leaves_makes_room_for_those_behind(server: MemoryServer, writer: MemoryClient) -> None:
+    waiters = [asks(server, b"get work/t=1000") for _ in range(100)]
+    for waiter in waiters[10:90]:
+        waiter.disconnect()
+    put(writer, *(b"%d" % number for number in range(20)))
+    assert [items_in(waiter.take()) for waiter in waiters[:10] + waiters[90:]] == [[b"%d" % n] for n in range(20)]
+    assert all_items(server) == []
+
+
+def test_one_who_does_not_wait_takes_nothing_from_those_who_do(server: MemoryServer, writer: MemoryClient) -> None:
+    waiter = asks(server, b"get work/t=1000")
+    assert writer.ask(b"get work\r\nget work/peek\r\n" + set_(b"one") + b"get work\r\n") == (
+        b"END\r\nEND\r\nSTORED\r\nEND\r\n"
+    )
+    assert waiter.take() == value(b"one")
+
+
+def test_waiters_of_different_queues_do_not_mind_each_other(server: MemoryServer, writer: MemoryClient) -> None:
+    of_work, of_other = asks(server, b"get work/t=1000"), asks(server, b"get other/t=1000")
+    put(writer, b"one", queue=b"other")
+    assert (of_work.take(), of_other.take()) == (b"", value(b"one", b"other"))
+
+
+def test_an_item_that_is_there_is_not_waited_for(server: MemoryServer, writer: MemoryClient) -> None:
+    put(writer, b"one")
+    assert server.connect().ask(b"get work/t=1000\r\n") == value(b"one")
+
+
+def test_a_wait_blocks_nobody_else(server: MemoryServer, writer: MemoryClient) -> None:
+    asks(server, b"get work/t=1000")
+    other = server.connect()
+    assert other.ask(set_(b"one", b"other") + b"get other\r\nversion\r\n") == (
+        b"STORED\r\n" + value(b"one", b"other") + b"VERSION 1.2.3\r\n"
+    )
+
+
+def test_an_aborted_item_goes_to_the_first_who_waits(server: MemoryServer, writer: MemoryClient) -> None:
+    put(writer, b"one")
+    holder = server.connect()
+    assert holder.ask(b"get work/open\r\n") == value(b"one")
+    first, second = asks(server, b"get work/t=1000"), asks(server, b"get work/t=1000")
+    assert holder.ask(b"get work/abort\r\n") == b"END\r\n"
+    assert (first.take(), second.take()) == (value(b"one"), b"")
+
+
+def test_items_that_a_disconnect_returns_go_to_those_who_wait(server: MemoryServer, writer: MemoryClient) -> None:
+    put(writer, b"one", b"two")
+    holder = server.connect()
+    holder.ask(b"get work/open\r\nget work/open\r\n")
+    first, second = asks(server, b"get work/t=1000"), asks(server, b"get work/t=1000")
+    holder.disconnect()
+    assert (first.take(), second.take()) == (value(b"one"), value(b"two"))
+
+
+def test_an_expired_item_ends_no_wait(server: MemoryServer, writer: MemoryClient) -> None:
+    waiter = asks(server, b"get work/t=1000")
+    assert writer.ask(set_(b"expired", expiry=-1)) == b"STORED\r\n"
+    assert waiter.take() == b""
+    put(writer, b"one")
+    assert waiter.take() == value(b"one")
+
+
+def test_a_deleted_queue_answers_its_waiters_as_an_empty_one(server: MemoryServer, writer: MemoryClient) -> None:
+    waiters = [asks(server, request) for request in (b"get work/t=1000", b"get work/peek/t=1000", b"monitor work 10")]
+    assert writer.ask(b"delete work\r\n") == b"DELETED\r\n"
+    assert [waiter.take() for waiter in waiters] == [b"END\r\n"] * 3
+    put(writer, b"one")
+    assert all_items(server) == [b"one"]
+
+
+def test_a_flushed_queue_lets_its_waiters_wait(server: MemoryServer, writer: MemoryClient) -> None:
+    waiter = asks(server, b"get work/t=1000")
+    writer.ask(b"flush work\r\n")
+    assert waiter.take() == b""
+    put(writer, b"one")
+    assert waiter.take() == value(b"one")
+
+
+# Until when.
+
+
+@pytest.mark.parametrize(
+    "request_bytes", [b"get work/t=250", b"get work/peek/t=250", b"get work/t=250/open", b"gets work/t=250"]
+)
+def test_a_wait_ends_exactly_at_its_time(server: MemoryServer, writer: MemoryClient, request_bytes: bytes) -> None:
+    waiter = asks(server, request_bytes)
+    server.advance(0.2499)
+    assert waiter.take() == b""
+    server.advance(0.0001)
+    assert waiter.take() == b"END\r\n"
+    put(writer, b"one")
+    assert waiter.take() == b""
+    assert all_items(server) == [b"one"]
+
+
+@pytest.mark.parametrize("wait", [b"0", b"-1", b"-2147483648"])
+@pytest.mark.parametrize("peek", [b"", b"/peek"])
+def test_a_wait_of_nothing_or_less_does_not_wait(server: MemoryServer, wait: bytes, peek: bytes) -> None:
+    assert server.connect().ask(b"get work/t=%b%b\r\n" % (wait, peek)) == b"END\r\n"
+
+
+def test_an_item_that_comes_just_in_time_is_delivered(server: MemoryServer, writer: MemoryClient) -> None:
+    waiter = asks(server, b"get work/t=250")
+    server.advance(0.2499)
+    put(writer, b"one")
+    assert waiter.take() == value(b"one")
+    server.advance(1)
+    assert waiter.take() == b""
+
+
+@pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
+def test_a_step_of_the_wall_clock_neither_ends_nor_stretches_a_wait(
+    server: MemoryServer, writer: MemoryClient, step_ms: int
+) -> None:
+    waiter, watcher = asks(server, b"get work/t=1000"), asks(server, b"monitor work 1")
+    server.step_wall_clock(step_ms)
+    server.advance(0.999)
+    assert (waiter.take(), watcher.take()) == (b"", b"")
+    server.advance(0.001)
+    assert (waiter.take(), watcher.take()) == (b"END\r\n", b"END\r\n")
+
+
+def test_each_wait_has_its_own_time(server: MemoryServer, writer: MemoryClient) -> None:
+    short, long = asks(server, b"get work/t=100"), asks(server, b"get work/t=300")
+    server.advance(0.2)
+    assert (short.take(), long.take()) == (b"END\r\n", b"")
+    put(writer, b"one")
+    assert (short.take(), long.take()) == (b"", value(b"one"))
+
+
+def test_a_wait_that_has_ended_leaves_no_timer(server: MemoryServer, writer: MemoryClient) -> None:
+    served, gone = asks(server, b"get work/t=1000"), asks(server, b"get work/t=1000")
+    put(writer, b"one")
+    gone.disconnect()
+    assert served.take() == value(b"one")
+    assert server.clock.getDelayedCalls() == []
+
+
+def test_a_long_wait_is_not_a_problem(server: MemoryServer, writer: MemoryClient) -> None:
+    waiter = asks(server, b"get work/t=2147483647")
+    server.advance(2_000_000)
+    assert waiter.take() == b""
+    put(writer, b"one")
+    assert waiter.take() == value(b"one")
+
+
+# peek and open, with a wait.
+
+
+def test_a_peek_that_waits_is_shown_the_item_and_leaves_it(server: MemoryServer, writer: MemoryClient) -> None:
+    peeker = asks(server, b"get work/peek/t=1000")
+    put(writer, b"one")
+    assert peeker.take() == value(b"one")
+    assert all_items(server) == [b"one"]
+
+
+def test_a_peek_in_front_takes_nothing_from_those_behind(server: MemoryServer, writer: MemoryClient) -> None:
+    peekers = [asks(server, b"get work/peek/t=1000") for _ in range(2)]
+    getter = asks(server, b"get work/t=1000")
+    late = asks(server, b"get work/peek/t=1000")
+    put(writer, b"one")
+    assert [client.take() for client in (*peekers, getter, late)] == [value(b"one")] * 3 + [b""]
+    assert all_items(server) == []
+
+
+def test_an_open_that_waits_is_an_open_read(server: MemoryServer, writer: MemoryClient) -> None:
+    reader = asks(server, b"get work/open/t=1000")
+    put(writer, b"one")
+    assert reader.take() == value(b"one")
+    assert all_items(server) == []
+    reader.disconnect()
+    assert all_items(server) == [b"one"]
+
+
+def test_close_and_open_with_a_wait_confirm_at_once(server: MemoryServer, writer: MemoryClient) -> None:
+    put(writer, b"one")
+    reader = server.connect()
+    assert reader.ask(b"get work/open\r\n") == value(b"one")
+    assert reader.ask(b"get work/close/open/t=1000\r\n") == b""
+    reader.disconnect()
+    assert all_items(server) == []
+
+
+def test_an_item_that_was_waited_for_without_open_is_gone_when_it_was_delivered(
+    server: MemoryServer, writer: MemoryClient
+) -> None:
+    waiter = asks(server, b"get work/t=1000")
+    put(writer, b"one")
+    assert waiter.take() == value(b"one")
+    assert (contents_of(server).items, contents_of(server).open_reads) == (0, 0)
+    waiter.disconnect()
+    assert all_items(server) == []
+
+
+# Requests behind a wait.
+
+
+def test_requests_behind_a_wait_are_answered_after_it_and_in_order(server: MemoryServer, writer: MemoryClient) -> None:
+    waiter = asks(server, b"get work/t=1000\r\nversion\r\n" + set_(b"x", b"other") + b"get other")
+    put(writer, b"one")
+    assert waiter.take() == value(b"one") + b"VERSION 1.2.3\r\nSTORED\r\n" + value(b"x", b"other")
+
+
+def test_requests_behind_a_wait_are_answered_when_its_time_is_up(server: MemoryServer) -> None:
+    waiter = asks(server, b"get work/t=100\r\nversion")
+    server.advance(0.1)
+    assert waiter.take() == b"END\r\nVERSION 1.2.3\r\n"
+
+
+def test_requests_that_come_during_a_wait_are_kept(server: MemoryServer) -> None:
+    waiter = asks(server, b"get work/t=100")
+    assert waiter.ask(b"ver") == b""
+    assert waiter.ask(b"sion\r\nquit\r\n") == b""
+    server.advance(0.1)
+    assert waiter.take() == b"END\r\nVERSION 1.2.3\r\n"
+    assert waiter.is_closed
+
+
+def test_waits_behind_a_wait_begin_when_it_ends(server: MemoryServer, writer: MemoryClient) -> None:
+    waiter = asks(server, b"get work/t=100\r\nget work/t=100")
+    server.advance(0.1)
+    assert waiter.take() == b"END\r\n"
+    server.advance(0.099)
+    assert waiter.take() == b""
+    put(writer, b"one")
+    assert waiter.take() == value(b"one")
+
+
+def test_a_wait_lets_the_replies_before_it_leave(server: MemoryServer) -> None:
+    assert server.connect().ask(b"version\r\nget work/t=1000\r\n") == b"VERSION 1.2.3\r\n"
+
+
+# Clients that leave.
+
+
+def test_a_waiter_that_has_left_swallows_no_item(server: MemoryServer, writer: MemoryClient) -> None:
+    asks(server, b"get work/t=1000").disconnect()
+    put(writer, b"one")
+    assert all_items(server) == [b"one"]
+
+
+def test_a_waiter_that_leaves_as_its_item_comes_swallows_no_item(server: MemoryServer, writer: MemoryClient) -> None:
+    waiter, next_one = asks(server, b"get work/t=1000"), asks(server, b"get work/t=1000")
+    writer.send(set_(b"one"))
+    waiter.disconnect()
+    assert writer.take() == b"STORED\r\n"
+    assert next_one.take() == value(b"one")
+
+
+def test_a_waiter_that_leaves_before_its_item_is_safe_swallows_no_item(
+    storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
+) -> None:
+    waiter = asks(server, b"get work/t=1000")
+    storage.holds_commits = True
+    assert writer.ask(set_(b"one") + set_(b"two")) == b""
+    waiter.disconnect()
+    storage.end_commits()
+    assert writer.take() == b"STORED\r\nSTORED\r\n"
+    storage.holds_commits = False
+    if storage.committing:
+        storage.end_commits()
+    assert all_items(server) == [b"one", b"two"]
+
+
+def test_a_waiter_that_does_not_read_and_leaves_swallows_no_item(server: MemoryServer, writer: MemoryClient) -> None:
+    put(writer, b"x" * 300_000, queue=b"big")
+    waiter = server.connect()
+    waiter.reads = False
+    assert waiter.ask(b"get big\r\nget work/t=1000\r\n") == b""
+    put(writer, b"one")
+    waiter.disconnect()
+    assert all_items(server) == [b"one"]
+
+
+def test_an_item_whose_delivery_failed_with_its_commit_is_offered_again(
+    storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
+) -> None:
+    put(writer, b"one")
+    holder = server.connect()
+    assert holder.ask(b"get work/open\r\n") == value(b"one")
+    waiter = asks(server, b"get work/t=1000")
+    storage.holds_commits = True
+    holder.send(b"get work/abort\r\n")
+    server.settle()
+    storage.end_commits(error=StorageError("disk full"))
+    storage.holds_commits = False
+    assert waiter.take() == b"SERVER_ERROR disk full\r\n"
+    assert all_items(server) == [b"one"]
+
+
+def test_a_waiter_goes_on_waiting_over_a_failed_commit(
+    storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
+) -> None:
+    put(writer, b"one")
+    holder = server.connect()
+    assert holder.ask(b"get work/open\r\n") == value(b"one")
+    waiter = asks(server, b"get work/t=1000")
+    storage.holds_commits = True
+    writer.send(b"flush work\r\n")
+    server.settle()
+    storage.end_commits(error=StorageError("disk full"))
+    storage.holds_commits = False
+    assert waiter.take() == value(b"one"), "the open read went back to the head, and somebody waits for the head"
+
+
+def test_disconnect_returns_open_reads_to_the_head_in_the_order_in_which_they_were_taken(
+    server: MemoryServer, writer: MemoryClient
+) -> None:
+    put(writer, b"one", b"two", b"three", b"four")
+    reader = server.connect()
+    reader.ask(b"get work/open\r\n" * 3)
+    reader.disconnect()
+    assert all_items(server) == [b"one", b"two", b"three", b"four"]
+
+
+def test_half_closing_returns_open_reads_in_order_too(server: MemoryServer, writer: MemoryClient) -> None:
+    put(writer, b"one", b"two", b"three")
+    reader = server.connect()
+    reader.send(b"get work/open\r\nget work/open\r\n")
+    reader.half_close()
+    assert items_in(reader.take()) == [b"one", b"two"]
+    assert reader.is_closed
+    assert all_items(server) == [b"one", b"two", b"three"]
+
+
+def test_reads_that_were_ended_do_not_come_back(server: MemoryServer, writer: MemoryClient) -> None:
+    put(writer, *(b"%d" % number for number in range(6)))
+    reader = server.connect()
+    reader.ask(b"get work/open\r\n" * 5 + b"confirm work 1\r\nget work/close\r\nget work/abort\r\n")
+    reader.disconnect()
+    assert all_items(server) == [b"3", b"4", b"2", b"5"]
+
+
+def test_a_read_that_was_aborted_and_taken_again_comes_back_in_its_new_place(
+    server: MemoryServer, writer: MemoryClient
+) -> None:
+    put(writer, b"one", b"two")
+    reader = server.connect()
+    taken = reader.ask(b"get work/open\r\nget work/open\r\n") + reader.ask(b"get work/abort\r\nget work/open\r\n")[5:]
+    assert items_in(taken) == [b"one", b"two", b"one"]
+    reader.disconnect()
+    assert all_items(server) == [b"two", b"one"]
+
+
+def test_each_queue_gets_its_own_reads_back(server: MemoryServer, writer: MemoryClient) -> None:
+    put(writer, b"one")
+    put(writer, b"two", queue=b"other")
+    reader = server.connect()
+    reader.ask(b"get work/open\r\nget other/open\r\n")
+    reader.disconnect()
+    assert writer.ask(b"get other\r\nget work\r\n") == value(b"two", b"other") + value(b"one")
+
+
+# Half-closed connections.
+
+
+def test_half_closing_while_waiting_is_leaving(server: MemoryServer, writer: MemoryClient) -> None:
+    waiter = asks(server, b"get work/t=1000\r\nversion")
+    waiter.half_close()
+    assert waiter.take() == b""
+    assert waiter.is_closed
+    put(writer, b"one")
+    assert all_items(server) == [b"one"]
+
+
+def test_half_closing_while_monitoring_is_leaving(server: MemoryServer, writer: MemoryClient) -> None:
+    watcher = asks(server, b"monitor work 10")
+    put(writer, b"one")
+    assert watcher.take() == value(b"one")
+    watcher.half_close()
+    assert watcher.take() == b""
+    assert watcher.is_closed
+    assert all_items(server) == [b"one"]
+
+
+def test_a_wait_that_a_half_closed_connection_would_begin_is_leaving(
+    server: MemoryServer, writer: MemoryClient
+) -> None:
+    client = server.connect()
+    client.send(b"version\r\n" * 200 + b"get work/t=1000\r\nversion\r\n")
+    client.half_close()
+    assert client.take() == b"VERSION 1.2.3\r\n" * 200
+    assert client.is_closed
+    put(writer, b"one")
+    assert all_items(server) == [b"one"]
+
+
+def test_requests_and_an_end_at_once_are_all_answered_before_the_connection_closes(server: MemoryServer) -> None:
+    client = server.connect()
+    client.send(set_(b"one") + b"get work\r\nget work\r\n")
+    client.half_close()
+    assert client.take() == b"STORED\r\n" + value(b"one") + b"END\r\n"
+    assert client.is_closed
+
+
+def test_replies_that_are_held_at_the_end_of_the_input_are_delivered(
+    storage: SteppedStorage, server: MemoryServer
+) -> None:
+    storage.holds_commits = True
+    client = server.connect()
+    client.send(set_(b"one") + b"version\r\n")
+    client.half_close()
+    assert client.take() == b""
+    assert not client.is_closed
+    storage.end_commits()
+    assert client.take() == b"STORED\r\nVERSION 1.2.3\r\n"
+    assert client.is_closed
+
+
+def test_replies_that_are_held_when_a_waiting_client_half_closes_are_delivered(
+    storage: SteppedStorage, server: MemoryServer
+) -> None:
+    storage.holds_commits = True
+    client = server.connect()
+    assert client.ask(set_(b"one", b"other") + b"get work/t=1000\r\n") == b""
+    client.half_close()
+    assert client.take() == b""
+    storage.end_commits()
+    assert client.take() == b"STORED\r\n"
+    assert client.is_closed
+
+
+def test_an_item_that_was_waited_for_is_delivered_over_a_half_close_and_then_gone(
+    storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
+) -> None:
+    waiter = asks(server, b"get work/t=1000")
+    storage.holds_commits = True
+    assert writer.ask(set_(b"one")) == b""
+    waiter.half_close()
+    storage.end_commits()
+    assert waiter.take() == value(b"one")
+    storage.holds_commits = False
+    if storage.committing:
+        storage.end_commits()
+    assert waiter.is_closed
+    assert all_items(server) == []
+
+
+def test_half_a_request_at_the_end_of_the_input_is_dropped(server: MemoryServer) -> None:
+    client = server.connect()
+    client.send(b"version\r\nset work 0 0 5\r\nhel")
+    client.half_close()
+    assert client.take() == b"VERSION 1.2.3\r\n"
+    assert client.is_closed
+    assert all_items(server) == []
+
+
+# Heads that are not in memory.
+
+
+def test_waiters_stand_in_line_while_the_head_is_loaded(server: MemoryServer, writer: MemoryClient) -> None:
+    put(writer, b"one", b"two")
+    contents_of(server).page_out()
+    requests = [b"get work/t=1000", b"get work", b"get work/peek", b"get work/t=1000"]
+    clients = [asks(server, request) for request in requests]
+    contents_of(server).end_fill()
+    assert [client.take() for client in clients] == [value(b"one"), value(b"two"), b"END\r\n", b""]
+    put(writer, b"three")
+    assert clients[3].take() == value(b"three")
+
+
+def test_one_who_leaves_while_the_head_is_loaded_swallows_no_item(server: MemoryServer, writer: MemoryClient) -> None:
+    put(writer, b"one")
+    contents_of(server).page_out()
+    first, second = asks(server, b"get work"), asks(server, b"get work")
+    first.disconnect()
+    contents_of(server).end_fill()
+    assert second.take() == value(b"one")
+
+
+def test_all_who_leave_while_the_head_is_loaded_swallow_no_item(server: MemoryServer, writer: MemoryClient) -> None:
+    put(writer, b"one")
+    contents_of(server).page_out()
+    asks(server, b"get work").disconnect()
+    asks(server, b"get work/t=1000").disconnect()
+    contents_of(server).end_fill()
+    assert all_items(server) == [b"one"]
+
+
+def test_a_head_that_cannot_be_read_is_no_empty_queue(server: MemoryServer, writer: MemoryClient) -> None:
+    put(writer, b"one")
+    contents_of(server).page_out()
+    clients = [asks(server, request) for request in (b"get work", b"get work/t=1000", b"monitor work 10")]
+    contents_of(server).end_fill(StorageError("unreadable"))
+    assert [client.take() for client in clients] == [b"SERVER_ERROR unreadable\r\n"] * 3
+    assert [client.is_closed for client in clients] == [False] * 3
+
+
+# monitor.
+
+
+def test_a_monitor_is_sent_each_item_as_it_comes_and_an_end_at_its_time(
+    server: MemoryServer, writer: MemoryClient
+) -> None:
+    watcher = asks(server, b"monitor work 2")
+    put(writer, b"one")
+    assert watcher.take() == value(b"one")
+    server.advance(1.5)
+    put(writer, b"two", b"three")
+    assert watcher.take() == value(b"two") + value(b"three")
+    server.advance(0.499)
+    assert watcher.take() == b""
+    server.advance(0.001)
+    assert watcher.take() == b"END\r\n"
+    put(writer, b"four")
+    assert watcher.take() == b""
+
+
+def test_a_monitor_is_sent_the_items_that_are_there(server: MemoryServer, writer: MemoryClient) -> None:
+    put(writer, *(b"%d" % number for number in range(300)))
+    watcher = server.connect()
+    assert items_in(watcher.ask(b"monitor work 2 -1\r\n")) == [b"%d" % number for number in range(300)]
+    server.advance(2)
+    assert watcher.take() == b"END\r\n"
+
+
+def test_a_monitor_ends_with_its_last_item(server: MemoryServer, writer: MemoryClient) -> None:
+    watcher = asks(server, b"monitor work 10 2")
+    put(writer, b"one")
+    assert watcher.take() == value(b"one")
+    put(writer, b"two", b"three")
+    assert watcher.take() == value(b"two") + b"END\r\n"
+    assert all_items(server) == [b"three"]
+
+
+@pytest.mark.parametrize("limits", [b"0", b"-1", b"0 5", b"10 0", b"-5 -5"])
+def test_a_monitor_of_no_time_or_no_items_is_an_end_at_once(
+    server: MemoryServer, writer: MemoryClient, limits: bytes
+) -> None:
+    put(writer, b"one")
+    assert writer.ask(b"monitor work %b\r\nversion\r\n" % limits) == b"END\r\nVERSION 1.2.3\r\n"
+    assert all_items(server) == [b"one"]
+
+
+@pytest.mark.parametrize("max_items", [b"", b" -1", b" 3", b" 7"])
+def test_a_monitor_ends_at_the_limit_of_open_reads(
+    server: MemoryServer, writer: MemoryClient, max_items: bytes
+) -> None:
+    server.session_settings = SessionSettings(max_open_reads=3)
+    put(writer, b"one", b"two", b"three", b"four")
+    watcher = server.connect()
+    expected = value(b"one") + value(b"two") + value(b"three") + b"END\r\n"
+    assert watcher.ask(b"monitor work 10%b\r\n" % max_items) == expected
+    assert not watcher.is_closed
+    assert watcher.ask(b"monitor work 10%b\r\n" % max_items) == b"END\r\n"
+
+
+def test_a_monitor_counts_the_reads_that_were_open_before(server: MemoryServer, writer: MemoryClient) -> None:
+    server.session_settings = SessionSettings(max_open_reads=3)
+    put(writer, b"one", b"two", b"three", b"four")
+    watcher = server.connect()
+    assert watcher.ask(b"get work/open\r\n" * 2 + b"monitor work 10\r\n") == (
+        value(b"one") + value(b"two") + value(b"three") + b"END\r\n"
+    )
+
+
+def test_a_negative_maximum_is_the_time_and_the_limit_of_open_reads(server: MemoryServer, writer: MemoryClient) -> None:
+    watcher = asks(server, b"monitor work 1 -1")
+    put(writer, *(b"%d" % number for number in range(5)))
+    assert len(items_in(watcher.take())) == 5
+    server.advance(1)
+    assert watcher.take() == b"END\r\n"
+
+
+def test_monitored_items_are_open_reads_and_confirmed_by_count(server: MemoryServer, writer: MemoryClient) -> None:
+    watcher = asks(server, b"monitor work 1")
+    put(writer, b"one", b"two", b"three")
+    server.advance(1)
+    assert watcher.take() == value(b"one") + value(b"two") + value(b"three") + b"END\r\n"
+    assert watcher.ask(b"confirm work 2\r\n") == b"END\r\n"
+    watcher.disconnect()
+    assert all_items(server) == [b"three"]
+
+
+def test_monitored_items_come_back_in_order_when_the_client_leaves(server: MemoryServer, writer: MemoryClient) -> None:
+    put(writer, b"one", b"two")
+    watcher = server.connect()
+    watcher.send(b"monitor work 10\r\n")
+    put(writer, b"three", b"four")
+    assert len(items_in(watcher.take())) == 4
+    watcher.disconnect()
+    assert all_items(server) == [b"one", b"two", b"three", b"four"]
+
+
+def test_a_monitor_whose_client_has_left_swallows_no_item(
+    storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
+) -> None:
+    watcher = asks(server, b"monitor work 10")
+    storage.holds_commits = True
+    assert writer.ask(set_(b"one") + set_(b"two")) == b""
+    watcher.disconnect()
+    storage.holds_commits = False
+    while storage.committing:
+        storage.end_commits()
+        server.settle()
+    assert all_items(server) == [b"one", b"two"]
+    assert server.clock.getDelayedCalls() == []
+
+
+def test_requests_behind_a_monitor_are_answered_after_it(server: MemoryServer, writer: MemoryClient) -> None:
+    watcher = asks(server, b"monitor work 1 5\r\nconfirm work 1\r\nversion")
+    put(writer, b"one")
+    assert watcher.take() == value(b"one")
+    server.advance(1)
+    assert watcher.take() == b"END\r\nEND\r\nVERSION 1.2.3\r\n"
+
+
+def test_a_monitor_takes_one_item_and_goes_to_the_end_of_the_line(server: MemoryServer, writer: MemoryClient) -> None:
+    watcher, waiter = asks(server, b"monitor work 10"), asks(server, b"get work/t=1000")
+    for item in (b"one", b"two", b"three"):
+        put(writer, item)
+    assert watcher.take() == value(b"one") + value(b"three")
+    assert waiter.take() == value(b"two")
+
+
+def test_monitors_take_turns_over_items_that_come_one_by_one(server: MemoryServer, writer: MemoryClient) -> None:
+    first, second = asks(server, b"monitor work 10"), asks(server, b"monitor work 10")
+    for item in (b"1", b"2", b"3", b"4", b"5"):
+        put(writer, item)
+    assert (items_in(first.take()), items_in(second.take())) == ([b"1", b"3", b"5"], [b"2", b"4"])
+
+
+def test_monitors_take_turns_over_items_that_come_at_once(server: MemoryServer, writer: MemoryClient) -> None:
+    first, second = asks(server, b"monitor work 10"), asks(server, b"monitor work 10")
+    put(writer, *(b"%d" % number for number in range(10)))
+    shares = [items_in(first.take()), items_in(second.take())]
+    assert sorted(shares[0] + shares[1]) == [b"%d" % number for number in range(10)]
+    assert [len(share) for share in shares] == [5, 5]
+
+
+def test_a_waiter_that_comes_after_a_monitor_was_served_stands_behind_it(
+    server: MemoryServer, writer: MemoryClient
+) -> None:
+    watcher = asks(server, b"monitor work 10")
+    late = server.connect()
+    writer.send(set_(b"one"))
+    late.send(b"get work/t=1000\r\n")
+    writer.send(set_(b"two"))
+    assert (watcher.take(), late.take()) == (value(b"one") + value(b"two"), b"")
+
+
+def test_a_monitor_over_many_items_leaves_some_to_others(server: MemoryServer, writer: MemoryClient) -> None:
+    put(writer, *(b"%d" % number for number in range(1000)))
+    watcher, other = server.connect(), server.connect()
+    watcher.send(b"monitor work 10 -1\r\n")
+    other.send(b"get work\r\n")
+    server.tick()
+    server.tick()
+    assert len(items_in(bytes(other.received))) == 1
+    assert len(items_in(watcher.take())) == 999

@@ -1,0 +1,227 @@
+"""A whole server over the journal backend, in memory but for its files: clients, clock, threads and disk in hand."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+
+from kestrel.config.model import QueueSettings
+from kestrel.net.connection import ConnectionFactory
+from kestrel.protocols.memcache import MemcacheCodec
+from kestrel.queues.manager import QueueManager
+from kestrel.session.settings import SessionSettings
+from kestrel.session.turns import Turns
+from kestrel.storage.barrier import Barrier
+from kestrel.storage.journal import JournalStorage
+from kestrel.storage.memory import MemoryStorage
+from kestrel.testing.faults import FaultyDisk
+from kestrel.testing.threads import SteppedThreads
+
+START_MS = 1_700_000_000_000
+RESERVE_BYTES = 1000
+
+NEVER = QueueSettings()
+SYNCED = QueueSettings(sync_journal_ms=0)
+PERIOD_S = 0.5
+PERIODIC = QueueSettings(sync_journal_ms=500)
+IN_MEMORY = QueueSettings(keep_journal=False)
+
+
+def put(queue: bytes, data: bytes) -> bytes:
+    """The request that stores an item."""
+    return b"set %b 0 0 %d\r\n%b\r\n" % (queue, len(data), data)
+
+
+def value(queue: bytes, data: bytes) -> bytes:
+    """The reply that brings an item."""
+    return b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (queue, len(data), data)
+
+
+class Control:
+    """What the server as a whole would answer."""
+
+    version = "1.0"
+
+    def uptime_s(self) -> int:
+        return 1
+
+    def reload(self) -> None:
+        """Nothing to reload."""
+
+    def shutdown(self) -> None:
+        """Nothing to stop."""
+
+
+class Client:
+    """One connection."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.transport = StringTransport()
+        self.protocol = server.connections.buildProtocol(None)
+        self.protocol.makeConnection(self.transport)
+
+    def send(self, data: bytes) -> None:
+        """Send a request within the present tick."""
+        self.protocol.dataReceived(data)
+
+    def ask(self, data: bytes) -> bytes:
+        """Send a request, end the tick, and return what has come back by then; no thread has run."""
+        self.send(data)
+        self._server.end_tick()
+        return self.received()
+
+    def talk(self, data: bytes) -> bytes:
+        """Send a request, let everything happen that it leads to, and return what came back."""
+        self.send(data)
+        self._server.settle()
+        return self.received()
+
+    def received(self) -> bytes:
+        """What has come since the last look."""
+        data = self.transport.value()
+        self.transport.clear()
+        return data
+
+    def half_close(self) -> None:
+        """Send no more, go on reading."""
+        self.protocol.readConnectionLost()
+
+    def hang_up(self) -> None:
+        """Be gone."""
+        self.protocol.connectionLost()
+
+    @property
+    def was_hung_up_on(self) -> bool:
+        """Whether the server closed the connection."""
+        return self.transport.disconnecting
+
+
+class Server:
+    """A started server. `queues` gives settings by name, `others` those of all other queues."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        queues: dict[bytes, QueueSettings] | None = None,
+        others: QueueSettings = NEVER,
+        room: int | None = None,
+    ) -> None:
+        self.folder = folder
+        self.clock = Clock()
+        self.threads = SteppedThreads()
+        self.disk = FaultyDisk()
+        self.disk.room = room
+        self.wall_offset_ms = 0
+        self._settings = dict(queues or {})
+        self._others = others
+        barrier = Barrier(self._soon)
+        turns = Turns(barrier, self._soon, self.clock.seconds)
+        self.storage = JournalStorage(
+            str(folder).encode(),
+            self.clock,
+            self.threads,
+            reserve_bytes=RESERVE_BYTES,
+            now_ms=self.now_ms,
+            disk=self.disk,
+        )
+        self.manager = QueueManager(self.storage, MemoryStorage(), self.settings_for, barrier, self.now_ms)
+        self.connections = ConnectionFactory(
+            self.manager, MemcacheCodec, Control(), turns, self.clock, lambda: SessionSettings(max_open_reads=10)
+        )
+        self.manager.start()
+        self.threads.run_all()
+        turns.open()
+
+    def _soon(self, call: Callable[[], None]) -> None:
+        self.clock.callLater(0, call)
+
+    def settings_for(self, name: bytes) -> QueueSettings:
+        """The settings of the queue of that name."""
+        return self._settings.get(name, self._others)
+
+    def now_ms(self) -> int:
+        """The wall clock, which may be stepped."""
+        return START_MS + self.wall_offset_ms + int(self.clock.seconds() * 1000)
+
+    def end_tick(self) -> None:
+        """Do what is to be done at once, but nothing in threads."""
+        while any(call.getTime() <= self.clock.seconds() for call in self.clock.getDelayedCalls()):
+            self.clock.advance(0)
+
+    def settle(self) -> None:
+        """Do what is to be done at once, in threads too."""
+        self.end_tick()
+        while len(self.threads):
+            self.threads.run_all()
+            self.end_tick()
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time go by; threads stand still."""
+        self.clock.advance(seconds)
+        self.end_tick()
+
+    def client(self) -> Client:
+        """A new connection."""
+        return Client(self)
+
+    def files(self) -> dict[str, bytes]:
+        """The queue folder's files with their contents."""
+        return {path.name: path.read_bytes() for path in self.folder.iterdir() if path.is_file()}
+
+    def stop(self) -> None:
+        """Stop in order, on a disk that works, and in an hour with nothing left to do."""
+        self.disk.mend()
+        self.disk.room = None
+        self.settle()
+        self.manager.close()
+        self.settle()
+
+
+class Machine:
+    """Where servers run: starts them, stops them, and lets them crash, each over what the last one left."""
+
+    def __init__(self, folder: Path, others: QueueSettings, queues: dict[bytes, QueueSettings]) -> None:
+        self._root = folder
+        self._others = others
+        self._queues = queues
+        self._started: list[Server] = []
+        self._folders = 0
+
+    def _folder(self) -> Path:
+        self._folders += 1
+        return self._root / f"queues-{self._folders}"
+
+    def start(self, folder: Path | None = None, room: int | None = None) -> Server:
+        """A server over that folder, or over a new one."""
+        server = Server(folder or self._folder(), queues=self._queues, others=self._others, room=room)
+        self._started.append(server)
+        return server
+
+    def restart(self, server: Server) -> Server:
+        """Stop it and start another in its place."""
+        self._started.remove(server)
+        server.stop()
+        return self.start(server.folder)
+
+    def crash(self, server: Server) -> Server:
+        """Another server over what the files hold now: the process died, the machine did not."""
+        folder = self._folder()
+        shutil.copytree(server.folder, folder)
+        return self.start(folder)
+
+    def fail_power(self, server: Server) -> Server:
+        """Another server over what the medium holds for certain now."""
+        folder = self._folder()
+        server.disk.medium.copy(str(server.folder).encode(), str(folder).encode())
+        return self.start(folder)
+
+    def stop_all(self) -> None:
+        """Stop every server that was left."""
+        for server in self._started:
+            server.stop()

@@ -1,0 +1,66 @@
+"""Which storage a described string means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from twisted.internet.task import Clock
+
+from kestrel.config.model import QueueSettings
+from kestrel.errors import BadStorageArgument
+from kestrel.storage.interfaces import IStorage
+from kestrel.storage.journal import JournalStorage
+from kestrel.storage.memory import MemoryStorage
+from kestrel.storage.registry import storage_from_string
+from kestrel.testing.threads import SteppedThreads
+
+
+def described(description: str) -> IStorage:
+    return storage_from_string(description, Clock(), SteppedThreads())
+
+
+def test_the_word_before_the_colon_says_which() -> None:
+    assert isinstance(described("memory:"), MemoryStorage)
+    assert isinstance(described("journal:/somewhere"), JournalStorage)
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_a_journals_argument_is_its_folder(tmp_path: Path, slash: str) -> None:
+    threads = SteppedThreads()
+    storage = storage_from_string(f"journal:{tmp_path}/queues{slash}?reserve=1KiB", Clock(), threads)
+    storage.start(lambda name: QueueSettings())
+    threads.run_all()
+    storage.queue(b"work", QueueSettings())
+    storage.put([storage.queue(b"work", QueueSettings())], b"a", 1, 0)
+    storage.close()
+    threads.run_all()
+    assert (tmp_path / "queues" / "work").exists()
+
+
+def test_the_reserve_is_as_large_as_its_option_says(tmp_path: Path) -> None:
+    threads = SteppedThreads()
+    storage = storage_from_string(f"journal:{tmp_path}?reserve=3KiB", Clock(), threads)
+    storage.start(lambda name: QueueSettings())
+    threads.run_all()
+    assert 3 * 1024 in [path.stat().st_size for path in (tmp_path / ".kestrel").iterdir() if path.is_file()]
+    storage.close()
+    threads.run_all()
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        "",
+        "/var/spool/kestrel",
+        "memory",
+        "memory:here",
+        "tape:/dev/st0",
+        "journal:",
+        "journal:/a?reserve",
+        "journal:/a?reserve=many",
+    ],
+)
+def test_what_describes_no_storage_is_refused_with_a_sentence(description: str) -> None:
+    with pytest.raises(BadStorageArgument, match=r"\w+ \w+"):
+        described(description)
