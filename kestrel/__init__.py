@@ -3,4 +3,4 @@
 This module stays light, so that a worker process that only wants to read journals imports no Twisted.
 """
 
-__version__ = "0.1.0.dev0"
+__version__ = "1.0.0.dev0"

@@ -47,7 +47,7 @@ class Queue:
         self._barrier = barrier
         self._now_ms = now_ms
         self._is_serving = False
-        self._is_filling = False
+        self._filling: IQueueStorage | None = None
 
     def touch(self) -> Batch:
         """Something was recorded: the batch that it is part of."""
@@ -114,7 +114,7 @@ class Queue:
 
     def serve(self) -> None:
         """Serve those in line as far as there are items, and answer the impatient when there are none."""
-        if self._is_serving or self._is_filling:
+        if self._is_serving or self._filling is self.contents:
             return
         self._is_serving = True
         try:
@@ -133,9 +133,9 @@ class Queue:
         if item is None:
             loading = self.contents.fill()
             if loading is not None:
-                self._is_filling = True
-                loading.addCallbacks(self._filled, self._fill_failed)
-                return not self._is_filling
+                self._filling = contents = self.contents
+                loading.addCallbacks(self._filled, self._fill_failed, callbackArgs=(contents,), errbackArgs=(contents,))
+                return self._filling is None
             if self.contents.peek() is not None:
                 return True
             for each in self.waiting.impatient():
@@ -146,12 +146,15 @@ class Queue:
         waiter.item_arrived(item, None)
         return True
 
-    def _filled(self, _: object) -> None:
-        self._is_filling = False
-        self.serve()
+    def _filled(self, _: object, contents: IQueueStorage) -> None:
+        if self._filling is contents:
+            self._filling = None
+            self.serve()
 
-    def _fill_failed(self, failure: Failure) -> None:
-        self._is_filling = False
+    def _fill_failed(self, failure: Failure, contents: IQueueStorage) -> None:
+        if self._filling is not contents:
+            return  # they have been opened anew since
+        self._filling = None
         error = failure.value
         log.error("The head of queue {queue!r} cannot be read: {error}", queue=self.name, error=str(error))
         self._refuse_all(error if isinstance(error, KestrelError) else QueueFailed("the head cannot be read"))
@@ -203,4 +206,5 @@ class Queue:
         """Open dead contents anew; raises `QueueFailed` when that fails too."""
         if not self.is_deleted and self.contents.failure is not None:
             self.contents = self.storage.queue(self.name, self.settings)
+            self._filling = None
             self.serve()

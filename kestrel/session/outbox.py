@@ -122,6 +122,24 @@ class Outbox:
         except Exception:  # one connection's fault must not keep the others from their replies
             log.failure("A connection's replies could not be released")
 
+    @property
+    def holds_waited_for(self) -> bool:
+        """Whether a reply with a `sent` is still here: its item was waited for."""
+        return any(entry.sent is not None for entry in self._entries)
+
+    def retract(self) -> None:
+        """The client has left what it waited for: keep from there on what is still here to be said."""
+        kept: deque[_Entry] = deque()
+        for entry in self._entries:
+            if entry.sent is not None:
+                break
+            kept.append(entry)
+        dropped, self._entries = list(self._entries)[len(kept) :], kept
+        for entry in dropped:
+            self.held_bytes -= len(entry.reply or b"")
+            if entry.sent is not None:
+                entry.sent(False)
+
     def pause(self) -> None:
         """The transport takes no more for now."""
         self.is_paused = True

@@ -95,7 +95,11 @@ class Session:
 
     def input_ended(self) -> None:
         """The client has sent its last byte, but may still read."""
-        self._step(Event.INPUT_ENDED)
+        if self.outbox.holds_waited_for:  # it ended before the reply left, as if it had ended while waiting
+            self.outbox.retract()
+            self._step(Event.CLOSE)
+        else:
+            self._step(Event.INPUT_ENDED)
         if self._state is State.CLOSING:
             self._close_now()
         elif self._state is State.DRAINING and not self._is_turn_due:

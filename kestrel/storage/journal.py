@@ -78,7 +78,7 @@ class JournalStorage:
         self._disk = disk or Disk()
         self._jobs = Jobs(clock, in_thread)
         self._full_disk = FullDisk(self._disk, self._private + b"/reserve", reserve_bytes, self._jobs)
-        self._sync = JournalSync(self._disk, folder, self._jobs, self._kill, self._write)
+        self._sync = JournalSync(self._disk, folder, self._jobs, self._kill)
         self._queues: dict[bytes, JournalQueue] = {}
         self._failed: dict[bytes, JournalWriter | None] = {}
         """Queues that are not live but may have files, with the writer that knows how much of the last is good."""
@@ -283,23 +283,28 @@ class JournalStorage:
         """Write each queue's records; those that must be synced first are pending."""
         pending: list[tuple[Sequence[IQueueStorage], Deferred[Any]]] = []
         for queue in queues:
-            if queue.is_deleted:
-                continue
-            if queue.is_mending:
-                queue.mended = Deferred()
-                pending.append(((queue,), queue.mended))
-                continue
-            failure = self._write(queue)
-            period_ms = queue.settings.sync_journal_ms
-            if failure is not None:
-                pending.append(((queue,), fail(failure)))
-            elif period_ms is None or queue.writer.size == queue.writer.synced_size:
-                continue
-            elif period_ms == 0:
-                pending.append(((queue,), self._sync.now(queue)))
+            if not queue.is_deleted and self._sync.is_busy(queue):
+                outcome: Deferred[Any] | None = self._sync.when_idle(queue).addCallback(self._commit_now, queue)
             else:
-                self._sync.within(queue, period_ms / 1000)
+                outcome = self._commit_now(None, queue)
+            if outcome is not None:
+                pending.append(((queue,), outcome))
         return pending
+
+    def _commit_now(self, _: None, queue: JournalQueue) -> Deferred[Any] | None:
+        """Write a queue's records. None when that is as safe as they must be, else what has to be waited for."""
+        if queue.is_deleted:
+            return None
+        failure = self._write(queue)
+        if failure is not None:
+            return fail(failure)
+        period_ms = queue.settings.sync_journal_ms
+        if period_ms is None or queue.writer.size == queue.writer.synced_size:
+            return None
+        if period_ms == 0:
+            return self._sync.now(queue)
+        self._sync.within(queue, period_ms / 1000)
+        return None
 
     def _write(self, queue: JournalQueue) -> QueueFailed | None:
         """Write what is pending on a queue. None, or the failure that it is dead of."""

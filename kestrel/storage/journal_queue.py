@@ -39,10 +39,12 @@ class JournalQueue(Window):
         """What those take on the medium."""
         self.is_sync_due = False
         """Whether a sync is planned."""
+        self.is_syncing = False
+        """Whether such a sync is under way."""
         self.is_mending = False
         """Whether its contents are being written anew, after a failed sync."""
-        self.mended: Deferred[None] | None = None
-        """A commit that waits for that."""
+        self.waiting_commit: Deferred[None] | None = None
+        """A commit that waits for the end of these."""
         self.is_deleted = False
         self._pending: list[bytes] = []
 

@@ -28,8 +28,7 @@ log = Logger()
 class JournalSync:
     """Syncs the journals of one folder in threads.
 
-    `kill` makes a queue's object dead and returns the failure to tell; `write` writes what is pending on a
-    queue and returns None or the failure that killed it.
+    `kill` makes a queue's object dead and returns the failure to tell.
     """
 
     def __init__(
@@ -38,13 +37,21 @@ class JournalSync:
         folder: bytes,
         jobs: Jobs,
         kill: Callable[[JournalQueue, Exception], QueueFailed],
-        write: Callable[[JournalQueue], QueueFailed | None],
     ) -> None:
         self._disk = disk
         self._folder = folder
         self._jobs = jobs
         self._kill = kill
-        self._write = write
+
+    def is_busy(self, queue: JournalQueue) -> bool:
+        """Whether a commit of the queue must wait: its contents are rewritten, or with syncJournal = 0 a sync of
+        what it was loaded with is not done. (If that failed, a later sync would succeed and mean nothing.)"""
+        return queue.is_mending or (queue.settings.sync_journal_ms == 0 and (queue.is_sync_due or queue.is_syncing))
+
+    def when_idle(self, queue: JournalQueue) -> Deferred[None]:
+        """Fires when a commit may begin; fails with `QueueFailed`, the queue then being dead. One at a time."""
+        queue.waiting_commit = Deferred()
+        return queue.waiting_commit
 
     def now(self, queue: JournalQueue) -> Deferred[Any]:
         """One sync of all that is written; fails with `QueueFailed`, the queue then being dead."""
@@ -76,10 +83,18 @@ class JournalSync:
 
     def _due(self, queue: JournalQueue) -> None:
         queue.is_sync_due = False
-        if queue.failure is None and not queue.is_mending:
-            self.once(queue).addErrback(partial(self._mend, queue))
+        if queue.failure is not None or queue.is_mending:
+            self._tell_idle(queue, None)
+            return
+        queue.is_syncing = True
+        self.once(queue).addCallbacks(partial(self._due_done, queue), partial(self._mend, queue))
+
+    def _due_done(self, queue: JournalQueue, _: object) -> None:
+        queue.is_syncing = False
+        self._tell_idle(queue, None)
 
     def _mend(self, queue: JournalQueue, failure: Failure) -> None:
+        queue.is_syncing = False
         if queue.failure is not None or queue.is_mending:
             return
         reason = reason_of(_error_of(failure))
@@ -107,21 +122,15 @@ class JournalSync:
     def _mended(self, queue: JournalQueue, size: int) -> None:
         queue.is_mending, queue.refusal = False, None
         queue.older_bytes, queue.writer.set_aside_bytes = size, 0
-        failure = self._write(queue)
-        if failure is None:
-            log.info("The journal of {queue!r} is rewritten and safe", queue=queue.name)
-            self.within(queue, 0)
-        self._tell(queue, failure)
+        log.info("The journal of {queue!r} is rewritten and safe", queue=queue.name)
+        self._tell_idle(queue, None)
 
     def _mend_failed(self, queue: JournalQueue, failure: Failure) -> None:
         queue.is_mending = False
-        if queue.failure is None:
-            self._tell(queue, self._kill(queue, _error_of(failure)))
-        else:
-            self._tell(queue, None)
+        self._tell_idle(queue, None if queue.failure is not None else self._kill(queue, _error_of(failure)))
 
-    def _tell(self, queue: JournalQueue, failure: QueueFailed | None) -> None:
-        waiting, queue.mended = queue.mended, None
+    def _tell_idle(self, queue: JournalQueue, failure: QueueFailed | None) -> None:
+        waiting, queue.waiting_commit = queue.waiting_commit, None
         if waiting is not None:
             waiting.callback(None) if failure is None else waiting.errback(failure)
 

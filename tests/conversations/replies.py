@@ -150,7 +150,7 @@ def queue_difference(original: Stats, ours: Stats) -> str | None:
 def _server_difference(original: Stats, ours: Stats) -> str | None:
     names = [name for name in original if not name.startswith("queue_") or name in _ABOUT_ALL_QUEUES]
     if list(ours)[: len(names)] != names:
-        return f"lines {names}, here {list(ours)[:len(names)]}"
+        return f"lines {names}, here {list(ours)[: len(names)]}"
     return None
 
 

@@ -52,9 +52,7 @@ DIFFERENCES: Final[dict[str, Difference]] = {
     "memcache: set expiry > int": Difference(2, _REASON_AND_STAYS, _then_nothing_is_stored("q26")),
     "memcache: set key a.b": Difference(2, _REASON_AND_STAYS),
     "memcache: set key a~b": Difference(2, _REASON_AND_STAYS),
-    "memcache: set key with slash then get": Difference(
-        2, {0: (CLIENT_ERROR, False)}, _then_nothing_is_stored("sl")
-    ),
+    "memcache: set key with slash then get": Difference(2, {0: (CLIENT_ERROR, False)}, _then_nothing_is_stored("sl")),
     "memcache: monitor no args": Difference(2, _REASON_AND_STAYS),
     "memcache: monitor one arg": Difference(2, _REASON_AND_STAYS),
     "memcache: monitor slash key": Difference(2, _REASON_AND_STAYS),

@@ -92,12 +92,17 @@ def test_a_look_leaves_the_head(bench: Bench) -> None:
     assert bench.items() == [b"one"]
 
 
-def test_nothing_is_taken_past_those_who_wait(bench: Bench) -> None:
+def test_nothing_is_taken_or_seen_past_those_who_wait(bench: Bench) -> None:
     bench.put(b"one")
     bench.contents.page_out()
     bench.join("first", patient=False)
+    bench.queue.flush()
+    bench.put(b"two")
+    assert bench.contents.peek() is not None
     assert bench.queue.take_now(opens=False) is None
     assert bench.queue.peek_now() is None
+    bench.contents.end_fill()
+    assert bench.answers == [("first", b"two")]
 
 
 def test_everything_that_changes_the_contents_has_a_batch(bench: Bench) -> None:

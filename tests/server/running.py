@@ -259,9 +259,7 @@ class Processes:
         path = os.pathsep.join([home, str(ROOT)])
         return given | {name: value, "HOME": home, "XDG_STATE_HOME": home + "/state", "PYTHONPATH": path}
 
-    def twistd(
-        self, *arguments: str, daemon: bool = False, pidfile: str = "", logfile: str | None = None
-    ) -> list[str]:
+    def twistd(self, *arguments: str, daemon: bool = False, pidfile: str = "", logfile: str | None = None) -> list[str]:
         """The command line that serves with these arguments."""
         log = [] if logfile is None else [f"--logfile={logfile}"]
         foreground = [] if daemon else ["--nodaemon"]

@@ -130,7 +130,7 @@ def test_an_expired_item_is_not_got(client: Any, queue: str) -> None:
 
 
 def test_flush_all_empties_every_queue(queue: str, processes: Processes) -> None:
-    server = processes.serve(CONFIG)  # of its own: others have their items in the shared one
+    server = processes.serve(CONFIG)  # of its own: in the other, other tests have their items
     client = pymemcache_client(server.port)
     client.set(queue, b"1")
     client.set(queue + "x", b"2")

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
-from tests.server.running import Client, Processes, Server, eventually, set_request
+from tests.server.running import ANY_PORT, Client, Processes, Server, eventually, set_request
 
 CONFIG = """
 queuePath = "queues"
@@ -36,7 +36,8 @@ PROMPTLY_S = 1.0
 
 @pytest.fixture
 def server(processes: Processes) -> Server:
-    return processes.serve(CONFIG)
+    # The kernel lets a burst of connections beyond the backlog wait for a second each.
+    return processes.serve(CONFIG, endpoint=ANY_PORT + ":backlog=1024")
 
 
 class Bystander(threading.Thread):
@@ -192,7 +193,8 @@ def test_unfinished_sets_of_16_mib_hold_no_more_than_what_was_sent(server: Serve
 
 
 def test_one_byte_a_write_is_understood(server: Server) -> None:
-    requests = set_request(b"work", b"x" * 300) + b"get work/open\r\nget work/close\r\nget work\r\n" + b"version\r\n" * 10
+    requests = set_request(b"work", b"x" * 300) + b"get work/open\r\nget work/close\r\nget work\r\n"
+    requests += b"version\r\n" * 10
     with harmless(server, grows_by_at_most=8 * MIB), server.connect() as client:
         for byte in requests:
             client.send(bytes([byte]))
@@ -240,7 +242,7 @@ def test_many_clients_that_never_read_are_bounded_each(server: Server) -> None:
             send_until_stuck(clients.enter_context(server.connect(LITTLE)), b"get big/peek\r\n" * 100_000, stuck_s=0.05)
 
 
-@pytest.mark.parametrize("request_", [b"stats\r\n", b"dump_stats\r\n", b"version\r\n", b"get none\r\n", b"status\r\n"])
+@pytest.mark.parametrize("request_", [b"stats\r\n", b"version\r\n", b"get none\r\n"])
 def test_a_client_that_never_reads_small_replies_is_bounded_too(server: Server, request_: bytes) -> None:
     with harmless(server, grows_by_at_most=16 * MIB), server.connect(LITTLE) as client:
         requests = request_ * 2_000_000
@@ -302,7 +304,8 @@ def test_a_waiter_that_dropped_just_before_swallows_no_item(server: Server) -> N
             queue = b"work%d" % number
             with server.connect() as waiter:
                 waiter.send(b"get %b/t=60000\r\n" % queue)
-                eventually(lambda q=queue.decode(): client.stats().get(f"queue_{q}_waiters") == "1", "it waits")
+                waiters = f"queue_work{number}_waiters"
+                eventually(lambda name=waiters: client.stats().get(name) == "1", "it waits")
             client.put(queue, b"hello")
             assert client.get(queue + b"/t=500") == b"hello"
 
@@ -342,6 +345,6 @@ def test_many_clients_with_many_requests_at_once_hold_nobody_up(server: Server) 
 
 def test_a_flood_of_new_queues_is_served(server: Server) -> None:
     with harmless(server, grows_by_at_most=64 * MIB), server.connect() as client:
-        client.send(b"".join(b"get q%d\r\n" % number for number in range(5000)))
-        client.expect(b"END\r\n" * 5000)
+        client.send(b"".join(b"get q%d\r\n" % number for number in range(2000)))
+        client.expect(b"END\r\n" * 2000)
     assert server.open_files() < 1000

@@ -260,9 +260,7 @@ RELOADS = pytest.mark.parametrize("reload", [reload_by_hangup, reload_by_command
 
 
 @RELOADS
-def test_a_reload_changes_how_many_reads_may_be_open(
-    processes: Processes, reload: Callable[[Server], None]
-) -> None:
+def test_a_reload_changes_how_many_reads_may_be_open(processes: Processes, reload: Callable[[Server], None]) -> None:
     server = processes.serve('queuePath = "queues"\nmaxOpenTransactions = 1\n')
     with server.connect() as client, server.connect() as early:
         client.put(b"work", b"1", b"2")
@@ -291,9 +289,7 @@ os.fsync, os.fdatasync = counting(os.fsync), counting(os.fdatasync)
 
 
 @RELOADS
-def test_a_reload_changes_when_a_journal_is_synced(
-    processes: Processes, reload: Callable[[Server], None]
-) -> None:
+def test_a_reload_changes_when_a_journal_is_synced(processes: Processes, reload: Callable[[Server], None]) -> None:
     processes.write("sitecustomize.py", COUNTING_SYNCS)
     syncs = processes.folder / "syncs"
     syncs.touch()
@@ -457,9 +453,7 @@ def test_an_endpoint_that_is_none_is_said_in_one_sentence(processes: Processes, 
 
 
 @FOREGROUND_AND_DAEMON
-def test_a_queue_folder_that_cannot_be_written_is_said_in_one_sentence(
-    processes: Processes, daemon: bool
-) -> None:
+def test_a_queue_folder_that_cannot_be_written_is_said_in_one_sentence(processes: Processes, daemon: bool) -> None:
     processes.write("a-file", "")  # even root cannot make a folder below it
     config = 'queuePath = "a-file/queues"\n'
     status, stderr = refused(processes, config, "--memcache", ANY_PORT, daemon=daemon)
@@ -475,9 +469,7 @@ def test_a_log_that_cannot_be_written_is_said_in_one_sentence(processes: Process
     processes.write("refused.toml", config)
     pidfile = processes.folder / "refused.pid"
     ended = processes.run(
-        *processes.twistd(
-            *("--config", "refused.toml", "--memcache", ANY_PORT), daemon=daemon, pidfile="refused.pid"
-        )
+        *processes.twistd(*("--config", "refused.toml", "--memcache", ANY_PORT), daemon=daemon, pidfile="refused.pid")
     )
     is_refused_with(EX_CANNOT_CREATE, ended.returncode, daemon)
     says(ended.stderr, r"log .*a-file/kestrel\.log.*: Not a directory", daemon=daemon)
@@ -486,9 +478,7 @@ def test_a_log_that_cannot_be_written_is_said_in_one_sentence(processes: Process
 
 
 @FOREGROUND_AND_DAEMON
-def test_a_queue_folder_that_another_server_owns_is_said_in_one_sentence(
-    processes: Processes, daemon: bool
-) -> None:
+def test_a_queue_folder_that_another_server_owns_is_said_in_one_sentence(processes: Processes, daemon: bool) -> None:
     owner = processes.serve(CONFIG)
     status, stderr = refused(processes, CONFIG, "--memcache", ANY_PORT, daemon=daemon)
     is_refused_with(EX_TRY_AGAIN, status, daemon)
@@ -617,9 +607,7 @@ def test_version_is_that_of_the_package(processes: Processes) -> None:
     ],
     ids=["in the file", "on the command line", "on the command line against the file"],
 )
-def test_memory_storage_leaves_nothing_on_the_disk(
-    processes: Processes, config: str, arguments: list[str]
-) -> None:
+def test_memory_storage_leaves_nothing_on_the_disk(processes: Processes, config: str, arguments: list[str]) -> None:
     server = processes.serve(config, *arguments)
     with server.connect() as client:
         client.put(b"work", b"1", b"2")
@@ -726,9 +714,7 @@ def test_what_was_acknowledged_while_it_was_killed_is_there(processes: Processes
             client.expect(b"VALUE work 0 %d\r\n%b\r\nEND\r\n" % (len(item), item))
 
 
-def test_a_short_torture_with_kills_loses_nothing(
-    processes: Processes, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_short_torture_with_kills_loses_nothing(processes: Processes, capsys: pytest.CaptureFixture[str]) -> None:
     failed = kill_restart.torture(processes, seed=1, item_count=4000, kills=4)
     ledger = capsys.readouterr().out
     assert failed == 0, ledger

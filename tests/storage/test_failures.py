@@ -504,7 +504,7 @@ class TestSyncJournal0AfterACrash:
         left = drain(machine.fail_power(again), b"synced")
         assert (b"c" in left) == (reply == STORED)
 
-    @pytest.mark.parametrize("steps", range(4))
+    @pytest.mark.parametrize("steps", range(6))
     def test_a_get_is_answered_when_its_remove_is_on_the_medium(
         self, machine: Machine, again: Server, steps: int
     ) -> None:
@@ -569,6 +569,16 @@ class TestSyncFailsWithAPeriod:
         assert drain(machine.crash(failed), b"periodic") == [b"a", b"b", b"c"]
         assert drain(machine.fail_power(failed), b"periodic") == [b"a", b"b", b"c"]
         assert drain(machine.restart(failed), b"periodic") == [b"a", b"b", b"c"]
+
+    def test_what_was_looked_at_or_put_back_is_in_the_new_files_too(
+        self, machine: Machine, server: Server, client: Client
+    ) -> None:
+        client.talk(put(b"periodic", b"put back") + put(b"periodic", b"b"))
+        client.talk(b"get periodic/open\r\nget periodic/abort\r\nget periodic/peek\r\n")
+        server.disk.fail("sync", errno.EIO, times=1)
+        server.pass_time(PERIOD_S)
+        server.settle()
+        assert drain(machine.fail_power(server), b"periodic") == [b"put back", b"b"]
 
     def test_earlier_stores_stand_at_every_step_of_the_rewriting(self, machine: Machine, failed: Server) -> None:
         while len(failed.threads):

@@ -210,7 +210,9 @@ def torture(processes: Processes, *, seed: int, item_count: int, kills: int) -> 
             writer.acknowledged <= tail <= writer.sent,
             f"the tail is item {tail:,}, within {writer.acknowledged:,} to {writer.sent:,}",
         )
-    _put_the_rest(server, items, tail)
+    writer = Writer(server, items, tail, random.Random(0))
+    writer.run()
+    ledger.check(writer.acknowledged == item_count, "the rest of the items was put")
     _drain(server, items, head, ledger)
     server.stop()
     ledger.close()
@@ -223,12 +225,6 @@ def _bounds(server: Server, items: Items, if_empty: int) -> tuple[int, int]:
         first = client.get(QUEUE + b"/peek")
         head = if_empty if first is None else int(first[:8])
         return head, head + int(client.stats().get("queue_work_items", "0"))
-
-
-def _put_the_rest(server: Server, items: Items, tail: int) -> None:
-    writer = Writer(server, items, tail, random.Random(0))
-    writer.run()
-    assert writer.acknowledged == items.count, writer.wrong
 
 
 def _drain(server: Server, items: Items, head: int, ledger: Ledger) -> None:
