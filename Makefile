@@ -3,6 +3,9 @@
 
 PYTHON ?= python3
 ARGS ?=
+SEED ?= 1
+ITEMS ?= 100000
+KILLS ?= 20
 
 VENV := .venv
 PIP := $(VENV)/bin/pip --disable-pip-version-check install --quiet
@@ -15,11 +18,11 @@ LIBMEMCACHED := $(VENV)/.libmemcached
 CHECKS := $(VENV)/.checks
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check clean
+.PHONY: help run test check kill-restart clean
 .NOTPARALLEL:
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(SERVER) ## start the server in the foreground, with its queues under ./var/
 	@$(VENV)/bin/twistd --nodaemon --pidfile= kestrel --config tap-configs/development.toml
@@ -30,6 +33,9 @@ test: $(TESTS) $(LIBMEMCACHED) ## run the tests (ARGS="-k name" is passed to pyt
 check: $(CHECKS) ## run ruff and mypy
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
+
+kill-restart: $(TESTS) ## kill -9 a server under load again and again, and count (SEED=1 ITEMS=100000 KILLS=20)
+	@$(VENV)/bin/python -m tests.torture.kill_restart --seed $(SEED) --items $(ITEMS) --kills $(KILLS)
 
 clean: ## remove what make made (.venv, build products, caches), but not ./var/
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache _trial_temp*

@@ -172,12 +172,12 @@ class ServerSettings(Section):
         default=2229,
         metadata=setting("thriftListenPort", PORT, "Port of the thrift protocol.", effective=False),
     )
-    connection_backlog: int | None = attrs.field(
-        default=None,
+    connection_backlog: int = attrs.field(
+        default=1024,
         metadata=setting(
             "connectionBacklog",
-            optional(COUNT),
-            "How many connections may wait to be accepted; none: what the event loop takes by itself.",
+            COUNT,
+            "How many connections may wait to be accepted. In a burst of more, the rest is heard seconds later.",
         ),
     )
     queue_path: str = attrs.field(

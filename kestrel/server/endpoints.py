@@ -13,10 +13,9 @@ from twisted.python.failure import Failure
 from kestrel.server.failures import EX_CONFIG, EX_UNAVAILABLE, CannotServe
 
 
-def tcp_endpoint(address: str, port: int, backlog: int | None) -> str:
+def tcp_endpoint(address: str, port: int, backlog: int) -> str:
     """The endpoint string of a configured address and port."""
-    endpoint = f"tcp:{port}:interface={quoteStringArgument(address)}"
-    return endpoint if backlog is None else f"{endpoint}:backlog={backlog}"
+    return f"tcp:{port}:interface={quoteStringArgument(address)}:backlog={backlog}"
 
 
 def listen(reactor: Any, endpoint: str, factory: IProtocolFactory) -> Deferred[IListeningPort]:

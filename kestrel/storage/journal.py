@@ -283,13 +283,21 @@ class JournalStorage:
         """Write each queue's records; those that must be synced first are pending."""
         pending: list[tuple[Sequence[IQueueStorage], Deferred[Any]]] = []
         for queue in queues:
-            if not queue.is_deleted and self._sync.is_busy(queue):
-                outcome: Deferred[Any] | None = self._sync.when_idle(queue).addCallback(self._commit_now, queue)
+            outcome: Deferred[Any] | None
+            if queue.is_deleted:
+                outcome = self._commit_deletion(queue)
+            elif self._sync.is_busy(queue):
+                outcome = self._sync.when_idle(queue).addCallback(self._commit_now, queue)
             else:
                 outcome = self._commit_now(None, queue)
             if outcome is not None:
                 pending.append(((queue,), outcome))
         return pending
+
+    def _commit_deletion(self, queue: JournalQueue) -> Deferred[Any] | None:
+        if queue.settings.sync_journal_ms != 0:
+            return None
+        return self._jobs.run(self._disk.sync_folder, self._folder)
 
     def _commit_now(self, _: None, queue: JournalQueue) -> Deferred[Any] | None:
         """Write a queue's records. None when that is as safe as they must be, else what has to be waited for."""

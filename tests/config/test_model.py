@@ -57,7 +57,7 @@ SERVER_DEFAULTS: dict[str, object] = {
     "memcacheListenPort": 22133,
     "textListenPort": 2222,
     "thriftListenPort": 2229,
-    "connectionBacklog": None,
+    "connectionBacklog": 1024,
     "storage": None,
     "diskReserveSize": 16 * MIB,
     "defaultStatus": "Up",

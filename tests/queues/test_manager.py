@@ -18,7 +18,7 @@ from kestrel.queues.manager import QueueManager
 from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Barrier, Batch
 from kestrel.storage.memory import MemoryStorage
-from kestrel.testing.server import SteppedQueue, SteppedStorage
+from kestrel.testing.storage import SteppedQueue, SteppedStorage
 
 
 class Bench:

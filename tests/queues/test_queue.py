@@ -13,7 +13,7 @@ from kestrel.item import Item
 from kestrel.queues.queue import Queue
 from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Barrier
-from kestrel.testing.server import SteppedQueue, SteppedStorage
+from kestrel.testing.storage import SteppedQueue, SteppedStorage
 
 Answer = bytes | str | None
 

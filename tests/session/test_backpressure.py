@@ -15,7 +15,9 @@ from kestrel.session.settings import SessionSettings
 from kestrel.session.turns import TICK_S
 from kestrel.storage.interfaces import IStorage
 from kestrel.storage.memory import MemoryQueue, MemoryStorage
-from kestrel.testing.server import READ_BYTES, MemoryClient, MemoryServer, SteppedQueue, SteppedStorage
+from kestrel.testing.server import MemoryClient, MemoryServer
+from kestrel.testing.storage import SteppedQueue, SteppedStorage
+from kestrel.testing.transport import READ_BYTES
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -9,7 +9,8 @@ import pytest
 from kestrel.errors import StorageError
 from kestrel.protocols.memcache import MemcacheCodec
 from kestrel.session.settings import SessionSettings
-from kestrel.testing.server import EPOCH_MS, MemoryClient, MemoryServer, SteppedQueue, SteppedStorage
+from kestrel.testing.server import EPOCH_MS, MemoryClient, MemoryServer
+from kestrel.testing.storage import SteppedQueue, SteppedStorage
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import pytest
 
 from kestrel.errors import StorageError
 from kestrel.session.settings import SessionSettings
-from kestrel.testing.server import MemoryClient, MemoryServer, SteppedQueue, SteppedStorage
+from kestrel.testing.server import MemoryClient, MemoryServer
+from kestrel.testing.storage import SteppedQueue, SteppedStorage
 
 
 @pytest.fixture

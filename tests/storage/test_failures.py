@@ -465,6 +465,23 @@ class TestSyncFailsWithSyncJournal0:
         assert client.talk(b"delete synced\r\n") == b"DELETED\r\n"
         assert server.files() == {}
 
+    def test_a_deletion_is_answered_when_it_would_survive_a_power_failure(
+        self, machine: Machine, server: Server, client: Client
+    ) -> None:
+        client.talk(put(b"synced", b"a"))
+        assert client.ask(b"delete synced\r\n") == b""
+        assert drain(machine.fail_power(server), b"synced") == [b"a"]
+        server.settle()
+        assert client.received() == b"DELETED\r\n"
+        assert drain(machine.fail_power(server), b"synced") == []
+
+    def test_a_deletion_that_cannot_be_synced_says_so(self, server: Server, client: Client) -> None:
+        client.talk(put(b"synced", b"a"))
+        server.disk.fail("sync_folder", errno.EIO, times=1)
+        assert is_server_error(client.talk(b"delete synced\r\n"))
+        assert client.talk(put(b"synced", b"new")) == STORED
+        assert drain(server, b"synced") == [b"new"]
+
     def test_a_stored_item_survives_a_power_failure(self, machine: Machine, server: Server, client: Client) -> None:
         client.talk(put(b"synced", b"a") + put(b"synced", b"b") + b"get synced\r\n")
         assert drain(machine.fail_power(server), b"synced") == [b"b"]
