@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.defer import Deferred, DeferredList, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from kestrel.storage.interfaces import InThread
@@ -51,4 +51,10 @@ class Jobs:
         for call in self._due:
             call.cancel()
         self._due.clear()
-        return DeferredList(list(self._running), consumeErrors=True)
+        return self._idle(None)
+
+    def _idle(self, _: object) -> Deferred[Any]:
+        if not self._running:
+            return succeed(None)
+        # One job may lead to the next.
+        return DeferredList(list(self._running), consumeErrors=True).addCallback(self._idle)
