@@ -5,6 +5,7 @@ Paths are bytes. Files are made for their owner alone. Errors are the OSErrors o
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -81,7 +82,14 @@ class Disk:
             return
 
     def allocate(self, path: bytes, size: int) -> None:
-        """Make a file that takes `size` bytes of the medium; a failed attempt leaves no file."""
+        """Make a file that takes `size` bytes of the medium; a failed attempt leaves no file.
+
+        It looks for the room first: to try would take the last of it from others for a moment.
+        """
+        room = os.statvfs(os.path.dirname(path))
+        taken = os.stat(path).st_blocks * 512 if os.path.exists(path) else 0
+        if room.f_bavail * room.f_frsize + taken < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
         try:
             os.posix_fallocate(descriptor, 0, size)

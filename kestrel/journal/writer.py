@@ -14,7 +14,8 @@ _CHUNK_BYTES: Final = 1 << 20
 class JournalWriter:
     """Appends records to the current file and knows how much of it is good.
 
-    `size` counts whole records that were written, `synced_size` those that a sync is known to have reached. The
+    `size` counts whole records that were written, `synced_size` those that a sync is known to have reached, and
+    `kept_size` those that stay in the file whatever fails, because somebody was told so or they were loaded. The
     file is opened when it is needed and may be closed at any time, so that idle queues hold no descriptor.
     `next_number` gives the number of a file that is set aside.
     """
@@ -31,9 +32,11 @@ class JournalWriter:
         self._has_failed_to_sync = False
         self.size = 0
         self.synced_size = 0
+        self.kept_size = 0
         self.set_aside_files = 0
+        """How many files this writer has set aside; it also tells one current file from the next."""
         self.set_aside_bytes = 0
-        """How many files this writer has set aside, and what is in them."""
+        """What is in them."""
 
     def open(self) -> None:
         """Open the file, which is made when missing."""
@@ -41,9 +44,9 @@ class JournalWriter:
             self._descriptor = self._disk.open_append(self._path)
 
     def open_existing(self) -> None:
-        """Open the file that was replayed; what it holds stays, whatever fails later."""
+        """Open the file that was replayed. What it holds is kept; whether it is synced nobody knows."""
         self.open()
-        self.size = self.synced_size = self._disk.size(self._descriptor)
+        self.size = self.kept_size = self._disk.size(self._descriptor)
 
     def close(self) -> None:
         """Give the descriptor back."""
@@ -61,6 +64,21 @@ class JournalWriter:
             self._is_in_doubt = True
             raise
         self.size += len(records)
+
+    def promise(self) -> None:
+        """Somebody is told that what is written so far is kept."""
+        self.kept_size = self.size
+
+    @property
+    def keeps_unsynced(self) -> bool:
+        """Whether something is to be kept that no sync has reached."""
+        return self.kept_size > self.synced_size
+
+    def synced(self, size: int) -> None:
+        """A sync of this file has reached so much of it, and its entry in the folder."""
+        self.synced_size = max(self.synced_size, size)
+        self.kept_size = max(self.kept_size, self.synced_size)
+        self._folder_is_synced = True
 
     def sync_failed(self) -> None:
         """What was written since the last sync does not count. This file is never synced again."""
@@ -91,7 +109,7 @@ class JournalWriter:
         self._folder_is_synced = False
         self.set_aside_files += 1
         self.set_aside_bytes += self.size
-        self.size = self.synced_size = 0
+        self.size = self.synced_size = self.kept_size = 0
         return number
 
     def _copy_to_new_file(self) -> None:
@@ -107,6 +125,7 @@ class JournalWriter:
             self._disk.close(descriptor)
         self._disk.rename(temporary, self._path)
         self._folder_is_synced = False
+        self.synced_size = 0
 
     def descriptor_for_sync(self) -> int:
         """A descriptor of the file for a thread to sync and close; closing the writer meanwhile is no harm."""
@@ -124,6 +143,5 @@ class JournalWriter:
             self._disk.sync(descriptor)
             if not self._folder_is_synced:
                 self._disk.sync_folder(self._folder)
-                self._folder_is_synced = True
         finally:
             self._disk.close(descriptor)

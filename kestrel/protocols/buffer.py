@@ -46,20 +46,26 @@ class ReceiveBuffer:
         if end < 0:
             self._scanned = len(data)
             return None
-        line = data[self._position : end]
-        self._position = self._scanned = end + 1
-        return bytes(line)
+        line = bytes(data[self._position : end])
+        self._used_up_to(end + 1)
+        return line
 
     def take(self, size: int) -> bytes | None:
         """The next `size` bytes, or None while they are not all there."""
         end = self._position + size
         if end > len(self._data):
             return None
-        block = self._data[self._position : end]
-        self._position = end
-        return bytes(block)
+        block = bytes(self._data[self._position : end])
+        self._used_up_to(end)
+        return block
+
+    def _used_up_to(self, position: int) -> None:
+        if position == len(self._data):
+            self.clear()  # an idle connection keeps nothing
+        else:
+            self._position = self._scanned = position
 
     def clear(self) -> None:
-        """Forget everything: the stream is out of step."""
+        """Forget everything."""
         self._data = b""
         self._position = self._scanned = 0

@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from kestrel.errors import KestrelError
+from kestrel.errors import KestrelError, StorageError
 from kestrel.names import check_queue_name
 from kestrel.queues.counters import ServerCounters
 from kestrel.queues.queue import Queue
@@ -57,7 +57,8 @@ class QueueManager:
                     "Queue {queue!r} has a journal but keepJournal is false: the journal is left alone", queue=name
                 )
                 continue
-            self._queues[name] = self._make(name, self._storage, contents)
+            settings = self._settings_for(name)  # they may have been reloaded meanwhile
+            self._queues[name] = self._make(name, self._storage, self._storage.queue(name, settings))
 
     def close(self) -> Deferred[None]:
         """Commit what is left and let the storage go. No queue may be used after this."""
@@ -129,7 +130,11 @@ class QueueManager:
         queue.is_deleted = True
         self.counters.queue_deletes += 1
         queue.wake_all()
-        queue.storage.delete(queue.contents)
+        try:
+            queue.storage.delete(queue.contents)
+        except StorageError:
+            self._unloadable.add(name)  # there is still something of it: it is not deleted
+            raise
         return batch
 
     def flush(self, name: bytes) -> Batch | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -16,6 +17,9 @@ from kestrel.storage.barrier import Barrier, Batch
 from kestrel.storage.interfaces import IQueueStorage, IStorage
 
 log = Logger()
+
+SERVED_AT_ONCE: Final = 64
+"""Then it is the turn of others; the rest of the line is served in the next tick."""
 
 
 class Queue:
@@ -118,8 +122,11 @@ class Queue:
             return
         self._is_serving = True
         try:
-            while self.waiting and self._serve_first():
-                pass
+            for _ in range(SERVED_AT_ONCE):
+                if not self.waiting or not self._serve_first():
+                    break
+            else:
+                self._barrier.at_end_of_tick(self.serve)
         except KestrelError as error:
             self._refuse_all(error)
         finally:

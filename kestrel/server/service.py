@@ -92,6 +92,7 @@ class KestrelService(Service):
             self._memcache_endpoints.append(endpoint)
         self._ports: list[IListeningPort] = []
         self._started_at = 0.0
+        self._is_stopping = False
 
     def _memcache_codec(self) -> MemcacheCodec:
         config = self._config
@@ -152,6 +153,7 @@ class KestrelService(Service):
     def stopService(self) -> Deferred[None]:
         """Stop in order: no new clients, no more waiting, the replies that are owed, then the journals."""
         super().stopService()  # type: ignore[no-untyped-call]
+        self._is_stopping = True
         log.info("kestrel is stopping")
         ports, self._ports = self._ports, []
         stopped = DeferredList([maybeDeferred(port.stopListening) for port in ports], consumeErrors=True)
@@ -194,6 +196,9 @@ class KestrelService(Service):
 
     def shutdown(self) -> None:
         """Stop the process in order."""
+        if self._is_stopping:
+            return
+        self._is_stopping = True
         log.info("A client asked for the shutdown")
         self._reactor.callWhenRunning(self._reactor.stop)
 

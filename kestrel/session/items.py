@@ -129,7 +129,7 @@ def monitor(session: Session, command: commands.Monitor) -> None:
         return
     monitoring = Monitoring(audience, queue, max_items)
     if session.wait_for_client(
-        command.wait_ms, monitoring.cancel, lambda: monitoring.end(None), when_replies_left=monitoring.go_on
+        command.wait_ms, monitoring.cancel, lambda: monitoring.end(None), when_replies_left=monitoring.go_on_later
     ):
         monitoring.go_on()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from kestrel.errors import KestrelError
 from kestrel.item import Item
 from kestrel.queues.queue import Queue
 from kestrel.queues.waiters import Waiter
@@ -13,13 +14,13 @@ ITEMS_PER_TURN: Final = 64
 
 
 class Audience(Protocol):
-    """Where a monitor's items go."""
+    """Where a monitor's items go. It calls `Monitoring.go_on_later` when held-up replies have left."""
 
     def may_open(self) -> bool:
         """Whether the connection may hold one more open read of the queue."""
 
     def is_held_up(self) -> bool:
-        """Whether replies must leave before more are made; `Monitoring.go_on` is called when they have."""
+        """Whether replies must leave before more are made."""
 
     def go_on_later(self, work: Callable[[], None]) -> None:
         """Do that in the next tick."""
@@ -40,13 +41,21 @@ class Monitoring:
         self._items_left = max_items
         self._waiter: Waiter | None = None
         self._is_over = False
+        self._is_turn_due = False
 
     def go_on(self) -> None:
         """Take what is there now, then stand in line."""
+        self._is_turn_due = False
+        try:
+            self._take_items()
+        except KestrelError as error:
+            self.end(error)
+
+    def _take_items(self) -> None:
         for _ in range(ITEMS_PER_TURN):
             if self._is_over or self._waiter is not None or self._audience.is_held_up():
                 return
-            if not self._items_left or not self._audience.may_open():
+            if not self._items_left or self._queue.is_deleted or not self._audience.may_open():
                 self.end(None)
                 return
             item = self._queue.take_now(opens=True)
@@ -55,7 +64,13 @@ class Monitoring:
                 self._queue.join(self._waiter)
                 return
             self._deliver(item)
-        self._audience.go_on_later(self.go_on)
+        self.go_on_later()
+
+    def go_on_later(self) -> None:
+        """Go on in the next tick."""
+        if not self._is_turn_due and not self._is_over:
+            self._is_turn_due = True
+            self._audience.go_on_later(self.go_on)
 
     def _deliver(self, item: Item) -> None:
         self._items_left -= 1

@@ -34,6 +34,21 @@ class OpenRead:
         return self.queue.contents is not self.contents or self.contents.failure is not None
 
 
+class _OfQueue:
+    """A connection's reads of the queues of one name, oldest first: those that ended without being asked, then the
+    rest. What ends unasked is older than the rest, because it ends with the contents that it was taken from."""
+
+    __slots__ = ("ended", "open")
+
+    def __init__(self) -> None:
+        self.ended: deque[OpenRead] = deque()
+        self.open: deque[OpenRead] = deque()
+
+    def sort_out(self) -> None:
+        while self.open and not self.open[0].is_open:
+            self.ended.append(self.open.popleft())
+
+
 class OpenReads:
     """A connection's open reads, by the queue's name and oldest first.
 
@@ -42,62 +57,71 @@ class OpenReads:
     """
 
     def __init__(self) -> None:
-        self._by_queue: dict[bytes, deque[OpenRead]] = {}
+        self._by_queue: dict[bytes, _OfQueue] = {}
 
     def add(self, queue: Queue, xid: int) -> None:
         """One more."""
-        self._by_queue.setdefault(queue.name, deque()).append(OpenRead(queue, xid))
+        self._by_queue.setdefault(queue.name, _OfQueue()).open.append(OpenRead(queue, xid))
+
+    def _of(self, queue: bytes) -> _OfQueue | None:
+        reads = self._by_queue.get(queue)
+        if reads is not None:
+            reads.sort_out()
+            if not reads.open and not reads.ended:
+                del self._by_queue[queue]
+                return None
+        return reads
 
     def count(self, queue: bytes) -> int:
         """How many are open on the queue of that name."""
-        return sum(read.is_open for read in self._by_queue.get(queue, ()))
-
-    def _pop(self, queue: bytes) -> OpenRead | None:
-        reads = self._by_queue.get(queue)
-        if not reads:
-            return None
-        read = reads.popleft()
-        if not reads:
-            del self._by_queue[queue]
-        return read
+        reads = self._of(queue)
+        return 0 if reads is None else len(reads.open)
 
     def close_oldest(self, queue: bytes) -> Batch | None:
         """Confirm the oldest. Without one nothing happens; raises `QueueFailed` when it was lost."""
-        read = self._pop(queue)
-        if read is None:
+        reads = self._of(queue)
+        if reads is None:
             return None
-        if read.is_lost:
-            raise QueueFailed("the queue's storage failed: the item went back to the queue")
-        return read.queue.confirm([read.xid]) if read.is_open else None
+        if reads.ended:
+            if reads.ended.popleft().is_lost:
+                raise QueueFailed("the queue's storage failed: the item went back to the queue")
+            return None
+        read = reads.open.popleft()
+        return read.queue.confirm([read.xid])
 
     def abort_oldest(self, queue: bytes) -> Batch | None:
         """Return the oldest to the head. Without one nothing happens."""
-        read = self._pop(queue)
-        if read is None or not read.is_open:
+        reads = self._of(queue)
+        if reads is None:
             return None
+        if reads.ended:
+            reads.ended.popleft()
+            return None
+        read = reads.open.popleft()
         read.queue.counters.canceled_transactions += 1
         return read.queue.put_back([read.xid], failed=True)
 
     def confirm(self, queue: bytes, count: int) -> Batch | None:
-        """Confirm the `count` oldest, or raise `NotThatManyOpen` and leave all as they are."""
-        reads = self._by_queue.get(queue, deque())
-        if any(read.is_lost for read in reads):
-            self._by_queue.pop(queue)
+        """Confirm the `count` oldest, or raise `NotThatManyOpen` and leave all as they are.
+
+        Raises `QueueFailed` when some of those that the client holds were lost, and leaves the others as they are.
+        """
+        reads = self._of(queue)
+        if reads is not None and any(read.is_lost for read in reads.ended):
+            reads.ended.clear()
             raise QueueFailed("the queue's storage failed: the items went back to the queue")
-        open_reads = [read for read in reads if read.is_open]
-        if count <= 0 or count > len(open_reads):
+        if reads is None or not 0 < count <= len(reads.open):
             raise NotThatManyOpen("not that many reads are open")
-        del self._by_queue[queue]
-        if count < len(open_reads):
-            self._by_queue[queue] = deque(open_reads[count:])
-        return open_reads[0].queue.confirm([read.xid for read in open_reads[:count]])
+        reads.ended.clear()
+        confirmed = [reads.open.popleft() for _ in range(count)]
+        return confirmed[0].queue.confirm([read.xid for read in confirmed])
 
     def put_back_all(self) -> None:
         """The connection ends: everything goes back to the heads, in the order in which it was taken."""
         by_queue, self._by_queue = self._by_queue, {}
         for reads in by_queue.values():
-            open_reads = [read for read in reads if read.is_open]
-            if open_reads:
-                queue = open_reads[0].queue
-                queue.counters.canceled_transactions += len(open_reads)
-                queue.put_back([read.xid for read in open_reads], failed=True)
+            reads.sort_out()
+            if reads.open:
+                queue = reads.open[0].queue
+                queue.counters.canceled_transactions += len(reads.open)
+                queue.put_back([read.xid for read in reads.open], failed=True)

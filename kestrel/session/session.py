@@ -197,7 +197,7 @@ class Session:
 
     def _replies_left(self) -> None:
         if self._when_replies_left is not None:
-            self._turns.go_on_later(self._when_replies_left)
+            self._when_replies_left()
         elif len(self.codec) or self._state is State.DRAINING:
             self._go_on()
 

@@ -10,7 +10,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from twisted.logger import Logger
+
 from kestrel.storage.barrier import Barrier, Schedule
+
+log = Logger()
 
 TICK_S: Final = 0.002
 """After so much work a tick begins nothing new."""
@@ -64,5 +68,9 @@ class Turns:
         for _ in range(len(self._waiting)):
             if not self.may_work():  # others have used the tick up: everyone keeps the place in line
                 break
-            self._waiting.popleft()()
+            work = self._waiting.popleft()
+            try:
+                work()
+            except Exception:  # one session's fault must not keep the others from their turns
+                log.failure("A session's turn failed")
         self._schedule_next()

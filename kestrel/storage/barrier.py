@@ -130,24 +130,23 @@ class Barrier:
             try:
                 release()
             except Exception:
-                log.failure("A connection's replies could not be released")
+                log.failure("What was held until the end of the tick failed")
 
     def _commit(self, storage: IStorage, queues: list[Committed]) -> None:
         by_contents = {id(queue.contents): queue for queue in queues}
         try:
-            pending = storage.commit([queue.contents for queue in queues])
+            for group, outcome in storage.commit([queue.contents for queue in queues]):
+                waiting = [by_contents.pop(id(contents)) for contents in group]
+                outcome.addCallbacks(
+                    self._group_is_safe, self._group_failed, callbackArgs=(waiting,), errbackArgs=(waiting,)
+                )
         except Exception as error:  # a backend's fault must not take the tick, and so the server, down
             log.failure("The storage failed to commit")
-            for queue in queues:
-                self._settle(queue, QueueFailed(f"commit failed: {type(error).__name__}"))
-            return
-        for group, outcome in pending:
-            waiting = [by_contents.pop(id(contents)) for contents in group]
-            outcome.addCallbacks(
-                self._group_is_safe, self._group_failed, callbackArgs=(waiting,), errbackArgs=(waiting,)
-            )
+            failure: QueueFailed | None = QueueFailed(f"commit failed: {type(error).__name__}")
+        else:
+            failure = None
         for queue in by_contents.values():
-            self._settle(queue, None)
+            self._settle(queue, failure)
 
     def _group_is_safe(self, _: object, queues: list[Committed]) -> None:
         for queue in queues:
@@ -166,7 +165,10 @@ class Barrier:
             later, queue.open_batch = queue.open_batch, None
             if later is not None:
                 self._dirty.remove(queue)
-            queue.commit_failed(failure)
+            try:
+                queue.commit_failed(failure)
+            except Exception:
+                log.failure("A queue whose commit failed cannot be opened anew")
         if committed is not None:
             committed.settle(failure)
         if later is not None:

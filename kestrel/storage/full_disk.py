@@ -57,7 +57,12 @@ class FullDisk:
             log.info("There is room on the disk again: puts are taken")
 
     def _there_is_no_room(self, failure: Failure) -> None:
-        if self.refusal is None:
-            self.refusal = "disk full"
-            log.error("There is no room for the disk reserve: no put is taken", error=failure)
+        error = failure.value
+        if isinstance(error, OSError) and is_full(error):
+            refusal = "disk full"
+        else:
+            refusal = f"the disk reserve cannot be made: {getattr(error, 'strerror', None) or error}"
+        if self.refusal != refusal:
+            self.refusal = refusal
+            log.error("No put is taken: {refusal}", refusal=refusal)
         self._jobs.later(RETRY_S, self.make_reserve)

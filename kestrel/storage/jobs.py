@@ -33,10 +33,14 @@ class Jobs:
 
         return job.addBoth(finished)
 
-    def later(self, seconds: float, function: Callable[..., Any], *args: object) -> None:
-        """Call the function on the reactor thread after that time, unless the storage is closed before."""
+    def seconds(self) -> float:
+        """The clock's time, for `later`."""
+        return self._clock.seconds()
+
+    def later(self, seconds: float, function: Callable[..., Any], *args: object) -> IDelayedCall | None:
+        """Call the function on the reactor thread after that time; None if the storage is closed and it never is."""
         if self._is_closed:
-            return
+            return None
 
         def due() -> None:
             self._due.discard(call)
@@ -44,6 +48,12 @@ class Jobs:
 
         call = self._clock.callLater(seconds, due)
         self._due.add(call)
+        return call
+
+    def forget(self, call: IDelayedCall) -> None:
+        """What was to be called later is not."""
+        self._due.discard(call)
+        call.cancel()
 
     def close(self) -> Deferred[Any]:
         """Forget what is due later; fires when nothing runs any more."""

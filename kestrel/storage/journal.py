@@ -46,7 +46,7 @@ from kestrel.storage.interfaces import InThread, IQueueStorage, IStorage, IStora
 from kestrel.storage.jobs import Jobs
 from kestrel.storage.journal_load import load_queue
 from kestrel.storage.journal_queue import JournalQueue
-from kestrel.storage.journal_sync import JournalSync, reason_of
+from kestrel.storage.journal_sync import QueueSync, SyncServices, reason_of
 
 log = Logger()
 
@@ -78,8 +78,9 @@ class JournalStorage:
         self._disk = disk or Disk()
         self._jobs = Jobs(clock, in_thread)
         self._full_disk = FullDisk(self._disk, self._private + b"/reserve", reserve_bytes, self._jobs)
-        self._sync = JournalSync(self._disk, folder, self._jobs, self._kill)
+        self._services = SyncServices(self._disk, folder, self._jobs, self._kill)
         self._queues: dict[bytes, JournalQueue] = {}
+        self._syncs: dict[JournalQueue, QueueSync] = {}
         self._failed: dict[bytes, JournalWriter | None] = {}
         """Queues that are not live but may have files, with the writer that knows how much of the last is good."""
         self._open_writers: OrderedDict[JournalWriter, None] = OrderedDict()
@@ -137,8 +138,7 @@ class JournalStorage:
     def _loaded(self, loaded: dict[bytes, IQueueStorage | Failure]) -> dict[bytes, IQueueStorage | Failure]:
         for name, queue in loaded.items():
             if isinstance(queue, JournalQueue):
-                self._queues[name] = queue
-                self._sync_what_was_loaded(queue)
+                self._adopt(queue)
             else:
                 self._failed[name] = None
         return loaded
@@ -152,7 +152,7 @@ class JournalStorage:
         for queue in list(self._queues.values()):
             is_written = self._write(queue) is None
             if is_written and queue.settings.sync_journal_ms is not None:
-                syncs.append(self._sync.once(queue))
+                syncs.append(self._syncs[queue].once())
         return DeferredList(syncs, consumeErrors=True)
 
     def _release(self, syncs: list[tuple[bool, Any]]) -> None:
@@ -171,7 +171,9 @@ class JournalStorage:
         """The live queue, a new empty one, or after a failure what its files hold."""
         queue = self._queues.get(name)
         if queue is not None:
-            queue.settings = settings
+            if queue.settings is not settings:
+                queue.settings = settings
+                self._syncs[queue].settings_changed()
             return queue
         if len(current_name(name)) > MAX_FILE_NAME_BYTES:
             raise BadQueueName("queue name is too long for a file name")
@@ -180,8 +182,7 @@ class JournalStorage:
         except (OSError, UnsupportedRecord) as error:
             raise _load_failed(error) from error
         self._failed.pop(name, None)
-        self._queues[name] = queue
-        self._sync_what_was_loaded(queue)
+        self._adopt(queue)
         return queue
 
     def _files_left(self, name: bytes) -> QueueFiles:
@@ -194,11 +195,11 @@ class JournalStorage:
             writer.close()
         return group_by_queue(self._disk.list_files(self._folder)).get(name, QueueFiles(name))
 
-    def _sync_what_was_loaded(self, queue: JournalQueue) -> None:
-        """Who wrote it may have ended before it was synced."""
-        period_ms = queue.settings.sync_journal_ms
-        if period_ms is not None and queue.disk_bytes:
-            self._sync.within(queue, period_ms / 1000)
+    def _adopt(self, queue: JournalQueue) -> None:
+        """The queue is live from now on. Who wrote its files may have ended before they were synced."""
+        self._queues[queue.name] = queue
+        sync = self._syncs[queue] = QueueSync(queue, self._services)
+        sync.settings_changed()
 
     def _keep_open(self, writer: JournalWriter) -> None:
         """This writer was used just now; close the one longest unused when too many are open."""
@@ -212,6 +213,7 @@ class JournalStorage:
         queue.failure = why
         if self._queues.get(queue.name) is queue:
             del self._queues[queue.name]
+        self._syncs.pop(queue, None)
         self._open_writers.pop(queue.writer, None)
         queue.writer.close()
 
@@ -283,36 +285,36 @@ class JournalStorage:
         """Write each queue's records; those that must be synced first are pending."""
         pending: list[tuple[Sequence[IQueueStorage], Deferred[Any]]] = []
         for queue in queues:
-            outcome: Deferred[Any] | None
-            if queue.is_deleted:
-                outcome = self._commit_deletion(queue)
-            elif self._sync.is_busy(queue):
-                outcome = self._sync.when_idle(queue).addCallback(self._commit_now, queue)
-            else:
-                outcome = self._commit_now(None, queue)
+            outcome = self._commit_deletion(queue) if queue.is_deleted else self._commit(queue)
             if outcome is not None:
                 pending.append(((queue,), outcome))
         return pending
 
     def _commit_deletion(self, queue: JournalQueue) -> Deferred[Any] | None:
-        if queue.settings.sync_journal_ms != 0:
+        if queue.settings.sync_journal_ms is None:
             return None
-        return self._jobs.run(self._disk.sync_folder, self._folder)
+        synced = self._jobs.run(self._disk.sync_folder, self._folder)
+        if queue.settings.sync_journal_ms == 0:
+            return synced
+        synced.addErrback(lambda failure: log.failure("A deletion could not be synced", failure))
+        return None
+
+    def _commit(self, queue: JournalQueue) -> Deferred[Any] | None:
+        """Write a queue's records, when they may be. None if that is as safe as they must be."""
+        sync = self._syncs.get(queue)
+        try:
+            writable = None if sync is None else sync.when_writable()
+        except QueueFailed as failure:
+            return fail(failure)
+        if writable is None:
+            return self._commit_now(None, queue)
+        return writable.addCallback(self._commit_now, queue)
 
     def _commit_now(self, _: None, queue: JournalQueue) -> Deferred[Any] | None:
-        """Write a queue's records. None when that is as safe as they must be, else what has to be waited for."""
         if queue.is_deleted:
             return None
         failure = self._write(queue)
-        if failure is not None:
-            return fail(failure)
-        period_ms = queue.settings.sync_journal_ms
-        if period_ms is None or queue.writer.size == queue.writer.synced_size:
-            return None
-        if period_ms == 0:
-            return self._sync.now(queue)
-        self._sync.within(queue, period_ms / 1000)
-        return None
+        return self._syncs[queue].written() if failure is None else fail(failure)
 
     def _write(self, queue: JournalQueue) -> QueueFailed | None:
         """Write what is pending on a queue. None, or the failure that it is dead of."""

@@ -37,14 +37,6 @@ class JournalQueue(Window):
         """Whether there were rotated files when it was loaded."""
         self.older_bytes = 0
         """What those take on the medium."""
-        self.is_sync_due = False
-        """Whether a sync is planned."""
-        self.is_syncing = False
-        """Whether such a sync is under way."""
-        self.is_mending = False
-        """Whether its contents are being written anew, after a failed sync."""
-        self.waiting_commit: Deferred[None] | None = None
-        """A commit that waits for the end of these."""
         self.is_deleted = False
         self._pending: list[bytes] = []
 
@@ -91,7 +83,7 @@ class JournalQueue(Window):
     @property
     def may_have_other_files(self) -> bool:
         """Whether there may be more files of this queue than the current one."""
-        return self.has_older_files or self.is_mending or self.writer.set_aside_files > 0
+        return self.has_older_files or self.writer.set_aside_files > 0
 
     def take_pending(self) -> bytes:
         """All that was recorded since the last call."""

@@ -1,17 +1,20 @@
-"""When a journal is synced, and what becomes of it when that fails.
+"""When the journal of a queue is synced, and what becomes of the queue when that fails.
 
-syncJournal = 0: nobody was told that the records are safe, so the files go back to the last sync and the queue
-is replayed. A period: earlier replies stand, so the queue's contents, which are in memory, are written to a
-new file; until that is safe the queue takes no put and its replies wait.
+Never two syncs of one queue at a time: if one fails, a second that overlaps it or follows it on the same file would
+succeed and mean nothing. So a failed sync ends the file. If nobody has been told that what it held beyond the last
+sync is kept (syncJournal 0), those records are given up and the queue is replayed. Else, or where the file was only
+loaded, the queue's contents, which are in memory, are written to a new file; until that is safe the queue takes no
+put and its replies wait.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from enum import Enum
+from typing import Any, Final
 
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import Deferred, DeferredSemaphore, succeed
+from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -24,115 +27,222 @@ from kestrel.storage.journal_queue import JournalQueue
 
 log = Logger()
 
+SYNCS_AT_ONCE: Final = 32
+"""Each needs a descriptor of its own while it waits for a thread."""
 
-class JournalSync:
-    """Syncs the journals of one folder in threads.
+RETRY_S: Final = 1.0
+
+
+class SyncState(Enum):
+    """Where the syncs of one queue stand.
+
+    From IDLE or DUE a sync begins (SYNCING) and ends in IDLE, or DUE if more was written meanwhile. One that fails
+    kills the queue, or leads to MENDING: its contents are written anew. From there it is IDLE, or dead; DOOMED is
+    dead as soon as there is a commit that can be told.
+    """
+
+    IDLE = "idle"
+    DUE = "due"
+    SYNCING = "syncing"
+    MENDING = "mending"
+    DOOMED = "doomed"
+
+
+class _CannotOpen(Exception):
+    """There was no descriptor for the sync, so nothing was synced and nothing has failed."""
+
+
+class SyncServices:
+    """What the syncs of all queues of a folder share.
 
     `kill` makes a queue's object dead and returns the failure to tell.
     """
 
     def __init__(
-        self,
-        disk: Disk,
-        folder: bytes,
-        jobs: Jobs,
-        kill: Callable[[JournalQueue, Exception], QueueFailed],
+        self, disk: Disk, folder: bytes, jobs: Jobs, kill: Callable[[JournalQueue, Exception], QueueFailed]
     ) -> None:
-        self._disk = disk
-        self._folder = folder
-        self._jobs = jobs
-        self._kill = kill
+        self.disk = disk
+        self.folder = folder
+        self.jobs = jobs
+        self.kill = kill
+        self.slots = DeferredSemaphore(SYNCS_AT_ONCE)
 
-    def is_busy(self, queue: JournalQueue) -> bool:
-        """Whether a commit of the queue must wait: its contents are rewritten, or with syncJournal = 0 a sync of
-        what it was loaded with is not done. (If that failed, a later sync would succeed and mean nothing.)"""
-        return queue.is_mending or (queue.settings.sync_journal_ms == 0 and (queue.is_sync_due or queue.is_syncing))
 
-    def when_idle(self, queue: JournalQueue) -> Deferred[None]:
-        """Fires when a commit may begin; fails with `QueueFailed`, the queue then being dead. One at a time."""
-        queue.waiting_commit = Deferred()
-        return queue.waiting_commit
+class QueueSync:
+    """The syncs of one queue."""
 
-    def now(self, queue: JournalQueue) -> Deferred[Any]:
-        """One sync of all that is written; fails with `QueueFailed`, the queue then being dead."""
-        return self.once(queue).addErrback(partial(self._failed, queue))
+    def __init__(self, queue: JournalQueue, services: SyncServices) -> None:
+        self._queue = queue
+        self._services = services
+        self._timer: IDelayedCall | None = None
+        self._waiting: list[Deferred[None]] = []
+        """Commits whose records are written and not synced."""
+        self._held: list[Deferred[None]] = []
+        """Commits that may not write before the mending is done."""
+        self._doom: Exception | None = None
+        self.state = SyncState.IDLE
 
-    def once(self, queue: JournalQueue) -> Deferred[Any]:
-        """One sync of all that is written; fails with the OSError."""
-        writer = queue.writer
-        size, files = writer.size, writer.set_aside_files
+    @property
+    def _is_unsynced(self) -> bool:
+        return self._queue.writer.size != self._queue.writer.synced_size
 
-        def synced(_: object) -> None:
-            if writer.set_aside_files == files:
-                writer.synced_size = max(writer.synced_size, size)
+    # What the storage tells.
 
-        job = maybeDeferred(writer.descriptor_for_sync)
-        return job.addCallback(partial(self._jobs.run, writer.sync)).addCallback(synced)
+    def written(self) -> Deferred[None] | None:
+        """Records were written: None if they are as safe now as was promised, else fires when they are synced.
 
-    def _failed(self, queue: JournalQueue, failure: Failure) -> Failure | None:
+        Fails with `QueueFailed`, the queue then being dead.
+        """
+        queue = self._queue
+        period_ms = queue.settings.sync_journal_ms
+        if period_ms == 0:
+            if not self._is_unsynced:
+                return None
+            done: Deferred[None] = Deferred()
+            self._waiting.append(done)
+            if self.state is not SyncState.SYNCING:
+                self._begin()
+            return done
+        queue.writer.promise()
+        if period_ms is not None:
+            self._due_within(period_ms / 1000)
+        return None
+
+    def settings_changed(self) -> None:
+        """syncJournal may be another, or the queue was loaded: what is not synced is due accordingly."""
+        period_ms = self._queue.settings.sync_journal_ms
+        if period_ms is not None and self._is_unsynced:
+            self._due_within(period_ms / 1000)
+
+    def when_writable(self) -> Deferred[None] | None:
+        """None if a commit may write now; else fires when it may, or fails with `QueueFailed`."""
+        if self.state is SyncState.MENDING:
+            held: Deferred[None] = Deferred()
+            self._held.append(held)
+            return held
+        if self._doom is not None:
+            raise self._services.kill(self._queue, self._doom)
+        return None
+
+    def once(self) -> Deferred[Any]:
+        """A sync at the stop, when nothing else runs; fails with the OSError."""
+        return self._services.slots.run(self._run)
+
+    # One sync.
+
+    def _due_within(self, seconds: float) -> None:
+        if self.state not in (SyncState.IDLE, SyncState.DUE):
+            return  # it is looked at again when that is over
+        jobs = self._services.jobs
+        if self._timer is not None and self._timer.active():
+            if self._timer.getTime() <= jobs.seconds() + seconds:
+                return
+            self._timer.reset(seconds)
+            return
+        self.state = SyncState.DUE
+        self._timer = jobs.later(seconds, self._begin)
+
+    def _begin(self) -> None:
+        if self._timer is not None and self._timer.active():
+            self._services.jobs.forget(self._timer)
+        self._timer = None
+        if self._queue.failure is not None:
+            self._tell_all(None)
+            return
+        self.state = SyncState.SYNCING
+        covered, self._waiting = self._waiting, []
+        writer = self._queue.writer
+        file, size = writer.set_aside_files, writer.size
+        self._services.slots.run(self._run).addCallbacks(
+            self._synced, self._failed, callbackArgs=(file, size, covered), errbackArgs=(covered,)
+        )
+
+    def _run(self) -> Deferred[Any]:
+        if self._queue.failure is not None:
+            return succeed(None)
+        try:
+            descriptor = self._queue.writer.descriptor_for_sync()
+        except OSError as error:
+            raise _CannotOpen(str(error)) from error
+        return self._services.jobs.run(self._queue.writer.sync, descriptor)
+
+    def _synced(self, _: object, file: int, size: int, covered: list[Deferred[None]]) -> None:
+        queue = self._queue
+        self.state = SyncState.IDLE
+        if queue.writer.set_aside_files == file:
+            queue.writer.synced(size)
+        for done in covered:
+            done.callback(None)
+        if self._waiting:
+            self._begin()
+        elif queue.failure is None:
+            self.settings_changed()
+
+    def _failed(self, failure: Failure, covered: list[Deferred[None]]) -> None:
+        queue = self._queue
+        self._waiting = covered + self._waiting
+        self.state = SyncState.IDLE
         if queue.failure is not None:
-            return None  # deleted meanwhile: there is nothing left to be safe
-        queue.writer.sync_failed()
-        return Failure(self._kill(queue, _error_of(failure)))
+            self._tell_all(None)  # deleted meanwhile: there is nothing left to be safe
+        elif failure.check(_CannotOpen):
+            log.error("No file can be opened to sync queue {queue!r}: {reason}", queue=queue.name, reason=failure.value)
+            self._due_within(RETRY_S)
+        elif queue.writer.keeps_unsynced:
+            self._mend(error_of(failure))
+        else:
+            queue.writer.sync_failed()
+            self._tell_all(self._services.kill(queue, error_of(failure)))
 
-    def within(self, queue: JournalQueue, seconds: float) -> None:
-        """A sync of the queue not later than that from now."""
-        if not queue.is_sync_due:
-            queue.is_sync_due = True
-            self._jobs.later(seconds, self._due, queue)
+    # The contents written anew.
 
-    def _due(self, queue: JournalQueue) -> None:
-        queue.is_sync_due = False
-        if queue.failure is not None or queue.is_mending:
-            self._tell_idle(queue, None)
-            return
-        queue.is_syncing = True
-        self.once(queue).addCallbacks(partial(self._due_done, queue), partial(self._mend, queue))
-
-    def _due_done(self, queue: JournalQueue, _: object) -> None:
-        queue.is_syncing = False
-        self._tell_idle(queue, None)
-
-    def _mend(self, queue: JournalQueue, failure: Failure) -> None:
-        queue.is_syncing = False
-        if queue.failure is not None or queue.is_mending:
-            return
-        reason = reason_of(_error_of(failure))
-        log.error("The journal of {queue!r} failed to sync ({reason}): rewriting it", queue=queue.name, reason=reason)
-        queue.refusal = f"queue storage failed: {reason}; the queue is being rewritten"
-        queue.is_mending = True
+    def _mend(self, error: Exception) -> None:
+        queue, services = self._queue, self._services
+        log.error(
+            "The journal of {queue!r} failed to sync ({reason}): rewriting it",
+            queue=queue.name,
+            reason=reason_of(error),
+        )
+        queue.refusal = f"queue storage failed: {reason_of(error)}; the queue is being rewritten"
+        self.state = SyncState.MENDING
         try:
             number = queue.writer.set_aside()
-        except OSError as error:
-            self._mend_failed(queue, Failure(error))
+        except OSError as cannot:
+            self._mend_failed(Failure(cannot))
             return
-        job = self._jobs.run(write_temporary, self._disk, self._folder, queue.name, number, queue.snapshot())
-        job.addCallback(self._publish, queue, number)
-        job.addCallbacks(partial(self._mended, queue), partial(self._mend_failed, queue))
+        job = services.jobs.run(write_temporary, services.disk, services.folder, queue.name, number, queue.snapshot())
+        job.addCallback(self._publish, number).addCallbacks(self._mended, self._mend_failed)
 
-    def _publish(self, size: int, queue: JournalQueue, number: int) -> Deferred[int]:
+    def _publish(self, size: int, number: int) -> Deferred[int]:
+        queue, services = self._queue, self._services
         if queue.failure is not None:  # deleted meanwhile: its files must not come back
-            self._disk.erase(self._folder + b"/" + temporary_name(queue.name, number))
+            services.disk.erase(services.folder + b"/" + temporary_name(queue.name, number))
             raise QueueFailed(queue.failure)
-        rotated = group_by_queue(self._disk.list_files(self._folder))[queue.name].rotated
+        rotated = group_by_queue(services.disk.list_files(services.folder))[queue.name].rotated
         replaced = [file.file_name for file in rotated if file.number <= number]
-        job = self._jobs.run(publish, self._disk, self._folder, queue.name, number, replaced)
+        job = services.jobs.run(publish, services.disk, services.folder, queue.name, number, replaced)
         return job.addCallback(lambda _: size)
 
-    def _mended(self, queue: JournalQueue, size: int) -> None:
-        queue.is_mending, queue.refusal = False, None
+    def _mended(self, size: int) -> None:
+        queue = self._queue
+        queue.refusal = None
         queue.older_bytes, queue.writer.set_aside_bytes = size, 0
         log.info("The journal of {queue!r} is rewritten and safe", queue=queue.name)
-        self._tell_idle(queue, None)
+        self._tell_all(None)
 
-    def _mend_failed(self, queue: JournalQueue, failure: Failure) -> None:
-        queue.is_mending = False
-        self._tell_idle(queue, None if queue.failure is not None else self._kill(queue, _error_of(failure)))
+    def _mend_failed(self, failure: Failure) -> None:
+        if self._queue.failure is not None:
+            self._tell_all(None)
+        elif self._waiting or self._held:
+            self._tell_all(self._services.kill(self._queue, error_of(failure)))
+        else:  # a queue dies in a commit, or what was recorded on it since would be answered as if nothing had been
+            self.state, self._doom = SyncState.DOOMED, error_of(failure)
 
-    def _tell_idle(self, queue: JournalQueue, failure: QueueFailed | None) -> None:
-        waiting, queue.waiting_commit = queue.waiting_commit, None
-        if waiting is not None:
-            waiting.callback(None) if failure is None else waiting.errback(failure)
+    def _tell_all(self, failure: QueueFailed | None) -> None:
+        """Nothing is under way any more; whoever waited may go on, or has failed."""
+        self.state = SyncState.IDLE
+        waiting, self._waiting, self._held = self._waiting + self._held, [], []
+        for done in waiting:
+            done.callback(None) if failure is None else done.errback(failure)
 
 
 def reason_of(error: Exception) -> str:
@@ -140,5 +250,6 @@ def reason_of(error: Exception) -> str:
     return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
 
 
-def _error_of(failure: Failure) -> Exception:
+def error_of(failure: Failure) -> Exception:
+    """The exception of a failure."""
     return failure.value if isinstance(failure.value, Exception) else QueueFailed(str(failure.value))

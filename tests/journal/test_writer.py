@@ -28,7 +28,9 @@ def writer(tmp_path: Path, disk: FaultyDisk) -> JournalWriter:
 
 
 def sync(writer: JournalWriter) -> None:
+    size = writer.size
     writer.sync(writer.descriptor_for_sync())
+    writer.synced(size)
 
 
 # Appending.
