@@ -280,7 +280,8 @@ class ServerSettings(Section):
         metadata=setting(
             "maxPipelineBytes",
             SIZE,
-            "While more replies than this are held for a connection, nothing is read from it.",
+            "While more replies than this are held for a connection, no more of its requests are carried out; one that "
+            "sends more than this behind a command that waits is hung up on.",
         ),
     )
     echo_requested_key: bool = attrs.field(

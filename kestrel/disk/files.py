@@ -9,6 +9,7 @@ import errno
 import fcntl
 import mmap
 import os
+import stat
 from typing import Final
 
 _FILE_MODE: Final = 0o600
@@ -24,7 +25,7 @@ class Disk:
     def list_files(self, folder: bytes) -> list[bytes]:
         """The names of the files in a folder, links to files among them."""
         with os.scandir(folder) as entries:
-            return [entry.name for entry in entries if entry.is_file()]
+            return [entry.name for entry in entries if _is_file(entry)]
 
     def make_folder(self, path: bytes) -> None:
         """Make a folder for its owner alone, and those above it as is usual, unless it is there."""
@@ -32,7 +33,12 @@ class Disk:
 
     def open_append(self, path: bytes) -> int:
         """A descriptor whose writes go to the end of the file, which is made when missing."""
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, _FILE_MODE)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not block the open
+        descriptor = os.open(path, flags, _FILE_MODE)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "not a regular file")
+        return descriptor
 
     def size(self, descriptor: int) -> int:
         """The file's length in bytes."""
@@ -108,3 +114,10 @@ class Disk:
             return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
         finally:
             os.close(descriptor)
+
+
+def _is_file(entry: os.DirEntry[bytes]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a link that leads nowhere that can be seen
+        return False

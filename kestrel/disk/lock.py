@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 
 from kestrel.errors import FolderInUse
 
@@ -24,8 +25,9 @@ class FolderLock:
             os.close(descriptor)
             folder = os.fsdecode(os.path.dirname(os.path.dirname(path)))
             raise FolderInUse(f"another server (process {owner}) owns the queue folder {folder}") from None
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, b"%d\n" % os.getpid())
+        with suppress(OSError):  # on a full disk the number is missing; the lock holds
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, b"%d\n" % os.getpid())
         self._descriptor = descriptor
 
     def release(self) -> None:

@@ -23,7 +23,7 @@ PRIVATE_FOLDER: Final = b".kestrel"
 MAX_FILE_NAME_BYTES: Final = 230
 """So that the longest suffix still fits the 255 bytes of common file systems."""
 
-_NAME: Final = re.compile(rb"([^./~\s\x00-\x1f\x7f]+)(?:(~~)(\d+)|\.(\d+)(\.pack)?)?", re.DOTALL)
+_NAME: Final = re.compile(rb"([^./~\s\x00-\x1f\x7f]+)(?:(~~)(\d{1,18})|\.(\d{1,18})(\.pack)?)?", re.DOTALL)
 
 
 class Kind(Enum):

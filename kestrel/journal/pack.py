@@ -12,6 +12,7 @@ from kestrel.disk.files import Disk
 from kestrel.journal.fileset import QueueFiles, rotated_name, temporary_name
 
 _CHUNK_BYTES = 1 << 20
+_PACK = b".pack"
 
 
 def write_temporary(disk: Disk, folder: bytes, queue: bytes, number: int, records: Iterable[bytes]) -> int:
@@ -35,7 +36,7 @@ def write_temporary(disk: Disk, folder: bytes, queue: bytes, number: int, record
 def publish(disk: Disk, folder: bytes, queue: bytes, number: int, replaced: Iterable[bytes]) -> None:
     """Let the temporary file of that number take the place of these rotated files, numbered up to it."""
     rotated = folder + b"/" + rotated_name(queue, number)
-    disk.rename(folder + b"/" + temporary_name(queue, number), rotated + b".pack")
+    disk.rename(folder + b"/" + temporary_name(queue, number), rotated + _PACK)
     disk.sync_folder(folder)
     _finish(disk, folder, rotated, replaced)
 
@@ -50,15 +51,15 @@ def clean_up(disk: Disk, folder: bytes, files: QueueFiles) -> None:
     newest = files.packs[-1]
     replaced = [file for file in files.rotated if file.number <= newest.number]
     older_packs = files.packs[:-1]
-    path = folder + b"/" + rotated_name(files.queue, newest.number)
-    _finish(disk, folder, path, [file.file_name for file in (*replaced, *older_packs)])
+    packed = newest._replace(file_name=newest.file_name.removesuffix(_PACK))
+    names = [file.file_name for file in (*replaced, *older_packs) if file.file_name != packed.file_name]
+    _finish(disk, folder, folder + b"/" + packed.file_name, names)
     files.packs.clear()
-    packed = newest._replace(file_name=rotated_name(files.queue, newest.number))
     files.rotated[: len(replaced)] = [packed]
 
 
 def _finish(disk: Disk, folder: bytes, rotated: bytes, replaced: Iterable[bytes]) -> None:
     for file_name in replaced:
         disk.erase(folder + b"/" + file_name)
-    disk.rename(rotated + b".pack", rotated)
+    disk.rename(rotated + _PACK, rotated)
     disk.sync_folder(folder)

@@ -130,6 +130,8 @@ class KestrelService(Service):
         loading.addCallback(self._loaded).addErrback(self._stop_because)
 
     def _loaded(self, _: object) -> None:
+        if self._is_stopping:
+            return
         queues = self.manager.all_queues()
         log.info(
             "kestrel {version} serves {queues} queues with {items} items, loaded in {seconds:.2f} s",

@@ -67,8 +67,7 @@ def _hand_over(session: Session, command: commands.Get, queue: Queue, item: Item
     elif not is_open:
         session.outbox.reply(reply, queue.touch())
     elif command.opens:
-        _open(session, queue, item)
-        session.outbox.reply(reply, queue.touch())
+        _reply_with_open_read(session, queue, item, reply)
     else:
         contents, xid = queue.contents, item.xid
 
@@ -80,12 +79,14 @@ def _hand_over(session: Session, command: commands.Get, queue: Queue, item: Item
             else:
                 queue.put_back([xid], failed=False)
 
-        session.outbox.reply(reply, queue.touch(), sent)
+        session.outbox.reply(reply, queue.touch(), sent=sent)
 
 
-def _open(session: Session, queue: Queue, item: Item) -> None:
-    session.reads.add(queue, item.xid)
+def _reply_with_open_read(session: Session, queue: Queue, item: Item, reply: bytes) -> None:
+    """The connection holds the item from now on; but a client that is told of an error instead never had it."""
+    read = session.reads.add(queue, item.xid)
     queue.counters.transactions += 1
+    session.outbox.reply(reply, queue.touch(), lost=lambda: session.reads.forget(read))
 
 
 def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | None) -> None:
@@ -152,8 +153,7 @@ class _MonitorAudience:
     def deliver(self, item: Item) -> None:
         session = self._session
         session.counters.get_hits += 1
-        _open(session, self._queue, item)
-        session.outbox.reply(session.codec.item(self._command, item.data), self._queue.touch())
+        _reply_with_open_read(session, self._queue, item, session.codec.item(self._command, item.data))
 
     def monitor_ended(self, error: Exception | None) -> None:
         if error is None:

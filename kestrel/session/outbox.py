@@ -16,13 +16,17 @@ Sent = Callable[[bool], None]
 
 
 class _Entry:
-    __slots__ = ("batch", "reply", "sent")
+    __slots__ = ("batch", "lost", "reply", "sent")
 
-    def __init__(self, reply: bytes | None, batch: Batch | None, sent: Sent | None) -> None:
+    def __init__(
+        self, reply: bytes | None, batch: Batch | None, sent: Sent | None, lost: Callable[[], None] | None
+    ) -> None:
         self.reply = reply
         """None closes the connection."""
         self.batch = batch
         self.sent = sent
+        """The item of this reply was waited for; see `Outbox.reply`."""
+        self.lost = lost
 
 
 class Outbox:
@@ -53,15 +57,25 @@ class Outbox:
         self.on_release: Callable[[], None] | None = None
         """Called after replies have left."""
 
-    def reply(self, reply: bytes, batch: Batch | None = None, sent: Sent | None = None) -> None:
-        """Say this next, when `batch` is safe."""
+    def reply(
+        self,
+        reply: bytes,
+        batch: Batch | None = None,
+        sent: Sent | None = None,
+        lost: Callable[[], None] | None = None,
+    ) -> None:
+        """Say this next, when `batch` is safe.
+
+        `lost` is called when the batch is lost and an error is said instead. `sent` is given for an item that was
+        waited for: it takes the item back if the reply does not leave as it stands.
+        """
         if not self._is_gone:
             self.held_bytes += len(reply)
-        self._add(_Entry(reply, batch, sent))
+        self._add(_Entry(reply, batch, sent, lost))
 
     def close(self) -> None:
         """Hang up after the replies so far."""
-        self._add(_Entry(None, None, None))
+        self._add(_Entry(None, None, None, None))
 
     def _add(self, entry: _Entry) -> None:
         if self._is_gone:
@@ -97,7 +111,12 @@ class Outbox:
                 break
             self.held_bytes -= len(entry.reply)
             failure = None if batch is None else batch.failure
-            leaving.append(entry.reply if failure is None else self._say_lost(failure))
+            if failure is None:
+                leaving.append(entry.reply)
+            else:
+                leaving.append(self._say_lost(failure))
+                if entry.lost is not None:
+                    entry.lost()
             if entry.sent is not None:
                 told.append((entry.sent, failure is None))
         if leaving:
@@ -128,7 +147,7 @@ class Outbox:
         return any(entry.sent is not None for entry in self._entries)
 
     def retract(self) -> None:
-        """The client has left what it waited for: keep from there on what is still here to be said."""
+        """The client has left what it waited for: nothing is said from there on, and the items go back."""
         kept: deque[_Entry] = deque()
         for entry in self._entries:
             if entry.sent is not None:

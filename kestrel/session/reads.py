@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 from kestrel.errors import NotThatManyOpen, QueueFailed
 from kestrel.queues.queue import Queue
 from kestrel.storage.barrier import Batch
 from kestrel.storage.interfaces import IQueueStorage
+
+ENDED_READS: Final = 1000
+"""So many that ended unasked are remembered for each name; a client that closes what it opens has few."""
 
 
 class OpenRead:
@@ -35,18 +39,21 @@ class OpenRead:
 
 
 class _OfQueue:
-    """A connection's reads of the queues of one name, oldest first: those that ended without being asked, then the
-    rest. What ends unasked is older than the rest, because it ends with the contents that it was taken from."""
+    """A connection's reads of the queues of one name, oldest first.
+
+    `ended` stands for those that ended without being asked, each by whether its item was lost to this client; they
+    are older than the rest, because they ended with the contents that they were taken from.
+    """
 
     __slots__ = ("ended", "open")
 
     def __init__(self) -> None:
-        self.ended: deque[OpenRead] = deque()
+        self.ended: deque[bool] = deque(maxlen=ENDED_READS)
         self.open: deque[OpenRead] = deque()
 
     def sort_out(self) -> None:
         while self.open and not self.open[0].is_open:
-            self.ended.append(self.open.popleft())
+            self.ended.append(self.open.popleft().is_lost)
 
 
 class OpenReads:
@@ -59,9 +66,21 @@ class OpenReads:
     def __init__(self) -> None:
         self._by_queue: dict[bytes, _OfQueue] = {}
 
-    def add(self, queue: Queue, xid: int) -> None:
+    def add(self, queue: Queue, xid: int) -> OpenRead:
         """One more."""
-        self._by_queue.setdefault(queue.name, _OfQueue()).open.append(OpenRead(queue, xid))
+        read = OpenRead(queue, xid)
+        self._by_queue.setdefault(queue.name, _OfQueue()).open.append(read)
+        return read
+
+    def forget(self, read: OpenRead) -> None:
+        """The client never had it."""
+        reads = self._by_queue.get(read.queue.name)
+        if reads is None:
+            return
+        if read in reads.open:
+            reads.open.remove(read)
+        elif reads.ended:
+            reads.ended.pop()  # it was the last that ended
 
     def _of(self, queue: bytes) -> _OfQueue | None:
         reads = self._by_queue.get(queue)
@@ -83,7 +102,7 @@ class OpenReads:
         if reads is None:
             return None
         if reads.ended:
-            if reads.ended.popleft().is_lost:
+            if reads.ended.popleft():
                 raise QueueFailed("the queue's storage failed: the item went back to the queue")
             return None
         read = reads.open.popleft()
@@ -107,7 +126,7 @@ class OpenReads:
         Raises `QueueFailed` when some of those that the client holds were lost, and leaves the others as they are.
         """
         reads = self._of(queue)
-        if reads is not None and any(read.is_lost for read in reads.ended):
+        if reads is not None and any(reads.ended):
             reads.ended.clear()
             raise QueueFailed("the queue's storage failed: the items went back to the queue")
         if reads is None or not 0 < count <= len(reads.open):

@@ -14,7 +14,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from kestrel.commands import Command
-from kestrel.errors import KestrelError
+from kestrel.errors import ClientError, KestrelError
 from kestrel.protocols.codec import Codec
 from kestrel.queues.manager import QueueManager
 from kestrel.session.lifecycle import HEARING, RUNNING, Event, State, after
@@ -91,6 +91,9 @@ class Session:
         self.codec.receive(data)
         if self._state in RUNNING and not self._is_turn_due:
             self._take_turn()
+        if self._state is State.WAITING and len(self.codec) > self.settings.max_pipeline_bytes:
+            # It must be read on, or its leaving would not be noticed and it would swallow an item.
+            self.refuse(ClientError("too much was sent behind a command that waits"), closes=True)
         self._listen_or_not()
 
     def input_ended(self) -> None:
@@ -155,6 +158,7 @@ class Session:
 
     def _run(self) -> bool:
         """Carry out commands. True when there may be more to do at once."""
+        began = self._turns.seconds()
         for _ in range(COMMANDS_PER_TURN):
             if self._state not in RUNNING or self.is_held_up:
                 return False
@@ -171,6 +175,8 @@ class Session:
             except Exception as error:  # a fault of ours ends this connection and nothing else
                 log.failure("A command failed")
                 self.refuse(error)
+            if self._turns.is_long(began):
+                break
         return True
 
     @property
@@ -183,8 +189,11 @@ class Session:
         self._turns.go_on_later(work)
 
     def _listen_or_not(self) -> None:
-        stands_still = self._state not in RUNNING or self._is_turn_due or self.is_held_up
-        wanted = not (stands_still and len(self.codec) > UNREAD_BYTES)
+        if self._state is State.WAITING:
+            wanted = True
+        else:
+            stands_still = self._state not in RUNNING or self._is_turn_due or self.is_held_up
+            wanted = not (stands_still and len(self.codec) > UNREAD_BYTES)
         if wanted is not self._is_listening and self._state in HEARING:
             self._is_listening = wanted
             self._listen(wanted)
@@ -243,6 +252,7 @@ class Session:
             return False
         self._stop_waiting = stop
         self._when_replies_left = when_replies_left
+        self._listen_or_not()
         self._deadline = self._clock.callLater(wait_ms / 1000, timed_out)
         return True
 

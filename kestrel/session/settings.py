@@ -12,7 +12,8 @@ class SessionSettings:
     """The limits of one connection.
 
     `max_open_reads` counts per connection and queue; `max_pipeline_bytes` is how much may be held for one
-    connection of replies before no more of its requests are carried out. `traces_sessions`
+    connection: of replies, before no more of its requests are carried out; of requests behind one that waits, before
+    it is hung up on. `traces_sessions`
     logs when a session opens and closes.
     """
 

@@ -29,7 +29,7 @@ class Turns:
     def __init__(self, barrier: Barrier, schedule: Schedule, seconds: Callable[[], float]) -> None:
         self._barrier = barrier
         self._schedule = schedule
-        self._seconds = seconds
+        self.seconds = seconds
         self._tick_ends_at: float | None = None
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_scheduled = False
@@ -45,10 +45,14 @@ class Turns:
         if not self._is_open:
             return False
         if self._tick_ends_at is None:
-            self._tick_ends_at = self._seconds() + TICK_S
+            self._tick_ends_at = self.seconds() + TICK_S
             self._barrier.at_end_of_tick(self._tick_ended)
             return True
-        return self._seconds() < self._tick_ends_at
+        return self.seconds() < self._tick_ends_at
+
+    def is_long(self, began: float) -> bool:
+        """Whether a turn that began then has used up a whole tick by itself."""
+        return self.seconds() - began > TICK_S
 
     def _tick_ended(self) -> None:
         self._tick_ends_at = None

@@ -8,6 +8,7 @@ is recorded meanwhile waits in the queue's next batch, and fails with the earlie
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from twisted.logger import Logger
@@ -60,15 +61,14 @@ def all_of(batches: Sequence[Batch]) -> Batch | None:
     together = Batch()
     missing = len(batches)
 
-    def one_settled() -> None:
+    def one_settled(batch: Batch) -> None:
         nonlocal missing
         missing -= 1
-        failure = next((batch.failure for batch in batches if batch.failure is not None), None)
-        if not together.is_settled and (failure is not None or not missing):
-            together.settle(failure)
+        if not together.is_settled and (batch.failure is not None or not missing):
+            together.settle(batch.failure)
 
     for batch in batches:
-        batch.when_settled(one_settled)
+        batch.when_settled(partial(one_settled, batch))
     return together
 
 

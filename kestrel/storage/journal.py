@@ -8,6 +8,9 @@ replayed from its files.
 
 from __future__ import annotations
 
+import errno
+import os
+import resource
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -51,7 +54,10 @@ from kestrel.storage.journal_sync import QueueSync, SyncServices, reason_of
 log = Logger()
 
 MAX_OPEN_FILES: Final = 512
-"""Of queues beyond that, those longest unused are closed; they open again on use."""
+"""Of queues beyond that, those longest unused are closed; they open again on use. Where the process may open few files,
+a quarter of those."""
+
+DELETE_ATTEMPTS: Final = 10
 
 RESERVE_BYTES: Final = 16 * 1024 * 1024
 
@@ -85,6 +91,7 @@ class JournalStorage:
         """Queues that are not live but may have files, with the writer that knows how much of the last is good."""
         self._open_writers: OrderedDict[JournalWriter, None] = OrderedDict()
         self._lock: FolderLock | None = None
+        self._file_limit = MAX_OPEN_FILES
 
     @property
     def refusal(self) -> str | None:
@@ -115,6 +122,7 @@ class JournalStorage:
             raise StorageError(f"the queue folder {folder} cannot be used: {reason_of(error)}") from error
         for name in thrown_away:
             self._erase(self._bin + b"/" + name)
+        self._file_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
         self._full_disk.make_reserve()
         numbers = [file.number for files in queues.values() for file in (*files.rotated, *files.packs)]
         self._last_number = max(numbers, default=0)
@@ -205,7 +213,7 @@ class JournalStorage:
         """This writer was used just now; close the one longest unused when too many are open."""
         self._open_writers[writer] = None
         self._open_writers.move_to_end(writer)
-        if len(self._open_writers) > MAX_OPEN_FILES:
+        if len(self._open_writers) > min(MAX_OPEN_FILES, self._file_limit):
             self._open_writers.popitem(last=False)[0].close()
 
     def _end(self, queue: JournalQueue, why: str) -> None:
@@ -240,11 +248,15 @@ class JournalStorage:
         try:
             if must_look:
                 names = self._file_names(queue.name)
-            while names:
+            self._disk.make_folder(self._bin)  # somebody may have cleaned up
+            for _ in range(DELETE_ATTEMPTS):
                 for name in names:
                     self._throw_away(name)
                 # A thread may have renamed a file since we looked.
                 names = self._file_names(queue.name) if must_look else []
+                if not names:
+                    return
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
         except OSError as error:
             self._failed[queue.name] = None
             raise StorageError(f"the queue's files could not be removed: {reason_of(error)}") from error

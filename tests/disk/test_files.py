@@ -322,3 +322,20 @@ def test_what_a_failed_sync_was_to_write_is_lost_though_the_next_sync_works(
     faulty.sync(descriptor)
     faulty.close(descriptor)
     assert on_medium(faulty, folder) == {"a": b"old"}
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_is_no_file_is_not_opened_for_one(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "work"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/null")
+    with pytest.raises(OSError, match="not a regular file"):
+        Disk().open_append(os.fsencode(path))
+
+
+def test_a_link_that_leads_in_a_circle_is_no_file_and_hides_no_others(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "work").touch()
+    assert Disk().list_files(os.fsencode(tmp_path)) == [b"work"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -104,3 +105,16 @@ def test_a_lock_that_says_no_number_is_refused_all_the_same(path: bytes, tmp_pat
 def test_a_folder_that_is_not_there_is_the_systems_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         FolderLock(str(tmp_path / "missing" / "lock").encode())
+
+
+def test_the_lock_holds_though_the_owners_number_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("kestrel.disk.lock.os.write", full)
+    lock = FolderLock(os.fsencode(tmp_path / "lock"))
+    with pytest.raises(FolderInUse):
+        FolderLock(os.fsencode(tmp_path / "lock"))
+    lock.release()

@@ -161,3 +161,8 @@ def test_a_listing_is_grouped_by_queue_and_foreign_files_are_left_out() -> None:
 
 def test_no_files_are_nothing_to_replay() -> None:
     assert (group_by_queue([]), QueueFiles(b"work").in_replay_order()) == ({}, [])
+
+
+def test_a_number_that_no_clock_will_ever_show_is_foreign() -> None:
+    assert parse_file_name(b"work." + b"9" * 19) is None
+    assert parse_file_name(b"work." + b"9" * 18) is not None

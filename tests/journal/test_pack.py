@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -211,3 +212,12 @@ def test_of_two_packs_the_newer_replaces_the_older(folder: Path) -> None:
     fill(folder, **{"work.1000.pack": addx(b"older pack"), "work.2000.pack": b"".join(NEW)})
     assert items_found(folder) == ITEMS
     assert files_of(folder) == {"work.2000": b"".join(NEW), **LATER, **OTHERS}
+
+
+def test_a_pack_whose_number_has_leading_zeros_takes_its_place_under_its_own_name(tmp_path: Path) -> None:
+    (tmp_path / "work.0001.pack").write_bytes(b"packed")
+    (tmp_path / "work.1").write_bytes(b"replaced")
+    files = group_by_queue([b"work.0001.pack", b"work.1"])[b"work"]
+    clean_up(Disk(), os.fsencode(tmp_path), files)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"work.0001": b"packed"}
+    assert files.in_replay_order() == [b"work.0001"]

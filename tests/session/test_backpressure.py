@@ -313,15 +313,30 @@ def test_a_stop_waits_for_a_client_that_does_not_read_until_it_is_dropped() -> N
 # A client that waits, and goes on sending.
 
 
-def test_what_is_sent_behind_a_wait_is_read_up_to_the_bound() -> None:
+def test_what_is_sent_behind_a_wait_is_answered_after_it() -> None:
     server = MeteredServer()
     client, other = server.connect(), server.connect()
-    sent = b"version\r\n" * 200_000
-    assert client.ask(b"get q/t=60000\r\n" + sent) == b""
-    assert len(server.codecs[0]) <= MOST_UNPARSED_BYTES
-    assert len(client.transport.unread) >= len(sent) - MOST_UNPARSED_BYTES - READ_BYTES
+    assert client.ask(b"get q/t=60000\r\n" + b"version\r\n" * 100_000) == b""
     other.ask(b"set q 0 0 1\r\nx\r\n")
-    assert client.take() == b"VALUE q 0 1\r\nx\r\nEND\r\n" + VERSION * 200_000
+    assert client.take() == b"VALUE q 0 1\r\nx\r\nEND\r\n" + VERSION * 100_000
+
+
+def test_who_sends_too_much_behind_a_wait_is_hung_up_on_and_swallows_no_item() -> None:
+    server = MeteredServer()
+    client, other = server.connect(), server.connect()
+    client.send(b"get q/t=60000\r\n" + b"version\r\n" * 200_000)
+    assert len(server.codecs[0]) <= SessionSettings().max_pipeline_bytes + READ_BYTES
+    assert client.take() == b"CLIENT_ERROR too much was sent behind a command that waits\r\n"
+    assert client.is_closed
+    assert other.ask(b"set q 0 0 1\r\nx\r\nget q\r\n") == b"STORED\r\nVALUE q 0 1\r\nx\r\nEND\r\n"
+
+
+def test_a_client_that_leaves_much_behind_a_wait_swallows_no_item() -> None:
+    server = MeteredServer()
+    client, other = server.connect(), server.connect()
+    client.ask(b"get q/t=60000\r\n" + b"version\r\n" * 100_000)
+    client.half_close()
+    assert other.ask(b"set q 0 0 1\r\nx\r\nget q\r\n") == b"STORED\r\nVALUE q 0 1\r\nx\r\nEND\r\n"
 
 
 def test_what_is_sent_behind_a_load_is_read_up_to_the_bound() -> None:

@@ -763,12 +763,47 @@ class TestHolderOfAnOpenReadOnAQueueThatDied:
         assert holder.talk(b"get synced/close\r\n") == END
 
 
-def test_an_open_whose_own_batch_was_lost_is_closed_with_an_error_too(server: Server, client: Client) -> None:
-    client.talk(put(b"synced", b"a"))
+def test_an_open_that_was_answered_with_an_error_is_no_open_read_of_that_client(
+    server: Server, client: Client
+) -> None:
+    for data in (b"a", b"b", b"c"):
+        client.talk(put(b"synced", data))
     server.disk.fail("sync", errno.EIO, times=1)
     assert is_server_error(client.talk(b"get synced/open\r\n"))
-    assert is_server_error(client.talk(b"get synced/close\r\n"))
+    assert client.talk(b"get synced/open\r\n") == value(b"synced", b"a")
+    assert client.talk(b"get synced/close\r\n") == b"END\r\n"
+    assert client.talk(b"get synced/open\r\n") == value(b"synced", b"b")
+    assert client.talk(b"get synced/abort\r\n") == b"END\r\n"
+    assert drain(server, b"synced") == [b"b", b"c"]
+
+
+def test_a_monitored_item_that_was_answered_with_an_error_is_no_open_read_of_that_client(
+    server: Server, client: Client
+) -> None:
+    client.talk(put(b"synced", b"a") + put(b"synced", b"b"))
+    server.disk.fail("sync", errno.EIO, times=1)
+    assert is_server_error(client.talk(b"monitor synced 1 1\r\n").partition(b"END")[0])
+    assert client.talk(b"get synced/open\r\n") == value(b"synced", b"a")
+    assert client.talk(b"get synced/close\r\n") == b"END\r\n"
+    assert drain(server, b"synced") == [b"b"]
+
+
+def test_a_close_pipelined_behind_an_open_that_fails_is_an_error_too(server: Server, client: Client) -> None:
+    client.talk(put(b"synced", b"a"))
+    server.disk.fail("sync", errno.EIO, times=1)
+    reply = client.talk(b"get synced/open\r\nget synced/close\r\n")
+    assert reply.count(b"SERVER_ERROR") == 2
     assert drain(server, b"synced") == [b"a"]
+
+
+def test_a_queue_is_deleted_though_somebody_has_cleaned_up_the_private_folder(
+    machine: Machine, server: Server, client: Client
+) -> None:
+    client.talk(put(b"work", b"old"))
+    (server.folder / ".kestrel" / "erase").rmdir()
+    assert client.talk(b"delete work\r\n") == b"DELETED\r\n"
+    assert client.talk(put(b"work", b"new")) == STORED
+    assert drain(machine.crash(server), b"work") == [b"new"]
 
 
 # A client that leaves.
