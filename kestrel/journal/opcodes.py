@@ -37,5 +37,8 @@ XID_RECORD: Final = Struct("<Bi")
 XID_ITEM_HEADER: Final = Struct("<Biiqq")
 """opcode, xid, size (16 + data), add time ms, expiry ms: ADD_XID and CONTINUE."""
 
+STATE_DUMP_RECORD: Final = Struct("<Bii")
+"""opcode 8, xid, how many ADD_XIDs follow and end the file: the other meaning of CONTINUE's opcode."""
+
 BARE_SIZE: Final = 1
 """REMOVE and REMOVE_TENTATIVE are their opcode alone."""

@@ -14,6 +14,7 @@ from kestrel.journal.opcodes import (
     ADD_HEADER,
     ADDX_HEADER,
     BARE_SIZE,
+    STATE_DUMP_RECORD,
     XID_ITEM_HEADER,
     XID_RECORD,
     Opcode,
@@ -43,7 +44,21 @@ def encode_item(data: bytes, add_ms: int, expiry_ms: int) -> bytes:
 def decode_item(record: bytes) -> Item:
     """The item of an ADDX record."""
     _, _, add_ms, expiry_ms = _unpack_addx(record)
-    return Item(record[ADDX_HEADER_BYTES:], add_ms, expiry_ms)
+    item = Item(record[ADDX_HEADER_BYTES:], add_ms, expiry_ms)
+    if isinstance(record, _AnnouncedItem):
+        item.xid = record.xid
+    return item
+
+
+class _AnnouncedItem(bytes):
+    xid: int
+
+
+def encode_announced_item(data: bytes, add_ms: int, expiry_ms: int, xid: int) -> bytes:
+    """The ADDX record of an item which knows the xid that an older release's ADD_XID announced for its opening."""
+    record = _AnnouncedItem(encode_item(data, add_ms, expiry_ms))
+    record.xid = xid
+    return record
 
 
 def encode_open(xid: int) -> bytes:
@@ -69,17 +84,14 @@ class DamagedRecord(Exception):
     """These bytes are no record: an unknown opcode or an impossible size. Says which."""
 
 
-class UnsupportedRecord(Exception):
-    """A proper record of a release before 2.1 that is not read yet. Names it."""
-
-
 class Record:
     """One record, and how many bytes of the file it takes.
 
     `xid`, `data`, `add_ms` and `expiry_ms` are set where the opcode has them; ADD has no add time (None).
+    `restates` is None but for a STATE_DUMP, which shares CONTINUE's opcode: then how many open reads it restates.
     """
 
-    __slots__ = ("add_ms", "data", "expiry_ms", "opcode", "size", "xid")
+    __slots__ = ("add_ms", "data", "expiry_ms", "opcode", "restates", "size", "xid")
 
     def __init__(
         self,
@@ -89,6 +101,7 @@ class Record:
         data: bytes = b"",
         add_ms: int | None = None,
         expiry_ms: int = 0,
+        restates: int | None = None,
     ) -> None:
         self.opcode = opcode
         self.size = size
@@ -96,6 +109,12 @@ class Record:
         self.data = data
         self.add_ms = add_ms
         self.expiry_ms = expiry_ms
+        self.restates = restates
+
+    @property
+    def name(self) -> str:
+        """What the format calls it."""
+        return self.opcode.name if self.restates is None else "STATE_DUMP"
 
 
 _XID_ONLY: Final = frozenset({Opcode.SAVE_XID, Opcode.UNREMOVE, Opcode.CONFIRM_REMOVE, Opcode.REMOVE_TENTATIVE_XID})
@@ -110,6 +129,41 @@ _HEADER_BYTES: Final = {
 }
 
 
+def _state_dump(buffer: mmap | bytes, offset: int) -> Record | None:
+    """The STATE_DUMP that begins there, or None if that is a CONTINUE: they share an opcode.
+
+    A STATE_DUMP's second number counts the ADD_XIDs that follow it and end the file; a CONTINUE's is a size and
+    at least 16, and eight bytes of time follow it, where the other has an ADD_XID, which reads as a later time.
+    """
+    restated = offset + STATE_DUMP_RECORD.size
+    if restated > len(buffer):
+        raise UnfinishedRecord
+    _, xid, count = STATE_DUMP_RECORD.unpack_from(buffer, offset)
+    if count < _TIMES_BYTES:
+        if _end_of_restated(buffer, restated, count) != len(buffer):
+            raise DamagedRecord("something follows a STATE_DUMP")
+    else:
+        try:
+            if _end_of_restated(buffer, restated, count) != len(buffer):
+                return None
+        except (UnfinishedRecord, DamagedRecord):
+            return None
+    return Record(Opcode.CONTINUE, len(buffer) - offset, xid, restates=count)
+
+
+def _end_of_restated(buffer: mmap | bytes, offset: int, count: int) -> int:
+    """The end of so many ADD_XIDs."""
+    if count < 0:
+        raise DamagedRecord(f"impossible size {count}")
+    for _ in range(count):
+        if offset >= len(buffer):
+            raise UnfinishedRecord
+        if buffer[offset] != Opcode.ADD_XID:
+            raise DamagedRecord("a STATE_DUMP restates something else than open reads")
+        offset += decode_record(buffer, offset).size
+    return offset
+
+
 def decode_record(buffer: mmap | bytes, offset: int) -> Record:
     """The record that begins at `offset`.
 
@@ -119,6 +173,8 @@ def decode_record(buffer: mmap | bytes, offset: int) -> Record:
         opcode = Opcode(buffer[offset])
     except ValueError:
         raise DamagedRecord(f"unknown opcode {buffer[offset]}") from None
+    if opcode is Opcode.CONTINUE and (state_dump := _state_dump(buffer, offset)) is not None:
+        return state_dump
     start = offset + _HEADER_BYTES[opcode]
     if start > len(buffer):
         raise UnfinishedRecord
@@ -135,9 +191,9 @@ def decode_record(buffer: mmap | bytes, offset: int) -> Record:
         counted = _TIMES_BYTES
     else:
         _, xid, size, add_ms, expiry_ms = XID_ITEM_HEADER.unpack_from(buffer, offset)
-        if opcode is Opcode.CONTINUE and (0 <= size < _TIMES_BYTES or not 0 <= add_ms < _CONTINUE_END_MS):
-            raise UnsupportedRecord("STATE_DUMP")
         counted = _TIMES_BYTES
+        if opcode is Opcode.CONTINUE and not 0 <= add_ms < _CONTINUE_END_MS:
+            raise DamagedRecord("neither a CONTINUE nor a STATE_DUMP")
     if size < counted:
         raise DamagedRecord(f"impossible size {size}")
     end = start + size - counted

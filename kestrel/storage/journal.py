@@ -42,7 +42,7 @@ from kestrel.journal.fileset import (
     group_by_queue,
 )
 from kestrel.journal.pack import clean_up
-from kestrel.journal.records import MAX_DATA_BYTES, UnsupportedRecord, encode_item
+from kestrel.journal.records import MAX_DATA_BYTES, encode_item
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.full_disk import FullDisk, is_full
 from kestrel.storage.interfaces import InThread, IQueueStorage, IStorage, IStorageFactory, SettingsFor
@@ -187,7 +187,7 @@ class JournalStorage:
             raise BadQueueName("queue name is too long for a file name")
         try:
             queue = self._load(self._files_left(name), settings)
-        except (OSError, UnsupportedRecord) as error:
+        except OSError as error:
             raise _load_failed(error) from error
         self._failed.pop(name, None)
         self._adopt(queue)

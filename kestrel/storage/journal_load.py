@@ -27,11 +27,12 @@ def load_queue(
     """Replay all files of a queue; a queue without files is new and empty, and gets its current file.
 
     Open reads go back to the head, the lowest xid first in line, and are recorded as such. Raises OSError when
-    a file cannot be read, and `UnsupportedRecord`. May run in a thread.
+    a file cannot be read. May run in a thread.
     """
     clean_up(disk, folder, files)
     queue = JournalQueue(files.queue, settings, writer)
     current = current_name(files.queue)
+    is_closed = False
     for file_name in files.in_replay_order():
         contents = disk.map(folder + b"/" + file_name)
         end = replay(contents, queue, now_ms)
@@ -46,11 +47,16 @@ def load_queue(
                 copy=copy,
                 count=end.records,
             )
+        is_closed = end.is_closed and file_name == current
         if file_name != current:
             queue.has_older_files = True
             queue.older_bytes += end.offset
-    writer.open_existing()
+    try:
+        writer.open_existing()
+        if is_closed:
+            writer.set_aside()  # what is appended to a file that a record has closed would not be read
+    finally:
+        writer.close()
     queue.put_back(queue.open_xids(), failed=False)  # written with the first commit; a crash before does it again
     queue.replayed_items = queue.items
-    writer.close()
     return queue

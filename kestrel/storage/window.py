@@ -23,7 +23,8 @@ class Window:
         self._front: deque[Item] = deque()
         self._records: deque[bytes] = deque()
         self._open: dict[int, Item] = {}
-        self._last_xid = 0
+        self.last_xid = 0
+        """The number of the read that was opened last."""
         self.items = 0
         self.bytes = 0
         self.failure: str | None = None
@@ -56,7 +57,7 @@ class Window:
 
     def open_as(self, item: Item, xid: int) -> None:
         """An item that was popped is an open read under that number."""
-        item.xid = self._last_xid = xid
+        item.xid = self.last_xid = xid
         self._open[xid] = item
 
     def finish(self, xid: int) -> bool:
@@ -91,11 +92,12 @@ class Window:
         self.check()
         item = self.pop_head()
         if item is not None and opened:
-            self.open_as(item, self._next_xid())
+            self.open_as(item, self.next_xid())
         return item
 
-    def _next_xid(self) -> int:
-        xid = self._last_xid + 1
+    def next_xid(self) -> int:
+        """The number for the next open read."""
+        xid = self.last_xid + 1
         while xid in self._open or not 0 < xid <= MAX_XID:
             xid = xid + 1 if 0 < xid < MAX_XID else 1
         return xid

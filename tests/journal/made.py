@@ -57,6 +57,11 @@ def continue_(xid: int, data: bytes, add_ms: int = 1, expiry_ms: int = 0) -> byt
     return b"\x08" + i32(xid) + addx(data, add_ms, expiry_ms)[1:]
 
 
+def state_dump(xid: int, *restated: bytes, count: int | None = None) -> bytes:
+    """A STATE_DUMP with the ADD_XIDs behind it; `count` is how many it says they are."""
+    return b"\x08" + i32(xid) + i32(len(restated) if count is None else count) + b"".join(restated)
+
+
 def open_(xid: int) -> bytes:
     return b"\x09" + i32(xid)
 
@@ -82,6 +87,16 @@ class Journal:
         items = list(iter(lambda: queue.take(True), None))
         queue.put_back([item.xid for item in items], False)
         return [(item.data, item.add_ms, item.expiry_ms) for item in items]
+
+    def next_xid(self, name: bytes = b"work") -> int:
+        """The xid under which a queue's next item will be opened."""
+        return self._storage.queue(name, QueueSettings()).next_xid()
+
+    def put(self, data: bytes, name: bytes = b"work") -> None:
+        """Put an item, added at 1, and commit it."""
+        queue = self._storage.queue(name, QueueSettings())
+        self._storage.put([queue], data, 1, 0)
+        assert list(self._storage.commit([queue])) == []
 
     def close(self) -> None:
         self._storage.close()

@@ -1,36 +1,43 @@
-"""A second reader of Kestrel's journal, as slow and plain as its format's table, to hold the real one against.
-
-It knows what this release reads: REMOVE_TENTATIVE (3), ADD_XID (7) and an 8 that is no CONTINUE end the reading.
-"""
+"""A second reader of Kestrel's journal, as slow and plain as its format's table, to hold the real one against."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-ADD, REMOVE, ADDX, SAVE_XID, UNREMOVE, CONFIRM, CONTINUE, OPEN = 0, 1, 2, 4, 5, 6, 8, 9
+ADD, REMOVE, ADDX, REMOVE_TENTATIVE, SAVE_XID, UNREMOVE, CONFIRM, ADD_XID, EIGHT, OPEN = range(10)
+"""EIGHT has two meanings: STATE_DUMP when the record restates open reads, else CONTINUE."""
 
 LATEST_ADD_MS = 1 << 44
-"""The add time of a CONTINUE is below that; what reads as a later one is no CONTINUE."""
+"""The add time of a CONTINUE is below that; in a STATE_DUMP an ADD_XID stands there, and reads as a later one."""
+
+LAST_XID = (1 << 31) - 1
+"""Counting begins again with 1 behind it."""
 
 
 class Record(NamedTuple):
-    """One record and where it begins."""
+    """One record and where it begins. `restates` is how many open reads a STATE_DUMP restates, else None."""
 
     offset: int
     opcode: int
     xid: int = 0
     item: tuple[bytes, int | None, int] | None = None
+    restates: int | None = None
 
 
 class Reading(NamedTuple):
     """What a file holds: its good records, where they end, and what ends them.
 
-    `problem` is "" at the proper end, else "unfinished", "damaged", "refused" or "no continue".
+    `problem` is "" at the proper end, else "unfinished" or "damaged".
     """
 
     records: list[Record]
     end: int
     problem: str
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the file ends with a STATE_DUMP, and so for good."""
+        return self.problem == "" and any(record.restates is not None for record in self.records)
 
 
 def number(data: bytes) -> int:
@@ -51,31 +58,35 @@ def read(contents: bytes) -> Reading:
 
 
 def _read_one(rest: bytes, offset: int) -> tuple[Record | None, int, str]:
+    """The record that `rest` begins with and its size, or what is wrong with it."""
     opcode = rest[0]
-    if opcode == REMOVE:
+    if opcode in (REMOVE, REMOVE_TENTATIVE):
         return Record(offset, opcode), 1, ""
-    if opcode == 3:
-        return None, 0, "refused"
     if opcode in (SAVE_XID, UNREMOVE, CONFIRM, OPEN):
         return (None, 0, "unfinished") if len(rest) < 5 else (Record(offset, opcode, number(rest[1:5])), 5, "")
-    if opcode not in (ADD, ADDX, 7, CONTINUE):
+    if opcode not in (ADD, ADDX, ADD_XID, EIGHT):
         return None, 0, "damaged"
-    xid_bytes = 4 if opcode in (7, CONTINUE) else 0
+    if opcode == EIGHT:
+        if len(rest) < 9:
+            return None, 0, "unfinished"
+        xid, count = number(rest[1:5]), number(rest[5:9])
+        problem = _what_is_wrong_with_a_dump_of(count, rest[9:])
+        if problem == "":
+            return Record(offset, opcode, xid, None, count), len(rest), ""
+        if count < 16:
+            return None, 0, problem
+    xid_bytes = 4 if opcode in (ADD_XID, EIGHT) else 0
     times_bytes = 4 if opcode == ADD else 16
     header_bytes = 1 + xid_bytes + 4 + times_bytes
     if len(rest) < header_bytes:
         return None, 0, "unfinished"
     size = number(rest[1 + xid_bytes : 5 + xid_bytes])
     times = rest[5 + xid_bytes : header_bytes]
-    if opcode == CONTINUE and (size < 16 or not 0 <= number(times[:8]) < LATEST_ADD_MS):
-        return None, 0, "no continue"
-    if size < times_bytes:
+    if size < times_bytes or (opcode == EIGHT and not 0 <= number(times[:8]) < LATEST_ADD_MS):
         return None, 0, "damaged"
     length = 5 + xid_bytes + size
     if len(rest) < length:
         return None, 0, "unfinished"
-    if opcode == 7:
-        return None, 0, "refused"
     data = rest[header_bytes:length]
     if opcode == ADD:
         return Record(offset, opcode, 0, (data, None, number(times) * 1000)), length, ""
@@ -83,28 +94,73 @@ def _read_one(rest: bytes, offset: int) -> tuple[Record | None, int, str]:
     return Record(offset, opcode, xid, (data, number(times[:8]), number(times[8:]))), length, ""
 
 
+def _what_is_wrong_with_a_dump_of(count: int, rest: bytes) -> str:
+    """Nothing, if that is exactly so many ADD_XIDs."""
+    if count < 0:
+        return "damaged"
+    for _ in range(count):
+        if rest and rest[0] != ADD_XID:
+            return "damaged"
+        record, size, problem = _read_one(rest, 0) if rest else (None, 0, "unfinished")
+        if record is None:
+            return problem
+        rest = rest[size:]
+    return "damaged" if rest else ""
+
+
+class Entry(NamedTuple):
+    """An item of a queue, and the xid that an ADD_XID announced for its opening, or 0."""
+
+    item: tuple[bytes, int, int]
+    announced: int
+
+
 class Queue:
     """A queue as the records make it: items are (data, add ms, expiry ms)."""
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
-        self.items: list[tuple[bytes, int, int]] = []
+        self.entries: list[Entry] = []
         self.opened: dict[int, tuple[bytes, int, int]] = {}
+        self.last_xid = 0
+
+    @property
+    def items(self) -> list[tuple[bytes, int, int]]:
+        """The items that are not open, in order."""
+        return [entry.item for entry in self.entries]
 
     def do(self, records: list[Record]) -> None:
         """Do each record in order; one that names what is not there is ignored."""
         for record in records:
+            if record.restates is not None or record.opcode == SAVE_XID:
+                self.last_xid = record.xid
+                continue
             if record.opcode == REMOVE:
-                del self.items[:1]
-            elif record.opcode == OPEN and self.items:
-                self.opened[record.xid] = self.items.pop(0)
+                del self.entries[:1]
+            elif record.opcode == OPEN and self.entries:
+                self.opened[record.xid] = self.entries.pop(0).item
+                self.last_xid = record.xid
+            elif record.opcode == REMOVE_TENTATIVE and self.entries:
+                head = self.entries.pop(0)
+                if head.announced == 0:
+                    self.last_xid = self.next_xid()
+                self.opened[head.announced or self.last_xid] = head.item
             elif record.opcode == UNREMOVE and record.xid in self.opened:
-                self.items.insert(0, self.opened.pop(record.xid))
-            elif record.opcode in (CONFIRM, CONTINUE):
+                self.entries.insert(0, Entry(self.opened.pop(record.xid), 0))
+            elif record.opcode in (CONFIRM, EIGHT):
                 self.opened.pop(record.xid, None)
             if record.item is not None:
                 data, add_ms, expiry_ms = record.item
-                self.items.append((data, self._now_ms if add_ms is None else add_ms, expiry_ms))
+                announced = record.xid if record.opcode == ADD_XID else 0
+                self.entries.append(Entry((data, self._now_ms if add_ms is None else add_ms, expiry_ms), announced))
+
+    def next_xid(self) -> int:
+        """The next xid after the last used that is free."""
+        xid = self.last_xid
+        while True:
+            xid = xid + 1 if 0 < xid < LAST_XID else 1
+            if xid not in self.opened:
+                return xid
 
     def after_a_restart(self) -> list[tuple[bytes, int, int]]:
         """The items then: open reads are back at the head, the lowest xid first."""

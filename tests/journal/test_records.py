@@ -12,7 +12,6 @@ from kestrel.journal.records import (
     REMOVE_RECORD,
     DamagedRecord,
     UnfinishedRecord,
-    UnsupportedRecord,
     decode_item,
     decode_record,
     encode_confirm,
@@ -32,6 +31,7 @@ from tests.journal.made import (
     i64,
     open_,
     save_xid,
+    state_dump,
     unremove,
 )
 
@@ -55,6 +55,8 @@ RECORDS = {
     "ADD_XID": (add_xid(7, b"data", ADD_MS, EXPIRY_MS), 7, 7, b"data", ADD_MS, EXPIRY_MS),
     "CONTINUE": (continue_(7, b"data", ADD_MS, EXPIRY_MS), 8, 7, b"data", ADD_MS, EXPIRY_MS),
     "CONTINUE at the latest add time": (continue_(7, b"", 2**44 - 1), 8, 7, b"", 2**44 - 1, 0),
+    "CONTINUE whose add time begins with a 7": (continue_(7, b"", ADD_MS | 7), 8, 7, b"", ADD_MS | 7, 0),
+    "CONTINUE added at 7": (continue_(7, b"data", 7, EXPIRY_MS), 8, 7, b"data", 7, EXPIRY_MS),
     "REMOVE_TENTATIVE_XID": (open_(7), 9, 7, b"", None, 0),
     "the greatest xid": (open_(2**31 - 1), 9, 2**31 - 1, b"", None, 0),
     "a negative xid": (open_(-1), 9, -1, b"", None, 0),
@@ -75,7 +77,7 @@ def test_each_record_is_read_wherever_it_stands(
     behind: bytes,
 ) -> None:
     decoded = decode_record(b"\xee" * offset + record + behind, offset)
-    assert decoded.size == len(record)
+    assert (decoded.size, decoded.restates) == (len(record), None)
     assert (decoded.opcode, decoded.xid, decoded.data, decoded.add_ms, decoded.expiry_ms) == (
         opcode,
         xid,
@@ -121,15 +123,97 @@ def test_a_size_that_passes_the_end_is_unfinished_and_takes_no_memory(size: int)
         decode_record(b"\x02" + i32(size) + bytes(40), 0)
 
 
+# Opcode 8, which has two meanings.
+
+
+RESTATED = add_xid(3, b"data", ADD_MS)
+
+# name: (record, xid, how many open reads it restates)
+STATE_DUMPS = {
+    "of nothing": (state_dump(7), 7, 0),
+    "of one open read": (state_dump(7, RESTATED), 7, 1),
+    "of items of different sizes": (state_dump(7, RESTATED, add_xid(4, b""), add_xid(-5, bytes(range(256)))), 7, 3),
+    "of 15": (state_dump(7, *[RESTATED] * 15), 7, 15),
+    "of 16": (state_dump(7, *[RESTATED] * 16), 7, 16),
+    "of 300": (state_dump(7, *[RESTATED] * 300), 7, 300),
+    "with the greatest xid": (state_dump(2**31 - 1, RESTATED), 2**31 - 1, 1),
+}
+
+
+@pytest.mark.parametrize(("record", "xid", "restates"), STATE_DUMPS.values(), ids=STATE_DUMPS)
+@pytest.mark.parametrize("offset", [0, 1, 100])
+def test_a_state_dump_is_all_that_is_left_of_its_file(record: bytes, xid: int, restates: int, offset: int) -> None:
+    decoded = decode_record(b"\xee" * offset + record, offset)
+    assert (decoded.opcode, decoded.name, decoded.xid, decoded.restates) == (8, "STATE_DUMP", xid, restates)
+    assert decoded.size == len(record)
+
+
+@pytest.mark.parametrize("count", [1, 2, 15])
+def test_a_state_dump_is_unfinished_when_any_of_its_bytes_is_missing(count: int) -> None:
+    record = state_dump(7, *[RESTATED] * count)
+    for size in range(1, len(record)):
+        with pytest.raises(UnfinishedRecord):
+            decode_record(record[:size], 0)
+
+
+@pytest.mark.parametrize("count", [16, 20])
+def test_a_state_dump_of_more_than_a_continue_may_be_small_is_no_record_when_any_of_its_bytes_is_missing(
+    count: int,
+) -> None:
+    record = state_dump(7, *[RESTATED] * count)
+    for size in range(1, len(record)):
+        with pytest.raises((UnfinishedRecord, DamagedRecord)):
+            decode_record(record[:size], 0)
+
+
+NO_STATE_DUMPS = {
+    "nothing is restated, and an item follows": state_dump(7) + addx(b"data"),
+    "one read is restated, and a REMOVE follows": state_dump(7, RESTATED) + REMOVE,
+    "more is restated than it says": state_dump(7, RESTATED, RESTATED, count=1),
+    "an ADDX is restated": state_dump(7, addx(b"data"), count=1),
+    "each ADD_XID is opened": state_dump(7, RESTATED, REMOVE_TENTATIVE, RESTATED, REMOVE_TENTATIVE, count=2),
+    "what is restated has an impossible size": state_dump(7, b"\x07" + i32(3) + i32(15) + bytes(40), count=1),
+    "-1 reads are restated": state_dump(7, count=-1),
+    "-1 reads are restated, and one is": state_dump(7, RESTATED, count=-1),
+    "so many reads below none are restated": state_dump(7, RESTATED, count=-(2**31)),
+}
+
+
+@pytest.mark.parametrize("record", NO_STATE_DUMPS.values(), ids=NO_STATE_DUMPS)
+def test_an_8_below_16_that_does_not_end_its_file_with_so_many_add_xids_is_damage(record: bytes) -> None:
+    with pytest.raises(DamagedRecord):
+        decode_record(record, 0)
+
+
 @pytest.mark.parametrize("add_ms", [2**44, -1, 2**63 - 1, -(2**63)])
-def test_an_8_whose_add_time_is_none_is_no_continue(add_ms: int) -> None:
-    with pytest.raises((DamagedRecord, UnsupportedRecord)):
-        decode_record(continue_(1, b"data", add_ms), 0)
+@pytest.mark.parametrize("behind", [b"", REMOVE, RESTATED * 20])
+def test_an_8_whose_add_time_is_none_and_that_restates_nothing_is_damage(add_ms: int, behind: bytes) -> None:
+    with pytest.raises(DamagedRecord):
+        decode_record(continue_(1, b"data", add_ms) + behind, 0)
 
 
-def test_an_8_whose_size_is_none_is_no_continue() -> None:
-    with pytest.raises((DamagedRecord, UnsupportedRecord)):
-        decode_record(b"\x08" + i32(5) + i32(1) + add_xid(1, b"data"), 0)
+@pytest.mark.parametrize("count", [16, 17, 100])
+@pytest.mark.parametrize("behind", [REMOVE, RESTATED], ids=["a REMOVE", "one more"])
+def test_an_8_of_more_with_anything_behind_what_it_restates_is_damage(count: int, behind: bytes) -> None:
+    with pytest.raises(DamagedRecord):
+        decode_record(state_dump(7, *[RESTATED] * count) + behind, 0)
+
+
+BOTH = state_dump(5, add_xid(1, bytes(2**24 - 16), 3 << 8, 9), *[RESTATED] * 15)
+"""A STATE_DUMP of 16 that reads as a CONTINUE with a good add time too: its first item must be very large for that."""
+
+
+def test_an_8_that_may_be_either_is_a_state_dump_when_so_many_add_xids_end_the_file() -> None:
+    decoded = decode_record(BOTH, 0)
+    assert (decoded.name, decoded.xid, decoded.restates, decoded.size) == ("STATE_DUMP", 5, 16, len(BOTH))
+
+
+@pytest.mark.parametrize("contents", [BOTH + REMOVE, BOTH[:-1], BOTH[:25]], ids=["more", "less", "the header alone"])
+def test_an_8_that_may_be_either_is_a_continue_when_anything_else_ends_the_file(contents: bytes) -> None:
+    decoded = decode_record(contents, 0)
+    assert (decoded.name, decoded.xid, decoded.restates, decoded.size) == ("CONTINUE", 5, None, 25)
+    assert (decoded.data, decoded.add_ms) == (b"", 7 + (1 << 8))
+    assert decoded.expiry_ms == 1 + (3 << 16)
 
 
 def test_what_is_written_is_the_2_1_dialect_byte_by_byte() -> None:
@@ -156,9 +240,9 @@ def test_any_item_survives_its_record(data: bytes, add_ms: int, expiry_ms: int) 
 
 
 @given(contents=st.binary(min_size=1, max_size=60))
-def test_any_bytes_are_a_record_or_one_of_the_three_errors(contents: bytes) -> None:
+def test_any_bytes_are_a_record_or_one_of_the_two_errors(contents: bytes) -> None:
     try:
         record = decode_record(contents, 0)
-    except (DamagedRecord, UnfinishedRecord, UnsupportedRecord):
+    except (DamagedRecord, UnfinishedRecord):
         return
     assert 0 < record.size <= len(contents)

@@ -16,10 +16,12 @@ from tests.journal.made import (
     NOW_MS,
     REMOVE,
     Journal,
+    add_xid,
     addx,
     files_of,
     restarted_items,
     set_aside,
+    state_dump,
 )
 
 A, B, C = addx(b"a"), addx(b"b"), addx(b"c")
@@ -123,7 +125,7 @@ def test_a_copy_that_cannot_be_made_leaves_the_file_as_it_was(tmp_path: Path, op
 
 def test_an_end_that_is_unfinished_at_the_first_record_is_cut_to_nothing(tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(A[:7])
-    end = ReplayEnd(0, 0, "the last record is cut short", True)
+    end = ReplayEnd(0, 0, "the last record is cut short", is_unfinished=True)
     repair(Disk(), path(tmp_path), b"work", A[:7], end, NOW_MS)
     assert files_of(tmp_path) == {"work": b""}
     assert set_aside(tmp_path) == [A[:7]]
@@ -156,6 +158,28 @@ def test_a_repaired_queue_takes_items_that_the_next_start_finds(tmp_path: Path) 
     with (tmp_path / "work").open("ab") as file:
         file.write(B)
     assert restarted_items(tmp_path) == [(b"a", 1, 0), (b"b", 1, 0)]
+
+
+STATE_DUMP = state_dump(7, add_xid(1, b"open"), add_xid(2, b"open"))
+NO_STATE_DUMPS = {
+    "cut short": STATE_DUMP[:-1],
+    "something behind it": STATE_DUMP + C,
+    "a negative count": state_dump(7, count=-1),
+    "something else restated": state_dump(7, C, count=1),
+}
+
+
+@pytest.mark.parametrize("tail", NO_STATE_DUMPS.values(), ids=NO_STATE_DUMPS)
+@pytest.mark.parametrize("name", ["work", "work.1000"])
+def test_a_broken_state_dump_is_set_aside_and_costs_no_item(tmp_path: Path, tail: bytes, name: str) -> None:
+    (tmp_path / name).write_bytes(A + B + tail)
+    for data in (b"first", b"second"):
+        journal = Journal(tmp_path)
+        journal.put(data)
+        journal.close()
+    assert set_aside(tmp_path) == [tail]
+    assert restarted_items(tmp_path) == [(b"a", 1, 0), (b"b", 1, 0), (b"first", 1, 0), (b"second", 1, 0)]
+    assert files_of(tmp_path)[name].startswith(A + B)
 
 
 @pytest.mark.parametrize("name", ["work", "work.1700000000000"])

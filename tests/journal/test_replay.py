@@ -1,8 +1,9 @@
-"""Replay: the recorded journals of the original, and what is left of a journal that is cut or damaged."""
+"""Replay: what each record does to a queue, and what is left of a journal that is cut or damaged."""
 
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -14,9 +15,9 @@ from twisted.python.failure import Failure
 
 from kestrel.errors import QueueFailed
 from kestrel.item import Item
-from kestrel.journal.records import UnsupportedRecord
-from kestrel.journal.replay import replay
+from kestrel.journal.replay import ReplayEnd, replay
 from kestrel.storage.window import Window
+from kestrel.testing.faults import Died, FaultyDisk
 from tests.journal import reference
 from tests.journal.made import (
     NOW_MS,
@@ -29,67 +30,16 @@ from tests.journal.made import (
     confirm,
     continue_,
     files_of,
+    i32,
     open_,
     restarted_items,
     save_xid,
     set_aside,
+    state_dump,
     unremove,
 )
 
 GOLDEN = Path(__file__).with_name("golden")
-CASES = sorted(path.parent.name for path in GOLDEN.glob("*/expected.json") if path.parent.name != "08_truncations")
-
-
-# What the original recovers from its own journals.
-
-
-def expected(case: str) -> dict[str, dict]:
-    return json.loads((GOLDEN / case / "expected.json").read_bytes())["queues"]
-
-
-@pytest.fixture(params=CASES)
-def case(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-@pytest.fixture
-def folder(case: str, tmp_path: Path) -> Path:
-    """A copy of the recorded journal."""
-    return Path(shutil.copytree(GOLDEN / case / "journal", tmp_path / "journal"))
-
-
-def test_there_are_recorded_journals() -> None:
-    assert len(CASES) == 10
-
-
-def test_the_items_of_a_recorded_journal_come_in_order_with_their_times(case: str, folder: Path) -> None:
-    for name, queue in expected(case).items():
-        items = [
-            (base64.b64decode(item["data"]), item["add_time"], item["expiry"] or 0) for item in queue["items"]
-        ]
-        assert restarted_items(folder, name.encode()) == items
-
-
-def test_the_items_of_a_recorded_journal_that_a_client_gets_are_those_not_expired(case: str, folder: Path) -> None:
-    for name, queue in expected(case).items():
-        gets = [
-            data
-            for data, _, expiry_ms in restarted_items(folder, name.encode())
-            if not 0 < expiry_ms < queue["now"]
-        ]
-        assert gets == [base64.b64decode(data) for data in queue["gets_at_now"]]
-
-
-def test_the_files_of_a_recorded_journal_are_as_the_original_leaves_them(case: str, folder: Path) -> None:
-    Journal(folder).close()
-    for queue in expected(case).values():
-        left = {file["name"]: base64.b64decode(file["b64"]) for file in queue["files_after_replay"]}
-        assert files_of(folder) == left
-
-
-def test_a_recorded_journal_is_whole(case: str, folder: Path) -> None:
-    Journal(folder).close()
-    assert set_aside(folder) == []
 
 
 # Cut after each byte.
@@ -100,7 +50,7 @@ RECORDS = reference.read(WHOLE).records
 STARTS = [record.offset for record in RECORDS]
 
 
-def test_the_journal_that_is_cut_has_every_record_that_is_written_or_read() -> None:
+def test_the_journal_that_is_cut_has_every_record_that_2_1_to_2_4_write_or_read() -> None:
     assert {record.opcode for record in RECORDS} == {0, 1, 2, 5, 6, 8, 9}
     assert base64.b64decode(TRUNCATIONS["base_b64"]) == WHOLE
     assert len(TRUNCATIONS["cuts"]) == len(WHOLE) + 1
@@ -117,101 +67,127 @@ def test_a_journal_cut_after_any_byte_is_recovered_as_the_original_does(tmp_path
     assert files_of(tmp_path / "b") == {"work": base64.b64decode(cut["file_b64_after"])}
 
 
-@pytest.mark.parametrize("size", range(len(WHOLE) + 1))
+OLD = [
+    add(b"earliest", 1_800_000_000),
+    save_xid(10),
+    add_xid(5, b"open5", NOW_MS),
+    REMOVE_TENTATIVE,
+    add_xid(6, b"open6", NOW_MS, NOW_MS),
+    REMOVE_TENTATIVE,
+    addx(b"plain", NOW_MS),
+    unremove(6),
+    REMOVE,
+    REMOVE_TENTATIVE,
+    confirm(5),
+    continue_(11, b"again", NOW_MS),
+    add(b""),
+    REMOVE_TENTATIVE,
+    add_xid(7, b"open7", NOW_MS),
+    state_dump(12, add_xid(12, b"again", NOW_MS), add_xid(7, b"open7", NOW_MS)),
+]
+"""A journal of releases before 2.1, and a STATE_DUMP for its end."""
+
+JOURNALS = {"2.1 to 2.4": WHOLE, "before 2.1": b"".join(OLD)}
+each_journal = pytest.mark.parametrize("whole", JOURNALS.values(), ids=JOURNALS)
+
+
+def test_the_journal_of_releases_before_2_1_has_their_records() -> None:
+    reading = reference.read(JOURNALS["before 2.1"])
+    assert [record.offset for record in reading.records] == [len(b"".join(OLD[:index])) for index in range(len(OLD))]
+    assert {record.opcode for record in reading.records} == set(range(9))
+    assert reading.is_closed
+
+
+@each_journal
 def test_a_journal_cut_after_any_byte_keeps_the_records_before_and_sets_the_rest_aside(
-    tmp_path: Path, size: int
+    tmp_path: Path, whole: bytes
 ) -> None:
     others = {"other": addx(b"other"), "work.bak": b"foreign", "work2": addx(b"2")}
-    for name, contents in {**others, "work": WHOLE[:size]}.items():
-        (tmp_path / name).write_bytes(contents)
-    journal = Journal(tmp_path)
-    good = max((start for start in [*STARTS, len(WHOLE)] if start <= size), default=0)
-    files = files_of(tmp_path)
-    assert files.pop("work") == WHOLE[:good]
-    assert files == others
-    assert set_aside(tmp_path) == ([WHOLE[good:size]] if good < size else [])
-    assert journal.items() == reference.items_after(WHOLE[:good], now_ms=NOW_MS)
-    journal.close()
+    reading = reference.read(whole)
+    for size in range(len(whole)):
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        for name, contents in {**others, "work": whole[:size]}.items():
+            (folder / name).write_bytes(contents)
+        journal = Journal(folder)
+        good = max(record.offset for record in reading.records if record.offset <= size)
+        files = files_of(folder)
+        assert files.pop("work") == whole[:good]
+        assert files == others
+        assert set_aside(folder) == ([whole[good:size]] if good < size else [])
+        assert journal.items() == reference.items_after(whole[:good], now_ms=NOW_MS)
+        journal.close()
 
 
-@pytest.mark.parametrize("size", range(0, len(WHOLE), 7))
-def test_a_rotated_file_cut_after_any_byte_leaves_the_later_files_alone(tmp_path: Path, size: int) -> None:
+@each_journal
+def test_a_rotated_file_cut_after_any_byte_leaves_the_later_files_alone(tmp_path: Path, whole: bytes) -> None:
     later = {"work.2000": addx(b"in 2000") + REMOVE, "work": addx(b"current")}
-    for name, contents in {**later, "work.1000": WHOLE[:size]}.items():
-        (tmp_path / name).write_bytes(contents)
-    journal = Journal(tmp_path)
-    files = files_of(tmp_path)
-    assert {name: files[name] for name in later} == later
-    in_order = [WHOLE[:size], later["work.2000"], later["work"]]
-    assert journal.items() == reference.items_after(*in_order, now_ms=NOW_MS)
-    journal.close()
+    for size in range(0, len(whole) + 1, 7):
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        for name, contents in {**later, "work.1000": whole[:size]}.items():
+            (folder / name).write_bytes(contents)
+        journal = Journal(folder)
+        files = files_of(folder)
+        assert {name: files[name] for name in later} == later
+        in_order = [whole[:size], later["work.2000"], later["work"]]
+        assert journal.items() == reference.items_after(*in_order, now_ms=NOW_MS)
+        journal.close()
 
 
 # Each byte damaged.
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=lambda record: f"opcode-{record.opcode}-at-{record.offset}")
-def test_whichever_bit_of_a_record_is_wrong_the_records_before_it_are_recovered(
-    tmp_path: Path, record: reference.Record
-) -> None:
-    end = next((start for start in STARTS if start > record.offset), len(WHOLE))
-    for offset in range(record.offset, end):
-        for bit in range(8):
-            flipped = bytearray(WHOLE)
-            flipped[offset] ^= 1 << bit
-            check_recovery(tmp_path / f"{offset}-{bit}", bytes(flipped), offset)
+@each_journal
+@pytest.mark.parametrize("bit", range(8))
+def test_whichever_bit_is_wrong_the_records_before_it_are_recovered(tmp_path: Path, whole: bytes, bit: int) -> None:
+    starts = [record.offset for record in reference.read(whole).records]
+    for offset in range(len(whole)):
+        flipped = bytearray(whole)
+        flipped[offset] ^= 1 << bit
+        assert reference.read(bytes(flipped)).end >= max(start for start in starts if start <= offset)
+        check_recovery(tmp_path / str(offset), bytes(flipped))
 
 
-def check_recovery(folder: Path, contents: bytes, good_bytes: int) -> None:
-    """A server starts over these contents; it loses no byte of them and none of the records in the good bytes."""
+def check_recovery(folder: Path, contents: bytes) -> None:
+    """A server starts over these contents, and loses no byte of them and none of the good records."""
     folder.mkdir()
     (folder / "work").write_bytes(contents)
     reading = reference.read(contents)
-    assert reading.end >= max(start for start in STARTS if start <= good_bytes)
     journal = Journal(folder)
-    loaded = journal.loaded[b"work"]
-    if isinstance(loaded, Failure):
-        assert loaded.check(QueueFailed)
-        assert reading.problem in ("refused", "no continue")
-        assert (files_of(folder)["work"], set_aside(folder)) == (contents, [])
+    assert not isinstance(journal.loaded[b"work"], Failure)
+    kept = files_of(folder)[f"work.{NOW_MS}" if reading.is_closed else "work"]
+    if reading.problem == "damaged" and reading.end == 0:
+        assert (kept, set_aside(folder)) == (b"", [contents])
     else:
-        assert reading.problem != "refused"
-        kept = files_of(folder)["work"]
+        assert len(kept) == reading.end
         assert kept + b"".join(set_aside(folder)) == contents
-        if reading.problem == "damaged" and reading.end == 0:
-            assert (kept, set_aside(folder)) == (b"", [contents])
-        else:
-            assert len(kept) == reading.end
-        assert journal.items() == reference.items_after(contents, now_ms=NOW_MS)
+    assert journal.items() == reference.items_after(contents, now_ms=NOW_MS)
     journal.close()
 
 
 # What records do, against a second reader.
 
 
-def replayed(contents: bytes) -> tuple[Window, object]:
+def replayed(contents: bytes) -> tuple[Window, ReplayEnd]:
     """What a file makes of an empty queue, and how its replay ended."""
     window = Window()
-    try:
-        return window, replay(contents, window, NOW_MS)
-    except UnsupportedRecord as refusal:
-        return window, refusal
+    return window, replay(contents, window, NOW_MS)
 
 
-def check_against_the_reference(contents: bytes) -> None:
-    window, end = replayed(contents)
-    reading = reference.read(contents)
-    queue = reference.Queue(NOW_MS)
-    queue.do(reading.records)
-    if isinstance(end, UnsupportedRecord):
-        assert reading.problem in ("refused", "no continue")
-    else:
+def check_against_the_reference(*files: bytes) -> None:
+    window, queue = Window(), reference.Queue(NOW_MS)
+    for contents in files:
+        end = replay(contents, window, NOW_MS)
+        reading = reference.read(contents)
+        queue.do(reading.records)
         assert (end.offset, end.records) == (reading.end, len(reading.records))
         assert (end.problem is None) == (reading.problem == "")
         assert end.is_unfinished == (reading.problem == "unfinished")
-        assert reading.problem != "refused"
-    assert (window.items, window.open_reads) == (len(queue.items), len(queue.opened))
-    assert window.bytes == sum(len(data) for data, _, _ in queue.items)
+        assert end.is_closed == reading.is_closed
+        assert (window.items, window.open_xids()) == (len(queue.items), sorted(queue.opened))
+        assert window.bytes == sum(len(data) for data, _, _ in queue.items)
+        assert (window.last_xid, window.next_xid()) == (queue.last_xid, queue.next_xid())
     window.put_back(window.open_xids(), False)
     items = list(iter(lambda: window.take(False), None))
     assert [seen(item) for item in items] == queue.after_a_restart()
@@ -226,35 +202,59 @@ def test_any_bytes_replay_or_stop_as_the_format_says(contents: bytes) -> None:
     check_against_the_reference(contents)
 
 
-some_xid = st.integers(0, 4)
+some_xid = st.one_of(st.integers(1, 5), st.sampled_from([0, -1, 2**31 - 1, 2**31 - 2, -(2**31)]))
 some_data = st.binary(max_size=6)
-some_ms = st.sampled_from([0, 1, NOW_MS])
+some_ms = st.sampled_from([0, 1, 7, NOW_MS, NOW_MS | 0xFF, 2**44 - 1])
+some_restated = st.lists(st.builds(add_xid, some_xid, some_data, some_ms, some_ms), max_size=18)
+some_state_dump = st.builds(lambda xid, restated: state_dump(xid, *restated), some_xid, some_restated)
 some_record = st.one_of(
     st.builds(add, some_data, st.sampled_from([0, 1, 1_700_000_000])),
     st.just(REMOVE),
     st.builds(addx, some_data, some_ms, some_ms),
+    st.just(REMOVE_TENTATIVE),
     st.builds(save_xid, some_xid),
     st.builds(unremove, some_xid),
     st.builds(confirm, some_xid),
+    st.builds(add_xid, some_xid, some_data, some_ms, some_ms),
     st.builds(continue_, some_xid, some_data, some_ms, some_ms),
     st.builds(open_, some_xid),
+)
+some_contents = st.builds(
+    lambda records, end: b"".join(records) + end,
+    st.lists(some_record, max_size=40),
+    st.one_of(st.just(b""), st.just(b""), some_state_dump),
 )
 
 
 @settings(max_examples=400)
-@given(records=st.lists(some_record, max_size=40))
-def test_any_records_do_what_the_format_says(records: list[bytes]) -> None:
-    check_against_the_reference(b"".join(records))
+@given(files=st.lists(some_contents, min_size=1, max_size=3))
+def test_any_records_in_any_files_do_what_the_format_says(files: list[bytes]) -> None:
+    for contents in files:
+        assert reference.read(contents).problem == ""
+    check_against_the_reference(*files)
 
 
 @settings(max_examples=400)
-@given(records=st.lists(some_record, min_size=1, max_size=20), junk=st.binary(max_size=40), data=st.data())
+@given(contents=some_contents, behind=some_contents, junk=st.binary(max_size=40), data=st.data())
 def test_any_records_with_any_bytes_among_them_replay_or_stop_as_the_format_says(
-    records: list[bytes], junk: bytes, data: st.DataObject
+    contents: bytes, behind: bytes, junk: bytes, data: st.DataObject
 ) -> None:
-    contents = b"".join(records)
     at = data.draw(st.integers(0, len(contents)))
-    check_against_the_reference(contents[:at] + junk + contents[at:])
+    check_against_the_reference(contents[:at] + junk + contents[at:], behind)
+    check_against_the_reference(contents + behind)
+    check_against_the_reference(contents[:at], behind)
+
+
+@settings(max_examples=400)
+@given(dump=some_state_dump, data=st.data())
+def test_any_state_dump_with_a_wrong_count_or_cut_replays_or_stops_as_the_format_says(
+    dump: bytes, data: st.DataObject
+) -> None:
+    count = data.draw(st.one_of(st.integers(-2, 20), st.sampled_from([-(2**31), 2**31 - 1])))
+    changed = dump[:5] + i32(count) + dump[9:]
+    check_against_the_reference(addx(b"a") + changed)
+    check_against_the_reference(addx(b"a") + changed[: data.draw(st.integers(0, len(dump)))])
+    check_against_the_reference(addx(b"a") + changed + data.draw(some_record))
 
 
 # Single promises, by name.
@@ -301,7 +301,217 @@ def test_an_item_of_the_earliest_releases_was_added_at_the_time_of_the_replay() 
     assert seen(window.take(False)) == (b"a", NOW_MS, 7000)
 
 
-@pytest.mark.parametrize("record", [REMOVE_TENTATIVE, add_xid(1, b"b")], ids=["REMOVE_TENTATIVE", "ADD_XID"])
-def test_records_of_releases_before_2_1_are_refused_by_name(record: bytes) -> None:
-    with pytest.raises(UnsupportedRecord, match=r"^(REMOVE_TENTATIVE|ADD_XID)$"):
-        replay(addx(b"a") + record, Window(), NOW_MS)
+# Of releases before 2.1.
+
+
+def opened_by(*records: bytes) -> dict[int, bytes]:
+    """The open reads that these records leave, by xid."""
+    queue = reference.Queue(NOW_MS)
+    queue.do(reference.read(b"".join(records)).records)
+    window, end = replayed(b"".join(records))
+    assert end.problem is None
+    xids = window.open_xids()
+    window.put_back(xids, False)
+    opened = {xid: item.data for xid in xids if (item := window.take(False)) is not None}
+    assert opened == {xid: data for xid, (data, _, _) in queue.opened.items()}
+    return opened
+
+
+A, B, C = addx(b"a"), addx(b"b"), addx(b"c")
+
+
+def test_an_item_is_opened_under_the_xid_its_add_xid_gave() -> None:
+    assert opened_by(add_xid(5, b"a"), REMOVE_TENTATIVE) == {5: b"a"}
+
+
+def test_an_item_that_no_xid_was_given_to_is_opened_under_the_next_free_one() -> None:
+    assert opened_by(A, B, REMOVE_TENTATIVE, REMOVE_TENTATIVE) == {1: b"a", 2: b"b"}
+
+
+def test_an_xid_that_is_open_is_not_free() -> None:
+    assert opened_by(A, B, C, open_(1), open_(2), save_xid(0), REMOVE_TENTATIVE) == {1: b"a", 2: b"b", 3: b"c"}
+
+
+def test_counting_goes_on_after_a_saved_xid() -> None:
+    assert opened_by(save_xid(41), A, REMOVE_TENTATIVE) == {42: b"a"}
+
+
+def test_counting_goes_on_after_an_xid_that_was_opened_by_number() -> None:
+    assert opened_by(A, B, open_(9), confirm(9), REMOVE_TENTATIVE) == {10: b"b"}
+
+
+@pytest.mark.parametrize("last", [2**31 - 1, -1, -(2**31)])
+def test_counting_begins_again_with_1(last: int) -> None:
+    assert opened_by(A, B, open_(1), save_xid(last), REMOVE_TENTATIVE) == {1: b"a", 2: b"b"}
+
+
+def test_an_xid_that_was_given_is_not_the_last_used() -> None:
+    rewritten = [add_xid(6, b"a"), REMOVE_TENTATIVE, add_xid(5, b"b"), REMOVE_TENTATIVE]
+    opened = {5: b"b", 6: b"a", 11: b"c"}
+    assert opened_by(save_xid(10), *rewritten, C, REMOVE_TENTATIVE) == opened
+    assert opened_by(*rewritten, save_xid(10), C, REMOVE_TENTATIVE) == opened
+
+
+def test_an_xid_that_was_given_counts_for_a_bare_opening_alone() -> None:
+    assert opened_by(add_xid(5, b"a"), open_(7)) == {7: b"a"}
+    assert opened_by(add_xid(5, b"a"), REMOVE, B, REMOVE_TENTATIVE) == {1: b"b"}
+
+
+def test_an_item_that_was_put_back_has_lost_the_xid_that_was_given_to_it() -> None:
+    rewritten = [save_xid(10), add_xid(5, b"a"), REMOVE_TENTATIVE]
+    assert opened_by(*rewritten, unremove(5), REMOVE_TENTATIVE) == {11: b"a"}
+    assert opened_by(add_xid(5, b"a"), open_(7), unremove(7), REMOVE_TENTATIVE) == {8: b"a"}
+
+
+def test_a_second_opening_under_an_xid_that_was_given_finishes_the_first() -> None:
+    twice = [add_xid(5, b"a"), REMOVE_TENTATIVE, add_xid(5, b"b"), REMOVE_TENTATIVE]
+    assert opened_by(*twice) == {5: b"b"}
+    assert items_of(*twice, C, unremove(5), unremove(5)) == [b"b", b"c"]
+
+
+def test_an_xid_that_is_taken_later_is_the_next_opening_s_alone() -> None:
+    assert opened_by(A, add_xid(1, b"b"), REMOVE_TENTATIVE, REMOVE_TENTATIVE) == {1: b"b"}
+
+
+def test_a_bare_opening_of_nothing_is_ignored() -> None:
+    assert opened_by(REMOVE_TENTATIVE, A, REMOVE_TENTATIVE) == {1: b"a"}
+
+
+def test_an_add_xid_that_nobody_opens_is_an_item() -> None:
+    window, _ = replayed(A + add_xid(5, b"b", 3, 4) + C)
+    assert [seen(item) for item in iter(lambda: window.take(False), None)] == [(b"a", 1, 0), (b"b", 3, 4), (b"c", 1, 0)]
+
+
+def test_what_a_server_opens_after_the_replay_has_its_own_xid() -> None:
+    window, _ = replayed(save_xid(10) + add_xid(5, b"a") + add_xid(6, b"b"))
+    assert [item.xid for item in iter(lambda: window.take(True), None)] == [11, 12]
+
+
+# STATE_DUMP.
+
+
+def test_a_state_dump_restates_open_reads_and_adds_nothing() -> None:
+    dump = state_dump(2, add_xid(1, b"a"), add_xid(9, b"unknown"))
+    assert opened_by(A, B, REMOVE_TENTATIVE, dump) == {1: b"a"}
+    assert items_of(A, B, REMOVE_TENTATIVE, dump) == [b"b"]
+
+
+def test_a_state_dump_says_which_xid_was_the_last_used() -> None:
+    window, _ = replayed(A + B + open_(3) + state_dump(7))
+    assert (window.last_xid, window.next_xid(), window.open_xids()) == (7, 8, [3])
+
+
+@pytest.mark.parametrize("restated", [0, 1, 15, 16, 100])
+def test_a_state_dump_ends_its_file(restated: int) -> None:
+    dump = state_dump(7, *[add_xid(1, b"a")] * restated)
+    _, end = replayed(A + dump)
+    assert (end.offset, end.records, end.problem, end.is_closed) == (len(A + dump), 2, None, True)
+
+
+@pytest.mark.parametrize("contents", [b"", A, open_(1), add_xid(1, b"a"), continue_(1, b"a"), continue_(1, b"a") + A])
+def test_no_other_record_ends_its_file(contents: bytes) -> None:
+    assert not replayed(contents)[1].is_closed
+
+
+@pytest.mark.parametrize("behind", [REMOVE, A, save_xid(1), b"\xee"])
+def test_a_state_dump_with_anything_behind_it_is_damage_that_costs_no_item(behind: bytes) -> None:
+    _, end = replayed(A + state_dump(7, add_xid(1, b"a")) + behind)
+    assert (end.offset, end.is_unfinished, end.is_closed) == (len(A), False, False)
+    assert items_of(A, state_dump(7), behind) == [b"a"]
+
+
+def test_a_state_dump_that_is_cut_short_is_unfinished() -> None:
+    dump = state_dump(7, add_xid(1, b"a"), add_xid(2, b"b"))
+    for size in range(1, len(dump)):
+        _, end = replayed(A + dump[:size])
+        assert (end.offset, end.is_unfinished, end.is_closed) == (len(A), True, False)
+
+
+def test_after_a_rotated_file_that_a_state_dump_ends_the_next_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "work.1000").write_bytes(A + B + REMOVE_TENTATIVE + state_dump(4, add_xid(1, b"a")))
+    (tmp_path / "work.2000").write_bytes(confirm(1) + C + REMOVE_TENTATIVE + state_dump(5, add_xid(5, b"b")))
+    (tmp_path / "work").write_bytes(addx(b"d") + unremove(5) + REMOVE)
+    files = files_of(tmp_path)
+    assert restarted_items(tmp_path) == [(b"c", 1, 0), (b"d", 1, 0)]
+    assert {name: files_of(tmp_path)[name] for name in ("work.1000", "work.2000")} == {
+        name: files[name] for name in ("work.1000", "work.2000")
+    }
+
+
+CLOSED = {
+    "of nothing": A + state_dump(3),
+    "alone": state_dump(3),
+    "of an open read": A + B + REMOVE_TENTATIVE + state_dump(3, add_xid(1, b"a")),
+    "of 16": A + state_dump(3, *[add_xid(1, b"a")] * 16),
+}
+
+
+@pytest.mark.parametrize("contents", CLOSED.values(), ids=CLOSED)
+@pytest.mark.parametrize("older", [{}, {"work.1000": addx(b"older")}], ids=["alone", "with a rotated file"])
+def test_what_is_put_after_a_current_file_that_a_state_dump_ends_is_found_again(
+    tmp_path: Path, contents: bytes, older: dict[str, bytes]
+) -> None:
+    for name, held in {**older, "work": contents}.items():
+        (tmp_path / name).write_bytes(held)
+    items = reference.items_after(*older.values(), contents, now_ms=NOW_MS)
+    for data in (b"first", b"second", b"third"):
+        journal = Journal(tmp_path)
+        journal.put(data)
+        items.append((data, 1, 0))
+        assert journal.items() == items
+        journal.close()
+        assert set_aside(tmp_path) == []
+    assert restarted_items(tmp_path) == items
+    assert files_of(tmp_path)[f"work.{NOW_MS}"] == contents
+
+
+def test_a_current_file_that_a_state_dump_ends_is_set_aside_once(tmp_path: Path) -> None:
+    (tmp_path / "work").write_bytes(CLOSED["of nothing"])
+    for _ in range(3):
+        Journal(tmp_path).close()
+        assert [name for name in files_of(tmp_path) if name != "work"] == [f"work.{NOW_MS}"]
+    assert restarted_items(tmp_path) == [(b"a", 1, 0)]
+
+
+def test_a_closed_file_that_cannot_be_set_aside_costs_no_start_and_no_descriptor(tmp_path: Path) -> None:
+    (tmp_path / "work").write_bytes(CLOSED["of nothing"])
+    (tmp_path / "other").write_bytes(B)
+    disk = FaultyDisk()
+    disk.fail("rename", errno.EROFS)
+    journal = Journal(tmp_path, disk)
+    assert isinstance(journal.loaded[b"work"], Failure)
+    assert journal.items(b"other") == [(b"b", 1, 0)]
+    descriptors = set(disk.open_descriptors)
+    with pytest.raises(QueueFailed):
+        journal.items(b"work")
+    assert disk.open_descriptors == descriptors
+    disk.mend()
+    assert journal.items(b"work") == [(b"a", 1, 0)]
+    journal.close()
+    assert restarted_items(tmp_path) == [(b"a", 1, 0)]
+
+
+@pytest.mark.parametrize("calls", range(16))
+def test_whoever_dies_while_a_closed_file_is_set_aside_and_written_behind_loses_and_doubles_nothing(
+    tmp_path: Path, calls: int
+) -> None:
+    folder, left, on_the_medium = tmp_path / "queues", tmp_path / "left", tmp_path / "on the medium"
+    folder.mkdir()
+    (folder / "work").write_bytes(CLOSED["of an open read"])
+    disk = FaultyDisk()
+    disk.list_files(str(folder).encode())
+    disk.die_after(calls)
+    kept = [(b"a", 1, 0), (b"b", 1, 0)]
+    try:
+        journal = Journal(folder, disk)
+        journal.put(b"c")
+        kept.append((b"c", 1, 0))
+        journal.close()
+    except Died:
+        pass
+    else:
+        assert calls > 5
+    shutil.copytree(folder, left)
+    assert restarted_items(left) == kept
+    disk.medium.copy(str(folder).encode(), str(on_the_medium).encode())
+    assert restarted_items(on_the_medium)[:2] == kept[:2]

@@ -102,7 +102,7 @@ class SameItemQueue(MemoryQueue):
         self.items -= 1
         item = Item(self.DATA, 0, 0)
         if opened:
-            self.open_as(item, self._next_xid())
+            self.open_as(item, self.next_xid())
         return item
 
 

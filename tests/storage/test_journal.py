@@ -353,27 +353,19 @@ class TestJournal(StorageContract):
 
     # Bad queues and bad folders.
 
-    @pytest.mark.parametrize(
-        "record",
-        [b"\x03", b"\x07\x01\x00\x00\x00" + addx(b"old")[1:]],
-        ids=["REMOVE_TENTATIVE", "ADD_XID"],
-    )
-    def test_a_queue_with_records_of_releases_before_2_1_fails_alone_and_keeps_its_files(
-        self, folder: Path, record: bytes
-    ) -> None:
+    def test_a_queue_with_records_of_releases_before_2_1_is_served(self, folder: Path) -> None:
         folder.mkdir()
-        contents = addx(b"a") + record + addx(b"b")
-        (folder / "old").write_bytes(contents)
-        (folder / "work").write_bytes(addx(b"fine"))
+        rewritten = b"\x07\x06\x00\x00\x00" + addx(b"open")[1:] + b"\x03" + b"\x04\x09\x00\x00\x00"
+        contents = rewritten + addx(b"a") + b"\x03" + addx(b"b")
+        (folder / "work").write_bytes(contents)
         subject = self.opened(folder)
-        assert isinstance(subject.loaded[b"old"], Failure)
-        assert subject.loaded[b"old"].check(QueueFailed)
-        for _ in range(2):
-            with pytest.raises(QueueFailed):
-                subject.queue(b"old")
-        assert take_all_data(subject.queue(b"work")) == [b"fine"]
-        assert (folder / "old").read_bytes() == contents
-        assert not (folder / ".kestrel" / "damaged").exists()
+        queue = subject.queue()
+        assert queue.take(opened=True).xid == 11
+        subject.commit(queue)
+        put_back = b"\x05\x0a\x00\x00\x00" + b"\x05\x06\x00\x00\x00"
+        assert (folder / "work").read_bytes() == contents + put_back + b"\x09\x0b\x00\x00\x00"
+        subject.close()
+        assert take_all_data(self.opened(folder).queue()) == [b"open", b"a", b"b"]
 
     def test_a_queue_that_cannot_be_read_fails_alone_and_is_tried_again_on_use(self, folder: Path) -> None:
         folder.mkdir()

@@ -1,0 +1,263 @@
+"""What Kestrel recovers from its own journals is what is recovered here, but for what docs/differences.md names.
+
+golden/<case>/ holds the files of a journal and, in expected.json, what Kestrel made of them, its faults included.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+from kestrel.disk.files import Disk
+from tests.journal import reference
+from tests.journal.made import NOW_MS, Journal, files_of, restarted_items, set_aside
+
+GOLDEN: Final = Path(__file__).with_name("golden")
+T: Final = 1_700_000_000_000
+
+CASES: Final = sorted(path.parent.name for path in GOLDEN.glob("*/journal/"))
+PACKED: Final = sorted(path.parent.name for path in GOLDEN.glob("*/packed"))
+CUT: Final = "08_truncations"
+QUEUES: Final = [case for case in CASES if case != CUT]
+
+
+class Differs(NamedTuple):
+    """What is found here in the queue `work` of a case where Kestrel finds another thing; None where it does not."""
+
+    number: int
+    """Of the difference, in docs/differences.md."""
+    items: list[tuple[bytes, int, int]] | None = None
+    next_xid: int | None = None
+    files: dict[str, bytes] | None = None
+    """Those that another file was left of, as they are left here."""
+
+
+def recorded(case: str, name: str = "work") -> bytes:
+    return (GOLDEN / case / "journal" / name).read_bytes()
+
+
+UNREMOVE: Final = b"\x05"
+
+DIFFERS: Final = {
+    # The second REMOVE_TENTATIVE opens `b` under 2, which goes back; Kestrel gives each of them xid 0.
+    "07b_old_transactions": Differs(
+        10, next_xid=3, files={"work": recorded("07b_old_transactions") + UNREMOVE + b"\2\0\0\0"}
+    ),
+    # Each item is opened under its own xid; Kestrel opens both under 0, and the second opening finishes the first.
+    "07f_add_xid": Differs(
+        10,
+        items=[(b"open5", T, 0), (b"open6", T, 0), (b"plain", T, 0)],
+        next_xid=11,
+        files={"work": recorded("07f_add_xid") + UNREMOVE + b"\6\0\0\0" + UNREMOVE + b"\5\0\0\0"},
+    ),
+    # The rotated file is cut where it is damaged; Kestrel cuts the current one there.
+    "08n_corrupt_archive": Differs(
+        10,
+        items=[(data, T, 0) for data in (b"arch1", b"arch2", b"cur1", b"cur2", b"cur3", b"cur4")],
+        files={
+            "work": recorded("08n_corrupt_archive"),
+            "work.1699999990000": recorded("08n_corrupt_archive", "work.1699999990000")[:52],
+        },
+    ),
+}
+
+SET_ASIDE: Final = {
+    "08a_bad_opcode_tail": [recorded("08a_bad_opcode_tail")[49:]],
+    "08e_zero_tail": [bytes(64)],
+    "08n_corrupt_archive": [recorded("08n_corrupt_archive", "work.1699999990000")[52:]],
+}
+"""What is kept of the files that are damaged; Kestrel keeps nothing."""
+
+
+def expected(case: str) -> dict[str, dict]:
+    return json.loads((GOLDEN / case / "expected.json").read_bytes())["queues"]
+
+
+def items_kestrel_finds(queue: dict) -> list[tuple[bytes, int, int]]:
+    return [(base64.b64decode(item["data"]), item["add_time"], item["expiry"] or 0) for item in queue["items"]]
+
+
+def files_kestrel_leaves(case: str) -> dict[str, bytes]:
+    """Each queue was replayed alone; its own files are as that left them, and those of no queue as any did."""
+    files: dict[str, bytes] = {}
+    own: dict[str, bytes] = {}
+    for name, queue in expected(case).items():
+        left = {file["name"]: base64.b64decode(file["b64"]) for file in queue["files_after_replay"]}
+        files |= left
+        own |= {file: contents for file, contents in left.items() if file.partition(".")[0] == name}
+    return files | own
+
+
+@pytest.fixture(params=QUEUES)
+def case(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def folder(case: str, tmp_path: Path) -> Path:
+    """A copy of the recorded journal."""
+    return Path(shutil.copytree(GOLDEN / case / "journal", tmp_path / "journal"))
+
+
+def test_there_are_recorded_journals() -> None:
+    assert (len(QUEUES), len(PACKED), CUT in CASES) == (24, 2, True)
+
+
+def test_the_recorded_journals_have_every_record_that_a_release_wrote() -> None:
+    opcodes = {
+        record.opcode
+        for case in CASES
+        for path in (GOLDEN / case / "journal").iterdir()
+        for record in reference.read(path.read_bytes()).records
+    }
+    assert opcodes == set(range(10))
+
+
+@pytest.mark.parametrize("case", DIFFERS)
+def test_what_is_listed_as_different_is_different(case: str) -> None:
+    queue, here = expected(case)["work"], DIFFERS[case]
+    assert here.number in (10, 11, 15)
+    assert here.items != items_kestrel_finds(queue)
+    assert here.next_xid != queue["xid_counter"] + 1
+    for name, contents in (here.files or {}).items():
+        assert files_kestrel_leaves(case)[name] != contents
+
+
+def test_the_items_come_in_order_with_their_times(case: str, folder: Path) -> None:
+    for name, queue in expected(case).items():
+        items = DIFFERS[case].items if case in DIFFERS else None
+        assert restarted_items(folder, name.encode()) == (items or items_kestrel_finds(queue))
+
+
+def test_the_items_that_a_client_gets_are_those_not_expired(case: str, folder: Path) -> None:
+    for name, queue in expected(case).items():
+        gets = [
+            data for data, _, expiry_ms in restarted_items(folder, name.encode()) if not 0 < expiry_ms < queue["now"]
+        ]
+        items = DIFFERS[case].items if case in DIFFERS else None
+        found = [data for data, _, _ in items] if items else [base64.b64decode(data) for data in queue["gets_at_now"]]
+        assert gets == found
+
+
+def test_the_next_item_is_opened_under_the_xid_after_the_last(case: str, folder: Path) -> None:
+    journal = Journal(folder)
+    for name, queue in expected(case).items():
+        xid = DIFFERS[case].next_xid if case in DIFFERS else None
+        assert journal.next_xid(name.encode()) == (xid or queue["xid_counter"] + 1)
+    journal.close()
+
+
+def test_the_files_are_left_as_kestrel_leaves_them(case: str, folder: Path) -> None:
+    Journal(folder).close()
+    files = DIFFERS[case].files if case in DIFFERS else None
+    assert files_of(folder) == {**files_kestrel_leaves(case), **(files or {})}
+
+
+def test_only_what_is_damaged_is_set_aside(case: str, folder: Path) -> None:
+    Journal(folder).close()
+    assert set_aside(folder) == SET_ASIDE.get(case, [])
+
+
+def test_a_second_start_finds_the_same(case: str, folder: Path) -> None:
+    names = [name.encode() for name in expected(case)]
+    Journal(folder).close()
+    left = files_of(folder)
+    first = {name: restarted_items(folder, name) for name in names}
+    assert {name: restarted_items(folder, name) for name in names} == first
+    for name, queue in expected(case).items():
+        items = DIFFERS[case].items if case in DIFFERS else None
+        assert first[name.encode()] == (items or items_kestrel_finds(queue))
+    for name, contents in left.items():
+        assert files_of(folder)[name].startswith(contents)
+
+
+# What Kestrel's tool for packing journals writes.
+
+
+def test_a_journal_that_was_packed_while_nobody_served_it_holds_what_its_files_held(tmp_path: Path) -> None:
+    shutil.copy(GOLDEN / "09_pack_02b_confirm_abort_mixed" / "packed", tmp_path / "work")
+    assert restarted_items(tmp_path) == items_kestrel_finds(expected("02b_confirm_abort_mixed")["work"])
+    assert set_aside(tmp_path) == []
+
+
+def test_a_packed_journal_of_several_files_is_whole(tmp_path: Path) -> None:
+    shutil.copy(GOLDEN / "09_pack_04b_rotate_partial_read" / "packed", tmp_path / "work")
+    # 0022 was read and confirmed; 0021 and 0023 were open. The last five were put later.
+    numbers = [21, *range(23, 56)]
+    assert restarted_items(tmp_path) == [
+        (b"%04d " % number + b"x" * 59, T + (number + (24 if number > 50 else 0)) * 1000, 0) for number in numbers
+    ]
+    assert set_aside(tmp_path) == []
+
+
+# Each file, cut after each byte.
+
+
+def ends_of_records(case: str, name: str, contents: bytes) -> list[int]:
+    """Where the records of a file end, as Kestrel read it, or for want of that as its format says."""
+    listings = [queue["ops"] for queue in expected(case).values() if name in queue["ops"]] if case in QUEUES else []
+    if not listings:
+        reading = reference.read(contents)
+        return [*(record.offset for record in reading.records), reading.end]
+    return [0, *(record["offset"] + record["size"] for record in listings[0][name] if "error" not in record)]
+
+
+def distinct_files() -> dict[str, tuple[str, str, bytes]]:
+    """One of each contents: its case, its name, and what it holds."""
+    found: dict[bytes, tuple[str, str, bytes]] = {}
+    for case in (*CASES, *PACKED):
+        paths = (GOLDEN / case / "journal").iterdir() if case in CASES else [GOLDEN / case / "packed"]
+        for path in sorted(paths):
+            contents = path.read_bytes()
+            if contents:
+                found.setdefault(contents, (case, path.name, contents))
+    return {f"{case}/{name}": (case, name, contents) for case, name, contents in found.values()}
+
+
+FILES: Final = distinct_files()
+
+
+def test_each_recorded_file_is_cut() -> None:
+    assert len(FILES) == 49
+
+
+class Unsynced(Disk):
+    """A disk that is quick: there are thousands of repairs."""
+
+    def sync(self, descriptor: int) -> None:
+        """Nothing fails here."""
+
+    def sync_folder(self, path: bytes) -> None:
+        """Nothing fails here."""
+
+
+@pytest.mark.parametrize(("case", "name", "contents"), FILES.values(), ids=FILES)
+def test_a_file_cut_after_any_byte_keeps_the_records_before_and_sets_the_rest_aside(
+    case: str, name: str, contents: bytes, tmp_path: Path
+) -> None:
+    ends = ends_of_records(case, name, contents)
+    assert ends == sorted(ends)
+    for first in range(0, len(contents) + 1, 100):
+        folder = tmp_path / str(first)
+        folder.mkdir()
+        check_cuts(folder, contents, ends, range(first, min(first + 100, len(contents) + 1)))
+
+
+def check_cuts(folder: Path, contents: bytes, ends: list[int], sizes: range) -> None:
+    """A server starts over queues whose files are cut to these sizes."""
+    for size in sizes:
+        (folder / f"cut-{size}").write_bytes(contents[:size])
+    journal = Journal(folder, Unsynced())
+    files, copies = files_of(folder), files_of(folder / ".kestrel" / "damaged")
+    for size in sizes:
+        good = max(end for end in ends if end <= size)
+        assert journal.items(b"cut-%d" % size) == reference.items_after(contents[:good], now_ms=NOW_MS)
+        assert files[f"cut-{size}"] == contents[:good]
+        assert copies.pop(f"cut-{size}.{NOW_MS}", b"") == contents[good:size]
+    assert copies == {}
+    journal.close()
