@@ -129,7 +129,8 @@ class IStorage(Interface):
         settings promise; () is the usual answer. Never called for a queue whose earlier Deferred is pending.
         Records of one queue keep call order; between queues there is none. On errback every queue of the pair
         is dead (calls raise `QueueFailed`), what was recorded on it since the commit began has failed too, and
-        `queue` opens it at its last safe state. A failed fsync is never repeated on the same file. A deleted
+        `queue` opens it at its last safe state. A queue dies in a commit alone: a fault that is found at
+        another time is told by the next one. A failed fsync is never repeated on the same file. A deleted
         queue may still be named here once, and has nothing to commit.
         """
 

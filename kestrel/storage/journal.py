@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, DeferredList, fail
@@ -23,12 +21,10 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from kestrel.config.model import QueueSettings
-from kestrel.config.units import parse_size
 from kestrel.disk.files import Disk
 from kestrel.disk.lock import FolderLock
 from kestrel.errors import (
     BadQueueName,
-    BadStorageArgument,
     ItemTooLarge,
     QueueFailed,
     StorageError,
@@ -45,17 +41,14 @@ from kestrel.journal.pack import clean_up
 from kestrel.journal.records import MAX_DATA_BYTES, encode_item
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.full_disk import FullDisk, is_full
-from kestrel.storage.interfaces import InThread, IQueueStorage, IStorage, IStorageFactory, SettingsFor
+from kestrel.storage.interfaces import InThread, IQueueStorage, IStorage, SettingsFor
 from kestrel.storage.jobs import Jobs
 from kestrel.storage.journal_load import load_queue
 from kestrel.storage.journal_queue import JournalQueue
 from kestrel.storage.journal_sync import QueueSync, SyncServices, reason_of
+from kestrel.storage.open_files import OpenFiles
 
 log = Logger()
-
-MAX_OPEN_FILES: Final = 512
-"""Of queues beyond that, those longest unused are closed; they open again on use. Where the process may open few files,
-a quarter of those."""
 
 DELETE_ATTEMPTS: Final = 10
 
@@ -89,9 +82,8 @@ class JournalStorage:
         self._syncs: dict[JournalQueue, QueueSync] = {}
         self._failed: dict[bytes, JournalWriter | None] = {}
         """Queues that are not live but may have files, with the writer that knows how much of the last is good."""
-        self._open_writers: OrderedDict[JournalWriter, None] = OrderedDict()
+        self._open_files = OpenFiles()
         self._lock: FolderLock | None = None
-        self._file_limit = MAX_OPEN_FILES
 
     @property
     def refusal(self) -> str | None:
@@ -122,7 +114,6 @@ class JournalStorage:
             raise StorageError(f"the queue folder {folder} cannot be used: {reason_of(error)}") from error
         for name in thrown_away:
             self._erase(self._bin + b"/" + name)
-        self._file_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
         self._full_disk.make_reserve()
         numbers = [file.number for files in queues.values() for file in (*files.rotated, *files.packs)]
         self._last_number = max(numbers, default=0)
@@ -209,21 +200,13 @@ class JournalStorage:
         sync = self._syncs[queue] = QueueSync(queue, self._services)
         sync.settings_changed()
 
-    def _keep_open(self, writer: JournalWriter) -> None:
-        """This writer was used just now; close the one longest unused when too many are open."""
-        self._open_writers[writer] = None
-        self._open_writers.move_to_end(writer)
-        if len(self._open_writers) > min(MAX_OPEN_FILES, self._file_limit):
-            self._open_writers.popitem(last=False)[0].close()
-
     def _end(self, queue: JournalQueue, why: str) -> None:
         """The object is dead from now on."""
         queue.failure = why
         if self._queues.get(queue.name) is queue:
             del self._queues[queue.name]
         self._syncs.pop(queue, None)
-        self._open_writers.pop(queue.writer, None)
-        queue.writer.close()
+        self._open_files.close(queue.writer)
 
     def _kill(self, queue: JournalQueue, error: Exception) -> QueueFailed:
         """The queue's disk failed: what its files hold is what there is."""
@@ -345,38 +328,9 @@ class JournalStorage:
                 writer.append(records)
         except OSError as error:
             return self._kill(queue, error)
-        self._keep_open(writer)
+        self._open_files.used(writer)
         return None
 
 
 def _load_failed(error: Exception) -> QueueFailed:
     return QueueFailed(f"the queue cannot be loaded: {reason_of(error)}")
-
-
-@implementer(IStorageFactory)
-class JournalStorageFactory:
-    """``journal:FOLDER`` (`IStorageFactory`)."""
-
-    name = "journal"
-    help = (
-        "journal:FOLDER[?reserve=SIZE]  keeps queues in Kestrel's journal files in FOLDER. reserve (16MiB) is disk"
-        " space put by, so that a full disk still takes the writes that found it full."
-    )
-    capabilities = frozenset({"durable"})
-
-    def storage(
-        self, argument: str, options: Mapping[str, str], clock: IReactorTime, in_thread: InThread
-    ) -> JournalStorage:
-        """A storage over that folder; nothing is touched before it is started."""
-        if not argument:
-            raise BadStorageArgument("journal: needs a folder, as in journal:/var/spool/kestrel")
-        unknown = sorted(set(options) - {"reserve"})
-        if unknown:
-            raise BadStorageArgument(f"journal: has no option {', '.join(unknown)}; it knows reserve")
-        try:
-            reserve = options.get("reserve", "16MiB")
-            reserve_bytes = int(reserve) if reserve.isdigit() else parse_size(reserve)
-        except ValueError as error:
-            raise BadStorageArgument(f"journal: reserve: {error}") from error
-        folder = argument.rstrip("/") or "/"
-        return JournalStorage(folder.encode("utf-8", "surrogateescape"), clock, in_thread, reserve_bytes=reserve_bytes)

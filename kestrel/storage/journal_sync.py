@@ -9,6 +9,7 @@ put and its replies wait.
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final
@@ -28,7 +29,7 @@ from kestrel.storage.journal_queue import JournalQueue
 log = Logger()
 
 SYNCS_AT_ONCE: Final = 32
-"""Each needs a descriptor of its own while it waits for a thread."""
+"""Each needs a descriptor of its own. Where the process may open few, an eighth of those."""
 
 RETRY_S: Final = 1.0
 
@@ -65,7 +66,8 @@ class SyncServices:
         self.folder = folder
         self.jobs = jobs
         self.kill = kill
-        self.slots = DeferredSemaphore(SYNCS_AT_ONCE)
+        file_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self.slots = DeferredSemaphore(max(1, min(SYNCS_AT_ONCE, file_limit // 8)))
 
 
 class QueueSync:

@@ -10,7 +10,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from kestrel.errors import BadStorageArgument
 from kestrel.storage.interfaces import InThread, IStorage, IStorageFactory
-from kestrel.storage.journal import JournalStorageFactory
+from kestrel.storage.journal_factory import JournalStorageFactory
 from kestrel.storage.memory import MemoryStorageFactory
 
 FACTORIES: Final[Mapping[str, IStorageFactory]] = {

@@ -15,9 +15,10 @@ from zope.interface.verify import verifyObject
 
 from kestrel.config.model import QueueSettings
 from kestrel.errors import BadQueueName, BadStorageArgument, FolderInUse, QueueFailed, StorageError
-from kestrel.storage import journal
+from kestrel.storage import open_files
 from kestrel.storage.interfaces import InThread, IStorageFactory
-from kestrel.storage.journal import JournalStorage, JournalStorageFactory
+from kestrel.storage.journal import JournalStorage
+from kestrel.storage.journal_factory import JournalStorageFactory
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.threads import SteppedThreads
 from tests.storage.contract import (
@@ -427,7 +428,7 @@ class TestJournal(StorageContract):
     def test_the_files_of_idle_queues_are_closed_and_used_again(
         self, subject: Subject, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(journal, "MAX_OPEN_FILES", 3)
+        monkeypatch.setattr(open_files, "MAX_OPEN_FILES", 3)
         names = [b"q%d" % number for number in range(10)]
         for round_number in range(3):
             for name in names:
@@ -443,7 +444,7 @@ class TestJournal(StorageContract):
     def test_a_sync_leaves_no_more_files_open_than_allowed(
         self, subject: Subject, monkeypatch: pytest.MonkeyPatch, sync_journal_ms: int
     ) -> None:
-        monkeypatch.setattr(journal, "MAX_OPEN_FILES", 3)
+        monkeypatch.setattr(open_files, "MAX_OPEN_FILES", 3)
         queues = [subject.queue(b"q%d" % number, sync_journal_ms=sync_journal_ms) for number in range(10)]
         for queue in queues:
             subject.put(queue, b"a")
