@@ -69,7 +69,7 @@ class QueueManager:
     def wake_all(self) -> None:
         """Answer everyone who waits, on any queue, as an empty queue does."""
         for queue in self._queues.values():
-            queue.wake_all()
+            queue.answer_all()
 
     # Names.
 
@@ -120,16 +120,14 @@ class QueueManager:
 
     def delete(self, name: bytes) -> Batch | None:
         """Forget a queue: its items, open reads, files and waiters. Missing is deleted."""
-        queue = self._queues.get(name)
-        if queue is None and name in self._unloadable:
-            queue = self.queue(name)  # raises, or the queue can be deleted after all
+        queue = self._queues.get(name) or self.existing(name)
         if queue is None:
             return None
         del self._queues[name]
         batch = queue.touch()
         queue.is_deleted = True
         self.counters.queue_deletes += 1
-        queue.wake_all()
+        queue.answer_all()
         try:
             queue.storage.delete(queue.contents)
         except StorageError:

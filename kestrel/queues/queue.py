@@ -128,7 +128,7 @@ class Queue:
             else:
                 self._barrier.at_end_of_tick(self.serve)
         except KestrelError as error:
-            self._refuse_all(error)
+            self.answer_all(error)
         finally:
             self._is_serving = False
 
@@ -164,18 +164,13 @@ class Queue:
         self._filling = None
         error = failure.value
         log.error("The head of queue {queue!r} cannot be read: {error}", queue=self.name, error=str(error))
-        self._refuse_all(error if isinstance(error, KestrelError) else QueueFailed("the head cannot be read"))
+        self.answer_all(error if isinstance(error, KestrelError) else QueueFailed("the head cannot be read"))
 
-    def _refuse_all(self, error: Exception) -> None:
+    def answer_all(self, error: Exception | None = None) -> None:
+        """Answer everyone in line: as an empty queue does, or with that error."""
         for waiter in self.waiting.all():
             self.waiting.leave(waiter)
             waiter.item_arrived(None, error)
-
-    def wake_all(self) -> None:
-        """Answer everyone in line as an empty queue does."""
-        for waiter in self.waiting.all():
-            self.waiting.leave(waiter)
-            waiter.item_arrived(None, None)
 
     # Open reads, which belong to the contents they were taken from.
 
@@ -207,7 +202,7 @@ class Queue:
             self.reopen()
         except KestrelError as error:
             log.error("Queue {queue!r} cannot be opened: {reason}", queue=self.name, reason=str(error))
-            self._refuse_all(error)
+            self.answer_all(error)
 
     def reopen(self) -> None:
         """Open dead contents anew; raises `QueueFailed` when that fails too."""

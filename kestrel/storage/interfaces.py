@@ -142,7 +142,7 @@ class IStorageFactory(Interface):
     """The plugin: makes a storage of its described string ``name:argument?option=value``."""
 
     name: str = Attribute("The word before the colon.")
-    help: str = Attribute("What it is and what its argument and options are, for --help-storage.")
+    help: str = Attribute("What it is and what its argument and options are, for people.")
     capabilities: frozenset[str] = Attribute("Of: durable, ranges, shared_fanout, errors_kept.")
 
     def storage(argument: str, options: Mapping[str, str], clock: IReactorTime, in_thread: InThread) -> IStorage:

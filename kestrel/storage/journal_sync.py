@@ -14,7 +14,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred, DeferredSemaphore, succeed
+from twisted.internet.defer import Deferred, DeferredSemaphore, fail, succeed
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -128,7 +128,7 @@ class QueueSync:
 
     def once(self) -> Deferred[Any]:
         """A sync at the stop, when nothing else runs; fails with the OSError."""
-        return self._services.slots.run(self._run)
+        return self._services.slots.run(self._run) if self._doom is None else fail(self._doom)
 
     # One sync.
 
@@ -238,6 +238,7 @@ class QueueSync:
             self._tell_all(self._services.kill(self._queue, error_of(failure)))
         else:  # a queue dies in a commit, or what was recorded on it since would be answered as if nothing had been
             self.state, self._doom = SyncState.DOOMED, error_of(failure)
+            self._queue.refusal = None  # a put is recorded, so that there is such a commit
 
     def _tell_all(self, failure: QueueFailed | None) -> None:
         """Nothing is under way any more; whoever waited may go on, or has failed."""

@@ -275,7 +275,7 @@ def test_one_who_leaves_from_anothers_answer_is_not_called(bench: Bench) -> None
 def test_waking_answers_everyone_as_an_empty_queue_does(bench: Bench) -> None:
     bench.join("a")
     bench.join("b", peeks=True)
-    bench.queue.wake_all()
+    bench.queue.answer_all()
     assert bench.answers == [("a", None), ("b", None)]
     bench.put(b"one")
     assert bench.items() == [b"one"]

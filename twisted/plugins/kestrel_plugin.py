@@ -5,6 +5,6 @@ from twisted.application.service import ServiceMaker
 kestrel = ServiceMaker(
     "kestrel",
     "kestrel.server.maker",
-    "a durable message queue server speaking memcache, text and thrift",
+    "a durable message queue server that speaks the memcache protocol",
     "kestrel",
 )
