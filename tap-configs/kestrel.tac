@@ -1,11 +1,13 @@
 # twistd --nodaemon --python tap-configs/kestrel.tac
 #
-# For those who run several services in one process, or want to build the configuration in Python.
+# For those who run several services in one process. The options are those of `twistd kestrel`; signals, the log and
+# exit statuses are as there. Paths are relative to the folder that twistd is started in.
 from twisted.application.service import Application
-from twisted.internet import reactor
 
-from kestrel.config.load import load
-from kestrel.server.service import KestrelService
+from kestrel.server.maker import Options, makeService
+
+options = Options()
+options.parseOptions(["--config", "tap-configs/development.toml"])
 
 application = Application("kestrel")
-KestrelService(reactor, load("tap-configs/development.toml")).setServiceParent(application)
+makeService(options).setServiceParent(application)

@@ -60,7 +60,7 @@ class LeftOut:
             yield f"left out: {tests(self.test_count)}, for want of {counts}"
             yield f"to run what was left out: {system_packages.install_line(packages)}"
         elif not self.other_skip_count:
-            yield "left out: nothing"
+            yield "left out for want of a system package: nothing"
 
 
 def tests(count: int) -> str:

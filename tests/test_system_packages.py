@@ -32,7 +32,7 @@ def run_tests(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run
 def test_a_test_runs_when_its_package_is_here(run_tests: RunTests) -> None:
     result = run_tests("@needs('here')\ndef test_it(): pass")
     result.assert_outcomes(passed=1)
-    assert result.outlines[-1] == "left out: nothing"
+    assert result.outlines[-1] == "left out for want of a system package: nothing"
 
 
 def test_a_test_without_its_package_is_left_out_and_named_in_the_last_lines(run_tests: RunTests) -> None:
@@ -92,7 +92,7 @@ def test_an_expected_failure_is_not_left_out(run_tests: RunTests, monkeypatch: p
     monkeypatch.setenv("KESTREL_REQUIRE_ALL", "1")
     result = run_tests("@pytest.mark.xfail\ndef test_it(): assert False")
     assert result.ret == pytest.ExitCode.OK
-    assert result.outlines[-1] == "left out: nothing"
+    assert result.outlines[-1] == "left out for want of a system package: nothing"
 
 
 def test_a_name_that_the_table_does_not_know_stops_the_run(run_tests: RunTests) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import quoteStringArgument, serverFromString
 from twisted.internet.error import CannotListenError
-from twisted.internet.interfaces import IListeningPort, IProtocolFactory
+from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IStreamServerEndpoint
 from twisted.python.failure import Failure
 
 from kestrel.server.failures import EX_CONFIG, EX_UNAVAILABLE, CannotServe
@@ -18,12 +18,19 @@ def tcp_endpoint(address: str, port: int, backlog: int) -> str:
     return f"tcp:{port}:interface={quoteStringArgument(address)}:backlog={backlog}"
 
 
+def parse_endpoint(reactor: Any, endpoint: str) -> IStreamServerEndpoint:
+    """What an endpoint string means; raises `CannotServe`."""
+    try:
+        server: IStreamServerEndpoint = serverFromString(reactor, endpoint)
+    except Exception as error:  # endpoint parsers, plugins among them, raise what they like
+        sentence = f"{endpoint!r} is no endpoint that can be listened on ({error}); write it as in tcp:22133"
+        raise CannotServe(sentence, EX_CONFIG) from error
+    return server
+
+
 def listen(reactor: Any, endpoint: str, factory: IProtocolFactory) -> Deferred[IListeningPort]:
     """Listen on an endpoint string. Raises or fails with `CannotServe`."""
-    try:
-        server = serverFromString(reactor, endpoint)
-    except Exception as error:  # endpoint parsers, plugins among them, raise what they like
-        raise CannotServe(f"{endpoint!r} is no endpoint that can be listened on: {error}", EX_CONFIG) from error
+    server = parse_endpoint(reactor, endpoint)
 
     def failed(failure: Failure) -> Failure:
         error = failure.value
@@ -44,4 +51,4 @@ def describe(port: IListeningPort) -> str:
     """Where that port listens, for a person."""
     address = port.getHost()
     host = getattr(address, "host", None)
-    return f"{host}:{port_number(port)}" if host is not None else str(address)
+    return f"{host}:{port_number(port)}" if host is not None else str(getattr(address, "name", address))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from attrs import evolve
@@ -39,7 +40,9 @@ class Daemon(MultiService):
                 self._log = Log(self._logging(config))
             self._server = KestrelService(reactor, config, memcache=options["memcache"], load_config=self._load_config)
         except OSError as error:
-            self._say(f"the log {error.filename} cannot be written: {error.strerror}")
+            self._say(
+                f"the log {error.filename} cannot be written ({error.strerror}): make its folder, or name another file"
+            )
             raise SystemExit(EX_CANNOT_CREATE) from error
         except CannotServe as error:
             self._say(str(error))
@@ -109,10 +112,8 @@ class Daemon(MultiService):
         """SIGHUP: open the log anew and take the settings from the file again."""
         if self._log is not None:
             self._log.reopen()
-        try:
+        with suppress(KestrelError):  # the log has it
             self._server.reload()
-        except KestrelError as error:
-            log.error("The configuration was not reloaded: {reason}", reason=str(error))
 
 
 def makeService(options: Options) -> Daemon:

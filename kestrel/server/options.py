@@ -12,7 +12,9 @@ from kestrel import __version__
 from kestrel.config.effect import settings_without_effect
 from kestrel.config.load import ConfigError, load
 from kestrel.config.model import Config
-from kestrel.server.failures import EX_CONFIG
+from kestrel.server.endpoints import parse_endpoint
+from kestrel.server.failures import EX_CONFIG, CannotServe
+from kestrel.server.service import KestrelService
 
 _NOT_YET = "the {} protocol is not served by this release; README has the table of what is"
 
@@ -25,8 +27,8 @@ class Options(usage.Options):
         "A durable message queue server. Without --config it listens on Kestrel's ports on all addresses and keeps"
         " its queues in your state directory (~/.local/state/kestrel). It goes into the background unless twistd is"
         " told --nodaemon. `twistd --help` lists twistd's own options, among them --logfile, --pidfile and --uid."
-        " Exit statuses: 69 a port cannot be listened on, 73 a folder cannot be written, 75 another server owns the"
-        " folder, 78 the configuration is wrong."
+        " Exit statuses: 78 the configuration is wrong; in the foreground also 69 a port cannot be listened on, 73 a"
+        " folder cannot be written, 75 another server owns the folder, where a daemon says 1."
     )
     optParameters = [
         ["config", "c", None, "The configuration file (TOML). tap-configs/ has examples."],
@@ -73,10 +75,23 @@ class Options(usage.Options):
             print(f"kestrel: {error}", file=sys.stderr)
             sys.exit(EX_CONFIG)
         if self["validate"]:
+            self._check_what_is_named()
             print("The configuration is valid.")
             for setting in settings_without_effect(self.settings):
                 print(f"It sets {setting}, which has no effect in this release.")
             sys.exit(0)
+
+    def _check_what_is_named(self) -> None:
+        """End the process when an endpoint or a storage cannot be what is meant; nothing is opened."""
+        from twisted.internet import reactor
+
+        try:
+            KestrelService(reactor, self.settings, memcache=self["memcache"])
+            for endpoint in self["memcache"]:
+                parse_endpoint(reactor, endpoint)
+        except CannotServe as error:
+            print(f"kestrel: {error}", file=sys.stderr)
+            sys.exit(error.status)
 
     def load_config(self) -> Config:
         """The configuration as the file has it now; raises `ConfigError`."""

@@ -91,6 +91,7 @@ class KestrelService(Service):
             endpoint = tcp_endpoint(config.listen_address, config.memcache_listen_port, config.connection_backlog)
             self._memcache_endpoints.append(endpoint)
         self._ports: list[IListeningPort] = []
+        self._try_it_port: int | None = None
         self._started_at = 0.0
         self._is_stopping = False
 
@@ -110,6 +111,8 @@ class KestrelService(Service):
     def _listen(self, protocol: str, endpoint: str, factory: IProtocolFactory) -> None:
         def listening(port: IListeningPort) -> None:
             self._ports.append(port)
+            if endpoint.startswith("tcp:"):
+                self._try_it_port = port_number(port)
             log.info("{protocol}: listening on {where}", protocol=protocol, where=describe(port))
 
         _now(listen(self._reactor, endpoint, factory).addCallback(listening), self._stop_because)
@@ -118,8 +121,9 @@ class KestrelService(Service):
         """Own the storage and load the queues; then serve."""
         super().startService()  # type: ignore[no-untyped-call]
         self._started_at = self._reactor.seconds()
-        for setting in settings_without_effect(self._config):
-            log.warn("{setting} is set and has no effect in this release", setting=setting)
+        idle = settings_without_effect(self._config)
+        if idle:
+            log.warn("Set, but without effect in this release: {settings}", settings=", ".join(idle))
         self._threads.start()
         try:
             loading = self.manager.start()
@@ -140,9 +144,11 @@ class KestrelService(Service):
             items=sum(queue.contents.items for queue in queues),
             seconds=self._reactor.seconds() - self._started_at,
         )
-        number = next((number for port in self._ports if (number := port_number(port)) is not None), None)
-        if number is not None:
-            log.info(r"Try it: printf 'set work 0 0 5\r\nhello\r\nget work\r\n' | nc localhost {port}", port=number)
+        if self._try_it_port is not None:
+            log.info(
+                r"Try it: printf 'set work 0 0 5\r\nhello\r\nget work\r\n' | nc localhost {port}",
+                port=self._try_it_port,
+            )
         self._turns.open()
 
     def _stop_because(self, failure: Failure) -> None:
@@ -190,7 +196,13 @@ class KestrelService(Service):
         """Take queue and connection settings from the configuration file again, or raise and change nothing."""
         if self._load_config is None:
             return
-        config = self._load_config()
+        try:
+            config = self._load_config()
+        except KestrelError as error:
+            log.error("The configuration was not reloaded: {reason}", reason=str(error))
+            raise
+        if _fixed(config) != _fixed(self._config):
+            log.warn("Ports, the queue folder and the storage change with the next start only")
         self._config = config
         self._session_settings = _session_settings(config)
         self.manager.use_settings(QueueSettingsResolver(config).settings_for)
@@ -209,6 +221,11 @@ def _storage_description(config: Config) -> str:
     if config.storage is not None:
         return config.storage
     return f"journal:{config.queue_path}?reserve={config.disk_reserve_size_bytes}"
+
+
+def _fixed(config: Config) -> tuple[object, ...]:
+    """What a reload leaves as it is."""
+    return (config.listen_address, config.memcache_listen_port, config.connection_backlog, _storage_description(config))
 
 
 def _session_settings(config: Config) -> SessionSettings:

@@ -136,10 +136,11 @@ class Barrier:
         by_contents = {id(queue.contents): queue for queue in queues}
         try:
             for group, outcome in storage.commit([queue.contents for queue in queues]):
-                waiting = [by_contents.pop(id(contents)) for contents in group]
-                outcome.addCallbacks(
-                    self._group_is_safe, self._group_failed, callbackArgs=(waiting,), errbackArgs=(waiting,)
-                )
+                waiting = {id(contents): by_contents[id(contents)] for contents in group}
+                for each in waiting:
+                    del by_contents[each]
+                args = (list(waiting.values()),)
+                outcome.addCallbacks(self._group_is_safe, self._group_failed, callbackArgs=args, errbackArgs=args)
         except Exception as error:  # a backend's fault must not take the tick, and so the server, down
             log.failure("The storage failed to commit")
             failure: QueueFailed | None = QueueFailed(f"commit failed: {type(error).__name__}")

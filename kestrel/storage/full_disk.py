@@ -64,5 +64,9 @@ class FullDisk:
             refusal = f"the disk reserve cannot be made: {getattr(error, 'strerror', None) or error}"
         if self.refusal != refusal:
             self.refusal = refusal
-            log.error("No put is taken: {refusal}", refusal=refusal)
+            log.error(
+                "No put is taken: {refusal}. The reserve (diskReserveSize) wants {size} bytes",
+                refusal=refusal,
+                size=self._reserve_bytes,
+            )
         self._jobs.later(RETRY_S, self.make_reserve)

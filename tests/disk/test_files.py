@@ -211,6 +211,37 @@ def test_a_failed_allocation_leaves_no_file(
     assert list(folder.iterdir()) == []
 
 
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system says that there is room for one block."""
+    room = os.statvfs_result((4096, 4096, 1000, 1, 1, 1000, 1000, 1000, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: room)
+
+
+@pytest.mark.usefixtures("full")
+def test_what_there_is_no_room_for_is_not_even_tried(
+    disk: Disk, folder: Path, path: Callable[[str], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+    monkeypatch.setattr(os, "posix_fallocate", lambda descriptor, offset, size: tried.append(size))
+    with pytest.raises(OSError, match="No space left") as raised:
+        disk.allocate(path("a"), 4097)
+    assert (raised.value.errno, tried, list(folder.iterdir())) == (errno.ENOSPC, [], [])
+    disk.allocate(path("a"), 4096)
+    assert tried == [4096]
+
+
+def test_what_the_file_takes_already_needs_no_room(
+    disk: Disk, folder: Path, path: Callable[[str], bytes], request: pytest.FixtureRequest
+) -> None:
+    disk.allocate(path("a"), 1 << 16)
+    request.getfixturevalue("full")
+    disk.allocate(path("a"), 1 << 16)
+    with pytest.raises(OSError, match="No space left"):
+        disk.allocate(path("a"), 1 << 17)
+    assert (folder / "a").stat().st_size == 1 << 16
+
+
 # The disk for tests, when it is told otherwise.
 
 

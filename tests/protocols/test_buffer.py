@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -100,6 +103,23 @@ def test_clear_forgets_everything() -> None:
     assert len(buffer) == 0
     buffer.receive(b"a line\n")
     assert buffer.take_line() == b"a line"
+
+
+def held_by(buffer: ReceiveBuffer) -> int:
+    """The bytes of memory that a buffer keeps alive, of data or of room for it."""
+    return sum(sys.getsizeof(each) for each in gc.get_referents(buffer) if isinstance(each, bytes | bytearray))
+
+
+@pytest.mark.parametrize("size", [1000, 100_000], ids=["in pieces", "in one"])
+@pytest.mark.parametrize("take", [lambda buffer: buffer.take(100_000), ReceiveBuffer.take_line], ids=["block", "line"])
+def test_an_idle_connection_keeps_nothing(size: int, take: Callable[[ReceiveBuffer], bytes | None]) -> None:
+    buffer = ReceiveBuffer()
+    for piece in pieces(b"x" * 99_999 + b"\n", size):
+        assert take(buffer) is None
+        buffer.receive(piece)
+    assert held_by(buffer) >= 100_000
+    assert take(buffer) is not None
+    assert held_by(buffer) <= held_by(ReceiveBuffer())
 
 
 class Work:

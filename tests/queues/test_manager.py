@@ -17,7 +17,7 @@ from kestrel.item import Item
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Barrier, Batch
-from kestrel.storage.memory import MemoryStorage
+from kestrel.storage.memory import MemoryQueue, MemoryStorage
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
 
 
@@ -338,7 +338,70 @@ def test_a_queue_whose_storage_failed_can_be_deleted(bench: Bench) -> None:
     assert bench.manager.known(b"work") is None
 
 
+class StuckStorage(SteppedStorage):
+    """Cannot remove what a queue left while `is_stuck`."""
+
+    is_stuck = True
+
+    def delete(self, queue: MemoryQueue) -> None:
+        queue.failure = "the queue was deleted"
+        if self.is_stuck:
+            raise StorageError("the queue's files could not be removed")
+        super().delete(queue)
+
+
+def test_a_delete_that_failed_and_is_asked_for_again_is_no_deletion_until_it_went_well() -> None:
+    storage = StuckStorage()
+    bench = Bench(storage)
+    bench.put(b"work", b"one")
+    for _ in range(3):
+        with pytest.raises(StorageError, match="could not be removed"):
+            bench.manager.delete(b"work")
+        bench.tick()
+    storage.is_stuck = False
+    assert bench.manager.delete(b"work") is not None
+    bench.tick()
+    assert bench.manager.existing(b"work") is None
+
+
+def test_a_queue_whose_delete_failed_is_there_with_what_is_left_of_it() -> None:
+    bench = Bench(StuckStorage())
+    bench.put(b"work", b"one")
+    with pytest.raises(StorageError):
+        bench.manager.delete(b"work")
+    bench.tick()
+    assert bench.manager.existing(b"work") is not None
+    assert bench.items(b"work") == [b"one"]
+
+
 # Settings.
+
+
+def test_settings_that_change_while_the_queues_are_loaded_take_effect() -> None:
+    told: list[tuple[bytes, int | None]] = []
+
+    class LoadingStorage(SteppedStorage):
+        def __init__(self) -> None:
+            super().__init__()
+            self.loading: Deferred[dict[bytes, Any]] = Deferred()
+
+        def start(self, settings_for: Callable[[bytes], QueueSettings]) -> Deferred[dict[bytes, Any]]:
+            return self.loading
+
+        def queue(self, name: bytes, settings: QueueSettings) -> SteppedQueue:
+            told.append((name, settings.max_items))
+            return super().queue(name, settings)
+
+    storage = LoadingStorage()
+    bench = Bench(storage)
+    loaded = storage.queue(b"work", QueueSettings())
+    bench.manager.start()
+    bench.manager.use_settings(lambda name: QueueSettings(max_items=5))
+    storage.loading.callback({b"work": loaded})
+    assert told[-1] == (b"work", 5)
+    queue = bench.manager.known(b"work")
+    assert queue is not None
+    assert (queue.contents, queue.settings.max_items) == (loaded, 5)
 
 
 def test_new_settings_reach_the_queues_that_are_there_and_those_to_come(bench: Bench) -> None:

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -472,7 +473,7 @@ def test_a_log_that_cannot_be_written_is_said_in_one_sentence(processes: Process
         *processes.twistd(*("--config", "refused.toml", "--memcache", ANY_PORT), daemon=daemon, pidfile="refused.pid")
     )
     is_refused_with(EX_CANNOT_CREATE, ended.returncode, daemon)
-    says(ended.stderr, r"log .*a-file/kestrel\.log.*: Not a directory", daemon=daemon)
+    says(ended.stderr, r"log .*a-file/kestrel\.log.*Not a directory", daemon=daemon)
     assert not pidfile.exists()
     assert processes.running() == []
 
@@ -568,6 +569,46 @@ def test_validate_lists_all_that_is_wrong_with_a_bad_file(processes: Processes) 
     for mistake in MISTAKES:
         assert mistake in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--memcache", "foo:1"), ("--memcache", "22134"), ("--storage", "nosuch:x"), ("--storage", "journal")],
+)
+def test_validate_looks_at_the_command_line_too(processes: Processes, option: str, value: str) -> None:
+    ended = processes.run(*processes.twistd(option, value, "--validate"))
+    assert ended.returncode == EX_CONFIG
+    assert len(ended.stderr.splitlines()) == 1
+    assert value.partition(":")[0] in ended.stderr
+
+
+def test_a_changed_port_is_said_to_need_a_restart(processes: Processes) -> None:
+    server = processes.serve(CONFIG)
+    processes.write("kestrel.toml", CONFIG + "memcacheListenPort = 1234\n")
+    server.signal(signal.SIGHUP)
+    eventually(lambda: "with the next start only" in server.logged(), "the log says so")
+
+
+def test_the_tac_file_serves_reloads_and_stops_in_order(processes: Processes) -> None:
+    tac = (Path(__file__).parents[2] / "tap-configs" / "kestrel.tac").read_text()
+    options = '["--config", "kestrel.toml", "--memcache", "tcp:0:interface=127.0.0.1"]'
+    processes.write("kestrel.tac", tac.replace('["--config", "tap-configs/development.toml"]', options))
+    processes.write("kestrel.toml", CONFIG)
+    log = processes.folder / "out.log"
+    start = "from twisted.scripts.twistd import run; run()"
+    command = [sys.executable, "-c", start, "--nodaemon", "--pidfile=", "--python", "kestrel.tac"]
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(command, cwd=processes.folder, env=processes.environment(), stdout=out, stderr=out) as process,
+    ):
+        try:
+            eventually(lambda: is_serving_in(log.read_text()), "the server serves")
+            process.send_signal(signal.SIGHUP)
+            eventually(lambda: "reloaded" in log.read_text(), "it reloads")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(10) == 0
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("path", sorted(Path(__file__).parents[2].glob("tap-configs/*.toml")), ids=lambda p: p.name)

@@ -150,6 +150,13 @@ def test_who_asks_again_in_a_tick_is_not_served_twice_in_it(ticking: Ticking) ->
     assert ticking.tick() == ["greedy"]
 
 
+def test_a_turn_that_raises_keeps_nobody_from_theirs(ticking: Ticking) -> None:
+    ticking.turns.go_on_later(lambda: 1 / 0)
+    ticking.later("a", takes_s=TICK_S)
+    ticking.later("b")
+    assert ticking.until_idle() == [["a"], ["b"]]
+
+
 def test_nothing_is_scheduled_when_nobody_waits(ticking: Ticking) -> None:
     ticking.later("a")
     ticking.until_idle()

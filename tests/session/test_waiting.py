@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
 from kestrel.errors import StorageError
+from kestrel.item import Item
+from kestrel.queues.queue import SERVED_AT_ONCE
+from kestrel.queues.waiters import Waiter
+from kestrel.session.monitor import ITEMS_PER_TURN
 from kestrel.session.settings import SessionSettings
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
@@ -163,6 +169,28 @@ def test_a_flushed_queue_lets_its_waiters_wait(server: MemoryServer, writer: Mem
     assert waiter.take() == b""
     put(writer, b"one")
     assert waiter.take() == value(b"one")
+
+
+def test_thousands_who_wait_are_served_in_order_and_some_each_tick(server: MemoryServer, writer: MemoryClient) -> None:
+    items = [b"%d" % number for number in range(3000)]
+    put(writer, *items)
+    queue = server.manager.queue(b"work")
+    contents_of(server).page_out()
+    served: list[bytes] = []
+
+    def item_arrived(item: Item | None, error: Exception | None) -> None:
+        assert item is not None
+        served.append(item.data)
+
+    for _ in items:
+        queue.join(Waiter(item_arrived, opens=False, peeks=False, patient=True))
+    contents_of(server).end_fill()
+    counts = [0, len(served)]
+    while not server.is_at_rest:
+        server.tick()
+        counts.append(len(served))
+    assert served == items
+    assert max(after - before for before, after in pairwise(counts)) == SERVED_AT_ONCE
 
 
 # Until when.
@@ -737,3 +765,82 @@ def test_a_monitor_over_many_items_leaves_some_to_others(server: MemoryServer, w
     server.tick()
     assert len(items_in(bytes(other.received))) == 1
     assert len(items_in(watcher.take())) == 999
+
+
+@pytest.fixture
+def between_turns(server: MemoryServer, writer: MemoryClient) -> MemoryClient:
+    """Monitors a queue of more items than one turn sends; the next turn is due."""
+    put(writer, *(b"%d" % number for number in range(300)))
+    watcher = server.connect()
+    watcher.send(b"monitor work 10\r\n")
+    return watcher
+
+
+def test_a_monitor_between_two_turns_ends_when_its_queue_is_deleted(
+    server: MemoryServer, writer: MemoryClient, between_turns: MemoryClient
+) -> None:
+    writer.send(b"delete work\r\n")
+    *items, last, rest = between_turns.take().split(b"END\r\n")
+    assert len(items) == ITEMS_PER_TURN
+    assert (last, rest) == (b"", b"")
+    assert writer.take() == b"DELETED\r\n"
+    assert between_turns.ask(b"version\r\n") == b"VERSION 1.2.3\r\n"
+
+
+def test_a_monitor_whose_queue_is_deleted_between_two_turns_delays_nobody(
+    server: MemoryServer, writer: MemoryClient, between_turns: MemoryClient
+) -> None:
+    other = server.connect()
+    writer.send(b"delete work\r\n")
+    other.send(b"version\r\n" * 200)  # more than one turn, behind the monitor's
+    assert other.take() == b"VERSION 1.2.3\r\n" * 200
+
+
+def test_a_monitor_between_two_turns_is_told_when_its_queue_cannot_be_used_any_more(
+    server: MemoryServer, between_turns: MemoryClient
+) -> None:
+    contents_of(server).failure = "disk failed"
+    *items, last = between_turns.take().split(b"END\r\n")
+    assert len(items) == ITEMS_PER_TURN
+    assert last == b"SERVER_ERROR disk failed\r\n"
+
+
+def test_a_monitor_whose_client_does_not_read_ends_when_its_queue_is_deleted(
+    server: MemoryServer, writer: MemoryClient
+) -> None:
+    server.session_settings = SessionSettings(max_open_reads=1000, max_pipeline_bytes=1000)
+    put(writer, *[b"x" * 1000] * 300)
+    watcher = server.connect()
+    watcher.reads = False
+    watcher.send(b"monitor work 10\r\n")
+    server.settle()
+    assert writer.ask(b"delete work\r\n") == b"DELETED\r\n"
+    watcher.reads = True
+    *items, last, rest = watcher.take().split(b"END\r\n")
+    assert 0 < len(items) < 300, "it was held up"
+    assert (last, rest) == (b"", b"")
+
+
+def test_a_monitor_asks_for_one_turn_at_a_time(
+    server: MemoryServer, writer: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.session_settings = SessionSettings(max_open_reads=10_000)
+    put(writer, *[b"x"] * 3000)
+    outstanding: set[Callable[[], None]] = set()
+    most = 0
+    go_on_later = server.turns.go_on_later
+
+    def counted(work: Callable[[], None]) -> None:
+        nonlocal most
+
+        def counted_work() -> None:
+            outstanding.remove(counted_work)
+            work()
+
+        outstanding.add(counted_work)
+        most = max(most, len(outstanding))
+        go_on_later(counted_work)
+
+    monkeypatch.setattr(server.turns, "go_on_later", counted)
+    assert len(items_in(server.connect().ask(b"monitor work 10\r\n"))) == 3000
+    assert most == 1

@@ -30,6 +30,9 @@ PERIOD_S = 0.5
 PERIODIC = QueueSettings(sync_journal_ms=500)
 IN_MEMORY = QueueSettings(keep_journal=False)
 
+STORED = b"STORED\r\n"
+END = b"END\r\n"
+
 
 def put(queue: bytes, data: bytes) -> bytes:
     """The request that stores an item."""
@@ -39,6 +42,22 @@ def put(queue: bytes, data: bytes) -> bytes:
 def value(queue: bytes, data: bytes) -> bytes:
     """The reply that brings an item."""
     return b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (queue, len(data), data)
+
+
+def is_server_error(reply: bytes) -> bool:
+    """Whether that is one SERVER_ERROR with a reason, and nothing else."""
+    return reply.startswith(b"SERVER_ERROR ") and len(reply) > 15 and reply.find(b"\r\n") == len(reply) - 2
+
+
+def drain(server: Server, queue: bytes) -> list[bytes]:
+    """Every item that a client gets from a queue."""
+    client = server.client()
+    items: list[bytes] = []
+    while (reply := client.talk(b"get %b\r\n" % queue)) != END:
+        head, _, rest = reply.partition(b"\r\n")
+        assert head.startswith(b"VALUE %b 0 " % queue), reply
+        items.append(rest[: int(head.split()[3])])
+    return items
 
 
 class Control:
@@ -102,7 +121,10 @@ class Client:
 
 
 class Server:
-    """A started server. `queues` gives settings by name, `others` those of all other queues."""
+    """A started server. `queues` gives settings by name, `others` those of all other queues.
+
+    `is_stopped` once it has stopped and let its folder go.
+    """
 
     def __init__(
         self,
@@ -120,6 +142,8 @@ class Server:
         self.wall_offset_ms = 0
         self._settings = dict(queues or {})
         self._others = others
+        self._is_stopping = False
+        self.is_stopped = False
         barrier = Barrier(self._soon)
         turns = Turns(barrier, self._soon, self.clock.seconds)
         self.storage = JournalStorage(
@@ -144,6 +168,13 @@ class Server:
     def settings_for(self, name: bytes) -> QueueSettings:
         """The settings of the queue of that name."""
         return self._settings.get(name, self._others)
+
+    def reload(self, settings: QueueSettings, *names: bytes) -> None:
+        """Use these settings from now on, for the queues of these names or for all that have none of their own."""
+        self._settings.update(dict.fromkeys(names, settings))
+        if not names:
+            self._others = settings
+        self.manager.use_settings(self.settings_for)
 
     def now_ms(self) -> int:
         """The wall clock, which may be stepped."""
@@ -174,13 +205,22 @@ class Server:
         """The queue folder's files with their contents."""
         return {path.name: path.read_bytes() for path in self.folder.iterdir() if path.is_file()}
 
+    def begin_stop(self) -> None:
+        """Stop in order, whatever is under way; threads stand still."""
+        self._is_stopping = True
+        self.manager.close().addCallback(self._stopped)
+
+    def _stopped(self, _: object) -> None:
+        self.is_stopped = True
+
     def stop(self) -> None:
-        """Stop in order, on a disk that works, and in an hour with nothing left to do."""
+        """Stop in order, on a disk that works, and with nothing left to do; or end the stop that has begun."""
         self.disk.mend()
         self.disk.room = None
         self.settle()
-        self.manager.close()
-        self.settle()
+        if not self._is_stopping:
+            self.begin_stop()
+            self.settle()
 
 
 class Machine:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred, fail, succeed
 
+from kestrel.config.model import QueueSettings
 from kestrel.errors import QueueFailed
 from kestrel.storage.barrier import Barrier, Batch, all_of
+from kestrel.storage.interfaces import IQueueStorage
+from kestrel.testing.server import MemoryServer
+from kestrel.testing.storage import SteppedQueue, SteppedStorage
 
 
 class Contents:
@@ -323,6 +328,89 @@ def test_after_a_commit_that_raised_the_next_tick_goes_on(
     batch = barrier.touch(queue)
     barrier.end_of_tick()
     assert outcome(batch) == "safe"
+
+
+Pairs = list[tuple[list[Contents], Deferred[object]]]
+
+
+@pytest.mark.parametrize(
+    "pairs_for",
+    [
+        lambda contents: [([Contents()], Deferred())],
+        lambda contents: [([contents, Contents()], Deferred())],
+        lambda contents: [([contents, contents], Deferred())],
+    ],
+    ids=["one it was not asked for", "one that it was and one that it was not", "one twice"],
+)
+def test_a_backend_whose_commit_names_the_wrong_queues_leaves_none_waiting_for_ever(
+    barrier: Barrier, storage: FakeStorage, other: FakeQueue, pairs_for: Callable[[Contents], Pairs]
+) -> None:
+    class Confused(FakeStorage):
+        def commit(self, queues: Sequence[Contents]) -> Pairs:
+            return pairs_for(queues[0])
+
+    queue = FakeQueue(Confused())
+    batches = [barrier.touch(queue), barrier.touch(other)]
+    barrier.end_of_tick()
+    assert isinstance(batches[0].failure, QueueFailed)
+    assert outcome(batches[1]) == "safe"
+    queue.storage = storage
+    again = barrier.touch(queue)
+    barrier.end_of_tick()
+    assert outcome(again) == "safe"
+
+
+def test_a_queue_that_cannot_be_opened_anew_for_a_fault_of_its_backend_keeps_nobody_waiting(
+    barrier: Barrier, queue: FakeQueue
+) -> None:
+    together: Deferred[object] = Deferred()
+
+    class Grouping(FakeStorage):
+        def commit(self, queues: Sequence[Contents]) -> Pairs:
+            return [(list(queues), together)]
+
+    storage = Grouping()
+    faulty, sound = FakeQueue(storage), FakeQueue(storage)
+    faulty.reopened = lambda: 1 / 0
+    batches = [barrier.touch(faulty), barrier.touch(sound)]
+    barrier.end_of_tick()
+    later = barrier.touch(faulty)
+    together.errback(DISK_ERROR)
+    assert [outcome(batch) for batch in (*batches, later)] == [DISK_ERROR] * 3
+    safe = barrier.touch(queue)
+    barrier.end_of_tick()
+    assert outcome(safe) == "safe"
+
+
+@pytest.mark.parametrize("raises", [True, False], ids=["it raises", "its Deferred fails"])
+def test_a_backend_that_cannot_even_open_a_queue_whose_commit_failed_does_not_stop_the_server(raises: bool) -> None:
+    class Faulty(SteppedStorage):
+        is_mended = True
+
+        def queue(self, name: bytes, settings: QueueSettings) -> SteppedQueue:
+            if not self.is_mended:
+                raise OSError("a fault of the backend's")
+            return super().queue(name, settings)
+
+        def commit(self, queues: Sequence[IQueueStorage]) -> Sequence[tuple[Sequence[IQueueStorage], Deferred[Any]]]:
+            if self.is_mended:
+                return super().commit(queues)
+            for queue in queues:
+                assert isinstance(queue, SteppedQueue)
+                queue.failure = "dead"
+            if raises:
+                raise OSError("a fault of the backend's")
+            return [(queues, fail(OSError("a fault of the backend's")))]
+
+    storage = Faulty()
+    server = MemoryServer(storage)
+    client, other = server.connect(), server.connect()
+    assert client.ask(b"set work 0 0 1\r\na\r\n") == b"STORED\r\n"
+    storage.is_mended = False
+    assert client.ask(b"set work 0 0 1\r\nb\r\n").startswith(b"SERVER_ERROR ")
+    assert other.ask(b"version\r\n") == b"VERSION 1.2.3\r\n"
+    storage.is_mended = True
+    assert other.ask(b"get work\r\n") == b"VALUE work 0 1\r\na\r\nEND\r\n"
 
 
 # A deleted queue.

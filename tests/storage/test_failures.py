@@ -7,10 +7,20 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.storage.serving import PERIOD_S, RESERVE_BYTES, Client, Machine, Server, put, value
+from tests.storage.serving import (
+    END,
+    PERIOD_S,
+    RESERVE_BYTES,
+    STORED,
+    Client,
+    Machine,
+    Server,
+    drain,
+    is_server_error,
+    put,
+    value,
+)
 
-STORED = b"STORED\r\n"
-END = b"END\r\n"
 DISK_FULL = b"SERVER_ERROR disk full\r\n"
 
 
@@ -22,22 +32,6 @@ def server(machine: Machine) -> Server:
 @pytest.fixture
 def client(server: Server) -> Client:
     return server.client()
-
-
-def is_server_error(reply: bytes) -> bool:
-    """Whether that is one SERVER_ERROR with a reason, and nothing else."""
-    return reply.startswith(b"SERVER_ERROR ") and len(reply) > 15 and reply.find(b"\r\n") == len(reply) - 2
-
-
-def drain(server: Server, queue: bytes) -> list[bytes]:
-    """Every item that a client gets from a queue."""
-    client = server.client()
-    items: list[bytes] = []
-    while (reply := client.talk(b"get %b\r\n" % queue)) != END:
-        head, _, rest = reply.partition(b"\r\n")
-        assert head.startswith(b"VALUE %b 0 " % queue), reply
-        items.append(rest[: int(head.split()[3])])
-    return items
 
 
 def fill_disk(server: Server, queue: bytes = b"work") -> None:
@@ -804,6 +798,18 @@ def test_a_queue_is_deleted_though_somebody_has_cleaned_up_the_private_folder(
     assert client.talk(b"delete work\r\n") == b"DELETED\r\n"
     assert client.talk(put(b"work", b"new")) == STORED
     assert drain(machine.crash(server), b"work") == [b"new"]
+
+
+def test_a_queue_whose_files_cannot_be_removed_is_not_deleted_however_often_that_is_asked_for(
+    server: Server, client: Client
+) -> None:
+    client.talk(put(b"work", b"a"))
+    server.disk.fail("rename", errno.EIO)
+    for _ in range(3):
+        assert is_server_error(client.talk(b"delete work\r\n"))
+    server.disk.mend()
+    assert client.talk(b"delete work\r\n") == b"DELETED\r\n"
+    assert server.files() == {}
 
 
 # A client that leaves.
