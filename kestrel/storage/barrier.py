@@ -137,6 +137,8 @@ class Barrier:
         try:
             for group, outcome in storage.commit([queue.contents for queue in queues]):
                 waiting = {id(contents): by_contents[id(contents)] for contents in group}
+                if len(waiting) != len(group):
+                    raise ValueError("the storage named a queue twice")
                 for each in waiting:
                     del by_contents[each]
                 args = (list(waiting.values()),)
