@@ -140,7 +140,7 @@ class MemcacheCodec:
         except IndexError:
             return self._out_of_step("set needs a queue, flags, an expiry and a length")
         except _BadNumber:
-            return self._out_of_step("length is not a number")
+            return self._out_of_step("item too large" if words[4].isdigit() else "length is not a number")
         if size < 0:
             return self._out_of_step("length is negative")
         if size > self._max_item_bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 
 from kestrel.item import Item
@@ -30,7 +31,7 @@ class WaitingLine:
     """Waiters in the order in which they came; leaving from the middle is as cheap as from the front."""
 
     def __init__(self) -> None:
-        self._line: dict[Waiter, None] = {}
+        self._line: OrderedDict[Waiter, None] = OrderedDict()  # a dict searches for its first after deletions
 
     def __len__(self) -> int:
         return len(self._line)

@@ -500,3 +500,11 @@ def test_an_error_is_one_line_whatever_its_text(error: Exception) -> None:
     assert reply.startswith(b"SERVER_ERROR ")
     assert reply.endswith(b"\r\n")
     assert b"\n" not in reply[:-2] and b"\r" not in reply[:-2]
+
+
+def test_a_set_of_three_gigabytes_is_called_too_large() -> None:
+    codec = MemcacheCodec()
+    codec.receive(b"set q 0 0 3000000000\r\n")
+    command = codec.next_command()
+    assert isinstance(command, commands.Malformed)
+    assert (command.reason, command.closes) == ("item too large", True)

@@ -312,7 +312,6 @@ class TestWhileTheContentsAreRewritten:
         server.settle()
         assert client.received() == value(b"periodic", b"a")
 
-
     def test_replies_that_wait_leave_as_they_are_when_the_queue_is_deleted(self, rewriting: Server) -> None:
         client, deleting = rewriting.client(), rewriting.client()
         client.ask(b"get periodic\r\n")
@@ -321,9 +320,7 @@ class TestWhileTheContentsAreRewritten:
         assert (client.received(), deleting.received()) == (value(b"periodic", b"a"), DELETED)
 
 
-def test_a_put_recorded_in_the_tick_in_which_its_queue_dies_is_not_acknowledged(
-    server: Server, client: Client
-) -> None:
+def test_a_put_recorded_in_the_tick_in_which_its_queue_dies_is_not_acknowledged(server: Server, client: Client) -> None:
     client.talk(put(b"periodic", b"a"))
     let_period_pass(server)
     fail_next_sync(server)
@@ -410,7 +407,7 @@ class TestStop:
         let_period_pass(server)
         client.ask(put(b"periodic", b"during"))
         server.begin_stop()
-        assert not server.is_stopped
+        assert (len(server.threads), server.is_stopped) == (1, False)
         server.threads.run_all()
         assert server.is_stopped
         assert drain(machine.fail_power(server), b"periodic") == [b"a", b"during"]
@@ -474,7 +471,7 @@ class Bench:
         self.queue.put(encode_item(b"a", 0, 0))
         maybeDeferred(self.sync.when_writable).addCallback(self._commit).addBoth(self.outcomes.append)
 
-    def _commit(self, _: None) -> Deferred[None] | None:
+    def _commit(self, _: object) -> Deferred[None] | None:
         if records := self.queue.take_pending():  # a rewriting has taken them
             self.queue.writer.append(records)
         return self.sync.written()
