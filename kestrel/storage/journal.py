@@ -126,8 +126,11 @@ class JournalStorage:
             try:
                 loaded[files.queue] = self._load(files, settings)
             except Exception as error:  # one bad queue is never a failed start
-                log.failure("Queue {queue!r} cannot be loaded and is not served", queue=files.queue)
-                loaded[files.queue] = Failure(_load_failed(error))
+                if not isinstance(error, OSError):
+                    log.failure("Queue {queue!r} was not loaded for a fault of ours", queue=files.queue)
+                failure = _load_failed(error)
+                log.error("Queue {queue!r} is not served: {reason}", queue=files.queue, reason=str(failure))
+                loaded[files.queue] = Failure(failure)
         return loaded
 
     def _load(self, files: QueueFiles, settings: QueueSettings) -> JournalQueue:
