@@ -8,6 +8,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from kestrel.config.model import QueueSettings
 from kestrel.errors import KestrelError, StorageError
 from kestrel.names import check_queue_name
 from kestrel.queues.counters import ServerCounters
@@ -52,13 +53,13 @@ class QueueManager:
             if isinstance(contents, Failure):
                 self._unloadable.add(name)  # the storage has said why; every use of the name tries again
                 continue
-            if not self._settings_for(name).keep_journal:
+            settings = self._settings_for(name)  # they may have been reloaded meanwhile
+            if not settings.keep_journal:
                 log.warn(
                     "Queue {queue!r} has a journal but keepJournal is false: the journal is left alone", queue=name
                 )
                 continue
-            settings = self._settings_for(name)  # they may have been reloaded meanwhile
-            self._queues[name] = self._make(name, self._storage, self._storage.queue(name, settings))
+            self._queues[name] = self._make(name, self._storage, settings)
 
     def close(self) -> Deferred[None]:
         """Commit what is left and let the storage go. No queue may be used after this."""
@@ -83,15 +84,15 @@ class QueueManager:
             check_queue_name(name)
             settings = self._settings_for(name)
             storage = self._storage if settings.keep_journal else self._memory
-            queue = self._queues[name] = self._make(name, storage, storage.queue(name, settings))
+            queue = self._queues[name] = self._make(name, storage, settings)
             self._unloadable.discard(name)
             self.counters.queue_creates += 1
         elif queue.contents.failure is not None:
             queue.reopen()
         return queue
 
-    def _make(self, name: bytes, storage: IStorage, contents: IQueueStorage) -> Queue:
-        return Queue(name, self._settings_for(name), storage, contents, self.barrier, self.now_ms)
+    def _make(self, name: bytes, storage: IStorage, settings: QueueSettings) -> Queue:
+        return Queue(name, settings, storage, storage.queue(name, settings), self.barrier, self.now_ms)
 
     def known(self, name: bytes) -> Queue | None:
         """The queue of that name as it is, usable or not, or None."""

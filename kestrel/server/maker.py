@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import evolve
 from twisted.application.service import MultiService
-from twisted.logger import ILogObserver, Logger
+from twisted.logger import ILogObserver
 from twisted.python.components import Componentized
 
 from kestrel.config.model import Config
@@ -21,14 +21,13 @@ from kestrel.server.options import Options
 from kestrel.server.reactor import raise_file_limit
 from kestrel.server.service import KestrelService
 
-log = Logger()
-
 
 class Daemon(MultiService):
     """The server inside its process: log, signals, limits, and how a failed start ends."""
 
     def __init__(self, reactor: Any, options: Options) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        raise_file_limit()  # before the storage counts what it may open
         self._reactor = reactor
         self._options = options
         # twistd logs what goes to sys.stderr, and a daemon has none: keep the one that the owner sees.
@@ -70,7 +69,6 @@ class Daemon(MultiService):
 
     def privilegedStartService(self) -> None:
         """Bind the ports."""
-        raise_file_limit()
         self._or_say_why(super().privilegedStartService)
 
     def startService(self) -> None:

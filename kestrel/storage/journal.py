@@ -195,6 +195,9 @@ class JournalStorage:
         if writer is not None:
             writer.settle_doubt()
             writer.close()
+        return self._files_of(name)
+
+    def _files_of(self, name: bytes) -> QueueFiles:
         return group_by_queue(self._disk.list_files(self._folder)).get(name, QueueFiles(name))
 
     def _adopt(self, queue: JournalQueue) -> None:
@@ -233,22 +236,19 @@ class JournalStorage:
         names = [current_name(queue.name)]
         try:
             if must_look:
-                names = self._file_names(queue.name)
+                names = self._files_of(queue.name).newest_first()
             self._disk.make_folder(self._bin)  # somebody may have cleaned up
             for _ in range(DELETE_ATTEMPTS):
                 for name in names:
                     self._throw_away(name)
                 # A thread may have renamed a file since we looked.
-                names = self._file_names(queue.name) if must_look else []
+                names = self._files_of(queue.name).newest_first() if must_look else []
                 if not names:
                     return
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
         except OSError as error:
             self._failed[queue.name] = None
             raise StorageError(f"the queue's files could not be removed: {reason_of(error)}") from error
-
-    def _file_names(self, name: bytes) -> list[bytes]:
-        return group_by_queue(self._disk.list_files(self._folder)).get(name, QueueFiles(name)).newest_first()
 
     def _throw_away(self, name: bytes) -> None:
         thrown_away = self._bin + b"/%d" % self._number()

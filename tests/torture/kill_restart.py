@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Final
 
@@ -60,7 +61,7 @@ class Items:
         return b"%08d" % number + rest
 
 
-class Worker:
+class Worker(ABC):
     """A client with a thread of its own. What goes wrong before the kill stands in `wrong`."""
 
     def __init__(self, server: Server, items: Items, dice: random.Random) -> None:
@@ -77,8 +78,9 @@ class Worker:
             if not self.is_over.is_set():
                 self.wrong.append(f"{type(self).__name__}: {type(error).__name__}: {error}")
 
+    @abstractmethod
     def _work(self) -> None:
-        raise NotImplementedError
+        """Whatever that worker does, until it is over."""
 
 
 class Writer(Worker):
