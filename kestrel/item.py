@@ -9,7 +9,7 @@ class Item:
     A plain slotted class, because one is made for every get.
     """
 
-    __slots__ = ("add_ms", "data", "errors", "expiry_ms", "xid")
+    __slots__ = ("add_ms", "data", "errors", "expiry_ms", "id", "xid")
 
     def __init__(self, data: bytes, add_ms: int, expiry_ms: int, errors: int = 0, xid: int = 0) -> None:
         self.data = data
@@ -23,6 +23,8 @@ class Item:
         """How often it was taken and came back failed."""
         self.xid = xid
         """The number of its open read while it is one, else 0."""
+        self.id = 0
+        """Which of the queue's items it is, counted by the storage in the order of arrival."""
 
     def __repr__(self) -> str:
         # Never the data: items are the users' and must not reach a log.

@@ -64,7 +64,6 @@ class QueueSettings:
             "defaultJournalSize",
             SIZE,
             "The journal of an empty queue is started anew when its file is that large.",
-            effective=False,
         ),
     )
     max_memory_size_bytes: int = attrs.field(
@@ -73,7 +72,6 @@ class QueueSettings:
             "maxMemorySize",
             SIZE,
             "Data beyond this stay on disk alone (read-behind); a journal file that is larger is rotated.",
-            effective=False,
         ),
     )
     max_journal_size_bytes: int = attrs.field(
@@ -82,7 +80,6 @@ class QueueSettings:
             "maxJournalSize",
             SIZE,
             "A journal that is larger, all files together, is compacted.",
-            effective=False,
         ),
     )
     min_journal_compact_delay_ms: int | None = attrs.field(
@@ -91,7 +88,6 @@ class QueueSettings:
             "minJournalCompactDelay",
             optional(DURATION),
             "The least time between two rewrites of a journal for its size; none: no waiting.",
-            effective=False,
         ),
     )
     discard_old_when_full: bool = attrs.field(
@@ -170,7 +166,6 @@ class QueueSettings:
             "disableAggressiveRewrites",
             BOOLEAN,
             "Do not rewrite the journal of a queue that is empty but for many open reads again and again.",
-            effective=False,
         ),
     )
     open_transaction_timeout_ms: int | None = attrs.field(

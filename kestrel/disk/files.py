@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import mmap
 import os
 import stat
 from typing import Final
@@ -34,11 +33,7 @@ class Disk:
     def open_append(self, path: bytes) -> int:
         """A descriptor whose writes go to the end of the file, which is made when missing."""
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not block the open
-        descriptor = os.open(path, flags, _FILE_MODE)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise OSError(errno.EINVAL, "not a regular file")
-        return descriptor
+        return _regular(os.open(path, flags, _FILE_MODE))
 
     def size(self, descriptor: int) -> int:
         """The file's length in bytes."""
@@ -105,15 +100,26 @@ class Disk:
         finally:
             os.close(descriptor)
 
-    def map(self, path: bytes) -> mmap.mmap | bytes:
-        """The contents of a file to read; an empty one is empty bytes, which cannot be mapped."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            if os.fstat(descriptor).st_size == 0:
-                return b""
-            return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-        finally:
-            os.close(descriptor)
+    def open_read(self, path: bytes) -> int:
+        """A descriptor to read a file that is there."""
+        return _regular(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+
+    def read(self, descriptor: int, offset: int, size: int) -> bytes:
+        """The bytes from `offset` on, fewer than `size` only where the file ends."""
+        data = os.pread(descriptor, size, offset)
+        while len(data) < size and (more := os.pread(descriptor, size - len(data), offset + len(data))):
+            data += more
+        return data
+
+    def reached(self, step: str) -> None:
+        """A change that takes several operations has come so far. Nothing happens here; a test may end it there."""
+
+
+def _regular(descriptor: int) -> int:
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "not a regular file")
 
 
 def _is_file(entry: os.DirEntry[bytes]) -> bool:

@@ -1,44 +1,70 @@
 """Replacing many journal files by one, so that no crash point loses or doubles an item.
 
 The new file is written and synced under a temporary name. Renaming it to ``name.<ms>.pack`` publishes it: from
-then on it stands for every rotated file numbered up to its own. Those are erased, and the suffix goes last.
+then on it stands for every rotated file numbered up to its own. Those go, and the suffix goes last; a new file that
+holds nothing goes with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from kestrel.disk.files import Disk
-from kestrel.journal.fileset import QueueFiles, rotated_name, temporary_name
+from kestrel.journal import steps
+from kestrel.journal.fileset import PRIVATE_FOLDER, QueueFiles, rotated_name, temporary_name
 
-_CHUNK_BYTES = 1 << 20
 _PACK = b".pack"
 
 
-def write_temporary(disk: Disk, folder: bytes, queue: bytes, number: int, records: Iterable[bytes]) -> int:
-    """Write these records to the queue's temporary file of that number, and sync it; returns its length."""
-    descriptor = disk.open_append(folder + b"/" + temporary_name(queue, number))
+class Stopped(Exception):
+    """The writing was stopped; there is no temporary file."""
+
+
+def erase_folder(folder: bytes) -> bytes:
+    """Where files are on their way out, so that erasing a large one delays nobody."""
+    return folder + b"/" + PRIVATE_FOLDER + b"/erase"
+
+
+def write_temporary(
+    disk: Disk, folder: bytes, queue: bytes, number: int, runs: Iterable[bytes], is_stopped: Callable[[], bool]
+) -> None:
+    """Write these runs of records to the queue's temporary file of that number, and sync it.
+
+    Raises `Stopped` once `is_stopped` says so, which is asked before each run, or OSError; then there is no file.
+    """
+    path = folder + b"/" + temporary_name(queue, number)
     try:
-        disk.cut(descriptor, 0)
-        chunk = bytearray()
-        for record in records:
-            chunk += record
-            if len(chunk) >= _CHUNK_BYTES:
-                disk.write(descriptor, bytes(chunk))
-                chunk.clear()
-        disk.write(descriptor, bytes(chunk))
-        disk.sync(descriptor)
-        return disk.size(descriptor)
-    finally:
-        disk.close(descriptor)
+        descriptor = disk.open_append(path)
+        try:
+            disk.cut(descriptor, 0)
+            for run in runs:
+                if is_stopped():
+                    raise Stopped
+                disk.write(descriptor, run)
+            disk.reached(steps.PACK_WRITTEN)
+            disk.sync(descriptor)
+        finally:
+            disk.close(descriptor)
+        disk.reached(steps.PACK_SYNCED)
+    except (OSError, Stopped):
+        disk.erase(path)
+        raise
 
 
-def publish(disk: Disk, folder: bytes, queue: bytes, number: int, replaced: Iterable[bytes]) -> None:
-    """Let the temporary file of that number take the place of these rotated files, numbered up to it."""
+def publish(disk: Disk, folder: bytes, queue: bytes, number: int, replaced: Iterable[bytes], size: int) -> list[bytes]:
+    """Let the temporary file of that number and size take the place of these rotated files, numbered up to it.
+
+    Returns the paths of what is to be erased yet.
+    """
     rotated = folder + b"/" + rotated_name(queue, number)
     disk.rename(folder + b"/" + temporary_name(queue, number), rotated + _PACK)
+    disk.reached(steps.PACK_PUBLISHED)
     disk.sync_folder(folder)
-    _finish(disk, folder, rotated, replaced)
+    disk.reached(steps.PACK_PUBLISHED_FOR_GOOD)
+    moved = _finish(disk, folder, rotated, replaced)
+    if not size:
+        disk.erase(rotated)
+    return moved
 
 
 def clean_up(disk: Disk, folder: bytes, files: QueueFiles) -> None:
@@ -53,13 +79,26 @@ def clean_up(disk: Disk, folder: bytes, files: QueueFiles) -> None:
     older_packs = files.packs[:-1]
     packed = newest._replace(file_name=newest.file_name.removesuffix(_PACK))
     names = [file.file_name for file in (*replaced, *older_packs) if file.file_name != packed.file_name]
-    _finish(disk, folder, folder + b"/" + packed.file_name, names)
+    for path in _finish(disk, folder, folder + b"/" + packed.file_name, names):
+        disk.erase(path)
     files.packs.clear()
     files.rotated[: len(replaced)] = [packed]
 
 
-def _finish(disk: Disk, folder: bytes, rotated: bytes, replaced: Iterable[bytes]) -> None:
+def _finish(disk: Disk, folder: bytes, rotated: bytes, replaced: Iterable[bytes]) -> list[bytes]:
+    erase = erase_folder(folder)
+    disk.make_folder(erase)
+    moved = []
     for file_name in replaced:
-        disk.erase(folder + b"/" + file_name)
-    disk.rename(rotated + _PACK, rotated)
+        path = erase + b"/" + file_name
+        try:
+            disk.rename(folder + b"/" + file_name, path)
+        except FileNotFoundError:  # its queue was deleted meanwhile, or this was begun before a crash
+            continue
+        moved.append(path)
     disk.sync_folder(folder)
+    disk.reached(steps.PACK_REPLACED)
+    disk.rename(rotated + _PACK, rotated)
+    disk.reached(steps.PACK_FINISHED)
+    disk.sync_folder(folder)
+    return moved

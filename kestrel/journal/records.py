@@ -6,8 +6,7 @@ over the data, an object with fields 170, and a child of a fanout queue can shar
 
 from __future__ import annotations
 
-from mmap import mmap
-from typing import Final
+from typing import Final, Protocol
 
 from kestrel.item import Item
 from kestrel.journal.opcodes import (
@@ -21,6 +20,7 @@ from kestrel.journal.opcodes import (
 )
 
 ADDX_HEADER_BYTES: Final = ADDX_HEADER.size
+XID_RECORD_BYTES: Final = XID_RECORD.size
 REMOVE_RECORD: Final = bytes([Opcode.REMOVE])
 MAX_DATA_BYTES: Final = (1 << 31) - 1 - 16
 """The size field is a signed 32-bit number that counts the two times as well."""
@@ -77,7 +77,14 @@ def encode_put_back(xid: int) -> bytes:
 
 
 class UnfinishedRecord(Exception):
-    """The bytes end before the record does: the usual end of a file after a crash."""
+    """The bytes end before the record does: the usual end of a file after a crash.
+
+    `needs` is how many bytes the record takes at least, from its opcode on.
+    """
+
+    def __init__(self, needs: int) -> None:
+        super().__init__(f"the record takes {needs} bytes at least")
+        self.needs = needs
 
 
 class DamagedRecord(Exception):
@@ -129,43 +136,68 @@ _HEADER_BYTES: Final = {
 }
 
 
-def _state_dump(buffer: mmap | bytes, offset: int) -> Record | None:
+class Whole(Protocol):
+    """What a buffer is the beginning of, for the one record whose meaning depends on where its file ends."""
+
+    length: int
+    """In bytes, from the buffer's beginning to the end of the file."""
+
+    def look(self, offset: int, size: int) -> bytes:
+        """The bytes there, in the buffer or behind it; fewer where the file ends."""
+
+
+class _BufferAlone:
+    def __init__(self, buffer: bytes) -> None:
+        self._buffer = buffer
+        self.length = len(buffer)
+
+    def look(self, offset: int, size: int) -> bytes:
+        return self._buffer[offset : offset + size]
+
+
+def _state_dump(whole: Whole, offset: int) -> Record | None:
     """The STATE_DUMP that begins there, or None if that is a CONTINUE: they share an opcode.
 
     A STATE_DUMP's second number counts the ADD_XIDs that follow it and end the file; a CONTINUE's is a size and
     at least 16, and eight bytes of time follow it, where the other has an ADD_XID, which reads as a later time.
     """
     restated = offset + STATE_DUMP_RECORD.size
-    if restated > len(buffer):
-        raise UnfinishedRecord
-    _, xid, count = STATE_DUMP_RECORD.unpack_from(buffer, offset)
+    if restated > whole.length:
+        raise UnfinishedRecord(STATE_DUMP_RECORD.size)
+    _, xid, count = STATE_DUMP_RECORD.unpack(whole.look(offset, STATE_DUMP_RECORD.size))
     if count < _TIMES_BYTES:
-        if _end_of_restated(buffer, restated, count) != len(buffer):
+        if _end_of_restated(whole, restated, count) != whole.length:
             raise DamagedRecord("something follows a STATE_DUMP")
     else:
         try:
-            if _end_of_restated(buffer, restated, count) != len(buffer):
+            if _end_of_restated(whole, restated, count) != whole.length:
                 return None
         except (UnfinishedRecord, DamagedRecord):
             return None
-    return Record(Opcode.CONTINUE, len(buffer) - offset, xid, restates=count)
+    return Record(Opcode.CONTINUE, whole.length - offset, xid, restates=count)
 
 
-def _end_of_restated(buffer: mmap | bytes, offset: int, count: int) -> int:
+def _end_of_restated(whole: Whole, offset: int, count: int) -> int:
     """The end of so many ADD_XIDs."""
     if count < 0:
         raise DamagedRecord(f"impossible size {count}")
     for _ in range(count):
-        if offset >= len(buffer):
-            raise UnfinishedRecord
-        if buffer[offset] != Opcode.ADD_XID:
+        header = whole.look(offset, XID_ITEM_HEADER.size)
+        if header and header[0] != Opcode.ADD_XID:
             raise DamagedRecord("a STATE_DUMP restates something else than open reads")
-        offset += decode_record(buffer, offset).size
+        if len(header) < XID_ITEM_HEADER.size:
+            raise UnfinishedRecord(whole.length + 1)
+        size = XID_ITEM_HEADER.unpack(header)[2]
+        if size < _TIMES_BYTES:
+            raise DamagedRecord(f"impossible size {size}")
+        offset += XID_ITEM_HEADER.size - _TIMES_BYTES + size
+        if offset > whole.length:
+            raise UnfinishedRecord(whole.length + 1)
     return offset
 
 
-def decode_record(buffer: mmap | bytes, offset: int) -> Record:
-    """The record that begins at `offset`.
+def decode_record(buffer: bytes, offset: int, whole: Whole | None = None) -> Record:
+    """The record that begins at `offset` of a buffer, which is all there is or the beginning of `whole`.
 
     Raises `UnfinishedRecord` when the bytes end too early and `DamagedRecord` when they are no record.
     """
@@ -173,11 +205,13 @@ def decode_record(buffer: mmap | bytes, offset: int) -> Record:
         opcode = Opcode(buffer[offset])
     except ValueError:
         raise DamagedRecord(f"unknown opcode {buffer[offset]}") from None
-    if opcode is Opcode.CONTINUE and (state_dump := _state_dump(buffer, offset)) is not None:
+    if opcode is Opcode.CONTINUE and (
+        state_dump := _state_dump(whole or _BufferAlone(buffer), offset)
+    ) is not None:
         return state_dump
     start = offset + _HEADER_BYTES[opcode]
     if start > len(buffer):
-        raise UnfinishedRecord
+        raise UnfinishedRecord(_HEADER_BYTES[opcode])
     if opcode in _BARE:
         return Record(opcode, BARE_SIZE)
     if opcode in _XID_ONLY:
@@ -198,5 +232,5 @@ def decode_record(buffer: mmap | bytes, offset: int) -> Record:
         raise DamagedRecord(f"impossible size {size}")
     end = start + size - counted
     if end > len(buffer):
-        raise UnfinishedRecord
+        raise UnfinishedRecord(end - offset)
     return Record(opcode, end - offset, xid, buffer[start:end], add_ms, expiry_ms)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import mmap
-from typing import Final, Protocol
+from struct import Struct
+from typing import Final, NamedTuple, Protocol
 
 from kestrel.item import Item
 from kestrel.journal.opcodes import ADDX_HEADER, Opcode
+from kestrel.journal.reader import CUT_SHORT, PART_BYTES, JournalReader, Part, ReplayEnd
 from kestrel.journal.records import (
     DamagedRecord,
     Record,
@@ -19,11 +20,14 @@ from kestrel.journal.records import (
 _ADDX: Final = int(Opcode.ADDX)
 _REMOVE: Final = int(Opcode.REMOVE)
 _TIMES_BYTES: Final = 16
-_CUT_SHORT: Final = "the last record is cut short"
+_ADDX_HEADER_BYTES: Final = ADDX_HEADER.size
+_ADDX_SIZE: Final = Struct("<xi")
+"""The size alone of an ADDX, and the opcode before it."""
+_SIZE_END: Final = _ADDX_SIZE.size
 
 
 class Replayed(Protocol):
-    """What records are done to: the bare window of a queue (`kestrel.storage.window.Window`)."""
+    """What records are done to."""
 
     last_xid: int
     """The xid that was used last."""
@@ -31,8 +35,11 @@ class Replayed(Protocol):
     def next_xid(self) -> int:
         """The next one that is free."""
 
-    def append(self, record: bytes) -> None:
-        """An item at the tail, as its ADDX record."""
+    def append(self, record: bytes, offset: int) -> None:
+        """An item at the tail, as its ADDX record; `offset` is the place in the queue's history where it stands."""
+
+    def drop_head(self) -> None:
+        """The head, if there is one, leaves the queue for good."""
 
     def pop_head(self) -> Item | None:
         """The head leaves the queue."""
@@ -46,87 +53,99 @@ class Replayed(Protocol):
     def push_back(self, xid: int, failed: bool) -> bool:
         """An open read goes back to the head."""
 
-
-class ReplayEnd:
-    """Where the replay of one file ended: the offset behind the last good record, and why it went no further.
-
-    `problem` is None at the proper end of the file; `is_unfinished` tells a cut-short last record, the usual
-    trace of a crash, from damage. `is_closed` says that the file's last record lets nothing follow it.
-    """
-
-    __slots__ = ("is_closed", "is_unfinished", "offset", "problem", "records")
-
-    def __init__(
-        self,
-        offset: int,
-        records: int,
-        problem: str | None = None,
-        *,
-        is_unfinished: bool = False,
-        is_closed: bool = False,
-    ) -> None:
-        self.offset = offset
-        self.records = records
-        self.problem = problem
-        self.is_unfinished = is_unfinished
-        self.is_closed = is_closed
+    def xid_is_counted(self) -> None:
+        """The next record opens the head without saying its xid: that follows from records before it."""
 
 
-def replay(contents: mmap.mmap | bytes, queue: Replayed, now_ms: int) -> ReplayEnd:
+def replay(reader: JournalReader, queue: Replayed, now_ms: int, start: int = 0) -> ReplayEnd:
     """Do every record of one file to `queue`; a record that names what is not there is ignored.
 
-    `now_ms` is the add time of items whose record has none (ADD, of the earliest releases).
+    `now_ms` is the add time of items whose record has none (ADD, of the earliest releases); `start` is the place of
+    the file's beginning in the queue's history.
     """
-    offset, end, records = 0, len(contents), 0
-    unpack_addx, header_bytes = ADDX_HEADER.unpack_from, ADDX_HEADER.size
+    offset = records = needed = 0
+    is_closed = False
+    while offset < reader.size:
+        done = do_part(reader.part(offset, max(PART_BYTES, needed)), queue, now_ms, start + offset)
+        offset += done.position
+        records += done.records
+        is_closed = done.is_closed
+        if done.damage is not None:
+            return ReplayEnd(offset, records, done.damage)
+        needed = done.needed
+        if needed > reader.size - offset:
+            return ReplayEnd(offset, records, CUT_SHORT, is_unfinished=True)
+    return ReplayEnd(offset, records, is_closed=is_closed)
+
+
+class PartDone(NamedTuple):
+    """How far the records of a part went, and why no further.
+
+    `needed` is 0, or the bytes that the record takes which begins at `position` and does not end in the part;
+    `damage` is None, or why what stands there is no record.
+    """
+
+    position: int
+    records: int
+    needed: int = 0
+    damage: str | None = None
+    is_closed: bool = False
+
+
+def do_part(part: Part, queue: Replayed, now_ms: int, start: int) -> PartDone:
+    """Do the whole records of a part, which has its place in the queue's history at `start`."""
+    data, end = part.data, len(part.data)
+    append, drop_head, unpack_size = queue.append, queue.drop_head, _ADDX_SIZE.unpack_from
+    position = records = 0
     record = None
-    while offset < end:
+    while position < end:
         # The two records of a plain queue first, without making objects.
-        opcode = contents[offset]
+        opcode = data[position]
         if opcode == _REMOVE:
-            queue.pop_head()
-            offset += 1
-        elif opcode == _ADDX and offset + header_bytes <= end:
-            size = unpack_addx(contents, offset)[1]
-            after = offset + header_bytes - _TIMES_BYTES + size
+            drop_head()
+            position += 1
+        elif opcode == _ADDX and position + _ADDX_HEADER_BYTES <= end:
+            size = unpack_size(data, position)[0]
+            after = position + _SIZE_END + size
             if size < _TIMES_BYTES:
-                return ReplayEnd(offset, records, f"impossible size {size}")
+                return PartDone(position, records, damage=f"impossible size {size}")
             if after > end:
-                return ReplayEnd(offset, records, _CUT_SHORT, is_unfinished=True)
-            queue.append(contents[offset:after])
-            offset = after
+                return PartDone(position, records, needed=after - position)
+            append(data[position:after], start + position)
+            position = after
         else:
             try:
-                record = decode_record(contents, offset)
-            except UnfinishedRecord:
-                return ReplayEnd(offset, records, _CUT_SHORT, is_unfinished=True)
+                record = decode_record(data, position, part)
+            except UnfinishedRecord as unfinished:
+                return PartDone(position, records, needed=unfinished.needs)
             except DamagedRecord as damage:
-                return ReplayEnd(offset, records, str(damage))
-            _replay_rare(record, queue, now_ms)
-            offset += record.size
+                return PartDone(position, records, damage=str(damage))
+            _do_rare(record, queue, now_ms, start + position)
+            position += record.size
         records += 1
-    return ReplayEnd(offset, records, is_closed=record is not None and record.restates is not None)
+    return PartDone(position, records, is_closed=record is not None and record.restates is not None)
 
 
-def _replay_rare(record: Record, queue: Replayed, now_ms: int) -> None:
+def _do_rare(record: Record, queue: Replayed, now_ms: int, offset: int) -> None:
     opcode = record.opcode
     if record.restates is not None or opcode is Opcode.SAVE_XID:
         queue.last_xid = record.xid
     elif opcode is Opcode.REMOVE_TENTATIVE_XID:
         _open_head(queue, record.xid)
     elif opcode is Opcode.REMOVE_TENTATIVE:
+        queue.xid_is_counted()
         _open_head(queue, None)
     elif opcode is Opcode.CONFIRM_REMOVE:
         queue.finish(record.xid)
     elif opcode is Opcode.UNREMOVE:
         queue.push_back(record.xid, False)
     elif opcode is Opcode.ADD:
-        queue.append(encode_item(record.data, now_ms, record.expiry_ms))
+        queue.append(encode_item(record.data, now_ms, record.expiry_ms), offset)
     elif opcode is Opcode.ADD_XID:
-        queue.append(encode_announced_item(record.data, record.add_ms or 0, record.expiry_ms, record.xid))
+        queue.append(encode_announced_item(record.data, record.add_ms or 0, record.expiry_ms, record.xid), offset)
     else:
         queue.finish(record.xid)
-        queue.append(encode_item(record.data, record.add_ms or 0, record.expiry_ms))
+        queue.append(encode_item(record.data, record.add_ms or 0, record.expiry_ms), offset)
 
 
 def _open_head(queue: Replayed, xid: int | None) -> None:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import NamedTuple
 
 from kestrel.disk.files import Disk
+from kestrel.journal import steps
+from kestrel.journal.copy import copy_range
 from kestrel.journal.fileset import current_name, rotated_name, temporary_name
+from kestrel.journal.reader import JournalReader
 
-_CHUNK_BYTES: Final = 1 << 20
+
+class Sync(NamedTuple):
+    """What one sync covers: so much of the current file, and rotated files."""
+
+    descriptor: int
+    file: int
+    size: int
+    rotated: frozenset[bytes]
+    syncs_folder: bool
 
 
 class JournalWriter:
@@ -33,10 +44,10 @@ class JournalWriter:
         self.size = 0
         self.synced_size = 0
         self.kept_size = 0
-        self.set_aside_files = 0
-        """How many files this writer has set aside; it also tells one current file from the next."""
-        self.set_aside_bytes = 0
-        """What is in them."""
+        self.file = 0
+        """Which of the files it is that this writer wrote to one after the other."""
+        self.unsynced_files: set[bytes] = set()
+        """The names of rotated files that no sync is known to have reached whole."""
 
     def open(self) -> None:
         """Open the file, which is made when missing."""
@@ -72,18 +83,37 @@ class JournalWriter:
     @property
     def keeps_unsynced(self) -> bool:
         """Whether something is to be kept that no sync has reached."""
-        return self.kept_size > self.synced_size
+        return self.kept_size > self.synced_size or bool(self.unsynced_files)
 
-    def synced(self, size: int) -> None:
-        """A sync of this file has reached so much of it, and its entry in the folder."""
-        self.synced_size = max(self.synced_size, size)
-        self.kept_size = max(self.kept_size, self.synced_size)
-        self._folder_is_synced = True
+    @property
+    def is_synced(self) -> bool:
+        """Whether all that is written is known to be safe."""
+        return self.size == self.synced_size and not self.unsynced_files
+
+    def synced(self, sync: Sync) -> None:
+        """That sync has worked."""
+        self.unsynced_files.difference_update(sync.rotated)
+        if sync.file == self.file:
+            self.synced_size = max(self.synced_size, sync.size)
+            self.kept_size = max(self.kept_size, self.synced_size)
+            self._folder_is_synced = True
 
     def sync_failed(self) -> None:
         """What was written since the last sync does not count. This file is never synced again."""
         self.size = self.synced_size
         self._is_in_doubt = self._has_failed_to_sync = True
+
+    def take_back(self, size: int, number: int | None) -> None:
+        """What stands behind `size` in the current file, or in the one that got that number, does not count."""
+        if number is None:
+            self.size = size
+            self._is_in_doubt = True
+            return
+        descriptor = self._disk.open_append(self._rotated_path(number))
+        try:
+            self._disk.cut(descriptor, size)
+        finally:
+            self._disk.close(descriptor)
 
     def settle_doubt(self) -> None:
         """Take from the file what a failure left behind its `size`. An OSError leaves that to be done again.
@@ -104,44 +134,59 @@ class JournalWriter:
     def set_aside(self) -> int:
         """Make the current file a rotated one; the next write begins a new one. Returns the rotated file's number."""
         number = self._next_number()
-        self._disk.rename(self._path, self._folder + b"/" + rotated_name(self._queue, number))
+        self._disk.rename(self._path, self._rotated_path(number))
+        self._disk.reached(steps.ROTATED)
         self.close()
         self._folder_is_synced = False
-        self.set_aside_files += 1
-        self.set_aside_bytes += self.size
+        self.file += 1
+        if self.size != self.synced_size:
+            self.unsynced_files.add(rotated_name(self._queue, number))
         self.size = self.synced_size = self.kept_size = 0
         return number
 
+    def _rotated_path(self, number: int) -> bytes:
+        return self._folder + b"/" + rotated_name(self._queue, number)
+
     def _copy_to_new_file(self) -> None:
         self.close()
-        contents = self._disk.map(self._path)
         temporary = self._folder + b"/" + temporary_name(self._queue, self._next_number())
-        descriptor = self._disk.open_append(temporary)
-        try:
-            for offset in range(0, self.size, _CHUNK_BYTES):
-                self._disk.write(descriptor, contents[offset : min(offset + _CHUNK_BYTES, self.size)])
-            self._disk.sync(descriptor)
-        finally:
-            self._disk.close(descriptor)
+        with JournalReader(self._disk, self._path) as reader:
+            copy_range(self._disk, reader, 0, self.size, temporary)
+        self._disk.reached(steps.COPY_WRITTEN)
         self._disk.rename(temporary, self._path)
+        self._disk.reached(steps.COPY_PUBLISHED)
         self._folder_is_synced = False
         self.synced_size = 0
 
-    def descriptor_for_sync(self) -> int:
-        """A descriptor of the file for a thread to sync and close; closing the writer meanwhile is no harm."""
+    def begin_sync(self) -> Sync:
+        """What a thread has to sync to make all safe that is written now; closing the writer meanwhile is no harm."""
         was_open = self._descriptor >= 0
         self.open()
         try:
-            return self._disk.duplicate(self._descriptor)
+            descriptor = self._disk.duplicate(self._descriptor)
         finally:
             if not was_open:
                 self.close()
+        return Sync(descriptor, self.file, self.size, frozenset(self.unsynced_files), not self._folder_is_synced)
 
-    def sync(self, descriptor: int) -> None:
-        """Sync through a descriptor from `descriptor_for_sync`, and close it. Runs in a thread."""
+    def run_sync(self, sync: Sync) -> None:
+        """Sync that, and close its descriptor. Runs in a thread."""
+        disk = self._disk
+        try:
+            for file_name in sync.rotated:
+                self._sync_rotated(file_name)
+            disk.sync(sync.descriptor)
+            if sync.syncs_folder:
+                disk.sync_folder(self._folder)
+        finally:
+            disk.close(sync.descriptor)
+
+    def _sync_rotated(self, file_name: bytes) -> None:
+        try:
+            descriptor = self._disk.open_read(self._folder + b"/" + file_name)
+        except FileNotFoundError:  # replaced meanwhile, by one that was synced
+            return
         try:
             self._disk.sync(descriptor)
-            if not self._folder_is_synced:
-                self._disk.sync_folder(self._folder)
         finally:
             self._disk.close(descriptor)

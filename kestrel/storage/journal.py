@@ -30,6 +30,7 @@ from kestrel.errors import (
     StorageError,
     StorageRefused,
 )
+from kestrel.journal import steps
 from kestrel.journal.fileset import (
     MAX_FILE_NAME_BYTES,
     PRIVATE_FOLDER,
@@ -37,7 +38,7 @@ from kestrel.journal.fileset import (
     current_name,
     group_by_queue,
 )
-from kestrel.journal.pack import clean_up
+from kestrel.journal.pack import clean_up, erase_folder
 from kestrel.journal.records import MAX_DATA_BYTES, encode_item
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.full_disk import FullDisk, is_full
@@ -45,7 +46,8 @@ from kestrel.storage.interfaces import InThread, IQueueStorage, IStorage, Settin
 from kestrel.storage.jobs import Jobs
 from kestrel.storage.journal_load import load_queue
 from kestrel.storage.journal_queue import JournalQueue
-from kestrel.storage.journal_sync import QueueSync, SyncServices, reason_of
+from kestrel.storage.journal_services import Services, reason_of
+from kestrel.storage.journal_upkeep import Upkeep
 from kestrel.storage.open_files import OpenFiles
 
 log = Logger()
@@ -71,15 +73,17 @@ class JournalStorage:
     ) -> None:
         self._folder = folder
         self._private = folder + b"/" + PRIVATE_FOLDER
-        self._bin = self._private + b"/erase"
+        self._bin = erase_folder(folder)
         self._now_ms = now_ms
         self._last_number = 0
         self._disk = disk or Disk()
         self._jobs = Jobs(clock, in_thread)
         self._full_disk = FullDisk(self._disk, self._private + b"/reserve", reserve_bytes, self._jobs)
-        self._services = SyncServices(self._disk, folder, self._jobs, self._kill)
+        self._services = Services(self._disk, folder, self._jobs, self._kill)
         self._queues: dict[bytes, JournalQueue] = {}
-        self._syncs: dict[JournalQueue, QueueSync] = {}
+        self._upkeeps: dict[JournalQueue, Upkeep] = {}
+        self._publishing: dict[bytes, Deferred[None]] = {}
+        """Queues that are dead while a thread still renames their files."""
         self._failed: dict[bytes, JournalWriter | None] = {}
         """Queues that are not live but may have files, with the writer that knows how much of the last is good."""
         self._open_files = OpenFiles()
@@ -147,6 +151,8 @@ class JournalStorage:
 
     def close(self) -> Deferred[None]:
         """Write what is pending, sync the queues that promise it, and let the folder go."""
+        for upkeep in self._upkeeps.values():
+            upkeep.rewriting.stop_if_it_can_wait()
         return self._jobs.close().addCallback(self._commit_last).addCallback(self._release)
 
     def _commit_last(self, _: object) -> Deferred[Any]:
@@ -154,7 +160,7 @@ class JournalStorage:
         for queue in list(self._queues.values()):
             is_written = self._write(queue) is None
             if is_written and queue.settings.sync_journal_ms is not None:
-                syncs.append(self._syncs[queue].once())
+                syncs.append(self._upkeeps[queue].sync.once())
         return DeferredList(syncs, consumeErrors=True)
 
     def _release(self, syncs: list[tuple[bool, Any]]) -> None:
@@ -175,10 +181,12 @@ class JournalStorage:
         if queue is not None:
             if queue.settings is not settings:
                 queue.settings = settings
-                self._syncs[queue].settings_changed()
+                self._upkeeps[queue].sync.settings_changed()
             return queue
         if len(current_name(name)) > MAX_FILE_NAME_BYTES:
             raise BadQueueName("queue name is too long for a file name")
+        if name in self._publishing:
+            raise QueueFailed("the queue's files are being replaced: try again in a moment")
         try:
             queue = self._load(self._files_left(name), settings)
         except OSError as error:
@@ -203,16 +211,27 @@ class JournalStorage:
     def _adopt(self, queue: JournalQueue) -> None:
         """The queue is live from now on. Who wrote its files may have ended before they were synced."""
         self._queues[queue.name] = queue
-        sync = self._syncs[queue] = QueueSync(queue, self._services)
-        sync.settings_changed()
+        upkeep = self._upkeeps[queue] = Upkeep(queue, self._services)
+        upkeep.sync.settings_changed()
+        if upkeep.is_due() and self._write(queue) is None:
+            safe = upkeep.written()
+            if safe is not None:
+                safe.addErrback(lambda _: None)  # the queue is dead then, as its next use will find
 
     def _end(self, queue: JournalQueue, why: str) -> None:
         """The object is dead from now on."""
         queue.failure = why
         if self._queues.get(queue.name) is queue:
             del self._queues[queue.name]
-        self._syncs.pop(queue, None)
         self._open_files.close(queue.writer)
+        upkeep = self._upkeeps.pop(queue, None)
+        if upkeep is not None:
+            if upkeep.rewriting.is_publishing and not queue.is_deleted:
+                self._publishing[queue.name] = upkeep.rewriting.published().addCallback(self._published, queue.name)
+            upkeep.rewriting.stop()
+
+    def _published(self, _: None, name: bytes) -> None:
+        del self._publishing[name]
 
     def _kill(self, queue: JournalQueue, error: Exception) -> QueueFailed:
         """The queue's disk failed: what its files hold is what there is."""
@@ -229,9 +248,10 @@ class JournalStorage:
 
     def delete(self, queue: JournalQueue) -> None:
         """Move the queue's files out of the way, the newest first, and erase them in a thread."""
-        must_look = queue.may_have_other_files or queue.failure is not None
-        self._end(queue, "the queue was deleted")
+        upkeep = self._upkeeps.get(queue)
+        must_look = bool(queue.history.rotated) or upkeep is None or upkeep.rewriting.is_running
         queue.is_deleted = True
+        self._end(queue, "the queue was deleted")
         self._failed.pop(queue.name, None)
         names = [current_name(queue.name)]
         try:
@@ -256,6 +276,7 @@ class JournalStorage:
             self._disk.rename(self._folder + b"/" + name, thrown_away)
         except FileNotFoundError:
             return
+        self._disk.reached(steps.THROWN_AWAY)
         self._erase(thrown_away)
 
     def _erase(self, path: bytes) -> None:
@@ -299,9 +320,9 @@ class JournalStorage:
 
     def _commit(self, queue: JournalQueue) -> Deferred[Any] | None:
         """Write a queue's records, when they may be. None if that is as safe as they must be."""
-        sync = self._syncs.get(queue)
+        upkeep = self._upkeeps.get(queue)
         try:
-            writable = None if sync is None else sync.when_writable()
+            writable = None if upkeep is None else upkeep.sync.when_writable()
         except QueueFailed as failure:
             return fail(failure)
         if writable is None:
@@ -312,7 +333,7 @@ class JournalStorage:
         if queue.is_deleted:
             return None
         failure = self._write(queue)
-        return self._syncs[queue].written() if failure is None else fail(failure)
+        return self._upkeeps[queue].written() if failure is None else fail(failure)
 
     def _write(self, queue: JournalQueue) -> QueueFailed | None:
         """Write what is pending on a queue. None, or the failure that it is dead of."""

@@ -1,119 +1,287 @@
-"""One queue kept in Kestrel's journal: its window in memory, and each change as a record to be written."""
+"""One queue kept in Kestrel's journal: its window in memory, each change as a record to be written, and what lies
+behind the window, on disk alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Final
 
 from twisted.internet.defer import Deferred
 from zope.interface import implementer
 
 from kestrel.config.model import QueueSettings
 from kestrel.item import Item
+from kestrel.journal.forward import ItemsRead
+from kestrel.journal.history import History
+from kestrel.journal.opcodes import Opcode
+from kestrel.journal.policy import JournalState
 from kestrel.journal.records import (
+    ADDX_HEADER_BYTES,
     REMOVE_RECORD,
+    XID_RECORD_BYTES,
     encode_confirm,
-    encode_item,
     encode_open,
     encode_put_back,
 )
+from kestrel.journal.rewrite import Behind, Boundary, Replacement
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.interfaces import IQueueStorage
 from kestrel.storage.window import Window
 
+_ADDX: Final = int(Opcode.ADDX)
+
 
 @implementer(IQueueStorage)
 class JournalQueue(Window):
-    """A window whose changes are recorded (`IQueueStorage`). The storage writes the records at commit."""
+    """A window whose changes are recorded (`IQueueStorage`). The storage writes the records at commit.
+
+    Up to maxMemorySize of data is in the window. Items that come when it is full stand in the journal alone, *behind*
+    it, and so do all that come after them, until the last of them has been read forward.
+    """
 
     def __init__(self, name: bytes, settings: QueueSettings, writer: JournalWriter) -> None:
         super().__init__()
         self.name = name
         self.settings = settings
         self.writer = writer
+        self.history = History(name)
+        self.boundaries: list[Boundary] = []
+        """Of rotated files, in replay order: of the newest that has been read forward, and of those after it."""
         self.refusal: str | None = None
         """None, or why this queue takes no put now."""
         self.replayed_items = 0
-        self.has_older_files = False
-        """Whether there were rotated files when it was loaded."""
-        self.older_bytes = 0
-        """What those take on the medium."""
+        self.repaired_bytes = 0
+        """What was set aside when it was loaded."""
+        self.now_ms = 0
+        """The add time of items whose record has none."""
         self.is_deleted = False
+        self.behind_items = 0
+        self.behind_bytes = 0
+        self.behind_offset = 0
+        """Where in the history reading goes on,"""
+        self.behind_skip = 0
+        """with the item after so many others."""
+        self.read_more: Callable[[], Deferred[None]] | None = None
+        """Reads items forward; None while the queue is being loaded."""
+        self.rewrites = self.packs = self.rotations = 0
+        self._end = 0
+        """The offset in the history of what will be recorded next."""
         self._pending: list[bytes] = []
+        self._pending_bytes = 0
 
     # What is done is recorded.
+
+    def append(self, record: bytes, offset: int | None = None) -> None:
+        """One more item at the tail, as its ADDX record, which stands at that offset, or at the end of the history."""
+        if self.behind_items or self.bytes >= self.settings.max_memory_size_bytes:
+            self._append_behind(record, self._end if offset is None else offset)
+        else:
+            self._records.append(record)
+        self.items += 1
+        self.bytes += len(record) - ADDX_HEADER_BYTES
+
+    def _append_behind(self, record: bytes, offset: int) -> None:
+        if not self.behind_items:
+            self.behind_offset, self.behind_skip = offset, 0
+        self.behind_items += 1
+        self.behind_bytes += len(record) - ADDX_HEADER_BYTES
+
+    def _record(self, records: bytes) -> None:
+        self._pending.append(records)
+        self._pending_bytes += len(records)
+        self._end += len(records)
 
     def put(self, record: bytes) -> None:
         """Append an item, given as its record, which may be shared with other queues."""
         self.append(record)
-        self._pending.append(record)
+        self._record(record)
 
     def take(self, opened: bool) -> Item | None:
         """Remove and return the head; as an open read when `opened`."""
         item = super().take(opened)
         if item is not None:
-            self._pending.append(encode_open(item.xid) if opened else REMOVE_RECORD)
+            self._record(encode_open(item.xid) if opened else REMOVE_RECORD)
         return item
 
     def confirm(self, xids: Sequence[int]) -> int:
         """End open reads; returns how many of them were open."""
         self.check()
-        confirmed = [encode_confirm(xid) for xid in xids if self.finish(xid)]
-        self._pending += confirmed
+        confirmed = [xid for xid in xids if self.finish(xid)]
+        for xid in confirmed:
+            self._record(encode_confirm(xid))
         return len(confirmed)
 
     def put_back(self, xids: Sequence[int], failed: bool) -> None:
         """Return open reads to the head; xids[0] is the next one taken."""
         self.check()
-        self._pending += [encode_put_back(xid) for xid in reversed(xids) if self.push_back(xid, failed)]
+        for xid in reversed(xids):
+            if self.push_back(xid, failed):
+                self._record(encode_put_back(xid))
 
     def clear(self) -> None:
         """Drop every item that is not an open read: one REMOVE for each, as one run of bytes."""
         self.check()
         if self.items:
-            self._pending.append(REMOVE_RECORD * self.items)
+            self._record(REMOVE_RECORD * self.items)
         super().clear()
+        self._first_id += self.behind_items
+        self.behind_items = self.behind_bytes = 0
+
+    # What lies behind the window.
+
+    @property
+    def mem_bytes(self) -> int:
+        """The data of the window."""
+        return self.bytes - self.behind_bytes
+
+    @property
+    def next_behind_id(self) -> int:
+        """The id of the next item to be read forward."""
+        return self._first_id + len(self._records)
+
+    @property
+    def behind_place(self) -> tuple[int, int, int]:
+        """Where reading goes on, and with which item; another one when items were dropped or files replaced."""
+        return self.behind_offset, self.behind_skip, self.next_behind_id
+
+    @property
+    def written_end(self) -> int:
+        """The offset in the history up to which it is written."""
+        return self._end - self._pending_bytes
+
+    @property
+    def room_bytes(self) -> int:
+        """How much more data the window is to hold."""
+        return self.settings.max_memory_size_bytes - self.mem_bytes
 
     def fill(self) -> Deferred[None] | None:
-        """None: the whole queue is in memory."""
+        """None, or if the head must be read from a file a Deferred."""
         self.check()
-        return None
+        if not self.behind_items or self.mem_items:
+            return None
+        if self.behind_offset >= self.written_end:
+            self._read_pending()
+            return None
+        return None if self.read_more is None else self.read_more()
+
+    def _read_pending(self) -> None:
+        """Take into the window what stands behind it and is not even written yet."""
+        offset = self.written_end
+        for record in self._pending:
+            if offset >= self.behind_offset and record[0] == _ADDX and self.behind_items:
+                if self.mem_items and self.room_bytes <= 0:
+                    self.behind_offset = offset
+                    return
+                self.take_forward(ItemsRead([record], offset + len(record), 0))
+            offset += len(record)
+
+    def take_forward(self, read: ItemsRead) -> None:
+        """Items that were read come into the window."""
+        self._records += read.records
+        self.behind_items -= len(read.records)
+        self.behind_bytes -= sum(map(len, read.records)) - len(read.records) * ADDX_HEADER_BYTES
+        self.behind_offset, self.behind_skip = read.offset, read.skip
 
     # What the storage does with it.
 
-    @property
-    def may_have_other_files(self) -> bool:
-        """Whether there may be more files of this queue than the current one."""
-        return self.has_older_files or self.writer.set_aside_files > 0
+    def loaded_to(self, end: int) -> None:
+        """The history that was replayed ends there."""
+        self._end = end
 
     def take_pending(self) -> bytes:
         """All that was recorded since the last call."""
         pending, self._pending = self._pending, []
+        self._pending_bytes = 0
         return pending[0] if len(pending) == 1 else b"".join(pending)
 
-    def snapshot(self) -> list[bytes]:
-        """Records that bring an empty queue to the present state: the open reads, then the items.
+    @property
+    def has_pending(self) -> bool:
+        """Whether something was recorded that is not written."""
+        return bool(self._pending)
 
-        What is pending is part of it, and no longer pending.
-        """
-        self._pending = []
-        records: list[bytes] = []
-        for xid, item in self._open.items():
-            records += (encode_item(item.data, item.add_ms, item.expiry_ms), encode_open(xid))
-        records += (encode_item(item.data, item.add_ms, item.expiry_ms) for item in self._front)
-        records += self._records
-        return records
+    def boundary(self, number: int = 0) -> Boundary:
+        """What is in the queue now, as the end of a file that will have that number."""
+        return Boundary(
+            number,
+            self._end,
+            {xid: item.id for xid, item in self._open.items()},
+            [item.id for item in self._front],
+            self._first_id,
+            self.next_behind_id + self.behind_items,
+        )
+
+    def replacement(self, boundary: Boundary) -> Replacement:
+        """A snapshot of what the file holds that replaces all up to that boundary."""
+        taken = {item.id: item for item in (*self._open.values(), *self._front)}
+        records = list(islice(self._records, max(0, boundary.next_id - self._first_id)))
+        first_behind = self.next_behind_id
+        behind_items = max(0, boundary.next_id - first_behind)
+        behind = Behind(first_behind, behind_items, self.behind_offset, self.behind_skip, self.now_ms)
+        return Replacement(boundary, taken, self._first_id, records, behind)
+
+    def replaced(self, replacement: Replacement) -> None:
+        """That file has taken the place of all up to its boundary."""
+        boundary = replacement.boundary
+        self.writer.unsynced_files -= {span.file_name for span in self.history.up_to(boundary.number)}
+        span = self.history.replaced_by(boundary.number, replacement.size)
+        self.boundaries = [each for each in self.boundaries if each.number >= boundary.number]
+        if self.behind_items and self.behind_offset < span.end:
+            offset, self.behind_skip = replacement.place_of(self.next_behind_id)
+            self.behind_offset = span.start + offset
 
     @property
-    def mem_bytes(self) -> int:
-        """All data is in memory."""
-        return self.bytes
+    def journal_state(self) -> JournalState:
+        """What decides whether its files are rewritten or packed, but for the time."""
+        read_bytes = packed_bytes = 0
+        read = self.last_read_boundary() if self.behind_items else None
+        if read is not None:
+            read_bytes = sum(span.end - span.start for span in self.history.up_to(read.number))
+            packed_bytes = read.most_bytes + self.mem_bytes + self.open_bytes
+        return JournalState(self.disk_bytes, self.items, self.live_bytes, read_bytes, packed_bytes, None)
+
+    def last_read_boundary(self) -> Boundary | None:
+        """The newest that nothing before waits to be read forward."""
+        read = [each for each in self.boundaries if not self.behind_items or each.end <= self.behind_offset]
+        return read[-1] if read else None
+
+    def rotate(self, boundary: Boundary) -> Boundary:
+        """Make the current file, which ends at that boundary, a rotated one; the boundary has its number then.
+
+        Raises OSError, and nothing has changed.
+        """
+        size = self.writer.size
+        boundary = boundary._replace(number=self.writer.set_aside())
+        self.history.rotate(boundary.number, size)
+        self.add_boundary(boundary)
+        return boundary
+
+    def add_boundary(self, boundary: Boundary) -> None:
+        """Remember the end of a rotated file."""
+        read = self.last_read_boundary()
+        kept = [each for each in self.boundaries if read is None or each.end >= read.end]
+        # Of two files of one number, one written with leading zeros, a pack replaces both.
+        self.boundaries = [*(each for each in kept if each.number != boundary.number), boundary]
 
     @property
     def disk_bytes(self) -> int:
         """The journal's files together."""
-        return self.older_bytes + self.writer.set_aside_bytes + self.writer.size
+        return self.history.rotated_bytes + self.writer.size
+
+    @property
+    def live_bytes(self) -> int:
+        """What a rewrite would write."""
+        opened = self.open_bytes + self.open_reads * (ADDX_HEADER_BYTES + XID_RECORD_BYTES)
+        return self.bytes + self.items * ADDX_HEADER_BYTES + opened
 
     @property
     def stats(self) -> Mapping[str, int]:
         """The journal's own figures."""
-        return {"logsize": self.writer.size, "journal_rewrites": 0, "journal_rotations": 0}
+        return {
+            "logsize": self.writer.size,
+            "journal_rewrites": self.rewrites,
+            "journal_rotations": self.rotations,
+            "journal_packs": self.packs,
+            "journal_bytes": self.disk_bytes,
+            "journal_repaired_bytes": self.repaired_bytes,
+        }

@@ -9,27 +9,22 @@ put and its replies wait.
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred, DeferredSemaphore, fail, succeed
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from kestrel.disk.files import Disk
 from kestrel.errors import QueueFailed
-from kestrel.journal.fileset import group_by_queue, temporary_name
-from kestrel.journal.pack import publish, write_temporary
-from kestrel.storage.jobs import Jobs
+from kestrel.journal.writer import Sync
 from kestrel.storage.journal_queue import JournalQueue
+from kestrel.storage.journal_rewriting import Rewriting
+from kestrel.storage.journal_services import Services, error_of, reason_of
 
 log = Logger()
-
-SYNCS_AT_ONCE: Final = 32
-"""Each needs a descriptor of its own. Where the process may open few, an eighth of those."""
 
 RETRY_S: Final = 1.0
 
@@ -53,29 +48,16 @@ class _CannotOpen(Exception):
     """There was no descriptor for the sync, so nothing was synced and nothing has failed."""
 
 
-class SyncServices:
-    """What the syncs of all queues of a folder share.
-
-    `kill` makes a queue's object dead and returns the failure to tell.
-    """
+class QueueSync:
+    """The syncs of one queue. `on_synced` is called after each that worked."""
 
     def __init__(
-        self, disk: Disk, folder: bytes, jobs: Jobs, kill: Callable[[JournalQueue, Exception], QueueFailed]
+        self, queue: JournalQueue, services: Services, rewriting: Rewriting, on_synced: Callable[[], None]
     ) -> None:
-        self.disk = disk
-        self.folder = folder
-        self.jobs = jobs
-        self.kill = kill
-        file_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self.slots = DeferredSemaphore(max(1, min(SYNCS_AT_ONCE, file_limit // 8)))
-
-
-class QueueSync:
-    """The syncs of one queue."""
-
-    def __init__(self, queue: JournalQueue, services: SyncServices) -> None:
         self._queue = queue
         self._services = services
+        self._rewriting = rewriting
+        self._on_synced = on_synced
         self._timer: IDelayedCall | None = None
         self._waiting: list[Deferred[None]] = []
         """Commits whose records are written and not synced."""
@@ -83,10 +65,6 @@ class QueueSync:
         """Commits that may not write before the mending is done."""
         self._doom: Exception | None = None
         self.state = SyncState.IDLE
-
-    @property
-    def _is_unsynced(self) -> bool:
-        return self._queue.writer.size != self._queue.writer.synced_size
 
     # What the storage tells.
 
@@ -98,22 +76,26 @@ class QueueSync:
         queue = self._queue
         period_ms = queue.settings.sync_journal_ms
         if period_ms == 0:
-            if not self._is_unsynced:
-                return None
-            done: Deferred[None] = Deferred()
-            self._waiting.append(done)
-            if self.state is not SyncState.SYNCING:
-                self._begin()
-            return done
+            return None if queue.writer.is_synced else self.sync()
         queue.writer.promise()
         if period_ms is not None:
             self._due_within(period_ms / 1000)
         return None
 
+    def sync(self) -> Deferred[None]:
+        """Sync at once; fires when all that is written now is safe, fails with `QueueFailed`, the queue being dead."""
+        if self._doom is not None:
+            return fail(self._doom)
+        done: Deferred[None] = Deferred()
+        self._waiting.append(done)
+        if self.state in (SyncState.IDLE, SyncState.DUE):
+            self._begin()
+        return done
+
     def settings_changed(self) -> None:
         """syncJournal may be another, or the queue was loaded: what is not synced is due accordingly."""
         period_ms = self._queue.settings.sync_journal_ms
-        if period_ms is not None and self._is_unsynced:
+        if period_ms is not None and not self._queue.writer.is_synced:
             self._due_within(period_ms / 1000)
 
     def when_writable(self) -> Deferred[None] | None:
@@ -128,7 +110,12 @@ class QueueSync:
 
     def once(self) -> Deferred[Any]:
         """A sync at the stop, when nothing else runs; fails with the OSError."""
-        return self._services.slots.run(self._run) if self._doom is None else fail(self._doom)
+        return self._services.syncing.run(self._run) if self._doom is None else fail(self._doom)
+
+    def doom(self, error: Exception) -> None:
+        """The queue cannot go on: it is dead as soon as there is a commit that can be told."""
+        self.state, self._doom = SyncState.DOOMED, error
+        self._queue.refusal = None  # a put is recorded, so that there is such a commit
 
     # One sync.
 
@@ -153,31 +140,32 @@ class QueueSync:
             return
         self.state = SyncState.SYNCING
         covered, self._waiting = self._waiting, []
-        writer = self._queue.writer
-        file, size = writer.set_aside_files, writer.size
-        self._services.slots.run(self._run).addCallbacks(
-            self._synced, self._failed, callbackArgs=(file, size, covered), errbackArgs=(covered,)
+        self._services.syncing.run(self._run).addCallbacks(
+            self._synced, self._failed, callbackArgs=(covered,), errbackArgs=(covered,)
         )
 
-    def _run(self) -> Deferred[Any]:
+    def _run(self) -> Deferred[Sync | None]:
+        writer = self._queue.writer
         if self._queue.failure is not None:
             return succeed(None)
         try:
-            descriptor = self._queue.writer.descriptor_for_sync()
+            sync = writer.begin_sync()
         except OSError as error:
             raise _CannotOpen(str(error)) from error
-        return self._services.jobs.run(self._queue.writer.sync, descriptor)
+        return self._services.jobs.run(writer.run_sync, sync).addCallback(lambda _: sync)
 
-    def _synced(self, _: object, file: int, size: int, covered: list[Deferred[None]]) -> None:
+    def _synced(self, sync: Sync | None, covered: list[Deferred[None]]) -> None:
         queue = self._queue
         self.state = SyncState.IDLE
-        if queue.writer.set_aside_files == file:
-            queue.writer.synced(size)
+        if sync is not None:
+            queue.writer.synced(sync)
+        if queue.failure is None:
+            self._on_synced()
         for done in covered:
             done.callback(None)
         if self._waiting:
             self._begin()
-        elif queue.failure is None:
+        elif queue.failure is None and self.state is SyncState.IDLE:
             self.settings_changed()
 
     def _failed(self, failure: Failure, covered: list[Deferred[None]]) -> None:
@@ -198,37 +186,36 @@ class QueueSync:
     # The contents written anew.
 
     def _mend(self, error: Exception) -> None:
-        queue, services = self._queue, self._services
         log.error(
             "The journal of {queue!r} failed to sync ({reason}): rewriting it",
-            queue=queue.name,
+            queue=self._queue.name,
             reason=reason_of(error),
         )
-        queue.refusal = f"queue storage failed: {reason_of(error)}; the queue is being rewritten"
+        self._queue.refusal = f"queue storage failed: {reason_of(error)}; the queue is being rewritten"
         self.state = SyncState.MENDING
-        try:
-            number = queue.writer.set_aside()
-        except OSError as cannot:
-            self._mend_failed(Failure(cannot))
-            return
-        job = services.jobs.run(write_temporary, services.disk, services.folder, queue.name, number, queue.snapshot())
-        job.addCallback(self._publish, number).addCallbacks(self._mended, self._mend_failed)
+        Deferred.fromCoroutine(self._rewrite()).addCallbacks(self._mended, self._mend_failed)
 
-    def _publish(self, size: int, number: int) -> Deferred[int]:
-        queue, services = self._queue, self._services
-        if queue.failure is not None:  # deleted meanwhile: its files must not come back
-            services.disk.erase(services.folder + b"/" + temporary_name(queue.name, number))
-            raise QueueFailed(queue.failure)
-        rotated = group_by_queue(services.disk.list_files(services.folder))[queue.name].rotated
-        replaced = [file.file_name for file in rotated if file.number <= number]
-        job = services.jobs.run(publish, services.disk, services.folder, queue.name, number, replaced)
-        return job.addCallback(lambda _: size)
-
-    def _mended(self, size: int) -> None:
+    async def _rewrite(self) -> None:
         queue = self._queue
-        queue.refusal = None
-        queue.older_bytes, queue.writer.set_aside_bytes = size, 0
-        log.info("The journal of {queue!r} is rewritten and safe", queue=queue.name)
+        await self._rewriting.stop()
+        queue.check()
+        writer, kept_size, number = queue.writer, queue.writer.size, None
+        try:
+            records = queue.take_pending()
+            if records:
+                writer.append(records)
+            end = queue.rotate(queue.boundary())
+            number = end.number
+            await self._rewriting.replace(queue.replacement(end), is_urgent=True)
+        except Exception:
+            if queue.failure is None:  # of what was pending nobody will be told that it is kept
+                writer.take_back(kept_size, number)
+            raise
+        queue.check()
+
+    def _mended(self, _: object) -> None:
+        self._queue.refusal = None
+        log.info("The journal of {queue!r} is rewritten and safe", queue=self._queue.name)
         self._tell_all(None)
 
     def _mend_failed(self, failure: Failure) -> None:
@@ -237,8 +224,7 @@ class QueueSync:
         elif self._waiting or self._held:
             self._tell_all(self._services.kill(self._queue, error_of(failure)))
         else:  # a queue dies in a commit, or what was recorded on it since would be answered as if nothing had been
-            self.state, self._doom = SyncState.DOOMED, error_of(failure)
-            self._queue.refusal = None  # a put is recorded, so that there is such a commit
+            self.doom(error_of(failure))
 
     def _tell_all(self, failure: QueueFailed | None) -> None:
         """Nothing is under way any more; whoever waited may go on, or has failed."""
@@ -246,13 +232,3 @@ class QueueSync:
         waiting, self._waiting, self._held = self._waiting + self._held, [], []
         for done in waiting:
             done.callback(None) if failure is None else done.errback(failure)
-
-
-def reason_of(error: Exception) -> str:
-    """The system's words for an error, without paths."""
-    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
-
-
-def error_of(failure: Failure) -> Exception:
-    """The exception of a failure."""
-    return failure.value if isinstance(failure.value, Exception) else QueueFailed(str(failure.value))

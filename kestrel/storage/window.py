@@ -23,6 +23,10 @@ class Window:
         self._front: deque[Item] = deque()
         self._records: deque[bytes] = deque()
         self._open: dict[int, Item] = {}
+        self._first_id = 0
+        """The id of the first of `_records`; those behind it follow."""
+        self.open_bytes = 0
+        """The data of the open reads, in bytes."""
         self.last_xid = 0
         """The number of the read that was opened last."""
         self.items = 0
@@ -48,21 +52,44 @@ class Window:
         if self._front:
             item = self._front.popleft()
         elif self._records:
-            item = decode_item(self._records.popleft())
+            item = self._decode_first()
         else:
             return None
         self.items -= 1
         self.bytes -= len(item.data)
         return item
 
+    def _decode_first(self) -> Item:
+        item = decode_item(self._records.popleft())
+        item.id = self._first_id
+        self._first_id += 1
+        return item
+
+    def drop_head(self) -> None:
+        """Remove the head, if there is one."""
+        if self._front:
+            self.bytes -= len(self._front.popleft().data)
+        elif self._records:
+            self.bytes -= len(self._records.popleft()) - ADDX_HEADER_BYTES
+            self._first_id += 1
+        else:
+            return
+        self.items -= 1
+
     def open_as(self, item: Item, xid: int) -> None:
-        """An item that was popped is an open read under that number."""
+        """An item that was popped is an open read under that number; one that had it already is done with."""
+        self.finish(xid)
         item.xid = self.last_xid = xid
         self._open[xid] = item
+        self.open_bytes += len(item.data)
 
     def finish(self, xid: int) -> bool:
         """That open read is done with. False when it is not open."""
-        return self._open.pop(xid, None) is not None
+        item = self._open.pop(xid, None)
+        if item is None:
+            return False
+        self.open_bytes -= len(item.data)
+        return True
 
     def push_back(self, xid: int, failed: bool) -> bool:
         """That open read is the head again. False when it is not open."""
@@ -74,6 +101,7 @@ class Window:
         self._front.appendleft(item)
         self.items += 1
         self.bytes += len(item.data)
+        self.open_bytes -= len(item.data)
         return True
 
     # What a server asks: `IQueueStorage`.
@@ -84,7 +112,7 @@ class Window:
         if not self._front:
             if not self._records:
                 return None
-            self._front.append(decode_item(self._records.popleft()))
+            self._front.append(self._decode_first())
         return self._front[0]
 
     def take(self, opened: bool) -> Item | None:
@@ -129,6 +157,7 @@ class Window:
     def clear(self) -> None:
         """Drop every item that is not an open read."""
         self.check()
+        self._first_id += len(self._records)
         self._front = deque()
         self._records = deque()
         self.items = self.bytes = 0

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from mmap import mmap
 from pathlib import Path
 
 from kestrel.disk.files import Disk
@@ -78,9 +77,10 @@ class Medium:
 class FaultyDisk(Disk):
     """The real disk, but for what was arranged.
 
-    Operations are named list, open, write, sync, sync_folder, cut, rename, erase, allocate and map; `calls` names
-    what was done, in order. `room` bounds the bytes that may still be written or allocated, None is no bound;
-    erased and cut bytes are room again. `open_descriptors` are those not yet closed.
+    Operations are named list, open, open_read, read, write, sync, sync_folder, cut, rename, erase and allocate, and
+    each step of `kestrel.journal.steps` is one as well; `calls` names what was done, in order. `room` bounds the
+    bytes that may still be written or allocated, None is no bound; erased and cut bytes are room again.
+    `open_descriptors` are those not yet closed.
     """
 
     def __init__(self) -> None:
@@ -236,7 +236,16 @@ class FaultyDisk(Disk):
         self._take_room(size - before)
         super().allocate(path, size)
 
-    def map(self, path: bytes) -> mmap | bytes:
-        self._check("map")
+    def open_read(self, path: bytes) -> int:
+        self._check("open_read")
         self.medium.know(os.path.dirname(path))
-        return super().map(path)
+        descriptor = super().open_read(path)
+        self.open_descriptors.add(descriptor)
+        return descriptor
+
+    def read(self, descriptor: int, offset: int, size: int) -> bytes:
+        self._check("read")
+        return super().read(descriptor, offset, size)
+
+    def reached(self, step: str) -> None:
+        self._check(step)

@@ -17,9 +17,9 @@ from kestrel.journal.opcodes import Opcode
 from kestrel.journal.records import DamagedRecord, UnfinishedRecord, decode_record
 from kestrel.journal.replay import replay
 from kestrel.storage.journal import JournalStorage
-from kestrel.storage.window import Window
 from kestrel.testing.server import EPOCH_MS, MemoryServer
 from kestrel.testing.threads import SteppedThreads
+from tests.journal.made import BytesReader, ReplayedWindow
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "journal_format.md").read_text()
 
@@ -133,7 +133,7 @@ def test_every_record_of_the_table_is_read_and_each_has_its_own_name() -> None:
     for opcode in Opcode:
         record = record_of(ROWS[opcode.name])
         assert decode_record(record, 0).name == opcode.name
-        assert replay(record, Window(), EPOCH_MS).problem is None
+        assert replay(BytesReader(record), ReplayedWindow(), EPOCH_MS).problem is None
 
 
 def test_the_two_records_of_opcode_8_are_told_apart_as_the_page_says() -> None:
@@ -183,7 +183,7 @@ def test_the_page_says_the_same_twice_of_what_is_written() -> None:
 @pytest.mark.parametrize("size", [15, 0, -1])
 def test_a_size_below_that_of_the_times_is_damage(size: int) -> None:
     record = opcodes.ADDX_HEADER.pack(Opcode.ADDX, size, EPOCH_MS, 0) + ITEM
-    end = replay(record, Window(), EPOCH_MS)
+    end = replay(BytesReader(record), ReplayedWindow(), EPOCH_MS)
     assert (end.offset, end.is_unfinished) == (0, False)
 
 

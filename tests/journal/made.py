@@ -8,7 +8,9 @@ from twisted.internet.task import Clock
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
+from kestrel.journal.reader import JournalReader
 from kestrel.storage.journal import JournalStorage
+from kestrel.storage.window import Window
 from kestrel.testing.threads import SteppedThreads
 
 NOW_MS = 1_700_003_600_000
@@ -64,6 +66,30 @@ def state_dump(xid: int, *restated: bytes, count: int | None = None) -> bytes:
 
 def open_(xid: int) -> bytes:
     return b"\x09" + i32(xid)
+
+
+class BytesReader(JournalReader):
+    """A journal file that is bytes at hand."""
+
+    def __init__(self, contents: bytes) -> None:
+        self._contents = contents
+        self.size = len(contents)
+
+    def read(self, offset: int, size: int) -> bytes:
+        return self._contents[offset : offset + size]
+
+    def close(self) -> None:
+        pass
+
+
+class ReplayedWindow(Window):
+    """A window that a replay fills, however much that is."""
+
+    def append(self, record: bytes, offset: int = 0) -> None:
+        super().append(record)
+
+    def xid_is_counted(self) -> None:
+        pass
 
 
 class Journal:

@@ -10,12 +10,13 @@ import pytest
 from kestrel.disk.files import Disk
 from kestrel.journal.repair import repair
 from kestrel.journal.replay import ReplayEnd, replay
-from kestrel.storage.window import Window
 from kestrel.testing.faults import Died, FaultyDisk
 from tests.journal.made import (
     NOW_MS,
     REMOVE,
+    BytesReader,
     Journal,
+    ReplayedWindow,
     add_xid,
     addx,
     files_of,
@@ -35,9 +36,9 @@ def path(folder: Path) -> bytes:
 def repaired(folder: Path, contents: bytes, disk: Disk | None = None, name: str = "work") -> bytes:
     """Replay a file of these contents and repair it; returns the path of the copy."""
     (folder / name).write_bytes(contents)
-    end = replay(contents, Window(), NOW_MS)
+    end = replay(BytesReader(contents), ReplayedWindow(), NOW_MS)
     assert end.problem is not None
-    return repair(disk or Disk(), path(folder), name.encode(), contents, end, NOW_MS)
+    return repair(disk or Disk(), path(folder), name.encode(), end, NOW_MS).copy
 
 
 def test_a_last_record_cut_short_is_set_aside_and_cut(tmp_path: Path) -> None:
@@ -94,10 +95,10 @@ def test_whoever_dies_at_any_step_leaves_every_byte_somewhere(
     (folder / "work").write_bytes(A + DAMAGE)
     disk = FaultyDisk()
     disk.list_files(path(folder))
-    end = replay(A + DAMAGE, Window(), NOW_MS)
+    end = replay(BytesReader(A + DAMAGE), ReplayedWindow(), NOW_MS)
     disk.die_after(calls)
     try:
-        repair(disk, path(folder), b"work", A + DAMAGE, end, NOW_MS)
+        repair(disk, path(folder), b"work", end, NOW_MS)
     except Died:
         pass
     else:
@@ -126,7 +127,7 @@ def test_a_copy_that_cannot_be_made_leaves_the_file_as_it_was(tmp_path: Path, op
 def test_an_end_that_is_unfinished_at_the_first_record_is_cut_to_nothing(tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(A[:7])
     end = ReplayEnd(0, 0, "the last record is cut short", is_unfinished=True)
-    repair(Disk(), path(tmp_path), b"work", A[:7], end, NOW_MS)
+    repair(Disk(), path(tmp_path), b"work", end, NOW_MS)
     assert files_of(tmp_path) == {"work": b""}
     assert set_aside(tmp_path) == [A[:7]]
 

@@ -16,14 +16,15 @@ from twisted.python.failure import Failure
 from kestrel.errors import QueueFailed
 from kestrel.item import Item
 from kestrel.journal.replay import ReplayEnd, replay
-from kestrel.storage.window import Window
 from kestrel.testing.faults import Died, FaultyDisk
 from tests.journal import reference
 from tests.journal.made import (
     NOW_MS,
     REMOVE,
     REMOVE_TENTATIVE,
+    BytesReader,
     Journal,
+    ReplayedWindow,
     add,
     add_xid,
     addx,
@@ -169,16 +170,16 @@ def check_recovery(folder: Path, contents: bytes) -> None:
 # What records do, against a second reader.
 
 
-def replayed(contents: bytes) -> tuple[Window, ReplayEnd]:
+def replayed(contents: bytes) -> tuple[ReplayedWindow, ReplayEnd]:
     """What a file makes of an empty queue, and how its replay ended."""
-    window = Window()
-    return window, replay(contents, window, NOW_MS)
+    window = ReplayedWindow()
+    return window, replay(BytesReader(contents), window, NOW_MS)
 
 
 def check_against_the_reference(*files: bytes) -> None:
-    window, queue = Window(), reference.Queue(NOW_MS)
+    window, queue = ReplayedWindow(), reference.Queue(NOW_MS)
     for contents in files:
-        end = replay(contents, window, NOW_MS)
+        end = replay(BytesReader(contents), window, NOW_MS)
         reading = reference.read(contents)
         queue.do(reading.records)
         assert (end.offset, end.records) == (reading.end, len(reading.records))

@@ -28,9 +28,9 @@ def writer(tmp_path: Path, disk: FaultyDisk) -> JournalWriter:
 
 
 def sync(writer: JournalWriter) -> None:
-    size = writer.size
-    writer.sync(writer.descriptor_for_sync())
-    writer.synced(size)
+    begun = writer.begin_sync()
+    writer.run_sync(begun)
+    writer.synced(begun)
 
 
 # Appending.
@@ -38,7 +38,7 @@ def sync(writer: JournalWriter) -> None:
 
 def test_a_new_writer_has_touched_nothing(tmp_path: Path, writer: JournalWriter) -> None:
     assert files_of(tmp_path) == {}
-    assert (writer.size, writer.synced_size, writer.set_aside_bytes) == (0, 0, 0)
+    assert (writer.size, writer.synced_size) == (0, 0)
 
 
 def test_records_stand_in_the_file_in_the_order_of_the_calls(tmp_path: Path, writer: JournalWriter) -> None:
@@ -186,9 +186,9 @@ def test_a_sync_goes_on_though_the_writer_is_closed_meanwhile(
     tmp_path: Path, writer: JournalWriter, disk: FaultyDisk
 ) -> None:
     writer.append(A)
-    descriptor = writer.descriptor_for_sync()
+    begun = writer.begin_sync()
     writer.close()
-    writer.sync(descriptor)
+    writer.run_sync(begun)
     assert on_medium(disk, tmp_path) == {"work": A}
     assert disk.open_descriptors == set()
 
@@ -216,7 +216,7 @@ def test_after_a_failed_sync_the_file_is_cut_to_the_last_one_that_worked_and_lef
     assert files_of(tmp_path) == {"work.1000": A}
     writer.append(C)
     assert files_of(tmp_path) == {"work.1000": A, "work": C}
-    assert (writer.size, writer.set_aside_bytes) == (len(C), len(A))
+    assert writer.size == len(C)
 
 
 @pytest.mark.parametrize("operation", ["cut", "rename"])
@@ -247,7 +247,7 @@ def test_setting_aside_makes_a_rotated_file_and_begins_a_new_one(tmp_path: Path,
     assert writer.set_aside() == 1001
     writer.append(C)
     assert files_of(tmp_path) == {"work.1000": A, "work.1001": B, "work": C}
-    assert (writer.size, writer.set_aside_bytes) == (len(C), len(A + B))
+    assert writer.size == len(C)
 
 
 def test_setting_aside_leaves_no_more_files_open_than_there_were(

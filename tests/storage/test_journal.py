@@ -373,7 +373,7 @@ class TestJournal(StorageContract):
         (folder / "a").write_bytes(addx(b"in a"))
         threads = SteppedThreads()
         storage = self.make(folder, Clock(), threads)
-        self.disk.fail("map", errno.EIO, times=2)
+        self.disk.fail("read", errno.EIO, times=2)
         loaded: list[dict[bytes, object]] = []
         storage.start(lambda name: QueueSettings()).addCallback(loaded.append)
         threads.run_all()

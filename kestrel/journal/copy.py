@@ -1,0 +1,17 @@
+"""Copying a run of a journal file to another file."""
+
+from __future__ import annotations
+
+from kestrel.disk.files import Disk
+from kestrel.journal.reader import PART_BYTES, JournalReader
+
+
+def copy_range(disk: Disk, reader: JournalReader, start: int, end: int, path: bytes) -> None:
+    """Append these bytes to the file of that path, which is made when missing, and sync it."""
+    descriptor = disk.open_append(path)
+    try:
+        for offset in range(start, end, PART_BYTES):
+            disk.write(descriptor, reader.read(offset, min(PART_BYTES, end - offset)))
+        disk.sync(descriptor)
+    finally:
+        disk.close(descriptor)

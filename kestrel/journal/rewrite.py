@@ -1,0 +1,162 @@
+"""What a file has to hold that takes the place of older ones: the queue as it stood where they end.
+
+Later files go on from there, by position: a REMOVE drops whatever is the head. So each item that was in the queue
+then has its place in the new file. Where it was removed since, and later files say so, an empty item stands for it,
+which takes 21 bytes; it is dropped by the record that dropped the item.
+"""
+
+from __future__ import annotations
+
+import errno
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from kestrel.disk.files import Disk
+from kestrel.item import Item
+from kestrel.journal.forward import read_items
+from kestrel.journal.history import Span
+from kestrel.journal.reader import PART_BYTES, JournalReader
+from kestrel.journal.records import ADDX_HEADER_BYTES, XID_RECORD_BYTES, encode_item, encode_open
+
+EMPTY_ITEM: Final = encode_item(b"", 0, 0)
+
+_RUN: Final = 4096
+
+
+class Boundary(NamedTuple):
+    """What was in the queue at the end of a rotated file, by the items' ids."""
+
+    number: int
+    """Of the file."""
+    end: int
+    """Its offset in the history."""
+    open: Mapping[int, int]
+    """The id of each open read's item, by xid."""
+    front: list[int]
+    """The head of the queue: items that had been opened and put back, or looked at."""
+    first_id: int
+    """The queue goes on with the items from this id,"""
+    next_id: int
+    """up to the one before this."""
+
+    @property
+    def most_bytes(self) -> int:
+        """What the records of the file that replaces it take at most, but for the data."""
+        count = len(self.open) + len(self.front) + self.next_id - self.first_id
+        return count * ADDX_HEADER_BYTES + len(self.open) * XID_RECORD_BYTES
+
+
+class Behind(NamedTuple):
+    """The items that are on disk alone, all of them in rotated files."""
+
+    first_id: int
+    items: int
+    offset: int
+    """Where in the history they begin,"""
+    skip: int
+    """with the item after so many others."""
+    now_ms: int
+    """The add time of those whose record has none."""
+
+
+class Replacement:
+    """The records of a new file, in runs of bytes. A snapshot: made at once, and read in a thread.
+
+    `taken` are the items, by id, that are open or were put back; `records` those that follow from `first_id` on.
+    """
+
+    def __init__(
+        self,
+        boundary: Boundary,
+        taken: Mapping[int, Item],
+        first_id: int,
+        records: list[bytes],
+        behind: Behind,
+    ) -> None:
+        self.boundary = boundary
+        self.size = 0
+        """The bytes given out."""
+        self._taken = taken
+        self._first_id = first_id
+        self._records = records
+        self._behind = behind
+        self._mark_ids: list[int] = []
+        self._mark_offsets: list[int] = []
+
+    def runs(self, disk: Disk, folder: bytes, spans: Sequence[Span]) -> Iterator[bytes]:
+        """The records, up to about a MiB at a time. `spans` are the rotated files up to the boundary."""
+        return _joined(self._all(disk, folder, spans))
+
+    def place_of(self, item_id: int) -> tuple[int, int]:
+        """Where that item stands that was on disk alone: behind so many others after that offset of the new file."""
+        if item_id >= self._behind.first_id + self._behind.items:
+            return self.size, 0
+        mark = bisect_right(self._mark_ids, item_id) - 1
+        return self._mark_offsets[mark], item_id - self._mark_ids[mark]
+
+    def _all(self, disk: Disk, folder: bytes, spans: Sequence[Span]) -> Iterator[bytes]:
+        for record in self._in_memory():
+            self.size += len(record)
+            yield record
+        yield from self._from_disk(disk, folder, spans)
+
+    def _in_memory(self) -> Iterator[bytes]:
+        boundary = self.boundary
+        for xid, item_id in boundary.open.items():
+            yield self._item(item_id)
+            yield encode_open(xid)
+        for item_id in boundary.front:
+            yield self._item(item_id)
+        next_id = boundary.first_id
+        end = min(self._first_id, boundary.next_id)
+        for item_id in sorted(item_id for item_id in self._taken if next_id <= item_id < end):
+            yield from _empty_items(item_id - next_id)
+            yield self._item(item_id)
+            next_id = item_id + 1
+        yield from _empty_items(end - next_id)
+        yield from self._records
+
+    def _item(self, item_id: int) -> bytes:
+        item = self._taken.get(item_id)
+        return EMPTY_ITEM if item is None else encode_item(item.data, item.add_ms, item.expiry_ms)
+
+    def _from_disk(self, disk: Disk, folder: bytes, spans: Sequence[Span]) -> Iterator[bytes]:
+        behind = self._behind
+        offset, skip, next_id = behind.offset, behind.skip, behind.first_id
+        end_id = behind.first_id + behind.items
+        for span in spans:
+            if next_id == end_id or offset >= span.end:
+                continue
+            with JournalReader(disk, folder + b"/" + span.file_name) as reader:
+                while offset < span.end and next_id < end_id:
+                    read = read_items(
+                        reader, span.start, offset, span.end, skip, end_id - next_id, PART_BYTES, behind.now_ms
+                    )
+                    offset, skip = read.offset, read.skip
+                    self._mark_ids.append(next_id)
+                    self._mark_offsets.append(self.size)
+                    next_id += len(read.records)
+                    self.size += sum(map(len, read.records))
+                    yield from read.records
+        if next_id != end_id:
+            raise OSError(errno.EIO, "the journal files do not hold the items that they held")
+
+
+def _empty_items(count: int) -> Iterator[bytes]:
+    for _ in range(count // _RUN):
+        yield EMPTY_ITEM * _RUN
+    if count > 0:
+        yield EMPTY_ITEM * (count % _RUN)
+
+
+def _joined(records: Iterable[bytes]) -> Iterator[bytes]:
+    run: list[bytes] = []
+    size = 0
+    for record in records:
+        run.append(record)
+        size += len(record)
+        if size >= PART_BYTES:
+            yield b"".join(run)
+            run, size = [], 0
+    yield b"".join(run)

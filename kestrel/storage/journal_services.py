@@ -1,0 +1,54 @@
+"""What the queues of one folder share."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from twisted.internet.defer import DeferredSemaphore
+from twisted.python.failure import Failure
+
+from kestrel.disk.files import Disk
+from kestrel.errors import QueueFailed
+from kestrel.storage.jobs import Jobs
+
+if TYPE_CHECKING:
+    from kestrel.storage.journal_queue import JournalQueue
+
+SYNCS_AT_ONCE: Final = 32
+"""Each needs a descriptor of its own. Where the process may open few, an eighth of those; so for the others."""
+
+READS_AT_ONCE: Final = 16
+
+REWRITES_AT_ONCE: Final = 2
+"""They take time from the reactor, and space on the disk."""
+
+
+class Services:
+    """The disk, the threads, and how many of a kind may be at work at once.
+
+    `kill` makes a queue's object dead and returns the failure to tell.
+    """
+
+    def __init__(
+        self, disk: Disk, folder: bytes, jobs: Jobs, kill: Callable[[JournalQueue, Exception], QueueFailed]
+    ) -> None:
+        self.disk = disk
+        self.folder = folder
+        self.jobs = jobs
+        self.kill = kill
+        descriptors = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
+        self.syncing = DeferredSemaphore(min(SYNCS_AT_ONCE, descriptors))
+        self.reading = DeferredSemaphore(min(READS_AT_ONCE, descriptors))
+        self.rewriting = DeferredSemaphore(min(REWRITES_AT_ONCE, descriptors))
+
+
+def reason_of(error: BaseException) -> str:
+    """The system's words for an error, without paths."""
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+
+
+def error_of(failure: Failure) -> Exception:
+    """The exception of a failure."""
+    return failure.value if isinstance(failure.value, Exception) else QueueFailed(str(failure.value))
