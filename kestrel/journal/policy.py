@@ -3,7 +3,8 @@
 *Live* bytes are those of the records that a rewrite would write: the items and open reads that there are. What else
 is in the files is *spent*. A rewrite costs the live bytes and frees the spent ones, so it is worth it only when it
 frees at least half; that is also why files that hold nothing spent are never rewritten, however large they are.
-While nothing is under way the files are not larger than twice the live bytes, maxJournalSize and one file more.
+The files are not to be larger than twice the live bytes, maxJournalSize and one file more. A rewrite takes its time,
+in which more is spent, so it begins when half of maxJournalSize is left.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class JournalState(NamedTuple):
 
     total_bytes: int
     """All files."""
+    has_rotated: bool
+    """Whether there is more than the current file."""
     items: int
     """In the queue, open reads not counted."""
     live_bytes: int
@@ -61,9 +64,11 @@ def choose(state: JournalState, limits: Limits) -> Compaction:
         return Compaction.PACK
     if spent <= 0 or spent < state.live_bytes:
         return Compaction.NONE
-    if state.items == 0 and state.total_bytes >= limits.default_journal_size_bytes:
+    if state.items == 0 and (
+        state.total_bytes >= limits.default_journal_size_bytes or (state.has_rotated and not state.live_bytes)
+    ):
         return _emptied(state, limits)
-    if spent > state.live_bytes + limits.max_journal_size_bytes or (is_too_large and _has_waited(state, limits)):
+    if spent > state.live_bytes + limits.max_journal_size_bytes // 2 or (is_too_large and _has_waited(state, limits)):
         return Compaction.REWRITE
     return Compaction.NONE
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from kestrel.disk.files import Disk
@@ -18,7 +19,7 @@ class Sync(NamedTuple):
     descriptor: int
     file: int
     size: int
-    rotated: frozenset[bytes]
+    rotated: Sequence[bytes]
     syncs_folder: bool
 
 
@@ -46,13 +47,18 @@ class JournalWriter:
         self.kept_size = 0
         self.file = 0
         """Which of the files it is that this writer wrote to one after the other."""
-        self.unsynced_files: set[bytes] = set()
-        """The names of rotated files that no sync is known to have reached whole."""
+        self.unsynced_files: list[bytes] = []
+        """The names of rotated files that no sync is known to have reached whole, the oldest first."""
 
     def open(self) -> None:
         """Open the file, which is made when missing."""
         if self._descriptor < 0:
             self._descriptor = self._disk.open_append(self._path)
+
+    def make_file(self) -> None:
+        """Make the file, so that the queue has one though nothing is written to it; if it cannot be, a write tries."""
+        with suppress(OSError):
+            self.open()
 
     def open_existing(self) -> None:
         """Open the file that was replayed. What it holds is kept; whether it is synced nobody knows."""
@@ -92,11 +98,15 @@ class JournalWriter:
 
     def synced(self, sync: Sync) -> None:
         """That sync has worked."""
-        self.unsynced_files.difference_update(sync.rotated)
+        self.forget(sync.rotated)
         if sync.file == self.file:
             self.synced_size = max(self.synced_size, sync.size)
             self.kept_size = max(self.kept_size, self.synced_size)
             self._folder_is_synced = True
+
+    def forget(self, rotated: Sequence[bytes]) -> None:
+        """These rotated files are synced, or gone."""
+        self.unsynced_files = [file_name for file_name in self.unsynced_files if file_name not in rotated]
 
     def sync_failed(self) -> None:
         """What was written since the last sync does not count. This file is never synced again."""
@@ -140,7 +150,7 @@ class JournalWriter:
         self._folder_is_synced = False
         self.file += 1
         if self.size != self.synced_size:
-            self.unsynced_files.add(rotated_name(self._queue, number))
+            self.unsynced_files.append(rotated_name(self._queue, number))
         self.size = self.synced_size = self.kept_size = 0
         return number
 
@@ -167,13 +177,13 @@ class JournalWriter:
         finally:
             if not was_open:
                 self.close()
-        return Sync(descriptor, self.file, self.size, frozenset(self.unsynced_files), not self._folder_is_synced)
+        return Sync(descriptor, self.file, self.size, self.unsynced_files[:], not self._folder_is_synced)
 
     def run_sync(self, sync: Sync) -> None:
         """Sync that, and close its descriptor. Runs in a thread."""
         disk = self._disk
         try:
-            for file_name in sync.rotated:
+            for file_name in sync.rotated:  # in this order, so that a crash leaves no gap
                 self._sync_rotated(file_name)
             disk.sync(sync.descriptor)
             if sync.syncs_folder:

@@ -39,7 +39,7 @@ def load_queue(
     is_closed = False
     for file in files.rotated:
         size = _replay_file(replayed, file.file_name).offset
-        writer.unsynced_files.add(file.file_name)  # nobody knows
+        writer.unsynced_files.append(file.file_name)  # nobody knows
         queue.history.rotate(file.number, size, file.file_name)
         queue.add_boundary(queue.boundary()._replace(number=file.number, end=queue.history.current_start))
     if files.has_current:
@@ -49,7 +49,6 @@ def load_queue(
         queue.loaded_to(queue.history.current_start + writer.size)
         if is_closed:
             queue.rotate(queue.boundary())  # what is appended to a file that a record has closed would not be read
-            writer.open()
     finally:
         writer.close()
     queue.put_back(queue.open_xids(), failed=False)  # written with the first commit; a crash before does it again

@@ -3,8 +3,10 @@ behind the window, on disk alone."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import Final
 
 from twisted.internet.defer import Deferred
@@ -223,7 +225,7 @@ class JournalQueue(Window):
     def replaced(self, replacement: Replacement) -> None:
         """That file has taken the place of all up to its boundary."""
         boundary = replacement.boundary
-        self.writer.unsynced_files -= {span.file_name for span in self.history.up_to(boundary.number)}
+        self.writer.forget([span.file_name for span in self.history.up_to(boundary.number)])
         span = self.history.replaced_by(boundary.number, replacement.size)
         self.boundaries = [each for each in self.boundaries if each.number >= boundary.number]
         if self.behind_items and self.behind_offset < span.end:
@@ -235,15 +237,18 @@ class JournalQueue(Window):
         """What decides whether its files are rewritten or packed, but for the time."""
         read_bytes = packed_bytes = 0
         read = self.last_read_boundary() if self.behind_items else None
-        if read is not None:
-            read_bytes = sum(span.end - span.start for span in self.history.up_to(read.number))
+        if read is not None and self.history.rotated:
+            read_bytes = read.end - self.history.rotated[0].start
             packed_bytes = read.most_bytes + self.mem_bytes + self.open_bytes
-        return JournalState(self.disk_bytes, self.items, self.live_bytes, read_bytes, packed_bytes, None)
+        has_rotated = bool(self.history.rotated)
+        return JournalState(self.disk_bytes, has_rotated, self.items, self.live_bytes, read_bytes, packed_bytes, None)
 
     def last_read_boundary(self) -> Boundary | None:
         """The newest that nothing before waits to be read forward."""
-        read = [each for each in self.boundaries if not self.behind_items or each.end <= self.behind_offset]
-        return read[-1] if read else None
+        count = len(self.boundaries)
+        if self.behind_items:
+            count = bisect_right(self.boundaries, self.behind_offset, key=attrgetter("end"))
+        return self.boundaries[count - 1] if count else None
 
     def rotate(self, boundary: Boundary) -> Boundary:
         """Make the current file, which ends at that boundary, a rotated one; the boundary has its number then.
@@ -252,6 +257,7 @@ class JournalQueue(Window):
         """
         size = self.writer.size
         boundary = boundary._replace(number=self.writer.set_aside())
+        self.writer.make_file()
         self.history.rotate(boundary.number, size)
         self.add_boundary(boundary)
         return boundary

@@ -70,7 +70,7 @@ class Upkeep:
         settings = queue.settings
         total_bytes, current_bytes = queue.disk_bytes, queue.writer.size
         most_bytes = min(settings.default_journal_size_bytes, settings.max_journal_size_bytes)
-        if total_bytes < most_bytes and current_bytes <= settings.max_memory_size_bytes:
+        if total_bytes < most_bytes and current_bytes <= settings.max_memory_size_bytes and not queue.history.rotated:
             return None  # the usual answer, at once
         limits = self._limits()
         compaction = Compaction.NONE if self.rewriting.is_running else choose(self._state(), limits)
