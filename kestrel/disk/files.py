@@ -87,9 +87,8 @@ class Disk:
 
         It looks for the room first: to try would take the last of it from others for a moment.
         """
-        room = os.statvfs(os.path.dirname(path))
         taken = os.stat(path).st_blocks * 512 if os.path.exists(path) else 0
-        if room.f_bavail * room.f_frsize + taken < size:
+        if self.free_bytes(os.path.dirname(path)) + taken < size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
         try:
@@ -99,6 +98,15 @@ class Disk:
             raise
         finally:
             os.close(descriptor)
+
+    def free_bytes(self, folder: bytes) -> int:
+        """How many bytes the file system of that folder has for us."""
+        room = os.statvfs(folder)
+        return room.f_bavail * room.f_frsize
+
+    def length(self, path: bytes) -> int:
+        """The length of a file that is not open, in bytes."""
+        return os.stat(path).st_size
 
     def open_read(self, path: bytes) -> int:
         """A descriptor to read a file that is there."""

@@ -20,6 +20,8 @@ from kestrel.names import check_queue_name
 PRIVATE_FOLDER: Final = b".kestrel"
 """What is ours and no journal lies there: the lock, the reserve, what was set aside. Kestrel looks at files only."""
 
+PACK_SUFFIX: Final = b".pack"
+
 MAX_FILE_NAME_BYTES: Final = 230
 """So that the longest suffix still fits the 255 bytes of common file systems."""
 
@@ -52,6 +54,11 @@ def current_name(queue: bytes) -> bytes:
 def rotated_name(queue: bytes, number: int) -> bytes:
     """The file name of a rotated file."""
     return b"%b.%d" % (current_name(queue), number)
+
+
+def pack_name(queue: bytes, number: int) -> bytes:
+    """The file name of a rotated file while it stands for all that are numbered up to its own."""
+    return rotated_name(queue, number) + PACK_SUFFIX
 
 
 def temporary_name(queue: bytes, number: int) -> bytes:

@@ -7,13 +7,17 @@ holds nothing goes with it.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from kestrel.disk.files import Disk
 from kestrel.journal import steps
-from kestrel.journal.fileset import PRIVATE_FOLDER, QueueFiles, rotated_name, temporary_name
+from kestrel.journal.fileset import PACK_SUFFIX, PRIVATE_FOLDER, QueueFiles, pack_name, rotated_name, temporary_name
 
-_PACK = b".pack"
+ERASE_FOLDER: Final = PRIVATE_FOLDER + b"/erase"
+"""Where files are on their way out, so that erasing a large one delays nobody."""
 
 
 class Stopped(Exception):
@@ -21,17 +25,25 @@ class Stopped(Exception):
 
 
 def erase_folder(folder: bytes) -> bytes:
-    """Where files are on their way out, so that erasing a large one delays nobody."""
-    return folder + b"/" + PRIVATE_FOLDER + b"/erase"
+    """The path of `ERASE_FOLDER` in a folder of journals."""
+    return folder + b"/" + ERASE_FOLDER
 
 
 def write_temporary(
-    disk: Disk, folder: bytes, queue: bytes, number: int, runs: Iterable[bytes], is_stopped: Callable[[], bool]
+    disk: Disk,
+    folder: bytes,
+    queue: bytes,
+    number: int,
+    runs: Iterable[bytes],
+    most_bytes: int,
+    is_stopped: Callable[[], bool],
 ) -> None:
-    """Write these runs of records to the queue's temporary file of that number, and sync it.
+    """Write these runs of records, `most_bytes` at most, to the queue's temporary file of that number, and sync it.
 
     Raises `Stopped` once `is_stopped` says so, which is asked before each run, or OSError; then there is no file.
     """
+    if disk.free_bytes(folder) < most_bytes:  # to try would take the last room from those who write to it
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     path = folder + b"/" + temporary_name(queue, number)
     try:
         descriptor = disk.open_append(path)
@@ -54,17 +66,14 @@ def write_temporary(
 def publish(disk: Disk, folder: bytes, queue: bytes, number: int, replaced: Iterable[bytes], size: int) -> list[bytes]:
     """Let the temporary file of that number and size take the place of these rotated files, numbered up to it.
 
-    Returns the paths of what is to be erased yet.
+    Returns the paths, in that folder, of what is to be erased yet.
     """
-    rotated = folder + b"/" + rotated_name(queue, number)
-    disk.rename(folder + b"/" + temporary_name(queue, number), rotated + _PACK)
+    packed = pack_name(queue, number)
+    disk.rename(folder + b"/" + temporary_name(queue, number), folder + b"/" + packed)
     disk.reached(steps.PACK_PUBLISHED)
     disk.sync_folder(folder)
     disk.reached(steps.PACK_PUBLISHED_FOR_GOOD)
-    moved = _finish(disk, folder, rotated, replaced)
-    if not size:
-        disk.erase(rotated)
-    return moved
+    return _finish(disk, folder, packed, replaced) + ([] if size else [rotated_name(queue, number)])
 
 
 def clean_up(disk: Disk, folder: bytes, files: QueueFiles) -> None:
@@ -77,28 +86,27 @@ def clean_up(disk: Disk, folder: bytes, files: QueueFiles) -> None:
     newest = files.packs[-1]
     replaced = [file for file in files.rotated if file.number <= newest.number]
     older_packs = files.packs[:-1]
-    packed = newest._replace(file_name=newest.file_name.removesuffix(_PACK))
+    packed = newest._replace(file_name=newest.file_name.removesuffix(PACK_SUFFIX))
     names = [file.file_name for file in (*replaced, *older_packs) if file.file_name != packed.file_name]
-    for path in _finish(disk, folder, folder + b"/" + packed.file_name, names):
-        disk.erase(path)
+    for path in _finish(disk, folder, newest.file_name, names):
+        disk.erase(folder + b"/" + path)
     files.packs.clear()
     files.rotated[: len(replaced)] = [packed]
 
 
-def _finish(disk: Disk, folder: bytes, rotated: bytes, replaced: Iterable[bytes]) -> list[bytes]:
-    erase = erase_folder(folder)
-    disk.make_folder(erase)
+def _finish(disk: Disk, folder: bytes, packed: bytes, replaced: Iterable[bytes]) -> list[bytes]:
+    disk.make_folder(erase_folder(folder))
     moved = []
     for file_name in replaced:
-        path = erase + b"/" + file_name
+        path = ERASE_FOLDER + b"/" + file_name
         try:
-            disk.rename(folder + b"/" + file_name, path)
+            disk.rename(folder + b"/" + file_name, folder + b"/" + path)
         except FileNotFoundError:  # its queue was deleted meanwhile, or this was begun before a crash
             continue
         moved.append(path)
     disk.sync_folder(folder)
     disk.reached(steps.PACK_REPLACED)
-    disk.rename(rotated + _PACK, rotated)
+    disk.rename(folder + b"/" + packed, folder + b"/" + packed.removesuffix(PACK_SUFFIX))
     disk.reached(steps.PACK_FINISHED)
     disk.sync_folder(folder)
     return moved

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kestrel.disk.files import Disk
 from kestrel.journal import steps
@@ -10,7 +10,12 @@ from kestrel.journal.copy import copy_range
 from kestrel.journal.fileset import PRIVATE_FOLDER
 from kestrel.journal.reader import JournalReader, ReplayEnd
 
-_NAME_BYTES = 230
+_NAME_BYTES: Final = 225
+
+TAIL_SUFFIX: Final = b".tail"
+
+MOST_TAILS: Final = 100
+"""Of the whole folder."""
 
 
 class Repair(NamedTuple):
@@ -29,11 +34,14 @@ def repair(disk: Disk, folder: bytes, file_name: bytes, end: ReplayEnd, now_ms: 
     """Set aside what stands behind the last good record and cut the file there.
 
     A file whose first record is damaged is moved whole: there may be something quite different in it. A crash
-    in between leaves the file as it was, to be repaired again.
+    in between leaves the file as it was, to be repaired again. Of unfinished ends, which are what a crash leaves of
+    writes that nobody was told of, the last `MOST_TAILS` are kept.
     """
     path = folder + b"/" + file_name
     disk.make_folder(damaged_folder(folder))
-    copy = _unused_path(disk, folder, file_name, now_ms)
+    if end.is_unfinished:
+        _erase_oldest_tails(disk, folder)
+    copy = _unused_path(disk, folder, file_name, now_ms, TAIL_SUFFIX if end.is_unfinished else b"")
     with JournalReader(disk, path) as reader:
         size = reader.size - end.offset
         if end.offset or end.is_unfinished:
@@ -53,9 +61,22 @@ def repair(disk: Disk, folder: bytes, file_name: bytes, end: ReplayEnd, now_ms: 
     return Repair(copy, size)
 
 
-def _unused_path(disk: Disk, folder: bytes, file_name: bytes, number: int) -> bytes:
+def _unused_path(disk: Disk, folder: bytes, file_name: bytes, number: int, suffix: bytes) -> bytes:
     """A new name for a copy: that of the file, as far as the file system has room for it, and a number."""
     taken = set(disk.list_files(damaged_folder(folder)))
-    while (name := b"%b.%d" % (file_name[:_NAME_BYTES], number)) in taken:
+    while (name := b"%b.%d%b" % (file_name[:_NAME_BYTES], number, suffix)) in taken:
         number += 1
     return damaged_folder(folder) + b"/" + name
+
+
+def _erase_oldest_tails(disk: Disk, folder: bytes) -> None:
+    tails = [name for name in disk.list_files(damaged_folder(folder)) if name.endswith(TAIL_SUFFIX)]
+    if len(tails) >= MOST_TAILS:
+        tails.sort(key=_number_of)
+        for name in tails[: len(tails) - MOST_TAILS + 1]:
+            disk.erase(damaged_folder(folder) + b"/" + name)
+
+
+def _number_of(tail: bytes) -> int:
+    number = tail.removesuffix(TAIL_SUFFIX).rpartition(b".")[2]
+    return int(number) if number.isdigit() else 0

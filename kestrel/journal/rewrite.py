@@ -73,10 +73,13 @@ class Replacement:
         first_id: int,
         records: list[bytes],
         behind: Behind,
+        most_bytes: int,
     ) -> None:
         self.boundary = boundary
         self.size = 0
         """The bytes given out."""
+        self.most_bytes = most_bytes
+        """What they will be at most."""
         self._taken = taken
         self._first_id = first_id
         self._records = records

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from typing import Final
 
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.queue import Queue
 
 Stat = tuple[str, object]
+
+_KESTRELS: Final = frozenset({"logsize", "journal_rewrites", "journal_rotations"})
+"""The figures of a storage that have their place among Kestrel's; its own come last."""
 
 
 def server_stats(manager: QueueManager, version: str, uptime_s: int) -> list[Stat]:
@@ -65,6 +69,7 @@ def queue_stats(queue: Queue) -> list[Stat]:
         ("journal_rotations", journal["journal_rotations"]),
         ("age_msec", age_ms),
         ("create_time", counters.create_time_ms),
+        *((name, value) for name, value in journal.items() if name not in _KESTRELS),
     ]
 
 

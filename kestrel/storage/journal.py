@@ -46,13 +46,18 @@ from kestrel.storage.interfaces import InThread, IQueueStorage, IStorage, Settin
 from kestrel.storage.jobs import Jobs
 from kestrel.storage.journal_load import load_queue
 from kestrel.storage.journal_queue import JournalQueue
-from kestrel.storage.journal_services import Services, reason_of
+from kestrel.storage.journal_services import Services, error_of, reason_of
 from kestrel.storage.journal_upkeep import Upkeep
 from kestrel.storage.open_files import OpenFiles
 
 log = Logger()
 
 DELETE_ATTEMPTS: Final = 10
+
+LOADED_AT_ONCE_BYTES: Final = 1 << 20
+"""A failed queue whose files are smaller is replayed within its next use, which takes a few ms."""
+
+_IS_LOADING: Final = "the queue is being loaded again: try again in a moment"
 
 RESERVE_BYTES: Final = 16 * 1024 * 1024
 
@@ -86,6 +91,8 @@ class JournalStorage:
         """Queues that are dead while a thread still renames their files."""
         self._failed: dict[bytes, JournalWriter | None] = {}
         """Queues that are not live but may have files, with the writer that knows how much of the last is good."""
+        self._loading: set[bytes] = set()
+        """Queues that failed and are being replayed."""
         self._open_files = OpenFiles()
         self._lock: FolderLock | None = None
 
@@ -187,13 +194,37 @@ class JournalStorage:
             raise BadQueueName("queue name is too long for a file name")
         if name in self._publishing:
             raise QueueFailed("the queue's files are being replaced: try again in a moment")
+        if name in self._loading:
+            raise QueueFailed(_IS_LOADING)
         try:
-            queue = self._load(self._files_left(name), settings)
+            files = self._files_left(name)
+            if self._is_large(files):
+                self._load_in_thread(files, settings)
+                raise QueueFailed(_IS_LOADING)
+            queue = self._load(files, settings)
         except OSError as error:
             raise _load_failed(error) from error
         self._failed.pop(name, None)
         self._adopt(queue)
         return queue
+
+    def _is_large(self, files: QueueFiles) -> bool:
+        sizes = (self._disk.length(self._folder + b"/" + name) for name in files.in_replay_order())
+        return sum(sizes) > LOADED_AT_ONCE_BYTES
+
+    def _load_in_thread(self, files: QueueFiles, settings: QueueSettings) -> None:
+        """Replay a failed queue off the reactor; until that is done its uses are refused."""
+        self._loading.add(files.queue)
+        self._jobs.run(self._load, files, settings).addCallbacks(self._loaded_again, self._not_loaded_again).addBoth(
+            lambda _: self._loading.discard(files.queue)
+        )
+
+    def _loaded_again(self, queue: JournalQueue) -> None:
+        self._failed.pop(queue.name, None)
+        self._adopt(queue)
+
+    def _not_loaded_again(self, failure: Failure) -> None:
+        log.error("A queue that failed cannot be loaded again: {reason}", reason=reason_of(error_of(failure)))
 
     def _files_left(self, name: bytes) -> QueueFiles:
         """The files of a queue that is not live: only one that failed has any."""
@@ -248,6 +279,8 @@ class JournalStorage:
 
     def delete(self, queue: JournalQueue) -> None:
         """Move the queue's files out of the way, the newest first, and erase them in a thread."""
+        if queue.name in self._loading and queue.failure is not None:
+            raise StorageError(_IS_LOADING)
         upkeep = self._upkeeps.get(queue)
         must_look = bool(queue.history.rotated) or upkeep is None or upkeep.rewriting.is_running
         queue.is_deleted = True

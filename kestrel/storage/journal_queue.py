@@ -4,6 +4,7 @@ behind the window, on disk alone."""
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from operator import attrgetter
@@ -64,6 +65,8 @@ class JournalQueue(Window):
         """Where in the history reading goes on,"""
         self.behind_skip = 0
         """with the item after so many others."""
+        self.free: Callable[[deque[bytes]], object] = deque.clear
+        """Frees the memory of many records."""
         self.read_more: Callable[[], Deferred[None]] | None = None
         """Reads items forward; None while the queue is being loaded."""
         self.rewrites = self.packs = self.rotations = 0
@@ -126,7 +129,9 @@ class JournalQueue(Window):
         self.check()
         if self.items:
             self._record(REMOVE_RECORD * self.items)
+        records = self._records
         super().clear()
+        self.free(records)
         self._first_id += self.behind_items
         self.behind_items = self.behind_bytes = 0
 
@@ -220,7 +225,8 @@ class JournalQueue(Window):
         first_behind = self.next_behind_id
         behind_items = max(0, boundary.next_id - first_behind)
         behind = Behind(first_behind, behind_items, self.behind_offset, self.behind_skip, self.now_ms)
-        return Replacement(boundary, taken, self._first_id, records, behind)
+        data_bytes = self.mem_bytes + self.open_bytes + (self.behind_bytes if behind_items else 0)
+        return Replacement(boundary, taken, self._first_id, records, behind, boundary.most_bytes + data_bytes)
 
     def replaced(self, replacement: Replacement) -> None:
         """That file has taken the place of all up to its boundary."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from enum import Enum
+from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
-from kestrel.journal.fileset import rotated_name, temporary_name
+from kestrel.journal.fileset import pack_name, rotated_name, temporary_name
 from kestrel.journal.pack import Stopped, publish, write_temporary
 from kestrel.journal.rewrite import Replacement
 from kestrel.storage.journal_queue import JournalQueue
@@ -38,7 +39,20 @@ class _Run:
         self.is_urgent = is_urgent
         self.phase = Phase.WAITING
         self.is_stopped = False
-        self.waiting: list[Deferred[None]] = []
+        self._waiting: list[Deferred[None]] = []
+
+    def enter(self, phase: Phase) -> None:
+        """It has come so far."""
+        self.phase = phase
+        waiting, self._waiting = self._waiting, []
+        for done in waiting:
+            done.callback(None)
+
+    def next_phase(self) -> Deferred[None]:
+        """Fires when the present phase is over."""
+        done: Deferred[None] = Deferred()
+        self._waiting.append(done)
+        return done
 
 
 class Rewriting:
@@ -61,7 +75,7 @@ class Rewriting:
 
     def published(self) -> Deferred[None]:
         """Fires when no thread is renaming the queue's files."""
-        return self._wait_for(self._run) if self._run is not None and self.is_publishing else succeed(None)
+        return self._run.next_phase() if self._run is not None and self.is_publishing else succeed(None)
 
     def stop(self) -> Deferred[None]:
         """Give up what is under way; fires when no thread is at work on it."""
@@ -70,7 +84,7 @@ class Rewriting:
             return succeed(None)
         run.is_stopped = True
         if run.phase in (Phase.WRITING, Phase.PUBLISHING):
-            return self._wait_for(run)
+            return run.next_phase()
         self._run = None
         return succeed(None)
 
@@ -78,11 +92,6 @@ class Rewriting:
         """Give up what is under way, unless it is urgent."""
         if self._run is not None and not self._run.is_urgent:
             self.stop()
-
-    def _wait_for(self, run: _Run) -> Deferred[None]:
-        done: Deferred[None] = Deferred()
-        run.waiting.append(done)
-        return done
 
     async def replace(
         self,
@@ -101,52 +110,57 @@ class Rewriting:
         if not is_urgent:
             await slots.acquire()
         try:
-            await self._write(run, replacement)
-            if before_publishing is not None:
-                await before_publishing()
+            self._enter(run, Phase.WRITING)
+            await self._in_thread(write_temporary, replacement, *self._to_write(replacement), lambda: run.is_stopped)
+            run.enter(Phase.WRITTEN)
+            try:
+                if before_publishing is not None:
+                    await before_publishing()
+                self._enter(run, Phase.PUBLISHING)
+            except BaseException:
+                self._erase(temporary_name(self._queue.name, replacement.boundary.number))
+                raise
             await self._publish(run, replacement)
         finally:
             if not is_urgent:
                 slots.release()
-            self._set_phase(run, Phase.OVER)
+            run.enter(Phase.OVER)
             if self._run is run:
                 self._run = None
 
-    def _set_phase(self, run: _Run, phase: Phase) -> None:
-        run.phase = phase
-        waiting, run.waiting = run.waiting, []
-        for done in waiting:
-            done.callback(None)
-
-    async def _write(self, run: _Run, replacement: Replacement) -> None:
+    def _enter(self, run: _Run, phase: Phase) -> None:
         if run.is_stopped:
             raise Stopped
-        queue, services = self._queue, self._services
+        run.enter(phase)
+
+    def _in_thread(self, function: Callable[..., Any], replacement: Replacement, *args: object) -> Deferred[Any]:
+        services = self._services
         number = replacement.boundary.number
-        runs = replacement.runs(services.disk, services.folder, queue.history.up_to(number))
-        run.phase = Phase.WRITING
-        await services.jobs.run(
-            write_temporary, services.disk, services.folder, queue.name, number, runs, lambda: run.is_stopped
-        )
-        self._set_phase(run, Phase.WRITTEN)
+        return services.jobs.run(function, services.disk, services.folder, self._queue.name, number, *args)
+
+    def _to_write(self, replacement: Replacement) -> tuple[Iterator[bytes], int]:
+        services = self._services
+        spans = self._queue.history.up_to(replacement.boundary.number)
+        return replacement.runs(services.disk, services.folder, spans), replacement.most_bytes
 
     async def _publish(self, run: _Run, replacement: Replacement) -> None:
-        queue, services = self._queue, self._services
-        disk, folder, number = services.disk, services.folder, replacement.boundary.number
-        if run.is_stopped:
-            await services.jobs.run(disk.erase, folder + b"/" + temporary_name(queue.name, number))
-            raise Stopped
+        queue, number = self._queue, replacement.boundary.number
         replaced = [span.file_name for span in queue.history.up_to(number)]
-        run.phase = Phase.PUBLISHING
         try:
-            left = await services.jobs.run(publish, disk, folder, queue.name, number, replaced, replacement.size)
+            left = await self._in_thread(publish, replacement, replaced, replacement.size)
         except OSError as error:
-            raise HalfPublished(error.errno, error.strerror) from error
-        if queue.is_deleted:  # what was renamed while the others went must go as well
-            left += [folder + b"/" + rotated_name(queue.name, number)]
+            if not queue.is_deleted:
+                raise HalfPublished(error.errno, error.strerror) from error
+            left = [pack_name(queue.name, number)]
+        if queue.is_deleted:  # what was renamed while the other files went goes as well
+            left.append(rotated_name(queue.name, number))
         elif queue.failure is None:
             queue.replaced(replacement)
-        for path in left:
-            services.jobs.run(disk.erase, path).addErrback(
-                lambda failure: log.failure("A replaced journal file could not be erased", failure)
-            )
+        for name in left:
+            self._erase(name)
+
+    def _erase(self, name: bytes) -> None:
+        services = self._services
+        services.jobs.run(services.disk.erase, services.folder + b"/" + name).addErrback(
+            lambda failure: log.failure("A journal file that is not needed any more could not be erased", failure)
+        )

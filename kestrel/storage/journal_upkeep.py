@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+from typing import Final
+
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -17,6 +20,11 @@ from kestrel.storage.journal_services import Services, reason_of
 from kestrel.storage.journal_sync import QueueSync, SyncState
 
 log = Logger()
+
+RETRY_S: Final = 10.0
+
+FREED_AT_ONCE: Final = 10_000
+"""Records; it takes about 0.2 ms."""
 
 
 class _Plan:
@@ -39,7 +47,10 @@ class Upkeep:
         self.reading = Reading(queue, services, self.rewriting)
         self._plan: _Plan | None = None
         self._rewritten_s: float | None = None
+        self._not_before_s = 0.0
+        """When a rewrite may be tried again after one that failed."""
         queue.read_more = self.reading.more
+        queue.free = self._free
 
     def written(self) -> Deferred[None] | None:
         """All that was recorded was written just now; returns as `QueueSync.written`."""
@@ -73,7 +84,8 @@ class Upkeep:
         if total_bytes < most_bytes and current_bytes <= settings.max_memory_size_bytes and not queue.history.rotated:
             return None  # the usual answer, at once
         limits = self._limits()
-        compaction = Compaction.NONE if self.rewriting.is_running else choose(self._state(), limits)
+        may_begin = not self.rewriting.is_running and self._jobs.seconds() >= self._not_before_s
+        compaction = choose(self._state(), limits) if may_begin else Compaction.NONE
         if compaction is Compaction.NONE:
             return _Plan(queue.boundary(), compaction, None) if should_rotate(current_bytes, limits) else None
         end = queue.boundary()
@@ -122,6 +134,7 @@ class Upkeep:
             return
         except OSError as error:
             log.error("The journal of {queue!r} is not rewritten: {reason}", queue=queue.name, reason=reason_of(error))
+            self._not_before_s = self._jobs.seconds() + RETRY_S
             return
         queue.packs += is_pack
         queue.rewrites += not is_pack
@@ -132,5 +145,15 @@ class Upkeep:
             after=queue.disk_bytes,
         )
 
+    def _free(self, records: deque[bytes]) -> None:
+        """Free the memory of many records in a thread, where each step lets others go on."""
+        if len(records) > FREED_AT_ONCE:
+            self._jobs.run(_pop_all, records)
+
     def _has_fault(self, failure: Failure) -> None:
         log.failure("Queue {queue!r} was not rewritten for a fault of ours", failure, queue=self._queue.name)
+
+
+def _pop_all(records: deque[bytes]) -> None:
+    while records:
+        records.pop()

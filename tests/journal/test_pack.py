@@ -51,14 +51,14 @@ def queue_files(folder: Path) -> QueueFiles:
 
 
 def write(disk: Disk, folder: Path, runs: Iterable[bytes]) -> None:
-    write_temporary(disk, path(folder), b"work", 2000, runs, lambda: False)
+    write_temporary(disk, path(folder), b"work", 2000, runs, 0, lambda: False)
 
 
 def pack(disk: Disk, folder: Path) -> None:
     """The whole of it, as far as the disk lets it."""
     write(disk, folder, NEW)
     for left in publish(disk, path(folder), b"work", 2000, [b"work.1000", b"work.2000"], len(b"".join(NEW))):
-        disk.erase(left)
+        disk.erase(path(folder) + b"/" + left)
 
 
 def items_found(folder: Path) -> list[tuple[bytes, int, int]]:
@@ -95,7 +95,9 @@ def test_what_an_earlier_attempt_left_in_the_temporary_file_is_not_kept(folder: 
 
 def test_an_empty_queue_is_packed_into_nothing(folder: Path) -> None:
     write(Disk(), folder, [])
-    publish(Disk(), path(folder), b"work", 2000, [b"work.1000", b"work.2000"], 0)
+    left = publish(Disk(), path(folder), b"work", 2000, [b"work.1000", b"work.2000"], 0)
+    for name in left:
+        Disk().erase(path(folder) + b"/" + name)
     assert files_of(folder) == {**LATER, **OTHERS}
 
 
