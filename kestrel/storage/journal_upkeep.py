@@ -60,6 +60,13 @@ class Upkeep:
         self.reading.ahead()
         return done
 
+    def _look_again(self) -> None:
+        """Nobody may write to the queue for long, and what was done last may not be enough."""
+        queue = self._queue
+        if queue.failure is None and not queue.has_pending:  # else a commit comes
+            self._plan = self._make_plan()
+            self._carry_out()
+
     def is_due(self) -> bool:
         """Whether there is something to be done with the files as they are."""
         limits = self._limits()
@@ -144,6 +151,7 @@ class Upkeep:
             before=before_bytes,
             after=queue.disk_bytes,
         )
+        self._look_again()
 
     def _free(self, records: deque[bytes]) -> None:
         """Free the memory of many records in a thread, where each step lets others go on."""

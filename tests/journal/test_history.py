@@ -1,0 +1,67 @@
+"""Offsets of a history stay true through rotations and replacements."""
+
+from __future__ import annotations
+
+from kestrel.journal.history import History
+
+
+def history(*sizes: int) -> History:
+    """Of the queue "work", with rotated files 1, 2, ... of these sizes."""
+    made = History(b"work")
+    for number, size in enumerate(sizes, 1):
+        made.rotate(number, size)
+    return made
+
+
+def test_a_new_history_is_the_current_file() -> None:
+    assert history().file_at(0) == (b"work", 0, None)
+
+
+def test_each_offset_is_in_the_file_that_was_current_then() -> None:
+    made = history(10, 20)
+    assert [made.file_at(offset)[0] for offset in (0, 9, 10, 29, 30, 99)] == [
+        b"work.1",
+        b"work.1",
+        b"work.2",
+        b"work.2",
+        b"work",
+        b"work",
+    ]
+    assert made.file_at(15) == (b"work.2", 10, 30)
+    assert made.file_at(30) == (b"work", 30, None)
+
+
+def test_an_empty_rotated_file_holds_no_offset() -> None:
+    assert history(10, 0, 5).file_at(10)[0] == b"work.3"
+
+
+def test_the_rotated_files_take_what_they_hold() -> None:
+    assert history(10, 20).rotated_bytes == 30
+
+
+def test_a_replacement_ends_where_the_replaced_files_ended() -> None:
+    made = history(10, 20, 30)
+    span = made.replaced_by(2, 7)
+    assert (span.start, span.end) == (23, 30)
+    assert made.file_at(23) == (b"work.2", 23, 30)
+    assert made.file_at(30) == (b"work.3", 30, 60)
+    assert made.file_at(60) == (b"work", 60, None)
+    assert made.rotated_bytes == 37
+
+
+def test_a_replacement_may_be_larger_than_what_it_replaces() -> None:
+    made = history(10)
+    assert made.replaced_by(1, 25)[2:] == (-15, 10)
+    assert made.rotated_bytes == 25
+
+
+def test_a_replacement_of_nothing_is_no_file() -> None:
+    made = history(10, 20)
+    made.replaced_by(2, 0)
+    assert (made.rotated, made.rotated_bytes) == ([], 0)
+
+
+def test_a_file_found_under_a_name_of_its_own_keeps_it() -> None:
+    made = history()
+    made.rotate(1, 5, b"work.0001")
+    assert made.file_at(0)[0] == b"work.0001"
