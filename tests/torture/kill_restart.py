@@ -22,6 +22,13 @@ from typing import Final
 from tests.server.running import Client, Processes, Server, eventually, set_request
 
 CONFIG: Final = 'queuePath = "queues"\nmaxOpenTransactions = 100\n'
+SMALL: Final = """[default]
+maxMemorySize = "64KiB"
+maxJournalSize = "512KiB"
+defaultJournalSize = "128KiB"
+minJournalCompactDelay = "none"
+"""
+"""So little that journals are rotated, read behind, rewritten and packed all the time."""
 QUEUE: Final = b"work"
 GONE: Final = (ConnectionError, AssertionError, OSError, ValueError, IndexError)
 """How a client sees that the server was killed: at any byte of a reply."""
@@ -173,7 +180,7 @@ def torture(processes: Processes, *, seed: int, item_count: int, kills: int) -> 
     ledger = Ledger()
     print(f"seed {seed}, {item_count:,} items, {kills} kills")
     head = tail = 0
-    server = processes.serve(CONFIG)
+    server = processes.serve(CONFIG + SMALL)
     for kill in range(1, kills + 1):
         is_last_round = kill == kills
         # The last round may come to the end of the items before its kill; the others are to be killed in the middle.
@@ -192,7 +199,7 @@ def torture(processes: Processes, *, seed: int, item_count: int, kills: int) -> 
         for thread in threads:
             thread.join()
         began = time.monotonic()
-        server = processes.serve(CONFIG)
+        server = processes.serve(CONFIG + (SMALL if kill % 3 else ""))
         seconds = time.monotonic() - began
         print(
             f"kill {kill}: {writer.acknowledged:,} put and {writer.sent - writer.acknowledged:,} in doubt, "
