@@ -20,6 +20,12 @@ from kestrel.names import check_queue_name
 PRIVATE_FOLDER: Final = b".kestrel"
 """What is ours and no journal lies there: the lock, the reserve, what was set aside. Kestrel looks at files only."""
 
+ERASE_FOLDER: Final = PRIVATE_FOLDER + b"/erase"
+"""Where files are on their way out, so that erasing a large one delays nobody."""
+
+DAMAGED_FOLDER: Final = PRIVATE_FOLDER + b"/damaged"
+"""Where copies of what was cut are kept, and files that cannot be trusted."""
+
 PACK_SUFFIX: Final = b".pack"
 
 MAX_FILE_NAME_BYTES: Final = 230

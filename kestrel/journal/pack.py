@@ -9,24 +9,25 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final
 
 from kestrel.disk.files import Disk
 from kestrel.journal import steps
-from kestrel.journal.fileset import PACK_SUFFIX, PRIVATE_FOLDER, QueueFiles, pack_name, rotated_name, temporary_name
-
-ERASE_FOLDER: Final = PRIVATE_FOLDER + b"/erase"
-"""Where files are on their way out, so that erasing a large one delays nobody."""
+from kestrel.journal.fileset import (
+    DAMAGED_FOLDER,
+    ERASE_FOLDER,
+    PACK_SUFFIX,
+    QueueFiles,
+    pack_name,
+    rotated_name,
+    temporary_name,
+)
+from kestrel.journal.reader import JournalReader, RecordScan
 
 
 class Stopped(Exception):
     """The writing was stopped; there is no temporary file."""
-
-
-def erase_folder(folder: bytes) -> bytes:
-    """The path of `ERASE_FOLDER` in a folder of journals."""
-    return folder + b"/" + ERASE_FOLDER
 
 
 def write_temporary(
@@ -73,11 +74,14 @@ def publish(disk: Disk, folder: bytes, queue: bytes, number: int, replaced: Iter
     disk.reached(steps.PACK_PUBLISHED)
     disk.sync_folder(folder)
     disk.reached(steps.PACK_PUBLISHED_FOR_GOOD)
-    return _finish(disk, folder, packed, replaced) + ([] if size else [rotated_name(queue, number)])
+    return _finish(disk, folder, packed, replaced, ERASE_FOLDER) + ([] if size else [rotated_name(queue, number)])
 
 
 def clean_up(disk: Disk, folder: bytes, files: QueueFiles) -> None:
-    """Do at start what a crash left undone: erase temporary files, finish packs."""
+    """Do at start what a crash left undone: erase temporary files, finish packs.
+
+    What a damaged pack replaces is kept with the damaged files: it may hold what the pack does not.
+    """
     for temporary in files.temporary:
         disk.erase(folder + b"/" + temporary.file_name)
     files.temporary.clear()
@@ -87,18 +91,27 @@ def clean_up(disk: Disk, folder: bytes, files: QueueFiles) -> None:
     replaced = [file for file in files.rotated if file.number <= newest.number]
     older_packs = files.packs[:-1]
     packed = newest._replace(file_name=newest.file_name.removesuffix(PACK_SUFFIX))
-    names = [file.file_name for file in (*replaced, *older_packs) if file.file_name != packed.file_name]
-    for path in _finish(disk, folder, newest.file_name, names):
-        disk.erase(folder + b"/" + path)
+    names = [file.file_name for file in (*replaced, *older_packs)]
+    is_whole = _is_whole(disk, folder + b"/" + newest.file_name)
+    for path in _finish(disk, folder, newest.file_name, names, ERASE_FOLDER if is_whole else DAMAGED_FOLDER):
+        if is_whole:
+            disk.erase(folder + b"/" + path)
     files.packs.clear()
     files.rotated[: len(replaced)] = [packed]
 
 
-def _finish(disk: Disk, folder: bytes, packed: bytes, replaced: Iterable[bytes]) -> list[bytes]:
-    disk.make_folder(erase_folder(folder))
+def _is_whole(disk: Disk, path: bytes) -> bool:
+    with JournalReader(disk, path) as reader:
+        scan = RecordScan(reader)
+        deque(scan, maxlen=0)
+    return scan.end.problem is None
+
+
+def _finish(disk: Disk, folder: bytes, packed: bytes, replaced: Iterable[bytes], target: bytes) -> list[bytes]:
+    disk.make_folder(folder + b"/" + target)
     moved = []
     for file_name in replaced:
-        path = ERASE_FOLDER + b"/" + file_name
+        path = target + b"/" + file_name
         try:
             disk.rename(folder + b"/" + file_name, folder + b"/" + path)
         except FileNotFoundError:  # its queue was deleted meanwhile, or this was begun before a crash

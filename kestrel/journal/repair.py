@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from kestrel.disk.files import Disk
 from kestrel.journal import steps
 from kestrel.journal.copy import copy_range
-from kestrel.journal.fileset import PRIVATE_FOLDER
+from kestrel.journal.fileset import DAMAGED_FOLDER
 from kestrel.journal.reader import JournalReader, ReplayEnd
 
 _NAME_BYTES: Final = 225
@@ -25,11 +25,6 @@ class Repair(NamedTuple):
     size: int
 
 
-def damaged_folder(folder: bytes) -> bytes:
-    """Where copies of what was cut are kept."""
-    return folder + b"/" + PRIVATE_FOLDER + b"/damaged"
-
-
 def repair(disk: Disk, folder: bytes, file_name: bytes, end: ReplayEnd, now_ms: int) -> Repair:
     """Set aside what stands behind the last good record and cut the file there.
 
@@ -38,7 +33,7 @@ def repair(disk: Disk, folder: bytes, file_name: bytes, end: ReplayEnd, now_ms: 
     writes that nobody was told of, the last `MOST_TAILS` are kept.
     """
     path = folder + b"/" + file_name
-    disk.make_folder(damaged_folder(folder))
+    disk.make_folder(folder + b"/" + DAMAGED_FOLDER)
     if end.is_unfinished:
         _erase_oldest_tails(disk, folder)
     copy = _unused_path(disk, folder, file_name, now_ms, TAIL_SUFFIX if end.is_unfinished else b"")
@@ -49,7 +44,7 @@ def repair(disk: Disk, folder: bytes, file_name: bytes, end: ReplayEnd, now_ms: 
     if not end.offset and not end.is_unfinished:
         disk.rename(path, copy)
         return Repair(copy, size)
-    disk.sync_folder(damaged_folder(folder))
+    disk.sync_folder(folder + b"/" + DAMAGED_FOLDER)
     disk.reached(steps.TAIL_COPIED)
     descriptor = disk.open_append(path)
     try:
@@ -63,18 +58,18 @@ def repair(disk: Disk, folder: bytes, file_name: bytes, end: ReplayEnd, now_ms: 
 
 def _unused_path(disk: Disk, folder: bytes, file_name: bytes, number: int, suffix: bytes) -> bytes:
     """A new name for a copy: that of the file, as far as the file system has room for it, and a number."""
-    taken = set(disk.list_files(damaged_folder(folder)))
+    taken = set(disk.list_files(folder + b"/" + DAMAGED_FOLDER))
     while (name := b"%b.%d%b" % (file_name[:_NAME_BYTES], number, suffix)) in taken:
         number += 1
-    return damaged_folder(folder) + b"/" + name
+    return folder + b"/" + DAMAGED_FOLDER + b"/" + name
 
 
 def _erase_oldest_tails(disk: Disk, folder: bytes) -> None:
-    tails = [name for name in disk.list_files(damaged_folder(folder)) if name.endswith(TAIL_SUFFIX)]
+    tails = [name for name in disk.list_files(folder + b"/" + DAMAGED_FOLDER) if name.endswith(TAIL_SUFFIX)]
     if len(tails) >= MOST_TAILS:
         tails.sort(key=_number_of)
         for name in tails[: len(tails) - MOST_TAILS + 1]:
-            disk.erase(damaged_folder(folder) + b"/" + name)
+            disk.erase(folder + b"/" + DAMAGED_FOLDER + b"/" + name)
 
 
 def _number_of(tail: bytes) -> int:

@@ -32,13 +32,14 @@ from kestrel.errors import (
 )
 from kestrel.journal import steps
 from kestrel.journal.fileset import (
+    ERASE_FOLDER,
     MAX_FILE_NAME_BYTES,
     PRIVATE_FOLDER,
     QueueFiles,
     current_name,
     group_by_queue,
 )
-from kestrel.journal.pack import clean_up, erase_folder
+from kestrel.journal.pack import clean_up
 from kestrel.journal.records import MAX_DATA_BYTES, encode_item
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.full_disk import FullDisk, is_full
@@ -78,7 +79,7 @@ class JournalStorage:
     ) -> None:
         self._folder = folder
         self._private = folder + b"/" + PRIVATE_FOLDER
-        self._bin = erase_folder(folder)
+        self._bin = folder + b"/" + ERASE_FOLDER
         self._now_ms = now_ms
         self._last_number = 0
         self._disk = disk or Disk()

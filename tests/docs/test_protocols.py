@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import attrs
 import pytest
+from twisted.internet.task import Clock
 
 from kestrel.config.queue_settings import QueueSettings
 from kestrel.config.server_settings import ServerSettings
@@ -20,7 +21,9 @@ from kestrel.config.setting import settings_of
 from kestrel.config.units import parse_size
 from kestrel.protocols.memcache import MemcacheCodec
 from kestrel.session.settings import SessionSettings
+from kestrel.storage.journal import JournalStorage
 from kestrel.testing.server import MemoryClient, MemoryServer
+from kestrel.testing.threads import SteppedThreads
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "protocols.md").read_text()
 
@@ -196,6 +199,18 @@ def test_the_figures_of_dump_stats_are_those_listed_in_that_order() -> None:
     shown = [line.split("=")[0] for line in lines[1 : len(listed) + 1]]
     assert shown == [f"  {name}" for name in listed]
     assert lines[len(listed) + 1 :] == ["}", "queue 'nothing' {", "  ", "}", "END", ""]
+
+
+def test_the_figures_of_a_journal_are_those_listed_in_that_order(tmp_path: Path) -> None:
+    listed = [row[0] for table in ("Figures of a queue", "Figures of a journal") for row in rows_below(table)]
+    clock, threads = Clock(), SteppedThreads()
+    server = MemoryServer(JournalStorage(str(tmp_path).encode(), clock, threads, reserve_bytes=1), clock=clock)
+    threads.run_all()
+    server.settle()
+    client = server.connect()
+    client.ask(b"set jobs 0 0 1\r\nx\r\n")
+    lines = client.ask(b"dump_stats jobs\r\n").decode().split("\r\n")
+    assert [line.split("=")[0].strip() for line in lines[1:-3]] == listed
 
 
 def test_the_bounds_and_their_defaults_are_those_of_the_configuration() -> None:

@@ -222,10 +222,19 @@ def test_of_two_packs_the_newer_replaces_the_older(folder: Path) -> None:
     assert files_of(folder) == {"work.2000": b"".join(NEW), **LATER, **OTHERS}
 
 
+@pytest.mark.parametrize("damage", [b"\xee" + b"".join(NEW)[1:], NEW[0] + b"\xee", NEW[0] + NEW[1][:-1]])
+def test_what_a_damaged_pack_replaces_is_kept_with_the_damaged_files(folder: Path, damage: bytes) -> None:
+    fill(folder, **{"work.2000.pack": damage})
+    clean_up(Disk(), path(folder), queue_files(folder))
+    assert files_of(folder) == {"work.2000": damage, **LATER, **OTHERS}
+    assert files_of(folder / ".kestrel" / "damaged") == OLD
+    assert files_of(folder / ".kestrel" / "erase") == {}
+
+
 def test_a_pack_whose_number_has_leading_zeros_takes_its_place_under_its_own_name(tmp_path: Path) -> None:
-    (tmp_path / "work.0001.pack").write_bytes(b"packed")
+    (tmp_path / "work.0001.pack").write_bytes(REMOVE)
     (tmp_path / "work.1").write_bytes(b"replaced")
     files = group_by_queue([b"work.0001.pack", b"work.1"])[b"work"]
     clean_up(Disk(), os.fsencode(tmp_path), files)
-    assert files_of(tmp_path) == {"work.0001": b"packed"}
+    assert files_of(tmp_path) == {"work.0001": REMOVE}
     assert files.in_replay_order() == [b"work.0001"]

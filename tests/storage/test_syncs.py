@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 from kestrel.config.model import QueueSettings
 from kestrel.errors import QueueFailed
 from kestrel.journal import steps
-from kestrel.journal.pack import erase_folder
+from kestrel.journal.fileset import ERASE_FOLDER
 from kestrel.journal.records import encode_item
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.jobs import Jobs
@@ -461,7 +461,7 @@ class Bench:
         path = str(folder).encode()
         numbers = count(1)
         self.queue = JournalQueue(b"work", settings, JournalWriter(self.disk, path, b"work", lambda: next(numbers)))
-        os.makedirs(erase_folder(path))
+        os.makedirs(path + b"/" + ERASE_FOLDER)
         services = Services(self.disk, path, self.jobs, self.kill)
         self.sync = QueueSync(self.queue, services, Rewriting(self.queue, services), lambda: None)
         self.deaths: list[Exception] = []
