@@ -68,6 +68,12 @@ class _Items:
         elif self.stopped_at is None:
             self.stopped_at = offset
 
+    def extend(self, records: list[bytes], offset: int) -> None:
+        """Take items that stand one behind the other."""
+        for record in records:
+            self.append(record, offset)
+            offset += len(record)
+
     # All that is not an item is passed over.
 
     def next_xid(self) -> int:

@@ -38,6 +38,9 @@ class Replayed(Protocol):
     def append(self, record: bytes, offset: int) -> None:
         """An item at the tail, as its ADDX record; `offset` is the place in the queue's history where it stands."""
 
+    def extend(self, records: list[bytes], offset: int) -> None:
+        """Items one behind the other, the first of them at that offset."""
+
     def drop_head(self) -> None:
         """The head, if there is one, leaves the queue for good."""
 
@@ -95,35 +98,48 @@ class PartDone(NamedTuple):
 def do_part(part: Part, queue: Replayed, now_ms: int, start: int) -> PartDone:
     """Do the whole records of a part, which has its place in the queue's history at `start`."""
     data, end = part.data, len(part.data)
-    append, drop_head, unpack_size = queue.append, queue.drop_head, _ADDX_SIZE.unpack_from
-    position = records = 0
-    record = None
+    extend, drop_head, unpack_size = queue.extend, queue.drop_head, _ADDX_SIZE.unpack_from
+    position = records = run_start = needed = 0
+    run: list[bytes] = []
+    damage = last = None
     while position < end:
-        # The two records of a plain queue first, without making objects.
+        # The two records of a plain queue first, without making objects; items that follow each other at once.
         opcode = data[position]
-        if opcode == _REMOVE:
-            drop_head()
-            position += 1
-        elif opcode == _ADDX and position + _ADDX_HEADER_BYTES <= end:
+        if opcode == _ADDX and position + _ADDX_HEADER_BYTES <= end:
             size = unpack_size(data, position)[0]
             after = position + _SIZE_END + size
             if size < _TIMES_BYTES:
-                return PartDone(position, records, damage=f"impossible size {size}")
+                damage = f"impossible size {size}"
+                break
             if after > end:
-                return PartDone(position, records, needed=after - position)
-            append(data[position:after], start + position)
+                needed = after - position
+                break
+            if not run:
+                run_start = position
+            run.append(data[position:after])
             position = after
         else:
-            try:
-                record = decode_record(data, position, part)
-            except UnfinishedRecord as unfinished:
-                return PartDone(position, records, needed=unfinished.needs)
-            except DamagedRecord as damage:
-                return PartDone(position, records, damage=str(damage))
-            _do_rare(record, queue, now_ms, start + position)
-            position += record.size
+            if run:
+                extend(run, start + run_start)
+                run = []
+            if opcode == _REMOVE:
+                drop_head()
+                position += 1
+            else:
+                try:
+                    last = decode_record(data, position, part)
+                except UnfinishedRecord as unfinished:
+                    needed = unfinished.needs
+                    break
+                except DamagedRecord as error:
+                    damage = str(error)
+                    break
+                _do_rare(last, queue, now_ms, start + position)
+                position += last.size
         records += 1
-    return PartDone(position, records, is_closed=record is not None and record.restates is not None)
+    if run:
+        extend(run, start + run_start)
+    return PartDone(position, records, needed, damage, last is not None and last.restates is not None)
 
 
 def _do_rare(record: Record, queue: Replayed, now_ms: int, offset: int) -> None:

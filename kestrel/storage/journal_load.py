@@ -88,6 +88,7 @@ class _Replayed:
         self.file_name = b""
         """Of the file that is being replayed."""
         self.append = queue.append
+        self.extend = queue.extend
         self.next_xid = queue.next_xid
         self.open_as = queue.open_as
         self.finish = queue.finish

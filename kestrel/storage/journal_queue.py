@@ -86,6 +86,22 @@ class JournalQueue(Window):
         self.items += 1
         self.bytes += len(record) - ADDX_HEADER_BYTES
 
+    def extend(self, records: list[bytes], offset: int) -> None:
+        """Items at the tail, as records one behind the other, the first of them at that offset."""
+        data_bytes = sum(map(len, records)) - len(records) * ADDX_HEADER_BYTES
+        if self.behind_items:
+            self.behind_items += len(records)
+            self.behind_bytes += data_bytes
+        elif self.bytes + data_bytes < self.settings.max_memory_size_bytes:
+            self._records += records
+        else:
+            for record in records:
+                self.append(record, offset)
+                offset += len(record)
+            return
+        self.items += len(records)
+        self.bytes += data_bytes
+
     def _append_behind(self, record: bytes, offset: int) -> None:
         if not self.behind_items:
             self.behind_offset, self.behind_skip = offset, 0

@@ -88,6 +88,10 @@ class ReplayedWindow(Window):
     def append(self, record: bytes, offset: int = 0) -> None:
         super().append(record)
 
+    def extend(self, records: list[bytes], offset: int) -> None:
+        for record in records:
+            self.append(record)
+
     def xid_is_counted(self) -> None:
         pass
 
