@@ -7,6 +7,8 @@ file ends where they ended, so that offsets behind it stay true as well.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from operator import attrgetter
 from typing import NamedTuple
 
 from kestrel.journal.fileset import current_name, rotated_name
@@ -58,7 +60,8 @@ class History:
 
         The end of the current file is None: it grows.
         """
-        for span in self.rotated:
-            if offset < span.end:
-                return span.file_name, span.start, span.end
-        return current_name(self._queue), self.current_start, None
+        index = bisect_right(self.rotated, offset, key=attrgetter("end"))
+        if index == len(self.rotated):
+            return current_name(self._queue), self.current_start, None
+        span = self.rotated[index]
+        return span.file_name, span.start, span.end
