@@ -26,6 +26,10 @@ class Disk:
         with os.scandir(folder) as entries:
             return [entry.name for entry in entries if _is_file(entry)]
 
+    def changed_ns(self, folder: bytes) -> int:
+        """When an entry of that folder was last made, renamed or removed, in ns, as exactly as the system tells it."""
+        return os.stat(folder).st_mtime_ns
+
     def make_folder(self, path: bytes) -> None:
         """Make a folder for its owner alone, and those above it as is usual, unless it is there."""
         os.makedirs(path, mode=_FOLDER_MODE, exist_ok=True)

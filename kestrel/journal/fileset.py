@@ -119,6 +119,19 @@ class QueueFiles:
         names = [file.file_name for file in self.rotated]
         return [*names, current_name(self.queue)] if self.has_current else names
 
+    def replaced_by_pack(self) -> tuple[JournalFile | None, list[JournalFile]]:
+        """The newest pack, if there is one, and the rotated files whose place it takes."""
+        pack = self.packs[-1] if self.packs else None
+        return pack, [file for file in self.rotated if pack is not None and file.number <= pack.number]
+
+    def counting(self) -> list[JournalFile]:
+        """The files that count, in replay order, as they are called now, though an unfinished pack be among them."""
+        pack, replaced = self.replaced_by_pack()
+        files = [*([] if pack is None else [pack]), *self.rotated[len(replaced) :]]
+        if self.has_current:
+            files.append(JournalFile(self.queue, Kind.CURRENT, 0, current_name(self.queue)))
+        return files
+
     def newest_first(self) -> list[bytes]:
         """All file names, in the order in which a queue can be taken away."""
         files = sorted((*self.rotated, *self.packs, *self.temporary), key=lambda file: -file.number)

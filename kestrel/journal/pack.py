@@ -85,10 +85,9 @@ def clean_up(disk: Disk, folder: bytes, files: QueueFiles) -> None:
     for temporary in files.temporary:
         disk.erase(folder + b"/" + temporary.file_name)
     files.temporary.clear()
-    if not files.packs:
+    newest, replaced = files.replaced_by_pack()
+    if newest is None:
         return
-    newest = files.packs[-1]
-    replaced = [file for file in files.rotated if file.number <= newest.number]
     older_packs = files.packs[:-1]
     packed = newest._replace(file_name=newest.file_name.removesuffix(PACK_SUFFIX))
     names = [file.file_name for file in (*replaced, *older_packs)]

@@ -134,7 +134,7 @@ def do_part(part: Part, queue: Replayed, now_ms: int, start: int) -> PartDone:
                 except DamagedRecord as error:
                     damage = str(error)
                     break
-                _do_rare(last, queue, now_ms, start + position)
+                do_record(last, queue, now_ms, start + position)
                 position += last.size
         records += 1
     if run:
@@ -142,7 +142,8 @@ def do_part(part: Part, queue: Replayed, now_ms: int, start: int) -> PartDone:
     return PartDone(position, records, needed, damage, last is not None and last.restates is not None)
 
 
-def _do_rare(record: Record, queue: Replayed, now_ms: int, offset: int) -> None:
+def do_record(record: Record, queue: Replayed, now_ms: int, offset: int) -> None:
+    """Do one record, which stands at `offset` of the queue's history; `now_ms` as in `replay`."""
     opcode = record.opcode
     if record.restates is not None or opcode is Opcode.SAVE_XID:
         queue.last_xid = record.xid
@@ -159,8 +160,11 @@ def _do_rare(record: Record, queue: Replayed, now_ms: int, offset: int) -> None:
         queue.append(encode_item(record.data, now_ms, record.expiry_ms), offset)
     elif opcode is Opcode.ADD_XID:
         queue.append(encode_announced_item(record.data, record.add_ms or 0, record.expiry_ms, record.xid), offset)
+    elif opcode is Opcode.REMOVE:
+        queue.drop_head()
     else:
-        queue.finish(record.xid)
+        if opcode is Opcode.CONTINUE:
+            queue.finish(record.xid)
         queue.append(encode_item(record.data, record.add_ms or 0, record.expiry_ms), offset)
 
 

@@ -39,6 +39,7 @@ from kestrel.journal.fileset import (
     current_name,
     group_by_queue,
 )
+from kestrel.journal.numbers import FileNumbers
 from kestrel.journal.pack import clean_up
 from kestrel.journal.records import MAX_DATA_BYTES, encode_item
 from kestrel.journal.writer import JournalWriter
@@ -81,7 +82,7 @@ class JournalStorage:
         self._private = folder + b"/" + PRIVATE_FOLDER
         self._bin = folder + b"/" + ERASE_FOLDER
         self._now_ms = now_ms
-        self._last_number = 0
+        self._numbers = FileNumbers(now_ms)
         self._disk = disk or Disk()
         self._jobs = Jobs(clock, in_thread)
         self._full_disk = FullDisk(self._disk, self._private + b"/reserve", reserve_bytes, self._jobs)
@@ -101,11 +102,6 @@ class JournalStorage:
     def refusal(self) -> str | None:
         """None, or the sentence why no put is taken now."""
         return self._full_disk.refusal
-
-    def _number(self) -> int:
-        """A number for a new file, greater than any before: the time in ms, as Kestrel's are."""
-        self._last_number = max(self._now_ms(), self._last_number + 1)
-        return self._last_number
 
     # Start and stop.
 
@@ -127,8 +123,7 @@ class JournalStorage:
         for name in thrown_away:
             self._erase(self._bin + b"/" + name)
         self._full_disk.make_reserve()
-        numbers = [file.number for files in queues.values() for file in (*files.rotated, *files.packs)]
-        self._last_number = max(numbers, default=0)
+        self._numbers.know(queues.values())
         each = [(files, settings_for(name)) for name, files in queues.items()]
         return self._jobs.run(self._load_all, each).addCallback(self._loaded)
 
@@ -146,7 +141,7 @@ class JournalStorage:
         return loaded
 
     def _load(self, files: QueueFiles, settings: QueueSettings) -> JournalQueue:
-        writer = JournalWriter(self._disk, self._folder, files.queue, self._number)
+        writer = JournalWriter(self._disk, self._folder, files.queue, self._numbers.next)
         return load_queue(self._disk, self._folder, files, settings, writer, self._now_ms())
 
     def _loaded(self, loaded: dict[bytes, IQueueStorage | Failure]) -> dict[bytes, IQueueStorage | Failure]:
@@ -305,7 +300,7 @@ class JournalStorage:
             raise StorageError(f"the queue's files could not be removed: {reason_of(error)}") from error
 
     def _throw_away(self, name: bytes) -> None:
-        thrown_away = self._bin + b"/%d" % self._number()
+        thrown_away = self._bin + b"/%d" % self._numbers.next()
         try:
             self._disk.rename(self._folder + b"/" + name, thrown_away)
         except FileNotFoundError:

@@ -166,3 +166,17 @@ def test_no_files_are_nothing_to_replay() -> None:
 def test_a_number_that_no_clock_will_ever_show_is_foreign() -> None:
     assert parse_file_name(b"work." + b"9" * 19) is None
     assert parse_file_name(b"work." + b"9" * 18) is not None
+
+
+# The files that count, before anything is cleaned up.
+
+
+def test_the_files_that_count_are_those_that_a_start_would_replay() -> None:
+    names = [b"work", b"work.20", b"work.3", b"work.4.pack", b"work.1.pack", b"work.4", b"work~~9", b"work2"]
+    files = group_by_queue(names)[b"work"]
+    assert [file.file_name for file in files.counting()] == [b"work.4.pack", b"work.20", b"work"]
+
+
+def test_without_a_pack_all_but_temporary_files_count() -> None:
+    files = group_by_queue([b"work.20", b"work.3", b"work~~9"])[b"work"]
+    assert [file.file_name for file in files.counting()] == files.in_replay_order() == [b"work.3", b"work.20"]

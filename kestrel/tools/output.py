@@ -1,0 +1,51 @@
+"""What the tools write to standard output: bytes, so that no locale is in the way."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from kestrel.tools.running import OutputFailed, explained
+
+
+class Output:
+    """Standard output. Raises BrokenPipeError when its reader has left, and `OutputFailed`."""
+
+    def __init__(self) -> None:
+        if sys.stdout is None:
+            raise OutputFailed("standard output is closed: send it somewhere")
+        self._stream = sys.stdout.buffer
+        self.is_terminal = sys.stdout.isatty()
+
+    def line(self, text: str) -> None:
+        """A line of text."""
+        self._write(text.encode("utf-8", "surrogateescape") + b"\n")
+
+    def object(self, value: dict[str, Any]) -> None:
+        """A line that is a JSON object."""
+        self._write(json.dumps(value).encode("ascii") + b"\n")
+
+    def raw(self, data: bytes) -> None:
+        """Bytes as they are, and a newline."""
+        self._write(data)
+        self._write(b"\n")
+
+    def flush(self) -> None:
+        """Let the reader have it."""
+        try:
+            self._stream.flush()
+        except OSError as error:
+            raise _failure(error) from None
+
+    def _write(self, data: bytes) -> None:
+        try:
+            self._stream.write(data)
+        except OSError as error:
+            raise _failure(error) from None
+
+
+def _failure(error: OSError) -> Exception:
+    if isinstance(error, BrokenPipeError):
+        return error
+    return OutputFailed(f"standard output cannot be written: {explained(error)}")

@@ -1,0 +1,84 @@
+"""How a tool ends: with an exit status and a sentence, never with a traceback of what is no fault of ours."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable
+from typing import Final
+
+from kestrel.errors import KestrelError
+
+EX_OK: Final = 0
+EX_FOUND: Final = 1
+"""Damage was found, or something could not be read or done."""
+EX_USAGE: Final = 2
+"""As argparse's own."""
+EX_INTERRUPTED: Final = 130
+"""As a shell's, for what SIGINT ended."""
+
+
+class ToolFailed(KestrelError):
+    """The tool cannot go on. The text is a sentence with the way out, `status` the exit status."""
+
+    def __init__(self, sentence: str, status: int = EX_FOUND) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class OutputFailed(ToolFailed):
+    """Standard output cannot be written."""
+
+
+def say(tool: str, sentence: str) -> None:
+    """Tell the person at the terminal."""
+    sys.stderr.write(f"{tool}: {sentence}\n")
+    sys.stderr.flush()
+
+
+def run(tool: str, work: Callable[[], int]) -> int:
+    """Do the work and return its exit status; a reader of the output that left (`| head`) ends it quietly."""
+    try:
+        return work()
+    except OutputFailed as failed:
+        say(tool, str(failed))
+        _forget_output()
+        return failed.status
+    except ToolFailed as failed:
+        say(tool, str(failed))
+        return failed.status
+    except BrokenPipeError:
+        _forget_output()
+        return EX_OK
+    except KeyboardInterrupt:
+        say(tool, "interrupted")
+        return EX_INTERRUPTED
+    except OSError as error:
+        say(tool, explained(error))
+        return EX_FOUND
+
+
+def _forget_output() -> None:
+    """What is still buffered would fail again when the interpreter ends."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+_WAYS_OUT: Final = {
+    "EMFILE": "allow more open files (ulimit -n)",
+    "ENOSPC": "make room on the disk and run this again",
+    "EDQUOT": "make room on the disk and run this again",
+    "EROFS": "mount it for writing and run this again",
+    "EACCES": "run this as the user that the server runs as",
+    "EPERM": "run this as the user that the server runs as",
+    "EIO": "copy the folder to a good disk with a tool that goes on after errors, and look at the copy",
+}
+
+
+def explained(error: OSError) -> str:
+    """The system's words for an error, the file if it is known, and the way out."""
+    name = error.filename
+    path = os.fsencode(name).decode("utf-8", "backslashreplace") + ": " if isinstance(name, str | bytes) else ""
+    way_out = _WAYS_OUT.get(errno.errorcode.get(error.errno or 0, ""))
+    return f"{path}{error.strerror or error}" + (f"; {way_out}" if way_out else "")

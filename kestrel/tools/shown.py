@@ -1,0 +1,56 @@
+"""Values as a person reads them: names, times, sizes, data."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TO_ESCAPE: Final = re.compile(r"[^ -\[\]-~\xa0-\U0010ffff]|[\ud800-\udfff]")
+"""Control characters, the backslash, and bytes that are no UTF-8."""
+_ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
+
+
+def show_data(data: bytes) -> str:
+    """Data as text: UTF-8 where it is that, other bytes and control characters escaped, all on one line."""
+    return show_text(data.decode("utf-8", "surrogateescape"))
+
+
+def show_text(text: str) -> str:
+    """Text without control characters, which a terminal might obey."""
+    return _TO_ESCAPE.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    character = match[0]
+    return _ESCAPES.get(character) or f"\\x{ord(character) & 0xFF:02x}"
+
+
+def spell_queue(name: bytes) -> str:
+    """A queue's name as its files spell it: a byte above 127 is the Latin-1 character of that number."""
+    return name.decode("latin-1")
+
+
+def show_queue(name: bytes) -> str:
+    """The same, for a terminal."""
+    return show_text(spell_queue(name))
+
+
+def show_path(path: bytes) -> str:
+    """A path or file name, for a terminal."""
+    return show_text(path.decode("utf-8", "surrogateescape"))
+
+
+def show_time(ms: int) -> str:
+    """A time in UTC, and its milliseconds since the epoch; the number alone where no calendar has it."""
+    try:
+        time = _EPOCH + timedelta(milliseconds=ms)
+    except OverflowError:
+        return str(ms)
+    return f"{time:%Y-%m-%dT%H:%M:%S}.{time.microsecond // 1000:03d}Z ({ms})"
+
+
+def count(number: int, noun: str) -> str:
+    """The number with its noun."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,456 @@
+"""kestrel-qdump: what is in a journal, told without touching it."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kestrel
+from kestrel.config.model import QueueSettings
+from kestrel.disk.files import Disk
+from kestrel.testing.faults import FaultyDisk
+from kestrel.tools.qdump import main
+from tests.journal import reference
+from tests.journal.made import (
+    NOW_MS,
+    REMOVE,
+    REMOVE_TENTATIVE,
+    add,
+    add_xid,
+    addx,
+    confirm,
+    continue_,
+    files_of,
+    open_,
+    save_xid,
+    state_dump,
+    unremove,
+)
+from tests.tools.running import ENVIRONMENT, command, fill, run
+
+GOLDEN = Path(__file__).parents[1] / "journal" / "golden"
+CASES = sorted(path.parent.name for path in GOLDEN.glob("*/journal/"))
+
+Dump = Callable[..., tuple[int, bytes, str]]
+
+
+@pytest.fixture
+def dump(capfdbinary: pytest.CaptureFixture[bytes]) -> Dump:
+    """Run it in this process: exit status, output, what was said."""
+
+    def run_here(*arguments: object, disk: Disk | None = None) -> tuple[int, bytes, str]:
+        status = main([str(each) for each in arguments], disk)
+        out, err = capfdbinary.readouterr()
+        return status, out, err.decode()
+
+    return run_here
+
+
+def objects(out: bytes) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The records, and the summaries."""
+    *records, last = [json.loads(line) for line in out.splitlines()]
+    return records, last["summary"]
+
+
+# Records.
+
+
+def test_every_record_is_a_line_with_its_offset_its_name_and_its_fields(tmp_path: Path, dump: Dump) -> None:
+    contents = [
+        addx(b"one", 1_700_000_000_000, 1_700_000_000_001),
+        add(b"two", 1_700_000_000),
+        add_xid(5, b"three", 0),
+        continue_(6, b"", 1),
+        REMOVE,
+        REMOVE_TENTATIVE,
+        save_xid(7),
+        open_(8),
+        unremove(8),
+        confirm(5),
+        state_dump(9, add_xid(1, b"x")),
+    ]
+    fill(tmp_path, {"work": b"".join(contents)})
+    status, out, said = dump(tmp_path / "work")
+    assert (status, said) == (0, "")
+    epoch = "2023-11-14T22:13:20"
+    assert out.decode().splitlines()[:12] == [
+        "file work",
+        f"           0  ADDX                  3 bytes, added {epoch}.000Z (1700000000000),"
+        f" expires {epoch}.001Z (1700000000001)",
+        f"          24  ADD                   3 bytes, expires {epoch}.000Z (1700000000000)",
+        "          36  ADD_XID               xid 5, 5 bytes, added 1970-01-01T00:00:00.000Z (0), no expiry",
+        "          66  CONTINUE              xid 6, 0 bytes, added 1970-01-01T00:00:00.001Z (1), no expiry",
+        "          91  REMOVE",
+        "          92  REMOVE_TENTATIVE",
+        "          93  SAVE_XID              xid 7",
+        "          98  REMOVE_TENTATIVE_XID  xid 8",
+        "         103  UNREMOVE              xid 8",
+        "         108  CONFIRM_REMOVE        xid 5",
+        "         113  STATE_DUMP            xid 9, restates 1 open read",
+    ]
+
+
+def test_a_time_that_no_calendar_has_is_its_number(tmp_path: Path, dump: Dump) -> None:
+    fill(tmp_path, {"work": addx(b"", (1 << 63) - 1, -(1 << 63))})
+    status, out, _ = dump(tmp_path / "work")
+    assert status == 0
+    assert b"added 9223372036854775807, expires -9223372036854775808\n" in out
+
+
+def test_data_is_shown_as_text_on_one_line_that_no_terminal_obeys(tmp_path: Path, dump: Dump) -> None:
+    shown = {
+        b"plain": "plain",
+        "caf\u00e9 \u65e5".encode(): "caf\u00e9 \u65e5",
+        b"a\nb\r\t\\": r"a\nb\r\t\\",
+        b"\x1b[2J\x00\x7f": r"\x1b[2J\x00\x7f",
+        b"\xff\xfe": r"\xff\xfe",
+        "\x9b2J".encode(): r"\x9b2J",
+    }
+    fill(tmp_path, {"work": b"".join(map(addx, shown))})
+    out = dump("-d", tmp_path / "work")[1].decode()
+    assert [line.partition("no expiry  ")[2] for line in out.split("\n")[1 : 1 + len(shown)]] == list(shown.values())
+
+
+def test_without_d_no_data_is_shown(tmp_path: Path, dump: Dump) -> None:
+    fill(tmp_path, {"work": addx(b"secret")})
+    for form in ([], ["--json"], ["-q"], ["-q", "-d"]):
+        assert b"secret" not in dump(*form, tmp_path / "work")[1]
+        assert base64.b64encode(b"secret") not in dump(*form, tmp_path / "work")[1]
+
+
+def test_json_is_an_object_a_record_and_a_summary_as_the_last(tmp_path: Path, dump: Dump) -> None:
+    fill(tmp_path, {"work": addx(b"\xff", 5, 6) + open_(1) + add(b"x")})
+    records, (summary,) = objects(dump("--json", "-d", tmp_path / "work")[1])
+    usual = {"queue": "work", "file": "work"}
+    items = {"data_bytes": 1, "add_ms": 5, "expiry_ms": 6, "data": "/w=="}, {
+        "data_bytes": 1,
+        "add_ms": None,
+        "expiry_ms": None,
+        "data": "eA==",
+    }
+    assert records == [
+        {**usual, "offset": 0, "record": "ADDX", "bytes": 22, **items[0]},
+        {**usual, "offset": 22, "record": "REMOVE_TENTATIVE_XID", "bytes": 5, "xid": 1},
+        {**usual, "offset": 27, "record": "ADD", "bytes": 10, **items[1]},
+    ]
+    assert summary["records"] == {"ADDX": 1, "REMOVE_TENTATIVE_XID": 1, "ADD": 1}
+    assert (summary["items"], summary["data_bytes"], summary["open_reads"], summary["expired"]) == (2, 2, 1, 1)
+
+
+# The raw forms.
+
+
+def test_capital_a_prints_the_data_of_all_items_that_were_added_and_nothing_else(tmp_path: Path, dump: Dump) -> None:
+    contents = addx(b"\x00\xff") + REMOVE + add(b"b") + add_xid(1, b"c") + open_(3) + continue_(3, b"d\n")
+    fill(tmp_path, {"work": contents + state_dump(1, add_xid(1, b"no"))})
+    assert dump("-A", tmp_path / "work") == (0, b"\x00\xff\nb\nc\nd\n\n", "")
+
+
+def test_capital_q_prints_what_is_in_the_queue_open_reads_at_the_head_the_lowest_xid_first(
+    tmp_path: Path, dump: Dump
+) -> None:
+    contents = b"".join(map(addx, (b"gone", b"a", b"b", b"c"))) + REMOVE + open_(7) + open_(3)
+    fill(tmp_path, {"work": contents})
+    assert dump("-Q", tmp_path / "work") == (0, b"b\na\nc\n", "")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_of_every_recorded_journal_it_prints_what_a_restart_finds_and_changes_nothing(case: str, dump: Dump) -> None:
+    folder = GOLDEN / case / "journal"
+    before = files_of(folder)
+    for name in {name.partition(".")[0].partition("~")[0] for name in before}:
+        numbered = sorted((int(each.split(".")[1]), each) for each in before if each.startswith(f"{name}."))
+        packed = max((number for number, each in numbered if each.endswith(".pack")), default=None)
+        if packed is not None:
+            numbered = [(packed, f"{name}.{packed}.pack"), *(each for each in numbered if each[0] > packed)]
+        files = [before[each] for each in (*(each for _, each in numbered), name)]
+        items = reference.items_after(*files, now_ms=NOW_MS)
+        _, out, _ = dump("-Q", "--queue", name, folder)
+        assert out == b"".join(data + b"\n" for data, _, _ in items)
+        _, (summary,) = objects(dump("-q", "--json", "--queue", name, folder)[1])
+        assert summary["items"] == len(items)
+    assert files_of(folder) == before
+    assert not (folder / ".kestrel").exists()
+
+
+# Which files.
+
+
+def test_a_file_stands_for_all_files_of_its_queue_whichever_is_named(tmp_path: Path, dump: Dump) -> None:
+    fill(
+        tmp_path,
+        {
+            "work.500": addx(b"replaced"),
+            "work.1000.pack": addx(b"packed"),
+            "work.900": addx(b"replaced too"),
+            "work.10000": addx(b"later"),
+            "work.9999": addx(b"late"),
+            "work": addx(b"last"),
+            "work~~1": addx(b"temporary"),
+            "work2": addx(b"another queue's"),
+        },
+    )
+    for name in ("work", "work.9999", "work.500", "work.1000.pack", "work~~1"):
+        assert dump("-Q", tmp_path / name) == (0, b"packed\nlate\nlater\nlast\n", "")
+    assert dump("-Q", tmp_path / "work", tmp_path / "work.9999")[1].count(b"packed") == 1
+
+
+def test_a_queue_without_a_current_file_is_one(tmp_path: Path, dump: Dump) -> None:
+    fill(tmp_path, {"work.1": addx(b"a")})
+    assert dump("-Q", tmp_path / "work") == (0, b"a\n", "")
+
+
+def test_this_file_is_that_file_alone_whatever_it_is_called(tmp_path: Path, dump: Dump) -> None:
+    files = {"work": REMOVE + addx(b"b"), "work.1": addx(b"a"), "work~~1": addx(b"c"), "work.1.1700": addx(b"d")}
+    fill(tmp_path, files)
+    for name, data in (("work", b"b\n"), ("work.1", b"a\n"), ("work~~1", b"c\n"), ("work.1.1700", b"d\n")):
+        assert dump("-Q", "--this-file", tmp_path / name) == (0, data, "")
+
+
+def test_a_folder_is_all_its_queues_or_those_named(tmp_path: Path, dump: Dump) -> None:
+    fill(tmp_path, {"b": addx(b"1"), "a": addx(b"2"), "c": addx(b"3"), "foreign.txt": b"\xee", "t~~1": b""})
+    assert dump("-Q", tmp_path)[1] == b"2\n1\n3\n"
+    assert dump("-Q", "--queue", "c", "--queue", "a", f"{tmp_path}/")[1] == b"3\n2\n"
+
+
+def test_a_name_is_spelled_as_its_file_is(tmp_path: Path, dump: Dump) -> None:
+    fill(tmp_path, {"caf\u00e9": addx(b"1"), "\x9bx": addx(b"2")})
+    assert dump("-Q", "--queue", "caf\u00e9", tmp_path)[1] == b"1\n"
+    assert "queue caf\u00e9: 1 file" in dump("-q", tmp_path / "caf\u00e9")[1].decode()
+    assert r"queue \x9bx: 1 file" in dump("-q", tmp_path / "\x9bx")[1].decode()
+
+
+def test_a_path_in_the_folder_one_is_in_needs_no_slash(
+    tmp_path: Path, dump: Dump, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(fill(tmp_path, {"work": addx(b"a")}))
+    assert dump("-Q", "work") == dump("-Q", ".") == (0, b"a\n", "")
+
+
+# Damage.
+
+
+def test_damage_is_told_where_and_what_and_how_much_is_behind_it_and_is_status_1(tmp_path: Path, dump: Dump) -> None:
+    files = {"work.1": addx(b"a") + b"\xee" + addx(b"lost"), "work": addx(b"b")}
+    fill(tmp_path, files)
+    status, out, said = dump("-q", tmp_path / "work")
+    sentence = "damaged: work.1, offset 22: unknown opcode 238; 26 bytes from there on cannot be read"
+    assert (status, said) == (1, f"kestrel-qdump: {sentence}\n")
+    assert f"  {sentence}\n" in out.decode()
+    assert dump("-Q", tmp_path / "work")[:2] == (1, b"a\nb\n")
+    assert dump("-A", tmp_path / "work")[:2] == (1, b"a\nb\n")
+    _, (summary,) = objects(dump("--json", tmp_path / "work")[1])
+    assert summary["damage"] == [
+        {"file": "work.1", "offset": 22, "problem": "unknown opcode 238", "kind": "damaged", "bytes_behind": 26}
+    ]
+    assert files_of(tmp_path) == files
+
+
+def test_an_unfinished_last_record_is_a_warning_and_status_0(tmp_path: Path, dump: Dump) -> None:
+    fill(tmp_path, {"work": addx(b"a") + addx(b"b")[:-1]})
+    status, out, said = dump(tmp_path / "work")
+    assert status == 0
+    assert "unfinished: work, offset 22: the last record is cut short (21 bytes)" in said
+    assert said.removeprefix("kestrel-qdump: ").strip() in out.decode()
+
+
+def test_one_damaged_queue_does_not_hide_the_others(tmp_path: Path, dump: Dump) -> None:
+    fill(tmp_path, {"a": b"\xee", "b": addx(b"kept")})
+    assert dump("-Q", tmp_path)[:2] == (1, b"kept\n")
+
+
+def test_a_file_that_cannot_be_read_is_a_sentence_and_the_others_are_read(tmp_path: Path, dump: Dump) -> None:
+    fill(tmp_path, {"a": addx(b"1"), "b": addx(b"2")})
+    disk = FaultyDisk()
+    disk.fail("read", errno.EIO, times=1)
+    status, out, said = dump("-Q", tmp_path, disk=disk)
+    assert (status, out) == (1, b"2\n")
+    assert said.startswith("kestrel-qdump: queue a: Input/output error; ")
+    assert disk.open_descriptors == set()
+
+
+def test_damage_behind_items_that_are_on_disk_alone_costs_none_of_them(
+    tmp_path: Path, dump: Dump, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kestrel.tools.contents.SETTINGS", QueueSettings(max_memory_size_bytes=3))
+    items = [b"%d" % number for number in range(100)]
+    damaged = b"".join(map(addx, items)) + b"\xee" + addx(b"lost")
+    fill(tmp_path, {"work.1": damaged, "work": REMOVE + damaged})
+    status, out, _ = dump("-Q", tmp_path / "work")
+    assert (status, out.split()) == (1, items[1:] + items)
+
+
+# Beside a server.
+
+
+def test_files_that_are_renamed_and_erased_while_they_are_read_are_read_all_the_same(
+    tmp_path: Path, dump: Dump
+) -> None:
+    fill(tmp_path, {"work.1": addx(b"a"), "work": addx(b"b")})
+    disk = FaultyDisk()
+
+    def replace() -> None:
+        (tmp_path / "work.1").unlink()
+        (tmp_path / "work").rename(tmp_path / "work.2")
+        (tmp_path / "work").write_bytes(b"")
+
+    disk.before("read", replace)
+    assert dump("-Q", tmp_path / "work", disk=disk) == (0, b"a\nb\n", "")
+
+
+@pytest.mark.parametrize("opened", [0, 1])
+def test_files_that_are_renamed_while_they_are_opened_are_looked_for_again(
+    tmp_path: Path, dump: Dump, opened: int
+) -> None:
+    fill(tmp_path, {"work.1": addx(b"a"), "work": addx(b"b")})
+    disk = FaultyDisk()
+
+    def rotate() -> None:
+        (tmp_path / "work").rename(tmp_path / "work.2")
+        (tmp_path / "work").write_bytes(addx(b"c"))
+        (tmp_path / "work.1").rename(tmp_path / "work.2.pack")
+
+    def later() -> None:
+        disk.before("open_read", rotate)
+
+    disk.before("open_read", later if opened else rotate)
+    assert dump("-Q", tmp_path / "work", disk=disk) == (0, b"a\nc\n", "")
+    assert disk.open_descriptors == set()
+
+
+def test_a_queue_that_is_deleted_meanwhile_is_a_sentence(tmp_path: Path, dump: Dump) -> None:
+    fill(tmp_path, {"work": addx(b"a")})
+    disk = FaultyDisk()
+    disk.before("open_read", (tmp_path / "work").unlink)
+    status, out, said = dump("-Q", tmp_path / "work", disk=disk)
+    assert (status, out) == (1, b"")
+    assert said.startswith("kestrel-qdump: there is no queue work in ")
+
+
+# Mistakes, and the end.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["{folder}/nothing"], "there is no queue nothing in {folder}: it has work"),
+        (["{folder}/nowhere/work"], "there is no folder {folder}/nowhere: name one that has journals"),
+        (["{folder}/foreign.txt"], "foreign.txt is not the name of a journal file; with --this-file it is read all"),
+        (["--this-file", "{folder}/nothing"], "there is no file {folder}/nothing: name one that is there"),
+        (["--this-file", "{folder}"], "--this-file wants a file, and {folder} is a folder"),
+        (["--queue", "work", "{folder}/work"], "--queue wants a folder, and {folder}/work is none"),
+        (["--queue", "no.name", "{folder}"], "no queue can have the name 'no.name'"),
+        (["--queue", "\u65e5", "{folder}"], "no queue can have the name '\u65e5'"),
+        (["-A", "-Q", "{folder}"], "not allowed with argument"),
+        ([], "required: PATH"),
+    ],
+)
+def test_a_command_line_that_makes_no_sense_is_a_sentence_and_status_2(
+    tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
+    fill(tmp_path, {"work": addx(b"a"), "foreign.txt": b""})
+    done = run("qdump", *(each.format(folder=tmp_path) for each in arguments))
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert sentence.format(folder=tmp_path) in done.stderr.decode()
+    assert b"Traceback" not in done.stderr
+
+
+def test_the_version_is_the_servers() -> None:
+    assert run("qdump", "--version").stdout.decode() == f"kestrel-qdump {kestrel.__version__}\n"
+    assert run("qpack", "--version").stdout.decode() == f"kestrel-qpack {kestrel.__version__}\n"
+
+
+def test_the_commands_are_installed() -> None:
+    setup = (Path(__file__).parents[2] / "setup.cfg").read_text()
+    assert "kestrel-qdump = kestrel.tools.qdump:main\n" in setup
+    assert "kestrel-qpack = kestrel.tools.qpack:main\n" in setup
+
+
+def test_a_reader_that_leaves_ends_it_quietly(tmp_path: Path) -> None:
+    fill(tmp_path, {"work": addx(b"x" * 100) * 20_000})
+    for form in ("-A", "-Q", "-d", "--json"):
+        with subprocess.Popen(
+            command("qdump", form, tmp_path / "work"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=ENVIRONMENT,
+        ) as process:
+            assert process.stdout is not None and process.stderr is not None
+            process.stdout.read(10)
+            process.stdout.close()
+            assert process.stderr.read() == b""
+        assert process.returncode == 0
+
+
+@pytest.mark.parametrize("tool", ["qdump", "qpack"])
+def test_an_output_that_cannot_be_written_is_a_sentence(tmp_path: Path, tool: str) -> None:
+    fill(tmp_path, {"work": addx(b"x") * 10_000})
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command(tool, tmp_path), stdout=full, stderr=subprocess.PIPE, env=ENVIRONMENT, check=False, timeout=60
+        )
+    sentence = "standard output cannot be written: No space left on device; make room on the disk and run this again"
+    assert (done.returncode, done.stderr.decode()) == (1, f"kestrel-{tool}: {sentence}\n")
+
+
+def test_a_locale_without_letters_is_no_harm(tmp_path: Path) -> None:
+    fill(tmp_path, {"work": addx("\u65e5".encode())})
+    environment = {**ENVIRONMENT, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        command("qdump", "-d", tmp_path / "work"), capture_output=True, env=environment, check=True, timeout=60
+    )
+    assert "\u65e5\n".encode() in done.stdout
+
+
+# Large queues.
+
+PEAK = """
+import resource, sys
+from kestrel.tools.qdump import main
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+before = peak()
+status = main(sys.argv[1:])
+print(status, peak() - before, file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("form", ["-Q", "-q"])
+def test_a_large_queue_takes_little_memory(tmp_path: Path, form: str) -> None:
+    """100 MB, of which a quarter was taken out while the rest was in the queue."""
+    record = addx(b"x" * 10_000)
+    with (tmp_path / "work.1").open("wb") as rotated:
+        for _ in range(5000):
+            rotated.write(record)
+    with (tmp_path / "work").open("wb") as current:
+        for _ in range(5000):
+            current.write(record + (REMOVE if _ % 2 else b""))
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, form, str(tmp_path / "work")],
+        capture_output=True,
+        env=ENVIRONMENT,
+        check=True,
+        timeout=300,
+    )
+    status, peak_mib = map(int, done.stderr.split())
+    assert status == 0
+    assert peak_mib < 40
+    if form == "-Q":
+        assert len(done.stdout) == 7500 * 10_001
+    else:
+        assert b"left: 7500 items" in done.stdout
+
+
+def test_it_needs_no_more_open_files_than_the_queue_has_and_gives_them_back(tmp_path: Path, dump: Dump) -> None:
+    fill(tmp_path, {f"work.{number}": addx(b"%d" % number) for number in range(1, 300)})
+    before = len(os.listdir("/proc/self/fd"))
+    assert dump("-Q", tmp_path / "work")[1] == b"".join(b"%d\n" % number for number in range(1, 300))
+    assert len(os.listdir("/proc/self/fd")) == before

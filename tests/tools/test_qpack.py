@@ -1,0 +1,457 @@
+"""kestrel-qpack: each queue in one small file, and nothing lost wherever it ends."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kestrel.config.model import QueueSettings
+from kestrel.disk.files import Disk
+from kestrel.disk.lock import FolderLock
+from kestrel.errors import FolderInUse
+from kestrel.journal.fileset import JournalFile, Kind
+from kestrel.testing.faults import Died, FaultyDisk
+from kestrel.tools import packing
+from kestrel.tools.contents import Contents
+from kestrel.tools.opened import OpenJournal
+from kestrel.tools.qpack import main
+from tests.journal.made import (
+    REMOVE,
+    addx,
+    confirm,
+    files_of,
+    open_,
+    restarted_items,
+    set_aside,
+    state_dump,
+)
+from tests.tools.running import ENVIRONMENT, fill, run
+
+GOLDEN = Path(__file__).parents[1] / "journal" / "golden"
+CASES = sorted(path.parent.name for path in GOLDEN.glob("*/journal/"))
+
+FILES = {
+    "work.1000": addx(b"gone") + addx(b"open", 5, 6) + addx(b"a") + addx(b"also open"),
+    "work.2000": REMOVE + open_(4) + addx(b"b"),
+    "work": addx(b"c") + REMOVE + open_(2) + addx(b"d") + addx(b"e") + open_(3) + confirm(3),
+    "work2": addx(b"another"),
+    "foreign.txt": b"foreign",
+}
+ITEMS = [(b"also open", 1, 0), (b"open", 5, 6), (b"c", 1, 0), (b"d", 1, 0), (b"e", 1, 0)]
+PACKED = b"".join(addx(*item) for item in ITEMS)
+"""`b` was opened under 3 and confirmed, `a` was taken."""
+
+FILE = [JournalFile(b"work", Kind.CURRENT, 0, b"work")]
+
+Pack = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def pack(capsys: pytest.CaptureFixture[str]) -> Pack:
+    """Run it in this process: exit status, output, what was said."""
+
+    def run_here(*arguments: object, disk: Disk | None = None) -> tuple[int, str, str]:
+        status = main([str(each) for each in arguments], disk)
+        return status, *capsys.readouterr()
+
+    return run_here
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return fill(tmp_path / "queues", FILES)
+
+
+# Packing.
+
+
+def test_all_files_of_a_queue_become_one_with_the_same_items(folder: Path, pack: Pack) -> None:
+    before = sum(len(contents) for name, contents in FILES.items() if name.partition(".")[0] == "work")
+    assert pack(folder) == (
+        0,
+        f"work: packed: 3 files, {before} -> {len(PACKED)} bytes, 5 items\n"
+        "work2: unchanged: 1 file, 28 -> 28 bytes, 1 item\n",
+        "",
+    )
+    assert files_of(folder) == {"work": PACKED, "work2": FILES["work2"], "foreign.txt": b"foreign"}
+    assert files_of(folder / ".kestrel" / "erase") == {}
+    assert restarted_items(folder) == ITEMS
+
+
+def test_packing_again_changes_nothing(folder: Path, pack: Pack) -> None:
+    pack(folder)
+    before = files_of(folder)
+    status, out, _ = pack(folder)
+    assert (status, out.count("unchanged")) == (0, 2)
+    assert files_of(folder) == before
+
+
+def test_only_the_queues_named_are_packed(tmp_path: Path, pack: Pack) -> None:
+    fill(tmp_path, {name: addx(b"x") + REMOVE for name in ("a", "b", "c")})
+    status, out, _ = pack("--queue", "c", "--queue", "a", tmp_path)
+    assert (status, [line.partition(":")[0] for line in out.splitlines()]) == (0, ["c", "a"])
+    assert files_of(tmp_path) == {"a": b"", "b": addx(b"x") + REMOVE, "c": b""}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_recorded_journal_holds_the_same_items_afterwards(case: str, tmp_path: Path, pack: Pack) -> None:
+    recorded = GOLDEN / case / "journal"
+    names = {name.partition(".")[0].partition("~")[0] for name in files_of(recorded)}
+    packed = Path(shutil.copytree(recorded, tmp_path / "packed"))
+    other = Path(shutil.copytree(recorded, tmp_path / "other"))
+    assert pack(packed)[0] == 0
+    assert set(files_of(packed)) == names
+    for name in names:
+        items = restarted_items(packed, name.encode("latin-1"))
+        expected = restarted_items(other, name.encode("latin-1"))
+        if case in ("07a_old_add", "08_truncations"):  # whose items were added when they are replayed
+            items, expected = [item[::2] for item in items], [item[::2] for item in expected]
+        assert items == expected
+
+
+def test_a_queue_larger_than_the_window_is_packed_in_order(
+    tmp_path: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = QueueSettings(max_memory_size_bytes=1000)
+    monkeypatch.setattr("kestrel.tools.packing.SETTINGS", settings)
+    monkeypatch.setattr("kestrel.tools.contents.SETTINGS", settings)
+    items = [(b"%d" % number * 30, number, 0) for number in range(1000)]
+    records = [addx(*item) for item in items]
+    fill(
+        tmp_path,
+        {
+            "work.1": b"".join(records[:400]),
+            "work.2": REMOVE * 100 + open_(1) + b"".join(records[400:900]),
+            "work": REMOVE * 500 + b"".join(records[900:]),
+        },
+    )
+    assert pack(tmp_path)[0] == 0
+    kept = [items[100], *items[601:]]
+    assert files_of(tmp_path) == {"work": b"".join(addx(*item) for item in kept)}
+
+
+def test_a_file_that_a_state_dump_ends_is_packed_like_any_other(tmp_path: Path, pack: Pack) -> None:
+    fill(tmp_path, {"work": addx(b"a") + state_dump(3)})
+    assert pack(tmp_path)[0] == 0
+    assert files_of(tmp_path) == {"work": addx(b"a")}
+
+
+def test_a_queue_without_a_current_file_has_one_afterwards(tmp_path: Path, pack: Pack) -> None:
+    fill(tmp_path, {"work.1": addx(b"a"), "empty.1": addx(b"x") + REMOVE})
+    assert pack(tmp_path)[0] == 0
+    assert files_of(tmp_path) == {"work": addx(b"a"), "empty": b""}
+
+
+def test_what_an_interrupted_packing_left_is_finished(tmp_path: Path, pack: Pack) -> None:
+    fill(tmp_path, {"work.1": addx(b"old"), "work.2.pack": addx(b"new"), "work": addx(b"last"), "work~~9": b"torn"})
+    assert pack(tmp_path)[0] == 0
+    assert files_of(tmp_path) == {"work": addx(b"new") + addx(b"last")}
+
+
+def test_json_is_an_object_a_queue(folder: Path, pack: Pack) -> None:
+    (folder / "work2").write_bytes(b"\xee" + addx(b"x"))
+    status, out, _ = pack("--verify", "--json", folder)
+    first, second = map(json.loads, out.splitlines())
+    assert status == 1
+    assert first["state"] == "ok"
+    assert (first["items"], first["files"], first["bytes_after"], first["damage"]) == (5, 3, len(PACKED), [])
+    assert second == {
+        "queue": "work2",
+        "state": "damaged",
+        "items": 0,
+        "files": 1,
+        "bytes_before": 23,
+        "bytes_after": 0,
+        "damage": [
+            {"file": "work2", "offset": 0, "problem": "unknown opcode 238", "kind": "damaged", "bytes_behind": 23}
+        ],
+    }
+
+
+# Damage.
+
+
+def test_damage_is_repaired_as_at_a_start_and_told(tmp_path: Path, pack: Pack) -> None:
+    fill(tmp_path, {"work.1": addx(b"a") + b"\xeedamage", "work": addx(b"b") + addx(b"c")[:5]})
+    status, out, said = pack(tmp_path)
+    assert (status, out) == (0, "work: packed: 2 files, 56 -> 44 bytes, 2 items\n")
+    assert "damaged: work.1, offset 22: unknown opcode 238; 7 bytes" in said
+    assert "unfinished: work, offset 22: the last record is cut short (5 bytes)" in said
+    assert said.count(".kestrel/damaged/") == 2
+    assert files_of(tmp_path) == {"work": addx(b"a") + addx(b"b")}
+    assert sorted(set_aside(tmp_path)) == sorted([b"\xeedamage", addx(b"c")[:5]])
+
+
+@pytest.mark.parametrize("option", ["--verify", "--dry-run"])
+def test_verifying_changes_nothing_and_says_what_there_is(folder: Path, pack: Pack, option: str) -> None:
+    status, out, said = pack(option, folder)
+    assert (status, said) == (0, "")
+    assert out.splitlines()[0].startswith("work: ok: 3 files, ")
+    assert f"-> {len(PACKED)} bytes, 5 items" in out
+    assert files_of(folder) == FILES
+    assert not (folder / ".kestrel").exists()
+
+
+@pytest.mark.parametrize(("end", "state", "status"), [(b"\xee", "damaged", 1), (b"\x02\x15", "unfinished", 0)])
+def test_verifying_tells_damage_from_an_unfinished_end(
+    tmp_path: Path, pack: Pack, end: bytes, state: str, status: int
+) -> None:
+    fill(tmp_path, {"work": addx(b"a") + end})
+    found, out, said = pack("--verify", tmp_path)
+    assert (found, out.startswith(f"work: {state}: 1 file, ")) == (status, True)
+    assert said.startswith(f"kestrel-qpack: {state}: work, offset 22: ")
+    assert files_of(tmp_path) == {"work": addx(b"a") + end}
+
+
+# Comparing.
+
+
+def test_a_new_file_that_does_not_hold_the_same_does_not_take_the_place(
+    folder: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = packing.write_temporary
+
+    def write_wrongly(disk: Disk, folder: bytes, queue: bytes, number: int, runs: Iterator[bytes], *more: Any) -> None:
+        write(disk, folder, queue, number, [b"".join(runs).replace(b"also", b"ALSO")], *more)
+
+    monkeypatch.setattr(packing, "write_temporary", write_wrongly)
+    status, _, said = pack("--queue", "work", folder)
+    assert status == 1
+    assert "did not hold what the old ones do" in said
+    assert not [name for name in files_of(folder) if "~" in name]
+    assert restarted_items(folder) == ITEMS
+
+
+@pytest.mark.parametrize("changed", [(b"A", 1, 0), (b"a", 2, 0), (b"a", 1, 3)])
+def test_the_comparison_sees_data_times_and_order(tmp_path: Path, changed: tuple[bytes, int, int]) -> None:
+    def digest(*items: tuple[bytes, int, int]) -> bytes:
+        (tmp_path / "work").write_bytes(b"".join(addx(*item) for item in items))
+        with OpenJournal(Disk(), os.fsencode(tmp_path), b"work", FILE) as journal:
+            return packing.Inspected(journal, 0).digest
+
+    same, other = (b"a", 1, 0), (b"b", 1, 0)
+    assert digest(same, other) == digest(same, other)
+    assert digest(changed, other) != digest(same, other) != digest(other, same)
+
+
+# Crashes and failures.
+
+
+def kill(folder: Path, calls: int) -> FaultyDisk:
+    """Pack on a disk that ends the process after so many operations."""
+    disk = FaultyDisk()
+    disk.list_files(os.fsencode(folder))
+    disk.die_after(calls)
+    try:
+        main([str(folder)], disk)
+    except Died:
+        return disk
+    return disk
+
+
+CALLS = 60
+"""More operations than packing this folder takes."""
+
+
+def test_the_deaths_tried_below_reach_the_end(folder: Path) -> None:
+    disk = FaultyDisk()
+    main([str(folder)], disk)
+    assert 30 < len(disk.calls) < CALLS
+
+
+@pytest.mark.parametrize("calls", range(CALLS))
+def test_a_process_that_dies_at_any_operation_loses_and_doubles_nothing(folder: Path, calls: int) -> None:
+    kill(folder, calls)
+    after_a_start = Path(shutil.copytree(folder, folder.with_name("started")))
+    assert restarted_items(after_a_start) == ITEMS
+    assert main([str(folder)]) == 0
+    assert files_of(folder) == {"work": PACKED, "work2": FILES["work2"], "foreign.txt": b"foreign"}
+
+
+@pytest.mark.parametrize("calls", range(CALLS))
+def test_a_machine_that_dies_at_any_operation_loses_and_doubles_nothing(folder: Path, calls: int) -> None:
+    disk = kill(folder, calls)
+    left = folder.with_name("left")
+    disk.medium.copy(os.fsencode(folder), os.fsencode(left))
+    assert restarted_items(left) == ITEMS
+    assert restarted_items(left, b"work2") == [(b"another", 1, 0)]
+
+
+@pytest.mark.parametrize("operation", ["open", "write", "sync", "rename", "sync_folder", "open_read", "read"])
+@pytest.mark.parametrize("after", range(5))
+def test_a_disk_that_fails_costs_a_sentence_and_nothing_else(
+    folder: Path, pack: Pack, operation: str, after: int
+) -> None:
+    disk = FaultyDisk()
+    disk.fail(operation, errno.ENOSPC, after=after, torn_bytes=10)
+    status, _, said = pack(folder, disk=disk)
+    assert (status == 0) == (said == "")
+    assert status in (0, 1)
+    if status:
+        assert "nothing is lost: " in said and "No space left on device; make room" in said
+    assert disk.open_descriptors == set()
+    assert restarted_items(folder) == ITEMS
+    assert restarted_items(folder, b"work2") == [(b"another", 1, 0)]
+
+
+def test_a_full_disk_is_a_sentence_and_leaves_no_half_written_file(folder: Path, pack: Pack) -> None:
+    disk = FaultyDisk()
+    disk.room = 20
+    status, out, said = pack("--json", folder, disk=disk)
+    assert status == 1
+    first, second = map(json.loads, out.splitlines())
+    assert (first["state"], second["state"]) == ("failed", "unchanged")
+    sentence = "queue work: not packed, and nothing is lost: No space left on device; make room on the disk"
+    assert said.startswith(f"kestrel-qpack: {sentence}")
+    assert first["reason"].startswith(sentence)
+    assert not [name for name in files_of(folder) if "~" in name]
+    assert restarted_items(folder) == ITEMS
+
+
+# The folder.
+
+OWNER = """
+import sys
+from kestrel.disk.lock import FolderLock
+lock = FolderLock(sys.argv[1].encode())
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_while_a_server_owns_the_folder_it_refuses_with_75_but_verifies(folder: Path) -> None:
+    (folder / ".kestrel").mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(folder / ".kestrel" / "lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    ) as owner:
+        assert owner.stdout is not None and owner.stdin is not None
+        assert owner.stdout.readline() == "locked\n"
+        done = run("qpack", folder)
+        assert (done.returncode, done.stdout) == (75, b"")
+        assert done.stderr.decode() == (
+            f"kestrel-qpack: another server (process {owner.pid}) owns the queue folder {folder}:"
+            " stop it first, or look with --verify\n"
+        )
+        assert run("qpack", "--verify", folder).returncode == 0
+        assert files_of(folder) == FILES
+        owner.stdin.close()
+    assert run("qpack", folder).returncode == 0
+
+
+def test_the_folder_is_locked_while_it_works_and_free_afterwards(folder: Path, pack: Pack) -> None:
+    disk = FaultyDisk()
+    lock = os.fsencode(folder / ".kestrel" / "lock")
+    refused = []
+
+    def try_to_own() -> None:
+        with pytest.raises(FolderInUse):
+            FolderLock(lock)
+        refused.append(True)
+
+    disk.before("pack published", try_to_own)
+    assert pack(folder, disk=disk)[0] == 0
+    assert refused == [True]
+    FolderLock(lock).release()
+
+
+def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path, pack: Pack) -> None:
+    for arguments in ([], ["--verify"]):
+        status, out, said = pack(*arguments, tmp_path / "missing")
+        assert (status, out) == (2, "")
+        assert said == f"kestrel-qpack: there is no folder {tmp_path}/missing: name the one of the journals\n"
+    assert not (tmp_path / "missing").exists()
+
+
+def test_a_queue_that_is_not_there_is_a_sentence_and_nothing_is_done(folder: Path, pack: Pack) -> None:
+    status, _, said = pack("--queue", "work", "--queue", "nothing", folder)
+    assert (status, said) == (2, f"kestrel-qpack: there is no queue nothing in {folder}: it has work, work2\n")
+    assert files_of(folder) == FILES
+
+
+def test_a_folder_that_cannot_be_written_is_a_sentence_and_status_73(folder: Path, pack: Pack) -> None:
+    class ReadOnly(Disk):
+        def make_folder(self, path: bytes) -> None:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+    status, out, said = pack(folder, disk=ReadOnly())
+    assert (status, out) == (73, "")
+    assert said.startswith(f"kestrel-qpack: the folder {folder} cannot be used: ")
+    assert "Read-only file system; mount it for writing" in said
+
+
+def test_files_of_another_user_are_left_to_that_user(
+    folder: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = os.geteuid()
+    monkeypatch.setattr("kestrel.tools.qpack.os.geteuid", lambda: owner + 1)
+    status, _, said = pack(folder)
+    assert (status, f"belong to user {owner}, and the new ones would not" in said) == (73, True)
+    assert files_of(folder) == FILES
+    assert pack("--verify", folder)[0] == 0
+
+
+def test_an_interruption_is_a_word_and_nothing_is_lost(
+    folder: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(packing, "publish", interrupt)
+    status, _, said = pack(folder)
+    assert (status, said) == (130, "kestrel-qpack: interrupted\n")
+    assert restarted_items(folder) == ITEMS
+
+
+def test_contents_of_a_queue_are_counted_as_a_rewrite_writes_them(folder: Path) -> None:
+    with OpenJournal(Disk(), os.fsencode(folder), b"work2", [FILE[0]._replace(file_name=b"work2")]) as journal:
+        contents = Contents(journal, 0)
+        contents.replay()
+        assert (contents.items_count, contents.packed_bytes) == (1, 28)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_random_history_over_many_files_holds_the_same_items_afterwards(
+    tmp_path: Path, pack: Pack, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = QueueSettings(max_memory_size_bytes=200)
+    monkeypatch.setattr("kestrel.tools.packing.SETTINGS", settings)
+    monkeypatch.setattr("kestrel.tools.contents.SETTINGS", settings)
+    chance = random.Random(seed)
+    files: dict[str, bytes] = {}
+    opened: list[int] = []
+    xid = 0
+    for name in ("work.1", "work.2", "work.3", "work.10", "work"):
+        records = []
+        for _ in range(300):
+            choice = chance.random()
+            if choice < 0.5:
+                records.append(addx(chance.randbytes(chance.randrange(50)), chance.randrange(1 << 40)))
+            elif choice < 0.7:
+                records.append(REMOVE)
+            elif choice < 0.85 or not opened:
+                xid += 1
+                opened.append(xid)
+                records.append(open_(xid))
+            else:
+                each = opened.pop(chance.randrange(len(opened)))
+                records.append(chance.choice([confirm(each), b"\x05" + each.to_bytes(4, "little")]))
+        files[name] = b"".join(records)
+    fill(tmp_path / "a", files)
+    fill(tmp_path / "b", files)
+    assert pack(tmp_path / "a")[0] == 0
+    assert set(files_of(tmp_path / "a")) == {"work"}
+    assert restarted_items(tmp_path / "a") == restarted_items(tmp_path / "b")
