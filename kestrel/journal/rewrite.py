@@ -63,7 +63,7 @@ class Behind(NamedTuple):
 class Replacement:
     """The records of a new file, in runs of bytes. A snapshot: made at once, and read in a thread.
 
-    `taken` are the items, by id, that are open or were put back; `records` those that follow from `first_id` on.
+    `taken` are the items, by id, that are open or were put back; `runs` the records that follow from `first_id` on.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Replacement:
         boundary: Boundary,
         taken: Mapping[int, Item],
         first_id: int,
-        records: list[bytes],
+        runs: list[tuple[bytes, ...]],
         behind: Behind,
         most_bytes: int,
     ) -> None:
@@ -82,7 +82,7 @@ class Replacement:
         """What they will be at most."""
         self._taken = taken
         self._first_id = first_id
-        self._records = records
+        self._runs = runs
         self._behind = behind
         self._mark_ids: list[int] = []
         self._mark_offsets: list[int] = []
@@ -118,7 +118,11 @@ class Replacement:
             yield self._item(item_id)
             next_id = item_id + 1
         yield from _empty_items(end - next_id)
-        yield from self._records
+        for run in self._runs:
+            if sum(map(len, run)) <= PART_BYTES:
+                yield b"".join(run)
+            else:
+                yield from run
 
     def _item(self, item_id: int) -> bytes:
         item = self._taken.get(item_id)

@@ -251,6 +251,7 @@ class JournalStorage:
         if self._queues.get(queue.name) is queue:
             del self._queues[queue.name]
         self._open_files.close(queue.writer)
+        queue.let_go()
         upkeep = self._upkeeps.pop(queue, None)
         if upkeep is not None:
             if upkeep.rewriting.is_publishing and not queue.is_deleted:

@@ -4,9 +4,7 @@ behind the window, on disk alone."""
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 from operator import attrgetter
 from typing import Final
 
@@ -65,8 +63,6 @@ class JournalQueue(Window):
         """Where in the history reading goes on,"""
         self.behind_skip = 0
         """with the item after so many others."""
-        self.free: Callable[[deque[bytes]], object] = deque.clear
-        """Frees the memory of many records."""
         self.read_more: Callable[[], Deferred[None]] | None = None
         """Reads items forward; None while the queue is being loaded."""
         self.rewrites = self.packs = self.rotations = 0
@@ -93,7 +89,7 @@ class JournalQueue(Window):
             self.behind_items += len(records)
             self.behind_bytes += data_bytes
         elif self.bytes + data_bytes < self.settings.max_memory_size_bytes:
-            self._records += records
+            self._records.extend(records)
         else:
             for record in records:
                 self.append(record, offset)
@@ -145,9 +141,7 @@ class JournalQueue(Window):
         self.check()
         if self.items:
             self._record(REMOVE_RECORD * self.items)
-        records = self._records
         super().clear()
-        self.free(records)
         self._first_id += self.behind_items
         self.behind_items = self.behind_bytes = 0
 
@@ -181,7 +175,7 @@ class JournalQueue(Window):
     def fill(self) -> Deferred[None] | None:
         """None, or if the head must be read from a file a Deferred."""
         self.check()
-        if not self.behind_items or self.mem_items:
+        if not self.behind_items or self.has_head:
             return None
         if self.behind_offset >= self.written_end:
             self._read_pending()
@@ -193,7 +187,7 @@ class JournalQueue(Window):
         offset = self.written_end
         for record in self._pending:
             if offset >= self.behind_offset and record[0] == _ADDX and self.behind_items:
-                if self.mem_items and self.room_bytes <= 0:
+                if self.has_head and self.room_bytes <= 0:
                     self.behind_offset = offset
                     return
                 self.take_forward(ItemsRead([record], offset + len(record), 0))
@@ -201,7 +195,7 @@ class JournalQueue(Window):
 
     def take_forward(self, read: ItemsRead) -> None:
         """Items that were read come into the window."""
-        self._records += read.records
+        self._records.extend(read.records)
         self.behind_items -= len(read.records)
         self.behind_bytes -= sum(map(len, read.records)) - len(read.records) * ADDX_HEADER_BYTES
         self.behind_offset, self.behind_skip = read.offset, read.skip
@@ -237,7 +231,7 @@ class JournalQueue(Window):
     def replacement(self, boundary: Boundary) -> Replacement:
         """A snapshot of what the file holds that replaces all up to that boundary."""
         taken = {item.id: item for item in (*self._open.values(), *self._front)}
-        records = list(islice(self._records, max(0, boundary.next_id - self._first_id)))
+        records = self._records.first(boundary.next_id - self._first_id)
         first_behind = self.next_behind_id
         behind_items = max(0, boundary.next_id - first_behind)
         behind = Behind(first_behind, behind_items, self.behind_offset, self.behind_skip, self.now_ms)

@@ -44,13 +44,13 @@ class ReplayedQueue:
     def drop_head(self) -> None:
         """The head, if there is one, leaves the queue for good."""
         queue = self.queue
-        if queue.behind_items and not queue.mem_items:
+        if queue.behind_items and not queue.has_head:
             self._read_on()
         queue.drop_head()
 
     def pop_head(self) -> Item | None:
         """The head leaves the queue."""
-        if self.queue.behind_items and not self.queue.mem_items:
+        if self.queue.behind_items and not self.queue.has_head:
             self._read_on()
         return self.queue.pop_head()
 
@@ -60,7 +60,7 @@ class ReplayedQueue:
 
     def _read_on(self) -> None:
         queue = self.queue
-        while not queue.mem_items:
+        while not queue.has_head:
             name, start, end = queue.history.file_at(queue.behind_offset)
             with self.open_file(self.file_name if end is None else name) as reader:
                 read = read_items(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
 
 from twisted.internet.defer import Deferred
@@ -18,6 +17,7 @@ from kestrel.storage.journal_reading import Reading
 from kestrel.storage.journal_rewriting import HalfPublished, Rewriting
 from kestrel.storage.journal_services import Services, reason_of
 from kestrel.storage.journal_sync import QueueSync, SyncState
+from kestrel.storage.runs import Runs
 
 log = Logger()
 
@@ -153,15 +153,10 @@ class Upkeep:
         )
         self._look_again()
 
-    def _free(self, records: deque[bytes]) -> None:
-        """Free the memory of many records in a thread, where each step lets others go on."""
+    def _free(self, records: Runs) -> None:
+        """Free the memory of many records in a thread."""
         if len(records) > FREED_AT_ONCE:
-            self._jobs.run(_pop_all, records)
+            self._jobs.run(records.free)
 
     def _has_fault(self, failure: Failure) -> None:
         log.failure("Queue {queue!r} was not rewritten for a fault of ours", failure, queue=self._queue.name)
-
-
-def _pop_all(records: deque[bytes]) -> None:
-    while records:
-        records.pop()

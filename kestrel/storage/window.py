@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kestrel.errors import QueueFailed
 from kestrel.item import Item
 from kestrel.journal.records import ADDX_HEADER_BYTES, decode_item
+from kestrel.storage.runs import Runs
 
 MAX_XID = (1 << 31) - 1
 
@@ -21,8 +22,10 @@ class Window:
 
     def __init__(self) -> None:
         self._front: deque[Item] = deque()
-        self._records: deque[bytes] = deque()
+        self._records = Runs()
         self._open: dict[int, Item] = {}
+        self.free: Callable[[Runs], object] = Runs.free
+        """Frees the memory of many records."""
         self._first_id = 0
         """The id of the first of `_records`; those behind it follow."""
         self.open_bytes = 0
@@ -158,9 +161,19 @@ class Window:
         """Drop every item that is not an open read."""
         self.check()
         self._first_id += len(self._records)
-        self._front = deque()
-        self._records = deque()
+        self.let_go()
         self.items = self.bytes = 0
+
+    def let_go(self) -> None:
+        """The items in memory are needed no more."""
+        self._front = deque()
+        self.free(self._records)
+        self._records = Runs()
+
+    @property
+    def has_head(self) -> bool:
+        """Whether the head is in memory."""
+        return bool(self._front or self._records)
 
     @property
     def mem_items(self) -> int:

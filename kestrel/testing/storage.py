@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -78,7 +79,8 @@ class SteppedQueue(MemoryQueue):
     def records(self) -> list[bytes]:
         """What a restart would find: the open reads are back at the head."""
         decoded = [*(self._open[xid] for xid in self.open_xids()), *self._front]
-        return [*(encode_item(item.data, item.add_ms, item.expiry_ms) for item in decoded), *self._records]
+        records = chain.from_iterable(self._records.first(len(self._records)))
+        return [*(encode_item(item.data, item.add_ms, item.expiry_ms) for item in decoded), *records]
 
 
 @implementer(IStorage)
