@@ -18,7 +18,7 @@ LIBMEMCACHED := $(VENV)/.libmemcached
 CHECKS := $(VENV)/.checks
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check kill-restart clean
+.PHONY: help run test check kill-restart benchmark clean
 .NOTPARALLEL:
 
 help: ## list these targets
@@ -36,6 +36,9 @@ check: $(CHECKS) ## run ruff and mypy
 
 kill-restart: $(TESTS) ## kill -9 a server under load again and again, and count (SEED=1 ITEMS=100000 KILLS=20)
 	@$(VENV)/bin/python -m tests.torture.kill_restart --seed $(SEED) --items $(ITEMS) --kills $(KILLS)
+
+benchmark: $(TESTS) ## measure speed, memory and smoothness (SEED=1, ARGS="--short", ARGS=replay; docs/performance.md)
+	@$(VENV)/bin/python -m benchmarks --seed $(SEED) $(ARGS)
 
 clean: ## remove what make made (.venv, build products, caches), but not ./var/
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache _trial_temp*

@@ -1,0 +1,250 @@
+"""What a backlog costs: the throughput of put and get over a queue that holds many items already.
+
+    python -m benchmarks.backlog [--picture docs/performance/backlog.svg]
+
+For each backlog there is a real server process. One client sends it, over the loopback, a batch of 64 sets and then
+one of 64 gets, again and again. The servers take turns, each of a few batches and in ever new orders, so that what
+else goes on in the machine disturbs all of them. What a round measured is divided by what it measured of the empty
+queue: the throughput by the clock, client included, and by the processor's time that the server took. With less memory
+than items (read-behind) the measurement begins with a window that is half empty, so that from the first get on items
+are read forward as fast as they are taken.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from benchmarks.harness import (
+    Column,
+    Figure,
+    Results,
+    Spread,
+    options_parser,
+    progress,
+    require_room,
+    scratch_folder,
+    spread,
+)
+from benchmarks.journals import QUEUE, JournalMaker
+from benchmarks.picture import Curve, draw
+from kestrel.config.units import GIB, MIB
+from tests.server.running import Client, Processes, Server, eventually, is_serving_in, set_request
+
+ITEM_BYTES: Final = 64
+BATCH: Final = 64
+_ALL_THREADS: Final = 2
+"""Linux's number for a clock of the processor's time of a whole process (CPUCLOCK_SCHED)."""
+LOAD_S: Final = 300.0
+"""How long a server may take to replay its journal."""
+
+COLUMNS: Final = (
+    Column("max_memory_mib", "maxMemorySize, MiB", "d"),
+    Column("backlog", "backlog", ",d"),
+    Column("operation", "what"),
+    Column("ratio", "to empty, clock", ".2f"),
+    Column("ratio_least", "least", ".2f"),
+    Column("ratio_most", "most", ".2f"),
+    Column("cpu_ratio", "to empty, CPU", ".2f"),
+    Column("cpu_ratio_least", "least", ".2f"),
+    Column("cpu_ratio_most", "most", ".2f"),
+    Column("per_s", "a second", ",.0f"),
+    Column("per_cpu_s", "a second of CPU", ",.0f"),
+    Column("memory_mib", "server, MiB", ",.0f"),
+)
+OPERATIONS: Final = ("put", "get")
+TITLE: Final = "Throughput by the processor time of the server, as a ratio to the empty queue"
+
+
+class Sizes(NamedTuple):
+    """How much is measured. `max_memory_mib` are those with which each backlog is served."""
+
+    backlogs: Sequence[int]
+    max_memory_mib: Sequence[int]
+    rounds: int
+    turns: int
+    """Of each server in a round."""
+    batches: int
+    """Of puts, and as many of gets, in a turn."""
+    disk_bytes: int
+    """The room that is needed."""
+
+
+FULL: Final = Sizes((0, 1_000, 100_000, 1_000_000, 10_000_000), (128, 16), 9, 20, 10, 4 * GIB)
+SHORT: Final = Sizes((0, 1_000, 100_000), (128, 2), 3, 5, 10, GIB)
+
+
+class Place(NamedTuple):
+    """A server's settings and its backlog."""
+
+    max_memory_mib: int
+    backlog: int
+
+    @property
+    def is_read_behind(self) -> bool:
+        """Whether some of its items are on disk alone."""
+        return self.backlog * ITEM_BYTES > self.max_memory_mib * MIB
+
+
+class Cost:
+    """What operations took, in seconds by the clock and of the server's processor time."""
+
+    def __init__(self) -> None:
+        self._operations = 0
+        self._clock_s = self._cpu_s = 0.0
+
+    def add(self, operations: int, clock_s: float, cpu_s: float) -> None:
+        """So many more."""
+        self._operations += operations
+        self._clock_s += clock_s
+        self._cpu_s += cpu_s
+
+    @property
+    def per_s(self) -> float:
+        """Operations a second."""
+        return self._operations / self._clock_s
+
+    @property
+    def per_cpu_s(self) -> float:
+        """Operations a second of the server's processor time."""
+        return self._operations / self._cpu_s
+
+
+Round = dict[str, Cost]
+"""What one server was asked to do in a round, by operation."""
+
+
+class Load:
+    """The one client of a server."""
+
+    def __init__(self, server: Server, client: Client, seed: int) -> None:
+        self.server = server
+        self._client = client
+        self._cpu_clock = (~server.pid << 3) | _ALL_THREADS
+        item = random.Random(seed).randbytes(ITEM_BYTES)
+        self._sets = set_request(QUEUE, item) * BATCH
+        self._stored = b"STORED\r\n" * BATCH
+        self._gets = b"get %b\r\n" % QUEUE * BATCH
+        self._head = b"VALUE %b 0 %d\r\n" % (QUEUE, ITEM_BYTES)
+        self._values_bytes = BATCH * (len(self._head) + ITEM_BYTES + len(b"\r\nEND\r\n"))
+
+    def turn(self, batches: int, costs: Round) -> None:
+        """Put and get so many batches, one after the other."""
+        for _ in range(batches):
+            began = self._now()
+            self._client.ask(self._sets, self._stored)
+            put = self._now()
+            self._client.send(self._gets)
+            values = self._client.receive(self._values_bytes)
+            got = self._now()
+            if not values.startswith(self._head) or len(values) != self._values_bytes:
+                raise ValueError(f"this is no batch of items: {values[:80]!r}")
+            costs["put"].add(BATCH, put[0] - began[0], put[1] - began[1])
+            costs["get"].add(BATCH, got[0] - put[0], got[1] - put[1])
+
+    def _now(self) -> tuple[float, float]:
+        return time.perf_counter(), time.clock_gettime(self._cpu_clock)
+
+
+def _round() -> Round:
+    return {operation: Cost() for operation in OPERATIONS}
+
+
+def _make_journal(folder: Path, place: Place, seed: int) -> None:
+    """A journal of that backlog, in files as the server rotates them."""
+    with JournalMaker(folder, seed, ITEM_BYTES, file_bytes=place.max_memory_mib * MIB) as maker:
+        taken = place.max_memory_mib * MIB // ITEM_BYTES // 2 if place.is_read_behind else 0
+        maker.put(place.backlog + taken)
+        maker.remove(taken)
+
+
+def _start(stack: ExitStack, folder: Path, place: Place, seed: int) -> Load:
+    _make_journal(folder / "queues", place, seed)
+    processes = stack.enter_context(Processes(folder))
+    server = processes.start(f'queuePath = "queues"\n[default]\nmaxMemorySize = "{place.max_memory_mib}MiB"\n')
+    eventually(lambda: is_serving_in(server.logged()), "the journal is replayed", LOAD_S)
+    client = stack.enter_context(server.connect())
+    items = int(client.stats().get(f"queue_{QUEUE.decode()}_items", "0"))
+    if items != place.backlog:
+        raise ValueError(f"there are {items} items in place of {place.backlog}")
+    return Load(server, client, seed)
+
+
+def measure(results: Results, sizes: Sizes, seed: int) -> None:
+    """Every backlog under every maxMemorySize."""
+    places = [Place(mib, backlog) for mib in sizes.max_memory_mib for backlog in sizes.backlogs]
+    dice = random.Random(seed)
+    with scratch_folder() as folder, ExitStack() as stack:
+        loads: dict[Place, Load] = {}
+        for number, place in enumerate(places):
+            progress(f"backlog: {place.backlog:,} items are loaded", number, len(places))
+            own = folder / str(number)
+            own.mkdir()
+            loads[place] = _start(stack, own, place, seed)
+            loads[place].turn(sizes.turns * sizes.batches, _round())
+        rounds: list[dict[Place, Round]] = []
+        for number in range(sizes.rounds):
+            progress(f"backlog: round {number + 1} of {sizes.rounds}", number, sizes.rounds)
+            costs = {place: _round() for place in places}
+            for _ in range(sizes.turns):
+                for place in dice.sample(places, len(places)):
+                    loads[place].turn(sizes.batches, costs[place])
+            rounds.append(costs)
+        progress("", 1, 1)
+        for place in places:
+            _add(results, place, rounds, loads[place].server.memory_bytes())
+
+
+def _add(results: Results, place: Place, rounds: Sequence[Mapping[Place, Round]], memory_bytes: int) -> None:
+    empty = place._replace(backlog=0)
+    for operation in OPERATIONS:
+        pairs = [(each[place][operation], each[empty][operation]) for each in rounds]
+        by_clock = spread([here.per_s / there.per_s for here, there in pairs])
+        by_cpu = spread([here.per_cpu_s / there.per_cpu_s for here, there in pairs])
+        results.add(
+            **place._asdict(),
+            operation=operation,
+            ratio=by_clock.median,
+            ratio_least=by_clock.least,
+            ratio_most=by_clock.most,
+            cpu_ratio=by_cpu.median,
+            cpu_ratio_least=by_cpu.least,
+            cpu_ratio_most=by_cpu.most,
+            per_s=spread([here.per_s for here, _ in pairs]).median,
+            per_cpu_s=spread([here.per_cpu_s for here, _ in pairs]).median,
+            memory_mib=memory_bytes / MIB,
+        )
+
+
+def _curves(results: Results, operation: str) -> list[Curve]:
+    curves: dict[Figure, Curve] = {}
+    for row in results.rows:
+        if row["operation"] == operation:
+            mib = row["max_memory_mib"]
+            curve = curves.setdefault(mib, Curve(f"maxMemorySize {mib} MiB", []))
+            ratio = Spread(*(float(row[key]) for key in ("cpu_ratio", "cpu_ratio_least", "cpu_ratio_most")))
+            curve.points.append((int(row["backlog"]), ratio))
+    return list(curves.values())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run from the command line."""
+    parser = options_parser(__doc__)
+    parser.add_argument("--picture", type=Path, help="an SVG file to draw the curves to")
+    options = parser.parse_args(arguments)
+    sizes = SHORT if options.short else FULL
+    require_room(sizes.disk_bytes)
+    with Results("backlog", COLUMNS, as_json=options.json) as results:
+        measure(results, sizes, options.seed)
+    if options.picture is not None:
+        options.picture.parent.mkdir(parents=True, exist_ok=True)
+        panels = {operation: _curves(results, operation) for operation in OPERATIONS}
+        options.picture.write_text(draw(TITLE, panels))
+
+
+if __name__ == "__main__":
+    main()

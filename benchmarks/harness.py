@@ -1,0 +1,152 @@
+"""What the benchmarks share: options, fresh processes, scratch folders, figures with their spread, tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import os
+import shutil
+import signal
+import statistics
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple, ParamSpec, Self, TypeVar
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+Figure = str | int | float
+
+MB: Final = 1_000_000
+_BAR: Final = 24
+
+
+# What is asked for.
+
+
+def options_parser(about: str | None) -> argparse.ArgumentParser:
+    """The options that every benchmark has; the first line of `about` is said by --help."""
+    parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
+    parser.add_argument("--seed", type=int, default=1, help="another one, other data and another order (default 1)")
+    parser.add_argument("--short", action="store_true", help="small sizes: shows that it works, not how fast it is")
+    parser.add_argument("--json", action="store_true", help="a JSON object a line in place of a table")
+    return parser
+
+
+# Where it runs.
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder that is removed in the end, whatever happens; a SIGTERM ends the program in order."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    with tempfile.TemporaryDirectory(prefix="kestrel-benchmark-") as folder:
+        yield Path(folder)
+
+
+def require_room(size: int) -> None:
+    """End the program with a sentence unless scratch folders may take that many bytes."""
+    folder = tempfile.gettempdir()
+    if shutil.disk_usage(folder).free < size:
+        sys.exit(f"{folder} has less than {size // MB:,} MB of room; set TMPDIR to name another folder")
+
+
+def in_fresh_process(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Call a module's function in a new process: its memory is as a server's that has just been started."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        return process.submit(function, *args, **kwargs).result()
+
+
+def resident_bytes() -> int:
+    """The memory that this process takes now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def progress(what: str, done: int, total: int) -> None:
+    """Show on a terminal how far it is; elsewhere nothing."""
+    if sys.stderr.isatty():
+        bar = "#" * (_BAR * done // total)
+        print(f"\r\033[K[{bar:{_BAR}}] {what}", end="" if done < total else "\r\033[K", file=sys.stderr, flush=True)
+
+
+# What is measured.
+
+
+class Spread(NamedTuple):
+    """Repeated measurements in three numbers."""
+
+    median: float
+    least: float
+    most: float
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """The spread of these values."""
+    return Spread(statistics.median(values), min(values), max(values))
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that so many percent of them do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(len(ordered) * share / 100) - 1)]
+
+
+# What is shown.
+
+
+class Column(NamedTuple):
+    """A column of a table: its key in JSON, its heading, and how its numbers are written."""
+
+    key: str
+    heading: str
+    form: str = ""
+
+
+class Results:
+    """The figures of one benchmark: a table when all are there, or as JSON each at once."""
+
+    def __init__(self, benchmark: str, columns: Sequence[Column], *, as_json: bool) -> None:
+        self._benchmark = benchmark
+        self._columns = columns
+        self._as_json = as_json
+        self.rows: list[dict[str, Figure]] = []
+
+    def add(self, **figures: Figure) -> None:
+        """One more row; a column without a figure stays empty."""
+        self.rows.append(figures)
+        if self._as_json:
+            print(json.dumps({"benchmark": self._benchmark, **figures}), flush=True)
+
+    def lines(self) -> list[str]:
+        """The table."""
+        cells = [[_shown(row.get(column.key, ""), column.form) for column in self._columns] for row in self.rows]
+        together = [[column.heading for column in self._columns], *cells]
+        widths = [max(map(len, each)) for each in zip(*together, strict=True)]
+        is_text = [not column.form for column in self._columns]
+        return [
+            "  ".join(
+                cell.ljust(width) if text else cell.rjust(width)
+                for cell, width, text in zip(row, widths, is_text, strict=True)
+            ).rstrip()
+            for row in together
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._as_json:
+            print(f"\n{self._benchmark}\n")
+            print("\n".join(self.lines()), flush=True)
+
+
+def _shown(figure: Figure, form: str) -> str:
+    return figure if isinstance(figure, str) else format(figure, form)
