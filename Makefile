@@ -18,7 +18,7 @@ LIBMEMCACHED := $(VENV)/.libmemcached
 CHECKS := $(VENV)/.checks
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check kill-restart benchmark clean
+.PHONY: help run test check kill-restart damage benchmark clean
 .NOTPARALLEL:
 
 help: ## list these targets
@@ -36,6 +36,9 @@ check: $(CHECKS) ## run ruff and mypy
 
 kill-restart: $(TESTS) ## kill -9 a server under load again and again, and count (SEED=1 ITEMS=100000 KILLS=20)
 	@$(VENV)/bin/python -m tests.torture.kill_restart --seed $(SEED) --items $(ITEMS) --kills $(KILLS)
+
+damage: $(TESTS) ## damage every byte of the recorded journals, and start over each (ARGS="--case NAME")
+	@$(VENV)/bin/python -m tests.torture.damage --every-byte $(ARGS)
 
 benchmark: $(TESTS) ## measure speed, memory and smoothness (SEED=1, ARGS="--short", ARGS=replay; docs/performance.md)
 	@$(VENV)/bin/python -m benchmarks --seed $(SEED) $(ARGS)

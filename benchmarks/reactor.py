@@ -39,7 +39,7 @@ from benchmarks.heartbeat import Beats, Heartbeat
 from benchmarks.journals import ADD_MS, QUEUE, JournalMaker
 from kestrel.config.model import QueueSettings
 from kestrel.config.units import GIB, MIB
-from kestrel.journal.pack import erase_folder
+from kestrel.journal.fileset import ERASE_FOLDER
 from kestrel.journal.records import ADDX_HEADER_BYTES, REMOVE_RECORD
 from kestrel.server.reactor import use_monotonic_time
 from kestrel.server.service import STORAGE_THREADS
@@ -162,7 +162,7 @@ class Scene:
     def __init__(self, reactor: Any, threads: ThreadPool, folder: Path, sizes: Sizes, item_bytes: int) -> None:
         self._reactor = reactor
         self._sizes = sizes
-        self._erasing = erase_folder(os.fsencode(folder))
+        self._erasing = os.fsencode(folder) + b"/" + ERASE_FOLDER
         in_thread = partial(deferToThreadPool, reactor, threads)
         self._storage = JournalStorage(os.fsencode(folder), reactor, in_thread, reserve_bytes=0)
         self._traffic = Traffic(reactor, self._storage, item_bytes)
