@@ -92,7 +92,7 @@ class Disk:
         It looks for the room first: to try would take the last of it from others for a moment.
         """
         taken = os.stat(path).st_blocks * 512 if os.path.exists(path) else 0
-        if self.free_bytes(os.path.dirname(path)) + taken < size:
+        if _free_bytes(os.path.dirname(path)) + taken < size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
         try:
@@ -105,8 +105,7 @@ class Disk:
 
     def free_bytes(self, folder: bytes) -> int:
         """How many bytes the file system of that folder has for us."""
-        room = os.statvfs(folder)
-        return room.f_bavail * room.f_frsize
+        return _free_bytes(folder)
 
     def length(self, path: bytes) -> int:
         """The length of a file that is not open, in bytes."""
@@ -125,6 +124,11 @@ class Disk:
 
     def reached(self, step: str) -> None:
         """A change that takes several operations has come so far. Nothing happens here; a test may end it there."""
+
+
+def _free_bytes(folder: bytes) -> int:
+    room = os.statvfs(folder)
+    return room.f_bavail * room.f_frsize
 
 
 def _regular(descriptor: int) -> int:

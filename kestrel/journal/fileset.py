@@ -31,7 +31,10 @@ PACK_SUFFIX: Final = b".pack"
 MAX_FILE_NAME_BYTES: Final = 230
 """So that the longest suffix still fits the 255 bytes of common file systems."""
 
-_NAME: Final = re.compile(rb"([^./~\s\x00-\x1f\x7f]+)(?:(~~)(\d{1,18})|\.(\d{1,18})(\.pack)?)?", re.DOTALL)
+LARGEST_NUMBER: Final = 10**15 - 1
+"""A file with a longer number is foreign: those behind it could not be told from foreign ones any more."""
+
+_NAME: Final = re.compile(rb"([^./~\s\x00-\x1f\x7f]+)(?:(~~)(\d{1,15})|\.(\d{1,15})(\.pack)?)?", re.DOTALL)
 
 
 class Kind(Enum):
@@ -101,13 +104,17 @@ class QueueFiles:
         self.temporary: list[JournalFile] = []
 
     def add(self, file: JournalFile) -> None:
-        """Take one more file of the listing in; rotated files and packs stay in number order."""
+        """Take one more file of the listing in; `sort` when all are there."""
         if file.kind is Kind.CURRENT:
             self.has_current = True
             return
         files = {Kind.ROTATED: self.rotated, Kind.PACK: self.packs, Kind.TEMPORARY: self.temporary}[file.kind]
         files.append(file)
-        files.sort(key=lambda each: each.number)
+
+    def sort(self) -> None:
+        """Put rotated files and packs in number order; of two spellings of one number, that with more zeros first."""
+        for files in (self.rotated, self.packs):
+            files.sort(key=lambda each: (each.number, each.file_name))
 
     @property
     def has_items(self) -> bool:
@@ -146,4 +153,12 @@ def group_by_queue(file_names: list[bytes]) -> dict[bytes, QueueFiles]:
         file = parse_file_name(file_name)
         if file is not None:
             queues.setdefault(file.queue, QueueFiles(file.queue)).add(file)
+    for files in queues.values():
+        files.sort()
     return queues
+
+
+def files_of(queue: bytes, file_names: list[bytes]) -> QueueFiles:
+    """Those of one queue in a folder listing."""
+    prefix = current_name(queue)
+    return group_by_queue([name for name in file_names if name.startswith(prefix)]).get(queue, QueueFiles(queue))

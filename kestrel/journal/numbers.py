@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable
 
-from kestrel.journal.fileset import QueueFiles
+from kestrel.journal.fileset import LARGEST_NUMBER, QueueFiles
 
 
 class FileNumbers:
@@ -20,6 +21,9 @@ class FileNumbers:
         self._last = max(numbers, default=0)
 
     def next(self) -> int:
-        """The number for a new file."""
-        self._last = max(self._now_ms(), self._last + 1)
-        return self._last
+        """The number for a new file. Raises OSError when all are used up, which takes a file of an absurd number."""
+        number = max(self._now_ms(), self._last + 1)
+        if number > LARGEST_NUMBER:
+            raise OSError(errno.EOVERFLOW, "there is a file with the largest number that there is")
+        self._last = number
+        return number

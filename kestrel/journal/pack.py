@@ -30,6 +30,10 @@ class Stopped(Exception):
     """The writing was stopped; there is no temporary file."""
 
 
+class HalfPublished(OSError):
+    """The new file has taken the place of the others for good; that they are out of the way is left to a start."""
+
+
 def write_temporary(
     disk: Disk,
     folder: bytes,
@@ -67,14 +71,23 @@ def write_temporary(
 def publish(disk: Disk, folder: bytes, queue: bytes, number: int, replaced: Iterable[bytes], size: int) -> list[bytes]:
     """Let the temporary file of that number and size take the place of these rotated files, numbered up to it.
 
-    Returns the paths, in that folder, of what is to be erased yet.
+    Returns the paths, in that folder, of what is to be erased yet. Raises OSError, and the rotated files count; or
+    `HalfPublished`, and the new one does.
     """
     packed = pack_name(queue, number)
     disk.rename(folder + b"/" + temporary_name(queue, number), folder + b"/" + packed)
     disk.reached(steps.PACK_PUBLISHED)
-    disk.sync_folder(folder)
+    try:
+        disk.sync_folder(folder)
+    except OSError:
+        disk.erase(folder + b"/" + packed)
+        raise
     disk.reached(steps.PACK_PUBLISHED_FOR_GOOD)
-    return _finish(disk, folder, packed, replaced, ERASE_FOLDER) + ([] if size else [rotated_name(queue, number)])
+    try:
+        moved = _finish(disk, folder, packed, replaced, ERASE_FOLDER)
+    except OSError as error:
+        raise HalfPublished(error.errno, error.strerror) from error
+    return moved + ([] if size else [rotated_name(queue, number)])
 
 
 def clean_up(disk: Disk, folder: bytes, files: QueueFiles) -> None:

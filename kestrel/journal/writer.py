@@ -57,8 +57,11 @@ class JournalWriter:
 
     def make_file(self) -> None:
         """Make the file, so that the queue has one though nothing is written to it; if it cannot be, a write tries."""
+        was_open = self._descriptor >= 0
         with suppress(OSError):
             self.open()
+        if not was_open:
+            self.close()
 
     def open_existing(self) -> None:
         """Open the file that was replayed. What it holds is kept; whether it is synced nobody knows."""
@@ -106,7 +109,8 @@ class JournalWriter:
 
     def forget(self, rotated: Sequence[bytes]) -> None:
         """These rotated files are synced, or gone."""
-        self.unsynced_files = [file_name for file_name in self.unsynced_files if file_name not in rotated]
+        forgotten = set(rotated)
+        self.unsynced_files = [file_name for file_name in self.unsynced_files if file_name not in forgotten]
 
     def sync_failed(self) -> None:
         """What was written since the last sync does not count. This file is never synced again."""

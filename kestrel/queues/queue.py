@@ -164,6 +164,7 @@ class Queue:
         self._filling = None
         error = failure.value
         log.error("The head of queue {queue!r} cannot be read: {error}", queue=self.name, error=str(error))
+        self.touch()  # if its storage has found that it cannot go on, a commit is where it may say so
         self.answer_all(error if isinstance(error, KestrelError) else QueueFailed("the head cannot be read"))
 
     def answer_all(self, error: Exception | None = None) -> None:

@@ -24,14 +24,15 @@ Schedule = Callable[[Callable[[], None]], None]
 
 
 class Batch:
-    """What was recorded on one queue between two commits.
+    """What was recorded on one queue, which had these contents, between two commits.
 
     `is_settled` once it is safe or lost; `failure` is None or why it was lost.
     """
 
-    __slots__ = ("_listeners", "failure", "is_settled")
+    __slots__ = ("_listeners", "contents", "failure", "is_settled")
 
-    def __init__(self) -> None:
+    def __init__(self, contents: IQueueStorage | None = None) -> None:
+        self.contents = contents
         self.is_settled = False
         self.failure: Exception | None = None
         self._listeners: list[Callable[[], None]] | None = None
@@ -72,6 +73,10 @@ def all_of(batches: Sequence[Batch]) -> Batch | None:
     return together
 
 
+def _same_contents(batch: Batch, other: Batch | None) -> bool:
+    return other is not None and other.contents is batch.contents
+
+
 class Committed(Protocol):
     """What the barrier needs to know of a queue."""
 
@@ -96,11 +101,21 @@ class Barrier:
     def touch(self, queue: Committed) -> Batch:
         """Something was recorded on the queue: the batch that it is part of."""
         batch = queue.open_batch
-        if batch is None:
-            batch = queue.open_batch = Batch()
+        if batch is None or self._is_of_the_past(queue, batch):
+            batch = queue.open_batch = Batch(queue.contents)
             self._dirty.append(queue)
             self._arm()
         return batch
+
+    def _is_of_the_past(self, queue: Committed, batch: Batch) -> bool:
+        """Whether the queue got other contents since: nothing of the batch will ever be safe."""
+        if batch.contents is queue.contents:
+            return False
+        queue.open_batch = None
+        if queue in self._dirty:
+            self._dirty.remove(queue)
+        batch.settle(QueueFailed("queue storage failed: the queue was opened anew"))
+        return True
 
     def at_end_of_tick(self, release: Callable[[], None]) -> None:
         """Call `release` once when this tick's commits have begun."""
@@ -120,7 +135,7 @@ class Barrier:
         for queue in dirty:
             if queue.committing is not None:
                 self._dirty.append(queue)  # the end of that commit arms the next tick
-            else:
+            elif queue.open_batch is not None and not self._is_of_the_past(queue, queue.open_batch):
                 queue.committing, queue.open_batch = queue.open_batch, None
                 by_storage.setdefault(queue.storage, []).append(queue)
         for storage, queues in by_storage.items():
@@ -164,10 +179,11 @@ class Barrier:
     def _settle(self, queue: Committed, failure: Exception | None) -> None:
         committed, queue.committing = queue.committing, None
         later = None
-        if failure is not None:
+        if failure is not None and (committed is None or _same_contents(committed, queue.open_batch)):
             later, queue.open_batch = queue.open_batch, None
             if later is not None:
                 self._dirty.remove(queue)
+        if failure is not None:
             try:
                 queue.commit_failed(failure)
             except Exception:

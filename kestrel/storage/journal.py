@@ -37,6 +37,7 @@ from kestrel.journal.fileset import (
     PRIVATE_FOLDER,
     QueueFiles,
     current_name,
+    files_of,
     group_by_queue,
 )
 from kestrel.journal.numbers import FileNumbers
@@ -233,7 +234,7 @@ class JournalStorage:
         return self._files_of(name)
 
     def _files_of(self, name: bytes) -> QueueFiles:
-        return group_by_queue(self._disk.list_files(self._folder)).get(name, QueueFiles(name))
+        return files_of(name, self._disk.list_files(self._folder))
 
     def _adopt(self, queue: JournalQueue) -> None:
         """The queue is live from now on. Who wrote its files may have ended before they were synced."""
@@ -241,9 +242,7 @@ class JournalStorage:
         upkeep = self._upkeeps[queue] = Upkeep(queue, self._services)
         upkeep.sync.settings_changed()
         if upkeep.is_due() and self._write(queue) is None:
-            safe = upkeep.written()
-            if safe is not None:
-                safe.addErrback(lambda _: None)  # the queue is dead then, as its next use will find
+            upkeep.tidy()
 
     def _end(self, queue: JournalQueue, why: str) -> None:
         """The object is dead from now on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from operator import attrgetter
 from typing import Final
 
@@ -31,6 +32,9 @@ from kestrel.storage.interfaces import IQueueStorage
 from kestrel.storage.window import Window
 
 _ADDX: Final = int(Opcode.ADDX)
+
+MOST_REMEMBERED: Final = 1_000_000
+"""Open reads and items put back, at all boundaries together. Beyond that, packs have to wait."""
 
 
 @implementer(IQueueStorage)
@@ -63,6 +67,8 @@ class JournalQueue(Window):
         """Where in the history reading goes on,"""
         self.behind_skip = 0
         """with the item after so many others."""
+        self.behind_turn = 0
+        """Another one when items were dropped or files replaced: what was being read then does not count."""
         self.read_more: Callable[[], Deferred[None]] | None = None
         """Reads items forward; None while the queue is being loaded."""
         self.rewrites = self.packs = self.rotations = 0
@@ -70,6 +76,8 @@ class JournalQueue(Window):
         """The offset in the history of what will be recorded next."""
         self._pending: list[bytes] = []
         self._pending_bytes = 0
+        self._pending_seen = (0, 0)
+        """How many of them, of how many bytes, stand in front of what is read forward next."""
 
     # What is done is recorded.
 
@@ -144,6 +152,7 @@ class JournalQueue(Window):
         super().clear()
         self._first_id += self.behind_items
         self.behind_items = self.behind_bytes = 0
+        self.behind_turn += 1
 
     # What lies behind the window.
 
@@ -156,11 +165,6 @@ class JournalQueue(Window):
     def next_behind_id(self) -> int:
         """The id of the next item to be read forward."""
         return self._first_id + len(self._records)
-
-    @property
-    def behind_place(self) -> tuple[int, int, int]:
-        """Where reading goes on, and with which item; another one when items were dropped or files replaced."""
-        return self.behind_offset, self.behind_skip, self.next_behind_id
 
     @property
     def written_end(self) -> int:
@@ -184,14 +188,15 @@ class JournalQueue(Window):
 
     def _read_pending(self) -> None:
         """Take into the window what stands behind it and is not even written yet."""
-        offset = self.written_end
-        for record in self._pending:
-            if offset >= self.behind_offset and record[0] == _ADDX and self.behind_items:
-                if self.has_head and self.room_bytes <= 0:
-                    self.behind_offset = offset
-                    return
-                self.take_forward(ItemsRead([record], offset + len(record), 0))
-            offset += len(record)
+        seen, seen_bytes = self._pending_seen
+        written_end = self.written_end
+        for record in islice(self._pending, seen, None):
+            if self.has_head and (self.room_bytes <= 0 or not self.behind_items):
+                break
+            if written_end + seen_bytes >= self.behind_offset and record[0] == _ADDX:
+                self.take_forward(ItemsRead([record], written_end + seen_bytes + len(record), 0))
+            seen, seen_bytes = seen + 1, seen_bytes + len(record)
+        self._pending_seen = seen, seen_bytes
 
     def take_forward(self, read: ItemsRead) -> None:
         """Items that were read come into the window."""
@@ -209,7 +214,7 @@ class JournalQueue(Window):
     def take_pending(self) -> bytes:
         """All that was recorded since the last call."""
         pending, self._pending = self._pending, []
-        self._pending_bytes = 0
+        self._pending_bytes, self._pending_seen = 0, (0, 0)
         return pending[0] if len(pending) == 1 else b"".join(pending)
 
     @property
@@ -247,6 +252,7 @@ class JournalQueue(Window):
         if self.behind_items and self.behind_offset < span.end:
             offset, self.behind_skip = replacement.place_of(self.next_behind_id)
             self.behind_offset = span.start + offset
+            self.behind_turn += 1
 
     @property
     def journal_state(self) -> JournalState:
@@ -284,6 +290,8 @@ class JournalQueue(Window):
         kept = [each for each in self.boundaries if read is None or each.end >= read.end]
         # Of two files of one number, one written with leading zeros, a pack replaces both.
         self.boundaries = [*(each for each in kept if each.number != boundary.number), boundary]
+        if sum(len(each.open) + len(each.front) for each in self.boundaries) > MOST_REMEMBERED:
+            self.boundaries = self.boundaries[-1:]
 
     @property
     def disk_bytes(self) -> int:

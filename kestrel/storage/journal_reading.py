@@ -48,9 +48,9 @@ class Reading:
             await self._rewriting.published()
             if queue.failure is not None or not queue.behind_items or queue.behind_offset >= queue.written_end:
                 return
-            place = queue.behind_place
+            turn = queue.behind_turn
             read = await services.jobs.run(self._read_part, *self._open())
-            if place == queue.behind_place and queue.behind_items:  # else they were dropped, or stand elsewhere now
+            if queue.behind_turn == turn:
                 queue.take_forward(read)
         finally:
             services.reading.release()

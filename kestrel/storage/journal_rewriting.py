@@ -28,10 +28,6 @@ class Phase(Enum):
     OVER = "over"
 
 
-class HalfPublished(OSError):
-    """The new file may have its place, and some of the old ones theirs."""
-
-
 class _Run:
     """One replacement under way."""
 
@@ -103,7 +99,7 @@ class Rewriting:
         """Write the new file, and let it take its place when `before_publishing` is done.
 
         Raises `Stopped`, OSError, or what `before_publishing` raises; then the files are as they were. After
-        `HalfPublished` only a new start of the queue tells what they are. Urgent ones do not wait for other queues'.
+        `HalfPublished` the new file counts, and the queue has to be opened anew. Urgent ones do not wait for others.
         """
         run = self._run = _Run(is_urgent)
         slots = self._services.rewriting
@@ -148,9 +144,10 @@ class Rewriting:
         replaced = [span.file_name for span in queue.history.up_to(number)]
         try:
             left = await self._in_thread(publish, replacement, replaced, replacement.size)
-        except OSError as error:
+        except OSError:
             if not queue.is_deleted:
-                raise HalfPublished(error.errno, error.strerror) from error
+                self._erase(temporary_name(queue.name, number))
+                raise
             left = [pack_name(queue.name, number)]
         if queue.is_deleted:  # what was renamed while the other files went goes as well
             left.append(rotated_name(queue.name, number))

@@ -19,6 +19,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kestrel.errors import QueueFailed
+from kestrel.journal.pack import HalfPublished
 from kestrel.journal.writer import Sync
 from kestrel.storage.journal_queue import JournalQueue
 from kestrel.storage.journal_rewriting import Rewriting
@@ -63,6 +64,8 @@ class QueueSync:
         """Commits whose records are written and not synced."""
         self._held: list[Deferred[None]] = []
         """Commits that may not write before the mending is done."""
+        self._packs: list[Deferred[None]] = []
+        """Packs that must not be published before all that is written is synced."""
         self._doom: Exception | None = None
         self.state = SyncState.IDLE
 
@@ -76,18 +79,23 @@ class QueueSync:
         queue = self._queue
         period_ms = queue.settings.sync_journal_ms
         if period_ms == 0:
-            return None if queue.writer.is_synced else self.sync()
+            return None if queue.writer.is_synced else self._sync_for(self._waiting)
         queue.writer.promise()
-        if period_ms is not None:
-            self._due_within(period_ms / 1000)
+        self.settings_changed()
         return None
 
-    def sync(self) -> Deferred[None]:
-        """Sync at once; fires when all that is written now is safe, fails with `QueueFailed`, the queue being dead."""
+    def for_a_pack(self) -> Deferred[None]:
+        """Sync at once, whatever syncJournal is; fires when all that is written now is safe.
+
+        Fails with `QueueFailed` when the queue is dead, or will be by the next commit.
+        """
         if self._doom is not None:
-            return fail(self._doom)
+            return fail(QueueFailed(reason_of(self._doom)))
+        return succeed(None) if self._queue.writer.is_synced else self._sync_for(self._packs)
+
+    def _sync_for(self, whom: list[Deferred[None]]) -> Deferred[None]:
         done: Deferred[None] = Deferred()
-        self._waiting.append(done)
+        whom.append(done)
         if self.state in (SyncState.IDLE, SyncState.DUE):
             self._begin()
         return done
@@ -113,9 +121,15 @@ class QueueSync:
         return self._services.syncing.run(self._run) if self._doom is None else fail(self._doom)
 
     def doom(self, error: Exception) -> None:
-        """The queue cannot go on: it is dead as soon as there is a commit that can be told."""
+        """The queue cannot go on: it is dead as soon as there is a commit that can be told.
+
+        Else what was recorded since the last one would be answered as if nothing had been.
+        """
         self.state, self._doom = SyncState.DOOMED, error
         self._queue.refusal = None  # a put is recorded, so that there is such a commit
+        packs, self._packs = self._packs, []
+        for done in packs:
+            done.errback(QueueFailed(reason_of(error)))
 
     # One sync.
 
@@ -139,9 +153,10 @@ class QueueSync:
             self._tell_all(None)
             return
         self.state = SyncState.SYNCING
-        covered, self._waiting = self._waiting, []
+        commits, self._waiting = self._waiting, []
+        packs, self._packs = self._packs, []
         self._services.syncing.run(self._run).addCallbacks(
-            self._synced, self._failed, callbackArgs=(covered,), errbackArgs=(covered,)
+            self._synced, self._failed, callbackArgs=(commits, packs), errbackArgs=(commits, packs)
         )
 
     def _run(self) -> Deferred[Sync | None]:
@@ -154,24 +169,24 @@ class QueueSync:
             raise _CannotOpen(str(error)) from error
         return self._services.jobs.run(writer.run_sync, sync).addCallback(lambda _: sync)
 
-    def _synced(self, sync: Sync | None, covered: list[Deferred[None]]) -> None:
+    def _synced(self, sync: Sync | None, commits: list[Deferred[None]], packs: list[Deferred[None]]) -> None:
         queue = self._queue
-        self.state = SyncState.IDLE
+        self.state = SyncState.IDLE if self._doom is None else SyncState.DOOMED
         if sync is not None:
             queue.writer.synced(sync)
         if queue.failure is None:
             self._on_synced()
-        for done in covered:
+        for done in commits + packs:
             done.callback(None)
-        if self._waiting:
+        if self._waiting or self._packs:
             self._begin()
         elif queue.failure is None and self.state is SyncState.IDLE:
             self.settings_changed()
 
-    def _failed(self, failure: Failure, covered: list[Deferred[None]]) -> None:
+    def _failed(self, failure: Failure, commits: list[Deferred[None]], packs: list[Deferred[None]]) -> None:
         queue = self._queue
-        self._waiting = covered + self._waiting
-        self.state = SyncState.IDLE
+        self._waiting, self._packs = commits + self._waiting, packs + self._packs
+        self.state = SyncState.IDLE if self._doom is None else SyncState.DOOMED
         if queue.failure is not None:
             self._tell_all(None)  # deleted meanwhile: there is nothing left to be safe
         elif failure.check(_CannotOpen):
@@ -181,7 +196,14 @@ class QueueSync:
             self._mend(error_of(failure))
         else:
             queue.writer.sync_failed()
-            self._tell_all(self._services.kill(queue, error_of(failure)))
+            self._give_up(error_of(failure))
+
+    def _give_up(self, error: Exception) -> None:
+        """A queue dies in a commit: of those that wait, or of the next."""
+        if self._waiting or self._held:
+            self._tell_all(self._services.kill(self._queue, error))
+        else:
+            self.doom(error)
 
     # The contents written anew.
 
@@ -199,7 +221,7 @@ class QueueSync:
         queue = self._queue
         await self._rewriting.stop()
         queue.check()
-        writer, kept_size, number = queue.writer, queue.writer.size, None
+        writer, kept_size, number = queue.writer, queue.writer.kept_size, None
         try:
             records = queue.take_pending()
             if records:
@@ -207,6 +229,8 @@ class QueueSync:
             end = queue.rotate(queue.boundary())
             number = end.number
             await self._rewriting.replace(queue.replacement(end), is_urgent=True)
+        except HalfPublished as error:  # what was to be safe is
+            self._doom = error
         except Exception:
             if queue.failure is None:  # of what was pending nobody will be told that it is kept
                 writer.take_back(kept_size, number)
@@ -217,18 +241,19 @@ class QueueSync:
         self._queue.refusal = None
         log.info("The journal of {queue!r} is rewritten and safe", queue=self._queue.name)
         self._tell_all(None)
+        if self._doom is not None:
+            self.doom(self._doom)
 
     def _mend_failed(self, failure: Failure) -> None:
         if self._queue.failure is not None:
             self._tell_all(None)
-        elif self._waiting or self._held:
-            self._tell_all(self._services.kill(self._queue, error_of(failure)))
-        else:  # a queue dies in a commit, or what was recorded on it since would be answered as if nothing had been
-            self.doom(error_of(failure))
+        else:
+            self._give_up(error_of(failure))
 
     def _tell_all(self, failure: QueueFailed | None) -> None:
         """Nothing is under way any more; whoever waited may go on, or has failed."""
         self.state = SyncState.IDLE
-        waiting, self._waiting, self._held = self._waiting + self._held, [], []
+        waiting = self._waiting + self._held + self._packs
+        self._waiting, self._held, self._packs = [], [], []
         for done in waiting:
             done.callback(None) if failure is None else done.errback(failure)

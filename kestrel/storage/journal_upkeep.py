@@ -9,12 +9,12 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kestrel.errors import QueueFailed
-from kestrel.journal.pack import Stopped
+from kestrel.journal.pack import HalfPublished, Stopped
 from kestrel.journal.policy import Compaction, JournalState, Limits, choose, should_rotate
 from kestrel.journal.rewrite import Boundary, Replacement
 from kestrel.storage.journal_queue import JournalQueue
 from kestrel.storage.journal_reading import Reading
-from kestrel.storage.journal_rewriting import HalfPublished, Rewriting
+from kestrel.storage.journal_rewriting import Rewriting
 from kestrel.storage.journal_services import Services, reason_of
 from kestrel.storage.journal_sync import QueueSync, SyncState
 from kestrel.storage.runs import Runs
@@ -59,6 +59,12 @@ class Upkeep:
         self._carry_out()
         self.reading.ahead()
         return done
+
+    def tidy(self) -> None:
+        """The queue was loaded, and what that recorded is written: nobody waits for it, and nobody gives it up."""
+        self._queue.writer.promise()
+        self.sync.settings_changed()
+        self._look_again()
 
     def _look_again(self) -> None:
         """Nobody may write to the queue for long, and what was done last may not be enough."""
@@ -131,7 +137,7 @@ class Upkeep:
         is_pack = compaction is Compaction.PACK
         try:
             # An empty item stands for one that was removed: first it must be safe that it was.
-            await self.rewriting.replace(replacement, before_publishing=self.sync.sync if is_pack else None)
+            await self.rewriting.replace(replacement, before_publishing=self.sync.for_a_pack if is_pack else None)
         except (Stopped, QueueFailed):
             return
         except HalfPublished as error:

@@ -164,8 +164,8 @@ def test_no_files_are_nothing_to_replay() -> None:
 
 
 def test_a_number_that_no_clock_will_ever_show_is_foreign() -> None:
-    assert parse_file_name(b"work." + b"9" * 19) is None
-    assert parse_file_name(b"work." + b"9" * 18) is not None
+    assert parse_file_name(b"work." + b"9" * 16) is None
+    assert parse_file_name(b"work." + b"9" * 15) is not None
 
 
 # The files that count, before anything is cleaned up.

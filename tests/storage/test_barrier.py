@@ -298,6 +298,36 @@ def test_what_is_recorded_while_it_is_opened_anew_is_a_batch_of_its_own(
     assert (outcome(recorded[0]), storage.commits[-1]) == ("safe", [queue.contents])
 
 
+def test_what_was_recorded_on_contents_that_are_no_more_is_lost(barrier: Barrier, queue: FakeQueue) -> None:
+    before = barrier.touch(queue)
+    queue.contents = Contents()
+    barrier.end_of_tick()
+    assert isinstance(before.failure, QueueFailed)
+    assert queue.storage.commits == []
+
+
+def test_what_is_recorded_on_new_contents_is_a_batch_of_its_own(barrier: Barrier, queue: FakeQueue) -> None:
+    before = barrier.touch(queue)
+    queue.contents = Contents()
+    after = barrier.touch(queue)
+    assert isinstance(before.failure, QueueFailed)
+    barrier.end_of_tick()
+    assert (after.is_settled, after.failure) == (True, None)
+
+
+def test_a_loss_takes_nothing_with_it_that_was_recorded_on_new_contents(barrier: Barrier, queue: FakeQueue) -> None:
+    outcome = queue.will_wait()
+    barrier.touch(queue)
+    barrier.end_of_tick()
+    queue.contents = Contents()
+    later = barrier.touch(queue)
+    contents = queue.contents
+    queue.commit_failed = queue.failures.append
+    outcome.errback(QueueFailed("lost"))
+    barrier.end_of_tick()
+    assert (later.is_settled, later.failure, queue.storage.commits[-1]) == (True, None, [contents])
+
+
 def test_a_queue_is_used_again_after_a_loss(barrier: Barrier, queue: FakeQueue) -> None:
     queue.storage.waits_for[queue.contents] = fail(DISK_ERROR)
     barrier.touch(queue)

@@ -407,10 +407,20 @@ class TestWhileAFileIsWrittenAnew:
         assert after_a_kill(bench) == numbers
 
     @pytest.mark.parametrize("operation", ["rename", "sync_folder"])
+    def test_a_new_file_that_cannot_be_published_for_good_is_not_published(
+        self, bench: Bench, numbers: list[int]
+    ) -> None:
+        bench.disk.before(steps.PACK_PUBLISHED, lambda: bench.disk.fail("sync_folder", errno.EIO, times=1))
+        bench.settle()
+        assert not [name for name in bench.files() if "~~" in name or name.endswith(".pack")]
+        assert after_a_kill(bench) == numbers
+        bench.put()
+        assert bench.get(5) == numbers
+
     def test_files_that_were_left_half_replaced_end_in_a_replay(
         self, bench: Bench, numbers: list[int], operation: str
     ) -> None:
-        bench.disk.before(steps.PACK_PUBLISHED, lambda: bench.disk.fail(operation, errno.EIO, times=1))
+        bench.disk.before(steps.PACK_PUBLISHED_FOR_GOOD, lambda: bench.disk.fail(operation, errno.EIO, times=1))
         bench.settle()
         bench.storage.put([bench.queue], b"0" * SIZE, ADD_MS, 0)
         assert bench.commit() is not None
