@@ -406,7 +406,6 @@ class TestWhileAFileIsWrittenAnew:
         bench.disk.room = None
         assert after_a_kill(bench) == numbers
 
-    @pytest.mark.parametrize("operation", ["rename", "sync_folder"])
     def test_a_new_file_that_cannot_be_published_for_good_is_not_published(
         self, bench: Bench, numbers: list[int]
     ) -> None:
@@ -417,6 +416,7 @@ class TestWhileAFileIsWrittenAnew:
         bench.put()
         assert bench.get(5) == numbers
 
+    @pytest.mark.parametrize("operation", ["rename", "sync_folder"])
     def test_files_that_were_left_half_replaced_end_in_a_replay(
         self, bench: Bench, numbers: list[int], operation: str
     ) -> None:
