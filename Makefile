@@ -6,6 +6,7 @@ ARGS ?=
 SEED ?= 1
 ITEMS ?= 100000
 KILLS ?= 20
+EXAMPLES ?= 2000
 
 VENV := .venv
 PIP := $(VENV)/bin/pip --disable-pip-version-check install --quiet
@@ -18,7 +19,7 @@ LIBMEMCACHED := $(VENV)/.libmemcached
 CHECKS := $(VENV)/.checks
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check kill-restart damage benchmark clean
+.PHONY: help run test check kill-restart histories damage benchmark clean
 .NOTPARALLEL:
 
 help: ## list these targets
@@ -36,6 +37,9 @@ check: $(CHECKS) ## run ruff and mypy
 
 kill-restart: $(TESTS) ## kill -9 a server under load again and again, and count (SEED=1 ITEMS=100000 KILLS=20)
 	@$(VENV)/bin/python -m tests.torture.kill_restart --seed $(SEED) --items $(ITEMS) --kills $(KILLS)
+
+histories: $(TESTS) ## thousands of random histories of queues with tiny limits, over restarts and crashes (SEED=1 EXAMPLES=2000)
+	@$(VENV)/bin/python -m tests.torture.history --seed $(SEED) --examples $(EXAMPLES)
 
 damage: $(TESTS) ## damage every byte of the recorded journals, and start over each (ARGS="--case NAME")
 	@$(VENV)/bin/python -m tests.torture.damage --every-byte $(ARGS)
