@@ -98,7 +98,8 @@ class PartDone(NamedTuple):
 def do_part(part: Part, queue: Replayed, now_ms: int, start: int) -> PartDone:
     """Do the whole records of a part, which has its place in the queue's history at `start`."""
     data, end = part.data, len(part.data)
-    extend, drop_head, unpack_size = queue.extend, queue.drop_head, _ADDX_SIZE.unpack_from
+    append, extend, drop_head = queue.append, queue.extend, queue.drop_head
+    unpack_size = _ADDX_SIZE.unpack_from
     position = records = run_start = needed = 0
     run: list[bytes] = []
     damage = last = None
@@ -119,7 +120,9 @@ def do_part(part: Part, queue: Replayed, now_ms: int, start: int) -> PartDone:
             run.append(data[position:after])
             position = after
         else:
-            if run:
+            if len(run) == 1:
+                append(run.pop(), start + run_start)
+            elif run:
                 extend(run, start + run_start)
                 run = []
             if opcode == _REMOVE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from itertools import chain
 from typing import Final
@@ -39,15 +40,20 @@ class Runs:
         if len(self._tail) >= RUN:
             self._runs.append(tuple(self._tail))
             self._tail = []
+            # So that it looks at this run now and leaves it out, rather than at hundreds of them at some later time.
+            gc.collect(0)
 
     def popleft(self) -> bytes:
         """Remove and return the first; there must be one."""
-        if not self._head:
-            if self._runs:
-                self._head = list(self._runs.popleft())
-            else:
-                self._head, self._tail = self._tail, []
-            self._head.reverse()
+        if self._head:
+            return self._head.pop()
+        if self._runs:
+            self._head = list(self._runs.popleft())
+        elif len(self._tail) == 1:
+            return self._tail.pop()
+        else:
+            self._head, self._tail = self._tail, []
+        self._head.reverse()
         return self._head.pop()
 
     def first(self, count: int) -> list[tuple[bytes, ...]]:
