@@ -13,6 +13,10 @@ from kestrel.journal.replay import do_part
 _LEAST_BYTES: Final = 4096
 
 
+class DamagedFile(OSError):
+    """The file does not hold what it held when it was replayed: only another replay can tell what it does."""
+
+
 class ItemsRead(NamedTuple):
     """Items as their ADDX records; reading goes on at `offset` of the history, with the item after `skip` others."""
 
@@ -27,8 +31,8 @@ def read_items(
     """The next items from `offset` on: as many as stand near each other and find room, and one if there is one.
 
     `start` and `end` are where the file begins in the history, and where what may be read of it ends. `now_ms` is
-    the add time of items whose record has none. Records that are not items are passed over. OSError if the file
-    cannot be read, or does not hold what it did when it was replayed.
+    the add time of items whose record has none. Records that are not items are passed over. Raises `DamagedFile`, or
+    another OSError if the file cannot be read.
     """
     items = _Items(skip, max_items, room_bytes)
     needed = 0
@@ -40,7 +44,7 @@ def read_items(
         needed = done.needed
         # Behind the last item that is known there may be anything.
         if not items.records and (done.damage is not None or needed > end - offset):
-            raise OSError(errno.EIO, "the journal file is damaged")
+            raise DamagedFile(errno.EIO, "the journal file is damaged")
     return ItemsRead(items.records, offset if items.stopped_at is None else items.stopped_at, items.skip)
 
 

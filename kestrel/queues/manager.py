@@ -59,7 +59,11 @@ class QueueManager:
                     "Queue {queue!r} has a journal but keepJournal is false: the journal is left alone", queue=name
                 )
                 continue
-            self._queues[name] = self._make(name, self._storage, settings)
+            try:
+                self._queues[name] = self._make(name, self._storage, settings)
+            except KestrelError as error:  # it has failed since it was loaded
+                log.error("Queue {queue!r} is not served: {reason}", queue=name, reason=str(error))
+                self._unloadable.add(name)
 
     def close(self) -> Deferred[None]:
         """Commit what is left and let the storage go. No queue may be used after this."""

@@ -58,6 +58,11 @@ class Queue:
         return self._barrier.touch(self)
 
     @property
+    def is_loading_head(self) -> bool:
+        """Whether those in line wait for the storage rather than for an item to be put."""
+        return self._filling is self.contents
+
+    @property
     def unsettled_batch(self) -> Batch | None:
         """The latest batch that is not safe yet, which whoever merely looks at the queue has to wait for."""
         return self.open_batch or self.committing
@@ -118,7 +123,7 @@ class Queue:
 
     def serve(self) -> None:
         """Serve those in line as far as there are items, and answer the impatient when there are none."""
-        if self._is_serving or self._filling is self.contents:
+        if self._is_serving or self.is_loading_head:
             return
         self._is_serving = True
         try:

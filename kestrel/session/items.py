@@ -110,6 +110,9 @@ def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | 
         queue.waiting.leave(waiter)
 
     def timed_out() -> None:
+        if queue.is_loading_head:
+            waiter.patient = False  # the queue is not empty: it is answered when the head is there
+            return
         stop()
         item_arrived(None, None)
 

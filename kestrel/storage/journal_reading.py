@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from kestrel.errors import QueueFailed
-from kestrel.journal.forward import ItemsRead, read_items
+from kestrel.journal.forward import DamagedFile, ItemsRead, read_items
 from kestrel.journal.reader import JournalReader
 from kestrel.storage.journal_queue import JournalQueue
 from kestrel.storage.journal_rewriting import Rewriting
@@ -16,10 +18,13 @@ from kestrel.storage.journal_services import Services, error_of, reason_of
 class Reading:
     """The reading of one queue's items, one part at a time."""
 
-    def __init__(self, queue: JournalQueue, services: Services, rewriting: Rewriting) -> None:
+    def __init__(
+        self, queue: JournalQueue, services: Services, rewriting: Rewriting, doom: Callable[[Exception], None]
+    ) -> None:
         self._queue = queue
         self._services = services
         self._rewriting = rewriting
+        self._doom = doom
         self._is_reading = False
         self._waiting: list[Deferred[None]] = []
 
@@ -77,6 +82,8 @@ class Reading:
     def _failed(self, failure: Failure) -> None:
         self._is_reading = False
         waiting, self._waiting = self._waiting, []
+        if failure.check(DamagedFile):
+            self._doom(error_of(failure))  # opened anew, it is repaired
         error = QueueFailed(f"the head cannot be read: {reason_of(error_of(failure))}")
         for done in waiting:
             done.errback(error)

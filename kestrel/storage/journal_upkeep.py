@@ -44,7 +44,7 @@ class Upkeep:
         self._jobs = services.jobs
         self.rewriting = Rewriting(queue, services)
         self.sync = QueueSync(queue, services, self.rewriting, self._carry_out)
-        self.reading = Reading(queue, services, self.rewriting)
+        self.reading = Reading(queue, services, self.rewriting, self.sync.doom)
         self._plan: _Plan | None = None
         self._rewritten_s: float | None = None
         self._not_before_s = 0.0
@@ -148,6 +148,7 @@ class Upkeep:
         except OSError as error:
             log.error("The journal of {queue!r} is not rewritten: {reason}", queue=queue.name, reason=reason_of(error))
             self._not_before_s = self._jobs.seconds() + RETRY_S
+            self._jobs.later(RETRY_S, self._look_again)
             return
         queue.packs += is_pack
         queue.rewrites += not is_pack

@@ -594,6 +594,19 @@ def test_all_who_leave_while_the_head_is_loaded_swallow_no_item(server: MemorySe
     assert all_items(server) == [b"one"]
 
 
+def test_a_wait_that_ends_while_the_head_is_loaded_is_answered_with_it(
+    server: MemoryServer, writer: MemoryClient
+) -> None:
+    put(writer, b"one")
+    contents_of(server).page_out()
+    first, second = asks(server, b"get work/t=100"), asks(server, b"get work/t=100")
+    server.advance(1)
+    assert (first.take(), second.take()) == (b"", b"")
+    contents_of(server).end_fill()
+    assert (first.take(), second.take()) == (value(b"one"), b"END\r\n")
+    assert first.ask(b"version\r\n").startswith(b"VERSION")
+
+
 def test_a_head_that_cannot_be_read_is_no_empty_queue(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, b"one")
     contents_of(server).page_out()

@@ -133,12 +133,14 @@ class Server:
         queues: dict[bytes, QueueSettings] | None = None,
         others: QueueSettings = NEVER,
         room: int | None = None,
+        arrange: Callable[[FaultyDisk], object] = lambda disk: None,
     ) -> None:
         self.folder = folder
         self.clock = Clock()
         self.threads = SteppedThreads()
         self.disk = FaultyDisk()
         self.disk.room = room
+        arrange(self.disk)
         self.wall_offset_ms = 0
         self._settings = dict(queues or {})
         self._others = others
@@ -240,6 +242,14 @@ class Machine:
     def start(self, folder: Path | None = None, room: int | None = None) -> Server:
         """A server over that folder, or over a new one."""
         server = Server(folder or self._folder(), queues=self._queues, others=self._others, room=room)
+        self._started.append(server)
+        return server
+
+    def start_with_faults(self, folder: Path, arrange: Callable[[FaultyDisk], object]) -> Server:
+        """A server over a copy of that folder, whose disk fails as arranged from the first operation on."""
+        copy = self._folder()
+        shutil.copytree(folder, copy)
+        server = Server(copy, queues=self._queues, others=self._others, arrange=arrange)
         self._started.append(server)
         return server
 

@@ -180,3 +180,19 @@ def test_the_folder_listing_of_a_queue_with_many_files_is_sorted_in_no_time() ->
     names = [b"work.%d" % number for number in range(20_000)]
     files = group_by_queue(names)[b"work"]
     assert files.in_replay_order() == [os.fsencode(f"work.{number}") for number in range(20_000)]
+
+
+def test_a_queue_that_cannot_be_written_at_the_start_keeps_no_other_from_being_served(machine: Machine) -> None:
+    server = machine.start()
+    client = server.client()
+    client.talk(put(b"other", b"served"))
+    for number in range(9):
+        client.talk(put(b"work", item(number)))
+    client.talk(b"get work/open\r\n")
+    folder = server.folder
+    machine._others = SMALL
+    crashed = machine.crash(server)
+    assert drain(crashed, b"other") == [b"served"]
+    again = machine.start_with_faults(folder, lambda disk: disk.fail("write", errno.EIO, times=1))
+    assert drain(again, b"other") == [b"served"]
+    assert drain(again, b"work") == [item(number) for number in range(9)]

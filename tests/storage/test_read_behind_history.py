@@ -1,8 +1,8 @@
 """A queue that is larger than its memory, whose journal is rotated and rewritten meanwhile, is still a plain queue.
 
 `ReadBehindMachine` tries random histories of one or two queues with tiny limits against a model: threads end whenever
-they like, limits change, the reactor goes on while a thread is in the middle of its job, and the server is stopped, killed
-or loses its power, also in the middle of an operation. All that is asked is the contract
+they like, limits change, the reactor goes on while a thread is in the middle of its job, and the server is stopped,
+killed or loses its power, also in the middle of an operation. All that is asked is the contract
 (`kestrel.storage.interfaces`), and all that is looked at are the files on the disk.
 
 `python -m tests.torture.history` runs it for longer.
@@ -76,6 +76,10 @@ def record_bytes(item: Seen) -> int:
     return ADDX_HEADER_BYTES + len(item[0])
 
 
+def do_nothing() -> None:
+    """Nothing."""
+
+
 # A storage that runs.
 
 
@@ -92,11 +96,12 @@ class QuickDisk(FaultyDisk):
 
 
 class Threads(SteppedThreads):
-    """Threads of which one knows whether a job is in the middle of its work, before it is told on the reactor."""
+    """Threads of which one knows whether they are at work. `at_end` is called when a job is done, but not told yet."""
 
     def __init__(self) -> None:
         super().__init__()
         self.is_working = False
+        self.at_end: Callable[[], None] = do_nothing
 
     def __call__(self, function: Callable[..., Any], *args: object) -> Deferred[Any]:
         return super().__call__(self._work, function, *args)
@@ -104,7 +109,9 @@ class Threads(SteppedThreads):
     def _work(self, function: Callable[..., Any], *args: object) -> Any:
         self.is_working = True
         try:
-            return function(*args)
+            result = function(*args)
+            self.at_end()
+            return result
         finally:
             self.is_working = False
 
@@ -737,7 +744,7 @@ class ReadBehindMachine(RuleBasedStateMachine):
         looks=st.booleans(),
     )
     def do_during_a_job(self, number: int, first: str, deed: str, operations: int, looks: bool) -> None:
-        """Let the reactor do something while a thread is about to do one more operation of the disk than so many."""
+        """Let the reactor do something while a thread has done so many operations of the disk."""
         self._do(number, first)
         self._commit()
         self._clock.advance(PERIOD_MS / 1000)
@@ -766,24 +773,26 @@ class ReadBehindMachine(RuleBasedStateMachine):
 
     @contextmanager
     def _at_operation(self, when: Callable[[], bool], act: Callable[[], None]) -> Iterator[None]:
-        """Act once, before the first operation of the disk of which `when` says so."""
-        disk = self._running.disk
+        """Act once, when `when` says so: it is asked before each operation of the disk and at the end of each job."""
+        disk, threads = self._running.disk, self._running.threads
         is_over = False
 
-        def comes_to(operation: str) -> None:
+        def comes_to(operation: str | None) -> None:
             nonlocal is_over
             if is_over:
                 return
             if when():
                 is_over = True
                 act()
-            else:
+            elif operation is not None:
                 disk.before(operation, partial(comes_to, operation))
 
         for each in OPERATIONS:
             disk.before(each, partial(comes_to, each))
+        threads.at_end = partial(comes_to, None)
         yield
         is_over = True
+        threads.at_end = do_nothing
 
     def _do(self, number: int, deed: str) -> None:
         """Something that threads are likely to have to do with."""
@@ -849,7 +858,7 @@ class ReadBehindMachine(RuleBasedStateMachine):
         is_real=some_luck,
     )
     def crash_during(self, number: int, crash: Crash, during: str, operations: int, is_real: bool) -> None:
-        """Do something, and crash in the middle of it, if it comes to more operations of the disk than so many."""
+        """Do something, and crash in the middle of it, after so many operations of the disk, if it comes to that."""
         wrecks: list[Wreck] = []
         left = iter(range(operations))
         with self._at_operation(lambda: next(left, None) is None, lambda: wrecks.append(self._wreck(crash))):

@@ -218,6 +218,31 @@ def test_a_large_queue_is_freed_in_a_thread(bench: Bench) -> None:
     assert (bench.queue.items, len(bench.threads)) == (0, 1)
 
 
+def test_a_file_that_is_damaged_while_it_is_read_behind_is_repaired_and_costs_its_rest_alone(bench: Bench) -> None:
+    bench.put(100)
+    bench.settle()
+    victim = sorted(bench.folder.glob("work.*"))[2]
+    contents = victim.read_bytes()
+    record = len(contents) // 9
+    victim.write_bytes(contents[: 4 * record] + b"\xee" + contents[4 * record + 1 :])
+    found = []
+    while bench.queue.items:
+        item = bench.queue.take(False)
+        if item is not None:
+            found.append(int(item.data))
+            assert bench.commit() is None
+            continue
+        filling = bench.queue.fill()
+        failures: list[Failure] = []
+        if filling is not None:
+            filling.addErrback(failures.append)
+            bench.settle()
+        if failures and bench.commit() is not None:  # where it is told that the queue has to be opened anew
+            bench.queue = bench.storage.queue(b"work", bench.settings)
+    assert found == [*range(22), *range(27, 100)]
+    assert bench.stat("journal_repaired_bytes") == 5 * record
+
+
 # Rewriting and packing.
 
 
@@ -397,6 +422,14 @@ class TestWhileAFileIsWrittenAnew:
         bench.settle()
         assert bench.stat("journal_rewrites") == 1
         assert after_a_kill(bench) == list(range(bench._count - 5, bench._count))
+
+    def test_a_failure_is_tried_again_though_nobody_uses_the_queue(self, bench: Bench, numbers: list[int]) -> None:
+        bench.disk.fail("write", errno.ENOSPC, times=1)
+        bench.settle()
+        bench.clock.advance(RETRY_S)
+        bench.settle()
+        assert bench.stat("journal_rewrites") == 1
+        assert after_a_kill(bench) == numbers
 
     def test_it_is_not_even_tried_where_it_would_take_the_last_room(self, bench: Bench, numbers: list[int]) -> None:
         bench.disk.room = 300
