@@ -111,7 +111,11 @@ class Cost:
     @property
     def per_cpu_s(self) -> float:
         """Operations a second of the server's processor time."""
-        return self._operations / self._cpu_s
+        return self._operations / max(self._cpu_s, _LEAST_CPU_S)
+
+
+_LEAST_CPU_S: Final = 0.001
+"""Less may be counted as nothing."""
 
 
 Round = dict[str, Cost]

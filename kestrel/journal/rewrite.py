@@ -58,6 +58,8 @@ class Behind(NamedTuple):
     """with the item after so many others."""
     now_ms: int
     """The add time of those whose record has none."""
+    bytes: int
+    """Their records, in bytes."""
 
 
 class Replacement:
@@ -73,13 +75,10 @@ class Replacement:
         first_id: int,
         runs: list[tuple[bytes, ...]],
         behind: Behind,
-        most_bytes: int,
     ) -> None:
         self.boundary = boundary
         self.size = 0
         """The bytes given out."""
-        self.most_bytes = most_bytes
-        """What they will be at most."""
         self._taken = taken
         self._first_id = first_id
         self._runs = runs
@@ -90,6 +89,16 @@ class Replacement:
     def runs(self, disk: Disk, folder: bytes, spans: Sequence[Span]) -> Iterator[bytes]:
         """The records, up to about a MiB at a time. `spans` are the rotated files up to the boundary."""
         return _joined(self._all(disk, folder, spans))
+
+    def most_bytes(self) -> int:
+        """What the records will be at most, in bytes. Takes its time where there are many; for a thread."""
+        boundary = self.boundary
+        taken = [item for item_id, item in self._taken.items() if item_id < boundary.next_id]
+        in_runs = sum(len(run) for run in self._runs)
+        places = len(boundary.open) + len(boundary.front) + boundary.next_id - boundary.first_id
+        size = (places - in_runs - self._behind.items) * ADDX_HEADER_BYTES + len(boundary.open) * XID_RECORD_BYTES
+        size += sum(len(item.data) for item in taken) + sum(sum(map(len, run)) for run in self._runs)
+        return size + self._behind.bytes
 
     def place_of(self, item_id: int) -> tuple[int, int]:
         """Where that item stands that was on disk alone: behind so many others after that offset of the new file."""

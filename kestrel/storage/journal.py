@@ -87,7 +87,9 @@ class JournalStorage:
         self._disk = disk or Disk()
         self._jobs = Jobs(clock, in_thread)
         self._full_disk = FullDisk(self._disk, self._private + b"/reserve", reserve_bytes, self._jobs)
-        self._services = Services(self._disk, folder, self._jobs, self._kill)
+        self._services = Services(
+            self._disk, folder, self._jobs, self._kill, lambda: self._full_disk.refusal is not None
+        )
         self._queues: dict[bytes, JournalQueue] = {}
         self._upkeeps: dict[JournalQueue, Upkeep] = {}
         self._publishing: dict[bytes, Deferred[None]] = {}

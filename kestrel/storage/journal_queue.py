@@ -239,9 +239,11 @@ class JournalQueue(Window):
         records = self._records.first(boundary.next_id - self._first_id)
         first_behind = self.next_behind_id
         behind_items = max(0, boundary.next_id - first_behind)
-        behind = Behind(first_behind, behind_items, self.behind_offset, self.behind_skip, self.now_ms)
-        data_bytes = self.mem_bytes + self.open_bytes + (self.behind_bytes if behind_items else 0)
-        return Replacement(boundary, taken, self._first_id, records, behind, boundary.most_bytes + data_bytes)
+        behind_bytes = self.behind_bytes + behind_items * ADDX_HEADER_BYTES if behind_items else 0
+        behind = Behind(
+            first_behind, behind_items, self.behind_offset, self.behind_skip, self.now_ms, behind_bytes
+        )
+        return Replacement(boundary, taken, self._first_id, records, behind)
 
     def replaced(self, replacement: Replacement) -> None:
         """That file has taken the place of all up to its boundary."""
@@ -257,11 +259,7 @@ class JournalQueue(Window):
     @property
     def journal_state(self) -> JournalState:
         """What decides whether its files are rewritten or packed, but for the time."""
-        read_bytes = packed_bytes = 0
-        read = self.last_read_boundary() if self.behind_items else None
-        if read is not None and self.history.rotated:
-            read_bytes = read.end - self.history.rotated[0].start
-            packed_bytes = read.most_bytes + self.mem_bytes + self.open_bytes
+        read_bytes, packed_bytes = self._pack_of(self.last_read_boundary()) if self.behind_items else (0, 0)
         has_rotated = bool(self.history.rotated)
         return JournalState(self.disk_bytes, has_rotated, self.items, self.live_bytes, read_bytes, packed_bytes, None)
 
@@ -271,6 +269,29 @@ class JournalQueue(Window):
         if self.behind_items:
             count = bisect_right(self.boundaries, self.behind_offset, key=attrgetter("end"))
         return self.boundaries[count - 1] if count else None
+
+    def _pack_of(self, boundary: Boundary | None) -> tuple[int, int]:
+        """How many bytes a pack up to there replaces, and how many it takes at most."""
+        if boundary is None or not self.history.rotated:
+            return 0, 0
+        has_some = boundary.next_id > self._first_id or bool(self._front)
+        window_bytes = self.mem_bytes if has_some else 0
+        packed_bytes = boundary.most_bytes + window_bytes + self.open_bytes
+        return boundary.end - self.history.rotated[0].start, packed_bytes
+
+    def smallest_pack(self, room_bytes: int) -> Boundary | None:
+        """For a full disk: the first boundary up to which a pack has room, and frees an eighth of what it newly covers.
+        """
+        if not self.history.rotated:
+            return None
+        first = self.history.rotated[0]
+        read = bisect_right(self.boundaries, self.behind_offset, key=attrgetter("end"))
+        for boundary in self.boundaries[:read]:
+            read_bytes, packed_bytes = self._pack_of(boundary)
+            added_bytes = boundary.end - (first.end if boundary.end > first.end else first.start)
+            if packed_bytes <= room_bytes and 8 * (read_bytes - packed_bytes) >= added_bytes:
+                return boundary
+        return None
 
     def rotate(self, boundary: Boundary) -> Boundary:
         """Make the current file, which ends at that boundary, a rotated one; the boundary has its number then.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
+from kestrel.disk.files import Disk
 from kestrel.journal.fileset import pack_name, rotated_name, temporary_name
 from kestrel.journal.pack import Stopped, publish, write_temporary
 from kestrel.journal.rewrite import Replacement
@@ -107,7 +108,7 @@ class Rewriting:
             await slots.acquire()
         try:
             self._enter(run, Phase.WRITING)
-            await self._in_thread(write_temporary, replacement, *self._to_write(replacement), lambda: run.is_stopped)
+            await self._in_thread(self._write, replacement, replacement, lambda: run.is_stopped)
             run.enter(Phase.WRITTEN)
             try:
                 if before_publishing is not None:
@@ -134,10 +135,17 @@ class Rewriting:
         number = replacement.boundary.number
         return services.jobs.run(function, services.disk, services.folder, self._queue.name, number, *args)
 
-    def _to_write(self, replacement: Replacement) -> tuple[Iterator[bytes], int]:
-        services = self._services
-        spans = self._queue.history.up_to(replacement.boundary.number)
-        return replacement.runs(services.disk, services.folder, spans), replacement.most_bytes
+    def _write(
+        self,
+        disk: Disk,
+        folder: bytes,
+        queue: bytes,
+        number: int,
+        replacement: Replacement,
+        is_stopped: Callable[[], bool],
+    ) -> None:
+        runs = replacement.runs(disk, folder, self._queue.history.up_to(number))
+        write_temporary(disk, folder, queue, number, runs, replacement.most_bytes(), is_stopped)
 
     async def _publish(self, run: _Run, replacement: Replacement) -> None:
         queue, number = self._queue, replacement.boundary.number

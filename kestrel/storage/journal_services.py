@@ -28,16 +28,22 @@ REWRITES_AT_ONCE: Final = 2
 class Services:
     """The disk, the threads, and how many of a kind may be at work at once.
 
-    `kill` makes a queue's object dead and returns the failure to tell.
+    `kill` makes a queue's object dead and returns the failure to tell; `is_disk_full` tells whether puts are refused.
     """
 
     def __init__(
-        self, disk: Disk, folder: bytes, jobs: Jobs, kill: Callable[[JournalQueue, Exception], QueueFailed]
+        self,
+        disk: Disk,
+        folder: bytes,
+        jobs: Jobs,
+        kill: Callable[[JournalQueue, Exception], QueueFailed],
+        is_disk_full: Callable[[], bool] = lambda: False,
     ) -> None:
         self.disk = disk
         self.folder = folder
         self.jobs = jobs
         self.kill = kill
+        self.is_disk_full = is_disk_full
         descriptors = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
         self.syncing = DeferredSemaphore(min(SYNCS_AT_ONCE, descriptors))
         self.reading = DeferredSemaphore(min(READS_AT_ONCE, descriptors))

@@ -41,6 +41,7 @@ class Upkeep:
 
     def __init__(self, queue: JournalQueue, services: Services) -> None:
         self._queue = queue
+        self._services = services
         self._jobs = services.jobs
         self.rewriting = Rewriting(queue, services)
         self.sync = QueueSync(queue, services, self.rewriting, self._carry_out)
@@ -94,16 +95,35 @@ class Upkeep:
         settings = queue.settings
         total_bytes, current_bytes = queue.disk_bytes, queue.writer.size
         most_bytes = min(settings.default_journal_size_bytes, settings.max_journal_size_bytes)
-        if total_bytes < most_bytes and current_bytes <= settings.max_memory_size_bytes and not queue.history.rotated:
+        is_disk_full = self._services.is_disk_full()
+        is_small = total_bytes < most_bytes and current_bytes <= settings.max_memory_size_bytes
+        if is_small and not queue.history.rotated and not is_disk_full:
             return None  # the usual answer, at once
         limits = self._limits()
         may_begin = not self.rewriting.is_running and self._jobs.seconds() >= self._not_before_s
         compaction = choose(self._state(), limits) if may_begin else Compaction.NONE
+        if compaction is Compaction.NONE and may_begin and is_disk_full:
+            return self._make_plan_for_a_full_disk(limits)
         if compaction is Compaction.NONE:
             return _Plan(queue.boundary(), compaction, None) if should_rotate(current_bytes, limits) else None
         end = queue.boundary()
         replaced = queue.last_read_boundary() if compaction is Compaction.PACK else end
         return _Plan(end, compaction, None if replaced is None else queue.replacement(replaced))
+
+    def _make_plan_for_a_full_disk(self, limits: Limits) -> _Plan | None:
+        """What frees anything, in the smallest step: to take items off a full disk must not come to an end."""
+        queue = self._queue
+        end = queue.boundary()
+        try:
+            room_bytes = self._services.disk.free_bytes(self._services.folder)
+        except OSError:
+            room_bytes = 0
+        smallest = queue.smallest_pack(room_bytes) if queue.behind_items else None
+        if smallest is not None:
+            return _Plan(end, Compaction.PACK, queue.replacement(smallest))
+        if queue.disk_bytes > 2 * queue.live_bytes and queue.live_bytes <= room_bytes:
+            return _Plan(end, Compaction.REWRITE, queue.replacement(end))
+        return _Plan(end, Compaction.NONE, None) if should_rotate(queue.writer.size, limits) else None
 
     def _state(self) -> JournalState:
         waited_ms = None if self._rewritten_s is None else int((self._jobs.seconds() - self._rewritten_s) * 1000)
@@ -158,7 +178,8 @@ class Upkeep:
             before=before_bytes,
             after=queue.disk_bytes,
         )
-        self._look_again()
+        if queue.disk_bytes < before_bytes:
+            self._look_again()
 
     def _free(self, records: Runs) -> None:
         """Free the memory of many records in a thread."""

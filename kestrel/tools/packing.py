@@ -72,7 +72,7 @@ def pack_queue(
     replaced = queue.history.up_to(number)
     with Progress(f"{show_queue(name)}: writing", before.packed_bytes) as progress:
         runs = _counted(replacement.runs(disk, folder, replaced), progress)
-        write_temporary(disk, folder, name, number, runs, replacement.most_bytes, lambda: False)
+        write_temporary(disk, folder, name, number, runs, replacement.most_bytes(), lambda: False)
     try:
         _check(disk, folder, name, number, before, replacement, now_ms)
     except (OSError, ToolFailed):

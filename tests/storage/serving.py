@@ -8,6 +8,7 @@ from pathlib import Path
 
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
+from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
 from kestrel.net.connection import ConnectionFactory
@@ -160,7 +161,8 @@ class Server:
         self.connections = ConnectionFactory(
             self.manager, MemcacheCodec, Control(), turns, self.clock, lambda: SessionSettings(max_open_reads=10)
         )
-        self.manager.start()
+        self.start_failures: list[Failure] = []
+        self.manager.start().addErrback(self.start_failures.append)
         self.threads.run_all()
         turns.open()
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kestrel.config.model import QueueSettings
 from tests.storage.serving import (
     END,
     PERIOD_S,
@@ -987,3 +988,31 @@ class TestWallClockSteps:
         client.talk(put(b"synced", b"lost"))
         client.talk(put(b"synced", b"5"))
         assert drain(machine.crash(again), b"synced") == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+class TestADiskThatIsFullOfABacklog:
+    """Nothing can be put; to take items costs a little room, and the room of what was taken must come back in time."""
+
+    @pytest.mark.parametrize("size", [30, 100, 300])
+    @pytest.mark.parametrize("opens", [False, True])
+    def test_is_drained_and_takes_puts_again(self, machine: Machine, size: int, opens: bool) -> None:
+        server = machine.start(room=100_000)
+        server.reload(
+            QueueSettings(
+                max_memory_size_bytes=10 * size + 100, max_journal_size_bytes=50_000, min_journal_compact_delay_ms=None
+            )
+        )
+        client = server.client()
+        count = 0
+        while client.talk(put(b"work", b"%06d" % count + bytes(size))) == STORED:
+            count += 1
+        for number in range(count):
+            if opens:
+                assert client.talk(b"get work/open\r\n") == value(b"work", b"%06d" % number + bytes(size))
+                assert client.talk(b"get work/close\r\n") == END
+            else:
+                assert client.talk(b"get work\r\n") == value(b"work", b"%06d" % number + bytes(size))
+        for _ in range(3):
+            server.pass_time(60)
+            server.settle()
+        assert client.talk(put(b"work", b"again")) == STORED
