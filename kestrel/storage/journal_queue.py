@@ -280,8 +280,7 @@ class JournalQueue(Window):
         return boundary.end - self.history.rotated[0].start, packed_bytes
 
     def smallest_pack(self, room_bytes: int) -> Boundary | None:
-        """For a full disk: the first boundary up to which a pack has room, and frees an eighth of what it newly covers.
-        """
+        """For a full disk: the first boundary of which a pack has room, and frees an eighth of what it newly covers."""
         if not self.history.rotated:
             return None
         first = self.history.rotated[0]
