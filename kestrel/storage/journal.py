@@ -221,6 +221,7 @@ class JournalStorage:
     def _loaded_again(self, queue: JournalQueue) -> None:
         self._failed.pop(queue.name, None)
         self._adopt(queue)
+        log.info("Queue {queue!r} is served again: {items} items", queue=queue.name, items=queue.items)
 
     def _not_loaded_again(self, failure: Failure) -> None:
         log.error("A queue that failed cannot be loaded again: {reason}", reason=reason_of(error_of(failure)))
