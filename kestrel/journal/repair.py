@@ -33,10 +33,11 @@ def repair(disk: Disk, folder: bytes, file_name: bytes, end: ReplayEnd, now_ms: 
     writes that nobody was told of, the last `MOST_TAILS` are kept.
     """
     path = folder + b"/" + file_name
-    disk.make_folder(folder + b"/" + DAMAGED_FOLDER)
+    damaged = folder + b"/" + DAMAGED_FOLDER
+    disk.make_folder(damaged)
     if end.is_unfinished:
-        _erase_oldest_tails(disk, folder)
-    copy = _unused_path(disk, folder, file_name, now_ms, TAIL_SUFFIX if end.is_unfinished else b"")
+        _erase_oldest_tails(disk, damaged)
+    copy = _unused_path(disk, damaged, file_name, now_ms, TAIL_SUFFIX if end.is_unfinished else b"")
     with JournalReader(disk, path) as reader:
         size = reader.size - end.offset
         if end.offset or end.is_unfinished:
@@ -44,7 +45,7 @@ def repair(disk: Disk, folder: bytes, file_name: bytes, end: ReplayEnd, now_ms: 
     if not end.offset and not end.is_unfinished:
         disk.rename(path, copy)
         return Repair(copy, size)
-    disk.sync_folder(folder + b"/" + DAMAGED_FOLDER)
+    disk.sync_folder(damaged)
     disk.reached(steps.TAIL_COPIED)
     descriptor = disk.open_append(path)
     try:
@@ -56,20 +57,20 @@ def repair(disk: Disk, folder: bytes, file_name: bytes, end: ReplayEnd, now_ms: 
     return Repair(copy, size)
 
 
-def _unused_path(disk: Disk, folder: bytes, file_name: bytes, number: int, suffix: bytes) -> bytes:
+def _unused_path(disk: Disk, damaged: bytes, file_name: bytes, number: int, suffix: bytes) -> bytes:
     """A new name for a copy: that of the file, as far as the file system has room for it, and a number."""
-    taken = set(disk.list_files(folder + b"/" + DAMAGED_FOLDER))
+    taken = set(disk.list_files(damaged))
     while (name := b"%b.%d%b" % (file_name[:_NAME_BYTES], number, suffix)) in taken:
         number += 1
-    return folder + b"/" + DAMAGED_FOLDER + b"/" + name
+    return damaged + b"/" + name
 
 
-def _erase_oldest_tails(disk: Disk, folder: bytes) -> None:
-    tails = [name for name in disk.list_files(folder + b"/" + DAMAGED_FOLDER) if name.endswith(TAIL_SUFFIX)]
+def _erase_oldest_tails(disk: Disk, damaged: bytes) -> None:
+    tails = [name for name in disk.list_files(damaged) if name.endswith(TAIL_SUFFIX)]
     if len(tails) >= MOST_TAILS:
         tails.sort(key=_number_of)
         for name in tails[: len(tails) - MOST_TAILS + 1]:
-            disk.erase(folder + b"/" + DAMAGED_FOLDER + b"/" + name)
+            disk.erase(damaged + b"/" + name)
 
 
 def _number_of(tail: bytes) -> int:

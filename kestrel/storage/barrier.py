@@ -73,10 +73,6 @@ def all_of(batches: Sequence[Batch]) -> Batch | None:
     return together
 
 
-def _same_contents(batch: Batch, other: Batch | None) -> bool:
-    return other is not None and other.contents is batch.contents
-
-
 class Committed(Protocol):
     """What the barrier needs to know of a queue."""
 
@@ -179,11 +175,13 @@ class Barrier:
     def _settle(self, queue: Committed, failure: Exception | None) -> None:
         committed, queue.committing = queue.committing, None
         later = None
-        if failure is not None and (committed is None or _same_contents(committed, queue.open_batch)):
-            later, queue.open_batch = queue.open_batch, None
-            if later is not None:
-                self._dirty.remove(queue)
         if failure is not None:
+            later = queue.open_batch
+            if later is not None and committed is not None and later.contents is not committed.contents:
+                later = None  # it was recorded on other contents, which are alive
+            if later is not None:
+                queue.open_batch = None
+                self._dirty.remove(queue)
             try:
                 queue.commit_failed(failure)
             except Exception:

@@ -256,12 +256,18 @@ class JournalQueue(Window):
             self.behind_offset = span.start + offset
             self.behind_turn += 1
 
-    @property
-    def journal_state(self) -> JournalState:
-        """What decides whether its files are rewritten or packed, but for the time."""
+    def journal_state(self, ms_since_rewrite: int | None) -> JournalState:
+        """What decides whether its files are rewritten or packed."""
         read_bytes, packed_bytes = self._pack_of(self.last_read_boundary()) if self.behind_items else (0, 0)
-        has_rotated = bool(self.history.rotated)
-        return JournalState(self.disk_bytes, has_rotated, self.items, self.live_bytes, read_bytes, packed_bytes, None)
+        return JournalState(
+            self.disk_bytes,
+            bool(self.history.rotated),
+            self.items,
+            self.live_bytes,
+            read_bytes,
+            packed_bytes,
+            ms_since_rewrite,
+        )
 
     def last_read_boundary(self) -> Boundary | None:
         """The newest that nothing before waits to be read forward."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from twisted.internet.defer import DeferredSemaphore
 from twisted.python.failure import Failure
@@ -12,9 +12,7 @@ from twisted.python.failure import Failure
 from kestrel.disk.files import Disk
 from kestrel.errors import QueueFailed
 from kestrel.storage.jobs import Jobs
-
-if TYPE_CHECKING:
-    from kestrel.storage.journal_queue import JournalQueue
+from kestrel.storage.journal_queue import JournalQueue
 
 SYNCS_AT_ONCE: Final = 32
 """Each needs a descriptor of its own. Where the process may open few, an eighth of those; so for the others."""

@@ -127,7 +127,7 @@ class Upkeep:
 
     def _state(self) -> JournalState:
         waited_ms = None if self._rewritten_s is None else int((self._jobs.seconds() - self._rewritten_s) * 1000)
-        return self._queue.journal_state._replace(ms_since_rewrite=waited_ms)
+        return self._queue.journal_state(waited_ms)
 
     def _carry_out(self) -> None:
         """Do what is planned, unless what the files hold may yet be given up, or there is more in them by now."""

@@ -6,6 +6,7 @@ import base64
 import os
 import sys
 import time
+from abc import ABC, abstractmethod
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol
@@ -216,7 +217,7 @@ class _Queued:
         pass
 
 
-class _Listing:
+class _Listing(ABC):
     """Records, if they are wanted, and a summary."""
 
     def __init__(self, output: Output, *, is_quiet: bool, has_data: bool) -> None:
@@ -233,14 +234,17 @@ class _Listing:
             left.add(item)
         self._summary(queue, contents.files, left)
 
+    @abstractmethod
     def _record(self, queue: bytes, read: FileRead, offset: int, record: Record) -> None:
-        raise NotImplementedError
+        """Show a record."""
 
+    @abstractmethod
     def _summary(self, queue: bytes, files: Sequence[FileRead], left: Left) -> None:
-        raise NotImplementedError
+        """Show what a queue comes to, or keep it for the end."""
 
+    @abstractmethod
     def end(self) -> None:
-        pass
+        """There are no more queues."""
 
 
 class _Text(_Listing):
@@ -259,6 +263,9 @@ class _Text(_Listing):
     def _summary(self, queue: bytes, files: Sequence[FileRead], left: Left) -> None:
         for line in summary_lines(queue, files, left):
             self._output.line(line)
+
+    def end(self) -> None:
+        pass
 
 
 class _Json(_Listing):
