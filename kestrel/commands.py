@@ -143,6 +143,15 @@ class DumpStats(Command):
         self.queues = queues
 
 
+class DumpConfig(Command):
+    """The settings of these queues and aliases, or of all when none is named."""
+
+    __slots__ = ("queues",)
+
+    def __init__(self, queues: Sequence[bytes]) -> None:
+        self.queues = queues
+
+
 class Reload(Command):
     """Read the configuration again."""
 

@@ -29,4 +29,8 @@ def _entry(value: object) -> str:
     return value
 
 
-ACL: Final = Kind("ready-made access list, or a list of scheme:id:permissions", _acl)
+def _show(acl: str | tuple[str, ...]) -> str:
+    return acl if isinstance(acl, str) else ",".join(acl)
+
+
+ACL: Final = Kind("ready-made access list, or a list of scheme:id:permissions", _acl, _show)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from kestrel.config.model import AliasSettings, Config, QueueOverrides, QueueSettings, Section
+from kestrel.config.model import Config, QueueOverrides, QueueSettings, Section
 from kestrel.config.paths import entry_path, joined
 from kestrel.config.setting import settings_of
 
@@ -16,19 +16,13 @@ def settings_without_effect(config: Config) -> list[str]:
     paths = _of_section("", config)
     paths += _of_queue("default", config.default)
     for name, overrides in config.queues.items():
-        paths += _of_queue(_entry("queues", name), overrides)
-    for name in config.aliases:  # a table of which nothing can be left out
-        paths += _idle(_entry("aliases", name), AliasSettings, settings_of(AliasSettings))
+        # A configuration made by hand may hold names that are not UTF-8.
+        paths += _of_queue(entry_path("queues", name.decode(errors="backslashreplace")), overrides)
     sections = {"admin": config.admin, "zookeeper": config.zookeeper, "logging": config.logging}
     for path, section in sections.items():
         if section is not None:
             paths += _of_section(path, section)
     return paths
-
-
-def _entry(path: str, name: bytes) -> str:
-    # A configuration made by hand may hold names that are not UTF-8.
-    return entry_path(path, name.decode(errors="backslashreplace"))
 
 
 def _of_section(path: str, section: Section) -> list[str]:

@@ -1,7 +1,8 @@
 """The kinds of value that a setting can take: how each is written in a file, and what it becomes.
 
 A kind's `parse` takes a value as TOML gives it and raises `ValueError` with a sentence that says what is
-wrong and, where that helps, how it is done right. None takes one type for another: true is not 1.
+wrong and, where that helps, how it is done right. None takes one type for another: true is not 1. Its `show`
+goes the other way.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Final
 import attrs
 
 from kestrel.config.shown import shown
-from kestrel.config.units import parse_duration_ms, parse_size
+from kestrel.config.units import format_duration_ms, format_size, parse_duration_ms, parse_size
 from kestrel.errors import BadQueueName
 from kestrel.names import check_queue_name
 
@@ -25,16 +26,24 @@ LARGEST_PORT: Final = 65535
 
 @attrs.frozen
 class Kind:
-    """A name for the reader of a list of settings, and the way from the file's value to ours."""
+    """A name for the reader of a list of settings, the way from the file's value to ours, and the way back."""
 
     name: str
     parse: Callable[[object], Any] = attrs.field(repr=False)
+    show: Callable[[Any], str] = attrs.field(default=str, repr=False)
+    """From a value of ours to what one would write in a file, without quotes and brackets: the members of a list
+    have commas between them. Names are bytes, and each byte is the character of that number (Latin-1). A table
+    has no such text."""
 
 
 def _boolean(value: object) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"{shown(value)} is neither true nor false (written without quotes)")
     return value
+
+
+def _show_boolean(value: bool) -> str:
+    return "true" if value else "false"
 
 
 def _quoted(value: object) -> str:
@@ -73,6 +82,10 @@ def _port(value: object) -> int | None:
         raise ValueError(f"{error}; or false for no port") from None
 
 
+def _show_port(port: int | None) -> str:
+    return "false" if port is None else str(port)
+
+
 def _positive(parse: Callable[[object], int]) -> Callable[[object], int]:
     def parse_positive(value: object) -> int:
         parsed = parse(value)
@@ -92,6 +105,10 @@ def _queue_name(value: object) -> bytes:
     return name
 
 
+def _show_name(name: bytes) -> str:
+    return name.decode("latin-1")
+
+
 def _list(value: object) -> list[object]:
     if not isinstance(value, list):
         raise ValueError(f"{shown(value)} is not a list in square brackets")
@@ -109,23 +126,27 @@ def _identities(value: object) -> tuple[bytes, ...]:
     return tuple(_text(name).encode() for name in names)
 
 
-BOOLEAN: Final = Kind("true or false", _boolean)
+def _show_names(names: tuple[bytes, ...]) -> str:
+    return ",".join(map(_show_name, names))
+
+
+BOOLEAN: Final = Kind("true or false", _boolean, _show_boolean)
 TEXT: Final = Kind("text", _text)
 PATH: Final = Kind("path", _text)
 COUNT: Final = Kind("number from 1", _count)
 PORT_NUMBER: Final = Kind("port number", _port_number)
-PORT: Final = Kind("port number, or false for no port", _port)
-SIZE: Final = Kind("size", _positive(parse_size))
-SIZE_OR_ZERO: Final = Kind("size, or 0", parse_size)
-DURATION: Final = Kind("duration", _positive(parse_duration_ms))
-DURATION_OR_ZERO: Final = Kind("duration, or 0", parse_duration_ms)
-QUEUE_NAME: Final = Kind("queue name", _queue_name)
-QUEUE_NAMES: Final = Kind("list of queue names", _queue_names)
-IDENTITIES: Final = Kind("client name or list of them", _identities)
+PORT: Final = Kind("port number, or false for no port", _port, _show_port)
+SIZE: Final = Kind("size", _positive(parse_size), format_size)
+SIZE_OR_ZERO: Final = Kind("size, or 0", parse_size, format_size)
+DURATION: Final = Kind("duration", _positive(parse_duration_ms), format_duration_ms)
+DURATION_OR_ZERO: Final = Kind("duration, or 0", parse_duration_ms, format_duration_ms)
+QUEUE_NAME: Final = Kind("queue name", _queue_name, _show_name)
+QUEUE_NAMES: Final = Kind("list of queue names", _queue_names, _show_names)
+IDENTITIES: Final = Kind("client name or list of them", _identities, _show_names)
 
 
 def optional(kind: Kind, *words: str) -> Kind:
-    """The same, or none, which is written ``"none"`` or as one of the further words."""
+    """The same, or none, which is written ``"none"`` or as one of the further words, and shown as the first of them."""
     words = (*words, "none")
     in_quotes = " or ".join(f'"{word}"' for word in words)
 
@@ -137,7 +158,10 @@ def optional(kind: Kind, *words: str) -> Kind:
         except ValueError as error:
             raise ValueError(f"{error}; or {in_quotes}") from None
 
-    return Kind(f"{kind.name}, or {in_quotes}", parse)
+    def show(value: Any) -> str:
+        return words[0] if value is None else kind.show(value)
+
+    return Kind(f"{kind.name}, or {in_quotes}", parse, show)
 
 
 def one_of(*words: str) -> Kind:

@@ -32,7 +32,6 @@ class QueueSettings:
             "maxItems",
             optional(COUNT),
             "A put is refused while the queue holds that many items.",
-            effective=False,
         ),
     )
     max_size_bytes: int | None = attrs.field(
@@ -41,12 +40,11 @@ class QueueSettings:
             "maxSize",
             optional(SIZE),
             "A put is refused while the items' data are that large.",
-            effective=False,
         ),
     )
     max_item_size_bytes: int | None = attrs.field(
         default=None,
-        metadata=setting("maxItemSize", optional(SIZE), "A larger item is always refused.", effective=False),
+        metadata=setting("maxItemSize", optional(SIZE), "A larger item is always refused."),
     )
     max_age_ms: int | None = attrs.field(
         default=None,
@@ -55,7 +53,6 @@ class QueueSettings:
             optional(DURATION),
             "An item expires when it is that old, or earlier if its client said so. A change counts for "
             "items that are there already.",
-            effective=False,
         ),
     )
     default_journal_size_bytes: int = attrs.field(
@@ -96,7 +93,6 @@ class QueueSettings:
             "discardOldWhenFull",
             BOOLEAN,
             "A put to a full queue drops items from the head until there is room, rather than being refused.",
-            effective=False,
         ),
     )
     keep_journal: bool = attrs.field(
@@ -121,7 +117,6 @@ class QueueSettings:
             "expireToQueue",
             optional(QUEUE_NAME),
             "Items that expire are put to that queue rather than dropped.",
-            effective=False,
         ),
     )
     max_expire_sweep: int | None = attrs.field(
@@ -130,7 +125,22 @@ class QueueSettings:
             "maxExpireSweep",
             optional(COUNT),
             "The most items that one sweep of the timer expires.",
-            effective=False,
+        ),
+    )
+    max_redeliveries: int | None = attrs.field(
+        default=None,
+        metadata=setting(
+            "maxRedeliveries",
+            optional(COUNT),
+            "An item that was aborted or timed out that often moves to errorQueue.",
+        ),
+    )
+    error_queue: bytes | None = attrs.field(
+        default=None,
+        metadata=setting(
+            "errorQueue",
+            optional(QUEUE_NAME),
+            "Where an item moves that was aborted or timed out maxRedeliveries times; it takes both settings.",
         ),
     )
     fanout_only: bool = attrs.field(
@@ -139,7 +149,6 @@ class QueueSettings:
             "fanoutOnly",
             BOOLEAN,
             "The queue keeps nothing itself: its items go to its children (name+child) alone.",
-            effective=False,
         ),
     )
     max_queue_age_ms: int | None = attrs.field(
@@ -148,7 +157,6 @@ class QueueSettings:
             "maxQueueAge",
             optional(DURATION),
             "An empty queue that is that old, counted from its creation or the server's start, is deleted.",
-            effective=False,
         ),
     )
     enable_trace: bool = attrs.field(
@@ -157,7 +165,6 @@ class QueueSettings:
             "enableTrace",
             BOOLEAN,
             "Log each opening, confirm and abort of a read of this queue.",
-            effective=False,
         ),
     )
     disable_aggressive_rewrites: bool = attrs.field(
@@ -174,7 +181,6 @@ class QueueSettings:
             "openTransactionTimeout",
             optional(DURATION),
             "An item that a client has held open for that long goes back to the head.",
-            effective=False,
         ),
     )
     white_list_client_id_for_enqueue: tuple[bytes, ...] | None = attrs.field(
@@ -183,7 +189,6 @@ class QueueSettings:
             "whiteListClientIdForEnqueue",
             optional(IDENTITIES),
             "Only these clients may put; none: all may; an empty list: nobody.",
-            effective=False,
         ),
     )
     white_list_client_id_for_dequeue: tuple[bytes, ...] | None = attrs.field(
@@ -192,7 +197,6 @@ class QueueSettings:
             "whiteListClientIdForDequeue",
             optional(IDENTITIES),
             "Only these clients may get; none: all may; an empty list: nobody.",
-            effective=False,
         ),
     )
 
@@ -217,7 +221,5 @@ class AliasSettings:
         metadata=setting("name", QUEUE_NAME, "The name that clients put to. It hides a queue of that name.")
     )
     destination_queues: tuple[bytes, ...] = attrs.field(
-        metadata=setting(
-            "destinationQueues", QUEUE_NAMES, "Queues, fanout queues or further aliases.", effective=False
-        )
+        metadata=setting("destinationQueues", QUEUE_NAMES, "Queues, fanout queues or further aliases.")
     )

@@ -15,7 +15,10 @@ def problems_between(tables: Mapping[str, Any]) -> Iterator[str]:
     """A sentence for each mistake in the tables as they were read."""
     yield from _same_names(tables, "queues")
     yield from _same_names(tables, "aliases")
-    yield from _circles(Routes(tables))
+    routes = Routes(tables)
+    yield from _circles(routes)
+    for path, name in routes.own_error_queues():
+        yield f'{path}: items would move from {shown(name)} to itself; end it by errorQueue = "none" on that queue'
 
 
 def _same_names(tables: Mapping[str, Any], path: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Where items can go from a name: to an alias's destinations, a parent's children, the queue they expire to.
+"""Where items can go from a name: to an alias's destinations, a parent's children, the queue they expire or fail to.
 
 It looks at what was read from the file, not at a `Config`, so that circles are found together with all other
 mistakes. What is malformed is passed over here; it has its own complaint.
@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
+from kestrel.config.kinds import QUEUE_NAME, optional
 from kestrel.config.paths import entry_path, joined
 
 Table = Mapping[str, Any]
+
+_TARGET: Final = optional(QUEUE_NAME)
 
 
 def named_tables(tables: Table, path: str) -> list[tuple[str, Table]]:
@@ -53,12 +56,27 @@ class Routes:
         """The path of the setting that says where the items of that queue expire to; None for an alias."""
         return None if name in self.aliases else self._expiry(name)[0]
 
+    def own_error_queues(self) -> Iterator[tuple[str, str]]:
+        """The queues that are their own errorQueue, each after the path of the setting that says so.
+
+        Longer ways may lead back: an errorQueue whose items expire to where they came from is a delayed retry.
+        """
+        tables = (self._default, *self._queues.values())
+        named = dict.fromkeys(name for table in tables if isinstance(name := table.get("errorQueue"), str))
+        for name in named:
+            path, targets = self._target("errorQueue", name)
+            if path is not None and targets == [name] and name not in self.aliases:
+                yield path, name
+
     def _expiry(self, queue: str) -> tuple[str | None, list[str]]:
+        return self._target("expireToQueue", queue)
+
+    def _target(self, setting: str, queue: str) -> tuple[str | None, list[str]]:
+        """The path of what sets that queue's `setting`, if anything does, and the queue it names, if it names one."""
         for path, table in self._tables_from_near_to_far(queue):
-            if "expireToQueue" in table:
-                target = table["expireToQueue"]
-                is_queue = isinstance(target, str) and target != "none"
-                return joined(path, "expireToQueue"), [target] if is_queue else []
+            if setting in table:
+                target = table[setting]
+                return joined(path, setting), [target] if _is_queue(target) else []
         return None, []
 
     def _tables_from_near_to_far(self, queue: str) -> Iterator[tuple[str, Table]]:
@@ -69,6 +87,13 @@ class Routes:
     def _destinations(self, alias: str) -> list[str]:
         names = self.aliases[alias].get("destinationQueues")
         return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
+def _is_queue(target: object) -> bool:
+    try:
+        return _TARGET.parse(target) is not None
+    except ValueError:
+        return False
 
 
 def _children(queues: Iterable[str]) -> dict[str, list[str]]:

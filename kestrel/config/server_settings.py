@@ -202,10 +202,19 @@ class ServerSettings(Section):
             "Space put by in the journals' folder, given up when the disk is full so that gets go on.",
         ),
     )
+    max_total_memory_bytes: int | None = attrs.field(
+        default=None,
+        metadata=setting(
+            "maxTotalMemory",
+            optional(SIZE),
+            "The most memory for items and replies of all queues and connections together: beyond it, new items of "
+            "queues with a journal stay on disk alone, and puts to those without are refused; none: no limit.",
+        ),
+    )
     status_file: str = attrs.field(
         factory=lambda: str(state_folder() / "status"),
         metadata=setting(
-            "statusFile", PATH, "Where the server's status is remembered over a restart.", effective=False
+            "statusFile", PATH, "Where the server's status is remembered over a restart."
         ),
     )
     default_status: str = attrs.field(
@@ -214,7 +223,6 @@ class ServerSettings(Section):
             "defaultStatus",
             one_of("Up", "WriteAvoid", "ReadOnly", "Quiescent"),
             "The status of a server that remembers none.",
-            effective=False,
         ),
     )
     status_change_grace_period_ms: int = attrs.field(
@@ -223,7 +231,6 @@ class ServerSettings(Section):
             "statusChangeGracePeriod",
             DURATION_OR_ZERO,
             "How long after a change to a stricter status the commands it forbids are still taken.",
-            effective=False,
         ),
     )
     expiration_timer_frequency_ms: int | None = attrs.field(
@@ -232,7 +239,6 @@ class ServerSettings(Section):
             "expirationTimerFrequency",
             optional(DURATION),
             "How often expired items are looked for in all queues; none: only in a queue that is used.",
-            effective=False,
         ),
     )
     client_timeout_ms: int | None = attrs.field(
@@ -241,7 +247,6 @@ class ServerSettings(Section):
             "clientTimeout",
             optional(DURATION),
             "A connection that asks for nothing for that long is closed.",
-            effective=False,
         ),
     )
     max_open_transactions: int = attrs.field(
@@ -256,7 +261,6 @@ class ServerSettings(Section):
             "connectionLimitRefuseWrites",
             optional(COUNT),
             "A connection opened when there are more than this is refused its puts.",
-            effective=False,
         ),
     )
     connection_limit_refuse_reads: int | None = attrs.field(
@@ -265,7 +269,6 @@ class ServerSettings(Section):
             "connectionLimitRefuseReads",
             optional(COUNT),
             "A connection opened when there are more than this is refused its gets.",
-            effective=False,
         ),
     )
     max_request_item_size_bytes: int = attrs.field(

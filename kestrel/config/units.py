@@ -1,7 +1,8 @@
 """Sizes and durations as people write them, read strictly: what is not understood is an error, never a guess.
 
 A text is a number, perhaps one space or one dot, and a unit, so that Kestrel's own ``16.megabytes`` and
-``100.milliseconds`` can stay as they are. A number without quotes has a fixed unit: bytes, or seconds.
+``100.milliseconds`` can stay as they are. A number without quotes has a fixed unit: bytes, or seconds. What is
+written here is read here: each parser has the function beside it that makes such a text.
 """
 
 from __future__ import annotations
@@ -21,31 +22,29 @@ MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 TIB: Final = 1024 * GIB
 
+# From the largest to the smallest, each with its names; the first one is written, all are read.
+#
 # One base for all. Kestrel's `.megabytes` counts in 1024s; `MB` is its abbreviation, and a file in which
 # 16.megabytes and 16MB differ would be a trap.
-_BYTES_BY_UNIT: Final = {
-    unit: size
-    for size, units in [
-        (1, ("b", "byte", "bytes")),
-        (KIB, ("kib", "kb", "kilobyte", "kilobytes")),
-        (MIB, ("mib", "mb", "megabyte", "megabytes")),
-        (GIB, ("gib", "gb", "gigabyte", "gigabytes")),
-        (TIB, ("tib", "tb", "terabyte", "terabytes")),
-    ]
-    for unit in units
-}
+_SIZE_UNITS: Final = (
+    (TIB, ("TiB", "TB", "terabyte", "terabytes")),
+    (GIB, ("GiB", "GB", "gigabyte", "gigabytes")),
+    (MIB, ("MiB", "MB", "megabyte", "megabytes")),
+    (KIB, ("KiB", "KB", "kilobyte", "kilobytes")),
+    (1, ("B", "byte", "bytes")),
+)
+_DURATION_UNITS: Final = (
+    (86_400_000, ("d", "day", "days")),
+    (3_600_000, ("h", "hour", "hours")),
+    (60_000, ("m", "minute", "minutes")),
+    (1_000, ("s", "second", "seconds")),
+    (1, ("ms", "millisecond", "milliseconds")),
+)
 
-_MS_BY_UNIT: Final = {
-    unit: milliseconds
-    for milliseconds, units in [
-        (1, ("ms", "millisecond", "milliseconds")),
-        (1_000, ("s", "second", "seconds")),
-        (60_000, ("m", "minute", "minutes")),
-        (3_600_000, ("h", "hour", "hours")),
-        (86_400_000, ("d", "day", "days")),
-    ]
-    for unit in units
-}
+_BYTES_BY_UNIT: Final = {name.lower(): size for size, names in _SIZE_UNITS for name in names}
+_MS_BY_UNIT: Final = {name: unit_ms for unit_ms, names in _DURATION_UNITS for name in names}
+
+_NOTHING: Final = "0"  # the one number that means the same in every unit
 
 _PART: Final = r"([0-9]+(?:\.[0-9]+)?)[ .]?([A-Za-z]+)"
 _ONE_PART: Final = re.compile(_PART)
@@ -61,13 +60,16 @@ def parse_size(value: object) -> int:
     """The size in bytes: ``"16MiB"``, ``"16.megabytes"``, ``"1.5 GB"``, or a whole number of bytes.
 
     Every unit counts in 1024s, ``KB`` like ``KiB``; capitals do not matter. Raises `ValueError` with a
-    sentence that shows a right example: for a negative size, a fraction of a byte, a text without a unit.
+    sentence that shows a right example: for a negative size, a fraction of a byte, a text without a unit
+    other than ``"0"``.
     """
     match value:
         case bool():
             raise ValueError(f"{shown(value)} is not a size; {_A_SIZE}")
         case int():
             size = Fraction(value)
+        case str() if value == _NOTHING:
+            size = Fraction(0)
         case str() if (part := _matched(_ONE_PART, value)) and part[2].lower() in _BYTES_BY_UNIT:
             size = Fraction(part[1]) * _BYTES_BY_UNIT[part[2].lower()]
         case _:
@@ -75,12 +77,20 @@ def parse_size(value: object) -> int:
     return _whole(size, value, "bytes", _A_SIZE)
 
 
+def format_size(size_bytes: int) -> str:
+    """A size from 0 bytes up as `parse_size` reads it, in the largest unit that divides it: ``"16MiB"``, ``"0"``."""
+    if size_bytes == 0:
+        return _NOTHING
+    unit_bytes, names = next(unit for unit in _SIZE_UNITS if size_bytes % unit[0] == 0)
+    return f"{size_bytes // unit_bytes}{names[0]}"
+
+
 def parse_duration_ms(value: object) -> int:
     """The duration in milliseconds: ``"100ms"``, ``"1m30s"``, ``"2.hours"``, or a number of seconds.
 
     Units go from the largest to the smallest, each once, in small letters (a capital ``M`` could be a month).
     Raises `ValueError` with a sentence that shows a right example: for a negative duration, a fraction of a
-    millisecond, a text without a unit.
+    millisecond, a text without a unit other than ``"0"``.
     """
     match value:
         case bool():
@@ -90,11 +100,24 @@ def parse_duration_ms(value: object) -> int:
         case float() if math.isfinite(value):
             # By way of its text: 0.1 is the tenth that was written, not the double next to it.
             duration_ms = Fraction(str(value)) * 1_000
+        case str() if value == _NOTHING:
+            duration_ms = Fraction(0)
         case str() if _matched(_PARTS, value):
             duration_ms = _sum_ms(value)
         case _:
             raise ValueError(f"{shown(value)} is not a duration; {_A_DURATION}")
     return _whole(duration_ms, value, "milliseconds", _A_DURATION)
+
+
+def format_duration_ms(duration_ms: int) -> str:
+    """A duration from 0 ms up as `parse_duration_ms` reads it, without units that count 0: ``"1m30s"``, ``"0"``."""
+    parts = []
+    rest_ms = duration_ms
+    for unit_ms, names in _DURATION_UNITS:
+        count, rest_ms = divmod(rest_ms, unit_ms)
+        if count:
+            parts.append(f"{count}{names[0]}")
+    return "".join(parts) or _NOTHING
 
 
 def _matched(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:

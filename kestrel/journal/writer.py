@@ -85,6 +85,13 @@ class JournalWriter:
             raise
         self.size += len(records)
 
+    def empty(self) -> None:
+        """Nothing that the current file holds counts: it is empty from now on. An OSError leaves it as it was."""
+        self.settle_doubt()
+        self.open()
+        self._disk.cut(self._descriptor, 0)
+        self.size = self.synced_size = self.kept_size = 0
+
     def promise(self) -> None:
         """Somebody is told that what is written so far is kept."""
         self.kept_size = self.size

@@ -20,10 +20,11 @@ from zope.interface import implementer
 
 from kestrel.protocols.codec import Codec
 from kestrel.queues.manager import QueueManager
+from kestrel.queues.turns import Turns
+from kestrel.session.access import Access
 from kestrel.session.handlers import HANDLERS
 from kestrel.session.session import Session
 from kestrel.session.settings import ServerControl, SessionSettings
-from kestrel.session.turns import Turns
 
 log = Logger()
 
@@ -141,6 +142,7 @@ class ConnectionFactory(Factory):
             HANDLERS,
             self._turns,
             self._clock,
+            Access(self._manager, self._control.status),
             self._settings,
             write=connection.write,
             lose=connection.lose,
@@ -150,9 +152,14 @@ class ConnectionFactory(Factory):
     def opened(self, connection: Connection) -> None:
         """A connection is there."""
         self._connections.add(connection)
-        self._manager.counters.total_connections += 1
-        self._manager.counters.curr_connections += 1
-        if self._settings().traces_sessions:
+        counters, settings = self._manager.counters, self._settings()
+        counters.total_connections += 1
+        counters.curr_connections += 1
+        access = connection.session.access
+        access.refuses_writes = _is_over(counters.curr_connections, settings.refuse_writes_over)
+        access.refuses_reads = _is_over(counters.curr_connections, settings.refuse_reads_over)
+        connection.session.began()
+        if settings.traces_sessions:
             log.info("Session opened: {peer}", peer=connection.peer)
 
     def closed(self, connection: Connection) -> None:
@@ -178,3 +185,7 @@ class ConnectionFactory(Factory):
         """Drop those who have not gone."""
         for connection in list(self._connections):
             connection.abort()
+
+
+def _is_over(connections: int, limit: int | None) -> bool:
+    return limit is not None and connections > limit

@@ -235,6 +235,9 @@ class MemcacheCodec:
     def _dump_stats(self, words: list[bytes]) -> commands.Command:
         return commands.DumpStats(words[1:])
 
+    def _dump_config(self, words: list[bytes]) -> commands.Command:
+        return commands.DumpConfig(words[1:])
+
     # Results to bytes.
 
     def stored(self, count: int) -> bytes:
@@ -318,6 +321,7 @@ _PARSERS: Final[dict[bytes, Callable[[MemcacheCodec, list[bytes]], commands.Comm
     b"version": _bare(commands.Version),
     b"stats": _bare(commands.Stats),
     b"dump_stats": MemcacheCodec._dump_stats,
+    b"dump_config": MemcacheCodec._dump_config,
     b"reload": _bare(commands.Reload),
     b"status": MemcacheCodec._status,
     b"shutdown": _bare(commands.Shutdown),

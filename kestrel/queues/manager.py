@@ -1,28 +1,41 @@
-"""The queue manager: names to queues."""
+"""The queue manager: names to queues, and an item put to a name to all queues that it is for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
+from attrs import evolve
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from kestrel.config.model import QueueSettings
-from kestrel.errors import KestrelError, StorageError
+from kestrel.config.model import AliasSettings, QueueSettings
+from kestrel.errors import KestrelError, StorageError, StorageRefused
 from kestrel.names import check_queue_name
+from kestrel.queues.aliases import Alias, renewed
 from kestrel.queues.counters import ServerCounters
+from kestrel.queues.fanout import Families
 from kestrel.queues.queue import Queue
-from kestrel.storage.barrier import Barrier, Batch
+from kestrel.queues.services import QueueServices
+from kestrel.queues.turns import Turns
+from kestrel.queues.waiters import Waiter
+from kestrel.storage.barrier import Barrier, Batch, all_of
 from kestrel.storage.interfaces import IQueueStorage, IStorage, SettingsFor
+from kestrel.storage.memory_limit import MemoryLimit
 
 log = Logger()
+
+_SAFE: Final = Batch()
+"""What was put nowhere is as safe as it will be."""
+_SAFE.settle(None)
 
 
 class QueueManager:
     """All queues of the server.
 
-    `storage` keeps them, but for those with keepJournal = false, which `memory` keeps.
+    `storage` keeps them, but for those with keepJournal = false and fanout-only parents, which `memory` keeps.
     """
 
     def __init__(
@@ -30,46 +43,59 @@ class QueueManager:
         storage: IStorage,
         memory: IStorage,
         settings_for: SettingsFor,
-        barrier: Barrier,
+        turns: Turns,
+        clock: IReactorTime,
         now_ms: Callable[[], int],
+        aliases: Mapping[bytes, AliasSettings] | None = None,
+        memory_limit: MemoryLimit | None = None,
     ) -> None:
         self.counters = ServerCounters()
-        self.barrier = barrier
+        self.barrier: Barrier = turns.barrier
         self.now_ms = now_ms
+        self.memory_limit = memory_limit or MemoryLimit()
+        self.aliases: dict[bytes, Alias] = renewed({}, aliases or {})
+        self.settings_for = settings_for
         self._storage = storage
         self._memory = memory
-        self._settings_for = settings_for
+        self._services = QueueServices(self.barrier, turns, clock, now_ms, self.put)
         self._queues: dict[bytes, Queue] = {}
+        self._families = Families()
         self._unloadable: set[bytes] = set()
 
     # Start and stop.
 
     def start(self) -> Deferred[None]:
         """Load every queue. Raises `StorageError` at once when the storage cannot be had at all."""
-        return self._storage.start(self._settings_for).addCallback(self._loaded)
+        return self._storage.start(self.settings_for).addCallback(self._loaded)
 
     def _loaded(self, loaded: dict[bytes, IQueueStorage | Failure]) -> None:
         for name, contents in loaded.items():
             if isinstance(contents, Failure):
                 self._unloadable.add(name)  # the storage has said why; every use of the name tries again
+                self._families.add(name)
                 continue
-            settings = self._settings_for(name)  # they may have been reloaded meanwhile
+            settings = self.settings_for(name)  # they may have been reloaded meanwhile
             if not settings.keep_journal:
                 log.warn(
                     "Queue {queue!r} has a journal but keepJournal is false: the journal is left alone", queue=name
                 )
                 continue
             try:
-                self._queues[name] = self._make(name, self._storage, settings)
+                queue = self._make(name, self._storage, settings)
             except KestrelError as error:  # it has failed since it was loaded
                 log.error("Queue {queue!r} is not served: {reason}", queue=name, reason=str(error))
                 self._unloadable.add(name)
+                self._families.add(name)
+            else:
+                self._use_right_storage(queue)
+        self._warn_of_masks(self.aliases)
 
-    def close(self) -> Deferred[None]:
-        """Commit what is left and let the storage go. No queue may be used after this."""
-        self.wake_all()
+    def close(self, compacts: bool = False) -> Deferred[None]:
+        """Commit what is left and let the storage go, as `IStorage.close`. No queue may be used after this."""
+        for queue in self._queues.values():
+            queue.end()
         self.barrier.end_of_tick()
-        return self._storage.close()
+        return self._storage.close(compacts)
 
     def wake_all(self) -> None:
         """Answer everyone who waits, on any queue, as an empty queue does."""
@@ -86,24 +112,37 @@ class QueueManager:
         queue = self._queues.get(name)
         if queue is None:
             check_queue_name(name)
-            settings = self._settings_for(name)
-            storage = self._storage if settings.keep_journal else self._memory
-            queue = self._queues[name] = self._make(name, storage, settings)
+            settings = self.settings_for(name)
+            queue = self._make(name, self._storage_for(name, settings), settings)
             self._unloadable.discard(name)
             self.counters.queue_creates += 1
         elif queue.contents.failure is not None:
             queue.reopen()
         return queue
 
+    def readable(self, name: bytes) -> Queue | None:
+        """The queue that a client takes items from by that name; None for an alias, which has none. Else as `queue`."""
+        return None if name in self.aliases else self.queue(name)
+
     def _make(self, name: bytes, storage: IStorage, settings: QueueSettings) -> Queue:
-        return Queue(name, settings, storage, storage.queue(name, settings), self.barrier, self.now_ms)
+        queue = Queue(name, settings, storage, storage.queue(name, settings), self._services)
+        self._queues[name] = queue
+        self._families.add(name)
+        return queue
+
+    def _storage_for(self, name: bytes, settings: QueueSettings) -> IStorage:
+        """A fanout-only parent keeps nothing; but what could not be loaded may hold items."""
+        keeps_nothing = settings.fanout_only and name not in self._unloadable
+        return self._storage if settings.keep_journal and not keeps_nothing else self._memory
 
     def known(self, name: bytes) -> Queue | None:
-        """The queue of that name as it is, usable or not, or None."""
-        return self._queues.get(name)
+        """The queue of that name as it is, usable or not, or None; what an alias masks is not known."""
+        return None if name in self.aliases else self._queues.get(name)
 
     def existing(self, name: bytes) -> Queue | None:
         """The queue of that name, or None; none comes into being. Raises `QueueFailed` as `queue` does."""
+        if name in self.aliases:
+            return None
         queue = self._queues.get(name)
         if queue is None:
             return self.queue(name) if name in self._unloadable else None
@@ -112,32 +151,103 @@ class QueueManager:
         return queue
 
     def all_queues(self) -> list[Queue]:
-        """Every queue, in the order of their names."""
-        return [self._queues[name] for name in sorted(self._queues)]
+        """Every queue that is not masked by an alias, in the order of their names."""
+        return [self._queues[name] for name in sorted(self._queues) if name not in self.aliases]
+
+    def children_of(self, name: bytes) -> Sequence[bytes]:
+        """The names of a parent's children, in order."""
+        return self._families.children_of(name)
+
+    def even_masked_queues(self) -> list[Queue]:
+        """Every queue, in no order."""
+        return list(self._queues.values())
+
+    # Items in.
+
+    def put(self, name: bytes, data: bytes, expiry_ms: int) -> Batch | None:
+        """Append an item to a queue and its children, or to all that an alias leads to.
+
+        The batch that the reply waits for; or None if a limit refuses the item: of the queue itself, or of one that
+        the alias leads to, when the others have it. A child that is full goes without. Raises a `KestrelError`, and
+        then no queue has the item.
+        """
+        alias = self.aliases.get(name)
+        if alias is None and not self._families.children_of(name):
+            queue = self.queue(name)
+            if queue.settings.fanout_only:
+                return _SAFE
+            if not queue.admits(len(data)):
+                return None
+            queue.storage.put((queue.contents,), data, self.now_ms(), expiry_ms)
+            self.counters.total_items += 1
+            return queue.item_was_put(len(data))
+        if alias is None:
+            return self._put_to_all((name,), data, expiry_ms)
+        batch = self._put_to_all(alias.queues, data, expiry_ms)
+        alias.count(len(data))
+        return batch
+
+    def _put_to_all(self, names: Iterable[bytes], data: bytes, expiry_ms: int) -> Batch | None:
+        size = len(data)
+        targets: dict[Queue, None] = {}
+        is_refused = False
+        for name in names:
+            queue = self.queue(name)
+            if not queue.settings.fanout_only:
+                if queue.admits(size):
+                    targets[queue] = None
+                else:
+                    is_refused = True
+            for child_name in self._families.children_of(name):
+                child = self.queue(child_name)
+                if child.admits(size):
+                    targets[child] = None
+        self._store(list(targets), data, expiry_ms)
+        batches = [queue.item_was_put(size) for queue in targets]
+        self.counters.total_items += len(batches)
+        return None if is_refused else all_of(batches) or _SAFE
+
+    def _store(self, targets: list[Queue], data: bytes, expiry_ms: int) -> None:
+        """All or none: only the first storage can still refuse when it is asked."""
+        add_ms = self.now_ms()
+        storages = [self._storage, self._memory]
+        by_storage = [[queue.contents for queue in targets if queue.storage is storage] for storage in storages]
+        for storage, contents in zip(storages, by_storage, strict=True):
+            if contents and storage.refusal is not None:
+                raise StorageRefused(storage.refusal)
+        for storage, contents in zip(storages, by_storage, strict=True):
+            if contents:
+                storage.put(contents, data, add_ms, expiry_ms)
 
     # Commands on names.
 
-    def put(self, name: bytes, data: bytes, expiry_ms: int) -> Batch:
-        """Append an item to a queue."""
-        batch = self.queue(name).put(data, expiry_ms)
-        self.counters.total_items += 1
-        return batch
-
     def delete(self, name: bytes) -> Batch | None:
-        """Forget a queue: its items, open reads, files and waiters. Missing is deleted."""
+        """Forget a queue: its items, open reads, files and waiters. Missing is deleted; an alias is left alone."""
+        if name in self.aliases:
+            return None
         queue = self._queues.get(name) or self.existing(name)
         if queue is None:
             return None
+        return self._delete(queue)
+
+    def expire(self, queue: Queue) -> None:
+        """Delete a queue that is old and empty."""
+        self.counters.queue_expires += 1
+        self._delete(queue)
+
+    def _delete(self, queue: Queue) -> Batch:
+        name = queue.name
         del self._queues[name]
         batch = queue.touch()
         queue.is_deleted = True
         self.counters.queue_deletes += 1
-        queue.answer_all()
+        queue.end()
         try:
             queue.storage.delete(queue.contents)
         except StorageError:
             self._unloadable.add(name)  # there is still something of it: it is not deleted
             raise
+        self._families.remove(name)
         return batch
 
     def flush(self, name: bytes) -> Batch | None:
@@ -149,15 +259,17 @@ class QueueManager:
         """Flush every queue; one whose storage has failed does not keep the others."""
         return [queue.flush() for queue in self._usable()]
 
-    def flush_expired(self, name: bytes) -> tuple[int, Batch | None]:
-        """Drop the expired items at the head of a queue. Returns how many, and what that reply waits for."""
-        queue = self.existing(name)
-        return (0, None) if queue is None else (queue.sweep(), queue.unsettled_batch)
+    def flush_expired(self, name: bytes) -> Deferred[int]:
+        """Drop the expired items at the head of a queue, in slices, those on disk alone among them.
 
-    def flush_all_expired(self) -> tuple[int, list[Batch]]:
-        """Drop the expired items at the head of every queue. Returns as `flush_expired`."""
-        swept = {queue: queue.sweep() for queue in self._usable()}
-        return sum(swept.values()), [queue.touch() for queue, count in swept.items() if count]
+        Fires with how many there were.
+        """
+        queue = self.existing(name)
+        return _swept([] if queue is None else [queue])
+
+    def flush_all_expired(self) -> Deferred[int]:
+        """Drop the expired items at the head of every queue. Fires as `flush_expired`."""
+        return _swept(self._usable())
 
     def _usable(self) -> list[Queue]:
         usable = []
@@ -172,13 +284,67 @@ class QueueManager:
 
     # Settings.
 
-    def use_settings(self, settings_for: SettingsFor) -> None:
-        """Use other settings for every queue from now on. keepJournal of a live queue stays as it is."""
-        self._settings_for = settings_for
+    def use_settings(self, settings_for: SettingsFor, aliases: Mapping[bytes, AliasSettings]) -> None:
+        """Go by another configuration from now on. keepJournal of a live queue stays as it is."""
+        self.barrier.end_of_tick()  # what was recorded so far belongs to the storage that it was recorded in
+        self.settings_for = settings_for
         for queue in self._queues.values():
-            settings = settings_for(queue.name)
-            if settings.keep_journal != queue.settings.keep_journal:
+            settings, keep_journal = settings_for(queue.name), queue.settings.keep_journal
+            if settings == queue.settings:
+                continue
+            if settings.keep_journal != keep_journal:
                 log.warn("keepJournal of queue {queue!r} cannot change while it exists", queue=queue.name)
-            queue.settings = settings
-            if queue.contents.failure is None:
-                queue.storage.queue(queue.name, settings)
+                settings = evolve(settings, keep_journal=keep_journal)
+            queue.use_settings(settings)
+            self._use_right_storage(queue)
+        before = self.aliases
+        self.aliases = renewed(before, aliases)
+        new = [name for name in self.aliases if name not in before]
+        self._warn_of_masks(new)
+        for name in new:
+            if name in self._queues:
+                self._queues[name].answer_all()
+
+    def _use_right_storage(self, queue: Queue) -> None:
+        """A parent that keeps nothing from now on gives up its journal when that is empty; one that keeps items again
+        gets one."""
+        settings, contents = queue.settings, queue.contents
+        storage = self._memory if settings.fanout_only else self._storage
+        if not settings.keep_journal or storage is queue.storage or queue.unsettled_batch is not None:
+            return
+        if contents.failure is not None or contents.items or contents.open_reads:
+            return
+        try:
+            queue.use_storage(storage)
+        except StorageError as error:
+            log.error("Queue {queue!r}: {reason}", queue=queue.name, reason=str(error))
+
+    def _warn_of_masks(self, names: Iterable[bytes]) -> None:
+        for name in names:
+            if name in self._queues or name in self._unloadable:
+                log.warn("Alias {name!r} masks the queue of that name: clients cannot reach its items", name=name)
+
+
+def _swept(queues: Sequence[Queue]) -> Deferred[int]:
+    """Wait until the head of each queue is known, which lets all expired ones before it go; fires with their number."""
+    done: Deferred[int] = Deferred()
+    before = {queue: queue.counters.expired_items for queue in queues}
+    missing = len(before) + 1
+    problem: Exception | None = None
+
+    def head_is_known(error: Exception | None) -> None:
+        nonlocal missing, problem
+        missing -= 1
+        problem = problem or error
+        if missing:
+            return
+        if problem is not None and len(before) == 1:
+            done.errback(problem)
+        else:
+            done.callback(sum(queue.counters.expired_items - count for queue, count in before.items()))
+
+    for queue in before:
+        waiter = Waiter(lambda _, error: head_is_known(error), opens=False, peeks=True, patient=False)
+        queue.join(waiter)
+    head_is_known(None)
+    return done

@@ -1,8 +1,9 @@
-"""The life of one queue: who takes its items, what expires, and what happens when its storage fails."""
+"""The life of one queue: who takes its items, what it takes, what leaves it unasked, and what happens when its
+storage fails."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Final
 
 from twisted.logger import Logger
@@ -12,14 +13,19 @@ from kestrel.config.model import QueueSettings
 from kestrel.errors import KestrelError, QueueFailed
 from kestrel.item import Item
 from kestrel.queues.counters import QueueCounters
+from kestrel.queues.expiry import SWEPT_AT_ONCE, is_expired
+from kestrel.queues.limits import is_full, is_too_large
+from kestrel.queues.moves import Moves
+from kestrel.queues.open_reads import HeldReads
+from kestrel.queues.services import QueueServices
 from kestrel.queues.waiters import Waiter, WaitingLine
-from kestrel.storage.barrier import Barrier, Batch
+from kestrel.storage.barrier import Batch
 from kestrel.storage.interfaces import IQueueStorage, IStorage
 
 log = Logger()
 
 SERVED_AT_ONCE: Final = 64
-"""Then it is the turn of others; the rest of the line is served in the next tick."""
+"""Then it is the turn of others; the rest of the line is served in a later one."""
 
 
 class Queue:
@@ -36,8 +42,7 @@ class Queue:
         settings: QueueSettings,
         storage: IStorage,
         contents: IQueueStorage,
-        barrier: Barrier,
-        now_ms: Callable[[], int],
+        services: QueueServices,
     ) -> None:
         self.name = name
         self.settings = settings
@@ -46,21 +51,42 @@ class Queue:
         self.open_batch: Batch | None = None
         self.committing: Batch | None = None
         self.is_deleted = False
-        self.counters = QueueCounters(contents.replayed_items, now_ms())
+        self.counters = QueueCounters(contents.replayed_items, services.now_ms())
+        self.born_s = services.clock.seconds()
+        """When it came into being, or the server started, by the clock of timers."""
         self.waiting = WaitingLine()
-        self._barrier = barrier
-        self._now_ms = now_ms
+        self.held = HeldReads(services.clock, self._timed_out)
+        self.held.use_timeout(settings.open_transaction_timeout_ms)
+        self.moves = Moves(self, services)
+        self._services = services
+        self._barrier = services.barrier
+        self._now_ms = services.now_ms
         self._is_serving = False
+        self._is_serve_due = False
         self._filling: IQueueStorage | None = None
+        self._owed_for: int | None = None
+        """The size of the last item taken over a limit, while heads on disk alone are to be discarded for it."""
+
+    def use_settings(self, settings: QueueSettings) -> None:
+        """Go by other settings from now on."""
+        self.settings = settings
+        self.held.use_timeout(settings.open_transaction_timeout_ms)
+        if self.contents.failure is None:
+            self.storage.queue(self.name, settings)
+
+    def use_storage(self, storage: IStorage) -> None:
+        """Keep nothing in the old storage, which must hold nothing, and everything from now on in this one."""
+        self.storage.delete(self.contents)
+        self.storage, self.contents = storage, storage.queue(self.name, self.settings)
 
     def touch(self) -> Batch:
         """Something was recorded: the batch that it is part of."""
         return self._barrier.touch(self)
 
     @property
-    def is_loading_head(self) -> bool:
-        """Whether those in line wait for the storage rather than for an item to be put."""
-        return self._filling is self.contents
+    def is_finding_head(self) -> bool:
+        """Whether those in line wait for the storage, or a sweep, rather than for an item to be put."""
+        return self._filling is self.contents or self.has_expired_head
 
     @property
     def unsettled_batch(self) -> Batch | None:
@@ -69,25 +95,55 @@ class Queue:
 
     # Items in.
 
-    def put(self, data: bytes, expiry_ms: int) -> Batch:
-        """Append an item. Raises the errors of `IStorage.put`."""
+    def admits(self, size: int) -> bool:
+        """Whether it takes an item of that many bytes now. What has expired goes first, and counts no more."""
+        settings, contents = self.settings, self.contents
+        if is_too_large(settings, size):
+            return False
         self.sweep()
-        self.storage.put((self.contents,), data, self._now_ms(), expiry_ms)
+        if settings.discard_old_when_full or not is_full(settings, contents.items, contents.bytes):
+            return True
+        return self.has_expired_head  # there is more to be swept than one turn has time for
+
+    def item_was_put(self, size: int) -> Batch:
+        """The storage has one more item, of that many bytes, at the tail."""
         self.counters.total_items += 1
         batch = self.touch()
+        if self.settings.discard_old_when_full:
+            self._discard_for(size)
         if self.waiting:
             self.serve()
         return batch
 
+    def _discard_for(self, size: int) -> None:
+        """Drop heads until there was room for the last item, which has that size."""
+        contents, settings = self.contents, self.settings
+        self._owed_for = None
+        while is_full(settings, contents.items - 1, contents.bytes - size):
+            if contents.take(False) is not None:
+                self.counters.discarded += 1
+            elif self._fill():
+                self._owed_for = size  # and nobody gets an item before
+                return
+            elif contents.peek() is None:
+                return
+
     # Items out.
 
-    def sweep(self) -> int:
-        """Drop the expired items at the head, as far as it is in memory. Returns how many."""
-        contents = self.contents
+    def sweep(self, most: int = SWEPT_AT_ONCE) -> int:
+        """Expire items at the head, as far as they are in memory, and at most so many. Returns how many."""
+        contents, moves = self.contents, self.moves
+        max_age_ms, target = self.settings.max_age_ms, self.settings.expire_to_queue
         swept = 0
         item = contents.peek()
-        while item is not None and 0 < item.expiry_ms < self._now_ms():
-            contents.take(False)
+        while item is not None and swept < most and is_expired(item, max_age_ms, self._now_ms()):
+            if target is None:
+                contents.take(False)
+            elif moves.is_full:
+                break
+            else:
+                contents.take(True)
+                moves.begin(item, target, drops=True)
             swept += 1
             item = contents.peek()
         if swept:
@@ -95,19 +151,31 @@ class Queue:
             self.touch()
         return swept
 
-    def take_now(self, opens: bool) -> Item | None:
-        """The head, if it is in memory and nobody stands in line for it."""
-        if self.waiting:
+    @property
+    def has_expired_head(self) -> bool:
+        """Whether the head has expired, and a sweep has not come to it yet."""
+        item = self.contents.peek() if self.contents.failure is None else None
+        return item is not None and is_expired(item, self.settings.max_age_ms, self._now_ms())
+
+    def _head(self) -> Item | None:
+        """The head, if it is in memory, nothing is to be discarded first and it has not expired."""
+        if self._owed_for is not None:
             return None
         self.sweep()
+        item = self.contents.peek()
+        if item is None or is_expired(item, self.settings.max_age_ms, self._now_ms()):
+            return None
+        return item
+
+    def take_now(self, opens: bool) -> Item | None:
+        """The head, if it is at hand and nobody stands in line for it."""
+        if self.waiting or self._head() is None:
+            return None
         return self._take(opens)
 
     def peek_now(self) -> Item | None:
-        """A look at the head, if it is in memory and nobody stands in line for it."""
-        if self.waiting:
-            return None
-        self.sweep()
-        return self.contents.peek()
+        """A look at the head, if it is at hand and nobody stands in line for it."""
+        return None if self.waiting else self._head()
 
     def _take(self, opens: bool) -> Item | None:
         item = self.contents.take(opens)
@@ -123,7 +191,7 @@ class Queue:
 
     def serve(self) -> None:
         """Serve those in line as far as there are items, and answer the impatient when there are none."""
-        if self._is_serving or self.is_loading_head:
+        if self._is_serving or self._filling is self.contents:
             return
         self._is_serving = True
         try:
@@ -131,36 +199,70 @@ class Queue:
                 if not self.waiting or not self._serve_first():
                     break
             else:
-                self._barrier.at_end_of_tick(self.serve)
+                self._serve_later()
         except KestrelError as error:
             self.answer_all(error)
         finally:
             self._is_serving = False
 
+    def _serve_later(self) -> None:
+        if not self._is_serve_due:
+            self._is_serve_due = True
+            self._services.turns.go_on_later(self._serve_now)
+
+    def _serve_now(self) -> None:
+        self._is_serve_due = False
+        self.serve()
+
     def _serve_first(self) -> bool:
         """Serve the first in line. False when that must wait."""
         waiter = self.waiting.first()
-        self.sweep()
-        item = self.contents.peek() if waiter.peeks else self._take(waiter.opens)
-        if item is None:
-            loading = self.contents.fill()
-            if loading is not None:
-                self._filling = contents = self.contents
-                loading.addCallbacks(self._filled, self._fill_failed, callbackArgs=(contents,), errbackArgs=(contents,))
-                return self._filling is None
-            if self.contents.peek() is not None:
-                return True
-            for each in self.waiting.impatient():
-                self.waiting.leave(each)
-                each.item_arrived(None, None)
+        item = self._head()
+        if item is not None and not waiter.peeks:
+            item = self._take(waiter.opens)
+        if item is not None:
+            self.waiting.leave(waiter)
+            waiter.item_arrived(item, None)
+            return True
+        if self.has_expired_head:
+            if not self.moves.is_full:
+                self._serve_later()
+            elif self.moves.failure is not None:
+                raise self.moves.failure
+            return False  # some move will end
+        if self._fill():
             return False
-        self.waiting.leave(waiter)
-        waiter.item_arrived(item, None)
-        return True
+        if self.contents.peek() is not None:
+            return True
+        for each in self.waiting.impatient():
+            self.waiting.leave(each)
+            each.item_arrived(None, None)
+        return False
+
+    # The head, where it is on disk alone.
+
+    def load_head(self) -> None:
+        """Bring the head into memory, if it is not there: nobody waits for it, but it may have expired."""
+        if self.contents.items and self.contents.failure is None and self.contents.peek() is None:
+            self._fill()
+
+    def _fill(self) -> bool:
+        """Bring the head into memory. False when what is in memory tells the truth."""
+        contents = self.contents
+        if self._filling is contents:
+            return True
+        loading = contents.fill()
+        if loading is None:
+            return False
+        self._filling = contents
+        loading.addCallbacks(self._filled, self._fill_failed, callbackArgs=(contents,), errbackArgs=(contents,))
+        return self._filling is contents
 
     def _filled(self, _: object, contents: IQueueStorage) -> None:
         if self._filling is contents:
             self._filling = None
+            if contents.failure is None and self._owed_for is not None:
+                self._discard_for(self._owed_for)
             self.serve()
 
     def _fill_failed(self, failure: Failure, contents: IQueueStorage) -> None:
@@ -180,27 +282,70 @@ class Queue:
 
     # Open reads, which belong to the contents they were taken from.
 
-    def confirm(self, xids: list[int]) -> Batch:
+    def read_opened(self, item: Item) -> None:
+        """A client holds that item, which was taken as an open read."""
+        self.held.opened(item)
+        self.counters.transactions += 1
+        self._trace("opened", (item.xid,))
+
+    def confirm(self, xids: Sequence[int]) -> Batch:
         """Finish open reads."""
+        for xid in xids:
+            self.held.ended(xid)
         self.contents.confirm(xids)
+        self._trace("confirmed", xids)
         return self.touch()
 
-    def put_back(self, xids: list[int], *, failed: bool) -> Batch:
-        """Return open reads to the head, xids[0] first in line."""
+    def abort(self, xids: Sequence[int]) -> Batch:
+        """A client gives reads back that it could not finish: they go to the head, xids[0] first in line, or those
+        that failed too often to the error queue."""
+        self.counters.canceled_transactions += len(xids)
+        most, target = self.settings.max_redeliveries, self.settings.error_queue
+        returned = []
+        for xid in xids:
+            item = self.held.ended(xid)
+            if item is not None and most is not None and target is not None and item.errors + 1 >= most:
+                self.moves.begin(item, target, drops=False)
+            else:
+                returned.append(xid)
+        self._trace("aborted", xids)
+        return self.put_back(returned, failed=True)
+
+    def put_back(self, xids: Sequence[int], *, failed: bool) -> Batch:
+        """Return open reads to the head, xids[0] first in line; `failed` counts as an error of each."""
+        for xid in xids:
+            self.held.ended(xid)
         self.contents.put_back(xids, failed)
         batch = self.touch()
         if self.waiting:
             self.serve()
         return batch
 
+    def _timed_out(self, xids: list[int]) -> None:
+        try:
+            self.abort(xids)
+        except KestrelError as error:  # its storage has failed: they went back by themselves
+            log.error("Reads of queue {queue!r} timed out: {reason}", queue=self.name, reason=str(error))
+
+    def _trace(self, what: str, xids: Sequence[int]) -> None:
+        if self.settings.enable_trace:
+            log.info("Queue {queue!r}: reads {what}: {xids}", queue=self.name, what=what, xids=list(xids))
+
     def flush(self) -> Batch:
         """Drop all but the open reads."""
         self.contents.clear()
+        self._owed_for = None
         self.counters.total_flushes += 1
         self.counters.age_ms = 0
         return self.touch()
 
-    # A storage that fails.
+    # The end, and a storage that fails.
+
+    def end(self) -> None:
+        """It is deleted, or the server stops: nothing happens to it by itself any more."""
+        self.held.clear()
+        self.moves.forget()
+        self.answer_all()
 
     def commit_failed(self, failure: Exception) -> None:
         """The contents are dead: go on with what the storage still holds."""
@@ -213,6 +358,8 @@ class Queue:
     def reopen(self) -> None:
         """Open dead contents anew; raises `QueueFailed` when that fails too."""
         if not self.is_deleted and self.contents.failure is not None:
+            self.held.clear()
+            self.moves.forget()
+            self._filling = self._owed_for = None
             self.contents = self.storage.queue(self.name, self.settings)
-            self._filling = None
             self.serve()

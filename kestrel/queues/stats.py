@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Final
 
+from kestrel.queues.aliases import Alias
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.queue import Queue
 
@@ -39,13 +41,33 @@ def server_stats(manager: QueueManager, version: str, uptime_s: int) -> list[Sta
         ("queue_deletes", counters.queue_deletes),
         ("queue_expires", counters.queue_expires),
     ]
-    for queue in queues:
-        prefix = f"queue_{queue.name.decode('latin-1')}_"
-        stats += [(prefix + name, value) for name, value in queue_stats(queue)]
+    for name, figures in dumped_stats(manager, ()):
+        prefix = f"queue_{name.decode('latin-1')}_"
+        stats += [(prefix + figure, value) for figure, value in figures]
     return stats
 
 
-def queue_stats(queue: Queue) -> list[Stat]:
+def dumped_stats(manager: QueueManager, names: Sequence[bytes]) -> list[tuple[bytes, list[Stat]]]:
+    """The figures of the queues and aliases of these names, or of all when none is given; of a missing one, none."""
+    if not names:
+        names = sorted({*(queue.name for queue in manager.all_queues()), *manager.aliases})
+    return [(name, _stats_of(manager, name)) for name in names]
+
+
+def _stats_of(manager: QueueManager, name: bytes) -> list[Stat]:
+    alias = manager.aliases.get(name)
+    if alias is not None:
+        return alias_stats(alias)
+    queue = manager.known(name)
+    return [] if queue is None else queue_stats(queue, manager.children_of(name))
+
+
+def alias_stats(alias: Alias) -> list[Stat]:
+    """An alias's figures: what was put to it, and where that goes."""
+    return [("put_items", alias.put_items), ("put_bytes", alias.put_bytes), ("children", _joined(alias.destinations))]
+
+
+def queue_stats(queue: Queue, children: Sequence[bytes] = ()) -> list[Stat]:
     """One queue's figures. Sizes are bytes, ages and times milliseconds."""
     contents, counters = queue.contents, queue.counters
     journal = contents.stats
@@ -67,10 +89,16 @@ def queue_stats(queue: Queue) -> list[Stat]:
         ("total_flushes", counters.total_flushes),
         ("journal_rewrites", journal["journal_rewrites"]),
         ("journal_rotations", journal["journal_rotations"]),
+        *([("children", _joined(children))] if children else []),
         ("age_msec", age_ms),
         ("create_time", counters.create_time_ms),
+        ("refused_moves", queue.moves.refused),
         *((name, value) for name, value in journal.items() if name not in _KESTRELS),
     ]
+
+
+def _joined(names: Sequence[bytes]) -> str:
+    return b",".join(names).decode("latin-1")
 
 
 def _reserved_memory_ratio(queues: list[Queue]) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from attrs import evolve
@@ -37,7 +36,13 @@ class Daemon(MultiService):
         try:
             if not options.twistd("syslog"):
                 self._log = Log(self._logging(config))
-            self._server = KestrelService(reactor, config, memcache=options["memcache"], load_config=self._load_config)
+            self._server = KestrelService(
+                reactor,
+                config,
+                memcache=options["memcache"],
+                load_config=options.load_config,
+                reloaded=self._reloaded,
+            )
         except OSError as error:
             self._say(
                 f"the log {error.filename} cannot be written ({error.strerror}): make its folder, or name another file"
@@ -55,11 +60,9 @@ class Daemon(MultiService):
             file = "twistd.log"
         return evolve(config.logging, file=None if file == "-" else file)
 
-    def _load_config(self) -> Config:
-        config = self._options.load_config()
+    def _reloaded(self, config: Config) -> None:
         if self._log is not None:
             self._log.use_levels(config.logging)
-        return config
 
     def setServiceParent(self, parent: Any) -> None:
         """twistd begins to log after this: give it our observer."""
@@ -110,8 +113,7 @@ class Daemon(MultiService):
         """SIGHUP: open the log anew and take the settings from the file again."""
         if self._log is not None:
             self._log.reopen()
-        with suppress(KestrelError):  # the log has it
-            self._server.reload()
+        self._server.reload().addErrback(lambda failure: failure.trap(KestrelError))  # the log has it
 
 
 def makeService(options: Options) -> Daemon:

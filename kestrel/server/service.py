@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
+from twisted.internet.defer import Deferred, DeferredList, DeferredLock, maybeDeferred, succeed
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
@@ -17,19 +18,17 @@ from twisted.python.threadpool import ThreadPool
 
 from kestrel import __version__
 from kestrel.config.effect import settings_without_effect
-from kestrel.config.inherit import QueueSettingsResolver
 from kestrel.config.model import Config
+from kestrel.disk.files import Disk
+from kestrel.disk.whole_file import WholeFile
 from kestrel.errors import FolderInUse, KestrelError, StorageError
-from kestrel.net.connection import ConnectionFactory
+from kestrel.net.queue_server import QueueServer
 from kestrel.protocols.memcache import MemcacheCodec
-from kestrel.queues.manager import QueueManager
 from kestrel.server.endpoints import describe, listen, port_number, tcp_endpoint
 from kestrel.server.failures import EX_CANNOT_CREATE, EX_CONFIG, EX_TRY_AGAIN, CannotServe
 from kestrel.server.reactor import use_monotonic_time
-from kestrel.session.settings import SessionSettings
-from kestrel.session.turns import Turns
-from kestrel.storage.barrier import Barrier
 from kestrel.storage.memory import MemoryStorage
+from kestrel.storage.memory_limit import MemoryLimit
 from kestrel.storage.registry import storage_from_string
 
 log = Logger()
@@ -48,7 +47,7 @@ class KestrelService(Service):
     """One server. It listens in `privilegedStartService`, so that low ports work, and loads in `startService`.
 
     Both raise `CannotServe` when its owner has to mend something first. `memcache` are endpoint strings that
-    replace the configured port; `load_config` reads the configuration again.
+    replace the configured port; `load_config` reads the configuration again, in a thread, and `reloaded` is told of it.
     """
 
     name = "kestrel"
@@ -61,31 +60,35 @@ class KestrelService(Service):
         *,
         memcache: Sequence[str] = (),
         load_config: Callable[[], Config] | None = None,
+        reloaded: Callable[[Config], object] = lambda config: None,
     ) -> None:
         use_monotonic_time(reactor)
         self._reactor = reactor
-        self._config = config
         self._load_config = load_config
+        self._tell_reloaded = reloaded
+        self._reloading = DeferredLock()
         self._threads = ThreadPool(0, STORAGE_THREADS, name="storage")
-        self._barrier = Barrier(reactor.callFromThread)
-        self._turns = Turns(self._barrier, reactor.callFromThread, reactor.seconds)
-        in_thread = partial(deferToThreadPool, reactor, self._threads)
+        self._in_thread = partial(deferToThreadPool, reactor, self._threads)
+        memory_limit = MemoryLimit(config.max_total_memory_bytes)
         try:
-            storage = storage_from_string(_storage_description(config), reactor, in_thread)
+            storage = storage_from_string(_storage_description(config), reactor, self._in_thread, memory_limit)
         except StorageError as error:
             raise CannotServe(str(error), EX_CONFIG) from error
-        self.manager = QueueManager(
-            storage, MemoryStorage(), QueueSettingsResolver(config).settings_for, self._barrier, wall_clock_ms
+        self._core = QueueServer(
+            config,
+            storage,
+            MemoryStorage(memory_limit),
+            schedule=reactor.callFromThread,
+            clock=reactor,
+            seconds=reactor.seconds,
+            now_ms=wall_clock_ms,
+            in_thread=self._in_thread,
+            status_file=WholeFile(Disk(), os.fsencode(config.status_file)),
+            memory_limit=memory_limit,
         )
-        self._connections = ConnectionFactory(
-            self.manager,
-            self._memcache_codec,
-            self,
-            self._turns,
-            reactor,
-            lambda: self._session_settings,
-        )
-        self._session_settings = _session_settings(config)
+        self.manager = self._core.manager
+        self.status = self._core.status
+        self._connections = self._core.connections(self._memcache_codec, self)
         self._memcache_endpoints = list(memcache)
         if not memcache and config.memcache_listen_port is not None:
             endpoint = tcp_endpoint(config.listen_address, config.memcache_listen_port, config.connection_backlog)
@@ -96,7 +99,7 @@ class KestrelService(Service):
         self._is_stopping = False
 
     def _memcache_codec(self) -> MemcacheCodec:
-        config = self._config
+        config = self._core.config
         return MemcacheCodec(config.max_line_size_bytes, config.max_request_item_size_bytes, config.echo_requested_key)
 
     # Start.
@@ -121,12 +124,12 @@ class KestrelService(Service):
         """Own the storage and load the queues; then serve."""
         super().startService()  # type: ignore[no-untyped-call]
         self._started_at = self._reactor.seconds()
-        idle = settings_without_effect(self._config)
+        idle = settings_without_effect(self._core.config)
         if idle:
             log.warn("Set, but without effect in this release: {settings}", settings=", ".join(idle))
         self._threads.start()
         try:
-            loading = self.manager.start()
+            loading = self._core.start()
         except KestrelError as error:
             self._threads.stop()
             status = EX_TRY_AGAIN if isinstance(error, FolderInUse) else EX_CANNOT_CREATE
@@ -149,7 +152,7 @@ class KestrelService(Service):
                 r"Try it: printf 'set work 0 0 5\r\nhello\r\nget work\r\n' | nc localhost {port}",
                 port=self._try_it_port,
             )
-        self._turns.open()
+        self._core.serve()
 
     def _stop_because(self, failure: Failure) -> None:
         """Something failed after the start: there is nobody left to tell but the log."""
@@ -166,15 +169,14 @@ class KestrelService(Service):
         ports, self._ports = self._ports, []
         stopped = DeferredList([maybeDeferred(port.stopListening) for port in ports], consumeErrors=True)
         stopped.addCallback(self._hang_up)
-        stopped.addCallback(lambda _: self.manager.close())
+        stopped.addCallback(lambda _: self._core.close())
         return stopped.addBoth(self._closed)
 
     def _hang_up(self, _: object) -> Deferred[None]:
-        self.manager.wake_all()
-        gone = self._connections.hang_up()
-        late = self._reactor.callLater(LAST_REPLIES_S, self._connections.abort)
+        gone = self._core.hang_up()
+        late = self._reactor.callLater(LAST_REPLIES_S, self._core.abort)
 
-        def all_gone(_: None) -> None:
+        def all_gone(_: object) -> None:
             if late.active():
                 late.cancel()
 
@@ -192,21 +194,30 @@ class KestrelService(Service):
         """Seconds since the start."""
         return int(self._reactor.seconds() - self._started_at)
 
-    def reload(self) -> None:
-        """Take queue and connection settings from the configuration file again, or raise and change nothing."""
+    def reload(self) -> Deferred[None]:
+        """Take queue and connection settings from the configuration file again; or fail, and change nothing.
+
+        The file is read in a thread: a large one takes its time.
+        """
         if self._load_config is None:
-            return
-        try:
-            config = self._load_config()
-        except KestrelError as error:
-            log.error("The configuration was not reloaded: {reason}", reason=str(error))
-            raise
-        if _fixed(config) != _fixed(self._config):
+            return succeed(None)
+        return self._reloading.run(self._in_thread, self._load_config).addCallbacks(self._reloaded, self._not_reloaded)
+
+    def _reloaded(self, config: Config) -> None:
+        if _fixed(config) != _fixed(self._core.config):
             log.warn("Ports, the queue folder and the storage change with the next start only")
-        self._config = config
-        self._session_settings = _session_settings(config)
-        self.manager.use_settings(QueueSettingsResolver(config).settings_for)
+        self._core.use(config)
+        self._tell_reloaded(config)
         log.info("The configuration was reloaded")
+
+    @staticmethod
+    def _not_reloaded(failure: Failure) -> Failure:
+        log.error("The configuration was not reloaded: {reason}", reason=failure.getErrorMessage())
+        return failure
+
+    def config_of(self, names: Sequence[bytes]) -> list[tuple[bytes, list[tuple[str, str]]]]:
+        """The settings of queues and aliases, as `dump_config` shows them."""
+        return self._core.config_of(names)
 
     def shutdown(self) -> None:
         """Stop the process in order."""
@@ -226,14 +237,6 @@ def _storage_description(config: Config) -> str:
 def _fixed(config: Config) -> tuple[object, ...]:
     """What a reload leaves as it is."""
     return (config.listen_address, config.memcache_listen_port, config.connection_backlog, _storage_description(config))
-
-
-def _session_settings(config: Config) -> SessionSettings:
-    return SessionSettings(
-        max_open_reads=config.max_open_transactions,
-        max_pipeline_bytes=config.max_pipeline_bytes,
-        traces_sessions=config.enable_session_trace,
-    )
 
 
 def _now(deferred: Deferred[None], later: Callable[[Failure], None]) -> None:

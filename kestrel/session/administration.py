@@ -5,36 +5,39 @@ from __future__ import annotations
 from typing import Final
 
 from kestrel import commands, errors
-from kestrel.queues.stats import queue_stats, server_stats
+from kestrel.queues.stats import dumped_stats, server_stats
+from kestrel.queues.status import NoSuchStatus
 from kestrel.session.session import Handlers, Session
 from kestrel.storage.barrier import all_of
 
 
 def delete(session: Session, command: commands.Delete) -> None:
     """Forget a queue."""
+    session.access.check_change()
     session.outbox.reply(session.codec.done(command), session.manager.delete(command.queue))
 
 
 def flush(session: Session, command: commands.Flush) -> None:
     """Drop a queue's items."""
+    session.access.check_change()
     session.outbox.reply(session.codec.done(command), session.manager.flush(command.queue))
 
 
 def flush_all(session: Session, command: commands.FlushAll) -> None:
     """Drop the items of every queue."""
+    session.access.check_change()
     session.outbox.reply(session.codec.done(command), all_of(session.manager.flush_all()))
 
 
 def flush_expired(session: Session, command: commands.FlushExpired) -> None:
     """Drop a queue's expired items."""
-    count, batch = session.manager.flush_expired(command.queue)
-    session.outbox.reply(session.codec.number(count), batch)
+    session.access.check_change()
+    session.answer_when_done(session.manager.flush_expired(command.queue), session.codec.number)
 
 
 def flush_all_expired(session: Session, command: commands.FlushAllExpired) -> None:
-    """Drop the expired items of every queue."""
-    count, batches = session.manager.flush_all_expired()
-    session.outbox.reply(session.codec.number(count), all_of(batches))
+    """Drop the expired items of every queue, whatever the status."""
+    session.answer_when_done(session.manager.flush_all_expired(), session.codec.number)
 
 
 def version(session: Session, command: commands.Version) -> None:
@@ -49,28 +52,32 @@ def stats(session: Session, command: commands.Stats) -> None:
 
 
 def dump_stats(session: Session, command: commands.DumpStats) -> None:
-    """The figures of some queues, or of all."""
-    manager = session.manager
-    names = command.queues or [queue.name for queue in manager.all_queues()]
-    queues = [(name, manager.known(name)) for name in names]
-    blocks = [(name, [] if queue is None else queue_stats(queue)) for name, queue in queues]
-    session.outbox.reply(session.codec.dump_stats(blocks))
+    """The figures of some queues and aliases, or of all."""
+    session.outbox.reply(session.codec.dump_stats(dumped_stats(session.manager, command.queues)))
+
+
+def dump_config(session: Session, command: commands.DumpConfig) -> None:
+    """The settings of some queues and aliases, or of all."""
+    session.outbox.reply(session.codec.dump_stats(session.control.config_of(command.queues)))
 
 
 def reload(session: Session, command: commands.Reload) -> None:
     """Read the configuration again."""
-    session.control.reload()
-    session.outbox.reply(session.codec.done(command))
+    session.answer_when_done(session.control.reload(), lambda _: session.codec.done(command))
 
 
 def status(session: Session, command: commands.Status) -> None:
-    """The server's status, which is always up in this release."""
+    """Tell the server's status, or change it."""
+    server_status = session.control.status
     if command.new_status is None:
-        session.outbox.reply(session.codec.status("Up"))
-    elif command.new_status.lower() == b"up":
-        session.outbox.reply(session.codec.done(command))
+        session.outbox.reply(session.codec.status(server_status.published.value))
+        return
+    try:
+        changed = server_status.change(command.new_status)
+    except NoSuchStatus as error:
+        session.refuse(error, closes=True)
     else:
-        session.refuse(errors.ClientError("the status is always up in this release"), closes=True)
+        session.answer_when_done(changed, lambda _: session.codec.done(command))
 
 
 def quit_(session: Session, command: commands.Quit) -> None:
@@ -98,6 +105,7 @@ ADMINISTRATION: Final[Handlers] = {
     commands.Version: version,
     commands.Stats: stats,
     commands.DumpStats: dump_stats,
+    commands.DumpConfig: dump_config,
     commands.Reload: reload,
     commands.Status: status,
     commands.Quit: quit_,

@@ -19,11 +19,11 @@ def put(session: Session, command: commands.Put) -> None:
     expiry_ms = command.expiry_ms
     if expiry_ms and command.expiry_is_relative:
         expiry_ms = max(1, manager.now_ms() + expiry_ms)  # 0 would be never
+    session.access.check_put(command.queue)
     session.counters.cmd_set += 1
-    batch: Batch | None = None
-    for data in command.items:
-        batch = manager.put(command.queue, data, expiry_ms)
-    session.outbox.reply(session.codec.stored(len(command.items)), batch)
+    batches = [manager.put(command.queue, data, expiry_ms) for data in command.items]
+    stored = [batch for batch in batches if batch is not None]
+    session.outbox.reply(session.codec.stored(len(stored)), stored[-1] if stored else None)
 
 
 def get(session: Session, command: commands.Get) -> None:
@@ -37,12 +37,17 @@ def get(session: Session, command: commands.Get) -> None:
     if command.aborts or (command.closes and not command.opens):
         session.outbox.reply(session.codec.no_item(), ended)
         return
+    session.access.check_get(name)
     if command.peeks:
         session.counters.cmd_peek += 1
     else:
         _check_open_reads(session, name, command.opens)
         session.counters.cmd_get += 1
-    queue = session.manager.queue(name)
+    queue = session.manager.readable(name)
+    if queue is None:
+        session.counters.get_misses += 1
+        session.outbox.reply(session.codec.no_item(), ended)
+        return
     item = queue.peek_now() if command.peeks else queue.take_now(command.opens)
     if item is not None:
         _hand_over(session, command, queue, item, is_open=command.opens)
@@ -84,8 +89,7 @@ def _hand_over(session: Session, command: commands.Get, queue: Queue, item: Item
 
 def _reply_with_open_read(session: Session, queue: Queue, item: Item, reply: bytes) -> None:
     """The connection holds the item from now on; but a client that is told of an error instead never had it."""
-    read = session.reads.add(queue, item.xid)
-    queue.counters.transactions += 1
+    read = session.reads.add(queue, item)
     session.outbox.reply(reply, queue.touch(), lost=lambda: session.reads.forget(read))
 
 
@@ -110,7 +114,7 @@ def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | 
         queue.waiting.leave(waiter)
 
     def timed_out() -> None:
-        if queue.is_loading_head:
+        if queue.is_finding_head:
             waiter.patient = False  # the queue is not empty: it is answered when the head is there
             return
         stop()
@@ -125,10 +129,14 @@ def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | 
 
 def monitor(session: Session, command: commands.Monitor) -> None:
     """Stream items as open reads."""
-    queue = session.manager.queue(command.queue)
+    session.access.check_get(command.queue)
+    queue = session.manager.readable(command.queue)
     max_items = session.settings.max_open_reads if command.max_items is None else command.max_items
+    if queue is None or command.wait_ms <= 0 or max_items == 0:
+        session.outbox.reply(session.codec.no_item())
+        return
     audience = _MonitorAudience(session, command, queue)
-    if command.wait_ms <= 0 or max_items == 0 or not audience.may_open():
+    if not audience.may_open():
         session.outbox.reply(session.codec.no_item())
         return
     monitoring = Monitoring(audience, queue, max_items)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from twisted.logger import Logger
 
 from kestrel.storage.barrier import Barrier, Batch
+from kestrel.storage.memory_limit import MemoryShare
 
 log = Logger()
 
@@ -42,11 +43,13 @@ class Outbox:
         write: Callable[[bytes], None],
         lose: Callable[[], None],
         say_lost: Callable[[Exception], bytes],
+        memory: MemoryShare,
     ) -> None:
         self._barrier = barrier
         self._write = write
         self._lose = lose
         self._say_lost = say_lost
+        self._memory = memory
         self._entries: deque[_Entry] = deque()
         self._is_release_due = False
         self._blocked_on: Batch | None = None
@@ -70,8 +73,12 @@ class Outbox:
         waited for: it takes the item back if the reply does not leave as it stands.
         """
         if not self._is_gone:
-            self.held_bytes += len(reply)
+            self._hold(len(reply))
         self._add(_Entry(reply, batch, sent, lost))
+
+    def _hold(self, size: int) -> None:
+        self.held_bytes += size
+        self._memory.is_now(self.held_bytes)
 
     def close(self) -> None:
         """Hang up after the replies so far."""
@@ -99,6 +106,7 @@ class Outbox:
         leaving: list[bytes] = []
         told: list[tuple[Sent, bool]] = []
         hang_up = False
+        released = 0
         while self._entries and not self.is_paused:
             entry = self._entries[0]
             batch = entry.batch
@@ -109,7 +117,7 @@ class Outbox:
             if entry.reply is None:
                 hang_up = True
                 break
-            self.held_bytes -= len(entry.reply)
+            released += len(entry.reply)
             failure = None if batch is None else batch.failure
             if failure is None:
                 leaving.append(entry.reply)
@@ -119,6 +127,8 @@ class Outbox:
                     entry.lost()
             if entry.sent is not None:
                 told.append((entry.sent, failure is None))
+        if released:
+            self._hold(-released)
         if leaving:
             self._write(b"".join(leaving))
         for sent, as_it_stands in told:
@@ -155,7 +165,7 @@ class Outbox:
             kept.append(entry)
         dropped, self._entries = list(self._entries)[len(kept) :], kept
         for entry in dropped:
-            self.held_bytes -= len(entry.reply or b"")
+            self._hold(-len(entry.reply or b""))
             if entry.sent is not None:
                 entry.sent(False)
 
@@ -173,7 +183,7 @@ class Outbox:
         """The client is gone: whatever is still here will not be said."""
         self._is_gone = True
         entries, self._entries = self._entries, deque()
-        self.held_bytes = 0
+        self._hold(-self.held_bytes)
         for entry in entries:
             if entry.sent is not None:
                 entry.sent(False)

@@ -6,6 +6,7 @@ from collections import deque
 from typing import Final
 
 from kestrel.errors import NotThatManyOpen, QueueFailed
+from kestrel.item import Item
 from kestrel.queues.queue import Queue
 from kestrel.storage.barrier import Batch
 from kestrel.storage.interfaces import IQueueStorage
@@ -19,16 +20,16 @@ class OpenRead:
 
     __slots__ = ("contents", "queue", "xid")
 
-    def __init__(self, queue: Queue, xid: int) -> None:
+    def __init__(self, queue: Queue, item: Item) -> None:
         self.queue = queue
         self.contents: IQueueStorage = queue.contents
-        self.xid = xid
+        self.xid = item.xid
 
     @property
     def is_open(self) -> bool:
         """Whether it is still this connection's to finish."""
         contents = self.contents
-        return self.queue.contents is contents and contents.failure is None and contents.is_open(self.xid)
+        return self.queue.contents is contents and contents.failure is None and self.xid in self.queue.held
 
     @property
     def is_lost(self) -> bool:
@@ -42,7 +43,7 @@ class _OfQueue:
     """A connection's reads of the queues of one name, oldest first.
 
     `ended` stands for those that ended without being asked, each by whether its item was lost to this client; they
-    are older than the rest, because they ended with the contents that they were taken from.
+    are older than the rest: they ended with the contents that they were taken from, or were held for too long.
     """
 
     __slots__ = ("ended", "open")
@@ -59,16 +60,17 @@ class _OfQueue:
 class OpenReads:
     """A connection's open reads, by the queue's name and oldest first.
 
-    A read whose queue was deleted stands here until it is closed, and closing it then touches nothing: the
-    client's next close must not end another read than the client means.
+    A read whose queue was deleted, or which timed out, stands here until it is closed, and closing it then touches
+    nothing: the client's next close must not end another read than the client means.
     """
 
     def __init__(self) -> None:
         self._by_queue: dict[bytes, _OfQueue] = {}
 
-    def add(self, queue: Queue, xid: int) -> OpenRead:
-        """One more."""
-        read = OpenRead(queue, xid)
+    def add(self, queue: Queue, item: Item) -> OpenRead:
+        """One more: this connection holds the item, which was taken as an open read."""
+        queue.read_opened(item)
+        read = OpenRead(queue, item)
         self._by_queue.setdefault(queue.name, _OfQueue()).open.append(read)
         return read
 
@@ -117,30 +119,37 @@ class OpenReads:
             reads.ended.popleft()
             return None
         read = reads.open.popleft()
-        read.queue.counters.canceled_transactions += 1
-        return read.queue.put_back([read.xid], failed=True)
+        return read.queue.abort([read.xid])
 
     def confirm(self, queue: bytes, count: int) -> Batch | None:
         """Confirm the `count` oldest, or raise `NotThatManyOpen` and leave all as they are.
 
-        Raises `QueueFailed` when some of those that the client holds were lost, and leaves the others as they are.
+        So it does, once, when some that the client may mean ended without being asked; it raises `QueueFailed` when
+        the queue's storage failed and they were lost.
         """
         reads = self._of(queue)
-        if reads is not None and any(reads.ended):
-            reads.ended.clear()
-            raise QueueFailed("the queue's storage failed: the items went back to the queue")
-        if reads is None or not 0 < count <= len(reads.open):
+        if reads is None or not 0 < count <= len(reads.open) + len(reads.ended):
             raise NotThatManyOpen("not that many reads are open")
-        reads.ended.clear()
+        if reads.ended:
+            were_lost = any(reads.ended)
+            reads.ended.clear()
+            if were_lost:
+                raise QueueFailed("the queue's storage failed: the items went back to the queue")
+            raise NotThatManyOpen("some of these reads have ended")
         confirmed = [reads.open.popleft() for _ in range(count)]
         return confirmed[0].queue.confirm([read.xid for read in confirmed])
 
-    def put_back_all(self) -> None:
-        """The connection ends: everything goes back to the heads, in the order in which it was taken."""
+    def put_back_all(self, *, failed: bool) -> None:
+        """The connection ends: everything goes back to the heads, in the order in which it was taken.
+
+        `failed` unless it is the server that ends it.
+        """
         by_queue, self._by_queue = self._by_queue, {}
         for reads in by_queue.values():
             reads.sort_out()
             if reads.open:
-                queue = reads.open[0].queue
-                queue.counters.canceled_transactions += len(reads.open)
-                queue.put_back([read.xid for read in reads.open], failed=True)
+                queue, xids = reads.open[0].queue, [read.xid for read in reads.open]
+                if failed:
+                    queue.abort(xids)
+                else:
+                    queue.put_back(xids, failed=False)

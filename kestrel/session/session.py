@@ -8,22 +8,29 @@ through it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from kestrel.commands import Command
 from kestrel.errors import ClientError, KestrelError
 from kestrel.protocols.codec import Codec
 from kestrel.queues.manager import QueueManager
+from kestrel.queues.turns import Turns
+from kestrel.session.access import Access
+from kestrel.session.idleness import Idleness
 from kestrel.session.lifecycle import HEARING, RUNNING, Event, State, after
 from kestrel.session.outbox import Outbox
 from kestrel.session.reads import OpenReads
 from kestrel.session.settings import ServerControl, SessionSettings
-from kestrel.session.turns import Turns
+from kestrel.storage.memory_limit import MemoryShare
 
 log = Logger()
+
+_Result = TypeVar("_Result")
 
 Handlers: TypeAlias = "Mapping[type[Command], Callable[[Session, Any], None]]"
 """What to do for each kind of command."""
@@ -32,6 +39,9 @@ COMMANDS_PER_TURN: Final = 64
 
 UNREAD_BYTES: Final = 64 * 1024
 """What may wait to be parsed while a session stands still; beyond it the transport is asked to pause."""
+
+HELD_BYTES_WHEN_MEMORY_IS_FULL: Final = 64 * 1024
+"""While the server's memory is full, no more replies than that are held for one connection; and one in any case."""
 
 
 class Session:
@@ -49,6 +59,7 @@ class Session:
         handlers: Handlers,
         turns: Turns,
         clock: IReactorTime,
+        access: Access,
         settings: Callable[[], SessionSettings],
         *,
         write: Callable[[bytes], None],
@@ -59,8 +70,10 @@ class Session:
         self.counters = manager.counters
         self.codec = codec
         self.control = control
+        self.access = access
         self.reads = OpenReads()
-        self.outbox = Outbox(manager.barrier, self._send, lose, lambda error: codec.error(error)[0])
+        share = MemoryShare(manager.memory_limit)
+        self.outbox = Outbox(manager.barrier, self._send, lose, lambda error: codec.error(error)[0], share)
         self.outbox.on_release = self._replies_left
         self._handlers = handlers
         self._turns = turns
@@ -75,6 +88,8 @@ class Session:
         self._stop_waiting: Callable[[], None] | None = None
         self._when_replies_left: Callable[[], None] | None = None
         self._deadline: IDelayedCall | None = None
+        self._is_stopped_by_server = False
+        self._idleness = Idleness(clock, self._timeout_ms, self._is_idle, self.close)
 
     @property
     def settings(self) -> SessionSettings:
@@ -88,6 +103,7 @@ class Session:
         self.counters.bytes_read += len(data)
         if self._state in (State.CLOSING, State.GONE):
             return
+        self._idleness.interrupted()
         self.codec.receive(data)
         if self._state in RUNNING and not self._is_turn_due:
             self._take_turn()
@@ -111,9 +127,10 @@ class Session:
     def lost(self) -> None:
         """The client is gone; what it had open goes back to the head."""
         self._step(Event.LOST)
+        self._idleness.stop()
         self._end_waiting()
         self.outbox.lost()
-        self.reads.put_back_all()
+        self.reads.put_back_all(failed=not self._is_stopped_by_server)
 
     def pause(self) -> None:
         """The client does not read its replies: make no more."""
@@ -127,7 +144,19 @@ class Session:
     def stop(self) -> None:
         """The server stops: say what is still to be said, then hang up."""
         if self._state is not State.GONE:
+            self._is_stopped_by_server = True
             self.close()
+
+    def began(self) -> None:
+        """The connection is there."""
+        self._idleness.interrupted()
+
+    def _timeout_ms(self) -> int | None:
+        return self.settings.client_timeout_ms
+
+    def _is_idle(self) -> bool:
+        """Whether it is the client's turn to do something."""
+        return self._state is State.OPEN and not self._is_turn_due
 
     # One turn after the other.
 
@@ -182,7 +211,10 @@ class Session:
     @property
     def is_held_up(self) -> bool:
         """Whether replies must leave before more are made."""
-        return self.outbox.is_paused or self.outbox.held_bytes > self.settings.max_pipeline_bytes
+        most_bytes = self.settings.max_pipeline_bytes
+        if self.manager.memory_limit.is_reached:
+            most_bytes = min(most_bytes, HELD_BYTES_WHEN_MEMORY_IS_FULL)
+        return self.outbox.is_paused or self.outbox.held_bytes > most_bytes
 
     def go_on_later(self, work: Callable[[], None]) -> None:
         """Do that in the next tick."""
@@ -224,8 +256,9 @@ class Session:
 
     def _close_now(self) -> None:
         """Nothing more is carried out, so nothing that is open can be finished any more."""
+        self._idleness.stop()
         self._end_waiting()
-        self.reads.put_back_all()
+        self.reads.put_back_all(failed=not self._is_stopped_by_server)
         self.outbox.close()
 
     # A command that has to wait.
@@ -256,8 +289,33 @@ class Session:
         self._deadline = self._clock.callLater(wait_ms / 1000, timed_out)
         return True
 
+    def answer_when_done(self, outcome: Deferred[_Result], reply: Callable[[_Result], bytes]) -> None:
+        """The command is answered when that has fired: with what `reply` makes of it, or with its error."""
+        is_there = True
+
+        def gone() -> None:
+            nonlocal is_there
+            is_there = False
+
+        def done(result: _Result) -> None:
+            if is_there:
+                self.outbox.reply(reply(result))
+                self.answered()
+
+        def failed(failure: Failure) -> None:
+            error = failure.value
+            if not isinstance(error, KestrelError):
+                log.failure("A command failed", failure)
+            if is_there:
+                self.refuse(error if isinstance(error, Exception) else KestrelError(str(error)))
+                self.answered()
+
+        self.wait_for_storage(gone)
+        outcome.addCallbacks(done, failed)
+
     def answered(self) -> None:
         """The command that waited has its answer: go on with the next."""
+        self._idleness.interrupted()
         self._end_waiting()
         self._step(Event.ANSWERED)
         self._go_on()

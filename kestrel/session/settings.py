@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from attrs import frozen
+from twisted.internet.defer import Deferred
+
+from kestrel.queues.status import ServerStatus
 
 
 @frozen
@@ -13,12 +17,16 @@ class SessionSettings:
 
     `max_open_reads` counts per connection and queue; `max_pipeline_bytes` is how much may be held for one
     connection: of replies, before no more of its requests are carried out; of requests behind one that waits, before
-    it is hung up on. `traces_sessions`
-    logs when a session opens and closes.
+    it is hung up on. One that asks for nothing for `client_timeout_ms` is hung up on (None: never). A connection that
+    makes more than `refuse_writes_over` of them is refused its writes, and so for reads (None: no limit).
+    `traces_sessions` logs when a session opens and closes.
     """
 
     max_open_reads: int = 1
     max_pipeline_bytes: int = 1024 * 1024
+    client_timeout_ms: int | None = None
+    refuse_writes_over: int | None = None
+    refuse_reads_over: int | None = None
     traces_sessions: bool = False
 
 
@@ -26,12 +34,18 @@ class ServerControl(Protocol):
     """What a client can ask of the server as a whole."""
 
     version: str
+    @property
+    def status(self) -> ServerStatus:
+        """What the server takes at present."""
 
     def uptime_s(self) -> int:
         """Seconds since the start."""
 
-    def reload(self) -> None:
-        """Read the configuration again; raises a `KestrelError` and keeps the old one when it is wrong."""
+    def reload(self) -> Deferred[None]:
+        """Read the configuration again; fails with a `KestrelError` and keeps the old one when it is wrong."""
+
+    def config_of(self, names: Sequence[bytes]) -> list[tuple[bytes, list[tuple[str, str]]]]:
+        """The settings of the queues and aliases of these names, or of all when none is given, as they are shown."""
 
     def shutdown(self) -> None:
         """Begin an orderly stop."""

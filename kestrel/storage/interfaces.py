@@ -26,6 +26,7 @@ from zope.interface import Attribute, Interface
 
 from kestrel.config.model import QueueSettings
 from kestrel.item import Item
+from kestrel.storage.memory_limit import MemoryLimit
 
 SettingsFor: TypeAlias = Callable[[bytes], QueueSettings]
 """The settings of the queue of that name."""
@@ -134,8 +135,11 @@ class IStorage(Interface):
         same file. A deleted queue may still be named here once, and has nothing to commit.
         """
 
-    def close() -> Deferred[None]:
-        """Commit, checkpoint, release. Once, last."""
+    def close(compacts: bool = False) -> Deferred[None]:
+        """Commit, checkpoint, release. Once, last.
+
+        `compacts`: the server was taking no puts and may be down for long; leave little on the medium.
+        """
 
 
 class IStorageFactory(Interface):
@@ -145,8 +149,14 @@ class IStorageFactory(Interface):
     help: str = Attribute("What it is and what its argument and options are, for people.")
     capabilities: frozenset[str] = Attribute("Of: durable, ranges, shared_fanout, errors_kept.")
 
-    def storage(argument: str, options: Mapping[str, str], clock: IReactorTime, in_thread: InThread) -> IStorage:
-        """A storage, or `BadStorageArgument` with a sentence. Touches nothing yet."""
+    def storage(
+        argument: str, options: Mapping[str, str], clock: IReactorTime, in_thread: InThread, memory: MemoryLimit
+    ) -> IStorage:
+        """A storage, or `BadStorageArgument` with a sentence. Touches nothing yet.
+
+        `memory` is to be told how much the items in memory take (maxTotalMemory). While it `is_reached`, new items stay
+        out of memory, or puts are refused.
+        """
 
 
 class IItemRanges(Interface):

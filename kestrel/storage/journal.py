@@ -51,6 +51,7 @@ from kestrel.storage.journal_load import load_queue
 from kestrel.storage.journal_queue import JournalQueue
 from kestrel.storage.journal_services import Services, error_of, reason_of
 from kestrel.storage.journal_upkeep import Upkeep
+from kestrel.storage.memory_limit import MemoryLimit
 from kestrel.storage.open_files import OpenFiles
 
 log = Logger()
@@ -78,10 +79,12 @@ class JournalStorage:
         reserve_bytes: int = RESERVE_BYTES,
         now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
         disk: Disk | None = None,
+        memory: MemoryLimit | None = None,
     ) -> None:
         self._folder = folder
         self._private = folder + b"/" + PRIVATE_FOLDER
         self._bin = folder + b"/" + ERASE_FOLDER
+        self._memory = memory or MemoryLimit()
         self._now_ms = now_ms
         self._numbers = FileNumbers(now_ms)
         self._disk = disk or Disk()
@@ -134,7 +137,8 @@ class JournalStorage:
         loaded: dict[bytes, IQueueStorage | Failure] = {}
         for files, settings in each:
             try:
-                loaded[files.queue] = self._load(files, settings)
+                queue = loaded[files.queue] = self._load(files, settings)
+                queue.count_memory()  # so that those after it keep to what is left
             except Exception as error:  # one bad queue is never a failed start
                 if not isinstance(error, OSError):
                     log.failure("Queue {queue!r} was not loaded for a fault of ours", queue=files.queue)
@@ -145,7 +149,7 @@ class JournalStorage:
 
     def _load(self, files: QueueFiles, settings: QueueSettings) -> JournalQueue:
         writer = JournalWriter(self._disk, self._folder, files.queue, self._numbers.next)
-        return load_queue(self._disk, self._folder, files, settings, writer, self._now_ms())
+        return load_queue(self._disk, self._folder, files, settings, writer, self._now_ms(), memory=self._memory)
 
     def _loaded(self, loaded: dict[bytes, IQueueStorage | Failure]) -> dict[bytes, IQueueStorage | Failure]:
         for name, queue in loaded.items():
@@ -155,11 +159,24 @@ class JournalStorage:
                 self._failed[name] = None
         return loaded
 
-    def close(self) -> Deferred[None]:
+    def close(self, compacts: bool = False) -> Deferred[None]:
         """Write what is pending, sync the queues that promise it, and let the folder go."""
         for upkeep in self._upkeeps.values():
             upkeep.rewriting.stop_if_it_can_wait()
-        return self._jobs.close().addCallback(self._commit_last).addCallback(self._release)
+        closing = self._jobs.close().addCallback(self._commit_last)
+        if compacts:
+            closing.addCallback(self._empty_spent_files)
+        return closing.addCallback(self._release)
+
+    def _empty_spent_files(self, syncs: Any) -> Any:
+        """A queue without items needs nothing of what its one file holds."""
+        for queue in self._queues.values():
+            if queue.failure is None and queue.is_spent:
+                try:
+                    queue.writer.empty()
+                except OSError as error:
+                    log.error("Queue {queue!r}: {reason}", queue=queue.name, reason=reason_of(error))
+        return syncs
 
     def _commit_last(self, _: object) -> Deferred[Any]:
         syncs = []
@@ -244,6 +261,7 @@ class JournalStorage:
         self._queues[queue.name] = queue
         upkeep = self._upkeeps[queue] = Upkeep(queue, self._services)
         upkeep.sync.settings_changed()
+        queue.count_memory()
         if upkeep.is_due() and self._write(queue) is None:
             upkeep.tidy()
 
@@ -254,6 +272,7 @@ class JournalStorage:
             del self._queues[queue.name]
         self._open_files.close(queue.writer)
         queue.let_go()
+        queue.memory.is_now(0)
         upkeep = self._upkeeps.pop(queue, None)
         if upkeep is not None:
             if upkeep.rewriting.is_publishing and not queue.is_deleted:
@@ -385,6 +404,7 @@ class JournalStorage:
         except OSError as error:
             return self._kill(queue, error)
         self._open_files.used(writer)
+        queue.count_memory()
         return None
 
 

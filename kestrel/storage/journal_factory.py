@@ -11,6 +11,7 @@ from kestrel.config.units import parse_size
 from kestrel.errors import BadStorageArgument
 from kestrel.storage.interfaces import InThread, IStorageFactory
 from kestrel.storage.journal import JournalStorage
+from kestrel.storage.memory_limit import MemoryLimit
 
 
 @implementer(IStorageFactory)
@@ -25,7 +26,12 @@ class JournalStorageFactory:
     capabilities = frozenset({"durable"})
 
     def storage(
-        self, argument: str, options: Mapping[str, str], clock: IReactorTime, in_thread: InThread
+        self,
+        argument: str,
+        options: Mapping[str, str],
+        clock: IReactorTime,
+        in_thread: InThread,
+        memory: MemoryLimit,
     ) -> JournalStorage:
         """A storage over that folder; nothing is touched before it is started."""
         if not argument:
@@ -39,4 +45,5 @@ class JournalStorageFactory:
         except ValueError as error:
             raise BadStorageArgument(f"journal: reserve: {error}") from error
         folder = argument.rstrip("/") or "/"
-        return JournalStorage(folder.encode("utf-8", "surrogateescape"), clock, in_thread, reserve_bytes=reserve_bytes)
+        path = folder.encode("utf-8", "surrogateescape")
+        return JournalStorage(path, clock, in_thread, reserve_bytes=reserve_bytes, memory=memory)

@@ -14,6 +14,7 @@ from kestrel.journal.replay import replay
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.journal_queue import JournalQueue
 from kestrel.storage.journal_replayed import OpenFile, ReplayedQueue
+from kestrel.storage.memory_limit import MemoryLimit
 
 log = Logger()
 
@@ -26,6 +27,7 @@ def load_queue(
     writer: JournalWriter,
     now_ms: int,
     open_file: OpenFile | None = None,
+    memory: MemoryLimit | None = None,
 ) -> JournalQueue:
     """Replay all files of a queue; a queue without files is new and empty, and gets its current file.
 
@@ -34,7 +36,7 @@ def load_queue(
     from the folder.
     """
     clean_up(disk, folder, files)
-    queue = JournalQueue(files.queue, settings, writer)
+    queue = JournalQueue(files.queue, settings, writer, memory)
     queue.now_ms = now_ms
     replayed = ReplayedQueue(queue, open_file or (lambda name: JournalReader(disk, folder + b"/" + name)))
     is_closed = False

@@ -29,6 +29,7 @@ from kestrel.journal.records import (
 from kestrel.journal.rewrite import Behind, Boundary, Replacement
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.interfaces import IQueueStorage
+from kestrel.storage.memory_limit import ITEM_BYTES, MemoryLimit, MemoryShare
 from kestrel.storage.window import Window
 
 _ADDX: Final = int(Opcode.ADDX)
@@ -45,8 +46,12 @@ class JournalQueue(Window):
     it, and so do all that come after them, until the last of them has been read forward.
     """
 
-    def __init__(self, name: bytes, settings: QueueSettings, writer: JournalWriter) -> None:
+    def __init__(
+        self, name: bytes, settings: QueueSettings, writer: JournalWriter, memory: MemoryLimit | None = None
+    ) -> None:
         super().__init__()
+        self._memory_limit = memory or MemoryLimit()
+        self.memory = MemoryShare(self._memory_limit)
         self.name = name
         self.settings = settings
         self.writer = writer
@@ -83,7 +88,7 @@ class JournalQueue(Window):
 
     def append(self, record: bytes, offset: int | None = None) -> None:
         """One more item at the tail, as its ADDX record, which stands at that offset, or at the end of the history."""
-        if self.behind_items or self.bytes >= self.settings.max_memory_size_bytes:
+        if self.behind_items or self.is_window_full:
             self._append_behind(record, self._end if offset is None else offset)
         else:
             self._records.append(record)
@@ -96,7 +101,7 @@ class JournalQueue(Window):
         if self.behind_items:
             self.behind_items += len(records)
             self.behind_bytes += data_bytes
-        elif self.bytes + data_bytes < self.settings.max_memory_size_bytes:
+        elif self.bytes + data_bytes < self.settings.max_memory_size_bytes and not self._memory_limit.is_reached:
             self._records.extend(records)
         else:
             for record in records:
@@ -172,9 +177,28 @@ class JournalQueue(Window):
         return self._end - self._pending_bytes
 
     @property
+    def is_window_full(self) -> bool:
+        """Whether no more items are to come into memory, of this queue or of any."""
+        return self.mem_bytes >= self.settings.max_memory_size_bytes or self._memory_limit.is_reached
+
+    @property
     def room_bytes(self) -> int:
         """How much more data the window is to hold."""
-        return self.settings.max_memory_size_bytes - self.mem_bytes
+        return 0 if self._memory_limit.is_reached else self.settings.max_memory_size_bytes - self.mem_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory that its items take."""
+        return super().held_bytes - self.behind_bytes - self.behind_items * ITEM_BYTES
+
+    def count_memory(self) -> None:
+        """Say how much memory its items take. On the reactor's thread, or while nothing is served yet."""
+        self.memory.is_now(self.held_bytes)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether there is nothing in it, and one file that says so."""
+        return not (self.items or self._open or self._pending or self.history.rotated)
 
     def fill(self) -> Deferred[None] | None:
         """None, or if the head must be read from a file a Deferred."""

@@ -38,7 +38,7 @@ class Reading:
     def ahead(self) -> None:
         """Read on if there is room for it, though nobody waits yet."""
         queue = self._queue
-        if queue.behind_items and 2 * queue.mem_bytes <= queue.settings.max_memory_size_bytes:
+        if queue.behind_items and queue.room_bytes and 2 * queue.mem_bytes <= queue.settings.max_memory_size_bytes:
             self._begin()
 
     def _begin(self) -> None:
@@ -57,6 +57,7 @@ class Reading:
             read = await services.jobs.run(self._read_part, *self._open())
             if queue.behind_turn == turn:
                 queue.take_forward(read)
+                queue.count_memory()
         finally:
             services.reading.release()
 

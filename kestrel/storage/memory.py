@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from kestrel.config.model import QueueSettings
-from kestrel.errors import BadStorageArgument, ItemTooLarge
+from kestrel.errors import BadStorageArgument, ItemTooLarge, StorageRefused
 from kestrel.journal.records import MAX_DATA_BYTES, encode_item
 from kestrel.storage.interfaces import (
     InThread,
@@ -20,6 +20,7 @@ from kestrel.storage.interfaces import (
     IStorageFactory,
     SettingsFor,
 )
+from kestrel.storage.memory_limit import MemoryLimit, MemoryShare
 from kestrel.storage.window import Window
 
 
@@ -31,9 +32,10 @@ class MemoryQueue(Window):
     replayed_items = 0
     stats: Mapping[str, int] = {"logsize": 0, "journal_rewrites": 0, "journal_rotations": 0}
 
-    def __init__(self, name: bytes) -> None:
+    def __init__(self, name: bytes, limit: MemoryLimit | None = None) -> None:
         super().__init__()
         self.name = name
+        self.memory = MemoryShare(limit or MemoryLimit())
 
     @property
     def mem_bytes(self) -> int:
@@ -50,10 +52,14 @@ class MemoryQueue(Window):
 class MemoryStorage:
     """All queues in memory (`IStorage`)."""
 
-    refusal: str | None = None
-
-    def __init__(self) -> None:
+    def __init__(self, limit: MemoryLimit | None = None) -> None:
+        self._limit = limit or MemoryLimit()
         self._queues: dict[bytes, MemoryQueue] = {}
+
+    @property
+    def refusal(self) -> str | None:
+        """None, or why no put is taken now."""
+        return "the server's memory is full" if self._limit.is_reached else None
 
     def start(self, settings_for: SettingsFor) -> Deferred[dict[bytes, IQueueStorage | Failure]]:
         """Nothing to load."""
@@ -63,19 +69,22 @@ class MemoryStorage:
         """The queue of that name, or a new one."""
         queue = self._queues.get(name)
         if queue is None:
-            queue = self._queues[name] = MemoryQueue(name)
+            queue = self._queues[name] = MemoryQueue(name, self._limit)
         return queue
 
     def delete(self, queue: MemoryQueue) -> None:
         """Forget it."""
         if self._queues.get(queue.name) is queue:
             del self._queues[queue.name]
+        queue.memory.is_now(0)
         queue.failure = "the queue was deleted"
 
     def put(self, queues: Sequence[MemoryQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:
         """Append to each queue; they share the bytes."""
         if len(data) > MAX_DATA_BYTES:
             raise ItemTooLarge(f"an item holds at most {MAX_DATA_BYTES} bytes")
+        if self.refusal is not None:
+            raise StorageRefused(self.refusal)
         for queue in queues:
             queue.check()
         record = encode_item(data, add_ms, expiry_ms)
@@ -83,10 +92,13 @@ class MemoryStorage:
             queue.append(record)
 
     def commit(self, queues: Sequence[MemoryQueue]) -> Sequence[tuple[Sequence[IQueueStorage], Deferred[Any]]]:
-        """Nothing is safer than it was."""
+        """Nothing is safer than it was; but now it is known how much there is."""
+        for queue in queues:
+            if queue.failure is None:
+                queue.memory.is_now(queue.held_bytes)
         return ()
 
-    def close(self) -> Deferred[None]:
+    def close(self, compacts: bool = False) -> Deferred[None]:
         """Forget everything."""
         for queue in list(self._queues.values()):
             self.delete(queue)
@@ -102,9 +114,14 @@ class MemoryStorageFactory:
     capabilities = frozenset({"errors_kept"})
 
     def storage(
-        self, argument: str, options: Mapping[str, str], clock: IReactorTime, in_thread: InThread
+        self,
+        argument: str,
+        options: Mapping[str, str],
+        clock: IReactorTime,
+        in_thread: InThread,
+        memory: MemoryLimit,
     ) -> MemoryStorage:
         """An empty storage."""
         if argument or options:
             raise BadStorageArgument("memory: takes no argument and no options")
-        return MemoryStorage()
+        return MemoryStorage(memory)

@@ -12,13 +12,16 @@ from kestrel.errors import BadStorageArgument
 from kestrel.storage.interfaces import InThread, IStorage, IStorageFactory
 from kestrel.storage.journal_factory import JournalStorageFactory
 from kestrel.storage.memory import MemoryStorageFactory
+from kestrel.storage.memory_limit import MemoryLimit
 
 FACTORIES: Final[Mapping[str, IStorageFactory]] = {
     factory.name: factory for factory in (JournalStorageFactory(), MemoryStorageFactory())
 }
 
 
-def storage_from_string(description: str, clock: IReactorTime, in_thread: InThread) -> IStorage:
+def storage_from_string(
+    description: str, clock: IReactorTime, in_thread: InThread, memory: MemoryLimit
+) -> IStorage:
     """The storage of that description; touches nothing yet. Raises `BadStorageArgument` with a sentence."""
     name, colon, rest = description.partition(":")
     if not colon:
@@ -31,4 +34,4 @@ def storage_from_string(description: str, clock: IReactorTime, in_thread: InThre
         options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
     except ValueError:
         raise BadStorageArgument(f"{query!r} are no options; write them as in ?reserve=16MiB") from None
-    return factory.storage(argument, options, clock, in_thread)
+    return factory.storage(argument, options, clock, in_thread, memory)

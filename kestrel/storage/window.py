@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from kestrel.errors import QueueFailed
 from kestrel.item import Item
 from kestrel.journal.records import ADDX_HEADER_BYTES, decode_item
+from kestrel.storage.memory_limit import ITEM_BYTES
 from kestrel.storage.runs import Runs
 
 MAX_XID = (1 << 31) - 1
@@ -169,6 +170,11 @@ class Window:
         self._front = deque()
         self.free(self._records)
         self._records = Runs()
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory that its items take."""
+        return self.bytes + self.open_bytes + ITEM_BYTES * (self.items + len(self._open))
 
     @property
     def has_head(self) -> bool:

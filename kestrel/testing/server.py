@@ -12,25 +12,34 @@ when a test says so.
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
 from twisted.internet.error import ConnectionLost
 from twisted.internet.task import Clock
 
-from kestrel.config.model import QueueSettings
+from kestrel.config.model import Config
+from kestrel.disk.files import Disk
+from kestrel.disk.whole_file import WholeFile
 from kestrel.errors import KestrelError
-from kestrel.net.connection import ConnectionFactory
+from kestrel.net.queue_server import QueueServer
 from kestrel.protocols.codec import Codec
 from kestrel.protocols.memcache import MemcacheCodec
 from kestrel.queues.manager import QueueManager
+from kestrel.queues.status import ServerStatus, StatusFile
+from kestrel.queues.turns import Turns
 from kestrel.session.settings import SessionSettings
-from kestrel.session.turns import Turns
 from kestrel.storage.barrier import Barrier
 from kestrel.storage.interfaces import IStorage
+from kestrel.storage.journal import JournalStorage
 from kestrel.storage.memory import MemoryStorage
+from kestrel.storage.memory_limit import MemoryLimit
 from kestrel.testing.transport import MemoryTransport
 
 EPOCH_MS: Final = 1_700_000_000_000
@@ -85,64 +94,191 @@ class MemoryClient:
 class MemoryControl:
     """What clients ask of the server as a whole is noted here (`kestrel.session.settings.ServerControl`)."""
 
-    def __init__(self, seconds: Callable[[], float]) -> None:
-        self._seconds = seconds
-        self.version = "1.2.3"
+    version = "1.2.3"
+
+    def __init__(self, server: MemoryServer) -> None:
+        self._server = server
         self.reloads = 0
         self.reload_error: KestrelError | None = None
-        """What a reload raises."""
+        """What a reload fails with."""
+        self.new_config: Config | None = None
+        """What the next reload finds in the file; None: what was there before."""
         self.is_shut_down = False
+
+    @property
+    def status(self) -> ServerStatus:
+        """The server's status."""
+        return self._server.core.status
 
     def uptime_s(self) -> int:
         """Seconds on the timers' clock."""
-        return int(self._seconds())
+        return int(self._server.clock.seconds())
 
-    def reload(self) -> None:
-        """Count, or raise what was arranged."""
+    def reload(self) -> Deferred[None]:
+        """Take `new_config`, or fail with what was arranged."""
         if self.reload_error is not None:
-            raise self.reload_error
+            return fail(self.reload_error)
         self.reloads += 1
+        if self.new_config is not None:
+            self._server.core.use(self.new_config)
+        return succeed(None)
+
+    def config_of(self, names: Sequence[bytes]) -> list[tuple[bytes, list[tuple[str, str]]]]:
+        """The settings of queues and aliases."""
+        return self._server.core.config_of(names)
 
     def shutdown(self) -> None:
         """Note it; the server goes on."""
         self.is_shut_down = True
 
 
+class MemoryStatusFile:
+    """Remembers the status as long as it lives (`kestrel.queues.status.StatusFile`). Both methods raise `error`."""
+
+    def __init__(self) -> None:
+        self.data: bytes | None = None
+        self.error: OSError | None = None
+
+    def read(self, most_bytes: int) -> bytes:
+        """What was written last."""
+        if self.error is not None:
+            raise self.error
+        if self.data is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        return self.data[:most_bytes]
+
+    def write(self, data: bytes) -> None:
+        """Remember that."""
+        if self.error is not None:
+            raise self.error
+        self.data = data
+
+
 class MemoryServer:
-    """A server over a storage (in memory unless one is given), and a reactor's turns.
+    """A server over a storage (in memory unless one is given, or a folder for journals), and a reactor's turns.
 
     Timers run by `clock`, which only `advance` moves. Stored times are `now_ms`, which goes along with it and
     can be stepped apart. `session_settings` may be replaced at any time. Clients are served once the storage
-    has loaded its queues.
+    has loaded its queues. With a `folder` the server can be started anew over what is in it: `restart` and `crash`;
+    what is done in threads then ends at once, and the status is remembered there.
     """
 
     def __init__(
         self,
         storage: IStorage | None = None,
         *,
+        config: Config | None = None,
+        folder: Path | None = None,
+        disk: Disk | None = None,
+        status_file: StatusFile | None = None,
         clock: Clock | None = None,
         make_codec: Callable[[], Codec] = MemcacheCodec,
         session_settings: SessionSettings | None = None,
-        queue_settings: Callable[[bytes], QueueSettings] = lambda name: QueueSettings(),
     ) -> None:
         self.clock = clock or Clock()
         self.ticks = 0
-        self.session_settings = session_settings or SessionSettings()
+        self.folder = folder
+        self.crashes = 0
         self._soon: deque[Callable[[], None]] = deque()
         self._worked_s = 0.0
         self._wall_clock_step_ms = 0
         self._transports: list[MemoryTransport] = []
-        self.control = MemoryControl(self.clock.seconds)
-        self.barrier = Barrier(self.soon)
-        self.turns = Turns(self.barrier, self.soon, self._seconds)
-        self.manager = QueueManager(
-            storage or MemoryStorage(), MemoryStorage(), queue_settings, self.barrier, self.now_ms
+        self._disk = disk or Disk()
+        self._given_status_file = status_file
+        self._make_codec = make_codec
+        self.control = MemoryControl(self)
+        self._start(config or Config(), storage)
+        if session_settings is not None:
+            self.session_settings = session_settings
+
+    def _start(self, config: Config, storage: IStorage | None) -> None:
+        memory_limit = MemoryLimit(config.max_total_memory_bytes)
+        if storage is None and self.folder is not None:
+            storage = JournalStorage(
+                os.fsencode(self.folder),
+                self.clock,
+                maybeDeferred,
+                reserve_bytes=1,
+                now_ms=self.now_ms,
+                disk=self._disk,
+                memory=memory_limit,
+            )
+        self.core = QueueServer(
+            config,
+            storage or MemoryStorage(),
+            MemoryStorage(memory_limit),
+            schedule=self.soon,
+            clock=self.clock,
+            seconds=self._seconds,
+            now_ms=self.now_ms,
+            in_thread=maybeDeferred,
+            status_file=self._status_file(),
+            memory_limit=memory_limit,
         )
-        self.factory = ConnectionFactory(
-            self.manager, make_codec, self.control, self.turns, self.clock, lambda: self.session_settings
-        )
-        self.started: Deferred[None] = self.manager.start().addCallback(lambda _: self.turns.open())
+        self.factory = self.core.connections(self._make_codec, self.control)
+        self.started: Deferred[None] = self.core.start().addCallback(lambda _: self.core.serve())
         self.settle()
+
+    def _status_file(self) -> StatusFile:
+        if self._given_status_file is not None:
+            return self._given_status_file
+        if self.folder is None:
+            return MemoryStatusFile()
+        return WholeFile(self._disk, os.fsencode(self.folder / ".kestrel" / "status"))
+
+    @property
+    def manager(self) -> QueueManager:
+        """The queues."""
+        return self.core.manager
+
+    @property
+    def barrier(self) -> Barrier:
+        """The commit barrier."""
+        return self.core.barrier
+
+    @property
+    def turns(self) -> Turns:
+        """Who may work in a tick."""
+        return self.core.turns
+
+    @property
+    def session_settings(self) -> SessionSettings:
+        """The limits of each connection."""
+        return self.core.session_settings
+
+    @session_settings.setter
+    def session_settings(self, settings: SessionSettings) -> None:
+        self.core.session_settings = settings
+
+    def reload(self, config: Config) -> None:
+        """Go by another configuration, as after a reload of the file."""
+        self.core.use(config)
+        self.settle()
+
+    def restart(self, config: Config | None = None) -> None:
+        """Stop in order, which disconnects everyone, and start anew over the folder."""
+        assert self.folder is not None, "there is nothing to start from"
+        stopped: list[object] = []
+        self.stop().addCallback(stopped.append)
+        self.settle()
+        assert stopped, "the server did not stop"
+        self._start_anew(config)
+
+    def crash(self, config: Config | None = None) -> None:
+        """Be gone, and start anew over what is in the folder now, which is copied. Nobody is told anything."""
+        assert self.folder is not None, "there is nothing to start from"
+        self.crashes += 1
+        copy = self.folder.with_name(f"{self.folder.name}-{self.crashes}")
+        shutil.copytree(self.folder, copy)
+        self.core.abort()  # what becomes of the old folder is nobody's concern
+        self.settle()
+        self.stop()
+        self.settle()
+        self.folder = copy
+        self._start_anew(config)
+
+    def _start_anew(self, config: Config | None) -> None:
+        self._start(config or self.core.config, None)
 
     def connect(self) -> MemoryClient:
         """A client of this server."""
@@ -153,8 +289,7 @@ class MemoryServer:
 
     def stop(self) -> Deferred[None]:
         """Stop in order: no more waiting, the replies that are owed, then the storage."""
-        self.manager.wake_all()
-        return self.factory.hang_up().addCallback(lambda _: self.manager.close())
+        return self.core.hang_up().addCallback(lambda _: self.core.close())
 
     # A reactor's turns.
 

@@ -91,6 +91,8 @@ class SteppedStorage(MemoryStorage):
     a queue opens at its last safe state, unless `reopen_refusal` says why it cannot be opened.
     """
 
+    refusal: str | None = None
+
     def __init__(self) -> None:
         super().__init__()
         self.holds_commits = False

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kestrel.config.inherit import QueueSettingsResolver
 from kestrel.config.load import loads
-from kestrel.config.model import Config, QueueSettings
+from kestrel.config.model import Config, QueueOverrides, QueueSettings
+from kestrel.config.setting import settings_of
+from tests.config.made import QUEUE_VALUES, queue_overrides
 
 
 def resolver(text: str) -> QueueSettingsResolver:
@@ -66,6 +70,33 @@ def test_a_child_that_the_file_does_not_mention_is_set_as_its_parent() -> None:
     assert settings_for(b"worker").max_items is None
 
 
+def test_a_child_whose_parent_the_file_does_not_mention_inherits_from_the_default() -> None:
+    settings_for = resolver(
+        """
+        [default]
+        maxItems = 1
+        maxAge = 1
+        [[queues]]
+        name = "work+audit"
+        maxItems = 3
+        """
+    ).settings_for
+    assert (settings_for(b"work+audit").max_items, settings_for(b"work+audit").max_age_ms) == (3, 1_000)
+    assert (settings_for(b"work+new").max_items, settings_for(b"work+new").max_age_ms) == (1, 1_000)
+
+
+def test_a_child_inherits_nothing_from_its_siblings_and_a_parent_nothing_from_its_children() -> None:
+    settings_for = resolver(
+        """
+        [[queues]]
+        name = "work+audit"
+        maxItems = 3
+        """
+    ).settings_for
+    assert settings_for(b"work").max_items is None
+    assert settings_for(b"work+other").max_items is None
+
+
 def test_a_name_with_nothing_before_the_plus_has_no_parent() -> None:
     settings_for = resolver(
         """
@@ -111,6 +142,32 @@ def test_a_value_set_to_none_wins_over_the_parent() -> None:
     assert settings_for(b"work+other").max_age_ms == 3_600_000
 
 
+def test_a_parents_none_wins_over_the_default_for_its_children_as_well() -> None:
+    settings_for = resolver(
+        """
+        [default]
+        maxAge = "1h"
+        errorQueue = "dead"
+        [[queues]]
+        name = "work"
+        maxAge = "none"
+        [[queues]]
+        name = "work+audit"
+        [[queues]]
+        name = "work+short"
+        maxAge = "1m"
+        [[queues]]
+        name = "dead"
+        errorQueue = "none"
+        """
+    ).settings_for
+    assert settings_for(b"work+audit").max_age_ms is None
+    assert settings_for(b"work+new").max_age_ms is None
+    assert settings_for(b"work+short").max_age_ms == 60_000
+    assert settings_for(b"work+new").error_queue == b"dead"
+    assert settings_for(b"dead+new").error_queue is None
+
+
 def test_a_value_set_to_its_built_in_default_wins_over_the_default_table() -> None:
     settings_for = resolver(
         """
@@ -144,6 +201,34 @@ def test_a_child_keeps_items_though_its_parent_is_fanout_only() -> None:
     assert not settings_for(b"work+new").fanout_only
     assert not settings_for(b"other+new").fanout_only
     assert settings_for(b"work+new").max_items == 2
+
+
+def test_every_setting_is_among_those_made_up_below() -> None:
+    assert set(QUEUE_VALUES) == set(settings_of(QueueSettings))
+
+
+FROM_NEAR_TO_FAR = {
+    b"other": ["default"],
+    b"other+x": ["default"],
+    b"work": ["work", "default"],
+    b"work+x": ["work", "default"],
+    b"work+audit": ["work+audit", "work", "default"],
+    b"lone+child": ["lone+child", "default"],
+}
+
+
+@given(st.fixed_dictionaries(dict.fromkeys(("default", "work", "work+audit", "lone+child"), queue_overrides)))
+def test_each_setting_has_the_value_of_the_nearest_table_that_sets_it(tables: dict[str, dict[str, Any]]) -> None:
+    overrides = {name.encode(): QueueOverrides(values) for name, values in tables.items()}
+    default = overrides.pop(b"default")
+    settings_for = QueueSettingsResolver(Config(default=default, queues=overrides)).settings_for
+    for name, names_of_tables in FROM_NEAR_TO_FAR.items():
+        for field in settings_of(QueueSettings):
+            found = [tables[table][field] for table in names_of_tables if field in tables[table]]
+            expected = [*found, getattr(QueueSettings(), field)][0]
+            if field == "fanout_only" and b"+" in name:
+                expected = False
+            assert getattr(settings_for(name), field) == expected
 
 
 @given(st.binary(max_size=200))

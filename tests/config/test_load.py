@@ -37,6 +37,7 @@ def test_a_whole_file() -> None:
         thriftListenPort = 0
         queuePath = "/srv/queues"
         storage = "journal:/srv/queues"
+        maxTotalMemory = "2GiB"
         clientTimeout = "5m"
         maxOpenTransactions = 100
         defaultStatus = "quiescent"
@@ -49,6 +50,8 @@ def test_a_whole_file() -> None:
         [[queues]]
         name = "Größe"
         maxSize = "10.gigabytes"
+        maxRedeliveries = 3
+        errorQueue = "Fehler"
 
         [[aliases]]
         name = "both"
@@ -75,6 +78,7 @@ def test_a_whole_file() -> None:
     assert config.thrift_listen_port is None
     assert config.queue_path == "/srv/queues"
     assert config.storage == "journal:/srv/queues"
+    assert config.max_total_memory_bytes == 2 * 2**30
     assert config.client_timeout_ms == 300_000
     assert config.max_open_transactions == 100
     assert config.default_status == "Quiescent"
@@ -85,7 +89,11 @@ def test_a_whole_file() -> None:
             "white_list_client_id_for_dequeue": (b"one", b"two"),
         }
     )
-    assert config.queues == {"Größe".encode(): QueueOverrides({"max_size_bytes": 10 * 2**30})}
+    assert config.queues == {
+        "Größe".encode(): QueueOverrides(
+            {"max_size_bytes": 10 * 2**30, "max_redeliveries": 3, "error_queue": b"Fehler"}
+        )
+    }
     assert config.aliases == {
         b"both": AliasSettings(name=b"both", destination_queues=("Größe".encode(), b"other"))
     }
@@ -158,6 +166,10 @@ def test_given_settings_are_remembered_even_at_their_defaults() -> None:
             "[[queues]]\nname = 'a'\nexpireToQueue = 'b.c'",
             'queues["a"].expireToQueue: a queue name cannot hold',
         ),
+        ("default.expireToQueue = 'b/c'", "default.expireToQueue: a queue name cannot hold"),
+        ("default.errorQueue = 'b/c'", "default.errorQueue: a queue name cannot hold"),
+        ("default.maxRedeliveries = 0", 'default.maxRedeliveries: 0 is not between 1 and 2147483647; or "none"'),
+        ("maxTotalMemory = 0", 'maxTotalMemory: 0 is not more than nothing; or "none"'),
         ("default.whiteListClientIdForEnqueue = 5", "default.whiteListClientIdForEnqueue: 5 is not a list"),
         ("admin = []", "admin: a list is not a table"),
         ("admin.httpPort = 65536", "admin.httpPort: 65536 is not a port number"),
@@ -319,6 +331,61 @@ def test_items_cannot_go_in_a_circle(text: str, path: str, way: str) -> None:
 )
 def test_ways_that_end_are_no_circles(text: str) -> None:
     loads(text)
+
+
+def errors(name: str, to: str) -> str:
+    return f"[[queues]]\nname = '{name}'\nerrorQueue = '{to}'\n"
+
+
+def default_errors(to: str) -> str:
+    return f"[default]\nerrorQueue = '{to}'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "name"),
+    [
+        (errors("a", "a"), 'queues["a"].errorQueue', "a"),
+        (default_errors("dead"), "default.errorQueue", "dead"),
+        (default_errors("dead") + queue("dead"), "default.errorQueue", "dead"),
+        (default_errors("dead") + errors("dead", "dead"), 'queues["dead"].errorQueue', "dead"),
+        # A child inherits.
+        (errors("a", "a+x"), 'queues["a"].errorQueue', "a+x"),
+        (errors("a", "a+x") + queue("a+x"), 'queues["a"].errorQueue', "a+x"),
+        (default_errors("a+x") + queue("a"), "default.errorQueue", "a+x"),
+    ],
+)
+def test_a_queue_cannot_be_its_own_error_queue(text: str, path: str, name: str) -> None:
+    assert problems_of(text) == (
+        f'{path}: items would move from "{name}" to itself; end it by errorQueue = "none" on that queue',
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        default_errors("dead") + errors("dead", "none"),
+        default_errors("dead") + errors("dead", "worse") + errors("worse", "none"),
+        default_errors("a+x") + errors("a", "none"),
+        errors("a", "a+x") + errors("a+x", "none"),
+        errors("a", "b") + errors("b", "c"),
+        # Errors rest in another queue for a while and come back: a delayed retry.
+        errors("a", "later") + "maxRedeliveries = 3\n" + queue("later", "a") + "maxAge = '1m'\n",
+        errors("a", "b") + errors("b", "a"),
+        errors("a+x", "a"),
+        # An alias hides the queue of its name.
+        alias("a", "b") + errors("a", "a"),
+        default_errors("none"),
+    ],
+)
+def test_an_error_queue_may_be_any_other_queue(text: str) -> None:
+    loads(text)
+
+
+def test_each_queue_that_is_its_own_error_queue_is_told() -> None:
+    assert [problem.partition(":")[0] for problem in problems_of(errors("a", "a") + errors("b", "b"))] == [
+        'queues["a"].errorQueue',
+        'queues["b"].errorQueue',
+    ]
 
 
 def test_an_alias_and_a_queue_may_share_a_name_but_not_two_of_a_kind() -> None:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import datetime
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kestrel.config.units import LARGEST, parse_duration_ms, parse_size
+from kestrel.config.units import (
+    LARGEST,
+    TIB,
+    format_duration_ms,
+    format_size,
+    parse_duration_ms,
+    parse_size,
+)
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
@@ -28,6 +36,7 @@ anything = st.one_of(
     [
         (0, 0),
         (16777216, 16 * MIB),
+        ("0", 0),
         ("0B", 0),
         ("16MiB", 16 * MIB),
         ("16 MiB", 16 * MIB),
@@ -55,6 +64,7 @@ def test_sizes_that_people_write(written: object, size: int) -> None:
         ("", '"" is not a size'),
         ("MiB", '"MiB" is not a size'),
         ("16", '"16" is not a size'),
+        ("00", '"00" is not a size'),
         ("16  MiB", "is not a size"),
         (" 16MiB", "is not a size"),
         ("16MiB\n", "is not a size"),
@@ -105,6 +115,7 @@ def test_what_is_no_size_is_told_with_a_right_example(written: object, complaint
         ("2.hours", 7_200_000),
         ("1d12h", 129_600_000),
         ("1s500ms", 1_500),
+        ("0", 0),
         ("0s", 0),
     ],
 )
@@ -118,6 +129,7 @@ def test_durations_that_people_write(written: object, duration_ms: int) -> None:
         ("128 bananas", '"128 bananas" is not a duration'),
         ("", '"" is not a duration'),
         ("5", '"5" is not a duration'),
+        ("00", '"00" is not a duration'),
         ("1M", '"1M" is not a duration'),
         ("1m,30s", "is not a duration"),
         ("1m  30s", "is not a duration"),
@@ -169,3 +181,63 @@ def test_any_value_is_a_duration_within_bounds_or_a_value_error(value: object) -
 def test_a_number_of_seconds_with_three_decimals_is_exact(duration_ms: int) -> None:
     seconds, rest = divmod(duration_ms, 1_000)
     assert parse_duration_ms(f"{seconds}.{rest:03}s") == duration_ms
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (0, "0"),
+        (5, "5B"),
+        (1023, "1023B"),
+        (KIB, "1KiB"),
+        (1536, "1536B"),
+        (1536 * KIB, "1536KiB"),
+        (16 * MIB, "16MiB"),
+        (10 * GIB, "10GiB"),
+        (3000 * TIB, "3000TiB"),
+    ],
+)
+def test_a_size_is_written_in_the_largest_unit_that_divides_it(size_bytes: int, text: str) -> None:
+    assert format_size(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("duration_ms", "text"),
+    [
+        (0, "0"),
+        (100, "100ms"),
+        (1_000, "1s"),
+        (1_500, "1s500ms"),
+        (60_000, "1m"),
+        (90_000, "1m30s"),
+        (7_200_000, "2h"),
+        (129_600_000, "1d12h"),
+        (172_800_000, "2d"),
+        (31_536_000_001, "365d1ms"),
+    ],
+)
+def test_a_duration_is_written_in_the_units_that_count_something(duration_ms: int, text: str) -> None:
+    assert format_duration_ms(duration_ms) == text
+
+
+amounts = st.integers(0, LARGEST)
+multiples = st.builds(lambda unit, count: unit * count, st.sampled_from([KIB, MIB, GIB, TIB]), st.integers(0, 5_000))
+
+
+@given(amounts | multiples)
+def test_a_size_that_is_written_is_read_back_and_no_number_could_be_smaller(size_bytes: int) -> None:
+    text = format_size(size_bytes)
+    assert parse_size(text) == size_bytes
+    if size_bytes:
+        number, unit = re.findall("[0-9]+|[A-Za-z]+", text)
+        assert unit == "TiB" or int(number) % 1024
+
+
+@given(amounts | st.integers(0, 10**9))
+def test_a_duration_that_is_written_is_read_back_and_no_part_could_be_left_out(duration_ms: int) -> None:
+    text = format_duration_ms(duration_ms)
+    assert parse_duration_ms(text) == duration_ms
+    if duration_ms:
+        number_by_unit = {unit: int(number) for number, unit in re.findall("([0-9]+)([a-z]+)", text)}
+        bounds = {"d": LARGEST, "h": 24, "m": 60, "s": 60, "ms": 1_000}
+        assert all(0 < number < bounds[unit] for unit, number in number_by_unit.items())

@@ -9,17 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.conversations.playing import Conversation, Differs, Step, play, recorded_conversations
+from tests.conversations.playing import Conversation, Step, play, recorded_conversations
 from tests.conversations.replies import PARSERS, Stats, queue_difference, replies_in, stats_of_queue
-from tests.conversations.tables import DIFFERENCES, LEFT_OUT, NEEDS, QUEUES_WITH_OTHER_STATS, LeftOut
+from tests.conversations.tables import DIFFERENCES, NEEDS, QUEUES_WITH_OTHER_STATS
 from tests.server.running import ANY_PORT, Client, Processes, Server
 
 CONVERSATIONS = recorded_conversations()
 CONFIG = Path(__file__).with_name("config.toml").read_text()
 
 SERVED = [each for each in CONVERSATIONS.values() if each.protocol == "memcache"]
-NAMES_LEFT_OUT = {name for left_out in LEFT_OUT for name in left_out.names}
-PLAYED = [each for each in SERVED if each.name not in NAMES_LEFT_OUT]
 
 played: list[Conversation] = []
 
@@ -46,10 +44,11 @@ def expected_steps(conversation: Conversation) -> list[Step]:
 def prepare(conversation: Conversation, port: int) -> None:
     if conversation.name in NEEDS:
         with Client(port) as client:
-            client.ask(NEEDS[conversation.name].encode(), b"STORED\r\n")
+            request, reply = NEEDS[conversation.name]
+            client.ask(request.encode(), reply.encode())
 
 
-@pytest.mark.parametrize("conversation", PLAYED, ids=lambda conversation: conversation.name)
+@pytest.mark.parametrize("conversation", SERVED, ids=lambda conversation: conversation.name)
 def test_a_conversation_goes_as_it_was_recorded(conversation: Conversation, server: Server) -> None:
     played.append(conversation)
     prepare(conversation, server.port)
@@ -83,11 +82,7 @@ def test_stats_tell_of_each_queue_what_the_original_told(server: Server) -> None
 
 
 def test_every_name_in_the_tables_is_that_of_a_recorded_conversation() -> None:
-    assert {*DIFFERENCES, *NEEDS, *NAMES_LEFT_OUT} <= set(CONVERSATIONS)
-
-
-def test_nothing_is_both_left_out_and_different() -> None:
-    assert not NAMES_LEFT_OUT & set(DIFFERENCES)
+    assert {*DIFFERENCES, *NEEDS} <= set(CONVERSATIONS)
 
 
 @pytest.mark.parametrize("name", DIFFERENCES)
@@ -103,20 +98,6 @@ def test_everything_recorded_can_be_compared(conversation: Conversation) -> None
     for step in conversation.steps:
         _, rest = replies_in(step.get("recv", "").encode("latin-1"), PARSERS[conversation.protocol])
         assert rest == b""
-
-
-@pytest.mark.parametrize("left_out", LEFT_OUT, ids=lambda left_out: left_out.names[0])
-def test_what_is_left_out_does_not_go_as_it_was_recorded_yet(left_out: LeftOut, left_out_server: Server) -> None:
-    with pytest.raises(Differs):
-        for name in left_out.names:
-            play(CONVERSATIONS[name], left_out_server.port, patience_s=0.2)
-        pytest.fail(f"{left_out.names} can be played now: take that off the table in tables.py")
-
-
-@pytest.fixture(scope="module")
-def left_out_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Processes(tmp_path_factory.mktemp("left_out")) as processes:
-        yield processes.serve(CONFIG)
 
 
 def test_text_conversations_are_left_out_only_while_the_protocol_is_not_served(tmp_path: Path) -> None:

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from attrs import evolve
 from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
 from kestrel.errors import FolderInUse, QueueFailed, StorageError
 from kestrel.item import Item
 from kestrel.queues.manager import QueueManager
+from kestrel.queues.turns import Turns
 from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Barrier, Batch
 from kestrel.storage.memory import MemoryQueue, MemoryStorage
@@ -30,8 +32,11 @@ class Bench:
         self.memory = MemoryStorage()
         self.now_ms = 1_000_000
         self.settings: dict[bytes, QueueSettings] = {}
+        clock = Clock()
+        turns = Turns(Barrier(self._soon.append), self._soon.append, clock.seconds)
+        turns.open()
         self.manager = QueueManager(
-            self.storage, self.memory, self.settings_for, Barrier(self._soon.append), lambda: self.now_ms
+            self.storage, self.memory, self.settings_for, turns, clock, lambda: self.now_ms
         )
 
     def settings_for(self, name: bytes) -> QueueSettings:
@@ -195,9 +200,9 @@ def test_a_stop_answers_those_who_wait_commits_and_closes(bench: Bench) -> None:
             calls.append("commit")
             return super().commit(queues)
 
-        def close(self) -> Deferred[None]:
+        def close(self, compacts: bool = False) -> Deferred[None]:
             calls.append("close")
-            return super().close()
+            return super().close(compacts)
 
     bench = Bench(ClosingStorage())
     answers = bench.wait(b"empty")
@@ -302,12 +307,10 @@ def test_expired_items_are_counted_when_they_are_flushed(bench: Bench) -> None:
             bench.manager.put(name, b"brief", 2_000_000)
     bench.put(b"c", b"lasting")
     bench.now_ms = 3_000_000
-    count, batch = bench.manager.flush_expired(b"b")
-    assert count == 2
-    assert batch is not None
-    count, batches = bench.manager.flush_all_expired()
-    assert count == 1
-    assert batches
+    counts: list[int] = []
+    bench.manager.flush_expired(b"b").addCallback(counts.append)
+    bench.manager.flush_all_expired().addCallback(counts.append)
+    assert counts == [2, 1]
     assert bench.items(b"c") == [b"lasting"]
 
 
@@ -396,7 +399,7 @@ def test_settings_that_change_while_the_queues_are_loaded_take_effect() -> None:
     bench = Bench(storage)
     loaded = storage.queue(b"work", QueueSettings())
     bench.manager.start()
-    bench.manager.use_settings(lambda name: QueueSettings(max_items=5))
+    bench.manager.use_settings(lambda name: QueueSettings(max_items=5), {})
     storage.loading.callback({b"work": loaded})
     assert told[-1] == (b"work", 5)
     queue = bench.manager.known(b"work")
@@ -414,7 +417,7 @@ def test_new_settings_reach_the_queues_that_are_there_and_those_to_come(bench: B
 
     bench = Bench(ToldStorage())
     bench.put(b"work", b"one")
-    bench.manager.use_settings(lambda name: QueueSettings(max_items=5))
+    bench.manager.use_settings(lambda name: QueueSettings(max_items=5), {})
     assert bench.manager.queue(b"work").settings.max_items == 5
     assert bench.manager.queue(b"new").settings.max_items == 5
     assert told == [(b"work", None), (b"work", 5), (b"new", 5)]
@@ -423,7 +426,7 @@ def test_new_settings_reach_the_queues_that_are_there_and_those_to_come(bench: B
 
 def test_keep_journal_of_a_live_queue_stays_as_it_is(bench: Bench) -> None:
     bench.put(b"work", b"one")
-    bench.manager.use_settings(lambda name: evolve(QueueSettings(), keep_journal=False))
+    bench.manager.use_settings(lambda name: evolve(QueueSettings(), keep_journal=False), {})
     assert bench.manager.queue(b"work").storage is bench.storage
     assert bench.items(b"work") == [b"one"]
     assert bench.manager.queue(b"new").storage is bench.memory
@@ -434,5 +437,5 @@ def test_a_queue_that_cannot_be_opened_fails_no_change_of_settings(bench: Bench)
     bench.put(b"bad", b"one")
     bench.storage.reopen_refusal = "the disk is gone"
     bench.fail(b"bad")
-    bench.manager.use_settings(lambda name: QueueSettings(max_items=5))
+    bench.manager.use_settings(lambda name: QueueSettings(max_items=5), {})
     assert [queue.settings.max_items for queue in bench.manager.all_queues()] == [5, 5]

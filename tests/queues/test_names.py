@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from twisted.internet.task import Clock
 
 from kestrel.config.model import QueueSettings
 from kestrel.errors import BadQueueName
 from kestrel.queues.manager import QueueManager
+from kestrel.queues.turns import Turns
 from kestrel.storage.barrier import Barrier
 from kestrel.storage.memory import MemoryQueue, MemoryStorage
 from kestrel.testing.server import MemoryServer
@@ -56,7 +58,9 @@ def storage() -> NotedStorage:
 
 @pytest.fixture
 def manager(storage: NotedStorage) -> QueueManager:
-    return QueueManager(storage, storage, lambda name: QueueSettings(), Barrier(lambda call: None), lambda: 0)
+    clock = Clock()
+    turns = Turns(Barrier(lambda call: None), lambda call: None, clock.seconds)
+    return QueueManager(storage, storage, lambda name: QueueSettings(), turns, clock, lambda: 0)
 
 
 @pytest.mark.parametrize("name", LEGAL)

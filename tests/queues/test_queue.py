@@ -6,13 +6,16 @@ from collections import deque
 from collections.abc import Callable
 
 import pytest
+from twisted.internet.task import Clock
 
 from kestrel.config.model import QueueSettings
 from kestrel.errors import KestrelError, QueueFailed, StorageError, StorageRefused
 from kestrel.item import Item
 from kestrel.queues.queue import Queue
+from kestrel.queues.services import QueueServices
+from kestrel.queues.turns import Turns
 from kestrel.queues.waiters import Waiter
-from kestrel.storage.barrier import Barrier
+from kestrel.storage.barrier import Barrier, Batch
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
 
 Answer = bytes | str | None
@@ -27,9 +30,12 @@ class Bench:
         self.storage = SteppedStorage()
         self.barrier = Barrier(self._soon.append)
         settings = QueueSettings()
-        self.queue = Queue(
-            b"work", settings, self.storage, self.storage.queue(b"work", settings), self.barrier, lambda: self.now_ms
-        )
+        self.clock = Clock()
+        turns = Turns(self.barrier, self._soon.append, self.clock.seconds)
+        turns.open()
+        self.moved: list[tuple[bytes, bytes]] = []
+        services = QueueServices(self.barrier, turns, self.clock, lambda: self.now_ms, self.put_elsewhere)
+        self.queue = Queue(b"work", settings, self.storage, self.storage.queue(b"work", settings), services)
         self.answers: list[tuple[str, Answer]] = []
 
     @property
@@ -41,9 +47,20 @@ class Bench:
         while self._soon:
             self._soon.popleft()()
 
+    def put_elsewhere(self, name: bytes, data: bytes, expiry_ms: int) -> Batch | None:
+        """Where an item goes that leaves for another queue."""
+        self.moved.append((name, data))
+        return None
+
+    def put_one(self, data: bytes, expiry_ms: int = 0) -> Batch:
+        """As the manager puts an item."""
+        assert self.queue.admits(len(data))
+        self.storage.put((self.contents,), data, self.now_ms, expiry_ms)
+        return self.queue.item_was_put(len(data))
+
     def put(self, *items: bytes, expiry_ms: int = 0) -> None:
         for data in items:
-            self.queue.put(data, expiry_ms)
+            self.put_one(data, expiry_ms)
         self.tick()
 
     def join(self, name: str, *, opens: bool = False, peeks: bool = False, patient: bool = True) -> Waiter:
@@ -107,7 +124,7 @@ def test_nothing_is_taken_or_seen_past_those_who_wait(bench: Bench) -> None:
 
 def test_everything_that_changes_the_contents_has_a_batch(bench: Bench) -> None:
     bench.storage.holds_commits = True
-    batches = [bench.queue.put(b"one", 0)]
+    batches = [bench.put_one(b"one", 0)]
     bench.tick()
     bench.queue.take_now(opens=True)
     batches.append(bench.queue.touch())
@@ -122,11 +139,11 @@ def test_everything_that_changes_the_contents_has_a_batch(bench: Bench) -> None:
 def test_those_who_look_wait_for_the_latest_batch_that_is_not_safe(bench: Bench) -> None:
     assert bench.queue.unsettled_batch is None
     bench.storage.holds_commits = True
-    first = bench.queue.put(b"one", 0)
+    first = bench.put_one(b"one", 0)
     assert bench.queue.unsettled_batch is first
     bench.tick()
     assert bench.queue.unsettled_batch is first
-    second = bench.queue.put(b"two", 0)
+    second = bench.put_one(b"two", 0)
     assert bench.queue.unsettled_batch is second
     bench.storage.end_commits()
     bench.tick()
@@ -137,7 +154,7 @@ def test_those_who_look_wait_for_the_latest_batch_that_is_not_safe(bench: Bench)
 def test_a_put_that_is_refused_changes_nothing(bench: Bench) -> None:
     bench.storage.refusal = "disk full"
     with pytest.raises(StorageRefused):
-        bench.queue.put(b"one", 0)
+        bench.put_one(b"one", 0)
     assert bench.contents.items == 0
     assert bench.queue.counters.total_items == 0
     assert bench.queue.open_batch is None
@@ -408,7 +425,7 @@ def test_a_load_of_contents_that_have_failed_holds_up_nobody(bench: Bench) -> No
     dead.page_out()
     bench.join("a", patient=False)
     bench.storage.holds_commits = True
-    bench.queue.put(b"lost", 0)
+    bench.put_one(b"lost", 0)
     bench.tick()
     bench.storage.end_commits(error=StorageError("disk failed"))
     bench.storage.holds_commits = False
@@ -426,7 +443,7 @@ def test_a_load_of_contents_that_have_failed_holds_up_nobody(bench: Bench) -> No
 def test_after_a_failed_commit_the_queue_goes_on_with_what_is_safe(bench: Bench) -> None:
     bench.put(b"safe")
     bench.storage.holds_commits = True
-    batch = bench.queue.put(b"lost", 0)
+    batch = bench.put_one(b"lost", 0)
     bench.tick()
     bench.storage.end_commits(error=StorageError("disk full"))
     assert batch.is_settled

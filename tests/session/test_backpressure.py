@@ -10,9 +10,9 @@ from kestrel import commands
 from kestrel.config.model import QueueSettings
 from kestrel.item import Item
 from kestrel.protocols.memcache import MemcacheCodec
+from kestrel.queues.turns import TICK_S
 from kestrel.session.session import COMMANDS_PER_TURN
 from kestrel.session.settings import SessionSettings
-from kestrel.session.turns import TICK_S
 from kestrel.storage.interfaces import IStorage
 from kestrel.storage.memory import MemoryQueue, MemoryStorage
 from kestrel.testing.server import MemoryClient, MemoryServer

@@ -9,6 +9,7 @@ import pytest
 from kestrel.errors import QueueFailed
 from kestrel.session.outbox import Outbox
 from kestrel.storage.barrier import Barrier, Batch
+from kestrel.storage.memory_limit import MemoryLimit, MemoryShare
 
 
 class Wire:
@@ -19,7 +20,7 @@ class Wire:
         self.written: list[bytes] = []
         self.is_lost = False
         self.releases = 0
-        self.outbox = Outbox(self.barrier, self.written.append, self._lose, self._say_lost)
+        self.outbox = Outbox(self.barrier, self.written.append, self._lose, self._say_lost, MemoryShare(MemoryLimit()))
         self.outbox.on_release = self._released
 
     def _lose(self) -> None:
@@ -191,7 +192,7 @@ def test_sent_is_told_false_when_the_client_turns_out_to_be_gone_in_the_write() 
     def write(data: bytes) -> None:
         outbox.lost()
 
-    outbox = Outbox(barrier, write, lambda: None, lambda error: b"")
+    outbox = Outbox(barrier, write, lambda: None, lambda error: b"", MemoryShare(MemoryLimit()))
     outbox.reply(b"item", None, told.append)
     barrier.end_of_tick()
     assert told == [False]
@@ -326,7 +327,7 @@ def test_a_transport_that_fails_does_not_keep_others_from_their_replies() -> Non
     def broken(data: bytes) -> None:
         raise OSError("no such transport")
 
-    Outbox(barrier, broken, lambda: None, lambda error: b"").reply(b"one")
+    Outbox(barrier, broken, lambda: None, lambda error: b"", MemoryShare(MemoryLimit())).reply(b"one")
     healthy = Wire(barrier)
     healthy.outbox.reply(b"two")
     barrier.end_of_tick()
@@ -340,7 +341,7 @@ def test_a_transport_that_fails_when_a_batch_settles_does_not_keep_others_from_t
     def broken(data: bytes) -> None:
         raise OSError("no such transport")
 
-    Outbox(barrier, broken, lambda: None, lambda error: b"").reply(b"one", batch)
+    Outbox(barrier, broken, lambda: None, lambda error: b"", MemoryShare(MemoryLimit())).reply(b"one", batch)
     healthy = Wire(barrier)
     healthy.outbox.reply(b"two", batch)
     barrier.end_of_tick()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
@@ -14,12 +15,14 @@ from kestrel.config.model import QueueSettings
 from kestrel.net.connection import ConnectionFactory
 from kestrel.protocols.memcache import MemcacheCodec
 from kestrel.queues.manager import QueueManager
+from kestrel.queues.status import ServerStatus, Status
+from kestrel.queues.turns import Turns
 from kestrel.session.settings import SessionSettings
-from kestrel.session.turns import Turns
 from kestrel.storage.barrier import Barrier
 from kestrel.storage.journal import JournalStorage
 from kestrel.storage.memory import MemoryStorage
 from kestrel.testing.faults import FaultyDisk
+from kestrel.testing.server import MemoryStatusFile
 from kestrel.testing.threads import SteppedThreads
 
 START_MS = 1_700_000_000_000
@@ -66,11 +69,19 @@ class Control:
 
     version = "1.0"
 
+    def __init__(self, clock: Clock) -> None:
+        self.status = ServerStatus(MemoryStatusFile(), Status.UP, lambda: 0, clock, maybeDeferred)
+
     def uptime_s(self) -> int:
         return 1
 
-    def reload(self) -> None:
+    def reload(self) -> Deferred[None]:
         """Nothing to reload."""
+        return succeed(None)
+
+    def config_of(self, names: Sequence[bytes]) -> list[tuple[bytes, list[tuple[str, str]]]]:
+        """Nothing to show."""
+        return []
 
     def shutdown(self) -> None:
         """Nothing to stop."""
@@ -157,9 +168,12 @@ class Server:
             now_ms=self.now_ms,
             disk=self.disk,
         )
-        self.manager = QueueManager(self.storage, MemoryStorage(), self.settings_for, barrier, self.now_ms)
+        self.manager = QueueManager(
+            self.storage, MemoryStorage(), self.settings_for, turns, self.clock, self.now_ms
+        )
+        settings = SessionSettings(max_open_reads=10)
         self.connections = ConnectionFactory(
-            self.manager, MemcacheCodec, Control(), turns, self.clock, lambda: SessionSettings(max_open_reads=10)
+            self.manager, MemcacheCodec, Control(self.clock), turns, self.clock, lambda: settings
         )
         self.start_failures: list[Failure] = []
         self.manager.start().addErrback(self.start_failures.append)
@@ -178,7 +192,7 @@ class Server:
         self._settings.update(dict.fromkeys(names, settings))
         if not names:
             self._others = settings
-        self.manager.use_settings(self.settings_for)
+        self.manager.use_settings(self.settings_for, {})
 
     def now_ms(self) -> int:
         """The wall clock, which may be stepped."""

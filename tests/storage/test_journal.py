@@ -19,6 +19,7 @@ from kestrel.storage import open_files
 from kestrel.storage.interfaces import InThread, IStorageFactory
 from kestrel.storage.journal import JournalStorage
 from kestrel.storage.journal_factory import JournalStorageFactory
+from kestrel.storage.memory_limit import MemoryLimit
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.threads import SteppedThreads
 from tests.storage.contract import (
@@ -492,7 +493,7 @@ def test_its_factory_is_a_storage_factory_that_promises_durability() -> None:
 
 
 def test_its_factory_touches_nothing_yet(tmp_path: Path) -> None:
-    JournalStorageFactory().storage(str(tmp_path / "queues"), {}, Clock(), SteppedThreads())
+    JournalStorageFactory().storage(str(tmp_path / "queues"), {}, Clock(), SteppedThreads(), MemoryLimit())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -503,4 +504,4 @@ def test_its_factory_touches_nothing_yet(tmp_path: Path) -> None:
 )
 def test_its_description_is_refused_with_a_sentence(argument: str, options: dict[str, str]) -> None:
     with pytest.raises(BadStorageArgument, match=r"\w+ \w+"):
-        JournalStorageFactory().storage(argument, options, Clock(), SteppedThreads())
+        JournalStorageFactory().storage(argument, options, Clock(), SteppedThreads(), MemoryLimit())

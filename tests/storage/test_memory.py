@@ -11,6 +11,7 @@ from zope.interface.verify import verifyObject
 from kestrel.errors import BadStorageArgument
 from kestrel.storage.interfaces import InThread, IStorageFactory
 from kestrel.storage.memory import MemoryStorage, MemoryStorageFactory
+from kestrel.storage.memory_limit import MemoryLimit
 from kestrel.testing.threads import SteppedThreads
 from tests.storage.contract import StorageContract, Subject
 
@@ -39,4 +40,4 @@ def test_its_factory_is_a_storage_factory_that_promises_nothing_durable() -> Non
 @pytest.mark.parametrize(("argument", "options"), [("somewhere", {}), ("", {"reserve": "1"})])
 def test_its_description_has_no_argument_and_no_options(argument: str, options: dict[str, str]) -> None:
     with pytest.raises(BadStorageArgument):
-        MemoryStorageFactory().storage(argument, options, Clock(), SteppedThreads())
+        MemoryStorageFactory().storage(argument, options, Clock(), SteppedThreads(), MemoryLimit())

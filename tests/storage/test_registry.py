@@ -12,12 +12,13 @@ from kestrel.errors import BadStorageArgument
 from kestrel.storage.interfaces import IStorage
 from kestrel.storage.journal import JournalStorage
 from kestrel.storage.memory import MemoryStorage
+from kestrel.storage.memory_limit import MemoryLimit
 from kestrel.storage.registry import storage_from_string
 from kestrel.testing.threads import SteppedThreads
 
 
 def described(description: str) -> IStorage:
-    return storage_from_string(description, Clock(), SteppedThreads())
+    return storage_from_string(description, Clock(), SteppedThreads(), MemoryLimit())
 
 
 def test_the_word_before_the_colon_says_which() -> None:
@@ -28,7 +29,7 @@ def test_the_word_before_the_colon_says_which() -> None:
 @pytest.mark.parametrize("slash", ["", "/"])
 def test_a_journals_argument_is_its_folder(tmp_path: Path, slash: str) -> None:
     threads = SteppedThreads()
-    storage = storage_from_string(f"journal:{tmp_path}/queues{slash}?reserve=1KiB", Clock(), threads)
+    storage = storage_from_string(f"journal:{tmp_path}/queues{slash}?reserve=1KiB", Clock(), threads, MemoryLimit())
     storage.start(lambda name: QueueSettings())
     threads.run_all()
     storage.queue(b"work", QueueSettings())
@@ -40,7 +41,7 @@ def test_a_journals_argument_is_its_folder(tmp_path: Path, slash: str) -> None:
 
 def test_the_reserve_is_as_large_as_its_option_says(tmp_path: Path) -> None:
     threads = SteppedThreads()
-    storage = storage_from_string(f"journal:{tmp_path}?reserve=3KiB", Clock(), threads)
+    storage = storage_from_string(f"journal:{tmp_path}?reserve=3KiB", Clock(), threads, MemoryLimit())
     storage.start(lambda name: QueueSettings())
     threads.run_all()
     assert 3 * 1024 in [path.stat().st_size for path in (tmp_path / ".kestrel").iterdir() if path.is_file()]

@@ -27,7 +27,7 @@ class Turns:
     """
 
     def __init__(self, barrier: Barrier, schedule: Schedule, seconds: Callable[[], float]) -> None:
-        self._barrier = barrier
+        self.barrier = barrier
         self._schedule = schedule
         self.seconds = seconds
         self._tick_ends_at: float | None = None
@@ -46,7 +46,7 @@ class Turns:
             return False
         if self._tick_ends_at is None:
             self._tick_ends_at = self.seconds() + TICK_S
-            self._barrier.at_end_of_tick(self._tick_ended)
+            self.barrier.at_end_of_tick(self._tick_ended)
             return True
         return self.seconds() < self._tick_ends_at
 

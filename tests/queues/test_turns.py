@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kestrel.session.turns import TICK_S, Turns
+from kestrel.queues.turns import TICK_S, Turns
 from kestrel.storage.barrier import Barrier
 
 

@@ -1,0 +1,29 @@
+"""The settings as ``dump_config`` tells them: by Kestrel's names, with values as one would write them in a file.
+
+There are no quotes or brackets. Sizes and durations have units (``16MiB``, ``1m30s``; nothing is ``0``). Names have
+commas between them and a character for each byte (Latin-1), so that encoding the text gives the bytes back.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from kestrel.config.queue_settings import AliasSettings, QueueSettings
+from kestrel.config.setting import settings_of
+
+
+def queue_config(settings: QueueSettings) -> list[tuple[str, str]]:
+    """Every setting of a queue with its value, in the order of the fields."""
+    return _told(settings)
+
+
+def alias_config(settings: AliasSettings) -> list[tuple[str, str]]:
+    """What an alias is set to beside its name: ``destinationQueues`` as they were given, aliases among them."""
+    return [(name, value) for name, value in _told(settings) if name != "name"]
+
+
+def _told(settings: attrs.AttrsInstance) -> list[tuple[str, str]]:
+    return [
+        (setting.kestrel_name, setting.kind.show(getattr(settings, field)))
+        for field, setting in settings_of(type(settings)).items()
+    ]

@@ -1,0 +1,38 @@
+"""A small file that is always whole: it is replaced at once, and safe when that is done."""
+
+from __future__ import annotations
+
+import os
+
+from kestrel.disk.files import Disk
+
+
+class WholeFile:
+    """One file. Blocks, so that changes belong in a thread; one at a time."""
+
+    def __init__(self, disk: Disk, path: bytes) -> None:
+        self._disk = disk
+        self._path = path
+
+    def read(self, most_bytes: int) -> bytes:
+        """What it holds, of which no more than that is read. Raises OSError."""
+        descriptor = self._disk.open_read(self._path)
+        try:
+            return self._disk.read(descriptor, 0, most_bytes)
+        finally:
+            self._disk.close(descriptor)
+
+    def write(self, data: bytes) -> None:
+        """Put that in place of what it holds, and return when it is on the medium. Raises OSError: it is as it was."""
+        folder = os.path.dirname(self._path) or b"."
+        temporary = self._path + b".new"
+        self._disk.make_folder(folder)
+        self._disk.erase(temporary)
+        descriptor = self._disk.open_append(temporary)
+        try:
+            self._disk.write(descriptor, data)
+            self._disk.sync(descriptor)
+        finally:
+            self._disk.close(descriptor)
+        self._disk.rename(temporary, self._path)
+        self._disk.sync_folder(folder)

@@ -1,0 +1,151 @@
+"""The server but for its process: queues, status and clients over a storage, joined as a configuration says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.interfaces import IReactorTime
+
+from kestrel.config.dump import alias_config, queue_config
+from kestrel.config.inherit import QueueSettingsResolver
+from kestrel.config.model import Config
+from kestrel.errors import BadQueueName
+from kestrel.names import check_queue_name
+from kestrel.net.connection import ConnectionFactory
+from kestrel.protocols.codec import Codec
+from kestrel.queues.manager import QueueManager
+from kestrel.queues.rounds import ExpiryRounds
+from kestrel.queues.status import ServerStatus, Status, StatusFile
+from kestrel.queues.turns import Turns
+from kestrel.session.settings import ServerControl, SessionSettings
+from kestrel.storage.barrier import Barrier, Schedule
+from kestrel.storage.interfaces import InThread, IStorage
+from kestrel.storage.memory_limit import MemoryLimit
+
+
+class QueueServer:
+    """Queues that clients can be connected to. What is around it, ports and signals among that, is not its business.
+
+    `storage` keeps the queues, `memory` those without a journal; both tell `memory_limit` what their items take.
+    `schedule` runs something soon on the reactor's thread, `clock` is for timers, `seconds` measures work, `now_ms` is
+    the wall clock.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        storage: IStorage,
+        memory: IStorage,
+        *,
+        schedule: Schedule,
+        clock: IReactorTime,
+        seconds: Callable[[], float],
+        now_ms: Callable[[], int],
+        in_thread: InThread,
+        status_file: StatusFile,
+        memory_limit: MemoryLimit,
+    ) -> None:
+        self.config = config
+        self.barrier = Barrier(schedule)
+        self.turns = Turns(self.barrier, schedule, seconds)
+        self.manager = QueueManager(
+            storage,
+            memory,
+            QueueSettingsResolver(config).settings_for,
+            self.turns,
+            clock,
+            now_ms,
+            config.aliases,
+            memory_limit,
+        )
+        self.status = ServerStatus(
+            status_file,
+            Status(config.default_status),
+            lambda: self.config.status_change_grace_period_ms,
+            clock,
+            in_thread,
+        )
+        self.rounds = ExpiryRounds(self.manager, self.turns, clock)
+        self.session_settings = _session_settings(config)
+        self._clock = clock
+        self._compacts_at_close = False
+        self._factories: list[ConnectionFactory] = []
+
+    def connections(self, make_codec: Callable[[], Codec], control: ServerControl) -> ConnectionFactory:
+        """The factory for those who speak one protocol."""
+        factory = ConnectionFactory(
+            self.manager, make_codec, control, self.turns, self._clock, lambda: self.session_settings
+        )
+        self._factories.append(factory)
+        return factory
+
+    def start(self) -> Deferred[None]:
+        """Load the queues; when that has fired, whoever is connected is served after `serve`.
+
+        Raises `StorageError` at once when the storage cannot be had.
+        """
+        self.status.restore()
+        return self.manager.start()
+
+    def serve(self) -> None:
+        """The queues are there: begin to work."""
+        self.rounds.every(self.config.expiration_timer_frequency_ms)
+        self.turns.open()
+
+    def use(self, config: Config) -> None:
+        """Go by another configuration from now on: queues, aliases, limits of connections, the expiry timer."""
+        self.config = config
+        self.session_settings = _session_settings(config)
+        self.manager.memory_limit.most_bytes = config.max_total_memory_bytes
+        self.manager.use_settings(QueueSettingsResolver(config).settings_for, config.aliases)
+        self.rounds.every(config.expiration_timer_frequency_ms)
+
+    def config_of(self, names: Sequence[bytes]) -> list[tuple[bytes, list[tuple[str, str]]]]:
+        """The settings of the queues and aliases of these names, or of all that exist or are configured.
+
+        A queue that does not exist has settings too; a name that no queue can have has none.
+        """
+        if not names:
+            queues = {queue.name for queue in self.manager.all_queues()}
+            names = sorted({*queues, *self.config.queues, *self.config.aliases})
+        return [(name, self._config_of(name)) for name in names]
+
+    def _config_of(self, name: bytes) -> list[tuple[str, str]]:
+        alias = self.config.aliases.get(name)
+        if alias is not None:
+            return alias_config(alias)
+        try:
+            check_queue_name(name)
+        except BadQueueName:
+            return []
+        return queue_config(self.manager.settings_for(name))
+
+    def hang_up(self) -> Deferred[Any]:
+        """Take no more commands, answer those who wait, and hang up on everyone; fires when all are gone."""
+        self._compacts_at_close = self.status.in_force in (Status.READ_ONLY, Status.QUIESCENT)
+        self.rounds.stop()
+        self.status.stop()
+        self.manager.wake_all()
+        return DeferredList([factory.hang_up() for factory in self._factories])
+
+    def abort(self) -> None:
+        """Drop those who have not gone."""
+        for factory in self._factories:
+            factory.abort()
+
+    def close(self) -> Deferred[None]:
+        """Commit what is left and let the storage go."""
+        return self.manager.close(self._compacts_at_close)
+
+
+def _session_settings(config: Config) -> SessionSettings:
+    return SessionSettings(
+        max_open_reads=config.max_open_transactions,
+        max_pipeline_bytes=config.max_pipeline_bytes,
+        client_timeout_ms=config.client_timeout_ms,
+        refuse_writes_over=config.connection_limit_refuse_writes,
+        refuse_reads_over=config.connection_limit_refuse_reads,
+        traces_sessions=config.enable_session_trace,
+    )

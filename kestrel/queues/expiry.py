@@ -1,0 +1,15 @@
+"""When an item expires."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kestrel.item import Item
+
+SWEPT_AT_ONCE: Final = 500
+"""Items; that takes about a millisecond. Then it is the turn of others, and the sweep goes on in a later one."""
+
+
+def is_expired(item: Item, max_age_ms: int | None, now_ms: int) -> bool:
+    """Whether an item has expired: by its client's wish, or because it is older than maxAge."""
+    return 0 < item.expiry_ms < now_ms or (max_age_ms is not None and item.add_ms + max_age_ms < now_ms)

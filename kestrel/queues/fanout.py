@@ -1,0 +1,36 @@
+"""Fanout: which children (``parent+child``) a queue has."""
+
+from __future__ import annotations
+
+from kestrel.names import parent_of
+
+
+class Families:
+    """Parents and their children, by name, whether they can be used now or not."""
+
+    def __init__(self) -> None:
+        self._children: dict[bytes, list[bytes]] = {}
+
+    def add(self, name: bytes) -> None:
+        """That queue is there: if it is a child, its parent's items go to it from now on."""
+        parent = parent_of(name)
+        if parent is not None:
+            children = self._children.setdefault(parent, [])
+            if name not in children:
+                children.append(name)
+                children.sort()
+
+    def remove(self, name: bytes) -> None:
+        """That queue is not there any more. Its own children stay."""
+        parent = parent_of(name)
+        if parent in self._children and name in self._children[parent]:
+            self._children[parent].remove(name)
+            if not self._children[parent]:
+                del self._children[parent]
+
+    def children_of(self, name: bytes) -> list[bytes]:
+        """The children of that queue, in the order of their names."""
+        return self._children.get(name, _NONE)
+
+
+_NONE: list[bytes] = []

@@ -1,0 +1,73 @@
+"""The items of one queue that clients hold open: since when, and for how long they may."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from kestrel.item import Item
+
+_CLOSE_ENOUGH_S = 1e-6
+"""Clocks count in floating point: a timer that is due must find what it was set for."""
+
+
+class HeldReads:
+    """Open reads by xid, oldest first. `timed_out` is called with the xids of those held for too long."""
+
+    def __init__(self, clock: IReactorTime, timed_out: Callable[[list[int]], None]) -> None:
+        self._clock = clock
+        self._timed_out = timed_out
+        self._timeout_s: float | None = None
+        self._reads: dict[int, tuple[Item, float]] = {}
+        self._timer: IDelayedCall | None = None
+
+    def __contains__(self, xid: int) -> bool:
+        return xid in self._reads
+
+    def __len__(self) -> int:
+        return len(self._reads)
+
+    def opened(self, item: Item) -> None:
+        """A client holds that item from now on."""
+        self._reads[item.xid] = (item, self._clock.seconds())
+        if self._timeout_s is not None and self._timer is None:
+            self._timer = self._clock.callLater(self._timeout_s, self._look)
+
+    def ended(self, xid: int) -> Item | None:
+        """The client holds it no longer; the item, or None if it did not."""
+        read = self._reads.pop(xid, None)
+        return None if read is None else read[0]
+
+    def clear(self) -> None:
+        """Nobody holds anything any more."""
+        self._reads.clear()
+        self._stop()
+
+    def use_timeout(self, timeout_ms: int | None) -> None:
+        """From now on, also for those that are open, they may be held for so long; None: for ever."""
+        timeout_s = None if timeout_ms is None else timeout_ms / 1000
+        if timeout_s != self._timeout_s:
+            self._timeout_s = timeout_s
+            self._stop()
+            if timeout_s is not None and self._reads:
+                self._timer = self._clock.callLater(0, self._look)
+
+    def _stop(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._timeout_s is None:
+            return
+        due_s = self._clock.seconds() - self._timeout_s + _CLOSE_ENOUGH_S
+        late: list[int] = []
+        for xid, (_, opened_s) in self._reads.items():
+            if opened_s > due_s:
+                self._timer = self._clock.callLater(opened_s - due_s, self._look)
+                break
+            late.append(xid)
+        if late:
+            self._timed_out(late)

@@ -1,0 +1,39 @@
+"""What all queues of a server share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from twisted.internet.interfaces import IReactorTime
+
+from kestrel.queues.turns import Turns
+from kestrel.storage.barrier import Barrier, Batch
+
+
+class PutElsewhere(Protocol):
+    """Puts an item to a queue by its name, as if a client did."""
+
+    def __call__(self, name: bytes, data: bytes, expiry_ms: int) -> Batch | None:
+        """The batch that it is part of, or None when a limit refuses it. Raises a `KestrelError`."""
+
+
+class QueueServices:
+    """The barrier, the turns, both clocks, and the way to other queues.
+
+    `clock` is for timers and never set back; `now_ms` is the wall's, for times that are stored.
+    """
+
+    def __init__(
+        self,
+        barrier: Barrier,
+        turns: Turns,
+        clock: IReactorTime,
+        now_ms: Callable[[], int],
+        put: PutElsewhere,
+    ) -> None:
+        self.barrier = barrier
+        self.turns = turns
+        self.clock = clock
+        self.now_ms = now_ms
+        self.put = put

@@ -1,0 +1,153 @@
+"""The server's status: what it takes from clients at present, remembered over restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Final, Protocol
+
+from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kestrel.errors import ClientError, StorageError
+from kestrel.storage.interfaces import InThread
+
+log = Logger()
+
+_LONGEST: Final = 100
+"""Bytes of a status file that are looked at."""
+
+
+class Status(Enum):
+    """What the server takes, from the most to the least. The values are the names that Kestrel writes to its file."""
+
+    UP = "Up"
+    WRITE_AVOID = "WriteAvoid"
+    READ_ONLY = "ReadOnly"
+    QUIESCENT = "Quiescent"
+    DOWN = "Down"
+
+    def is_stricter_than(self, other: Status) -> bool:
+        """Whether it is further from being up."""
+        return _ORDER.index(self) > _ORDER.index(other)
+
+    @property
+    def takes_writes(self) -> bool:
+        """Whether clients may put, flush and delete."""
+        return self in (Status.UP, Status.WRITE_AVOID)
+
+    @property
+    def takes_reads(self) -> bool:
+        """Whether clients may get, peek and monitor."""
+        return self not in (Status.QUIESCENT, Status.DOWN)
+
+
+_ORDER: Final = list(Status)
+_SETTABLE: Final = {status.value.lower(): status for status in Status if status is not Status.DOWN}
+
+
+class StatusFile(Protocol):
+    """Where the status is remembered. Both methods block, and raise OSError; `write` is called in a thread."""
+
+    def read(self, most_bytes: int) -> bytes:
+        """What it holds, no more than that. A file that is missing is a FileNotFoundError."""
+
+    def write(self, data: bytes) -> None:
+        """Put that in place of what it holds, whole and safe when this returns."""
+
+
+class NoSuchStatus(ClientError):
+    """The server cannot be given that status."""
+
+
+class ServerStatus:
+    """The status that is published, and the one by which commands are taken or refused.
+
+    They differ for `grace_ms` after a change to a stricter one, so that clients can learn of it and go elsewhere.
+    """
+
+    def __init__(
+        self,
+        file: StatusFile,
+        default: Status,
+        grace_ms: Callable[[], int],
+        clock: IReactorTime,
+        in_thread: InThread,
+    ) -> None:
+        self.published = default
+        self.in_force = default
+        self._file = file
+        self._grace_ms = grace_ms
+        self._clock = clock
+        self._in_thread = in_thread
+        self._writing = DeferredLock()
+        self._grace: IDelayedCall | None = None
+
+    def restore(self) -> None:
+        """Take the status up again that the file remembers; the default stays if there is none that can be read."""
+        try:
+            name = self._file.read(_LONGEST).decode("latin-1").strip()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            log.error("The status file cannot be read: {reason}", reason=error.strerror or str(error))
+            return
+        status = _SETTABLE.get(name.lower())
+        if status is None:
+            log.error("The status file names no status: {name!r}", name=name)
+            return
+        self.published = self.in_force = status
+        log.info("The status is {status}, as it was before", status=status.value)
+
+    def change(self, name: bytes) -> Deferred[None]:
+        """Change to the status of that name, in capitals or not.
+
+        Fires when it is remembered; fails with `StorageError` when it cannot be, and is changed all the same. Raises
+        `NoSuchStatus`.
+        """
+        status = _SETTABLE.get(name.decode("latin-1").lower())
+        if status is None:
+            names = ", ".join(each.value for each in _SETTABLE.values())
+            raise NoSuchStatus(f"there is no such status; there are {names}")
+        if self._grace is not None and not self.published.is_stricter_than(status):
+            log.warn(
+                "The status does not change to {status}: the change to {published} is under way",
+                status=status.value,
+                published=self.published.value,
+            )
+            return self._writing.run(lambda: None)  # when what is under way is remembered
+        grace_ms = 0 if self._grace is not None else self._grace_ms()
+        self._end_grace()
+        log.info("The status changes from {old} to {new}", old=self.published.value, new=status.value)
+        self.published = status
+        if grace_ms and status.is_stricter_than(self.in_force):
+            self._grace = self._clock.callLater(grace_ms / 1000, self._grace_is_over)
+        else:
+            self.in_force = status
+        return self._writing.run(self._remember, status)
+
+    def _remember(self, status: Status) -> Deferred[None]:
+        return self._in_thread(self._file.write, status.value.encode("ascii")).addErrback(self._not_remembered)
+
+    def _not_remembered(self, failure: Failure) -> None:
+        error = failure.value
+        reason = getattr(error, "strerror", None) or str(error)
+        log.error("The status file cannot be written: {reason}", reason=reason)
+        raise StorageError(f"the status is changed, but would be forgotten at a restart: {reason}")
+
+    def _grace_is_over(self) -> None:
+        self._grace = None
+        self.in_force = self.published
+        log.info("The status {status} is in force", status=self.in_force.value)
+
+    def _end_grace(self) -> None:
+        grace, self._grace = self._grace, None
+        if grace is not None:
+            grace.cancel()
+
+    def stop(self) -> None:
+        """The server stops: it is down until it starts again, which is not remembered."""
+        self._end_grace()
+        self.published = self.in_force = Status.DOWN

@@ -1,0 +1,48 @@
+"""What one client may do at present: the server's status, the connection limits, and the queues' lists of clients."""
+
+from __future__ import annotations
+
+from kestrel.errors import Unavailable
+from kestrel.queues.manager import QueueManager
+from kestrel.queues.status import ServerStatus
+
+
+class Access:
+    """Each check returns, or raises `Unavailable` with the reason.
+
+    `identity` is the client's name; None if it has none, and then no list has it.
+    """
+
+    def __init__(self, manager: QueueManager, status: ServerStatus) -> None:
+        self._manager = manager
+        self._status = status
+        self.identity: bytes | None = None
+        self.refuses_writes = False
+        """Whether there were too many connections when this one was made; so for reads."""
+        self.refuses_reads = False
+
+    def check_change(self) -> None:
+        """Before a command that changes queues: flush, delete, and puts."""
+        if not self._status.in_force.takes_writes:
+            raise Unavailable(f"the server is {self._status.in_force.value}")
+        if self.refuses_writes:
+            raise Unavailable("too many connections to write on this one")
+
+    def check_put(self, name: bytes) -> None:
+        """Before a put to that queue or alias."""
+        self.check_change()
+        alias = self._manager.aliases.get(name)
+        for queue in (name,) if alias is None else alias.queues:
+            self._check_listed(self._manager.settings_for(queue).white_list_client_id_for_enqueue, "put to", queue)
+
+    def check_get(self, name: bytes) -> None:
+        """Before an item of that queue is taken or looked at."""
+        if not self._status.in_force.takes_reads:
+            raise Unavailable(f"the server is {self._status.in_force.value}")
+        if self.refuses_reads:
+            raise Unavailable("too many connections to read on this one")
+        self._check_listed(self._manager.settings_for(name).white_list_client_id_for_dequeue, "get from", name)
+
+    def _check_listed(self, listed: tuple[bytes, ...] | None, what: str, queue: bytes) -> None:
+        if listed is not None and self.identity not in listed:
+            raise Unavailable(f"this client may not {what} {queue.decode('latin-1')}")

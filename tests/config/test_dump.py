@@ -1,0 +1,124 @@
+"""What is told of the settings is all of them, in words that a file could hold."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+
+from kestrel.config.acl import ACL
+from kestrel.config.dump import alias_config, queue_config
+from kestrel.config.kinds import BOOLEAN, COUNT, IDENTITIES, PORT, Kind, optional
+from kestrel.config.load import loads
+from kestrel.config.model import AliasSettings, QueueSettings
+from kestrel.config.setting import settings_of
+from tests.config.made import queue_settings
+
+KIND_OF = {setting.kestrel_name: setting.kind.name for setting in settings_of(QueueSettings).values()}
+
+
+def as_toml(name: str, text: str) -> str:
+    """The value again with the quotes and brackets that a file needs."""
+    kind = KIND_OF[name]
+    if kind == BOOLEAN.name or (kind == optional(COUNT).name and text != "none"):
+        return text
+    if kind == optional(IDENTITIES).name and text != "none":
+        return json.dumps(text.split(",") if text else [], ensure_ascii=False)
+    return json.dumps(text, ensure_ascii=False)
+
+
+def test_the_built_in_settings_of_a_queue() -> None:
+    assert queue_config(QueueSettings()) == [
+        ("maxItems", "none"),
+        ("maxSize", "none"),
+        ("maxItemSize", "none"),
+        ("maxAge", "none"),
+        ("defaultJournalSize", "16MiB"),
+        ("maxMemorySize", "128MiB"),
+        ("maxJournalSize", "1GiB"),
+        ("minJournalCompactDelay", "1m"),
+        ("discardOldWhenFull", "false"),
+        ("keepJournal", "true"),
+        ("syncJournal", "never"),
+        ("expireToQueue", "none"),
+        ("maxExpireSweep", "none"),
+        ("maxRedeliveries", "none"),
+        ("errorQueue", "none"),
+        ("fanoutOnly", "false"),
+        ("maxQueueAge", "none"),
+        ("enableTrace", "false"),
+        ("disableAggressiveRewrites", "false"),
+        ("openTransactionTimeout", "none"),
+        ("whiteListClientIdForEnqueue", "none"),
+        ("whiteListClientIdForDequeue", "none"),
+    ]
+
+
+def test_values_are_told_as_one_would_write_them() -> None:
+    told = dict(
+        queue_config(
+            QueueSettings(
+                max_items=10,
+                max_size_bytes=5,
+                max_age_ms=172_800_000,
+                sync_journal_ms=0,
+                expire_to_queue=b"jobs_too_late",
+                white_list_client_id_for_enqueue=(b"one", b"two"),
+                white_list_client_id_for_dequeue=(),
+            )
+        )
+    )
+    assert told["maxItems"] == "10"
+    assert told["maxSize"] == "5B"
+    assert told["maxAge"] == "2d"
+    assert told["syncJournal"] == "0"
+    assert told["expireToQueue"] == "jobs_too_late"
+    assert told["whiteListClientIdForEnqueue"] == "one,two"
+    assert told["whiteListClientIdForDequeue"] == ""
+
+
+@given(queue_settings)
+def test_every_setting_is_told_in_the_order_of_the_fields(settings: QueueSettings) -> None:
+    assert [name for name, _ in queue_config(settings)] == list(KIND_OF)
+
+
+@given(
+    queue_settings.filter(
+        # These would be circles, and "told" is what the queue is called below.
+        lambda settings: all(
+            target is None or target.partition(b"+")[0] != b"told"
+            for target in (settings.expire_to_queue, settings.error_queue)
+        )
+    )
+)
+def test_a_file_made_of_what_is_told_says_the_same_settings(settings: QueueSettings) -> None:
+    lines = [f"{name} = {as_toml(name, value)}" for name, value in queue_config(settings)]
+    text = "\n".join(["[[queues]]", 'name = "told"', *lines])
+    # A character is a byte; as bytes it is the UTF-8 that a file is written in.
+    config = loads(text.encode("latin-1").decode())
+    assert config.queues[b"told"].over(QueueSettings()) == settings
+
+
+def test_an_alias_is_told_by_its_destinations() -> None:
+    settings = AliasSettings(name=b"all", destination_queues=(b"a", b"b"))
+    assert alias_config(settings) == [("destinationQueues", "a,b")]
+
+
+@pytest.mark.parametrize("name", [b"\xff\x00", "Größe".encode()])
+def test_a_name_is_told_byte_for_byte(name: bytes) -> None:
+    ((_, told),) = alias_config(AliasSettings(name=b"all", destination_queues=(name,)))
+    assert told.encode("latin-1") == name
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        (PORT, 22133, "22133"),
+        (PORT, None, "false"),
+        (ACL, "open-unsafe", "open-unsafe"),
+        (ACL, ("world:anyone:r", "digest:me:hash=:cdrwa"), "world:anyone:r,digest:me:hash=:cdrwa"),
+    ],
+)
+def test_kinds_of_the_server_are_shown_as_one_would_write_them(kind: Kind, value: object, text: str) -> None:
+    assert kind.show(value) == text
