@@ -26,7 +26,8 @@ def settings_without_effect(config: Config) -> list[str]:
 
 
 def _of_section(path: str, section: Section) -> list[str]:
-    return _idle(path, type(section), section.given)
+    # What is turned off is as it should be: a port that is false is not listened on.
+    return _idle(path, type(section), [name for name in section.given if getattr(section, name) is not None])
 
 
 def _of_queue(path: str, overrides: QueueOverrides) -> list[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from contextlib import suppress
+from typing import Final, NamedTuple
 
 from attrs import evolve
 from twisted.internet.defer import Deferred
@@ -30,6 +31,13 @@ log = Logger()
 _SAFE: Final = Batch()
 """What was put nowhere is as safe as it will be."""
 _SAFE.settle(None)
+
+
+class Swept(NamedTuple):
+    """How many items expired, and the batch that a reply which says so waits for."""
+
+    items: int
+    batch: Batch | None
 
 
 class QueueManager:
@@ -232,8 +240,8 @@ class QueueManager:
 
     def expire(self, queue: Queue) -> None:
         """Delete a queue that is old and empty."""
-        self.counters.queue_expires += 1
         self._delete(queue)
+        self.counters.queue_expires += 1
 
     def _delete(self, queue: Queue) -> Batch:
         name = queue.name
@@ -259,17 +267,20 @@ class QueueManager:
         """Flush every queue; one whose storage has failed does not keep the others."""
         return [queue.flush() for queue in self._usable()]
 
-    def flush_expired(self, name: bytes) -> Deferred[int]:
-        """Drop the expired items at the head of a queue, in slices, those on disk alone among them.
-
-        Fires with how many there were.
-        """
+    def flush_expired(self, name: bytes) -> Deferred[Swept]:
+        """Drop the expired items at the head of a queue, in slices, those on disk alone among them."""
         queue = self.existing(name)
         return _swept([] if queue is None else [queue])
 
-    def flush_all_expired(self) -> Deferred[int]:
-        """Drop the expired items at the head of every queue. Fires as `flush_expired`."""
+    def flush_all_expired(self) -> Deferred[Swept]:
+        """Drop the expired items at the head of every queue."""
         return _swept(self._usable())
+
+    def reopen_failed(self) -> None:
+        """Open what has failed anew, where that is possible by now: for those who look at figures."""
+        for queue in self._queues.values():
+            with suppress(KestrelError):
+                queue.reopen()
 
     def _usable(self) -> list[Queue]:
         usable = []
@@ -325,9 +336,9 @@ class QueueManager:
                 log.warn("Alias {name!r} masks the queue of that name: clients cannot reach its items", name=name)
 
 
-def _swept(queues: Sequence[Queue]) -> Deferred[int]:
-    """Wait until the head of each queue is known, which lets all expired ones before it go; fires with their number."""
-    done: Deferred[int] = Deferred()
+def _swept(queues: Sequence[Queue]) -> Deferred[Swept]:
+    """Wait until the head of each queue is known, which lets all expired ones before it go."""
+    done: Deferred[Swept] = Deferred()
     before = {queue: queue.counters.expired_items for queue in queues}
     missing = len(before) + 1
     problem: Exception | None = None
@@ -341,7 +352,13 @@ def _swept(queues: Sequence[Queue]) -> Deferred[int]:
         if problem is not None and len(before) == 1:
             done.errback(problem)
         else:
-            done.callback(sum(queue.counters.expired_items - count for queue, count in before.items()))
+            unsettled = [queue.unsettled_batch for queue in before]
+            done.callback(
+                Swept(
+                    sum(queue.counters.expired_items - count for queue, count in before.items()),
+                    all_of([batch for batch in unsettled if batch is not None]),
+                )
+            )
 
     for queue in before:
         waiter = Waiter(lambda _, error: head_is_known(error), opens=False, peeks=True, patient=False)

@@ -18,6 +18,7 @@ _KESTRELS: Final = frozenset({"logsize", "journal_rewrites", "journal_rotations"
 
 def server_stats(manager: QueueManager, version: str, uptime_s: int) -> list[Stat]:
     """The server's own figures, and after them those of every queue."""
+    manager.reopen_failed()
     queues = manager.all_queues()
     counters = manager.counters
     stats: list[Stat] = [
@@ -49,6 +50,7 @@ def server_stats(manager: QueueManager, version: str, uptime_s: int) -> list[Sta
 
 def dumped_stats(manager: QueueManager, names: Sequence[bytes]) -> list[tuple[bytes, list[Stat]]]:
     """The figures of the queues and aliases of these names, or of all when none is given; of a missing one, none."""
+    manager.reopen_failed()
     if not names:
         names = sorted({*(queue.name for queue in manager.all_queues()), *manager.aliases})
     return [(name, _stats_of(manager, name)) for name in names]

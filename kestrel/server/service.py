@@ -205,7 +205,7 @@ class KestrelService(Service):
 
     def _reloaded(self, config: Config) -> None:
         if _fixed(config) != _fixed(self._core.config):
-            log.warn("Ports, the queue folder and the storage change with the next start only")
+            log.warn("Ports, the queue folder, the storage and the status file change with the next start only")
         self._core.use(config)
         self._tell_reloaded(config)
         log.info("The configuration was reloaded")
@@ -236,7 +236,14 @@ def _storage_description(config: Config) -> str:
 
 def _fixed(config: Config) -> tuple[object, ...]:
     """What a reload leaves as it is."""
-    return (config.listen_address, config.memcache_listen_port, config.connection_backlog, _storage_description(config))
+    return (
+        config.listen_address,
+        config.memcache_listen_port,
+        config.connection_backlog,
+        _storage_description(config),
+        config.status_file,
+        config.default_status,
+    )
 
 
 def _now(deferred: Deferred[None], later: Callable[[Failure], None]) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from twisted.internet.defer import Deferred
+
 from kestrel import commands, errors
+from kestrel.queues.manager import Swept
 from kestrel.queues.stats import dumped_stats, server_stats
 from kestrel.queues.status import NoSuchStatus
 from kestrel.session.session import Handlers, Session
@@ -32,12 +35,19 @@ def flush_all(session: Session, command: commands.FlushAll) -> None:
 def flush_expired(session: Session, command: commands.FlushExpired) -> None:
     """Drop a queue's expired items."""
     session.access.check_change()
-    session.answer_when_done(session.manager.flush_expired(command.queue), session.codec.number)
+    _tell_swept(session, session.manager.flush_expired(command.queue))
 
 
 def flush_all_expired(session: Session, command: commands.FlushAllExpired) -> None:
     """Drop the expired items of every queue, whatever the status."""
-    session.answer_when_done(session.manager.flush_all_expired(), session.codec.number)
+    _tell_swept(session, session.manager.flush_all_expired())
+
+
+def _tell_swept(session: Session, sweep: Deferred[Swept]) -> None:
+    def tell(swept: Swept) -> None:
+        session.outbox.reply(session.codec.number(swept.items), swept.batch)
+
+    session.answer_when_done(sweep, tell)
 
 
 def version(session: Session, command: commands.Version) -> None:
@@ -63,7 +73,7 @@ def dump_config(session: Session, command: commands.DumpConfig) -> None:
 
 def reload(session: Session, command: commands.Reload) -> None:
     """Read the configuration again."""
-    session.answer_when_done(session.control.reload(), lambda _: session.codec.done(command))
+    session.answer_when_done(session.control.reload(), lambda _: session.outbox.reply(session.codec.done(command)))
 
 
 def status(session: Session, command: commands.Status) -> None:
@@ -77,7 +87,7 @@ def status(session: Session, command: commands.Status) -> None:
     except NoSuchStatus as error:
         session.refuse(error, closes=True)
     else:
-        session.answer_when_done(changed, lambda _: session.codec.done(command))
+        session.answer_when_done(changed, lambda _: session.outbox.reply(session.codec.done(command)))
 
 
 def quit_(session: Session, command: commands.Quit) -> None:

@@ -289,8 +289,8 @@ class Session:
         self._deadline = self._clock.callLater(wait_ms / 1000, timed_out)
         return True
 
-    def answer_when_done(self, outcome: Deferred[_Result], reply: Callable[[_Result], bytes]) -> None:
-        """The command is answered when that has fired: with what `reply` makes of it, or with its error."""
+    def answer_when_done(self, outcome: Deferred[_Result], answer: Callable[[_Result], None]) -> None:
+        """The command is answered when that has fired: by `answer`, or with its error."""
         is_there = True
 
         def gone() -> None:
@@ -299,7 +299,7 @@ class Session:
 
         def done(result: _Result) -> None:
             if is_there:
-                self.outbox.reply(reply(result))
+                answer(result)
                 self.answered()
 
         def failed(failure: Failure) -> None:

@@ -54,3 +54,7 @@ def test_settings_of_other_tables_are_named_where_they_are_given_even_at_their_d
 
 def test_the_settings_that_make_the_journal_safe_have_an_effect() -> None:
     assert settings_without_effect(loads('[default]\nkeepJournal = true\nsyncJournal = "1s"')) == []
+
+
+def test_a_port_that_is_turned_off_is_not_named() -> None:
+    assert settings_without_effect(loads("textListenPort = false\nthriftListenPort = 2229\n")) == ["thriftListenPort"]

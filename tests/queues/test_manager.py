@@ -15,7 +15,8 @@ from twisted.python.failure import Failure
 from kestrel.config.model import QueueSettings
 from kestrel.errors import FolderInUse, QueueFailed, StorageError
 from kestrel.item import Item
-from kestrel.queues.manager import QueueManager
+from kestrel.queues.manager import QueueManager, Swept
+from kestrel.queues.stats import dumped_stats
 from kestrel.queues.turns import Turns
 from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Barrier, Batch
@@ -307,10 +308,11 @@ def test_expired_items_are_counted_when_they_are_flushed(bench: Bench) -> None:
             bench.manager.put(name, b"brief", 2_000_000)
     bench.put(b"c", b"lasting")
     bench.now_ms = 3_000_000
-    counts: list[int] = []
-    bench.manager.flush_expired(b"b").addCallback(counts.append)
-    bench.manager.flush_all_expired().addCallback(counts.append)
-    assert counts == [2, 1]
+    swept: list[Swept] = []
+    bench.manager.flush_expired(b"b").addCallback(swept.append)
+    bench.manager.flush_all_expired().addCallback(swept.append)
+    assert [each.items for each in swept] == [2, 1]
+    assert all(each.batch is not None for each in swept)
     assert bench.items(b"c") == [b"lasting"]
 
 
@@ -439,3 +441,12 @@ def test_a_queue_that_cannot_be_opened_fails_no_change_of_settings(bench: Bench)
     bench.fail(b"bad")
     bench.manager.use_settings(lambda name: QueueSettings(max_items=5), {})
     assert [queue.settings.max_items for queue in bench.manager.all_queues()] == [5, 5]
+
+
+def test_figures_are_those_of_a_queue_that_can_be_opened_again(bench: Bench) -> None:
+    bench.put(b"work", b"safe")
+    bench.storage.reopen_refusal = "the queue is being loaded again"
+    bench.fail(b"work")
+    bench.storage.reopen_refusal = None
+    ((_, figures),) = dumped_stats(bench.manager, [b"work"])
+    assert dict(figures)["items"] == 1

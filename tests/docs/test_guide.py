@@ -1,0 +1,233 @@
+"""docs/guide.md is complete: its promises have their tests, and its tables name all there is."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import pytest
+from twisted.internet.task import Clock
+
+from kestrel.config.kinds import Kind
+from kestrel.config.load import loads
+from kestrel.config.model import Config
+from kestrel.config.queue_settings import AliasSettings, QueueSettings
+from kestrel.config.server_settings import (
+    AdminSettings,
+    LoggingSettings,
+    ServerSettings,
+    ZooKeeperSettings,
+    state_folder,
+)
+from kestrel.config.setting import settings_of
+from kestrel.protocols import memcache
+from kestrel.storage.journal import JournalStorage
+from kestrel.testing.server import MemoryServer
+from kestrel.testing.threads import SteppedThreads
+from tests.docs.test_protocols import Block, Playing, blocks_in
+
+ROOT: Final = Path(__file__).parents[2]
+PAGE: Final = (ROOT / "docs" / "guide.md").read_text()
+
+PROMISES: Final = re.findall(r"^- \*\*P(\d+)\.\*\* ((?:.+\n)+?)  `([^`]*)`$", PAGE, re.MULTILINE)
+"""Number, sentence, and the test that shows it."""
+
+CONFIGURATIONS: Final = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+TABLES: Final[dict[str, type[attrs.AttrsInstance]]] = {
+    "Settings of a queue": QueueSettings,
+    "Settings of an alias": AliasSettings,
+    "Settings of the server": ServerSettings,
+    "Settings of the log": LoggingSettings,
+}
+"""What each table of settings is about, by its heading; two share theirs (see `rows_of`)."""
+
+
+def section(heading: str) -> str:
+    """What stands under a heading, which must be the only one of its words, up to the next one."""
+    found = re.split(rf"^#+ {re.escape(heading)}\n", PAGE, flags=re.MULTILINE)
+    assert len(found) == 2, f"there are {len(found) - 1} headings {heading!r}"
+    return re.split(r"^#+ ", found[1], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def tables_in(text: str) -> list[list[list[str]]]:
+    """The tables of a text, without their heads, as rows of cells."""
+    tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    return [
+        [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()[2:]] for table in tables
+    ]
+
+
+def first_words(heading: str) -> set[str]:
+    """The first word of everything in code font in the first column of a section's tables."""
+    rows = [row for table in tables_in(section(heading)) for row in table]
+    return {code.split()[0] for row in rows for code in re.findall(r"`([^`]+)`", row[0])}
+
+
+def rows_of(cls: type[attrs.AttrsInstance]) -> list[list[str]]:
+    """The rows of the guide's table about the settings of a class."""
+    admin, zookeeper = tables_in(section("Settings of the admin port and of ZooKeeper"))
+    further = {AdminSettings: admin, ZooKeeperSettings: zookeeper}
+    if cls in further:
+        return further[cls]
+    (heading,) = [heading for heading, each in TABLES.items() if each is cls]
+    return tables_in(section(heading))[0]
+
+
+each_class = pytest.mark.parametrize("cls", [*TABLES.values(), AdminSettings, ZooKeeperSettings])
+
+
+@cache
+def names_of_tests(path: str) -> set[str]:
+    """The tests of a file, those of a class with its name before them: `test_a`, `TestB::test_c`."""
+    file = ROOT / path
+    if not file.is_file():
+        return set()
+    tests: set[str] = set()
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.FunctionDef):
+            tests.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            tests |= {f"{node.name}::{each.name}" for each in node.body if isinstance(each, ast.FunctionDef)}
+    return tests
+
+
+# Promises.
+
+
+def test_promises_are_numbered_from_1_and_each_number_is_there_once() -> None:
+    assert [int(number) for number, _, _ in PROMISES] == list(range(1, len(PROMISES) + 1))
+    assert len(PROMISES) == len(re.findall(r"\*\*P\d", PAGE))
+
+
+def test_no_two_promises_are_the_same() -> None:
+    sentences = [" ".join(sentence.split()) for _, sentence, _ in PROMISES]
+    assert len(set(sentences)) == len(sentences)
+
+
+def test_every_chapter_but_the_first_ends_with_promises() -> None:
+    chapters = re.split(r"^## ", PAGE, flags=re.MULTILINE)[2:]
+    for chapter in chapters:
+        last = chapter.rstrip().splitlines()[-1]
+        assert re.fullmatch(r"  `tests/[^`]+`", last), f"the chapter {chapter.splitlines()[0]!r} ends otherwise"
+
+
+@pytest.mark.parametrize(
+    "test", dict.fromkeys(test for _, _, test in PROMISES), ids=lambda test: test.rpartition("::")[2]
+)
+def test_the_test_that_shows_a_promise_exists(test: str) -> None:
+    path, _, name = test.partition("::")
+    assert name.rpartition("::")[2].startswith("test_")
+    assert name in names_of_tests(path)
+
+
+# Tables.
+
+
+@each_class
+def test_every_setting_is_in_its_table_and_nothing_else(cls: type[attrs.AttrsInstance]) -> None:
+    assert [row[0].strip("`") for row in rows_of(cls)] == [each.kestrel_name for each in settings_of(cls).values()]
+
+
+def test_every_table_of_a_file_is_named() -> None:
+    tables = settings_of(Config).keys() - settings_of(ServerSettings).keys()
+    assert {row[0].strip("`") for row in tables_in(section("Settings of the server"))[1]} == tables
+
+
+@each_class
+def test_the_defaults_are_those_of_the_table(cls: type[attrs.AttrsInstance]) -> None:
+    told = {row[0].strip("`"): row[2] for row in rows_of(cls)}
+    fields = {field.name: field for field in attrs.fields(cls)}
+    for name, each in settings_of(cls).items():
+        default = fields[name].default
+        if default is attrs.NOTHING:
+            assert told[each.kestrel_name] == "required"
+        else:
+            value = default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]
+            assert as_told(each.kind, told[each.kestrel_name]) == value
+
+
+def as_told(kind: Kind, text: str) -> Any:
+    """The value that a cell of the guide stands for."""
+    if text == "empty":
+        return {}
+    if text.startswith("~/.local/state/kestrel/"):
+        return str(state_folder() / text.removeprefix("~/.local/state/kestrel/"))
+    written = {"true": True, "false": False}.get(text, int(text) if text.isdigit() else text)
+    return kind.parse(written)
+
+
+def test_every_command_is_in_the_table_and_nothing_else() -> None:
+    assert first_words("Commands") == {word.decode() for word in memcache._PARSERS}
+
+
+def test_every_figure_of_stats_is_in_a_table() -> None:
+    client = MemoryServer().connect()
+    client.ask(b"set jobs 0 0 1\r\nx\r\n")
+    names = [line.split()[1] for line in client.ask(b"stats\r\n").decode().splitlines()[:-1]]
+    server = {name for name in names if not name.startswith("queue_jobs_")}
+    queue = {name.removeprefix("queue_jobs_") for name in names} - server
+    assert first_words("Figures of the server") == server
+    assert queue <= first_words("Figures of a queue")
+
+
+def test_every_figure_of_a_journal_is_in_a_table(tmp_path: Path) -> None:
+    clock, threads = Clock(), SteppedThreads()
+    server = MemoryServer(JournalStorage(str(tmp_path).encode(), clock, threads, reserve_bytes=1), clock=clock)
+    threads.run_all()
+    server.settle()
+    client = server.connect()
+    client.ask(b"set jobs 0 0 1\r\nx\r\n")
+    shown = re.findall(r"^  (\w+)=", client.ask(b"dump_stats jobs\r\n").decode(), re.MULTILINE)
+    assert {*shown, "children"} == first_words("Figures of a queue")
+
+
+def test_every_difference_from_kestrel_is_in_the_table() -> None:
+    numbers = re.findall(r"^## (\d+)\. ", (ROOT / "docs" / "differences.md").read_text(), re.MULTILINE)
+    (table,) = tables_in(section("Differences from Kestrel"))
+    told = [row[0] for row in table]
+    assert told == [str(number) for number in range(1, len(told) + 1)]
+    assert numbers and set(numbers) <= set(told)
+
+
+# Examples.
+
+
+def test_there_are_examples() -> None:
+    assert len(CONFIGURATIONS) == PAGE.count("\n```toml") >= 5
+    assert len(list(blocks_in(PAGE))) == PAGE.count("\n```conversation") >= 2
+
+
+@pytest.mark.parametrize("text", CONFIGURATIONS, ids=range(1, len(CONFIGURATIONS) + 1))
+def test_a_configuration_loads_as_it_stands(text: str) -> None:
+    loads(text)
+
+
+def configured(block: Block) -> Config:
+    """The configuration that an example of a conversation is played with: the last one above it in its chapter."""
+    lines = PAGE.splitlines(keepends=True)[: block.number - 1]
+    chapter = re.split(r"^## ", "".join(lines), flags=re.MULTILINE)[-1]
+    above = re.findall(r"^```toml\n(.*?)^```$", chapter, re.MULTILINE | re.DOTALL)
+    return loads(above[-1]) if above else Config()
+
+
+@pytest.mark.parametrize("block", list(blocks_in(PAGE)), ids=lambda block: f"line {block.number}")
+def test_example_is_answered_as_it_says(block: Block) -> None:
+    playing = Playing(block.settings, None)
+    playing.server = MemoryServer(config=configured(block))
+    playing.play(block.lines)
+
+
+def test_every_link_to_another_page_finds_it() -> None:
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", PAGE) if not link.startswith("../examples/")]
+    assert links
+    for link in links:
+        page, _, anchor = link.partition("#")
+        text = (ROOT / "docs" / page).read_text() if page else PAGE
+        headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+        anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert not anchor or anchor in anchors, f"{link} leads nowhere"
