@@ -22,7 +22,7 @@ from kestrel.queues.turns import Turns
 from kestrel.session.settings import ServerControl, SessionSettings
 from kestrel.storage.barrier import Barrier, Schedule
 from kestrel.storage.interfaces import InThread, IStorage
-from kestrel.storage.memory_limit import MemoryLimit
+from kestrel.storage.total_memory import MemoryLimit
 
 
 class QueueServer:

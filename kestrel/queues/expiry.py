@@ -9,6 +9,10 @@ from kestrel.item import Item
 SWEPT_AT_ONCE: Final = 500
 """Items; that takes about a millisecond. Then it is the turn of others, and the sweep goes on in a later one."""
 
+SWEPT_FOR_A_PUT: Final = 5_000
+"""Items that a put to a full queue lets go at most: about ten milliseconds. If there are more it is taken all the same.
+"""
+
 
 def is_expired(item: Item, max_age_ms: int | None, now_ms: int) -> bool:
     """Whether an item has expired: by its client's wish, or because it is older than maxAge."""

@@ -24,7 +24,7 @@ from kestrel.queues.turns import Turns
 from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Barrier, Batch, all_of
 from kestrel.storage.interfaces import IQueueStorage, IStorage, SettingsFor
-from kestrel.storage.memory_limit import MemoryLimit
+from kestrel.storage.total_memory import MemoryLimit
 
 log = Logger()
 
@@ -95,7 +95,7 @@ class QueueManager:
                 self._unloadable.add(name)
                 self._families.add(name)
             else:
-                self._use_right_storage(queue)
+                self.use_right_storage(queue)
         self._warn_of_masks(self.aliases)
 
     def close(self, compacts: bool = False) -> Deferred[None]:
@@ -183,6 +183,7 @@ class QueueManager:
         if alias is None and not self._families.children_of(name):
             queue = self.queue(name)
             if queue.settings.fanout_only:
+                self.use_right_storage(queue)
                 return _SAFE
             if not queue.admits(len(data)):
                 return None
@@ -201,11 +202,12 @@ class QueueManager:
         is_refused = False
         for name in names:
             queue = self.queue(name)
-            if not queue.settings.fanout_only:
-                if queue.admits(size):
-                    targets[queue] = None
-                else:
-                    is_refused = True
+            if queue.settings.fanout_only:
+                self.use_right_storage(queue)
+            elif queue.admits(size):
+                targets[queue] = None
+            else:
+                is_refused = True
             for child_name in self._families.children_of(name):
                 child = self.queue(child_name)
                 if child.admits(size):
@@ -307,7 +309,7 @@ class QueueManager:
                 log.warn("keepJournal of queue {queue!r} cannot change while it exists", queue=queue.name)
                 settings = evolve(settings, keep_journal=keep_journal)
             queue.use_settings(settings)
-            self._use_right_storage(queue)
+            self.use_right_storage(queue)
         before = self.aliases
         self.aliases = renewed(before, aliases)
         new = [name for name in self.aliases if name not in before]
@@ -316,7 +318,7 @@ class QueueManager:
             if name in self._queues:
                 self._queues[name].answer_all()
 
-    def _use_right_storage(self, queue: Queue) -> None:
+    def use_right_storage(self, queue: Queue) -> None:
         """A parent that keeps nothing from now on gives up its journal when that is empty; one that keeps items again
         gets one."""
         settings, contents = queue.settings, queue.contents

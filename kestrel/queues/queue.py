@@ -13,7 +13,7 @@ from kestrel.config.model import QueueSettings
 from kestrel.errors import KestrelError, QueueFailed
 from kestrel.item import Item
 from kestrel.queues.counters import QueueCounters
-from kestrel.queues.expiry import SWEPT_AT_ONCE, is_expired
+from kestrel.queues.expiry import SWEPT_AT_ONCE, SWEPT_FOR_A_PUT, is_expired
 from kestrel.queues.limits import is_full, is_too_large
 from kestrel.queues.moves import Moves
 from kestrel.queues.open_reads import HeldReads
@@ -103,30 +103,47 @@ class Queue:
         self.sweep()
         if settings.discard_old_when_full or not is_full(settings, contents.items, contents.bytes):
             return True
-        return self.has_expired_head  # there is more to be swept than one turn has time for
+        if self.has_expired_head:
+            self.sweep(SWEPT_FOR_A_PUT)
+            if not is_full(settings, contents.items, contents.bytes):
+                return True
+        self.load_head()  # it may have expired, and the next put find room
+        return self.has_expired_head  # there is more to be swept than there is time for now
 
     def item_was_put(self, size: int) -> Batch:
         """The storage has one more item, of that many bytes, at the tail."""
         self.counters.total_items += 1
         batch = self.touch()
         if self.settings.discard_old_when_full:
-            self._discard_for(size)
+            self._owed_for = size
+            self._discard()
         if self.waiting:
             self.serve()
         return batch
 
-    def _discard_for(self, size: int) -> None:
-        """Drop heads until there was room for the last item, which has that size."""
-        contents, settings = self.contents, self.settings
-        self._owed_for = None
-        while is_full(settings, contents.items - 1, contents.bytes - size):
-            if contents.take(False) is not None:
+    def _discard(self) -> None:
+        """Drop heads until there was room for the last item that was put; what has expired leaves as it would have.
+
+        Where that must wait, for the disk or for the turn of others, it is owed, and nobody gets an item before.
+        """
+        contents, settings, size = self.contents, self.settings, self._owed_for
+        if size is None:
+            return
+        for _ in range(SWEPT_AT_ONCE):
+            if not is_full(settings, contents.items - 1, contents.bytes - size):
+                self._owed_for = None
+                return
+            if self.has_expired_head:
+                if not self.sweep(1):
+                    return  # as many are on their way as may be; when one arrives it goes on
+            elif contents.take(False) is not None:
                 self.counters.discarded += 1
             elif self._fill():
-                self._owed_for = size  # and nobody gets an item before
                 return
             elif contents.peek() is None:
+                self._owed_for = None
                 return
+        self._serve_later()
 
     # Items out.
 
@@ -195,6 +212,7 @@ class Queue:
             return
         self._is_serving = True
         try:
+            self._discard()
             for _ in range(SERVED_AT_ONCE):
                 if not self.waiting or not self._serve_first():
                     break
@@ -230,7 +248,7 @@ class Queue:
             elif self.moves.failure is not None:
                 raise self.moves.failure
             return False  # some move will end
-        if self._fill():
+        if self._owed_for is not None or self._fill():
             return False
         if self.contents.peek() is not None:
             return True
@@ -261,8 +279,6 @@ class Queue:
     def _filled(self, _: object, contents: IQueueStorage) -> None:
         if self._filling is contents:
             self._filling = None
-            if contents.failure is None and self._owed_for is not None:
-                self._discard_for(self._owed_for)
             self.serve()
 
     def _fill_failed(self, failure: Failure, contents: IQueueStorage) -> None:

@@ -90,6 +90,7 @@ class ExpiryRounds:
         if self._is_too_old(queue):
             self._manager.expire(queue)
             return 0
+        self._manager.use_right_storage(queue)
         swept = queue.sweep(min(most, SWEPT_AT_ONCE))
         if swept == SWEPT_AT_ONCE and swept < most:
             self._round.append((queue, most - swept))

@@ -28,8 +28,8 @@ from kestrel.server.endpoints import describe, listen, port_number, tcp_endpoint
 from kestrel.server.failures import EX_CANNOT_CREATE, EX_CONFIG, EX_TRY_AGAIN, CannotServe
 from kestrel.server.reactor import use_monotonic_time
 from kestrel.storage.memory import MemoryStorage
-from kestrel.storage.memory_limit import MemoryLimit
 from kestrel.storage.registry import storage_from_string
+from kestrel.storage.total_memory import MemoryLimit
 
 log = Logger()
 

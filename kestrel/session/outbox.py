@@ -8,7 +8,7 @@ from collections.abc import Callable
 from twisted.logger import Logger
 
 from kestrel.storage.barrier import Barrier, Batch
-from kestrel.storage.memory_limit import MemoryShare
+from kestrel.storage.total_memory import MemoryShare
 
 log = Logger()
 

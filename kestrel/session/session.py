@@ -26,7 +26,7 @@ from kestrel.session.lifecycle import HEARING, RUNNING, Event, State, after
 from kestrel.session.outbox import Outbox
 from kestrel.session.reads import OpenReads
 from kestrel.session.settings import ServerControl, SessionSettings
-from kestrel.storage.memory_limit import MemoryShare
+from kestrel.storage.total_memory import MemoryShare
 
 log = Logger()
 

@@ -26,7 +26,7 @@ from zope.interface import Attribute, Interface
 
 from kestrel.config.model import QueueSettings
 from kestrel.item import Item
-from kestrel.storage.memory_limit import MemoryLimit
+from kestrel.storage.total_memory import MemoryLimit
 
 SettingsFor: TypeAlias = Callable[[bytes], QueueSettings]
 """The settings of the queue of that name."""

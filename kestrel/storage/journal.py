@@ -51,8 +51,8 @@ from kestrel.storage.journal_load import load_queue
 from kestrel.storage.journal_queue import JournalQueue
 from kestrel.storage.journal_services import Services, error_of, reason_of
 from kestrel.storage.journal_upkeep import Upkeep
-from kestrel.storage.memory_limit import MemoryLimit
 from kestrel.storage.open_files import OpenFiles
+from kestrel.storage.total_memory import MemoryLimit
 
 log = Logger()
 

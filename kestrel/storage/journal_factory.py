@@ -11,7 +11,7 @@ from kestrel.config.units import parse_size
 from kestrel.errors import BadStorageArgument
 from kestrel.storage.interfaces import InThread, IStorageFactory
 from kestrel.storage.journal import JournalStorage
-from kestrel.storage.memory_limit import MemoryLimit
+from kestrel.storage.total_memory import MemoryLimit
 
 
 @implementer(IStorageFactory)

@@ -14,7 +14,7 @@ from kestrel.journal.replay import replay
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.journal_queue import JournalQueue
 from kestrel.storage.journal_replayed import OpenFile, ReplayedQueue
-from kestrel.storage.memory_limit import MemoryLimit
+from kestrel.storage.total_memory import MemoryLimit
 
 log = Logger()
 

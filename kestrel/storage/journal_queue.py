@@ -29,7 +29,7 @@ from kestrel.journal.records import (
 from kestrel.journal.rewrite import Behind, Boundary, Replacement
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.interfaces import IQueueStorage
-from kestrel.storage.memory_limit import ITEM_BYTES, MemoryLimit, MemoryShare
+from kestrel.storage.total_memory import ITEM_BYTES, MemoryLimit, MemoryShare
 from kestrel.storage.window import Window
 
 _ADDX: Final = int(Opcode.ADDX)

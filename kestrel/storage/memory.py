@@ -20,7 +20,7 @@ from kestrel.storage.interfaces import (
     IStorageFactory,
     SettingsFor,
 )
-from kestrel.storage.memory_limit import MemoryLimit, MemoryShare
+from kestrel.storage.total_memory import MemoryLimit, MemoryShare
 from kestrel.storage.window import Window
 
 

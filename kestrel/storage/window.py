@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from kestrel.errors import QueueFailed
 from kestrel.item import Item
 from kestrel.journal.records import ADDX_HEADER_BYTES, decode_item
-from kestrel.storage.memory_limit import ITEM_BYTES
 from kestrel.storage.runs import Runs
+from kestrel.storage.total_memory import ITEM_BYTES
 
 MAX_XID = (1 << 31) - 1
 

@@ -39,7 +39,7 @@ from kestrel.storage.barrier import Barrier
 from kestrel.storage.interfaces import IStorage
 from kestrel.storage.journal import JournalStorage
 from kestrel.storage.memory import MemoryStorage
-from kestrel.storage.memory_limit import MemoryLimit
+from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.transport import MemoryTransport
 
 EPOCH_MS: Final = 1_700_000_000_000

@@ -9,7 +9,7 @@ import pytest
 from kestrel.errors import QueueFailed
 from kestrel.session.outbox import Outbox
 from kestrel.storage.barrier import Barrier, Batch
-from kestrel.storage.memory_limit import MemoryLimit, MemoryShare
+from kestrel.storage.total_memory import MemoryLimit, MemoryShare
 
 
 class Wire:

@@ -19,7 +19,7 @@ from kestrel.storage import open_files
 from kestrel.storage.interfaces import InThread, IStorageFactory
 from kestrel.storage.journal import JournalStorage
 from kestrel.storage.journal_factory import JournalStorageFactory
-from kestrel.storage.memory_limit import MemoryLimit
+from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.threads import SteppedThreads
 from tests.storage.contract import (

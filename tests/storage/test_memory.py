@@ -11,7 +11,7 @@ from zope.interface.verify import verifyObject
 from kestrel.errors import BadStorageArgument
 from kestrel.storage.interfaces import InThread, IStorageFactory
 from kestrel.storage.memory import MemoryStorage, MemoryStorageFactory
-from kestrel.storage.memory_limit import MemoryLimit
+from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.threads import SteppedThreads
 from tests.storage.contract import StorageContract, Subject
 

@@ -12,8 +12,8 @@ from kestrel.errors import BadStorageArgument
 from kestrel.storage.interfaces import IStorage
 from kestrel.storage.journal import JournalStorage
 from kestrel.storage.memory import MemoryStorage
-from kestrel.storage.memory_limit import MemoryLimit
 from kestrel.storage.registry import storage_from_string
+from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.threads import SteppedThreads
 
 

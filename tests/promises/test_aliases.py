@@ -1,0 +1,270 @@
+"""Aliases: names that stand for other queues, to which a put goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from twisted.logger import LogEvent, LogLevel, capturedLogs, formatEvent
+
+from kestrel.config.load import loads
+from kestrel.testing.server import MemoryClient, MemoryServer
+from kestrel.testing.storage import SteppedQueue, SteppedStorage
+from tests.promises.speaking import END, NOT_STORED, STORED, items, set_, stat, value
+
+ALIAS = """
+maxOpenTransactions = 10
+
+[[aliases]]
+name = "al"
+destinationQueues = ["one", "two"]
+"""
+NO_ALIAS = "maxOpenTransactions = 10"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> MemoryServer:
+    return MemoryServer(config=loads(ALIAS), folder=tmp_path / "queues")
+
+
+@pytest.fixture
+def client(server: MemoryServer) -> MemoryClient:
+    return server.connect()
+
+
+def create(client: MemoryClient, *queues: bytes) -> None:
+    """Let queues come into being, empty."""
+    for queue in queues:
+        assert client.ask(b"get %b\r\n" % queue) == END
+
+
+def created(client: MemoryClient) -> bytes:
+    """The server's count of queues that came into being."""
+    [line] = [line for line in client.ask(b"stats\r\n").splitlines() if line.startswith(b"STAT queue_creates ")]
+    return line
+
+
+def warnings_of(events: Sequence[LogEvent], word: str) -> list[str]:
+    """The warnings that have this word in them."""
+    texts = [formatEvent(event) for event in events if event["log_level"] == LogLevel.warn]
+    return [text for text in texts if word in text]
+
+
+# Puts.
+
+
+def test_a_put_to_an_alias_is_a_put_to_each_destination(server: MemoryServer, client: MemoryClient) -> None:
+    waiter = server.connect()
+    waiter.send(b"get two/t=1000\r\n")
+    assert client.ask(set_(b"al", b"first") + set_(b"al", b"second", expiry=1)) == STORED * 2
+    assert waiter.take() == value(b"two", b"first")
+    assert items(client, b"one") == [b"first", b"second"]
+    server.crash()
+    client = server.connect()
+    assert client.ask(b"get two/peek\r\n") == value(b"two", b"second")
+    server.advance(2)
+    assert client.ask(b"get two\r\n") == END, "it kept the expiry that it was put with"
+
+
+@pytest.mark.parametrize("destinations", ['"full", "one", "two"', '"one", "full", "two"', '"one", "two", "full"'])
+@pytest.mark.parametrize("limit", ["maxItems = 1", "maxSize = 5", "maxItemSize = 5"])
+def test_every_destination_is_tried_and_the_answer_is_not_stored_when_one_is_full(
+    tmp_path: Path, destinations: str, limit: str
+) -> None:
+    config = loads(f"""
+        [[queues]]
+        name = "full"
+        {limit}
+
+        [[aliases]]
+        name = "al"
+        destinationQueues = [{destinations}]
+    """)
+    client = MemoryServer(config=config, folder=tmp_path / "queues").connect()
+    assert client.ask(set_(b"al", b"first")) == STORED
+    assert client.ask(set_(b"al", b"second")) == NOT_STORED
+    assert not client.is_closed
+    assert items(client, b"one") == items(client, b"two") == [b"first", b"second"]
+    assert items(client, b"full") == [b"first"]
+    assert client.ask(set_(b"al", b"third")) == STORED
+
+
+@pytest.mark.parametrize("failed", [b"one", b"four"])
+def test_a_destination_whose_storage_failed_makes_the_put_a_server_error_and_nothing_is_stored_anywhere(
+    failed: bytes,
+) -> None:
+    config = loads("""
+        [[queues]]
+        name = "three"
+        keepJournal = false
+
+        [[aliases]]
+        name = "al"
+        destinationQueues = ["one", "inner"]
+
+        [[aliases]]
+        name = "inner"
+        destinationQueues = ["two", "three", "four"]
+    """)
+    storage = SteppedStorage()
+    server = MemoryServer(storage, config=config)
+    client = server.connect()
+    queues = [b"one", b"two", b"two+child", b"three", b"four"]
+    create(client, *queues)
+    queue = server.manager.known(failed)
+    assert queue is not None
+    assert isinstance(queue.contents, SteppedQueue)
+    queue.contents.failure = storage.reopen_refusal = "disk failed"
+
+    assert client.ask(set_(b"al", b"lost")).startswith(b"SERVER_ERROR ")
+    assert not client.is_closed
+    storage.reopen_refusal, storage.refusal = None, "disk full"
+    assert client.ask(set_(b"al", b"lost")).startswith(b"SERVER_ERROR ")
+    storage.refusal = None
+    assert [items(client, queue) for queue in queues] == [[]] * len(queues)
+    assert client.ask(set_(b"al", b"item")) == STORED
+    assert [items(client, queue) for queue in queues] == [[b"item"]] * len(queues)
+
+
+def test_destinations_may_be_aliases_and_fanout_parents(tmp_path: Path) -> None:
+    config = loads("""
+        [[aliases]]
+        name = "al"
+        destinationQueues = ["inner", "news", "silent"]
+
+        [[aliases]]
+        name = "inner"
+        destinationQueues = ["innermost", "plain"]
+
+        [[aliases]]
+        name = "innermost"
+        destinationQueues = ["deep"]
+
+        [[queues]]
+        name = "deep"
+        maxItems = 2
+
+        [[queues]]
+        name = "news+full"
+        maxItems = 1
+
+        [[queues]]
+        name = "silent"
+        fanoutOnly = true
+    """)
+    client = MemoryServer(config=config, folder=tmp_path / "queues").connect()
+    create(client, b"news+x", b"news+full", b"silent+x")
+    assert client.ask(set_(b"al", b"first") + set_(b"al", b"second")) == STORED * 2
+    assert client.ask(set_(b"al", b"third")) == NOT_STORED
+    for queue in (b"plain", b"news", b"news+x", b"silent+x"):
+        assert items(client, queue) == [b"first", b"second", b"third"]
+    assert items(client, b"deep") == [b"first", b"second"]
+    assert items(client, b"news+full") == [b"first"]
+    assert items(client, b"silent") == []
+
+
+def test_an_item_reaches_each_queue_once_however_many_ways_lead_there(tmp_path: Path) -> None:
+    config = loads("""
+        [[aliases]]
+        name = "al"
+        destinationQueues = ["news+x", "left", "news", "right", "work"]
+
+        [[aliases]]
+        name = "left"
+        destinationQueues = ["work", "news"]
+
+        [[aliases]]
+        name = "right"
+        destinationQueues = ["left", "news+y", "work"]
+    """)
+    client = MemoryServer(config=config, folder=tmp_path / "queues").connect()
+    create(client, b"news+x", b"news+y", b"news+z")
+    assert client.ask(set_(b"al", b"first") + set_(b"al", b"second")) == STORED * 2
+    for queue in (b"news", b"news+x", b"news+y", b"news+z", b"work"):
+        assert items(client, queue) == [b"first", b"second"]
+
+
+# Everything else.
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"get al",
+        b"gets al",
+        b"get al/t=60000",
+        b"get al/open",
+        b"get al/open/t=60000",
+        b"get al/close/open/t=60000",
+        b"get al/peek",
+        b"get al/peek/t=60000",
+        b"get al/close",
+        b"get al/abort",
+        b"monitor al 60",
+        b"monitor al 60 5",
+        b"monitor al 60 -1",
+    ],
+)
+def test_a_get_a_peek_and_a_monitor_of_an_alias_answer_end_at_once(
+    server: MemoryServer, client: MemoryClient, request_: bytes
+) -> None:
+    assert client.ask(set_(b"al", b"first")) == STORED
+    before = created(client)
+    assert client.ask(request_ + b"\r\nversion\r\n") == END + b"VERSION 1.2.3\r\n"
+    assert created(client) == before
+    assert items(client, b"one") == items(client, b"two") == [b"first"]
+    assert server.folder is not None
+    assert not (server.folder / "al").exists()
+    server.reload(loads(NO_ALIAS))
+    assert client.ask(b"dump_stats al\r\n") == b"queue 'al' {\r\n  \r\n}\r\nEND\r\n"
+
+
+def test_flush_and_delete_of_an_alias_answer_as_usual_and_do_nothing(
+    server: MemoryServer, client: MemoryClient
+) -> None:
+    assert client.ask(set_(b"al", b"gone", expiry=1) + set_(b"al", b"first")) == STORED * 2
+    server.advance(2)
+    before = created(client)
+    assert client.ask(b"flush_expired al\r\nflush al\r\ndelete al\r\n") == b"0\r\n" + END + b"DELETED\r\n"
+    assert created(client) == before
+    assert stat(client, b"one", "items") == stat(client, b"two", "items") == "2"
+    assert client.ask(b"flush_expired one\r\n") == b"1\r\n"
+    assert client.ask(set_(b"al", b"second")) == STORED, "the alias is there"
+    assert items(client, b"one") == items(client, b"two") == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("is_started_with_it", [True, False])
+def test_an_alias_masks_a_queue_of_its_name_and_the_log_says_so(tmp_path: Path, is_started_with_it: bool) -> None:
+    server = MemoryServer(config=loads(NO_ALIAS), folder=tmp_path / "queues")
+    client = server.connect()
+    assert client.ask(set_(b"al", b"masked") + set_(b"one", b"old")) == STORED * 2
+    with capturedLogs() as events:
+        if is_started_with_it:
+            server.restart(loads(ALIAS))
+        else:
+            server.reload(loads(ALIAS))
+    assert len(warnings_of(events, "al")) == 1
+    client = server.connect()
+    assert client.ask(b"get al\r\nget al/peek\r\nget al/t=1000\r\n") == END * 3
+    assert client.ask(set_(b"al", b"new")) == STORED
+    assert client.ask(b"flush al\r\ndelete al\r\nflush_expired al\r\n") == END + b"DELETED\r\n0\r\n"
+    assert items(client, b"one") == [b"old", b"new"]
+    assert client.ask(b"flush_all\r\n") == b"Flushed all queues.\r\n"
+    server.restart()
+    server.reload(loads(NO_ALIAS))
+    client = server.connect()
+    assert items(client, b"al") == [b"masked"]
+    with capturedLogs() as events:
+        client.ask(b"delete al\r\n")
+        server.reload(loads(ALIAS))
+    assert warnings_of(events, "al") == [], "there is nothing to mask"
+
+
+def test_a_child_of_an_alias_is_an_ordinary_queue_that_gets_nothing_from_it(client: MemoryClient) -> None:
+    create(client, b"al+x")
+    assert client.ask(set_(b"al", b"first")) == STORED
+    assert items(client, b"al+x") == []
+    assert client.ask(set_(b"al+x", b"second")) == STORED
+    assert items(client, b"al+x") == [b"second"]
+    assert items(client, b"one") == items(client, b"two") == [b"first"]

@@ -1,0 +1,373 @@
+"""Fanout queues: what is put to a parent is put to each of its children."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kestrel.config.load import loads
+from kestrel.journal.records import encode_item
+from kestrel.storage import journal, memory
+from kestrel.testing.server import MemoryClient, MemoryServer
+from kestrel.testing.storage import SteppedQueue, SteppedStorage
+from tests.promises.speaking import END, NOT_STORED, STORED, items, set_, stat, value
+
+FANOUT_ONLY = """
+[[queues]]
+name = "a"
+fanoutOnly = true
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> MemoryServer:
+    return MemoryServer(folder=tmp_path / "queues")
+
+
+@pytest.fixture
+def client(server: MemoryServer) -> MemoryClient:
+    return server.connect()
+
+
+def create(client: MemoryClient, *queues: bytes) -> None:
+    """Let queues come into being, empty."""
+    for queue in queues:
+        assert client.ask(b"get %b\r\n" % queue) == END
+
+
+def files(server: MemoryServer) -> set[str]:
+    """The names of the journal files."""
+    assert server.folder is not None
+    return {path.name for path in server.folder.iterdir() if path.is_file()}
+
+
+# Parents and children.
+
+
+def test_a_put_to_a_parent_is_a_put_to_every_child(client: MemoryClient) -> None:
+    create(client, b"a+x", b"a+y", b"a+y+z", b"ab+x")
+    assert client.ask(set_(b"a", b"one") + set_(b"a", b"two")) == STORED * 2
+    assert client.ask(b"get a+x/open\r\nget a+x/close\r\n") == value(b"a+x", b"one") + END
+    assert client.ask(b"get a+y/open\r\nget a+y/abort\r\n") == value(b"a+y", b"one") + END
+    assert items(client, b"a") == [b"one", b"two"]
+    assert items(client, b"a+x") == [b"two"]
+    assert items(client, b"a+y") == [b"one", b"two"]
+    assert items(client, b"a+y+z") == [b"one", b"two"]
+    assert items(client, b"ab+x") == []
+
+
+@pytest.mark.parametrize("creation", [b"get a+x", b"get a+x/peek", b"get a+x/open", b"monitor a+x 1"])
+def test_a_child_starts_empty(server: MemoryServer, client: MemoryClient, creation: bytes) -> None:
+    assert client.ask(set_(b"a", b"one")) == STORED
+    creator = server.connect()
+    creator.send(creation + b"\r\n")
+    server.advance(1)
+    assert creator.take() == END
+    assert client.ask(set_(b"a", b"two")) == STORED
+    assert items(client, b"a+x") == [b"two"]
+    assert items(client, b"a") == [b"one", b"two"]
+
+
+def test_a_put_to_a_child_reaches_that_child_alone(client: MemoryClient) -> None:
+    create(client, b"a", b"a+x", b"a+y", b"a+x+z")
+    assert client.ask(set_(b"a+x", b"one")) == STORED
+    assert [items(client, queue) for queue in (b"a", b"a+y", b"a+x+z")] == [[], [], []]
+    assert items(client, b"a+x") == [b"one"]
+
+
+def test_the_reply_to_a_put_to_a_parent_is_the_parents_own(tmp_path: Path) -> None:
+    config = loads("""
+        [[queues]]
+        name = "a"
+        maxItems = 1
+        maxItemSize = 3
+
+        [[queues]]
+        name = "a+x"
+        maxItems = "none"
+        maxItemSize = "none"
+    """)
+    client = MemoryServer(config=config, folder=tmp_path / "queues").connect()
+    create(client, b"a+x")
+    assert client.ask(set_(b"a", b"long")) == NOT_STORED
+    assert client.ask(set_(b"a", b"one")) == STORED
+    assert client.ask(set_(b"a", b"two")) == NOT_STORED
+    assert items(client, b"a+x") == [b"long", b"one", b"two"]
+    assert items(client, b"a") == [b"one"]
+
+
+def test_a_full_child_skips_the_item(tmp_path: Path) -> None:
+    config = loads("""
+        [[queues]]
+        name = "a+full"
+        maxItems = 1
+
+        [[queues]]
+        name = "a+heavy"
+        maxSize = 3
+
+        [[queues]]
+        name = "a+small"
+        maxItemSize = 3
+    """)
+    client = MemoryServer(config=config, folder=tmp_path / "queues").connect()
+    create(client, b"a+full", b"a+heavy", b"a+small", b"a+z")
+    assert client.ask(set_(b"a", b"one") + set_(b"a", b"three") + set_(b"a", b"two")) == STORED * 3
+    assert items(client, b"a+full") == [b"one"]
+    assert items(client, b"a+heavy") == [b"one"]
+    assert items(client, b"a+small") == [b"one", b"two"]
+    assert items(client, b"a+z") == items(client, b"a") == [b"one", b"three", b"two"]
+    assert client.ask(set_(b"a", b"four")) == STORED
+    assert items(client, b"a+full") == [b"four"], "it has room again"
+
+
+@pytest.mark.parametrize("failed", [b"a+x", b"a+z"])
+@pytest.mark.parametrize("parents_settings", ["", "keepJournal = false", "fanoutOnly = true"])
+def test_a_child_whose_storage_failed_makes_the_put_a_server_error_and_nothing_is_stored_anywhere(
+    failed: bytes, parents_settings: str
+) -> None:
+    config = loads(f"""
+        [[queues]]
+        name = "a"
+        {parents_settings}
+
+        [[queues]]
+        name = "a+x"
+        keepJournal = true
+
+        [[queues]]
+        name = "a+z"
+        keepJournal = true
+    """)
+    storage = SteppedStorage()
+    server = MemoryServer(storage, config=config)
+    client = server.connect()
+    queues = [b"a", b"a+w", b"a+x", b"a+y", b"a+z"]
+    create(client, *queues)
+    queue = server.manager.known(failed)
+    assert queue is not None
+    assert isinstance(queue.contents, SteppedQueue)
+    queue.contents.failure = storage.reopen_refusal = "disk failed"
+
+    assert client.ask(set_(b"a", b"lost")).startswith(b"SERVER_ERROR ")
+    assert not client.is_closed
+    storage.reopen_refusal, storage.refusal = None, "disk full"
+    assert client.ask(set_(b"a", b"lost")).startswith(b"SERVER_ERROR ")
+    storage.refusal = None
+    assert [items(client, queue) for queue in queues] == [[]] * len(queues)
+    assert client.ask(set_(b"a", b"one")) == STORED
+    assert items(client, failed) == items(client, b"a+y") == [b"one"]
+
+
+def test_a_put_to_a_parent_encodes_the_item_once(
+    server: MemoryServer, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded = []
+
+    def counted(data: bytes, add_ms: int, expiry_ms: int) -> bytes:
+        encoded.append(data)
+        return encode_item(data, add_ms, expiry_ms)
+
+    monkeypatch.setattr(journal, "encode_item", counted)
+    monkeypatch.setattr(memory, "encode_item", counted)
+    children = [b"a+%d" % number for number in range(10)]
+    create(client, *children)
+    assert client.ask(set_(b"a", b"one")) == STORED
+    assert [items(client, queue) for queue in (b"a", *children)] == [[b"one"]] * 11
+    assert encoded == [b"one"]
+
+
+def test_a_put_to_a_parent_serves_those_who_wait_at_its_children(tmp_path: Path) -> None:
+    server = MemoryServer(config=loads("maxOpenTransactions = 10"), folder=tmp_path / "queues")
+    client = server.connect()
+    requests = [b"get a+x/t=1000", b"get a+y/t=1000/open", b"get a+y/t=1000/peek", b"monitor a+z 1", b"get a/t=1000"]
+    waiting = [server.connect() for _ in requests]
+    assert [waiter.ask(request + b"\r\n") for waiter, request in zip(waiting, requests, strict=True)] == [b""] * 5
+    assert client.ask(set_(b"a", b"one") + set_(b"a", b"two")) == STORED * 2
+    assert [waiter.take() for waiter in waiting] == [
+        value(b"a+x", b"one"),
+        value(b"a+y", b"one"),
+        value(b"a+y", b"two"),
+        value(b"a+z", b"one") + value(b"a+z", b"two"),
+        value(b"a", b"one"),
+    ]
+    assert [items(client, queue) for queue in (b"a+x", b"a+y", b"a+z", b"a")] == [[b"two"], [b"two"], [], [b"two"]]
+
+
+def test_a_parent_and_its_children_have_journals_and_settings_of_their_own(tmp_path: Path) -> None:
+    config = loads("""
+        [[queues]]
+        name = "a"
+        maxItems = 2
+
+        [[queues]]
+        name = "a+more"
+        maxItems = 3
+
+        [[queues]]
+        name = "a+memory"
+        keepJournal = false
+    """)
+    server = MemoryServer(config=config, folder=tmp_path / "queues")
+    client = server.connect()
+    create(client, b"a+heir", b"a+more", b"a+memory")
+    for number in range(4):
+        client.ask(set_(b"a", b"%d" % number))
+    assert [stat(client, queue, "items") for queue in (b"a", b"a+heir", b"a+more", b"a+memory")] == ["2", "2", "3", "2"]
+    assert files(server) == {"a", "a+heir", "a+more"}
+    assert items(client, b"a+heir") == [b"0", b"1"]
+    server.crash()
+    client = server.connect()
+    assert items(client, b"a") == [b"0", b"1"]
+    assert items(client, b"a+heir") == []
+    assert items(client, b"a+more") == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("again", [MemoryServer.restart, MemoryServer.crash])
+def test_children_on_disk_are_known_again_after_a_restart(
+    server: MemoryServer, client: MemoryClient, again: object
+) -> None:
+    create(client, b"a", b"a+empty", b"a+x", b"a+y", b"b+x")
+    assert client.ask(set_(b"a", b"one")) == STORED
+    assert items(client, b"a+empty") == [b"one"]
+    assert client.ask(b"delete a+y\r\n") == b"DELETED\r\n"
+    assert callable(again)
+    again(server)
+    client = server.connect()
+    assert client.ask(set_(b"a", b"two") + set_(b"b", b"three")) == STORED * 2
+    assert items(client, b"a") == items(client, b"a+x") == [b"one", b"two"]
+    assert items(client, b"a+empty") == [b"two"]
+    assert items(client, b"a+y") == []
+    assert items(client, b"b+x") == [b"three"], "whose parent was not there"
+
+
+def test_deleting_a_parent_leaves_its_children_which_stay_its_children(
+    server: MemoryServer, client: MemoryClient
+) -> None:
+    create(client, b"a+x", b"a+y")
+    assert client.ask(set_(b"a", b"one")) == STORED
+    assert client.ask(b"delete a\r\n") == b"DELETED\r\n"
+    assert files(server) == {"a+x", "a+y"}
+    assert client.ask(set_(b"a", b"two")) == STORED
+    assert items(client, b"a") == [b"two"]
+    assert items(client, b"a+x") == [b"one", b"two"]
+    assert client.ask(b"delete a\r\n") == b"DELETED\r\n"
+    server.restart()
+    client = server.connect()
+    assert client.ask(set_(b"a", b"three")) == STORED
+    assert items(client, b"a+y") == [b"one", b"two", b"three"]
+
+
+def test_flushing_a_parent_leaves_the_items_of_its_children(server: MemoryServer, client: MemoryClient) -> None:
+    create(client, b"a+x")
+    assert client.ask(set_(b"a", b"one")) == STORED
+    assert client.ask(set_(b"a", b"gone", expiry=1)) == STORED
+    assert client.ask(b"flush a\r\n") == END
+    assert items(client, b"a") == []
+    assert stat(client, b"a+x", "items") == "2"
+    server.advance(2)
+    assert client.ask(b"flush_expired a\r\n") == b"0\r\n"
+    assert stat(client, b"a+x", "items") == "2"
+    server.crash()
+    client = server.connect()
+    assert items(client, b"a") == []
+    assert items(client, b"a+x") == [b"one"]
+
+
+# fanoutOnly.
+
+
+@pytest.mark.parametrize("is_on_disk", [True, False])
+def test_a_fanout_only_parent_answers_stored_and_keeps_no_item(tmp_path: Path, is_on_disk: bool) -> None:
+    config = loads(FANOUT_ONLY + '[[queues]]\nname = "a+full"\nmaxItems = 1\n')
+    server = MemoryServer(config=config, folder=tmp_path / "queues" if is_on_disk else None)
+    client, waiter = server.connect(), server.connect()
+    waiter.send(b"get a/t=1000\r\n")
+    assert client.ask(set_(b"a", b"gone")) == STORED
+    create(client, b"a+x", b"a+full")
+    assert client.ask(set_(b"a", b"one") + set_(b"a", b"two")) == STORED * 2
+    assert stat(client, b"a", "items") == stat(client, b"a", "bytes") == stat(client, b"a", "mem_items") == "0"
+    assert items(client, b"a") == []
+    server.advance(1)
+    assert waiter.take() == END
+    assert items(client, b"a+x") == [b"one", b"two"]
+    assert items(client, b"a+full") == [b"one"]
+
+
+def test_a_fanout_only_parent_has_no_journal_file(tmp_path: Path) -> None:
+    server = MemoryServer(config=loads(FANOUT_ONLY), folder=tmp_path / "queues")
+    client = server.connect()
+    assert client.ask(set_(b"a", b"one")) == STORED
+    create(client, b"a", b"a+x")
+    assert client.ask(set_(b"a", b"one")) == STORED
+    assert client.ask(b"flush a\r\n") == END
+    assert files(server) == {"a+x"}
+    server.restart()
+    client = server.connect()
+    assert client.ask(set_(b"a", b"two")) == STORED
+    create(client, b"a")
+    assert files(server) == {"a+x"}
+    assert items(client, b"a+x") == [b"one", b"two"]
+
+
+def test_a_fanout_only_parent_has_no_journal_file_once_it_is_switched_on_and_nothing_is_left(
+    server: MemoryServer, client: MemoryClient
+) -> None:
+    create(client, b"a")
+    assert files(server) == {"a"}
+    server.reload(loads(FANOUT_ONLY))
+    assert files(server) == set()
+    server.reload(loads(""))
+    assert client.ask(set_(b"a", b"one")) == STORED
+    server.reload(loads(FANOUT_ONLY))
+    assert files(server) == {"a"}, "there is still an item in it"
+    assert items(client, b"a") == [b"one"]
+    assert client.ask(set_(b"a", b"gone")) == STORED
+    assert files(server) == set()
+
+
+@pytest.mark.parametrize("switch", [MemoryServer.reload, MemoryServer.restart, MemoryServer.crash])
+def test_items_from_before_a_parent_became_fanout_only_can_still_be_taken(
+    server: MemoryServer, client: MemoryClient, switch: object
+) -> None:
+    create(client, b"a+x")
+    assert client.ask(set_(b"a", b"one") + set_(b"a", b"two") + set_(b"a", b"three")) == STORED * 3
+    assert callable(switch)
+    switch(server, loads(FANOUT_ONLY))
+    client = server.connect()
+    assert client.ask(set_(b"a", b"four")) == STORED
+    assert client.ask(b"get a\r\n") == value(b"a", b"one")
+    server.restart()
+    client = server.connect()
+    assert client.ask(b"get a/open\r\n") == value(b"a", b"two")
+    client.disconnect()
+    client = server.connect()
+    assert items(client, b"a") == [b"two", b"three"]
+    assert items(client, b"a+x") == [b"one", b"two", b"three", b"four"]
+    server.restart()
+    client = server.connect()
+    assert items(client, b"a") == []
+    assert files(server) == {"a+x"}, "nothing is left for a journal"
+
+
+@pytest.mark.parametrize("before", [(), (b"old",)])
+@pytest.mark.parametrize("is_used_between", [True, False])
+def test_a_parent_that_is_fanout_only_no_longer_keeps_its_items_in_its_journal(
+    server: MemoryServer, client: MemoryClient, before: tuple[bytes, ...], is_used_between: bool
+) -> None:
+    create(client, b"a+x")
+    for data in before:
+        assert client.ask(set_(b"a", data)) == STORED
+    server.reload(loads(FANOUT_ONLY))
+    if is_used_between:
+        assert client.ask(b"get a/peek\r\n").endswith(END)
+        assert client.ask(set_(b"a", b"gone")) == STORED
+    server.reload(loads(""))
+    assert client.ask(set_(b"a", b"one")) == STORED
+    assert "a" in files(server)
+    server.crash()
+    client = server.connect()
+    assert client.ask(set_(b"a", b"two")) == STORED
+    server.restart()
+    assert items(server.connect(), b"a") == [*before, b"one", b"two"]

@@ -1,0 +1,399 @@
+"""Limits: how much a queue holds, what becomes of more, and who may do what on a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from twisted.internet.task import Clock
+
+from kestrel.config.load import loads
+from kestrel.storage.journal import JournalStorage
+from kestrel.testing.server import MemoryServer
+from kestrel.testing.storage import SteppedQueue, SteppedStorage
+from kestrel.testing.threads import SteppedThreads
+from tests.promises.speaking import END, NOT_STORED, STORED, items, set_, stat, value
+
+ADDX_BYTES = 21
+"""What a record of an item has before its data."""
+
+
+def served(folder: Path | None, settings: str) -> MemoryServer:
+    """A server whose queue "work" has these settings."""
+    config = loads(f"maxOpenTransactions = 10\n[[queues]]\nname = 'work'\n{settings}\n")
+    return MemoryServer(config=config, folder=folder)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "queues"
+
+
+# Refused puts.
+
+
+def test_a_put_is_refused_while_the_queue_stands_at_max_items(folder: Path) -> None:
+    client = served(folder, "maxItems = 2").connect()
+    puts = b"".join(set_(b"work", data) for data in (b"one", b"two", b"three"))
+    assert client.ask(puts) == STORED * 2 + NOT_STORED
+    assert client.ask(set_(b"other", b"item") * 3) == STORED * 3
+    assert client.ask(b"get work\r\n") == value(b"work", b"one")
+    assert client.ask(set_(b"work", b"four") + set_(b"work", b"five")) == STORED + NOT_STORED
+    assert items(client, b"work") == [b"two", b"four"]
+    assert client.ask(set_(b"work", b"six")) == STORED
+
+
+def test_a_put_is_refused_while_the_queue_stands_at_or_over_max_size(folder: Path) -> None:
+    client = served(folder, "maxSize = 10").connect()
+    assert client.ask(set_(b"work", b"12345") + set_(b"work", b"67890")) == STORED * 2
+    assert client.ask(set_(b"work", b"x")) == NOT_STORED, "it stands at the limit"
+    assert client.ask(set_(b"work", b"")) == NOT_STORED
+    assert client.ask(b"get work\r\n") == value(b"work", b"12345")
+    assert client.ask(set_(b"work", b"x" * 100)) == STORED, "the last one may pass the limit"
+    assert client.ask(set_(b"work", b"x")) == NOT_STORED, "it stands over the limit"
+    assert client.ask(b"get work\r\n") == value(b"work", b"67890")
+    assert client.ask(set_(b"work", b"x")) == NOT_STORED
+    assert client.ask(b"get work\r\n") == value(b"work", b"x" * 100)
+    assert client.ask(set_(b"work", b"x")) == STORED
+
+
+@pytest.mark.parametrize("also", ["", "maxItems = 2", "discardOldWhenFull = true\nmaxItems = 2"])
+def test_a_larger_item_than_max_item_size_is_always_refused(folder: Path, also: str) -> None:
+    client = served(folder, f"maxItemSize = 3\n{also}").connect()
+    assert client.ask(set_(b"work", b"1234")) == NOT_STORED
+    assert client.ask(set_(b"work", b"one") + set_(b"work", b"two")) == STORED * 2
+    assert client.ask(set_(b"work", b"1234")) == NOT_STORED
+    assert stat(client, b"work", "discarded") == "0"
+    assert items(client, b"work") == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("limit", ["maxItems = 1", "maxSize = 3", "maxItemSize = 3"])
+def test_a_refused_put_answers_a_bare_not_stored_and_the_connection_stays(folder: Path, limit: str) -> None:
+    server = served(folder, limit)
+    client = server.connect()
+    assert client.ask(set_(b"work", b"one")) == STORED
+    before = client.ask(b"dump_stats work\r\n")
+    written = (folder / "work").read_bytes()
+    assert client.ask(set_(b"work", b"refused") + b"version\r\n") == b"NOT_STORED\r\nVERSION 1.2.3\r\n"
+    assert not client.is_closed
+    assert client.ask(b"dump_stats work\r\n") == before
+    assert (folder / "work").read_bytes() == written
+    assert items(client, b"work") == [b"one"]
+
+
+# discardOldWhenFull.
+
+
+def test_a_full_queue_discards_from_its_head_until_there_is_room(folder: Path) -> None:
+    client = served(folder, "discardOldWhenFull = true\nmaxItems = 3\nmaxSize = 10").connect()
+    for data in (b"1", b"2", b"3"):
+        assert client.ask(set_(b"work", data)) == STORED
+    assert stat(client, b"work", "discarded") == "0"
+    assert client.ask(set_(b"work", b"4")) == STORED
+    assert (stat(client, b"work", "discarded"), stat(client, b"work", "items")) == ("1", "3")
+    assert client.ask(set_(b"work", b"x" * 9)) == STORED
+    assert stat(client, b"work", "discarded") == "2"
+    assert client.ask(b"get work/peek\r\n") == value(b"work", b"3")
+    assert client.ask(set_(b"work", b"5")) == STORED
+    assert stat(client, b"work", "discarded") == "4", "without two of them it holds less than maxSize: 3 and 4 go"
+    assert items(client, b"work") == [b"x" * 9, b"5"]
+    assert client.ask(set_(b"work", b"x" * 100) + set_(b"work", b"y" * 50)) == STORED * 2
+    assert items(client, b"work") == [b"y" * 50]
+    assert (stat(client, b"work", "total_items"), stat(client, b"work", "discarded")) == ("8", "5")
+
+
+@pytest.mark.parametrize("again", [MemoryServer.restart, MemoryServer.crash])
+def test_a_discarded_item_does_not_come_back_after_a_restart(
+    folder: Path, again: Callable[[MemoryServer], None]
+) -> None:
+    server = served(folder, "discardOldWhenFull = true\nmaxItems = 2")
+    client = server.connect()
+    for data in (b"1", b"2", b"3", b"4"):
+        assert client.ask(set_(b"work", data)) == STORED
+    assert (folder / "work").stat().st_size == 4 * (ADDX_BYTES + 1) + 2, "four items, two REMOVE of a byte each"
+    again(server)
+    client = server.connect()
+    assert stat(client, b"work", "items") == "2"
+    assert items(client, b"work") == [b"3", b"4"]
+
+
+def test_a_full_queue_discards_a_head_that_is_on_disk_alone(folder: Path) -> None:
+    clock, threads = Clock(), SteppedThreads()
+    storage = JournalStorage(bytes(folder), clock, threads, reserve_bytes=1)
+    config = loads("[[queues]]\nname = 'work'\ndiscardOldWhenFull = true\nmaxItems = 4\nmaxMemorySize = 100\n")
+    server = MemoryServer(storage, config=config, clock=clock)
+    threads.run_all()
+    client, reader = server.connect(), server.connect()
+    large = [b"%d" % number * 60 for number in range(7)]
+    assert client.ask(b"".join(set_(b"work", data) for data in large[:4])) == STORED * 4
+    assert client.ask(b"get work\r\nget work\r\n") == value(b"work", large[0]) + value(b"work", large[1])
+    assert (stat(client, b"work", "items"), stat(client, b"work", "mem_items")) == ("2", "0")
+    client.send(b"".join(set_(b"work", data) for data in large[4:]))
+    server.settle()
+    reader.send(b"get work\r\n" * 5)
+    server.settle()
+    while threads:
+        threads.run_all()
+        server.settle()
+    assert client.take() == STORED * 3
+    assert stat(client, b"work", "discarded") == "1"
+    assert reader.take() == b"".join(value(b"work", data) for data in large[3:]) + END
+
+
+# What counts.
+
+
+def test_open_reads_count_neither_in_items_nor_in_limits(folder: Path) -> None:
+    for number, limit in enumerate(("maxItems = 2", "maxSize = 6")):
+        client = served(folder / str(number), limit).connect()
+        assert client.ask(set_(b"work", b"one") + set_(b"work", b"two")) == STORED * 2
+        assert client.ask(b"get work/open\r\nget work/open\r\n") == value(b"work", b"one") + value(b"work", b"two")
+        figures = ("items", "bytes", "open_transactions")
+        assert [stat(client, b"work", name) for name in figures] == ["0", "0", "2"]
+        puts = b"".join(set_(b"work", data) for data in (b"six", b"ten", b"all"))
+        assert client.ask(puts) == STORED * 2 + NOT_STORED
+        assert [stat(client, b"work", name) for name in figures] == ["2", "6", "2"]
+        assert client.ask(b"get work/close\r\n" + set_(b"work", b"all")) == END + NOT_STORED
+
+
+@pytest.mark.parametrize("way", ["abort", "disconnect", "timeout", "restart", "crash"])
+def test_items_that_go_back_may_exceed_the_limits(folder: Path, way: str) -> None:
+    server = served(folder, "maxItems = 2\nmaxSize = 6\nopenTransactionTimeout = '10s'")
+    holder, client = server.connect(), server.connect()
+    assert client.ask(set_(b"work", b"one") + set_(b"work", b"two")) == STORED * 2
+    assert holder.ask(b"get work/open\r\nget work/open\r\n") == value(b"work", b"one") + value(b"work", b"two")
+    assert client.ask(set_(b"work", b"six") + set_(b"work", b"ten")) == STORED * 2
+    match way:
+        case "abort":
+            assert holder.ask(b"get work/abort\r\n" * 2) == END * 2
+        case "disconnect":
+            holder.disconnect()
+        case "timeout":
+            server.advance(10)
+        case "restart":
+            server.restart()
+        case "crash":
+            server.crash()
+    client = server.connect()
+    assert stat(client, b"work", "items") == "4"
+    assert client.ask(set_(b"work", b"all")) == NOT_STORED
+    assert len({client.ask(b"get work\r\n") for _ in range(2)}) == 2
+    assert client.ask(set_(b"work", b"all")) == NOT_STORED
+    assert items(client, b"work") == [b"six", b"ten"]
+
+
+def test_items_that_go_back_may_exceed_the_limits_of_a_queue_that_discards(folder: Path) -> None:
+    client = served(folder, "maxItems = 2\ndiscardOldWhenFull = true").connect()
+    assert client.ask(set_(b"work", b"one") + b"get work/open\r\n") == STORED + value(b"work", b"one")
+    assert client.ask(set_(b"work", b"two") + set_(b"work", b"three") + b"get work/abort\r\n") == STORED * 2 + END
+    assert (stat(client, b"work", "items"), stat(client, b"work", "discarded")) == ("3", "0")
+    assert client.ask(set_(b"work", b"four")) == STORED
+    assert items(client, b"work") == [b"three", b"four"]
+
+
+@pytest.mark.parametrize("count", [2, 3000])
+@pytest.mark.parametrize("is_discarding", [False, True])
+@pytest.mark.parametrize("limit", ["maxItems", "maxSize"])
+def test_expired_items_leave_before_the_limits_are_looked_at(
+    folder: Path, limit: str, is_discarding: bool, count: int
+) -> None:
+    server = served(folder, f"{limit} = {count}\ndiscardOldWhenFull = {str(is_discarding).lower()}")
+    client = server.connect()
+    assert client.ask(set_(b"work", b"x", expiry=1) * count) == STORED * count
+    server.advance(2)
+    assert client.ask(set_(b"work", b"y")) == STORED
+    assert items(client, b"work") == [b"y"]
+    assert stat(client, b"work", "expired_items") == str(count)
+    assert stat(client, b"work", "discarded") == "0"
+
+
+def test_expired_items_leave_before_the_limits_are_looked_at_which_then_hold_for_the_rest(folder: Path) -> None:
+    server = served(folder, "maxSize = 3000")
+    client = server.connect()
+    assert client.ask(set_(b"work", b"x", expiry=1) * 2999 + set_(b"work", b"y" * 3000)) == STORED * 3000
+    server.advance(2)
+    assert client.ask(set_(b"work", b"z")) == NOT_STORED
+    assert items(client, b"work") == [b"y" * 3000]
+
+
+def test_a_full_queue_that_discards_moves_its_expired_items_and_counts_them_as_expired(folder: Path) -> None:
+    server = served(folder, "maxSize = 3000\ndiscardOldWhenFull = true\nexpireToQueue = 'late'")
+    client = server.connect()
+    assert client.ask(set_(b"work", b"x", expiry=1) * 2999 + set_(b"work", b"y" * 3000)) == STORED * 3000
+    server.advance(2)
+    assert client.ask(set_(b"work", b"z")) == STORED
+    assert items(client, b"work") == [b"z"]
+    assert (stat(client, b"work", "expired_items"), stat(client, b"work", "discarded")) == ("2999", "1")
+    assert items(client, b"late") == [b"x"] * 2999
+
+
+@pytest.mark.parametrize("is_discarding", [False, True])
+def test_expired_items_that_are_on_disk_alone_leave_before_the_limits_are_looked_at(is_discarding: bool) -> None:
+    storage = SteppedStorage()
+    config = loads(f"""
+        [[queues]]
+        name = "work"
+        maxItems = 2
+        discardOldWhenFull = {str(is_discarding).lower()}
+        expireToQueue = "late"
+    """)
+    server = MemoryServer(storage, config=config)
+    client = server.connect()
+    assert client.ask(set_(b"work", b"1", expiry=1) + set_(b"work", b"2", expiry=1)) == STORED * 2
+    queue = server.manager.known(b"work")
+    assert queue is not None
+    contents = queue.contents
+    assert isinstance(contents, SteppedQueue)
+    contents.page_out()
+    server.advance(2)
+    first = client.ask(set_(b"work", b"3"))
+    assert contents.is_filling, "whoever finds the queue full has to see whether its head has expired"
+    contents.end_fill()
+    server.settle()
+    if not is_discarding:  # it cannot be known before; a producer that is refused tries again
+        assert first == NOT_STORED
+        first = client.ask(set_(b"work", b"3"))
+    assert first == STORED
+    assert items(client, b"work") == [b"3"]
+    assert (stat(client, b"work", "expired_items"), stat(client, b"work", "discarded")) == ("2", "0")
+    assert items(client, b"late") == [b"1", b"2"]
+
+
+# Connections.
+
+WRITES = [set_(b"work", b"refused"), b"flush work\r\n", b"flush_all\r\n", b"delete work\r\n", b"flush_expired work\r\n"]
+READS = [b"get work\r\n", b"get work/t=100\r\n", b"get work/open\r\n", b"get work/peek\r\n", b"monitor work 1\r\n"]
+
+
+@pytest.fixture
+def limited(request: pytest.FixtureRequest) -> MemoryServer:
+    """A server that has as many connections as it takes."""
+    return MemoryServer(config=loads(f"maxOpenTransactions = 10\n{request.param} = 2"))
+
+
+@pytest.mark.parametrize("limited", ["connectionLimitRefuseWrites"], indirect=True)
+def test_a_connection_opened_over_connection_limit_refuse_writes_is_refused_its_writes(limited: MemoryServer) -> None:
+    first, second = limited.connect(), limited.connect()
+    assert first.ask(set_(b"work", b"one")) == second.ask(set_(b"work", b"two")) == STORED
+    for request in WRITES:
+        third = limited.connect()
+        assert third.ask(b"get work/peek\r\n") == value(b"work", b"one")
+        assert third.ask(b"get work/open\r\nget work/abort\r\n") == value(b"work", b"one") + END
+        reply = third.ask(request + b"version\r\n")
+        assert reply.startswith(b"SERVER_ERROR ")
+        assert b"VERSION" not in reply
+        assert third.is_closed
+    third = limited.connect()
+    assert third.ask(b"flush_all_expired\r\n") == b"0\r\n"
+    assert items(third, b"work") == [b"one", b"two"], "nothing was changed"
+    for request in WRITES:
+        assert not first.ask(request).startswith(b"SERVER_ERROR")
+
+
+@pytest.mark.parametrize("limited", ["connectionLimitRefuseReads"], indirect=True)
+def test_a_connection_opened_over_connection_limit_refuse_reads_is_refused_its_reads(limited: MemoryServer) -> None:
+    first, second = limited.connect(), limited.connect()
+    assert second.ask(set_(b"work", b"one")) == STORED
+    for number, request in enumerate(READS):
+        third = limited.connect()
+        assert third.ask(set_(b"work", b"%d" % number)) == STORED
+        reply = third.ask(request + b"version\r\n")
+        assert reply.startswith(b"SERVER_ERROR ")
+        assert b"VERSION" not in reply
+        assert third.is_closed
+    third = limited.connect()
+    assert third.ask(b"flush_expired work\r\n") == b"0\r\n"
+    assert items(first, b"work") == [b"one", b"0", b"1", b"2", b"3", b"4"], "nothing was taken"
+
+
+@pytest.mark.parametrize(
+    ("limited", "request_"),
+    [
+        ("connectionLimitRefuseWrites", set_(b"work", b"one")),
+        ("connectionLimitRefuseReads", b"get work\r\n"),
+    ],
+    indirect=["limited"],
+)
+def test_connections_are_counted_when_one_is_opened(limited: MemoryServer, request_: bytes) -> None:
+    first, second, third = limited.connect(), limited.connect(), limited.connect()
+    assert not first.ask(request_).startswith(b"SERVER_ERROR"), "it was there before"
+    assert not second.ask(request_).startswith(b"SERVER_ERROR")
+    first.disconnect()
+    second.disconnect()
+    fourth = limited.connect()
+    assert not fourth.ask(request_).startswith(b"SERVER_ERROR"), "there are two again"
+    fourth.disconnect()
+    limited.reload(loads(""))
+    assert third.ask(request_).startswith(b"SERVER_ERROR "), "it is not taken in when others leave or the limit goes"
+    assert third.is_closed
+
+
+# Clients.
+
+
+def refused(server: MemoryServer, request: bytes) -> bool:
+    """Whether a new client is told so and hung up on, rather than served."""
+    client = server.connect()
+    reply = client.ask(request + b"version\r\n")
+    if not reply.startswith(b"SERVER_ERROR "):
+        assert not client.is_closed
+        client.disconnect()
+        return False
+    assert b"VERSION" not in reply
+    assert client.is_closed
+    return True
+
+
+@pytest.mark.parametrize("listed", ['"somebody"', '["somebody", "somebody else"]', "[]"])
+def test_a_client_that_is_not_on_the_white_list_for_enqueue_is_refused_its_puts(folder: Path, listed: str) -> None:
+    server = served(folder, "")
+    client = server.connect()
+    assert client.ask(set_(b"work", b"one") + set_(b"work", b"two")) == STORED * 2
+    server.restart(served(None, f"whiteListClientIdForEnqueue = {listed}").core.config)
+    assert refused(server, set_(b"work", b"refused"))
+    assert not refused(server, set_(b"other", b"item"))
+    client = server.connect()
+    assert client.ask(b"get work/peek\r\nget work/open\r\n") == value(b"work", b"one") * 2
+    assert client.ask(b"get work/abort\r\n") == END
+    assert items(client, b"work") == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("listed", ['"somebody"', '["somebody", "somebody else"]', "[]"])
+def test_a_client_that_is_not_on_the_white_list_for_dequeue_is_refused_its_gets(folder: Path, listed: str) -> None:
+    server = served(folder, f"whiteListClientIdForDequeue = {listed}")
+    client = server.connect()
+    assert client.ask(set_(b"work", b"one")) == STORED
+    assert [refused(server, request) for request in READS] == [True] * len(READS)
+    assert not refused(server, b"get other\r\n")
+    assert client.ask(set_(b"work", b"two")) == STORED
+    server.restart(loads(""))
+    assert items(server.connect(), b"work") == [b"one", b"two"]
+
+
+def test_a_white_list_for_enqueue_is_checked_on_the_parent_and_not_again_on_children() -> None:
+    config = loads("""
+        [[queues]]
+        name = "open+x"
+        whiteListClientIdForEnqueue = "somebody"
+
+        [[queues]]
+        name = "listed"
+        whiteListClientIdForEnqueue = "somebody"
+
+        [[queues]]
+        name = "listed+x"
+        whiteListClientIdForEnqueue = "none"
+    """)
+    server = MemoryServer(config=config)
+    client = server.connect()
+    for queue in (b"open+x", b"listed+x", b"listed+y"):
+        assert client.ask(b"get %b\r\n" % queue) == END
+    assert client.ask(set_(b"open", b"one")) == STORED
+    assert items(client, b"open+x") == [b"one"]
+    assert refused(server, set_(b"open+x", b"refused"))
+    assert refused(server, set_(b"listed", b"refused"))
+    assert not refused(server, set_(b"listed+x", b"two"))
+    assert refused(server, set_(b"listed+y", b"refused")), "it inherits its parent's list"
+    assert items(client, b"listed+x") == [b"two"]
+    assert items(client, b"listed") == items(client, b"listed+y") == []

@@ -1,0 +1,189 @@
+"""Figures of fanout queues, of aliases and of journals, and what is traced in the log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from twisted.logger import capturedLogs, formatEvent
+
+from kestrel.config.load import loads
+from kestrel.testing.server import MemoryClient, MemoryServer
+from tests.promises.speaking import END, STORED, items, set_, stat, value
+
+
+def stats(client: MemoryClient) -> dict[str, str]:
+    """What `stats` tells."""
+    lines = client.ask(b"stats\r\n").decode().splitlines()
+    assert lines.pop() == "END"
+    return dict(line.removeprefix("STAT ").split(" ", 1) for line in lines)
+
+
+def dumped(client: MemoryClient, name: bytes) -> dict[str, str]:
+    """What `dump_stats` tells of one queue or alias."""
+    first, *lines, brace, end = client.ask(b"dump_stats %b\r\n" % name).decode().splitlines()
+    assert (first, brace, end) == (f"queue '{name.decode()}' {{", "}", "END")
+    return dict(line.strip().split("=", 1) for line in lines)
+
+
+def test_a_parent_lists_its_children(tmp_path: Path) -> None:
+    server = MemoryServer(folder=tmp_path / "queues")
+    client = server.connect()
+    assert client.ask(set_(b"a+y", b"one") + set_(b"a", b"one") + set_(b"ab+z", b"one")) == STORED * 3
+    assert client.ask(b"get a+x\r\n") == END
+    assert stats(client)["queue_a_children"] == dumped(client, b"a")["children"]
+    assert sorted(dumped(client, b"a")["children"].split(",")) == ["a+x", "a+y"]
+    for queue in (b"a+x", b"a+y", b"ab+z"):
+        assert "children" not in dumped(client, queue)
+        assert f"queue_{queue.decode()}_children" not in stats(client)
+    client.ask(b"delete a+y\r\n")
+    assert dumped(client, b"a")["children"] == "a+x"
+    server.restart()
+    client = server.connect()
+    assert dumped(client, b"a")["children"] == "a+x"
+    client.ask(b"delete a+x\r\n")
+    assert "children" not in dumped(client, b"a")
+
+
+def test_an_alias_reports_what_was_put_to_it() -> None:
+    text = """
+        [[aliases]]
+        name = "al"
+        destinationQueues = ["{}", "inner"]
+
+        [[aliases]]
+        name = "inner"
+        destinationQueues = ["full"]
+
+        [[queues]]
+        name = "full"
+        maxItems = 3
+    """
+    server = MemoryServer(config=loads(text.format("one")))
+    client = server.connect()
+    assert dumped(client, b"al") == {"put_items": "0", "put_bytes": "0", "children": "one,inner"}
+    assert client.ask(set_(b"one", b"a queue's own") + set_(b"al", b"12") + set_(b"al", b"345")) == STORED * 3
+    expected = {"put_items": "2", "put_bytes": "5", "children": "one,inner"}
+    assert dumped(client, b"al") == expected
+    told = stats(client)
+    assert {name: told[f"queue_al_{name}"] for name in expected} == expected
+    assert [name for name in told if name.startswith("queue_al_")] == [f"queue_al_{name}" for name in expected]
+    assert told["queue_inner_children"] == "full"
+    assert "queue 'al' {" in client.ask(b"dump_stats\r\n").decode()
+    server.reload(loads(text.format("two")))
+    assert dumped(client, b"al") == {"put_items": "2", "put_bytes": "5", "children": "two,inner"}
+    assert client.ask(set_(b"al", b"6")) == STORED
+    assert dumped(client, b"al")["put_bytes"] == "6"
+
+
+def test_total_items_of_a_queue_include_those_found_at_the_start(tmp_path: Path) -> None:
+    server = MemoryServer(folder=tmp_path / "queues")
+    client = server.connect()
+    assert client.ask(set_(b"work", b"one") + set_(b"work", b"two") + set_(b"work", b"three")) == STORED * 3
+    assert client.ask(b"get work\r\n") == value(b"work", b"one")
+    assert client.ask(b"get work/open\r\nget work/abort\r\n") == value(b"work", b"two") + END
+    assert stat(client, b"work", "total_items") == "3"
+    server.restart()
+    client = server.connect()
+    assert stat(client, b"work", "total_items") == "2"
+    assert client.ask(set_(b"work", b"four")) == STORED
+    assert stat(client, b"work", "total_items") == stats(client)["queue_work_total_items"] == "3"
+    assert stats(client)["total_items"] == "1", "the server's own counts what was put"
+    assert items(client, b"work") == [b"two", b"three", b"four"]
+    assert stat(client, b"work", "total_items") == "3"
+
+
+def test_rewrites_and_rotations_are_counted(tmp_path: Path) -> None:
+    server = MemoryServer(
+        folder=tmp_path / "queues",
+        config=loads("""
+            [[queues]]
+            name = "rotated"
+            maxMemorySize = 1000
+
+            [[queues]]
+            name = "rewritten"
+            defaultJournalSize = 1000
+        """),
+    )
+    client = server.connect()
+
+    def counts(queue: bytes) -> tuple[str, str]:
+        return stat(client, queue, "journal_rewrites"), stat(client, queue, "journal_rotations")
+
+    for number in range(3):
+        for queue in (b"rotated", b"rewritten"):
+            assert client.ask(set_(queue, b"x" * 300)) == STORED
+            assert counts(queue) == ("0", "0")
+        assert stat(client, b"rotated", "logsize") == str((number + 1) * (21 + 300))
+    assert client.ask(set_(b"rotated", b"x" * 300)) == STORED
+    assert client.ask(set_(b"rewritten", b"x" * 300)) == STORED
+    assert counts(b"rotated") == ("0", "1"), "a file over maxMemorySize is rotated"
+    assert counts(b"rewritten") == ("0", "0")
+    assert items(client, b"rewritten") == [b"x" * 300] * 4
+    assert counts(b"rewritten") == ("1", "0"), "the file of an empty queue over defaultJournalSize is rewritten"
+    for _ in range(4):
+        assert client.ask(set_(b"rotated", b"x" * 300)) == STORED
+    assert counts(b"rotated") == ("0", "2")
+    for _ in range(4):
+        assert client.ask(set_(b"rewritten", b"x" * 300)) == STORED
+    assert len(items(client, b"rewritten")) == 4
+    assert counts(b"rewritten") == ("2", "0")
+    told = stats(client)
+    assert (told["queue_rewritten_journal_rewrites"], told["queue_rotated_journal_rotations"]) == ("2", "2")
+    server.restart()
+    client = server.connect()
+    assert counts(b"rotated") == counts(b"rewritten") == ("0", "0"), "since the start"
+
+
+# What is traced.
+
+
+def test_enable_trace_logs_each_opening_confirm_and_abort() -> None:
+    config = loads("""
+        maxOpenTransactions = 10
+
+        [[queues]]
+        name = "traced"
+        enableTrace = true
+    """)
+    client = MemoryServer(config=config).connect()
+    for queue in (b"traced", b"other"):
+        assert client.ask(set_(queue, b"secret") * 4) == STORED * 4
+
+    def logged(request: bytes) -> list[str]:
+        with capturedLogs() as events:
+            client.ask(request)
+        return [str(formatEvent(event)).lower() for event in events]
+
+    for request, word in (
+        (b"get %b/open\r\n", "open"),
+        (b"get %b/close\r\n", "confirm"),
+        (b"get %b/open\r\n", "open"),
+        (b"get %b/abort\r\n", "abort"),
+        (b"monitor %b 10 1\r\n", "open"),
+        (b"confirm %b 1\r\n", "confirm"),
+    ):
+        [line] = logged(request % b"traced")
+        assert "traced" in line
+        assert word in line
+        assert "secret" not in line
+        assert logged(request % b"other") == []
+
+
+def test_enable_session_trace_logs_the_beginning_and_the_end_of_each_connection() -> None:
+    for is_traced in (True, False):
+        server = MemoryServer(config=loads(f"enableSessionTrace = {str(is_traced).lower()}"))
+        with capturedLogs() as begun:
+            clients = [server.connect(), server.connect()]
+            server.settle()
+        assert len(begun) == 2 * is_traced
+        with capturedLogs() as meanwhile:
+            assert clients[0].ask(set_(b"work", b"one") + b"get work\r\n") == STORED + value(b"work", b"one")
+        assert len(meanwhile) == 0
+        with capturedLogs() as ended:
+            clients[0].disconnect()
+            clients[1].ask(b"quit\r\n")
+            assert clients[1].is_closed
+        assert len(ended) == 2 * is_traced
+        if is_traced:
+            assert formatEvent(begun[0]) != formatEvent(ended[0])
