@@ -1,0 +1,130 @@
+"""maxTotalMemory: what items and replies of all queues and connections take together, and what happens beyond it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kestrel.config.load import loads
+from kestrel.testing.server import MemoryClient, MemoryServer
+from kestrel.testing.storage import SteppedStorage
+from tests.promises.speaking import END, STORED, items, set_, stat, value
+
+KIB: Final = 1024
+LIMIT: Final = """
+maxOpenTransactions = 1000
+maxTotalMemory = "64KiB"
+[[queues]]
+name = "fleeting"
+keepJournal = false
+"""
+
+
+def some(count: int) -> list[bytes]:
+    """Items of a KiB, each its own."""
+    return [b"%04d" % number * (KIB // 4) for number in range(count)]
+
+
+def put(client: MemoryClient, queue: bytes, data: list[bytes]) -> None:
+    for each in data:
+        assert client.ask(set_(queue, each)) == STORED
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> MemoryServer:
+    return MemoryServer(config=loads(LIMIT), folder=tmp_path / "queues")
+
+
+@pytest.fixture
+def client(server: MemoryServer) -> MemoryClient:
+    return server.connect()
+
+
+def used(server: MemoryServer) -> int:
+    server.settle()
+    return server.manager.memory_limit.used_bytes
+
+
+def test_items_beyond_max_total_memory_stay_on_disk_alone(client: MemoryClient) -> None:
+    put(client, b"a", some(40))
+    put(client, b"b", some(200))
+    assert stat(client, b"a", "mem_items") == "40"
+    assert stat(client, b"b", "items") == "200"
+    assert 15 <= int(stat(client, b"b", "mem_items")) <= 25
+
+
+def test_items_that_stayed_on_disk_come_in_order(client: MemoryClient) -> None:
+    put(client, b"a", some(40))
+    put(client, b"b", some(200))
+    assert items(client, b"b") == some(200)
+    assert items(client, b"a") == some(40)
+
+
+def test_the_limit_holds_for_what_is_loaded_at_the_start(server: MemoryServer, client: MemoryClient) -> None:
+    for queue in (b"a", b"b", b"c", b"d"):
+        put(client, queue, some(50))
+    server.restart()
+    client = server.connect()
+    assert used(server) < 64 * KIB + 50 * (KIB + 100), "one queue is loaded before it is counted"
+    assert [items(client, queue) for queue in (b"a", b"b", b"c", b"d")] == [some(50)] * 4
+
+
+def test_a_reload_of_max_total_memory_holds_at_once(server: MemoryServer, client: MemoryClient) -> None:
+    put(client, b"a", some(60))
+    server.reload(loads(LIMIT.replace("64KiB", "128KiB")))
+    put(client, b"b", some(30))
+    assert stat(client, b"b", "mem_items") == "30"
+
+
+def test_puts_to_a_queue_without_a_journal_are_refused_beyond_max_total_memory(client: MemoryClient) -> None:
+    put(client, b"fleeting", some(59))
+    put(client, b"a", some(3))
+    assert client.ask(set_(b"fleeting", b"x")) == b"SERVER_ERROR the server's memory is full\r\n"
+    assert client.ask(b"get fleeting\r\n") == value(b"fleeting", some(1)[0])
+
+
+def test_puts_are_taken_again_when_memory_is_free(client: MemoryClient) -> None:
+    put(client, b"fleeting", some(60))
+    assert client.ask(set_(b"fleeting", b"x")).startswith(b"SERVER_ERROR")
+    assert client.ask(b"get fleeting\r\n" * 5).count(b"VALUE") == 5
+    assert client.ask(set_(b"fleeting", b"x")) == STORED
+
+
+def test_replies_that_are_held_count_as_well() -> None:
+    storage = SteppedStorage()
+    server = MemoryServer(storage, config=loads(LIMIT))
+    client, reader = server.connect(), server.connect()
+    put(client, b"fleeting", some(1))
+    before = used(server)
+    put(client, b"a", some(100))
+    assert used(server) == before, "this storage, which a test made, counts nothing"
+    storage.holds_commits = True
+    reader.send(b"get a\r\n" * 70)
+    server.settle()
+    assert used(server) > before + 60 * KIB, "what was taken is not committed, and the replies wait"
+    assert client.ask(set_(b"fleeting", b"x")).startswith(b"SERVER_ERROR")
+    storage.end_commits()
+    storage.holds_commits = False
+    server.settle()
+    assert reader.take().count(b"VALUE") == 70
+    assert used(server) == before
+    assert client.ask(set_(b"fleeting", b"x")) == STORED
+
+
+def test_open_reads_count_until_they_are_closed(server: MemoryServer, client: MemoryClient) -> None:
+    put(client, b"a", some(20))
+    full = used(server)
+    assert client.ask(b"get a/open\r\n" * 20).count(b"VALUE") == 20
+    assert used(server) == full
+    assert client.ask(b"confirm a 20\r\n") == END
+    assert used(server) == 0
+
+
+@pytest.mark.parametrize("end", [b"flush a\r\n", b"delete a\r\n", b"get a\r\n" * 30])
+def test_what_is_gone_counts_no_more(server: MemoryServer, client: MemoryClient, end: bytes) -> None:
+    put(client, b"a", some(30))
+    assert used(server) > 30 * KIB
+    client.ask(end)
+    assert used(server) == 0
