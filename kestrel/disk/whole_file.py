@@ -23,7 +23,10 @@ class WholeFile:
             self._disk.close(descriptor)
 
     def write(self, data: bytes) -> None:
-        """Put that in place of what it holds, and return when it is on the medium. Raises OSError: it is as it was."""
+        """Put that in place of what it holds, and return when it is on the medium.
+
+        Raises OSError: it is as it was, or it is changed and a power failure may undo that.
+        """
         folder = os.path.dirname(self._path) or b"."
         temporary = self._path + b".new"
         self._disk.make_folder(folder)

@@ -172,6 +172,11 @@ class ConnectionFactory(Factory):
             emptied, self._emptied = self._emptied, None
             emptied.callback(None)
 
+    def settings_changed(self) -> None:
+        """The limits of connections may be others now."""
+        for connection in self._connections:
+            connection.session.settings_changed()
+
     def hang_up(self) -> Deferred[None]:
         """Hang up on everyone after the replies they are owed; fires when all are gone."""
         if not self._connections:

@@ -101,6 +101,8 @@ class QueueServer:
         self.manager.memory_limit.most_bytes = config.max_total_memory_bytes
         self.manager.use_settings(QueueSettingsResolver(config).settings_for, config.aliases)
         self.rounds.every(config.expiration_timer_frequency_ms)
+        for factory in self._factories:
+            factory.settings_changed()
 
     def config_of(self, names: Sequence[bytes]) -> list[tuple[bytes, list[tuple[str, str]]]]:
         """The settings of the queues and aliases of these names, or of all that exist or are configured.
@@ -120,7 +122,8 @@ class QueueServer:
             check_queue_name(name)
         except BadQueueName:
             return []
-        return queue_config(self.manager.settings_for(name))
+        queue = self.manager.known(name)
+        return queue_config(self.manager.settings_for(name) if queue is None else queue.settings)
 
     def hang_up(self) -> Deferred[Any]:
         """Take no more commands, answer those who wait, and hang up on everyone; fires when all are gone."""

@@ -207,8 +207,8 @@ class KestrelService(Service):
         if _fixed(config) != _fixed(self._core.config):
             log.warn("Ports, the queue folder, the storage and the status file change with the next start only")
         self._core.use(config)
-        self._tell_reloaded(config)
         log.info("The configuration was reloaded")
+        self._tell_reloaded(config)
 
     @staticmethod
     def _not_reloaded(failure: Failure) -> Failure:

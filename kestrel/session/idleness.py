@@ -34,9 +34,18 @@ class Idleness:
         if self._timer is None and not self._is_over:
             self._start(self._timeout_ms())
 
+    def timeout_changed(self) -> None:
+        """A reload may have set another timeout, which holds from now on, also for a client that has been silent."""
+        if not self._is_over:
+            self._stop_timer()
+            self._start(self._timeout_ms())
+
     def stop(self) -> None:
         """It does not matter any more."""
         self._is_over = True
+        self._stop_timer()
+
+    def _stop_timer(self) -> None:
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()

@@ -151,6 +151,10 @@ class Session:
         """The connection is there."""
         self._idleness.interrupted()
 
+    def settings_changed(self) -> None:
+        """The limits may be others now."""
+        self._idleness.timeout_changed()
+
     def _timeout_ms(self) -> int | None:
         return self.settings.client_timeout_ms
 

@@ -348,6 +348,199 @@ def test_a_reload_of_a_missing_file_keeps_the_old_settings(processes: Processes)
         client.put(b"work", b"hello")
 
 
+QUEUES_AT_FIRST = """
+[[queues]]
+name = "work"
+maxItems = 1
+[[queues]]
+name = "small"
+maxItemSize = 3
+[[aliases]]
+name = "both"
+destinationQueues = ["left", "right"]
+"""
+
+QUEUES_LATER = """
+[[queues]]
+name = "work"
+maxItems = 2
+[[queues]]
+name = "small"
+maxItemSize = 4
+[[aliases]]
+name = "both"
+destinationQueues = ["right"]
+"""
+
+
+def goes_by_the_first(client: Client) -> None:
+    """The settings of the queues are the first ones; `work` holds one item."""
+    client.ask(set_request(b"work", b"more"), b"NOT_STORED\r\n")
+    client.ask(set_request(b"small", b"four"), b"NOT_STORED\r\n")
+    client.ask(set_request(b"both", b"data"), b"STORED\r\n")
+    assert [client.get(b"left"), client.get(b"right")] == [b"data", b"data"]
+
+
+@RELOADS
+def test_a_reload_changes_the_settings_of_queues_and_aliases(
+    processes: Processes, reload: Callable[[Server], None]
+) -> None:
+    server = processes.serve(CONFIG + QUEUES_AT_FIRST)
+    with server.connect() as client:
+        client.put(b"work", b"1")
+        goes_by_the_first(client)
+        processes.write("kestrel.toml", CONFIG + QUEUES_LATER)
+        goes_by_the_first(client)  # a file that nobody reads changes nothing
+        reload(server)
+        client.ask(set_request(b"work", b"2") + set_request(b"work", b"3"), b"STORED\r\nNOT_STORED\r\n")
+        client.ask(set_request(b"small", b"four") + set_request(b"small", b"fives"), b"STORED\r\nNOT_STORED\r\n")
+        client.ask(set_request(b"both", b"data"), b"STORED\r\n")
+        assert [client.get(b"left"), client.get(b"right")] == [None, b"data"]
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    ["[default]\nmaxItem = 5\n", "[[queues]]\nname = 'a'\nmaxAge = 'soon'\n", "[[queues\n", "\udcff"],
+    ids=["an unknown setting", "a wrong value", "no TOML", "no UTF-8"],
+)
+def test_a_reload_takes_nothing_from_a_file_with_a_mistake(processes: Processes, mistake: str) -> None:
+    server = processes.serve(CONFIG + QUEUES_AT_FIRST)
+    with server.connect() as client:
+        client.put(b"work", b"1")
+        text = CONFIG + QUEUES_LATER + mistake
+        (processes.folder / "kestrel.toml").write_bytes(text.encode(errors="surrogateescape"))
+        client.send(b"reload\r\n")
+        assert client.line().startswith(b"SERVER_ERROR ")
+        goes_by_the_first(client)
+        server.signal(signal.SIGHUP)
+        eventually(lambda: server.logged().count("was not reloaded") == 2, "the second attempt fails as well")
+        goes_by_the_first(client)
+        processes.write("kestrel.toml", CONFIG + QUEUES_LATER)
+        client.ask(b"reload\r\n", b"Reloaded config.\r\n")
+        client.put(b"work", b"2")
+    assert "Traceback" not in server.logged()
+
+
+def sessions_told_of(server: Server) -> int:
+    """How many connections the log tells of, after one more was made."""
+    with server.connect() as client:
+        client.ask(b"version\r\n", f"VERSION {__version__}\r\n".encode())  # it is told before it is answered
+        return server.logged().count("Session opened")
+
+
+def test_a_reload_changes_from_which_level_on_is_logged(processes: Processes) -> None:
+    traced = CONFIG + "enableSessionTrace = true\n"
+    server = processes.serve(traced)
+    assert sessions_told_of(server) == 1
+    for quiet in ('level = "warn"\n', 'level = "info"\nlevels = {"kestrel.net" = "error"}\n'):
+        before = server.logged().count("Session opened")
+        processes.write("kestrel.toml", traced + "[logging]\n" + quiet)
+        reload_by_command(server)  # the last connection that is told of
+        assert sessions_told_of(server) == before + 1
+        assert sessions_told_of(server) == before + 1
+        processes.write("kestrel.toml", traced)
+        reload_by_command(server)
+        assert sessions_told_of(server) == before + 2
+
+
+def test_a_hangup_changes_from_which_level_on_is_logged(processes: Processes) -> None:
+    traced = CONFIG + "enableSessionTrace = true\n"
+    server = processes.serve(traced + '[logging]\nlevels = {"kestrel.net" = "error"}\n')
+    assert sessions_told_of(server) == 0
+    processes.write("kestrel.toml", traced)
+    reload_by_hangup(server)
+    assert sessions_told_of(server) == 1
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        'listenAddress = "127.0.0.1"',
+        "connectionBacklog = 77",
+        'storage = "journal:elsewhere"',
+        'diskReserveSize = "1MiB"',
+        'statusFile = "elsewhere"',
+    ],
+)
+def test_a_setting_that_changes_with_the_next_start_only_is_said_to(processes: Processes, setting: str) -> None:
+    server = processes.serve(CONFIG)
+    reload_by_command(server)
+    assert "with the next start only" not in server.logged()
+    processes.write("kestrel.toml", CONFIG + setting + "\n")
+    reload_by_command(server)
+    assert "with the next start only" in server.logged()
+
+
+def test_a_reload_of_what_a_codec_goes_by_holds_for_connections_that_are_opened_afterwards(
+    processes: Processes,
+) -> None:
+    server = processes.serve(CONFIG)
+    with server.connect() as early:
+        early.put(b"work", b"12345", b"1")
+        processes.write("kestrel.toml", CONFIG + "echoRequestedKey = true\nmaxRequestItemSize = 4\n")
+        reload_by_command(server)
+        with server.connect() as late:
+            late.ask(b"get work/peek\r\n", b"VALUE work/peek 0 5\r\n12345\r\nEND\r\n")
+            late.send(set_request(b"work", b"12345"))
+            assert late.to_the_end().startswith(b"CLIENT_ERROR ")
+        early.ask(b"get work/peek\r\n", b"VALUE work 0 5\r\n12345\r\nEND\r\n")
+        early.put(b"work", b"12345")
+
+
+# The status.
+
+STATUS = CONFIG + 'statusFile = "state/status"\n'
+
+
+@pytest.mark.parametrize("end", [Server.stop, Server.kill], ids=["stopped", "killed"])
+def test_the_status_is_there_again_after_a_restart(processes: Processes, end: Callable[[Server], None]) -> None:
+    server = processes.serve(STATUS)
+    with server.connect() as client:
+        client.put(b"work", b"1", b"2")
+        client.ask(b"status\r\nstatus readonly\r\n", b"UP\r\nEND\r\n")
+        end(server)
+    assert (processes.folder / "state" / "status").read_text() == "ReadOnly"
+    server = processes.serve(STATUS)
+    with server.connect() as client, server.connect() as other:
+        client.ask(b"status\r\n", b"READONLY\r\n")
+        assert client.get(b"work") == b"1"
+        client.send(set_request(b"work", b"3"))
+        assert client.to_the_end().startswith(b"SERVER_ERROR ")
+        other.ask(b"status up\r\n" + set_request(b"work", b"3"), b"END\r\nSTORED\r\n")
+    server.stop()
+    with processes.serve(STATUS).connect() as client:
+        client.ask(b"status\r\n", b"UP\r\n")
+        assert [client.get(b"work") for _ in range(3)] == [b"2", b"3", None]
+
+
+def test_a_server_that_remembers_no_status_begins_with_the_one_that_is_configured(processes: Processes) -> None:
+    with processes.serve(STATUS + 'defaultStatus = "Quiescent"\n').connect() as client:
+        client.ask(b"status\r\n", b"QUIESCENT\r\n")
+        client.send(b"get work\r\n")
+        assert client.to_the_end().startswith(b"SERVER_ERROR ")
+    assert not (processes.folder / "state").exists()
+
+
+def test_a_status_that_cannot_be_remembered_is_in_effect_all_the_same(processes: Processes) -> None:
+    processes.write("state", "a file where the folder should be")
+    server = processes.serve(STATUS)
+    with server.connect() as client:
+        client.send(b"status readonly\r\n")
+        assert client.line().startswith(b"SERVER_ERROR ")
+        client.ask(b"status\r\n", b"READONLY\r\n")
+        client.send(set_request(b"work", b"1"))
+        assert client.to_the_end().startswith(b"SERVER_ERROR ")
+    assert "Traceback" not in server.logged()
+
+
+def test_a_stop_is_no_change_of_the_status(processes: Processes) -> None:
+    server = processes.serve(STATUS)
+    with server.connect() as client:
+        client.ask(b"status writeavoid\r\n", b"END\r\n")
+    server.stop()
+    assert (processes.folder / "state" / "status").read_text() == "WriteAvoid"
+
+
 # A daemon.
 
 

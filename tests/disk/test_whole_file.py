@@ -1,0 +1,224 @@
+"""A file that is replaced as a whole: whatever goes wrong, it holds what it held or what was to be written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from kestrel.disk.files import Disk
+from kestrel.disk.whole_file import WholeFile
+from kestrel.testing.faults import Died, FaultyDisk
+
+OLD = b"what it held"
+NEW = b"what is to take its place, and is longer"
+
+CHANGING = ["open", "write", "sync", "rename"]
+"""The operations of a write before the new contents have taken the place of the old."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "folder" / "file"
+
+
+def whole_file(path: Path, disk: Disk | None = None) -> WholeFile:
+    return WholeFile(disk or Disk(), os.fsencode(path))
+
+
+def faulty_disk(path: Path) -> FaultyDisk:
+    """A disk that has what lies in the folder on its medium."""
+    disk = FaultyDisk()
+    disk.medium.know(os.fsencode(path.parent))
+    return disk
+
+
+def held_after_a_power_failure(disk: FaultyDisk, path: Path, copy: Path) -> bytes | None:
+    """What a machine that lost its power finds in the file; None: there is none."""
+    disk.medium.copy(os.fsencode(path.parent), os.fsencode(copy))
+    kept = copy / path.name
+    return kept.read_bytes() if kept.exists() else None
+
+
+def operations_of_a_write(path: Path) -> int:
+    disk = FaultyDisk()
+    whole_file(path, disk).write(b"counted")
+    return len(disk.calls)
+
+
+# What it does.
+
+
+def test_it_holds_what_was_written_last(path: Path) -> None:
+    file = whole_file(path)
+    for data in (OLD, NEW, b"", b"short", bytes(range(256)) * 100):
+        file.write(data)
+        assert file.read(1 << 20) == path.read_bytes() == data
+        assert whole_file(path).read(1 << 20) == data
+
+
+def test_no_more_is_read_than_was_asked_for(path: Path) -> None:
+    file = whole_file(path)
+    file.write(b"0123456789")
+    assert file.read(4) == b"0123"
+    assert file.read(10) == b"0123456789"
+    assert file.read(11) == b"0123456789"
+
+
+def test_a_file_that_is_missing_is_said_to_be(path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        whole_file(path).read(10)
+    path.parent.mkdir()
+    with pytest.raises(FileNotFoundError):
+        whole_file(path).read(10)
+
+
+def test_what_is_no_file_cannot_be_read_and_is_no_missing_file(path: Path) -> None:
+    path.mkdir(parents=True)
+    with pytest.raises(OSError, match=r".") as refused:
+        whole_file(path).read(10)
+    assert not isinstance(refused.value, FileNotFoundError)
+
+
+def test_it_is_its_owners_alone_and_so_is_a_folder_made_for_it(path: Path) -> None:
+    whole_file(path).write(NEW)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_a_relative_path_of_one_part_lies_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = WholeFile(Disk(), b"status")
+    file.write(NEW)
+    assert file.read(100) == NEW
+    assert os.listdir(tmp_path) == ["status"]
+
+
+def test_nothing_lies_beside_it(path: Path) -> None:
+    file = whole_file(path)
+    file.write(OLD)
+    file.write(NEW)
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_who_has_it_open_goes_on_to_see_what_it_held(path: Path) -> None:
+    whole_file(path).write(OLD)
+    with path.open("rb") as reader:
+        whole_file(path).write(NEW)
+        assert reader.read() == OLD
+
+
+def test_no_descriptor_is_left_open(path: Path) -> None:
+    disk = FaultyDisk()
+    file = whole_file(path, disk)
+    file.write(NEW)
+    file.read(100)
+    assert disk.open_descriptors == set()
+    for operation in (*CHANGING, "sync_folder", "read"):
+        disk.fail(operation, errno.EIO)
+        with pytest.raises(OSError, match="Input/output"):
+            file.read(100) if operation == "read" else file.write(OLD)
+        disk.mend()
+        assert disk.open_descriptors == set(), operation
+
+
+# The process ends.
+
+
+def test_a_process_that_ends_at_any_operation_leaves_the_old_or_the_new_contents(path: Path) -> None:
+    found = []
+    for calls in range(operations_of_a_write(path)):
+        whole_file(path).write(OLD)
+        disk = FaultyDisk()
+        disk.die_after(calls)
+        with pytest.raises(Died):
+            whole_file(path, disk).write(NEW)
+        found.append(path.read_bytes())
+        whole_file(path).write(b"another")
+        assert path.read_bytes() == b"another", "what the end left behind is in nobody's way"
+        assert os.listdir(path.parent) == [path.name]
+    assert set(found) == {OLD, NEW}
+    assert found == sorted(found, key=[OLD, NEW].index), "once it is new it stays so"
+
+
+def test_a_machine_that_loses_its_power_at_any_operation_finds_the_old_or_the_new_contents(path: Path) -> None:
+    found = []
+    for calls in range(operations_of_a_write(path)):
+        whole_file(path).write(OLD)
+        disk = faulty_disk(path)
+        disk.die_after(calls)
+        with pytest.raises(Died):
+            whole_file(path, disk).write(NEW)
+        found.append(held_after_a_power_failure(disk, path, path.parent.with_name(f"power-{calls}")))
+    assert set(found) <= {OLD, NEW}
+
+
+def test_what_was_written_outlives_a_power_failure(path: Path) -> None:
+    disk = FaultyDisk()
+    file = whole_file(path, disk)
+    for number, data in enumerate((OLD, NEW)):
+        file.write(data)
+        assert held_after_a_power_failure(disk, path, path.parent.with_name(f"power-{number}")) == data
+
+
+def test_the_first_write_leaves_the_new_contents_or_no_file_wherever_it_ends(path: Path) -> None:
+    found = set()
+    for calls in range(operations_of_a_write(path.with_name("counted"))):
+        disk = FaultyDisk()
+        disk.die_after(calls)
+        with pytest.raises(Died):
+            whole_file(path, disk).write(NEW)
+        found.add(path.read_bytes() if path.exists() else None)
+        path.unlink(missing_ok=True)
+    assert found == {None, NEW}
+
+
+# The disk fails.
+
+
+@pytest.mark.parametrize("operation", CHANGING)
+def test_a_write_that_fails_is_an_error_and_leaves_what_was_there(path: Path, operation: str) -> None:
+    whole_file(path).write(OLD)
+    disk = faulty_disk(path)
+    disk.fail(operation, errno.EIO, torn_bytes=5)
+    file = whole_file(path, disk)
+    with pytest.raises(OSError, match="Input/output"):
+        file.write(NEW)
+    assert path.read_bytes() == OLD
+    assert held_after_a_power_failure(disk, path, path.parent.with_name("power")) == OLD
+    disk.mend()
+    file.write(NEW)
+    assert path.read_bytes() == NEW
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_a_full_disk_is_an_error_and_leaves_what_was_there(path: Path) -> None:
+    for room in range(len(NEW)):
+        whole_file(path).write(OLD)
+        disk = FaultyDisk()
+        disk.room = room
+        with pytest.raises(OSError, match="No space left"):
+            whole_file(path, disk).write(NEW)
+        assert path.read_bytes() == OLD
+
+
+def test_a_folder_that_cannot_be_synced_is_an_error_and_leaves_a_whole_file(path: Path) -> None:
+    whole_file(path).write(OLD)
+    disk = faulty_disk(path)
+    disk.fail("sync_folder", errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        whole_file(path, disk).write(NEW)
+    assert path.read_bytes() in (OLD, NEW)
+    assert held_after_a_power_failure(disk, path, path.parent.with_name("power")) in (OLD, NEW)
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_bytes(b"a file")
+    with pytest.raises(OSError, match=r"exists|Not a directory"):
+        whole_file(tmp_path / "taken" / "file").write(NEW)
+    assert (tmp_path / "taken").read_bytes() == b"a file"

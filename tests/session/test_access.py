@@ -1,0 +1,226 @@
+"""What a client may do: a table of the status, the connection limits and the queues' lists."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from kestrel.config.load import loads
+from kestrel.errors import Unavailable
+from kestrel.queues.status import Status
+from kestrel.session.access import Access
+from kestrel.testing.server import MemoryServer
+
+LISTS = """
+[[queues]]
+name = "listed"
+whiteListClientIdForEnqueue = ["anna", "bob"]
+whiteListClientIdForDequeue = "carla"
+
+[[queues]]
+name = "closed"
+whiteListClientIdForEnqueue = []
+whiteListClientIdForDequeue = []
+
+[[queues]]
+name = "listed+open"
+whiteListClientIdForEnqueue = "none"
+whiteListClientIdForDequeue = "none"
+"""
+
+
+def access(server: MemoryServer, identity: bytes | None = None) -> Access:
+    made = Access(server.manager, server.core.status)
+    made.identity = identity
+    return made
+
+
+def may_change(checked: Access) -> bool:
+    return _passes(lambda: checked.check_change())
+
+
+def may_put(checked: Access, queue: bytes = b"work") -> bool:
+    return _passes(lambda: checked.check_put(queue))
+
+
+def may_get(checked: Access, queue: bytes = b"work") -> bool:
+    return _passes(lambda: checked.check_get(queue))
+
+
+def _passes(check) -> bool:
+    try:
+        check()
+    except Unavailable as error:
+        assert str(error), "a refusal has a reason"
+        return False
+    return True
+
+
+# The status and the limits.
+
+
+@pytest.mark.parametrize(
+    ("status", "refuses_writes", "refuses_reads"),
+    list(product([s for s in Status if s is not Status.DOWN], [False, True], [False, True])),
+    ids=lambda value: value.value if isinstance(value, Status) else str(value),
+)
+def test_what_may_be_done_by_status_and_limits(status: Status, refuses_writes: bool, refuses_reads: bool) -> None:
+    server = MemoryServer(config=loads(f'defaultStatus = "{status.value}"'))
+    checked = access(server)
+    checked.refuses_writes, checked.refuses_reads = refuses_writes, refuses_reads
+    writes = status in (Status.UP, Status.WRITE_AVOID) and not refuses_writes
+    reads = status is not Status.QUIESCENT and not refuses_reads
+    assert may_change(checked) is may_put(checked) is writes
+    assert may_get(checked) is reads
+
+
+def test_a_server_that_stops_takes_nothing() -> None:
+    server = MemoryServer()
+    server.core.status.stop()
+    checked = access(server)
+    assert not may_change(checked)
+    assert not may_put(checked)
+    assert not may_get(checked)
+
+
+def test_the_status_in_force_counts_and_not_the_one_that_is_published() -> None:
+    server = MemoryServer(config=loads('statusChangeGracePeriod = "10s"'))
+    checked = access(server)
+    server.core.status.change(b"quiescent")
+    assert server.core.status.published is Status.QUIESCENT
+    assert may_put(checked)
+    assert may_get(checked)
+    server.advance(10)
+    assert not may_put(checked)
+    assert not may_get(checked)
+
+
+def test_the_reason_says_which_of_them_it_was() -> None:
+    server = MemoryServer(config=loads(LISTS))
+    checked = access(server)
+    checked.refuses_writes = True
+    with pytest.raises(Unavailable, match="too many connections"):
+        checked.check_put(b"work")
+    checked.refuses_writes = False
+    with pytest.raises(Unavailable, match="listed"):
+        checked.check_put(b"listed")
+    server.core.status.change(b"quiescent")
+    with pytest.raises(Unavailable, match="Quiescent"):
+        checked.check_put(b"work")
+    with pytest.raises(Unavailable, match="Quiescent"):
+        checked.check_get(b"work")
+
+
+# The lists.
+
+
+@pytest.mark.parametrize(
+    ("identity", "queue", "puts", "gets"),
+    [
+        (b"anna", b"listed", True, False),
+        (b"bob", b"listed", True, False),
+        (b"carla", b"listed", False, True),
+        (b"Anna", b"listed", False, False),
+        (b"ann", b"listed", False, False),
+        (b"", b"listed", False, False),
+        (None, b"listed", False, False),
+        (b"anna", b"closed", False, False),
+        (None, b"closed", False, False),
+        (b"anna", b"work", True, True),
+        (None, b"work", True, True),
+        (b"anna", b"listed+child", True, False),
+        (b"carla", b"listed+child", False, True),
+        (None, b"listed+child", False, False),
+        (None, b"listed+open", True, True),
+    ],
+)
+def test_who_is_on_the_list_of_a_queue(identity: bytes | None, queue: bytes, puts: bool, gets: bool) -> None:
+    checked = access(MemoryServer(config=loads(LISTS)), identity)
+    assert (may_put(checked, queue), may_get(checked, queue)) == (puts, gets)
+
+
+def test_the_lists_do_not_speak_of_other_changes() -> None:
+    checked = access(MemoryServer(config=loads("[default]\nwhiteListClientIdForEnqueue = []")))
+    assert may_change(checked)
+    assert not may_put(checked)
+
+
+def test_a_put_to_a_parent_is_checked_on_the_parent_alone() -> None:
+    config = "[[queues]]\nname = 'news+child'\nwhiteListClientIdForEnqueue = ['anna']"
+    server = MemoryServer(config=loads(config))
+    assert server.connect().ask(b"get news+child\r\n") == b"END\r\n"
+    checked = access(server, b"bob")
+    assert may_put(checked, b"news")
+    assert not may_put(checked, b"news+child")
+
+
+def test_a_reload_of_a_list_holds_at_once() -> None:
+    server = MemoryServer(config=loads(LISTS))
+    checked = access(server, b"dora")
+    assert not may_put(checked, b"listed")
+    server.reload(loads("[default]\nwhiteListClientIdForEnqueue = ['dora']"))
+    assert may_put(checked, b"listed")
+    checked.identity = b"anna"
+    assert not may_put(checked, b"listed")
+
+
+def test_to_look_whether_something_is_allowed_creates_no_queue() -> None:
+    server = MemoryServer(config=loads(LISTS))
+    checked = access(server)
+    for queue in (b"work", b"listed", b"a+b", b"illegal/name"):
+        may_put(checked, queue)
+        may_get(checked, queue)
+    assert server.manager.all_queues() == []
+
+
+# On the wire.
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"get listed\r\n",
+        b"get listed/t=1000\r\n",
+        b"get listed/open\r\n",
+        b"get listed/peek\r\n",
+        b"monitor listed 1 1\r\n",
+        b"set listed 0 0 3\r\none\r\n",
+    ],
+)
+def test_a_refusal_is_a_server_error_that_closes_and_creates_no_queue(request_: bytes) -> None:
+    server = MemoryServer(config=loads(LISTS))
+    client = server.connect()
+    reply = client.ask(request_ + b"version\r\n")
+    assert reply.startswith(b"SERVER_ERROR ")
+    assert reply.count(b"\r\n") == 1
+    assert client.is_closed
+    assert server.manager.all_queues() == []
+
+
+@pytest.mark.parametrize(
+    ("request_", "reply"),
+    [
+        (b"get listed/close\r\n", b"END\r\n"),
+        (b"get listed/abort\r\n", b"END\r\n"),
+        (b"confirm listed 1\r\n", b"ERROR\r\n"),
+        (b"flush listed\r\n", b"END\r\n"),
+        (b"delete listed\r\n", b"DELETED\r\n"),
+        (b"flush_expired listed\r\n", b"0\r\n"),
+    ],
+)
+def test_a_list_refuses_only_puts_and_gets(request_: bytes, reply: bytes) -> None:
+    client = MemoryServer(config=loads(LISTS)).connect()
+    assert client.ask(request_) == reply
+    assert not client.is_closed
+
+
+def test_an_open_read_can_be_ended_by_one_whom_a_reload_took_off_the_list() -> None:
+    server = MemoryServer(config=loads("maxOpenTransactions = 10"))
+    client = server.connect()
+    assert client.ask(b"set work 0 0 3\r\none\r\nset work 0 0 3\r\ntwo\r\n") == b"STORED\r\n" * 2
+    assert client.ask(b"get work/open\r\nget work/open\r\n").count(b"VALUE") == 2
+    server.reload(loads("maxOpenTransactions = 10\n[default]\nwhiteListClientIdForDequeue = []"))
+    assert client.ask(b"get work/close\r\nconfirm work 1\r\n") == b"END\r\nEND\r\n"
+    assert client.ask(b"get work/open\r\n").startswith(b"SERVER_ERROR ")
+    assert client.is_closed

@@ -1,0 +1,281 @@
+"""clientTimeout: who counts as idle, from when on, and what becomes of who is idle for too long."""
+
+from __future__ import annotations
+
+import pytest
+from twisted.internet.task import Clock
+
+from kestrel.config.load import loads
+from kestrel.errors import StorageError
+from kestrel.session.idleness import Idleness
+from kestrel.testing.server import MemoryClient, MemoryServer
+from kestrel.testing.storage import SteppedStorage
+
+STORED = b"STORED\r\n"
+END = b"END\r\n"
+VERSION = b"VERSION 1.2.3\r\n"
+
+TEN_SECONDS = 'clientTimeout = "10s"\nmaxOpenTransactions = 10\n'
+
+
+def set_(data: bytes) -> bytes:
+    return b"set work 0 0 %d\r\n%b\r\n" % (len(data), data)
+
+
+def value(data: bytes) -> bytes:
+    return b"VALUE work 0 %d\r\n%b\r\nEND\r\n" % (len(data), data)
+
+
+@pytest.fixture
+def server() -> MemoryServer:
+    return MemoryServer(config=loads(TEN_SECONDS))
+
+
+def closes_after(server: MemoryServer, client: MemoryClient, seconds: float) -> bool:
+    """Whether that client is hung up on when that time has gone by, and not a quarter of a second earlier."""
+    server.advance(seconds - 0.25)
+    if client.is_closed:
+        return False
+    server.advance(0.25)
+    return client.is_closed
+
+
+# Who is idle.
+
+
+def test_a_client_that_never_asks_for_anything_is_hung_up_on(server: MemoryServer) -> None:
+    client = server.connect()
+    assert closes_after(server, client, 10)
+    assert client.take() == b"", "without a word"
+
+
+def test_idleness_counts_from_the_last_request(server: MemoryServer) -> None:
+    client = server.connect()
+    for _ in range(5):
+        server.advance(9)
+        assert client.ask(b"version\r\n") == VERSION
+    assert closes_after(server, client, 10)
+
+
+def test_without_a_timeout_nobody_is_idle() -> None:
+    server = MemoryServer()
+    client = server.connect()
+    server.advance(1_000_000)
+    assert client.ask(b"version\r\n") == VERSION
+    assert server.clock.getDelayedCalls() == []
+
+
+def test_a_client_that_sends_a_large_item_in_pieces_is_not_idle(server: MemoryServer) -> None:
+    client = server.connect()
+    for piece in (b"set work 0 0 8\r\n", b"12", b"34", b"56", b"78"):
+        assert client.ask(piece) == b""
+        server.advance(9)
+    assert client.ask(b"\r\n") == STORED
+
+
+def test_each_connection_is_idle_for_itself(server: MemoryServer) -> None:
+    idle, busy = server.connect(), server.connect()
+    for _ in range(4):
+        server.advance(5)
+        busy.ask(b"version\r\n")
+    assert idle.is_closed
+    assert not busy.is_closed
+
+
+# Who waits is not.
+
+
+@pytest.mark.parametrize(
+    "request_", [b"get work/t=60000\r\n", b"get work/t=60000/open\r\n", b"get work/t=60000/peek\r\n"]
+)
+def test_a_client_that_waits_in_a_get_is_not_idle(server: MemoryServer, request_: bytes) -> None:
+    client = server.connect()
+    assert client.ask(request_) == b""
+    server.advance(59)
+    assert not client.is_closed
+    server.advance(1)
+    assert client.take() == END
+    assert closes_after(server, client, 10), "it is idle from the answer on"
+
+
+def test_a_client_that_was_given_what_it_waited_for_is_idle_from_then_on(server: MemoryServer) -> None:
+    client = server.connect()
+    assert client.ask(b"get work/t=60000\r\n") == b""
+    server.advance(23)
+    assert server.connect().ask(set_(b"one")) == STORED
+    assert client.take() == value(b"one")
+    assert closes_after(server, client, 10)
+
+
+def test_a_client_in_a_monitor_is_not_idle(server: MemoryServer) -> None:
+    client = server.connect()
+    assert client.ask(b"monitor work 60 3\r\n") == b""
+    server.advance(33)
+    assert server.connect().ask(set_(b"one")) == STORED
+    server.advance(20)
+    assert client.take() == value(b"one")
+    assert not client.is_closed
+    server.advance(7)
+    assert client.take() == END
+    assert closes_after(server, client, 10)
+
+
+@pytest.mark.parametrize("error", [None, StorageError("disk failed")])
+def test_a_client_that_waits_for_the_storage_is_not_idle(error: StorageError | None) -> None:
+    storage = SteppedStorage()
+    server = MemoryServer(storage, config=loads(TEN_SECONDS))
+    client = server.connect()
+    assert client.ask(set_(b"one")) == STORED
+    queue = server.manager.known(b"work")
+    assert queue is not None
+    queue.contents.page_out()
+    assert client.ask(b"get work\r\n") == b""
+    server.advance(60)
+    assert not client.is_closed
+    queue.contents.end_fill(error)
+    assert client.take() == (value(b"one") if error is None else b"SERVER_ERROR disk failed\r\n")
+    assert closes_after(server, client, 10)
+
+
+# What becomes of it.
+
+
+def test_the_open_reads_of_an_idle_client_go_back_in_order(server: MemoryServer) -> None:
+    client = server.connect()
+    assert client.ask(set_(b"one") + set_(b"two") + set_(b"three")) == STORED * 3
+    assert client.ask(b"get work/open\r\nget work/open\r\n") == value(b"one") + value(b"two")
+    assert closes_after(server, client, 10)
+    assert server.connect().ask(b"get work\r\n" * 3) == value(b"one") + value(b"two") + value(b"three")
+
+
+def test_the_open_read_of_an_idle_client_goes_to_who_waits_for_it(server: MemoryServer) -> None:
+    idle, waiting = server.connect(), server.connect()
+    assert idle.ask(set_(b"one") + b"get work/open\r\n") == STORED + value(b"one")
+    assert waiting.ask(b"get work/t=60000\r\n") == b""
+    server.advance(10)
+    assert waiting.take() == value(b"one")
+
+
+def test_a_client_that_has_gone_leaves_no_timer(server: MemoryServer) -> None:
+    leaves, quits = server.connect(), server.connect()
+    leaves.disconnect()
+    quits.ask(b"quit\r\n")
+    server.settle()
+    assert server.clock.getDelayedCalls() == []
+
+
+def test_many_requests_make_one_timer(server: MemoryServer) -> None:
+    client = server.connect()
+    for _ in range(50):
+        server.advance(0.1)
+        client.ask(b"version\r\n")
+    assert len(server.clock.getDelayedCalls()) == 1
+
+
+# A reload.
+
+
+def test_a_longer_timeout_holds_for_connections_that_are_there(server: MemoryServer) -> None:
+    client = server.connect()
+    server.advance(5)
+    server.reload(loads('clientTimeout = "60s"'))
+    server.advance(54.75)
+    assert not client.is_closed
+    server.advance(0.25)
+    assert client.is_closed
+
+
+def test_a_timeout_that_was_taken_away_holds_for_nobody(server: MemoryServer) -> None:
+    client = server.connect()
+    server.advance(5)
+    server.reload(loads(""))
+    server.advance(1000)
+    assert client.ask(b"version\r\n") == VERSION
+    server.advance(1000)
+    assert not client.is_closed
+
+
+def test_a_timeout_holds_for_connections_that_speak_after_it_was_set() -> None:
+    server = MemoryServer()
+    client = server.connect()
+    client.ask(b"version\r\n")
+    server.reload(loads(TEN_SECONDS))
+    assert client.ask(b"version\r\n") == VERSION
+    assert closes_after(server, client, 10)
+
+
+def test_a_timeout_holds_for_connections_that_have_been_silent_since_before_it_was_set() -> None:
+    server = MemoryServer()
+    client = server.connect()
+    client.ask(b"version\r\n")
+    server.advance(100)
+    server.reload(loads(TEN_SECONDS))
+    server.advance(10)
+    assert client.is_closed
+
+
+def test_a_shorter_timeout_holds_for_connections_that_are_there() -> None:
+    server = MemoryServer(config=loads('clientTimeout = "60s"'))
+    client = server.connect()
+    server.reload(loads(TEN_SECONDS))
+    assert closes_after(server, client, 10)
+
+
+# The timer alone.
+
+
+class Watched:
+    """An `Idleness` and what it asked and told."""
+
+    def __init__(self, timeout_ms: int | None) -> None:
+        self.clock = Clock()
+        self.timeout_ms = timeout_ms
+        self.is_idle = True
+        self.ends = 0
+        self.idleness = Idleness(self.clock, lambda: self.timeout_ms, lambda: self.is_idle, self._timed_out)
+
+    def _timed_out(self) -> None:
+        self.ends += 1
+
+
+def test_it_ends_once() -> None:
+    watched = Watched(1000)
+    watched.idleness.interrupted()
+    watched.clock.advance(1)
+    assert watched.ends == 1
+    watched.clock.pump([1] * 10)
+    assert watched.ends == 1
+
+
+def test_what_was_stopped_does_not_begin_again() -> None:
+    watched = Watched(1000)
+    watched.idleness.interrupted()
+    watched.idleness.stop()
+    watched.idleness.interrupted()
+    watched.clock.pump([1] * 10)
+    assert watched.ends == 0
+    assert watched.clock.getDelayedCalls() == []
+
+
+def test_time_spent_waiting_is_no_idle_time() -> None:
+    watched = Watched(1000)
+    watched.idleness.interrupted()
+    watched.is_idle = False
+    watched.clock.pump([0.5] * 9)
+    watched.is_idle = True
+    watched.idleness.interrupted()
+    watched.clock.pump([0.25] * 3)
+    assert watched.ends == 0
+    watched.clock.advance(0.25)
+    assert watched.ends == 1
+
+
+def test_a_timeout_that_no_float_holds_ends_all_the_same() -> None:
+    watched = Watched(1)
+    for _ in range(1000):
+        watched.clock.advance(0.1)
+        watched.ends = 0
+        watched.idleness.interrupted()
+        watched.clock.advance(0.001)
+        watched.clock.advance(0.001)
+        assert watched.ends == 1
