@@ -100,7 +100,8 @@ class Queue:
         settings, contents = self.settings, self.contents
         if is_too_large(settings, size):
             return False
-        self.sweep()
+        if self.has_expired_head:
+            self.sweep()
         if settings.discard_old_when_full or not is_full(settings, contents.items, contents.bytes):
             return True
         if self.has_expired_head:
@@ -149,11 +150,10 @@ class Queue:
 
     def sweep(self, most: int = SWEPT_AT_ONCE) -> int:
         """Expire items at the head, as far as they are in memory, and at most so many. Returns how many."""
-        contents, moves = self.contents, self.moves
-        max_age_ms, target = self.settings.max_age_ms, self.settings.expire_to_queue
+        contents, moves, target = self.contents, self.moves, self.settings.expire_to_queue
         swept = 0
         item = contents.peek()
-        while item is not None and swept < most and is_expired(item, max_age_ms, self._now_ms()):
+        while item is not None and swept < most and self._has_expired(item):
             if target is None:
                 contents.take(False)
             elif moves.is_full:
@@ -172,16 +172,23 @@ class Queue:
     def has_expired_head(self) -> bool:
         """Whether the head has expired, and a sweep has not come to it yet."""
         item = self.contents.peek() if self.contents.failure is None else None
-        return item is not None and is_expired(item, self.settings.max_age_ms, self._now_ms())
+        return item is not None and self._has_expired(item)
+
+    def _has_expired(self, item: Item) -> bool:
+        max_age_ms = self.settings.max_age_ms
+        may_expire = item.expiry_ms or max_age_ms is not None  # most never do: spare them the look at the clock
+        return bool(may_expire) and is_expired(item, max_age_ms, self._now_ms())
 
     def _head(self) -> Item | None:
         """The head, if it is in memory, nothing is to be discarded first and it has not expired."""
         if self._owed_for is not None:
             return None
-        self.sweep()
         item = self.contents.peek()
-        if item is None or is_expired(item, self.settings.max_age_ms, self._now_ms()):
-            return None
+        if item is not None and self._has_expired(item):
+            self.sweep()
+            item = self.contents.peek()
+            if item is not None and self._has_expired(item):
+                return None
         return item
 
     def take_now(self, opens: bool) -> Item | None:

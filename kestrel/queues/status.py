@@ -77,13 +77,26 @@ class ServerStatus:
         in_thread: InThread,
     ) -> None:
         self.published = default
-        self.in_force = default
+        self._in_force = default
+        self.takes_writes = default.takes_writes
+        """Whether clients may put, flush and delete now."""
+        self.takes_reads = default.takes_reads
+        """Whether they may get, peek and monitor."""
         self._file = file
         self._grace_ms = grace_ms
         self._clock = clock
         self._in_thread = in_thread
         self._writing = DeferredLock()
         self._grace: IDelayedCall | None = None
+
+    @property
+    def in_force(self) -> Status:
+        """The status by which commands are taken or refused."""
+        return self._in_force
+
+    def _enforce(self, status: Status) -> None:
+        self._in_force = status
+        self.takes_writes, self.takes_reads = status.takes_writes, status.takes_reads
 
     def restore(self) -> None:
         """Take the status up again that the file remembers; the default stays if there is none that can be read."""
@@ -98,7 +111,8 @@ class ServerStatus:
         if status is None:
             log.error("The status file names no status: {name!r}", name=name)
             return
-        self.published = self.in_force = status
+        self.published = status
+        self._enforce(status)
         log.info("The status is {status}, as it was before", status=status.value)
 
     def change(self, name: bytes) -> Deferred[None]:
@@ -125,7 +139,7 @@ class ServerStatus:
         if grace_ms and status.is_stricter_than(self.in_force):
             self._grace = self._clock.callLater(grace_ms / 1000, self._grace_is_over)
         else:
-            self.in_force = status
+            self._enforce(status)
         return self._writing.run(self._remember, status)
 
     def _remember(self, status: Status) -> Deferred[None]:
@@ -139,7 +153,7 @@ class ServerStatus:
 
     def _grace_is_over(self) -> None:
         self._grace = None
-        self.in_force = self.published
+        self._enforce(self.published)
         log.info("The status {status} is in force", status=self.in_force.value)
 
     def _end_grace(self) -> None:
@@ -150,4 +164,5 @@ class ServerStatus:
     def stop(self) -> None:
         """The server stops: it is down until it starts again, which is not remembered."""
         self._end_grace()
-        self.published = self.in_force = Status.DOWN
+        self.published = Status.DOWN
+        self._enforce(Status.DOWN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kestrel.config.model import QueueSettings
 from kestrel.errors import Unavailable
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.status import ServerStatus
@@ -23,7 +24,7 @@ class Access:
 
     def check_change(self) -> None:
         """Before a command that changes queues: flush, delete, and puts."""
-        if not self._status.in_force.takes_writes:
+        if not self._status.takes_writes:
             raise Unavailable(f"the server is {self._status.in_force.value}")
         if self.refuses_writes:
             raise Unavailable("too many connections to write on this one")
@@ -33,16 +34,24 @@ class Access:
         self.check_change()
         alias = self._manager.aliases.get(name)
         for queue in (name,) if alias is None else alias.queues:
-            self._check_listed(self._manager.settings_for(queue).white_list_client_id_for_enqueue, "put to", queue)
+            listed = self._settings(queue).white_list_client_id_for_enqueue
+            if listed is not None:
+                self._check_listed(listed, "put to", queue)
 
     def check_get(self, name: bytes) -> None:
         """Before an item of that queue is taken or looked at."""
-        if not self._status.in_force.takes_reads:
+        if not self._status.takes_reads:
             raise Unavailable(f"the server is {self._status.in_force.value}")
         if self.refuses_reads:
             raise Unavailable("too many connections to read on this one")
-        self._check_listed(self._manager.settings_for(name).white_list_client_id_for_dequeue, "get from", name)
+        listed = self._settings(name).white_list_client_id_for_dequeue
+        if listed is not None:
+            self._check_listed(listed, "get from", name)
 
-    def _check_listed(self, listed: tuple[bytes, ...] | None, what: str, queue: bytes) -> None:
-        if listed is not None and self.identity not in listed:
+    def _settings(self, name: bytes) -> QueueSettings:
+        queue = self._manager.known(name)  # most are there, and looked up at once
+        return self._manager.settings_for(name) if queue is None else queue.settings
+
+    def _check_listed(self, listed: tuple[bytes, ...], what: str, queue: bytes) -> None:
+        if self.identity not in listed:
             raise Unavailable(f"this client may not {what} {queue.decode('latin-1')}")

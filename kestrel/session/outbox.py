@@ -73,12 +73,8 @@ class Outbox:
         waited for: it takes the item back if the reply does not leave as it stands.
         """
         if not self._is_gone:
-            self._hold(len(reply))
+            self.held_bytes += len(reply)
         self._add(_Entry(reply, batch, sent, lost))
-
-    def _hold(self, size: int) -> None:
-        self.held_bytes += size
-        self._memory.is_now(self.held_bytes)
 
     def close(self) -> None:
         """Hang up after the replies so far."""
@@ -127,8 +123,8 @@ class Outbox:
                     entry.lost()
             if entry.sent is not None:
                 told.append((entry.sent, failure is None))
-        if released:
-            self._hold(-released)
+        self.held_bytes -= released
+        self._memory.is_now(self.held_bytes)
         if leaving:
             self._write(b"".join(leaving))
         for sent, as_it_stands in told:
@@ -165,7 +161,7 @@ class Outbox:
             kept.append(entry)
         dropped, self._entries = list(self._entries)[len(kept) :], kept
         for entry in dropped:
-            self._hold(-len(entry.reply or b""))
+            self.held_bytes -= len(entry.reply or b"")
             if entry.sent is not None:
                 entry.sent(False)
 
@@ -183,7 +179,8 @@ class Outbox:
         """The client is gone: whatever is still here will not be said."""
         self._is_gone = True
         entries, self._entries = self._entries, deque()
-        self._hold(-self.held_bytes)
+        self.held_bytes = 0
+        self._memory.is_now(0)
         for entry in entries:
             if entry.sent is not None:
                 entry.sent(False)

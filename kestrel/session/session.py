@@ -215,10 +215,10 @@ class Session:
     @property
     def is_held_up(self) -> bool:
         """Whether replies must leave before more are made."""
-        most_bytes = self.settings.max_pipeline_bytes
-        if self.manager.memory_limit.is_reached:
-            most_bytes = min(most_bytes, HELD_BYTES_WHEN_MEMORY_IS_FULL)
-        return self.outbox.is_paused or self.outbox.held_bytes > most_bytes
+        held_bytes = self.outbox.held_bytes
+        if held_bytes > HELD_BYTES_WHEN_MEMORY_IS_FULL and self.manager.memory_limit.is_reached:
+            return True
+        return self.outbox.is_paused or held_bytes > self.settings.max_pipeline_bytes
 
     def go_on_later(self, work: Callable[[], None]) -> None:
         """Do that in the next tick."""
