@@ -18,6 +18,7 @@ from kestrel.names import check_queue_name
 from kestrel.queues.aliases import Alias, renewed
 from kestrel.queues.counters import ServerCounters
 from kestrel.queues.fanout import Families
+from kestrel.queues.limits import is_too_large
 from kestrel.queues.queue import Queue
 from kestrel.queues.services import QueueServices
 from kestrel.queues.turns import Turns
@@ -184,7 +185,7 @@ class QueueManager:
             queue = self.queue(name)
             if queue.settings.fanout_only:
                 self.use_right_storage(queue)
-                return _SAFE
+                return None if is_too_large(queue.settings, len(data)) else _SAFE
             if not queue.admits(len(data)):
                 return None
             queue.storage.put((queue.contents,), data, self.now_ms(), expiry_ms)
@@ -204,6 +205,7 @@ class QueueManager:
             queue = self.queue(name)
             if queue.settings.fanout_only:
                 self.use_right_storage(queue)
+                is_refused = is_refused or is_too_large(queue.settings, size)
             elif queue.admits(size):
                 targets[queue] = None
             else:

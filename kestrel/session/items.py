@@ -45,7 +45,6 @@ def get(session: Session, command: commands.Get) -> None:
         session.counters.cmd_get += 1
     queue = session.manager.readable(name)
     if queue is None:
-        session.counters.get_misses += 1
         session.outbox.reply(session.codec.no_item(), ended)
         return
     item = queue.peek_now() if command.peeks else queue.take_now(command.opens)

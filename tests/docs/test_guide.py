@@ -28,7 +28,7 @@ from kestrel.protocols import memcache
 from kestrel.storage.journal import JournalStorage
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.threads import SteppedThreads
-from tests.docs.test_protocols import Block, Playing, blocks_in
+from tests.docs.test_protocols import Block, blocks_in, play
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "guide.md").read_text()
@@ -207,27 +207,6 @@ def test_a_configuration_loads_as_it_stands(text: str) -> None:
     loads(text)
 
 
-def configured(block: Block) -> Config:
-    """The configuration that an example of a conversation is played with: the last one above it in its chapter."""
-    lines = PAGE.splitlines(keepends=True)[: block.number - 1]
-    chapter = re.split(r"^## ", "".join(lines), flags=re.MULTILINE)[-1]
-    above = re.findall(r"^```toml\n(.*?)^```$", chapter, re.MULTILINE | re.DOTALL)
-    return loads(above[-1]) if above else Config()
-
-
 @pytest.mark.parametrize("block", list(blocks_in(PAGE)), ids=lambda block: f"line {block.number}")
 def test_example_is_answered_as_it_says(block: Block) -> None:
-    playing = Playing(block.settings, None)
-    playing.server = MemoryServer(config=configured(block))
-    playing.play(block.lines)
-
-
-def test_every_link_to_another_page_finds_it() -> None:
-    links = [link for link in re.findall(r"\]\(([^)]+)\)", PAGE) if not link.startswith("../examples/")]
-    assert links
-    for link in links:
-        page, _, anchor = link.partition("#")
-        text = (ROOT / "docs" / page).read_text() if page else PAGE
-        headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-        anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-        assert not anchor or anchor in anchors, f"{link} leads nowhere"
+    play(block)

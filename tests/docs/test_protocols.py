@@ -15,12 +15,13 @@ import attrs
 import pytest
 from twisted.internet.task import Clock
 
-from kestrel.config.queue_settings import QueueSettings
+from kestrel.config.load import loads
+from kestrel.config.model import Config
+from kestrel.config.queue_settings import AliasSettings, QueueSettings
 from kestrel.config.server_settings import ServerSettings
 from kestrel.config.setting import settings_of
 from kestrel.config.units import parse_size
 from kestrel.protocols.memcache import MemcacheCodec
-from kestrel.session.settings import SessionSettings
 from kestrel.storage.journal import JournalStorage
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.threads import SteppedThreads
@@ -28,15 +29,19 @@ from kestrel.testing.threads import SteppedThreads
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "protocols.md").read_text()
 
 MAX_OPEN_READS: Final = 100
-"""Where a block does not say otherwise."""
+"""Where an example does not say otherwise."""
 
-_BLOCK: Final = re.compile(r"^```conversation ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_SPOKEN: Final = re.compile(r"(2?)([<>])(?: (.*))?")
+_BLOCK: Final = re.compile(
+    r"(?:^```toml\n(?P<toml>(?:(?!```).*\n)*)```\n\n)?"
+    r"^```conversation ?(?P<settings>.*)\n(?P<lines>(?:(?!```).*\n)*)```$",
+    re.MULTILINE,
+)
+_LINE: Final = re.compile(r"(2?)(--|[<>])(?: (.*))?")
 _TIME: Final = re.compile(r"(\d+) (ms|s) go by")
 
 
 class Line(NamedTuple):
-    """One line: who says something (`direction` > or <), or with `direction` - what happens."""
+    """One line: who says or is told something (`direction` > or <), or with `direction` -- what happens to whom."""
 
     client: int
     direction: str
@@ -44,47 +49,51 @@ class Line(NamedTuple):
 
 
 class Block(NamedTuple):
-    """One example: where it begins, the settings that it asks for, and its lines."""
+    """One example: where it begins, what the server is set to, and its lines."""
 
     number: int
-    settings: dict[str, str]
+    config: Config
     lines: list[Line]
 
 
 def blocks_in(page: str) -> Iterator[Block]:
-    """The examples of a page, in order."""
+    """The examples of a page, in order.
+
+    Settings of the server stand in the example's first line, or all kinds of them in a TOML block directly above it.
+    """
     for match in _BLOCK.finditer(page):
-        number = page.count("\n", 0, match.start()) + 1
-        settings = dict(word.split("=", 1) for word in match[1].split())
-        yield Block(number, settings, [_line(text) for text in match[2].splitlines()])
+        number = page.count("\n", 0, match.start("settings")) + 1
+        settings = dict(word.split("=", 1) for word in match["settings"].split())
+        lines = [_line(text) for text in match["lines"].splitlines()]
+        yield Block(number, _config(settings, match["toml"] or ""), lines)
+
+
+def _config(settings: dict[str, str], toml: str) -> Config:
+    if "maxOpenTransactions" not in toml:
+        settings = {"maxOpenTransactions": str(MAX_OPEN_READS)} | settings
+    return loads("".join(f"{name} = {value}\n" for name, value in settings.items()) + toml)
 
 
 def _line(text: str) -> Line:
-    if text.startswith("-- "):
-        return Line(0, "-", text[3:])
-    spoken = _SPOKEN.fullmatch(text)
-    assert spoken, f"no line of a conversation: {text!r}"
-    return Line(int(spoken[1] or 1), spoken[2], spoken[3] or "")
+    line = _LINE.fullmatch(text)
+    assert line, f"no line of a conversation: {text!r}"
+    return Line(int(line[1] or 1), line[2], line[3] or "")
 
 
 def play(block: Block, *, piece_bytes: int | None = None) -> None:
     """Play an example, requests in pieces of that size; fails where the server does anything else."""
-    Playing(block.settings, piece_bytes).play(block.lines)
+    Playing(block.config, piece_bytes).play(block.lines)
 
 
 class Playing:
     """A fresh server, its clients, and who has been hung up on."""
 
-    def __init__(self, settings: dict[str, str], piece_bytes: int | None) -> None:
-        settings = dict(settings)
-        max_open_reads = int(settings.pop("maxOpenTransactions", MAX_OPEN_READS))
-        max_line_bytes = int(settings.pop("maxLineSize", 8192))
-        max_item_bytes = int(settings.pop("maxRequestItemSize", 16 << 20))
-        echo = settings.pop("echoRequestedKey", "false") == "true"
-        assert not settings, f"unknown settings {settings}"
+    def __init__(self, config: Config, piece_bytes: int | None) -> None:
         self.server = MemoryServer(
-            make_codec=lambda: MemcacheCodec(max_line_bytes, max_item_bytes, echo),
-            session_settings=SessionSettings(max_open_reads),
+            config=config,
+            make_codec=lambda: MemcacheCodec(
+                config.max_line_size_bytes, config.max_request_item_size_bytes, config.echo_requested_key
+            ),
         )
         self.clients: dict[int, MemoryClient] = {}
         self.gone: set[int] = set()
@@ -108,7 +117,7 @@ class Playing:
                 assert self.client(number).take() == said
             else:
                 for text in texts:
-                    self.happen(text)
+                    self.happen(number, text)
         self.nothing_is_said()
         assert {number for number, client in self.clients.items() if client.is_closed} == self.gone
 
@@ -124,24 +133,27 @@ class Playing:
         for number, client in self.clients.items():
             assert client.take() == b"", f"client {number} was told more"
 
-    def happen(self, what: str) -> None:
+    def happen(self, number: int, what: str) -> None:
         """What a line with two dashes says."""
         if time := _TIME.fullmatch(what):
             self.nothing_is_said()
             self.server.advance(int(time[1]) / (1000 if time[2] == "ms" else 1))
         elif what == "the client half-closes":
-            self.client(1).half_close()
+            self.client(number).half_close()
         elif what == "the client disconnects":
-            self.client(1).disconnect()
-            self.gone.add(1)
+            self.client(number).disconnect()
+            self.gone.add(number)
         else:
             assert what == "the server hangs up", f"nothing that can happen: {what}"
             self.nothing_is_said()
-            assert self.client(1).is_closed
-            self.gone.add(1)
+            assert self.client(number).is_closed
+            self.gone.add(number)
 
 
 BLOCKS: Final = list(blocks_in(PAGE))
+
+EMPTY: Final = "```conversation\n> get jobs\n< END\n```\n"
+"""An example without anything to it."""
 
 each_example = pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"line {block.number}")
 
@@ -151,6 +163,11 @@ def rows_below(heading: str) -> list[list[str]]:
     section = re.split(r"^#+ ", PAGE.split(f"# {heading}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
     rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
     return [[cell.strip().strip("`") for cell in row] for row in rows[2:]]
+
+
+def figures_of_a_queue(*, is_parent: bool) -> list[str]:
+    """Those that a queue without a journal has."""
+    return [row[0] for row in rows_below("Figures of a queue") if is_parent or row[0] != "children"]
 
 
 def test_there_are_examples() -> None:
@@ -168,7 +185,7 @@ def test_example_is_answered_the_same_byte_by_byte(block: Block) -> None:
     play(block, piece_bytes=1)
 
 
-@pytest.mark.parametrize("wrong", ["< STORED", "-- the server hangs up", "2< END"])
+@pytest.mark.parametrize("wrong", ["< STORED", "-- the server hangs up", "2-- the server hangs up", "2< END"])
 def test_an_example_that_is_not_true_fails(wrong: str) -> None:
     page = f"```conversation\n> get jobs\n< END\n{wrong}\n```\n"
     (block,) = blocks_in(page)
@@ -182,17 +199,25 @@ def test_an_answer_that_an_example_leaves_out_fails() -> None:
         play(block)
 
 
-def test_the_figures_of_stats_are_those_listed_in_that_order() -> None:
+def test_a_configuration_holds_for_the_example_directly_below_it() -> None:
+    toml = "```toml\nmaxOpenTransactions = 7\n```\n"
+    one, two, three = blocks_in(f"{toml}\n{toml}\n{EMPTY}\n{EMPTY}{toml}\nText.\n\n{EMPTY}")
+    assert one.config.max_open_transactions == 7
+    assert two.config.max_open_transactions == three.config.max_open_transactions == MAX_OPEN_READS
+
+
+@pytest.mark.parametrize("parent", ["jobs", "news"])
+def test_the_figures_of_stats_are_those_listed_in_that_order(parent: str) -> None:
     server = [row[0] for row in rows_below("Figures of the server")]
-    queue = [f"queue_jobs_{row[0]}" for row in rows_below("Figures of a queue")]
+    queue = [f"queue_jobs_{name}" for name in figures_of_a_queue(is_parent=parent == "jobs")]
     client = MemoryServer().connect()
-    client.ask(b"set jobs 0 0 1\r\nx\r\n")
-    lines = client.ask(b"stats\r\n").decode().splitlines()
-    assert [line.split()[1] for line in lines[:-1]] == server + queue
+    client.ask(f"get {parent}+child\r\nset jobs 0 0 1\r\nx\r\n".encode())
+    names = [line.split()[1] for line in client.ask(b"stats\r\n").decode().splitlines()[:-1]]
+    assert [name for name in names if "+child" not in name] == server + queue
 
 
 def test_the_figures_of_dump_stats_are_those_listed_in_that_order() -> None:
-    listed = [row[0] for row in rows_below("Figures of a queue")]
+    listed = figures_of_a_queue(is_parent=False)
     client = MemoryServer().connect()
     client.ask(b"set jobs 0 0 1\r\nx\r\n")
     lines = client.ask(b"dump_stats jobs nothing\r\n").decode().split("\r\n")
@@ -202,7 +227,7 @@ def test_the_figures_of_dump_stats_are_those_listed_in_that_order() -> None:
 
 
 def test_the_figures_of_a_journal_are_those_listed_in_that_order(tmp_path: Path) -> None:
-    listed = [row[0] for table in ("Figures of a queue", "Figures of a journal") for row in rows_below(table)]
+    listed = figures_of_a_queue(is_parent=False) + [row[0] for row in rows_below("Figures of a journal")]
     clock, threads = Clock(), SteppedThreads()
     server = MemoryServer(JournalStorage(str(tmp_path).encode(), clock, threads, reserve_bytes=1), clock=clock)
     threads.run_all()
@@ -211,6 +236,12 @@ def test_the_figures_of_a_journal_are_those_listed_in_that_order(tmp_path: Path)
     client.ask(b"set jobs 0 0 1\r\nx\r\n")
     lines = client.ask(b"dump_stats jobs\r\n").decode().split("\r\n")
     assert [line.split("=")[0].strip() for line in lines[1:-3]] == listed
+
+
+def test_the_figures_of_an_alias_are_those_listed_in_that_order() -> None:
+    config = loads('[[aliases]]\nname = "orders"\ndestinationQueues = ["billing"]\n')
+    lines = MemoryServer(config=config).connect().ask(b"dump_stats orders\r\n").decode().splitlines()
+    assert [line.split("=")[0].strip() for line in lines[1:-2]] == [row[0] for row in rows_below("Figures of an alias")]
 
 
 def test_the_bounds_and_their_defaults_are_those_of_the_configuration() -> None:
@@ -223,6 +254,7 @@ def test_the_bounds_and_their_defaults_are_those_of_the_configuration() -> None:
 
 
 def test_every_setting_that_is_named_exists() -> None:
-    known = {each.kestrel_name for cls in (ServerSettings, QueueSettings) for each in settings_of(cls).values()}
+    classes = (ServerSettings, QueueSettings, AliasSettings)
+    known = {each.kestrel_name for cls in classes for each in settings_of(cls).values()}
     named = set(re.findall(r"`([a-z]+(?:[A-Z][a-z]+)+)(?: = [^`]*)?`", PAGE))
     assert named and named <= known

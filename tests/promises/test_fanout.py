@@ -371,3 +371,14 @@ def test_a_parent_that_is_fanout_only_no_longer_keeps_its_items_in_its_journal(
     assert client.ask(set_(b"a", b"two")) == STORED
     server.restart()
     assert items(server.connect(), b"a") == [*before, b"one", b"two"]
+
+
+@pytest.mark.parametrize("has_children", [False, True])
+def test_a_fanout_only_parent_refuses_an_item_that_is_larger_than_its_max_item_size(has_children: bool) -> None:
+    server = MemoryServer(config=loads('[[queues]]\nname = "a"\nfanoutOnly = true\nmaxItemSize = 3\n'))
+    client = server.connect()
+    if has_children:
+        assert client.ask(b"get a+x\r\n") == END
+    assert client.ask(set_(b"a", b"four")) == NOT_STORED
+    assert client.ask(set_(b"a", b"one")) == STORED
+    assert items(client, b"a+x") == [b"one"] * has_children
