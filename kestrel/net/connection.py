@@ -146,6 +146,7 @@ class ConnectionFactory(Factory):
             self._settings,
             write=connection.write,
             lose=connection.lose,
+            abort=connection.abort,
             listen=connection.listen,
         )
 

@@ -71,6 +71,7 @@ class QueueServer:
         self.session_settings = _session_settings(config)
         self._clock = clock
         self._compacts_at_close = False
+        self._is_stopping = False
         self._factories: list[ConnectionFactory] = []
 
     def connections(self, make_codec: Callable[[], Codec], control: ServerControl) -> ConnectionFactory:
@@ -95,7 +96,12 @@ class QueueServer:
         self.turns.open()
 
     def use(self, config: Config) -> None:
-        """Go by another configuration from now on: queues, aliases, limits of connections, the expiry timer."""
+        """Go by another configuration from now on: queues, aliases, limits of connections, the expiry timer.
+
+        A server that stops stays as it is.
+        """
+        if self._is_stopping:
+            return
         self.config = config
         self.session_settings = _session_settings(config)
         self.manager.memory_limit.most_bytes = config.max_total_memory_bytes
@@ -127,6 +133,7 @@ class QueueServer:
 
     def hang_up(self) -> Deferred[Any]:
         """Take no more commands, answer those who wait, and hang up on everyone; fires when all are gone."""
+        self._is_stopping = True
         self._compacts_at_close = self.status.in_force in (Status.READ_ONLY, Status.QUIESCENT)
         self.rounds.stop()
         self.status.stop()

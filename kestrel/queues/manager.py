@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from attrs import evolve
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -21,8 +21,8 @@ from kestrel.queues.fanout import Families
 from kestrel.queues.limits import is_too_large
 from kestrel.queues.queue import Queue
 from kestrel.queues.services import QueueServices
+from kestrel.queues.sweep import Sweep, Swept
 from kestrel.queues.turns import Turns
-from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Barrier, Batch, all_of
 from kestrel.storage.interfaces import IQueueStorage, IStorage, SettingsFor
 from kestrel.storage.total_memory import MemoryLimit
@@ -34,11 +34,15 @@ _SAFE: Final = Batch()
 _SAFE.settle(None)
 
 
-class Swept(NamedTuple):
-    """How many items expired, and the batch that a reply which says so waits for."""
+class _Stored(NamedTuple):
+    """What came of a put: the batch of those that have the item (`_SAFE` if there is none), and whether a limit of a
+    queue that the reply is about refused it."""
 
-    items: int
-    batch: Batch | None
+    batch: Batch
+    is_refused: bool
+
+
+_REFUSED: Final = _Stored(_SAFE, True)
 
 
 class QueueManager:
@@ -66,7 +70,7 @@ class QueueManager:
         self.settings_for = settings_for
         self._storage = storage
         self._memory = memory
-        self._services = QueueServices(self.barrier, turns, clock, now_ms, self.put)
+        self._services = QueueServices(self.barrier, turns, clock, now_ms, self.put_somewhere)
         self._queues: dict[bytes, Queue] = {}
         self._families = Families()
         self._unloadable: set[bytes] = set()
@@ -101,6 +105,11 @@ class QueueManager:
 
     def close(self, compacts: bool = False) -> Deferred[None]:
         """Commit what is left and let the storage go, as `IStorage.close`. No queue may be used after this."""
+        stopped = [queue.stop() for queue in self._queues.values()]
+        self.barrier.end_of_tick()
+        return DeferredList(stopped).addCallback(lambda _: self._close(compacts))
+
+    def _close(self, compacts: bool) -> Deferred[None]:
         for queue in self._queues.values():
             queue.end()
         self.barrier.end_of_tick()
@@ -180,24 +189,33 @@ class QueueManager:
         the alias leads to, when the others have it. A child that is full goes without. Raises a `KestrelError`, and
         then no queue has the item.
         """
+        stored = self._put(name, data, expiry_ms)
+        return None if stored.is_refused else stored.batch
+
+    def put_somewhere(self, name: bytes, data: bytes, expiry_ms: int) -> Batch | None:
+        """The same for an item that moves: None only if no queue has it, so that it is not put again and again."""
+        stored = self._put(name, data, expiry_ms)
+        return None if stored.is_refused and stored.batch is _SAFE else stored.batch
+
+    def _put(self, name: bytes, data: bytes, expiry_ms: int) -> _Stored:
         alias = self.aliases.get(name)
         if alias is None and not self._families.children_of(name):
             queue = self.queue(name)
             if queue.settings.fanout_only:
                 self.use_right_storage(queue)
-                return None if is_too_large(queue.settings, len(data)) else _SAFE
+                return _Stored(_SAFE, is_too_large(queue.settings, len(data)))
             if not queue.admits(len(data)):
-                return None
+                return _REFUSED
             queue.storage.put((queue.contents,), data, self.now_ms(), expiry_ms)
             self.counters.total_items += 1
-            return queue.item_was_put(len(data))
+            return _Stored(queue.item_was_put(len(data)), False)
         if alias is None:
             return self._put_to_all((name,), data, expiry_ms)
-        batch = self._put_to_all(alias.queues, data, expiry_ms)
+        stored = self._put_to_all(alias.queues, data, expiry_ms)
         alias.count(len(data))
-        return batch
+        return stored
 
-    def _put_to_all(self, names: Iterable[bytes], data: bytes, expiry_ms: int) -> Batch | None:
+    def _put_to_all(self, names: Iterable[bytes], data: bytes, expiry_ms: int) -> _Stored:
         size = len(data)
         targets: dict[Queue, None] = {}
         is_refused = False
@@ -211,13 +229,15 @@ class QueueManager:
             else:
                 is_refused = True
             for child_name in self._families.children_of(name):
+                if child_name in self.aliases:
+                    continue  # nobody could take it from there
                 child = self.queue(child_name)
                 if child.admits(size):
                     targets[child] = None
         self._store(list(targets), data, expiry_ms)
         batches = [queue.item_was_put(size) for queue in targets]
         self.counters.total_items += len(batches)
-        return None if is_refused else all_of(batches) or _SAFE
+        return _Stored(all_of(batches) or _SAFE, is_refused)
 
     def _store(self, targets: list[Queue], data: bytes, expiry_ms: int) -> None:
         """All or none: only the first storage can still refuse when it is asked."""
@@ -274,11 +294,16 @@ class QueueManager:
     def flush_expired(self, name: bytes) -> Deferred[Swept]:
         """Drop the expired items at the head of a queue, in slices, those on disk alone among them."""
         queue = self.existing(name)
-        return _swept([] if queue is None else [queue])
+        return self._swept([] if queue is None else [queue])
 
     def flush_all_expired(self) -> Deferred[Swept]:
         """Drop the expired items at the head of every queue."""
-        return _swept(self._usable())
+        return self._swept(self._usable())
+
+    def _swept(self, queues: Sequence[Queue]) -> Deferred[Swept]:
+        sweep = Sweep(queues, self._services.turns)
+        sweep.go_on()
+        return sweep.done
 
     def reopen_failed(self) -> None:
         """Open what has failed anew, where that is possible by now: for those who look at figures."""
@@ -306,6 +331,7 @@ class QueueManager:
         for queue in self._queues.values():
             settings, keep_journal = settings_for(queue.name), queue.settings.keep_journal
             if settings == queue.settings:
+                self.use_right_storage(queue)
                 continue
             if settings.keep_journal != keep_journal:
                 log.warn("keepJournal of queue {queue!r} cannot change while it exists", queue=queue.name)
@@ -331,41 +357,10 @@ class QueueManager:
             return
         try:
             queue.use_storage(storage)
-        except StorageError as error:
+        except KestrelError as error:
             log.error("Queue {queue!r}: {reason}", queue=queue.name, reason=str(error))
 
     def _warn_of_masks(self, names: Iterable[bytes]) -> None:
         for name in names:
             if name in self._queues or name in self._unloadable:
                 log.warn("Alias {name!r} masks the queue of that name: clients cannot reach its items", name=name)
-
-
-def _swept(queues: Sequence[Queue]) -> Deferred[Swept]:
-    """Wait until the head of each queue is known, which lets all expired ones before it go."""
-    done: Deferred[Swept] = Deferred()
-    before = {queue: queue.counters.expired_items for queue in queues}
-    missing = len(before) + 1
-    problem: Exception | None = None
-
-    def head_is_known(error: Exception | None) -> None:
-        nonlocal missing, problem
-        missing -= 1
-        problem = problem or error
-        if missing:
-            return
-        if problem is not None and len(before) == 1:
-            done.errback(problem)
-        else:
-            unsettled = [queue.unsettled_batch for queue in before]
-            done.callback(
-                Swept(
-                    sum(queue.counters.expired_items - count for queue, count in before.items()),
-                    all_of([batch for batch in unsettled if batch is not None]),
-                )
-            )
-
-    for queue in before:
-        waiter = Waiter(lambda _, error: head_is_known(error), opens=False, peeks=True, patient=False)
-        queue.join(waiter)
-    head_is_known(None)
-    return done

@@ -6,10 +6,12 @@ lost; a crash in between leaves it in both queues.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
 from functools import partial
+from operator import attrgetter
 from typing import Final, Protocol
 
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
@@ -22,7 +24,7 @@ from kestrel.storage.interfaces import IQueueStorage
 log = Logger()
 
 MOST_MOVES: Final = 1000
-"""So many of one queue's items may be on their way at a time."""
+"""When so many of a queue's items are on their way, no more that expire begin to."""
 
 RETRY_S: Final = 1.0
 """After so long an item that could not be put is put again."""
@@ -38,127 +40,214 @@ class Source(Protocol):
         """Finish open reads."""
 
     def put_back(self, xids: list[int], *, failed: bool) -> Batch:
-        """Return open reads to the head."""
+        """Return open reads to the head, xids[0] first in line."""
 
     def serve(self) -> None:
         """Serve those in line."""
 
 
 class _Move:
-    __slots__ = ("contents", "drops", "item", "target")
+    __slots__ = ("contents", "drops", "is_put", "item", "number", "target")
 
-    def __init__(self, contents: IQueueStorage, item: Item, target: bytes, drops: bool) -> None:
+    def __init__(self, number: int, contents: IQueueStorage, item: Item, target: bytes, drops: bool) -> None:
+        self.number = number
         self.contents = contents
         self.item = item
         self.target = target
         self.drops = drops
+        self.is_put = False
+        """Whether it is in its new queue, and waits to be safe there."""
 
 
 class Moves:
-    """The items of one queue that are on their way."""
+    """The items of one queue that are on their way.
+
+    They are put in turns with everything else, those for one target in order. A target that cannot take an item now
+    is tried again after a while, and holds up nobody but its own.
+    """
 
     def __init__(self, source: Source, services: QueueServices) -> None:
         self._source = source
         self._services = services
         self._under_way: set[_Move] = set()
-        self._held: list[_Move] = []
+        self._unput: dict[bytes, deque[_Move]] = {}
+        """Those that wait to be put, by target."""
+        self._blocked: dict[bytes, KestrelError] = {}
+        """Targets that could not take an item, and why."""
+        self._resting: set[bytes] = set()
+        """Those of them that are not to be tried now."""
+        self._begun = 0
+        self._returning: list[int] = []
+        """Reads of items that were refused: they go back together, in their order."""
+        self._is_turn_due = False
         self._retry: IDelayedCall | None = None
-        self.failure: KestrelError | None = None
-        """None, or why the items that wait to be put again could not be put."""
+        self._is_stopped = False
+        self._stopping: Deferred[None] | None = None
         self.refused = 0
         """Items that their new queue refused."""
         self._untold_refusals = 0
 
     @property
     def is_full(self) -> bool:
-        """Whether no more items may leave before some have arrived."""
+        """Whether no more items that expire may leave before some have arrived."""
         return len(self._under_way) >= MOST_MOVES
+
+    @property
+    def failure(self) -> KestrelError | None:
+        """None, or why some of them cannot be put now."""
+        return next(iter(self._blocked.values()), None)
 
     def begin(self, item: Item, target: bytes, *, drops: bool) -> None:
         """Move an item that is an open read. Where a limit refuses it, it is dropped, or it goes back to the head."""
-        move = _Move(self._source.contents, item, target, drops)
+        if self._is_stopped:
+            return
+        self._begun += 1
+        move = _Move(self._begun, self._source.contents, item, target, drops)
         self._under_way.add(move)
-        if self._held:  # the way is blocked: one that tries it in a while is enough
-            self._held.append(move)
-        else:
-            self._put(move)
+        self._unput.setdefault(target, deque()).append(move)
+        self._go_on_later()
 
     def forget(self) -> None:
         """The queue has other contents now, or is gone: its open reads went back by themselves, or with it."""
         self._under_way.clear()
-        self._held.clear()
-        self.failure = None
-        if self._retry is not None and self._retry.active():
-            self._retry.cancel()
-        self._retry = None
+        self._unput.clear()
+        self._blocked.clear()
+        self._resting.clear()
+        self._returning.clear()
+        self._cancel_retry()
+        self._tell_stopped()
+
+    def stop(self) -> Deferred[None]:
+        """Put nothing more; fires when nothing that was put waits to be safe. The others go back at the next start."""
+        self._unput.clear()
+        self._is_stopped = True
+        self._cancel_retry()
+        self._under_way = {move for move in self._under_way if move.is_put}
+        if not self._under_way:
+            return succeed(None)
+        self._stopping = Deferred()
+        return self._stopping
+
+    def _tell_stopped(self) -> None:
+        stopping, self._stopping = self._stopping, None
+        if stopping is not None:
+            stopping.callback(None)
+
+    # One turn after the other.
+
+    def _go_on_later(self) -> None:
+        if not self._is_turn_due:
+            self._is_turn_due = True
+            self._services.turns.go_on_later(self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_turn_due = False
+        turns = self._services.turns
+        began = turns.seconds()
+        for target in list(self._unput):
+            unput = self._unput.get(target)
+            while unput and target not in self._resting:
+                if turns.is_long(began):
+                    self._go_on_later()
+                    return
+                self._put(unput.popleft())
+            if not unput:
+                self._unput.pop(target, None)
+        self._return()
 
     def _put(self, move: _Move) -> None:
+        if move not in self._under_way:  # it was forgotten meanwhile
+            return
         try:
             batch = self._services.put(move.target, move.item.data, 0)
         except ClientError:
-            self._refused(move)
+            self._refuse(move)
         except KestrelError as error:
             self._hold(move, error)
         else:
             if batch is None:
-                self._refused(move)
+                self._refuse(move)
             else:
+                move.is_put = True
                 batch.when_settled(partial(self._settled, move, batch))
 
     def _settled(self, move: _Move, batch: Batch) -> None:
         if move not in self._under_way:
             return
+        move.is_put = False
         if batch.failure is None:
-            self._end(move, lambda xids: self._source.confirm(xids))
+            self._end(move)
         else:
             error = batch.failure
             self._hold(move, error if isinstance(error, KestrelError) else KestrelError(str(error)))
 
-    def _end(self, move: _Move, end: Callable[[list[int]], object]) -> None:
+    def _end(self, move: _Move) -> None:
         was_full = self.is_full
         self._under_way.discard(move)
+        self._blocked.pop(move.target, None)
         contents = self._source.contents
         if contents is move.contents and contents.failure is None:
-            end([move.item.xid])
+            self._source.confirm([move.item.xid])
         if was_full:
             self._services.turns.go_on_later(self._source.serve)
+        if not self._under_way:
+            self._tell_stopped()
 
-    def _refused(self, move: _Move) -> None:
+    # Where it does not go.
+
+    def _refuse(self, move: _Move) -> None:
         self.refused += 1
         if not self._untold_refusals:
             self._services.barrier.at_end_of_tick(self._tell_refusals)
         self._untold_refusals += 1
         if move.drops:
-            self._end(move, lambda xids: self._source.confirm(xids))
+            self._end(move)
         else:
-            self._end(move, lambda xids: self._source.put_back(xids, failed=True))
+            self._under_way.discard(move)
+            self._blocked.pop(move.target, None)
+            self._returning.append(move.item.xid)
+
+    def _return(self) -> None:
+        returning, self._returning = self._returning, []
+        if returning and self._source.contents.failure is None:
+            self._source.put_back(returning, failed=True)
 
     def _tell_refusals(self) -> None:
         count, self._untold_refusals = self._untold_refusals, 0
         log.warn(
-            "{count} items of queue {queue!r} were refused by the queue they were to move to", count=count,
+            "{count} items of queue {queue!r} were refused by the queue that they were to move to",
+            count=count,
             queue=self._source.name,
         )
 
     def _hold(self, move: _Move, error: KestrelError) -> None:
-        if self.failure is None:
+        if self._is_stopped:
+            self._under_way.discard(move)
+            if not self._under_way:
+                self._tell_stopped()
+            return
+        self._unput.setdefault(move.target, deque()).append(move)
+        self._resting.add(move.target)
+        if move.target not in self._blocked:
             log.error(
-                "An item of queue {queue!r} cannot move to {target!r} and waits: {reason}",
+                "Items of queue {queue!r} cannot move to {target!r} and wait: {reason}",
                 queue=self._source.name,
                 target=move.target,
                 reason=str(error),
             )
-        self.failure = error
-        self._held.append(move)
+            self._blocked[move.target] = error
+            self._services.turns.go_on_later(self._source.serve)  # whoever waits for them is told
         if self._retry is None:
-            self._retry = self._services.clock.callLater(RETRY_S, self._put_again)
+            self._retry = self._services.clock.callLater(RETRY_S, self._try_again)
 
-    def _put_again(self) -> None:
+    def _try_again(self) -> None:
         self._retry = None
-        held, self._held = self._held, []
-        self.failure = None
-        for number, move in enumerate(held):
-            self._put(move)
-            if self._held:  # still blocked
-                self._held += held[number + 1 :]
-                return
+        for target in self._resting:
+            self._unput[target] = deque(sorted(self._unput.get(target, ()), key=attrgetter("number")))
+        self._resting.clear()
+        self._go_on_later()
+
+    def _cancel_retry(self) -> None:
+        retry, self._retry = self._retry, None
+        if retry is not None:
+            retry.cancel()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from kestrel.item import Item
 
-_CLOSE_ENOUGH_S = 1e-6
+ENDED_AT_ONCE: Final = 1000
+"""Reads that are ended for their age in one turn."""
+
+_CLOSE_ENOUGH_S: Final = 1e-6
 """Clocks count in floating point: a timer that is due must find what it was set for."""
 
 
@@ -64,10 +68,15 @@ class HeldReads:
             return
         due_s = self._clock.seconds() - self._timeout_s + _CLOSE_ENOUGH_S
         late: list[int] = []
+        next_s: float | None = None
         for xid, (_, opened_s) in self._reads.items():
             if opened_s > due_s:
-                self._timer = self._clock.callLater(opened_s - due_s, self._look)
+                next_s = opened_s - due_s
                 break
             late.append(xid)
+        if len(late) > ENDED_AT_ONCE:  # the older ones in another turn: they go in front of these
+            next_s = 0.0
+        if next_s is not None:
+            self._timer = self._clock.callLater(next_s, self._look)
         if late:
-            self._timed_out(late)
+            self._timed_out(late[-ENDED_AT_ONCE:])

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -75,9 +76,14 @@ class Queue:
             self.storage.queue(self.name, settings)
 
     def use_storage(self, storage: IStorage) -> None:
-        """Keep nothing in the old storage, which must hold nothing, and everything from now on in this one."""
-        self.storage.delete(self.contents)
-        self.storage, self.contents = storage, storage.queue(self.name, self.settings)
+        """Keep nothing in the old storage, which must hold nothing, and everything from now on in this one.
+
+        Raises a `KestrelError` when one of them fails: then the queue is one that has failed, and its next use opens it
+        in the new one.
+        """
+        old, self.storage = self.storage, storage
+        old.delete(self.contents)
+        self.reopen()
 
     def touch(self) -> Batch:
         """Something was recorded: the batch that it is part of."""
@@ -109,7 +115,7 @@ class Queue:
             if not is_full(settings, contents.items, contents.bytes):
                 return True
         self.load_head()  # it may have expired, and the next put find room
-        return self.has_expired_head  # there is more to be swept than there is time for now
+        return self.has_expired_head and not self.moves.is_full  # there is more to sweep than there is time for now
 
     def item_was_put(self, size: int) -> Batch:
         """The storage has one more item, of that many bytes, at the tail."""
@@ -364,8 +370,13 @@ class Queue:
 
     # The end, and a storage that fails.
 
+    def stop(self) -> Deferred[None]:
+        """The server stops: begin nothing more; fires when what is on its way to other queues has arrived."""
+        self.held.clear()
+        return self.moves.stop()
+
     def end(self) -> None:
-        """It is deleted, or the server stops: nothing happens to it by itself any more."""
+        """It is deleted, or the server has stopped: nothing happens to it by itself any more."""
         self.held.clear()
         self.moves.forget()
         self.answer_all()

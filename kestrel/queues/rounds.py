@@ -85,8 +85,9 @@ class ExpiryRounds:
             self._turns.go_on_later(self._go_on)
 
     def _visit(self, queue: Queue, most: int) -> int:
-        if queue.is_deleted or queue.contents.failure is not None:
+        if queue.is_deleted:
             return 0
+        queue.reopen()
         if self._is_too_old(queue):
             self._manager.expire(queue)
             return 0
@@ -100,6 +101,6 @@ class ExpiryRounds:
 
     def _is_too_old(self, queue: Queue) -> bool:
         most_ms, contents = queue.settings.max_queue_age_ms, queue.contents
-        if most_ms is None or contents.items or contents.open_reads or queue.waiting:
+        if most_ms is None or contents.items or contents.open_reads or queue.waiting or queue.unsettled_batch:
             return False
         return self._clock.seconds() - queue.born_s > most_ms / 1000

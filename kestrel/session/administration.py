@@ -7,9 +7,9 @@ from typing import Final
 from twisted.internet.defer import Deferred
 
 from kestrel import commands, errors
-from kestrel.queues.manager import Swept
 from kestrel.queues.stats import dumped_stats, server_stats
 from kestrel.queues.status import NoSuchStatus
+from kestrel.queues.sweep import Swept
 from kestrel.session.session import Handlers, Session
 from kestrel.storage.barrier import all_of
 

@@ -1,35 +1,40 @@
-"""clientTimeout: a client that asks for nothing for too long is hung up on."""
+"""clientTimeout: a client that asks for nothing, and takes nothing, for too long is hung up on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-_CLOSE_ENOUGH_S = 1e-6
+_CLOSE_ENOUGH_S: Final = 1e-6
 
 
 class Idleness:
     """How long one client has been idle. One timer, which is not moved at each request: that would cost more than
-    the request."""
+    the request.
+
+    While `waits_for_us` says that it is the server's turn, the client is not idle. `timed_out` is called again after
+    another timeout, until `stop`.
+    """
 
     def __init__(
         self,
         clock: IReactorTime,
         timeout_ms: Callable[[], int | None],
-        is_idle: Callable[[], bool],
+        waits_for_us: Callable[[], bool],
         timed_out: Callable[[], None],
     ) -> None:
         self._clock = clock
         self._timeout_ms = timeout_ms
-        self._is_idle = is_idle
+        self._waits_for_us = waits_for_us
         self._timed_out = timed_out
         self._since_s = 0.0
         self._timer: IDelayedCall | None = None
         self._is_over = False
 
     def interrupted(self) -> None:
-        """The client asked for something, or was answered after it had waited."""
+        """The client asked for something, took something, or was answered after it had waited."""
         self._since_s = self._clock.seconds()
         if self._timer is None and not self._is_over:
             self._start(self._timeout_ms())
@@ -41,7 +46,7 @@ class Idleness:
             self._start(self._timeout_ms())
 
     def stop(self) -> None:
-        """It does not matter any more."""
+        """The client is gone."""
         self._is_over = True
         self._stop_timer()
 
@@ -60,9 +65,10 @@ class Idleness:
         timeout_ms = self._timeout_ms()
         if timeout_ms is None:
             return
-        if not self._is_idle():
-            self._since_s = self._clock.seconds()
-        if self._since_s + timeout_ms / 1000 <= self._clock.seconds() + _CLOSE_ENOUGH_S:
+        now_s = self._clock.seconds()
+        is_late = self._since_s + timeout_ms / 1000 <= now_s + _CLOSE_ENOUGH_S
+        if is_late or self._waits_for_us():
+            self._since_s = now_s
+        self._start(timeout_ms)
+        if is_late and not self._waits_for_us():
             self._timed_out()
-        else:
-            self._start(timeout_ms)

@@ -126,7 +126,10 @@ class Outbox:
         self.held_bytes -= released
         self._memory.is_now(self.held_bytes)
         if leaving:
-            self._write(b"".join(leaving))
+            replies = b"".join(leaving)
+            self._write(replies)
+            if self.is_paused:  # it stays in the transport until the client reads on
+                self._memory.is_now(self.held_bytes + len(replies))
         for sent, as_it_stands in told:
             sent(as_it_stands and not self._is_gone)
         if hang_up:
@@ -146,6 +149,11 @@ class Outbox:
             self.release()
         except Exception:  # one connection's fault must not keep the others from their replies
             log.failure("A connection's replies could not be released")
+
+    @property
+    def holds_replies(self) -> bool:
+        """Whether something is still to be said."""
+        return bool(self._entries)
 
     @property
     def holds_waited_for(self) -> bool:
@@ -172,6 +180,7 @@ class Outbox:
     def resume(self) -> None:
         """The transport takes replies again."""
         self.is_paused = False
+        self._memory.is_now(self.held_bytes)
         if self._entries:
             self._release_at_end_of_tick()
 

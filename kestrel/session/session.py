@@ -47,7 +47,7 @@ HELD_BYTES_WHEN_MEMORY_IS_FULL: Final = 64 * 1024
 class Session:
     """The client behind one connection.
 
-    `write` and `lose` are the transport's; `listen(False)` asks it to stop reading for a while. The connection
+    `write`, `lose` and `abort` are the transport's; `listen(False)` asks it to stop reading for a while. The connection
     calls `received`, `input_ended`, `lost`, and `pause` and `resume` as its transport's producer.
     """
 
@@ -64,6 +64,7 @@ class Session:
         *,
         write: Callable[[bytes], None],
         lose: Callable[[], None],
+        abort: Callable[[], None],
         listen: Callable[[bool], None],
     ) -> None:
         self.manager = manager
@@ -80,6 +81,7 @@ class Session:
         self._clock = clock
         self._current_settings = settings
         self._write = write
+        self._abort = abort
         self._listen = listen
         self._state = State.OPEN
         self._is_listening = True
@@ -89,7 +91,8 @@ class Session:
         self._when_replies_left: Callable[[], None] | None = None
         self._deadline: IDelayedCall | None = None
         self._is_stopped_by_server = False
-        self._idleness = Idleness(clock, self._timeout_ms, self._is_idle, self.close)
+        self._closes_when_answered = False
+        self._idleness = Idleness(clock, self._timeout_ms, self._is_our_turn, self._timed_out)
 
     @property
     def settings(self) -> SessionSettings:
@@ -138,13 +141,18 @@ class Session:
 
     def resume(self) -> None:
         """The client reads again."""
+        self._idleness.interrupted()
         self.outbox.resume()
         self._replies_left()
 
     def stop(self) -> None:
         """The server stops: say what is still to be said, then hang up."""
-        if self._state is not State.GONE:
-            self._is_stopped_by_server = True
+        if self._state is State.GONE:
+            return
+        self._is_stopped_by_server = True
+        if self._state in (State.LOADING, State.DRAINING_LOADING):
+            self._closes_when_answered = True
+        else:
             self.close()
 
     def began(self) -> None:
@@ -158,9 +166,18 @@ class Session:
     def _timeout_ms(self) -> int | None:
         return self.settings.client_timeout_ms
 
-    def _is_idle(self) -> bool:
-        """Whether it is the client's turn to do something."""
-        return self._state is State.OPEN and not self._is_turn_due
+    def _is_our_turn(self) -> bool:
+        """Whether the client waits for the server, and not the server for the client."""
+        if self._state in (State.WAITING, State.LOADING, State.DRAINING_LOADING) or self._is_turn_due:
+            return True
+        return self.outbox.holds_replies and not self.outbox.is_paused
+
+    def _timed_out(self) -> None:
+        """It asked for nothing for too long; or it does not take its replies, and no hang-up would ever reach it."""
+        if self.outbox.is_paused or self._state is State.CLOSING:
+            self._abort()
+        else:
+            self.close()
 
     # One turn after the other.
 
@@ -260,7 +277,6 @@ class Session:
 
     def _close_now(self) -> None:
         """Nothing more is carried out, so nothing that is open can be finished any more."""
-        self._idleness.stop()
         self._end_waiting()
         self.reads.put_back_all(failed=not self._is_stopped_by_server)
         self.outbox.close()
@@ -322,7 +338,10 @@ class Session:
         self._idleness.interrupted()
         self._end_waiting()
         self._step(Event.ANSWERED)
-        self._go_on()
+        if self._closes_when_answered:
+            self.close()
+        else:
+            self._go_on()
 
     def _end_waiting(self) -> None:
         stop, self._stop_waiting = self._stop_waiting, None

@@ -63,6 +63,9 @@ LOADED_AT_ONCE_BYTES: Final = 1 << 20
 
 _IS_LOADING: Final = "the queue is being loaded again: try again in a moment"
 
+UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL: Final = 1 << 20
+"""While the server's memory is full, a queue whose commits wait for the disk takes no more than that."""
+
 RESERVE_BYTES: Final = 16 * 1024 * 1024
 
 
@@ -272,6 +275,7 @@ class JournalStorage:
             del self._queues[queue.name]
         self._open_files.close(queue.writer)
         queue.let_go()
+        queue.behind_turn += 1  # what is being read for it does not come into memory
         queue.memory.is_now(0)
         upkeep = self._upkeeps.pop(queue, None)
         if upkeep is not None:
@@ -347,9 +351,14 @@ class JournalStorage:
             queue.check()
             if queue.refusal is not None:
                 raise StorageRefused(queue.refusal)
+            if self._memory.is_reached and queue.unwritten_bytes > UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL:
+                raise StorageRefused("the server's memory is full, and the disk is slow")
         record = encode_item(data, add_ms, expiry_ms)
+        is_counted = self._memory.most_bytes is not None
         for queue in queues:
             queue.put(record)
+            if is_counted:  # the commit may be a while away
+                queue.count_memory()
 
     def commit(self, queues: Sequence[JournalQueue]) -> Sequence[tuple[Sequence[IQueueStorage], Deferred[Any]]]:
         """Write each queue's records; those that must be synced first are pending."""

@@ -189,7 +189,8 @@ class JournalQueue(Window):
     @property
     def held_bytes(self) -> int:
         """The memory that its items take."""
-        return super().held_bytes - self.behind_bytes - self.behind_items * ITEM_BYTES
+        window_bytes = super().held_bytes - self.behind_bytes - self.behind_items * ITEM_BYTES
+        return window_bytes + (self._pending_bytes if self.behind_items else 0)  # else they are those of the window
 
     def count_memory(self) -> None:
         """Say how much memory its items take. On the reactor's thread, or while nothing is served yet."""
@@ -240,6 +241,11 @@ class JournalQueue(Window):
         pending, self._pending = self._pending, []
         self._pending_bytes, self._pending_seen = 0, (0, 0)
         return pending[0] if len(pending) == 1 else b"".join(pending)
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """What was recorded and is not written."""
+        return self._pending_bytes
 
     @property
     def has_pending(self) -> bool:

@@ -15,8 +15,9 @@ from twisted.python.failure import Failure
 from kestrel.config.model import QueueSettings
 from kestrel.errors import FolderInUse, QueueFailed, StorageError
 from kestrel.item import Item
-from kestrel.queues.manager import QueueManager, Swept
+from kestrel.queues.manager import QueueManager
 from kestrel.queues.stats import dumped_stats
+from kestrel.queues.sweep import Swept
 from kestrel.queues.turns import Turns
 from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Barrier, Batch

@@ -232,19 +232,22 @@ class Watched:
         self.timeout_ms = timeout_ms
         self.is_idle = True
         self.ends = 0
-        self.idleness = Idleness(self.clock, lambda: self.timeout_ms, lambda: self.is_idle, self._timed_out)
+        self.idleness = Idleness(self.clock, lambda: self.timeout_ms, lambda: not self.is_idle, self._timed_out)
 
     def _timed_out(self) -> None:
         self.ends += 1
 
 
-def test_it_ends_once() -> None:
+def test_it_is_told_again_after_another_timeout_until_it_is_stopped() -> None:
     watched = Watched(1000)
     watched.idleness.interrupted()
     watched.clock.advance(1)
     assert watched.ends == 1
+    watched.clock.pump([0.5] * 4)
+    assert watched.ends == 3
+    watched.idleness.stop()
     watched.clock.pump([1] * 10)
-    assert watched.ends == 1
+    assert watched.ends == 3
 
 
 def test_what_was_stopped_does_not_begin_again() -> None:

@@ -1,0 +1,349 @@
+"""Expiry: when an item expires, how it leaves, who waits for that, and queues that are deleted for their age."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kestrel.config.load import loads
+from kestrel.config.model import Config
+from kestrel.testing.server import EPOCH_MS, MemoryClient, MemoryServer
+from kestrel.testing.storage import SteppedQueue, SteppedStorage
+from tests.journal.made import addx
+from tests.promises.speaking import END, STORED, items, set_, stat, value
+
+MS = 0.001
+MISSING = b"queue 'work' {\r\n  \r\n}\r\nEND\r\n"
+"""What dump_stats tells of the queue "work" where there is none."""
+
+
+def config_of(settings: str, *, timer: str = "none") -> Config:
+    """Settings of the queue "work", and how often the timer goes round."""
+    return loads(
+        f"maxOpenTransactions = 100\nexpirationTimerFrequency = '{timer}'\n[[queues]]\nname = 'work'\n{settings}\n"
+    )
+
+
+def served(settings: str = "", *, timer: str = "none", folder: Path | None = None) -> MemoryServer:
+    return MemoryServer(config=config_of(settings, timer=timer), folder=folder)
+
+
+def put(client: MemoryClient, queue: bytes, *datas: bytes, expiry: int = 0) -> None:
+    assert client.ask(b"".join(set_(queue, data, expiry) for data in datas)) == STORED * len(datas)
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def counts(client: MemoryClient, queue: bytes) -> tuple[int, int]:
+    """How many items a queue has, and how many have expired in it. Asking lets none expire."""
+    return int(stat(client, queue, "items")), int(stat(client, queue, "expired_items"))
+
+
+def server_stat(client: MemoryClient, name: str) -> str:
+    lines = client.ask(b"stats\r\n").decode().splitlines()
+    return dict(line.split(" ", 2)[1:] for line in lines if line != "END")[name]
+
+
+# When an item expires.
+
+
+@pytest.mark.parametrize(
+    ("expiry", "max_age", "lives_s"),
+    [
+        (5, "none", 5),
+        (0, "10s", 10),
+        (5, "10s", 5),
+        (20, "10s", 10),
+        (10, "10s", 10),
+        (EPOCH_MS // 1000 + 5, "10s", 5),
+        (EPOCH_MS // 1000 + 20, "10s", 10),
+    ],
+)
+def test_an_item_expires_by_the_earlier_of_its_own_expiry_and_max_age(expiry: int, max_age: str, lives_s: int) -> None:
+    server = served(f"maxAge = '{max_age}'")
+    client = server.connect()
+    put(client, b"work", b"item", expiry=expiry)
+    server.advance(lives_s)
+    assert client.ask(b"get work/peek\r\n") == value(b"work", b"item"), "not older than that yet"
+    server.advance(MS)
+    assert client.ask(b"get work/peek\r\nget work\r\n") == END * 2
+    assert counts(client, b"work") == (0, 1)
+
+
+def test_a_reload_of_max_age_reaches_items_that_are_queued_already() -> None:
+    server = served("maxAge = 'none'")
+    client = server.connect()
+    put(client, b"work", b"old")
+    server.advance(60)
+    put(client, b"work", b"young")
+    server.reload(config_of("maxAge = '30s'"))
+    assert client.ask(b"get work/peek\r\n") == value(b"work", b"young")
+    server.reload(config_of("maxAge = '1h'"))
+    server.advance(31)
+    assert client.ask(b"get work/peek\r\n") == value(b"work", b"young"), "it may be an hour old now"
+    server.advance(3600)
+    server.reload(config_of("maxAge = 'none'"))
+    assert items(client, b"work") == [b"young"], "nobody looked while it was too old"
+
+
+def test_the_journal_keeps_the_expiry_that_the_client_gave(tmp_path: Path) -> None:
+    server = served("maxAge = '5s'", folder=tmp_path / "queues")
+    client = server.connect()
+    put(client, b"work", b"never")
+    put(client, b"work", b"later", expiry=100)
+    put(client, b"work", b"sooner", expiry=3)
+    assert (tmp_path / "queues" / "work").read_bytes() == (
+        addx(b"never", EPOCH_MS) + addx(b"later", EPOCH_MS, EPOCH_MS + 100_000)
+        + addx(b"sooner", EPOCH_MS, EPOCH_MS + 3000)
+    )
+    server.restart(config_of("maxAge = 'none'"))
+    server.advance(99)
+    assert items(server.connect(), b"work") == [b"never", b"later"]
+
+
+# How expired items leave.
+
+
+def test_the_timer_expires_items_of_queues_that_nobody_uses(tmp_path: Path) -> None:
+    server = served(timer="2s", folder=tmp_path / "queues")
+    client = server.connect()
+    put(client, b"work", b"one", b"two", expiry=3)
+    put(client, b"other", b"one", expiry=4)
+    server.advance(2)
+    assert (counts(client, b"work"), counts(client, b"other")) == ((2, 0), (1, 0))
+    server.advance(2)
+    assert (counts(client, b"work"), counts(client, b"other")) == ((0, 2), (1, 0))
+    server.advance(2)
+    assert counts(client, b"other") == (0, 1)
+    server.restart(config_of(""))
+    assert [items(server.connect(), queue) for queue in (b"work", b"other")] == [[], []]
+
+    behind = served("maxMemorySize = '1KiB'", timer="1s", folder=tmp_path / "behind")
+    client = behind.connect()
+    put(client, b"work", *(b"%0100d" % number for number in range(100)), expiry=3)
+    assert int(stat(client, b"work", "mem_items")) < 20
+    for _ in range(100):
+        behind.advance(1)
+    assert counts(client, b"work") == (0, 100), "those on disk alone as well"
+
+    without = served()
+    client = without.connect()
+    put(client, b"work", b"one", b"two", expiry=3)
+    without.advance(1_000_000)
+    assert counts(client, b"work") == (2, 0)
+    assert client.ask(b"get work/peek\r\n") == END
+    assert counts(client, b"work") == (0, 2)
+
+
+def test_one_sweep_of_the_timer_expires_at_most_max_expire_sweep_items_of_a_queue() -> None:
+    text = "expirationTimerFrequency = '10s'\n" + "".join(
+        f"[[queues]]\nname = '{name}'\nmaxExpireSweep = {most}\n" for name, most in (("a", 10), ("b", 10), ("c", 1500))
+    )
+    server = MemoryServer(config=loads(text))
+    client = server.connect()
+    for queue, count in ((b"a", 25), (b"b", 12), (b"c", 4000), (b"d", 4000)):
+        put(client, queue, *numbered(count), expiry=1)
+    left = []
+    for _ in range(3):
+        server.advance(10)
+        left.append([counts(client, queue)[0] for queue in (b"a", b"b", b"c", b"d")])
+    assert left == [[15, 2, 2500, 0], [5, 0, 1000, 0], [0, 0, 0, 0]]
+    assert counts(client, b"a") == (0, 25)
+
+
+@pytest.mark.parametrize(
+    "request_bytes", [b"get work", b"get work/peek", b"get work/open", b"get work/t=1000", b"monitor work 1 1"]
+)
+@pytest.mark.parametrize("max_expire_sweep", [1, 3, 5])
+def test_a_get_never_returns_an_expired_item_whatever_max_expire_sweep_says(
+    request_bytes: bytes, max_expire_sweep: int
+) -> None:
+    server = served(f"maxExpireSweep = {max_expire_sweep}", timer="1h")
+    client = server.connect()
+    put(client, b"work", *numbered(5), expiry=1)
+    put(client, b"work", b"fresh")
+    put(client, b"work", *numbered(5), expiry=1)
+    server.advance(2)
+    reply = client.ask(request_bytes + b"\r\n")
+    assert reply == value(b"work", b"fresh") + (END if b"monitor" in request_bytes else b"")
+    taker = server.connect()
+    assert items(taker, b"work") == ([b"fresh"] if b"peek" in request_bytes else [])
+    assert counts(taker, b"work") == (0, 10)
+
+
+def test_flush_expired_is_not_bound_by_max_expire_sweep() -> None:
+    server = served("maxExpireSweep = 2", timer="1h")
+    client = server.connect()
+    put(client, b"work", *numbered(7), expiry=1)
+    put(client, b"other", *numbered(3), expiry=1)
+    server.advance(2)
+    assert client.ask(b"flush_expired work\r\n") == b"7\r\n"
+    put(client, b"work", *numbered(3000), expiry=1)
+    server.advance(2)
+    assert client.ask(b"flush_all_expired\r\n") == b"3003\r\n"
+    assert (counts(client, b"work"), counts(client, b"other")) == ((0, 3007), (0, 3))
+
+
+def test_flush_expired_stops_at_the_first_item_that_has_not_expired() -> None:
+    server = served(timer="10s")
+    client = server.connect()
+    for queue in (b"work", b"other", b"third"):
+        put(client, queue, b"first", b"second", expiry=1)
+        put(client, queue, b"fresh")
+        put(client, queue, b"behind", expiry=1)
+    server.advance(2)
+    assert client.ask(b"flush_expired work\r\n") == b"2\r\n"
+    assert counts(client, b"work") == (2, 2)
+    assert client.ask(b"flush_all_expired\r\n") == b"4\r\n"
+    server.advance(8)
+    assert [counts(client, queue) for queue in (b"work", b"other", b"third")] == [(2, 2)] * 3, "the timer's as well"
+    assert client.ask(b"get work/open\r\nflush_expired work\r\n").startswith(value(b"work", b"fresh"))
+    assert counts(client, b"work") == (0, 3), "it came to the head"
+
+
+@pytest.mark.parametrize(
+    "request_bytes", [b"get work", b"get work/t=5000", b"get work/open", b"get work/peek", b"monitor work 5 1"]
+)
+@pytest.mark.parametrize("fresh", [[b"fresh"], []])
+def test_a_get_behind_a_million_expired_items_waits_for_the_slices_while_others_are_served(
+    request_bytes: bytes, fresh: list[bytes]
+) -> None:
+    server = served()
+    writer, waiter, other = server.connect(), server.connect(), server.connect()
+    put(writer, b"work", *numbered(20_000), expiry=1)
+    put(writer, b"work", *fresh)
+    server.advance(2)
+    waiter.send(request_bytes + b"\r\n")
+    seen: list[int] = []
+    while not waiter.received and seen[-1:] != [20_000]:
+        other.send(b"dump_stats work\r\n")
+        for _ in range(4):
+            server.tick()
+        assert other.received.endswith(b"}\r\nEND\r\n"), "another client has to wait for a sweep"
+        (expired,) = re.findall(rb"expired_items=(\d+)", other.received)
+        seen.append(int(expired))
+        other.received.clear()
+    assert len(set(seen)) > 5, "others were served, and saw the sweep go on, before the get was answered"
+    if fresh:
+        assert waiter.take() == value(b"work", b"fresh") + (END if b"monitor" in request_bytes else b"")
+    elif b"t=" in request_bytes or b"monitor" in request_bytes:
+        assert waiter.take() == b"", "it waits for an item still"
+        put(writer, b"work", b"later")
+        assert waiter.take().startswith(value(b"work", b"later"))
+    else:
+        assert waiter.take() == END
+
+
+def test_flush_expired_reaches_items_that_are_on_disk_alone(tmp_path: Path) -> None:
+    server = served("maxMemorySize = '1KiB'", folder=tmp_path / "queues")
+    client = server.connect()
+    put(client, b"work", *(b"%0100d" % number for number in range(100)), expiry=1)
+    put(client, b"work", b"fresh")
+    put(client, b"work", b"behind", expiry=1)
+    assert int(stat(client, b"work", "mem_items")) < 20
+    server.advance(2)
+    assert client.ask(b"flush_expired work\r\n") == b"100\r\n"
+    assert counts(client, b"work") == (2, 100)
+    server.restart()
+    client = server.connect()
+    assert counts(client, b"work")[0] == 2
+    assert items(client, b"work") == [b"fresh"]
+
+    stepped = SteppedStorage()
+    server = MemoryServer(stepped)
+    client = server.connect()
+    put(client, b"work", b"one", b"two", expiry=1)
+    server.advance(2)
+    contents = server.manager.queue(b"work").contents
+    assert isinstance(contents, SteppedQueue)
+    contents.page_out()
+    assert client.ask(b"flush_expired work\r\n") == b"", "it waits for the disk"
+    contents.end_fill()
+    assert client.take() == b"2\r\n"
+
+
+# Queues that expire.
+
+
+def test_an_empty_queue_older_than_max_queue_age_is_deleted_by_the_timer(tmp_path: Path) -> None:
+    server = served("maxQueueAge = '10s'", timer="1s", folder=tmp_path / "queues")
+    client = server.connect()
+    for queue in (b"work", b"other"):
+        put(client, queue, b"item")
+        assert client.ask(b"get %b\r\n" % queue) == value(queue, b"item")
+    for _ in range(10):
+        server.advance(1)
+        assert client.ask(b"dump_stats work\r\n") != MISSING
+    assert (server_stat(client, "queue_expires"), server_stat(client, "queue_deletes")) == ("0", "0")
+    server.advance(1)
+    assert client.ask(b"dump_stats work\r\n") == MISSING
+    assert (server_stat(client, "queue_expires"), server_stat(client, "queue_deletes")) == ("1", "1")
+    assert not (tmp_path / "queues" / "work").exists()
+    server.advance(1000)
+    assert stat(client, b"other", "items") == "0", "it has no maxQueueAge"
+    put(client, b"work", b"again")
+    assert items(client, b"work") == [b"again"]
+
+    without = served("maxQueueAge = '10s'")
+    client = without.connect()
+    assert client.ask(b"get work\r\n") == END
+    without.advance(1000)
+    assert client.ask(b"get work\r\n") == END
+    assert client.ask(b"dump_stats work\r\n") != MISSING, "only the timer deletes it"
+
+
+def test_the_age_of_a_queue_counts_from_its_creation_or_the_start_of_the_server(tmp_path: Path) -> None:
+    server = served("maxQueueAge = '10s'", timer="1s", folder=tmp_path / "queues")
+
+    def use_every_second(seconds: int) -> None:
+        for _ in range(seconds):
+            client = server.connect()
+            put(client, b"work", b"item")
+            assert client.ask(b"get work\r\n") == value(b"work", b"item")
+            server.advance(1)
+
+    def is_there() -> bool:
+        return server.connect().ask(b"dump_stats work\r\n") != MISSING
+
+    server.advance(25)
+    use_every_second(10)
+    assert is_there()
+    server.advance(1)
+    assert not is_there(), "it was created eleven seconds ago"
+
+    use_every_second(8)
+    server.restart()
+    assert is_there()
+    use_every_second(10)
+    assert is_there(), "the server was started ten seconds ago"
+    server.advance(1)
+    assert not is_there()
+
+
+@pytest.mark.parametrize(
+    ("held_by", "let_go_by"),
+    [
+        (set_(b"work", b"item"), b"get work\r\n"),
+        (set_(b"work", b"item") + b"get work/open\r\n", b"get work/close\r\n"),
+        (b"get work/t=30000\r\n", b""),
+        (b"get work/t=30000/open\r\n", b""),
+        (b"get work/t=30000/peek\r\n", b""),
+        (b"monitor work 30\r\n", b""),
+    ],
+)
+def test_a_queue_with_an_item_an_open_read_or_a_waiter_does_not_expire(held_by: bytes, let_go_by: bytes) -> None:
+    server = served("maxQueueAge = '10s'", timer="1s")
+    client, other = server.connect(), server.connect()
+    client.send(held_by)
+    server.advance(20)
+    assert other.ask(b"dump_stats work\r\n") != MISSING
+    if not let_go_by:
+        assert client.take() == b"", "it waits on"
+    client.send(let_go_by)
+    server.advance(20)
+    assert client.take().endswith(END), "the wait is over"
+    assert other.ask(b"dump_stats work\r\n") == MISSING
