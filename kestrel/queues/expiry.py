@@ -9,8 +9,11 @@ from kestrel.item import Item
 SWEPT_AT_ONCE: Final = 500
 """Items; that takes about a millisecond. Then it is the turn of others, and the sweep goes on in a later one."""
 
-SWEPT_FOR_A_PUT: Final = 5_000
-"""Items that a put to a full queue lets go at most: about ten milliseconds. If there are more it is taken all the same.
+SWEPT_BY_A_PUT: Final = 50
+"""Items that a put lets go on its way: there may be many children that it goes to."""
+
+SWEPT_FOR_ROOM: Final = 5_000
+"""Items that a put to full queues lets go at most: about ten milliseconds. If there are more it is taken all the same.
 """
 
 

@@ -228,11 +228,12 @@ class QueueManager:
                 targets[queue] = None
             else:
                 is_refused = True
-            for child_name in self._families.children_of(name):
+            children = self._families.children_of(name)
+            for child_name in children:
                 if child_name in self.aliases:
                     continue  # nobody could take it from there
                 child = self.queue(child_name)
-                if child.admits(size):
+                if child.admits(size, len(children)):
                     targets[child] = None
         self._store(list(targets), data, expiry_ms)
         batches = [queue.item_was_put(size) for queue in targets]

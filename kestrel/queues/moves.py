@@ -26,6 +26,9 @@ log = Logger()
 MOST_MOVES: Final = 1000
 """When so many of a queue's items are on their way, no more that expire begin to."""
 
+PUT_AT_ONCE: Final = 64
+"""Then it is the turn of others, if the time for this turn is not over before."""
+
 RETRY_S: Final = 1.0
 """After so long an item that could not be put is put again."""
 
@@ -143,14 +146,15 @@ class Moves:
     def _go_on(self) -> None:
         self._is_turn_due = False
         turns = self._services.turns
-        began = turns.seconds()
+        began, count = turns.seconds(), 0
         for target in list(self._unput):
             unput = self._unput.get(target)
             while unput and target not in self._resting:
-                if turns.is_long(began):
+                if count >= PUT_AT_ONCE or turns.is_long(began):
                     self._go_on_later()
                     return
                 self._put(unput.popleft())
+                count += 1
             if not unput:
                 self._unput.pop(target, None)
         self._return()

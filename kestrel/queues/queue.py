@@ -14,7 +14,7 @@ from kestrel.config.model import QueueSettings
 from kestrel.errors import KestrelError, QueueFailed
 from kestrel.item import Item
 from kestrel.queues.counters import QueueCounters
-from kestrel.queues.expiry import SWEPT_AT_ONCE, SWEPT_FOR_A_PUT, is_expired
+from kestrel.queues.expiry import SWEPT_AT_ONCE, SWEPT_BY_A_PUT, SWEPT_FOR_ROOM, is_expired
 from kestrel.queues.limits import is_full, is_too_large
 from kestrel.queues.moves import Moves
 from kestrel.queues.open_reads import HeldReads
@@ -101,17 +101,20 @@ class Queue:
 
     # Items in.
 
-    def admits(self, size: int) -> bool:
-        """Whether it takes an item of that many bytes now. What has expired goes first, and counts no more."""
+    def admits(self, size: int, targets: int = 1) -> bool:
+        """Whether it takes an item of that many bytes now, which is for so many queues.
+
+        What has expired goes first, and counts no more.
+        """
         settings, contents = self.settings, self.contents
         if is_too_large(settings, size):
             return False
         if self.has_expired_head:
-            self.sweep()
+            self.sweep(SWEPT_BY_A_PUT)
         if settings.discard_old_when_full or not is_full(settings, contents.items, contents.bytes):
             return True
         if self.has_expired_head:
-            self.sweep(SWEPT_FOR_A_PUT)
+            self.sweep(SWEPT_FOR_ROOM // targets)
             if not is_full(settings, contents.items, contents.bytes):
                 return True
         self.load_head()  # it may have expired, and the next put find room

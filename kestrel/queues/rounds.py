@@ -20,6 +20,10 @@ QUEUES_AT_ONCE: Final = 200
 """Queues that are looked at in one turn, when nothing in them has expired: about half a millisecond."""
 
 
+BREATH_S: Final = 0.02
+"""How long a round waits when all that is left of it are queues with as many items on their way as may be."""
+
+
 class ExpiryRounds:
     """Goes round all queues every so often, in turns with everything else.
 
@@ -33,6 +37,9 @@ class ExpiryRounds:
         self._clock = clock
         self._every_s: float | None = None
         self._timer: IDelayedCall | None = None
+        self._held_up: list[tuple[Queue, int]] = []
+        """Those with as many items on their way as may be: they go on when some have arrived."""
+        self._turn_timer: IDelayedCall | None = None
         self._round: deque[tuple[Queue, int]] = deque()
         """The queues that are still to be visited, and how many of their items may leave."""
 
@@ -48,7 +55,11 @@ class ExpiryRounds:
         """Go round no more."""
         self._every_s = None
         self._round.clear()
+        self._held_up.clear()
         self._stop_timer()
+        turn_timer, self._turn_timer = self._turn_timer, None
+        if turn_timer is not None:
+            turn_timer.cancel()
 
     def _start_timer(self) -> None:
         if self._every_s is not None:
@@ -62,7 +73,7 @@ class ExpiryRounds:
     def _begin(self) -> None:
         self._timer = None
         self._start_timer()
-        if not self._round:  # else the last round is still under way
+        if not self._round and not self._held_up:  # else the last round is still under way
             self._round.extend((queue, self._most(queue)) for queue in self._manager.even_masked_queues())
             self._turns.go_on_later(self._go_on)
 
@@ -72,6 +83,7 @@ class ExpiryRounds:
         return 1 << 62 if most is None else most
 
     def _go_on(self) -> None:
+        self._turn_timer = None
         swept = 0
         for _ in range(min(QUEUES_AT_ONCE, len(self._round))):
             queue, most = self._round.popleft()
@@ -83,6 +95,10 @@ class ExpiryRounds:
                 break
         if self._round:
             self._turns.go_on_later(self._go_on)
+        elif self._held_up:
+            self._round.extend(self._held_up)
+            self._held_up.clear()
+            self._turn_timer = self._clock.callLater(BREATH_S, self._go_on)
 
     def _visit(self, queue: Queue, most: int) -> int:
         if queue.is_deleted:
@@ -93,7 +109,9 @@ class ExpiryRounds:
             return 0
         self._manager.use_right_storage(queue)
         swept = queue.sweep(min(most, SWEPT_AT_ONCE))
-        if swept == SWEPT_AT_ONCE and swept < most:
+        if swept < most and queue.moves.is_full and queue.moves.failure is None:
+            self._held_up.append((queue, most - swept))
+        elif swept < most and swept == SWEPT_AT_ONCE:
             self._round.append((queue, most - swept))
         else:
             queue.load_head()

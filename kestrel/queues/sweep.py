@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from twisted.internet.defer import Deferred
 
@@ -11,6 +11,9 @@ from kestrel.queues.queue import Queue
 from kestrel.queues.turns import Turns
 from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Batch, all_of
+
+QUEUES_AT_ONCE: Final = 64
+"""Queues whose heads are looked for in one turn, if its time is not over before."""
 
 
 class Swept(NamedTuple):
@@ -36,11 +39,12 @@ class Sweep:
         began = self._turns.seconds()
         if not self._missing:
             self._end()
-        while self._ahead:
+        for _ in range(min(QUEUES_AT_ONCE, len(self._ahead))):
             self._ahead.pop().join(Waiter(self._head_is_known, opens=False, peeks=True, patient=False))
-            if self._ahead and self._turns.is_long(began):
-                self._turns.go_on_later(self.go_on)
-                return
+            if self._turns.is_long(began):
+                break
+        if self._ahead:
+            self._turns.go_on_later(self.go_on)
 
     def _head_is_known(self, _: object, error: Exception | None) -> None:
         self._missing -= 1

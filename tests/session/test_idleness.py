@@ -274,11 +274,13 @@ def test_time_spent_waiting_is_no_idle_time() -> None:
 
 
 def test_a_timeout_that_no_float_holds_ends_all_the_same() -> None:
-    watched = Watched(1)
+    watched = Watched(10)
     for _ in range(1000):
         watched.clock.advance(0.1)
         watched.ends = 0
         watched.idleness.interrupted()
-        watched.clock.advance(0.001)
-        watched.clock.advance(0.001)
+        watched.clock.advance(0.0099)
+        assert watched.ends == 0
+        watched.clock.advance(0.0001)
+        watched.clock.advance(0.0001)
         assert watched.ends == 1
