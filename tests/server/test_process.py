@@ -24,7 +24,7 @@ from tests.server.running import (
     port_in,
     set_request,
 )
-from tests.torture import kill_restart
+from tests.torture import kill_restart, moves
 
 CONFIG = 'queuePath = "queues"\nmaxOpenTransactions = 100\n'
 BOTH_REPLIES = b"STORED\r\nVALUE work 0 5\r\nhello\r\nEND\r\n"
@@ -953,6 +953,11 @@ def test_a_short_torture_with_kills_loses_nothing(processes: Processes, capsys: 
     ledger = capsys.readouterr().out
     assert failed == 0, ledger
     assert re.search(r"^\d+ passed, 0 failed$", ledger.splitlines()[-1])
+
+
+def test_items_that_move_are_not_lost_by_kills(processes: Processes) -> None:
+    assert moves.torture(processes, seed=2, item_count=1500, kills=2) == 0
+
 
 
 def test_a_dead_servers_pidfile_is_no_obstacle(processes: Processes) -> None:
