@@ -959,7 +959,6 @@ def test_items_that_move_are_not_lost_by_kills(processes: Processes) -> None:
     assert moves.torture(processes, seed=2, item_count=1500, kills=2) == 0
 
 
-
 def test_a_dead_servers_pidfile_is_no_obstacle(processes: Processes) -> None:
     first = processes.start(CONFIG, pidfile="kestrel.pid").serves()
     first.kill()

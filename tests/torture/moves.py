@@ -114,10 +114,11 @@ def torture(processes: Processes, *, seed: int, item_count: int, kills: int) -> 
     for kill in range(1, kills + 1):
         end = first + (item_count - first) // (kills - kill + 1)
         takes = [Takes(server, closed, maybe_closed, random.Random(dice.random())) for _ in range(2)]
-        puts = Puts(server, first, item_count, random.Random(dice.random()))
-        while puts.acknowledged < end and puts.thread.is_alive():
+        puts = Puts(server, first, end, random.Random(dice.random()))
+        some = first + (end - first) * dice.random()  # or kill it in the midst of the puts
+        while puts.acknowledged < some and puts.thread.is_alive():
             time.sleep(0.001)
-        time.sleep(dice.random() * 0.3)
+        time.sleep(0.2 + dice.random() * 0.6)  # time for items to expire, arrive and fail
         for take in takes:
             take.is_over.set()
         server.kill()
