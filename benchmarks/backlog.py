@@ -13,12 +13,12 @@ are read forward as fast as they are taken.
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from benchmarks.cost import Cost, Watch
 from benchmarks.harness import (
     Column,
     Figure,
@@ -37,8 +37,6 @@ from tests.server.running import Client, Processes, Server, eventually, is_servi
 
 ITEM_BYTES: Final = 64
 BATCH: Final = 64
-_ALL_THREADS: Final = 2
-"""Linux's number for a clock of the processor's time of a whole process (CPUCLOCK_SCHED)."""
 LOAD_S: Final = 300.0
 """How long a server may take to replay its journal."""
 
@@ -90,34 +88,6 @@ class Place(NamedTuple):
         return self.backlog * ITEM_BYTES > self.max_memory_mib * MIB
 
 
-class Cost:
-    """What operations took, in seconds by the clock and of the server's processor time."""
-
-    def __init__(self) -> None:
-        self._operations = 0
-        self._clock_s = self._cpu_s = 0.0
-
-    def add(self, operations: int, clock_s: float, cpu_s: float) -> None:
-        """So many more."""
-        self._operations += operations
-        self._clock_s += clock_s
-        self._cpu_s += cpu_s
-
-    @property
-    def per_s(self) -> float:
-        """Operations a second."""
-        return self._operations / self._clock_s
-
-    @property
-    def per_cpu_s(self) -> float:
-        """Operations a second of the server's processor time."""
-        return self._operations / max(self._cpu_s, _LEAST_CPU_S)
-
-
-_LEAST_CPU_S: Final = 0.001
-"""Less may be counted as nothing."""
-
-
 Round = dict[str, Cost]
 """What one server was asked to do in a round, by operation."""
 
@@ -128,7 +98,7 @@ class Load:
     def __init__(self, server: Server, client: Client, seed: int) -> None:
         self.server = server
         self._client = client
-        self._cpu_clock = (~server.pid << 3) | _ALL_THREADS
+        self._watch = Watch(server.pid)
         item = random.Random(seed).randbytes(ITEM_BYTES)
         self._sets = set_request(QUEUE, item) * BATCH
         self._stored = b"STORED\r\n" * BATCH
@@ -139,19 +109,16 @@ class Load:
     def turn(self, batches: int, costs: Round) -> None:
         """Put and get so many batches, one after the other."""
         for _ in range(batches):
-            began = self._now()
+            began = self._watch.now()
             self._client.ask(self._sets, self._stored)
-            put = self._now()
+            put = self._watch.now()
             self._client.send(self._gets)
             values = self._client.receive(self._values_bytes)
-            got = self._now()
+            got = self._watch.now()
             if not values.startswith(self._head) or len(values) != self._values_bytes:
                 raise ValueError(f"this is no batch of items: {values[:80]!r}")
-            costs["put"].add(BATCH, put[0] - began[0], put[1] - began[1])
-            costs["get"].add(BATCH, got[0] - put[0], got[1] - put[1])
-
-    def _now(self) -> tuple[float, float]:
-        return time.perf_counter(), time.clock_gettime(self._cpu_clock)
+            costs["put"].add(BATCH, began, put)
+            costs["get"].add(BATCH, put, got)
 
 
 def _round() -> Round:

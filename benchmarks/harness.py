@@ -99,6 +99,10 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[max(0, math.ceil(len(ordered) * share / 100) - 1)]
 
 
+class GoalMissed(SystemExit):
+    """A figure is not what was promised: ends the program with that sentence and exit status 1."""
+
+
 # What is shown.
 
 

@@ -18,13 +18,16 @@ _RUN_BYTES: Final = 1 << 20
 
 
 class JournalMaker:
-    """Writes the journal of one queue: its items all have the same size. `records` counts what was written.
+    """Writes the journal of one queue: its items all have the same size, and expire at the same time, in milliseconds
+    since the epoch (0: never). `records` counts what was written.
 
     A file that has become larger than `file_bytes` is rotated. What was written is on the medium in the end, so that
     nobody measures the system's writing it out, and it is in the page cache.
     """
 
-    def __init__(self, folder: Path, seed: int, item_bytes: int, *, file_bytes: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, seed: int, item_bytes: int, *, file_bytes: int | None = None, expiry_ms: int = 0
+    ) -> None:
         dice = random.Random(seed)
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = os.fsencode(folder)
@@ -33,7 +36,7 @@ class JournalMaker:
         self._next_number = ADD_MS
         record_bytes = len(encode_item(bytes(item_bytes), 0, 0))
         run = max(1, _RUN_BYTES // record_bytes)
-        self._puts = [encode_item(dice.randbytes(item_bytes), ADD_MS + number, 0) for number in range(run)]
+        self._puts = [encode_item(dice.randbytes(item_bytes), ADD_MS + n, expiry_ms) for n in range(run)]
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115
         self.records = 0
         self.size = 0

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.defer import Deferred, DeferredList, succeed
 from twisted.internet.interfaces import IReactorTime
 
 from kestrel.config.dump import alias_config, queue_config
-from kestrel.config.inherit import QueueSettingsResolver
 from kestrel.config.model import Config
+from kestrel.config.resolved import ResolvedConfig
 from kestrel.errors import BadQueueName
 from kestrel.names import check_queue_name
 from kestrel.net.connection import ConnectionFactory
@@ -35,7 +35,7 @@ class QueueServer:
 
     def __init__(
         self,
-        config: Config,
+        config: ResolvedConfig,
         storage: IStorage,
         memory: IStorage,
         *,
@@ -47,28 +47,27 @@ class QueueServer:
         status_file: StatusFile,
         memory_limit: MemoryLimit,
     ) -> None:
-        self.config = config
+        self.config = config.config
         self.barrier = Barrier(schedule)
         self.turns = Turns(self.barrier, schedule, seconds)
         self.manager = QueueManager(
             storage,
             memory,
-            QueueSettingsResolver(config).settings_for,
+            config,
             self.turns,
             clock,
             now_ms,
-            config.aliases,
             memory_limit,
         )
         self.status = ServerStatus(
             status_file,
-            Status(config.default_status),
+            Status(self.config.default_status),
             lambda: self.config.status_change_grace_period_ms,
             clock,
             in_thread,
         )
         self.rounds = ExpiryRounds(self.manager, self.turns, clock)
-        self.session_settings = _session_settings(config)
+        self.session_settings = _session_settings(self.config)
         self._clock = clock
         self._compacts_at_close = False
         self._is_stopping = False
@@ -95,20 +94,20 @@ class QueueServer:
         self.rounds.every(self.config.expiration_timer_frequency_ms)
         self.turns.open()
 
-    def use(self, config: Config) -> None:
+    def use(self, resolved: ResolvedConfig) -> Deferred[None]:
         """Go by another configuration from now on: queues, aliases, limits of connections, the expiry timer.
 
-        A server that stops stays as it is.
+        Fires when all queues do. A server that stops stays as it is.
         """
         if self._is_stopping:
-            return
-        self.config = config
+            return succeed(None)
+        config = self.config = resolved.config
         self.session_settings = _session_settings(config)
         self.manager.memory_limit.most_bytes = config.max_total_memory_bytes
-        self.manager.use_settings(QueueSettingsResolver(config).settings_for, config.aliases)
         self.rounds.every(config.expiration_timer_frequency_ms)
         for factory in self._factories:
             factory.settings_changed()
+        return self.manager.use(resolved)
 
     def config_of(self, names: Sequence[bytes]) -> list[tuple[bytes, list[tuple[str, str]]]]:
         """The settings of the queues and aliases of these names, or of all that exist or are configured.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kestrel.config.aliases import resolve_aliases
-from kestrel.config.model import AliasSettings
+from kestrel.config.resolved import ResolvedConfig
 
 
 class Alias:
@@ -26,11 +25,11 @@ class Alias:
         self.put_bytes += size
 
 
-def renewed(old: Mapping[bytes, Alias], configured: Mapping[bytes, AliasSettings]) -> dict[bytes, Alias]:
+def renewed(old: Mapping[bytes, Alias], resolved: ResolvedConfig) -> dict[bytes, Alias]:
     """The aliases of a new configuration; those that were there before go on counting."""
     aliases = {}
-    for name, queues in resolve_aliases(configured).items():
-        alias = aliases[name] = Alias(name, configured[name].destination_queues, queues)
+    for name, queues in resolved.alias_queues.items():
+        alias = aliases[name] = Alias(name, resolved.config.aliases[name].destination_queues, queues)
         if name in old:
             alias.put_items, alias.put_bytes = old[name].put_items, old[name].put_bytes
     return aliases

@@ -9,6 +9,9 @@ from kestrel.item import Item
 SWEPT_AT_ONCE: Final = 500
 """Items; that takes about a millisecond. Then it is the turn of others, and the sweep goes on in a later one."""
 
+MOVED_AT_ONCE: Final = 200
+"""Items that expire into another queue: that takes as long, with what follows."""
+
 SWEPT_BY_A_PUT: Final = 50
 """Items that a put lets go on its way: there may be many children that it goes to."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple
 
 from attrs import evolve
@@ -12,7 +13,8 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from kestrel.config.model import AliasSettings, QueueSettings
+from kestrel.config.model import QueueSettings
+from kestrel.config.resolved import ResolvedConfig
 from kestrel.errors import KestrelError, StorageError, StorageRefused
 from kestrel.names import check_queue_name
 from kestrel.queues.aliases import Alias, renewed
@@ -28,6 +30,9 @@ from kestrel.storage.interfaces import IQueueStorage, IStorage, SettingsFor
 from kestrel.storage.total_memory import MemoryLimit
 
 log = Logger()
+
+CHANGED_AT_ONCE: Final = 1000
+"""Queues that get other settings in one turn, if its time is not over before."""
 
 _SAFE: Final = Batch()
 """What was put nowhere is as safe as it will be."""
@@ -55,19 +60,18 @@ class QueueManager:
         self,
         storage: IStorage,
         memory: IStorage,
-        settings_for: SettingsFor,
+        config: ResolvedConfig,
         turns: Turns,
         clock: IReactorTime,
         now_ms: Callable[[], int],
-        aliases: Mapping[bytes, AliasSettings] | None = None,
         memory_limit: MemoryLimit | None = None,
     ) -> None:
         self.counters = ServerCounters()
         self.barrier: Barrier = turns.barrier
         self.now_ms = now_ms
         self.memory_limit = memory_limit or MemoryLimit()
-        self.aliases: dict[bytes, Alias] = renewed({}, aliases or {})
-        self.settings_for = settings_for
+        self.aliases: dict[bytes, Alias] = renewed({}, config)
+        self.settings_for: SettingsFor = config.settings_for
         self._storage = storage
         self._memory = memory
         self._services = QueueServices(self.barrier, turns, clock, now_ms, self.put_somewhere)
@@ -325,27 +329,43 @@ class QueueManager:
 
     # Settings.
 
-    def use_settings(self, settings_for: SettingsFor, aliases: Mapping[bytes, AliasSettings]) -> None:
-        """Go by another configuration from now on. keepJournal of a live queue stays as it is."""
+    def use(self, config: ResolvedConfig) -> Deferred[None]:
+        """Go by another configuration from now on. keepJournal of a live queue stays as it is.
+
+        Aliases and queues that are not there yet go by it at once, the others in turns; fires when all of them do.
+        """
         self.barrier.end_of_tick()  # what was recorded so far belongs to the storage that it was recorded in
-        self.settings_for = settings_for
-        for queue in self._queues.values():
-            settings, keep_journal = settings_for(queue.name), queue.settings.keep_journal
-            if settings == queue.settings:
-                self.use_right_storage(queue)
-                continue
-            if settings.keep_journal != keep_journal:
-                log.warn("keepJournal of queue {queue!r} cannot change while it exists", queue=queue.name)
-                settings = evolve(settings, keep_journal=keep_journal)
-            queue.use_settings(settings)
-            self.use_right_storage(queue)
+        self.settings_for = config.settings_for
         before = self.aliases
-        self.aliases = renewed(before, aliases)
+        self.aliases = renewed(before, config)
         new = [name for name in self.aliases if name not in before]
         self._warn_of_masks(new)
         for name in new:
             if name in self._queues:
                 self._queues[name].answer_all()
+        done: Deferred[None] = Deferred()
+        self._use_settings(list(self._queues.values()), done)
+        return done
+
+    def _use_settings(self, queues: list[Queue], done: Deferred[None]) -> None:
+        turns = self._services.turns
+        began, count = turns.seconds(), 0
+        while queues and count < CHANGED_AT_ONCE and not turns.is_long(began):
+            self._use_settings_of(queues.pop())
+            count += 1
+        if queues:
+            turns.go_on_later(partial(self._use_settings, queues, done))
+        else:
+            done.callback(None)
+
+    def _use_settings_of(self, queue: Queue) -> None:
+        settings, keep_journal = self.settings_for(queue.name), queue.settings.keep_journal
+        if settings != queue.settings:
+            if settings.keep_journal != keep_journal:
+                log.warn("keepJournal of queue {queue!r} cannot change while it exists", queue=queue.name)
+                settings = evolve(settings, keep_journal=keep_journal)
+            queue.use_settings(settings)
+        self.use_right_storage(queue)
 
     def use_right_storage(self, queue: Queue) -> None:
         """A parent that keeps nothing from now on gives up its journal when that is empty; one that keeps items again

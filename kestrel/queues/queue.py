@@ -14,7 +14,7 @@ from kestrel.config.model import QueueSettings
 from kestrel.errors import KestrelError, QueueFailed
 from kestrel.item import Item
 from kestrel.queues.counters import QueueCounters
-from kestrel.queues.expiry import SWEPT_AT_ONCE, SWEPT_BY_A_PUT, SWEPT_FOR_ROOM, is_expired
+from kestrel.queues.expiry import MOVED_AT_ONCE, SWEPT_AT_ONCE, SWEPT_BY_A_PUT, SWEPT_FOR_ROOM, is_expired
 from kestrel.queues.limits import is_full, is_too_large
 from kestrel.queues.moves import Moves
 from kestrel.queues.open_reads import HeldReads
@@ -160,6 +160,8 @@ class Queue:
     def sweep(self, most: int = SWEPT_AT_ONCE) -> int:
         """Expire items at the head, as far as they are in memory, and at most so many. Returns how many."""
         contents, moves, target = self.contents, self.moves, self.settings.expire_to_queue
+        if target is not None:
+            most = min(most, MOVED_AT_ONCE)
         swept = 0
         item = contents.peek()
         while item is not None and swept < most and self._has_expired(item):

@@ -84,14 +84,14 @@ class ExpiryRounds:
 
     def _go_on(self) -> None:
         self._turn_timer = None
-        swept = 0
+        began, swept = self._turns.seconds(), 0
         for _ in range(min(QUEUES_AT_ONCE, len(self._round))):
             queue, most = self._round.popleft()
             try:
                 swept += self._visit(queue, most)
             except KestrelError as error:
                 log.error("Queue {queue!r} is not swept: {reason}", queue=queue.name, reason=str(error))
-            if swept >= SWEPT_AT_ONCE:
+            if swept >= SWEPT_AT_ONCE or self._turns.is_long(began):
                 break
         if self._round:
             self._turns.go_on_later(self._go_on)
@@ -109,10 +109,11 @@ class ExpiryRounds:
             return 0
         self._manager.use_right_storage(queue)
         swept = queue.sweep(min(most, SWEPT_AT_ONCE))
-        if swept < most and queue.moves.is_full and queue.moves.failure is None:
-            self._held_up.append((queue, most - swept))
-        elif swept < most and swept == SWEPT_AT_ONCE:
-            self._round.append((queue, most - swept))
+        if swept < most and queue.has_expired_head:
+            if not queue.moves.is_full:
+                self._round.append((queue, most - swept))
+            elif queue.moves.failure is None:
+                self._held_up.append((queue, most - swept))
         else:
             queue.load_head()
         return swept

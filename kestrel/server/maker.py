@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable
@@ -41,6 +42,7 @@ class Daemon(MultiService):
                 config,
                 memcache=options["memcache"],
                 load_config=options.load_config,
+                loaded=_leave_out_of_collections,
                 reloaded=self._reloaded,
             )
         except OSError as error:
@@ -114,6 +116,13 @@ class Daemon(MultiService):
         if self._log is not None:
             self._log.reopen()
         self._server.reload().addErrback(lambda failure: failure.trap(KestrelError))  # the log has it
+
+
+def _leave_out_of_collections() -> None:
+    """What is there now mostly stays. The garbage collector would look through it again and again, which takes 20 ms
+    each time, and more than 100 ms where there are 10,000 queues."""
+    gc.collect()
+    gc.freeze()
 
 
 def makeService(options: Options) -> Daemon:

@@ -19,6 +19,7 @@ from twisted.python.threadpool import ThreadPool
 from kestrel import __version__
 from kestrel.config.effect import settings_without_effect
 from kestrel.config.model import Config
+from kestrel.config.resolved import ResolvedConfig
 from kestrel.disk.files import Disk
 from kestrel.disk.whole_file import WholeFile
 from kestrel.errors import FolderInUse, KestrelError, StorageError
@@ -48,6 +49,7 @@ class KestrelService(Service):
 
     Both raise `CannotServe` when its owner has to mend something first. `memcache` are endpoint strings that
     replace the configured port; `load_config` reads the configuration again, in a thread, and `reloaded` is told of it.
+    `loaded` is called when the queues are there, before the first client is served.
     """
 
     name = "kestrel"
@@ -60,11 +62,13 @@ class KestrelService(Service):
         *,
         memcache: Sequence[str] = (),
         load_config: Callable[[], Config] | None = None,
+        loaded: Callable[[], object] = lambda: None,
         reloaded: Callable[[Config], object] = lambda config: None,
     ) -> None:
         use_monotonic_time(reactor)
         self._reactor = reactor
         self._load_config = load_config
+        self._tell_loaded = loaded
         self._tell_reloaded = reloaded
         self._reloading = DeferredLock()
         self._threads = ThreadPool(0, STORAGE_THREADS, name="storage")
@@ -75,7 +79,7 @@ class KestrelService(Service):
         except StorageError as error:
             raise CannotServe(str(error), EX_CONFIG) from error
         self._core = QueueServer(
-            config,
+            ResolvedConfig(config),
             storage,
             MemoryStorage(memory_limit),
             schedule=reactor.callFromThread,
@@ -152,6 +156,7 @@ class KestrelService(Service):
                 r"Try it: printf 'set work 0 0 5\r\nhello\r\nget work\r\n' | nc localhost {port}",
                 port=self._try_it_port,
             )
+        self._tell_loaded()
         self._core.serve()
 
     def _stop_because(self, failure: Failure) -> None:
@@ -201,14 +206,16 @@ class KestrelService(Service):
         """
         if self._load_config is None:
             return succeed(None)
-        return self._reloading.run(self._in_thread, self._load_config).addCallbacks(self._reloaded, self._not_reloaded)
+        reading = self._reloading.run(self._in_thread, _load_and_resolve, self._load_config)
+        return reading.addCallbacks(self._use, self._not_reloaded)
 
-    def _reloaded(self, config: Config) -> None:
+    def _use(self, resolved: ResolvedConfig) -> Deferred[None]:
+        config = resolved.config
         if _fixed(config) != _fixed(self._core.config):
             log.warn("Ports, the queue folder, the storage and the status file change with the next start only")
-        self._core.use(config)
         log.info("The configuration was reloaded")
         self._tell_reloaded(config)
+        return self._core.use(resolved)
 
     @staticmethod
     def _not_reloaded(failure: Failure) -> Failure:
@@ -244,6 +251,10 @@ def _fixed(config: Config) -> tuple[object, ...]:
         config.status_file,
         config.default_status,
     )
+
+
+def _load_and_resolve(load_config: Callable[[], Config]) -> ResolvedConfig:
+    return ResolvedConfig(load_config())
 
 
 def _now(deferred: Deferred[None], later: Callable[[Failure], None]) -> None:

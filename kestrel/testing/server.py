@@ -25,6 +25,7 @@ from twisted.internet.error import ConnectionLost
 from twisted.internet.task import Clock
 
 from kestrel.config.model import Config
+from kestrel.config.resolved import ResolvedConfig
 from kestrel.disk.files import Disk
 from kestrel.disk.whole_file import WholeFile
 from kestrel.errors import KestrelError
@@ -120,7 +121,7 @@ class MemoryControl:
             return fail(self.reload_error)
         self.reloads += 1
         if self.new_config is not None:
-            self._server.core.use(self.new_config)
+            return self._server.core.use(ResolvedConfig(self.new_config))
         return succeed(None)
 
     def config_of(self, names: Sequence[bytes]) -> list[tuple[bytes, list[tuple[str, str]]]]:
@@ -204,7 +205,7 @@ class MemoryServer:
                 memory=memory_limit,
             )
         self.core = QueueServer(
-            config,
+            ResolvedConfig(config),
             storage or MemoryStorage(),
             MemoryStorage(memory_limit),
             schedule=self.soon,
@@ -252,7 +253,7 @@ class MemoryServer:
 
     def reload(self, config: Config) -> None:
         """Go by another configuration, as after a reload of the file."""
-        self.core.use(config)
+        self.core.use(ResolvedConfig(config))
         self.settle()
 
     def restart(self, config: Config | None = None) -> None:

@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import backlog, memory, open_files, reactor, replay
-from benchmarks.harness import Column, Results, Spread, percentile, spread
+from benchmarks import backlog, expiry, fanout, memory, open_files, reactor, reload, replay
+from benchmarks.harness import Column, GoalMissed, Results, Spread, percentile, spread
 from benchmarks.picture import Curve, draw
 from kestrel.config.units import MIB
 
@@ -53,6 +53,42 @@ def test_open_files_uses_and_loads_queues() -> None:
     figures = results(open_files.COLUMNS)
     open_files.measure(figures, open_files.Sizes(queues=200, starts=1))
     assert 100 < int(figures.rows[0]["most_open_files"]) < 1000
+
+
+def test_expiry_watches_a_client_while_every_item_leaves() -> None:
+    figures = results(expiry.COLUMNS)
+    sizes = expiry.Sizes(items=3_000, watched_s=0.02, lead_s=1.5, repeats=1, disk_bytes=MIB)
+    expiry.measure(figures, sizes, seed=1)
+    assert [(row["case"], row["phase"]) for row in figures.rows] == [
+        (case.name, phase) for case in expiry.CASES for phase in expiry.PHASES
+    ]
+    assert all(float(row["worst_ms"]) >= float(row["p50_ms"]) > 0 for row in figures.rows)
+    assert [float(row["items_per_s"]) > 0 for row in figures.rows if "items_per_s" in row] == [True] * 3
+
+
+def test_expiry_fails_when_a_client_waited_too_long() -> None:
+    figures = results(expiry.COLUMNS)
+    figures.add(case="the timer", phase=expiry.BEFORE, worst_ms_most=90.0)  # that is not its fault
+    figures.add(case="the timer", phase=expiry.WHILE, worst_ms_most=50.0)
+    expiry.check(figures)
+    figures.add(case="the timer", phase=expiry.AFTER, worst_ms_most=50.1)
+    with pytest.raises(GoalMissed, match=r"took 50\.1 ms, over 50 ms \(the timer, just after\)"):
+        expiry.check(figures)
+
+
+def test_fanout_shows_that_children_share_an_item() -> None:
+    figures = results(fanout.COLUMNS)
+    fanout.measure(figures, fanout.Sizes(rounds=1, batches=1, kept_batches=4, disk_bytes=MIB), seed=1)
+    assert [row["children"] for row in figures.rows] == list(fanout.CHILDREN)
+    assert [row["encodings"] for row in figures.rows] == [1] * len(fanout.CHILDREN)
+    assert all(8 <= float(row["bytes_per_child"]) < 64 for row in figures.rows[1:])
+
+
+def test_reload_measures_every_change() -> None:
+    figures = results(reload.COLUMNS)
+    reload.measure(figures, reload.Sizes(queues=100, repeats=2), seed=1)
+    assert [row["change"] for row in figures.rows] == list(reload.CHANGES)
+    assert all(float(row["held_ms_most"]) >= float(row["held_ms_least"]) > 0 for row in figures.rows)
 
 
 def test_a_table_has_a_line_for_each_row() -> None:

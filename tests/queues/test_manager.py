@@ -12,7 +12,8 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from kestrel.config.model import QueueSettings
+from kestrel.config.model import Config, QueueSettings
+from kestrel.config.resolved import ResolvedConfig
 from kestrel.errors import FolderInUse, QueueFailed, StorageError
 from kestrel.item import Item
 from kestrel.queues.manager import QueueManager
@@ -21,8 +22,15 @@ from kestrel.queues.sweep import Swept
 from kestrel.queues.turns import Turns
 from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Barrier, Batch
+from kestrel.storage.interfaces import SettingsFor
 from kestrel.storage.memory import MemoryQueue, MemoryStorage
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
+
+
+def going_by(settings_for: SettingsFor) -> ResolvedConfig:
+    config = ResolvedConfig(Config())
+    config.settings_for = settings_for
+    return config
 
 
 class Bench:
@@ -38,7 +46,7 @@ class Bench:
         turns = Turns(Barrier(self._soon.append), self._soon.append, clock.seconds)
         turns.open()
         self.manager = QueueManager(
-            self.storage, self.memory, self.settings_for, turns, clock, lambda: self.now_ms
+            self.storage, self.memory, going_by(self.settings_for), turns, clock, lambda: self.now_ms
         )
 
     def settings_for(self, name: bytes) -> QueueSettings:
@@ -402,7 +410,7 @@ def test_settings_that_change_while_the_queues_are_loaded_take_effect() -> None:
     bench = Bench(storage)
     loaded = storage.queue(b"work", QueueSettings())
     bench.manager.start()
-    bench.manager.use_settings(lambda name: QueueSettings(max_items=5), {})
+    bench.manager.use(going_by(lambda name: QueueSettings(max_items=5)))
     storage.loading.callback({b"work": loaded})
     assert told[-1] == (b"work", 5)
     queue = bench.manager.known(b"work")
@@ -420,7 +428,7 @@ def test_new_settings_reach_the_queues_that_are_there_and_those_to_come(bench: B
 
     bench = Bench(ToldStorage())
     bench.put(b"work", b"one")
-    bench.manager.use_settings(lambda name: QueueSettings(max_items=5), {})
+    bench.manager.use(going_by(lambda name: QueueSettings(max_items=5)))
     assert bench.manager.queue(b"work").settings.max_items == 5
     assert bench.manager.queue(b"new").settings.max_items == 5
     assert told == [(b"work", None), (b"work", 5), (b"new", 5)]
@@ -429,7 +437,7 @@ def test_new_settings_reach_the_queues_that_are_there_and_those_to_come(bench: B
 
 def test_keep_journal_of_a_live_queue_stays_as_it_is(bench: Bench) -> None:
     bench.put(b"work", b"one")
-    bench.manager.use_settings(lambda name: evolve(QueueSettings(), keep_journal=False), {})
+    bench.manager.use(going_by(lambda name: evolve(QueueSettings(), keep_journal=False)))
     assert bench.manager.queue(b"work").storage is bench.storage
     assert bench.items(b"work") == [b"one"]
     assert bench.manager.queue(b"new").storage is bench.memory
@@ -440,7 +448,7 @@ def test_a_queue_that_cannot_be_opened_fails_no_change_of_settings(bench: Bench)
     bench.put(b"bad", b"one")
     bench.storage.reopen_refusal = "the disk is gone"
     bench.fail(b"bad")
-    bench.manager.use_settings(lambda name: QueueSettings(max_items=5), {})
+    bench.manager.use(going_by(lambda name: QueueSettings(max_items=5)))
     assert [queue.settings.max_items for queue in bench.manager.all_queues()] == [5, 5]
 
 

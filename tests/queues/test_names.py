@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 from twisted.internet.task import Clock
 
-from kestrel.config.model import QueueSettings
+from kestrel.config.model import Config, QueueSettings
+from kestrel.config.resolved import ResolvedConfig
 from kestrel.errors import BadQueueName
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.turns import Turns
@@ -60,7 +61,7 @@ def storage() -> NotedStorage:
 def manager(storage: NotedStorage) -> QueueManager:
     clock = Clock()
     turns = Turns(Barrier(lambda call: None), lambda call: None, clock.seconds)
-    return QueueManager(storage, storage, lambda name: QueueSettings(), turns, clock, lambda: 0)
+    return QueueManager(storage, storage, ResolvedConfig(Config()), turns, clock, lambda: 0)
 
 
 @pytest.mark.parametrize("name", LEGAL)

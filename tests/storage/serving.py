@@ -11,7 +11,8 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
-from kestrel.config.model import QueueSettings
+from kestrel.config.model import Config, QueueSettings
+from kestrel.config.resolved import ResolvedConfig
 from kestrel.net.connection import ConnectionFactory
 from kestrel.protocols.memcache import MemcacheCodec
 from kestrel.queues.manager import QueueManager
@@ -169,7 +170,7 @@ class Server:
             disk=self.disk,
         )
         self.manager = QueueManager(
-            self.storage, MemoryStorage(), self.settings_for, turns, self.clock, self.now_ms
+            self.storage, MemoryStorage(), self._config(), turns, self.clock, self.now_ms
         )
         settings = SessionSettings(max_open_reads=10)
         self.connections = ConnectionFactory(
@@ -183,6 +184,11 @@ class Server:
     def _soon(self, call: Callable[[], None]) -> None:
         self.clock.callLater(0, call)
 
+    def _config(self) -> ResolvedConfig:
+        config = ResolvedConfig(Config())
+        config.settings_for = self.settings_for
+        return config
+
     def settings_for(self, name: bytes) -> QueueSettings:
         """The settings of the queue of that name."""
         return self._settings.get(name, self._others)
@@ -192,7 +198,7 @@ class Server:
         self._settings.update(dict.fromkeys(names, settings))
         if not names:
             self._others = settings
-        self.manager.use_settings(self.settings_for, {})
+        self.manager.use(self._config())
 
     def now_ms(self) -> int:
         """The wall clock, which may be stepped."""

@@ -1,0 +1,192 @@
+"""How long a reload of the configuration holds the reactor while there are 10,000 queues.
+
+    python -m benchmarks.reload
+
+The queues are kept in journals and hold an item each. The configurations are read beforehand, as the server reads them
+in a thread; what is measured is the step that makes one of them count. They come in ever new orders, and between two of
+them the first one, in which nothing is set.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from twisted.internet.defer import execute
+
+from benchmarks.harness import (
+    Column,
+    Results,
+    in_fresh_process,
+    options_parser,
+    progress,
+    scratch_folder,
+    spread,
+)
+from kestrel.config.load import loads
+from kestrel.config.model import Config
+from kestrel.config.resolved import ResolvedConfig
+from kestrel.net.queue_server import QueueServer
+from kestrel.server.reactor import raise_file_limit, use_monotonic_time
+from kestrel.server.service import wall_clock_ms
+from kestrel.storage.journal import JournalStorage
+from kestrel.storage.memory import MemoryStorage
+from kestrel.storage.total_memory import MemoryLimit
+from kestrel.testing.server import MemoryStatusFile
+
+COLUMNS: Final = (
+    Column("queues", "queues", ",d"),
+    Column("change", "what is new"),
+    Column("held_ms", "ms held", ".1f"),
+    Column("held_ms_least", "best", ".1f"),
+    Column("held_ms_most", "worst", ".1f"),
+    Column("cpu_ms", "ms of CPU", ".1f"),
+)
+
+NOTHING: Final = "nothing"
+
+
+class Sizes(NamedTuple):
+    """How much is measured."""
+
+    queues: int
+    repeats: int
+
+
+FULL: Final = Sizes(10_000, 5)
+SHORT: Final = Sizes(1_000, 1)
+
+
+class Held(NamedTuple):
+    """For how long the reactor was, in milliseconds."""
+
+    clock_ms: float
+    cpu_ms: float
+
+
+def _names(count: int) -> list[str]:
+    return [f"queue-{number:06d}" for number in range(count)]
+
+
+def _table_for_each(count: int) -> str:
+    return "".join(f'[[queues]]\nname = "{name}"\nmaxItems = {1 + len(name)}\n' for name in _names(count))
+
+
+def _alias_for_each(count: int) -> str:
+    return "".join(
+        f'[[aliases]]\nname = "to-{name}"\ndestinationQueues = ["{name}"]\n' for name in _names(count)
+    )
+
+
+CHANGES: Final[Mapping[str, Callable[[int], str]]] = {
+    NOTHING: lambda count: "",
+    "a default": lambda count: "[default]\nmaxItems = 1_000_000\n",
+    "syncJournal": lambda count: '[default]\nsyncJournal = "100ms"\n',
+    "a table for each queue": _table_for_each,
+    "an alias for each queue": _alias_for_each,
+}
+"""Configurations for so many queues."""
+
+
+class _Turns:
+    """What was to be done soon."""
+
+    def __init__(self) -> None:
+        self._soon: deque[Callable[[], object]] = deque()
+
+    def later(self, call: Callable[[], object]) -> None:
+        self._soon.append(call)
+
+    def settle(self) -> list[Held]:
+        """Do all of it, tick by tick; returns how long each held the reactor."""
+        held = []
+        while self._soon:
+            began, cpu_began = time.perf_counter(), time.thread_time()
+            for _ in range(len(self._soon)):
+                self._soon.popleft()()
+            held.append(Held((time.perf_counter() - began) * 1000, (time.thread_time() - cpu_began) * 1000))
+        return held
+
+
+def _server(folder: Path, config: Config, turns: _Turns) -> QueueServer:
+    """A server in this process; its timers are those of the real reactor, which does not run."""
+    raise_file_limit()
+    reactor: Any = import_module("twisted.internet.reactor")
+    use_monotonic_time(reactor)
+    memory_limit = MemoryLimit()
+    server = QueueServer(
+        ResolvedConfig(config),
+        JournalStorage(os.fsencode(folder), reactor, execute, reserve_bytes=0, memory=memory_limit),
+        MemoryStorage(memory_limit),
+        schedule=turns.later,
+        clock=reactor,
+        seconds=time.monotonic,
+        now_ms=wall_clock_ms,
+        in_thread=execute,
+        status_file=MemoryStatusFile(),
+        memory_limit=memory_limit,
+    )
+    server.start()
+    server.serve()
+    return server
+
+
+def reload(folder: Path, queues: int, changes: Sequence[str]) -> list[Held]:
+    """Go from nothing to each of these changes, and back; returns how long the longest tick on the way there was."""
+    turns = _Turns()
+    nothing = loads("")
+    server = _server(folder, nothing, turns)
+    for name in _names(queues):
+        server.manager.put(name.encode(), b"x" * 64, 0)
+    turns.settle()
+    gc.collect()
+    gc.freeze()  # as the server does when it has loaded its queues
+    held = []
+    for change in changes:
+        resolved = ResolvedConfig(loads(CHANGES[change](queues)))  # the server does that in a thread
+        turns.later(partial(server.use, resolved))
+        held.append(max(turns.settle()))
+        server.use(ResolvedConfig(nothing))
+        turns.settle()
+    server.close()
+    return held
+
+
+def measure(results: Results, sizes: Sizes, seed: int) -> None:
+    """Every change, several times."""
+    dice = random.Random(seed)
+    changes = [change for _ in range(sizes.repeats) for change in dice.sample(list(CHANGES), len(CHANGES))]
+    progress("reload", 0, 1)
+    with scratch_folder() as folder:
+        all_held = in_fresh_process(reload, folder, sizes.queues, changes)
+    progress("", 1, 1)
+    for change in CHANGES:
+        held = [each for name, each in zip(changes, all_held, strict=True) if name == change]
+        by_clock = spread([each.clock_ms for each in held])
+        results.add(
+            queues=sizes.queues,
+            change=change,
+            held_ms=by_clock.median,
+            held_ms_least=by_clock.least,
+            held_ms_most=by_clock.most,
+            cpu_ms=spread([each.cpu_ms for each in held]).median,
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run from the command line."""
+    options = options_parser(__doc__).parse_args(arguments)
+    with Results("reload", COLUMNS, as_json=options.json) as results:
+        measure(results, SHORT if options.short else FULL, options.seed)
+
+
+if __name__ == "__main__":
+    main()
