@@ -6,6 +6,7 @@ import errno
 from typing import Final, NamedTuple
 
 from kestrel.item import Item
+from kestrel.journal.error_counts import ErrorCounts
 from kestrel.journal.reader import PART_BYTES, JournalReader
 from kestrel.journal.records import ADDX_HEADER_BYTES
 from kestrel.journal.replay import do_part
@@ -35,11 +36,12 @@ def read_items(
     another OSError if the file cannot be read.
     """
     items = _Items(skip, max_items, room_bytes)
+    counts = ErrorCounts()  # of open reads, so of none of these
     needed = 0
     usual = max(_LEAST_BYTES, min(PART_BYTES, 2 * room_bytes))
     while offset < end and not items.records and items.stopped_at is None:
         part = reader.part(offset - start, min(max(needed, usual), end - offset))
-        done = do_part(part, items, now_ms, offset)
+        done = do_part(part, items, now_ms, offset, counts)
         offset += done.position
         needed = done.needed
         # Behind the last item that is known there may be anything.
@@ -95,7 +97,7 @@ class _Items:
     def finish(self, xid: int) -> bool:
         return False
 
-    def push_back(self, xid: int, failed: bool) -> bool:
+    def push_back(self, xid: int, errors: int | None) -> bool:
         return False
 
     def xid_is_counted(self) -> None:

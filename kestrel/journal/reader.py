@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from kestrel.disk.files import Disk
+from kestrel.journal.error_counts import ErrorCounts
 from kestrel.journal.records import DamagedRecord, Record, UnfinishedRecord, decode_record
 
 PART_BYTES: Final = 1 << 20
@@ -100,6 +101,7 @@ class RecordScan:
 
     def __iter__(self) -> Iterator[tuple[int, Record]]:
         reader, end = self._reader, self.end
+        counts = ErrorCounts()
         needed = 0
         while end.offset < reader.size:
             part = reader.part(end.offset, max(PART_BYTES, needed))
@@ -113,6 +115,7 @@ class RecordScan:
                 except DamagedRecord as damage:
                     end.problem = str(damage)
                     return
+                counts.find(record, end.offset)
                 yield end.offset, record
                 position += record.size
                 end.offset += record.size

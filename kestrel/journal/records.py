@@ -71,9 +71,10 @@ def encode_confirm(xid: int) -> bytes:
     return _pack_xid(Opcode.CONFIRM_REMOVE, xid)
 
 
-def encode_put_back(xid: int) -> bytes:
-    """That open read goes back to the head."""
-    return _pack_xid(Opcode.UNREMOVE, xid)
+def encode_put_back(xid: int, errors: int | None = None) -> bytes:
+    """That open read goes back to the head: with so many errors, or None with one more than it had."""
+    unremove = _pack_xid(Opcode.UNREMOVE, xid)
+    return unremove if errors is None else _pack_xid(Opcode.SAVE_XID, errors) + unremove
 
 
 class UnfinishedRecord(Exception):
@@ -96,9 +97,11 @@ class Record:
 
     `xid`, `data`, `add_ms` and `expiry_ms` are set where the opcode has them; ADD has no add time (None).
     `restates` is None but for a STATE_DUMP, which shares CONTINUE's opcode: then how many open reads it restates.
+    `errors` is None but for an UNREMOVE whose item goes back with so many errors, as the record before it says
+    (`kestrel.journal.error_counts`); without that it has one more than before.
     """
 
-    __slots__ = ("add_ms", "data", "expiry_ms", "opcode", "restates", "size", "xid")
+    __slots__ = ("add_ms", "data", "errors", "expiry_ms", "opcode", "restates", "size", "xid")
 
     def __init__(
         self,
@@ -117,6 +120,7 @@ class Record:
         self.add_ms = add_ms
         self.expiry_ms = expiry_ms
         self.restates = restates
+        self.errors: int | None = None
 
     @property
     def name(self) -> str:

@@ -6,6 +6,7 @@ from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
 from kestrel.item import Item
+from kestrel.journal.error_counts import CONCERNED, ErrorCounts
 from kestrel.journal.opcodes import ADDX_HEADER, Opcode
 from kestrel.journal.reader import CUT_SHORT, PART_BYTES, JournalReader, Part, ReplayEnd
 from kestrel.journal.records import (
@@ -53,8 +54,8 @@ class Replayed(Protocol):
     def finish(self, xid: int) -> bool:
         """An open read is done with."""
 
-    def push_back(self, xid: int, failed: bool) -> bool:
-        """An open read goes back to the head."""
+    def push_back(self, xid: int, errors: int | None) -> bool:
+        """An open read goes back to the head, with so many errors, or None with one more than it had."""
 
     def xid_is_counted(self) -> None:
         """The next record opens the head without saying its xid: that follows from records before it."""
@@ -68,8 +69,9 @@ def replay(reader: JournalReader, queue: Replayed, now_ms: int, start: int = 0) 
     """
     offset = records = needed = 0
     is_closed = False
+    counts = ErrorCounts()
     while offset < reader.size:
-        done = do_part(reader.part(offset, max(PART_BYTES, needed)), queue, now_ms, start + offset)
+        done = do_part(reader.part(offset, max(PART_BYTES, needed)), queue, now_ms, start + offset, counts)
         offset += done.position
         records += done.records
         is_closed = done.is_closed
@@ -95,8 +97,8 @@ class PartDone(NamedTuple):
     is_closed: bool = False
 
 
-def do_part(part: Part, queue: Replayed, now_ms: int, start: int) -> PartDone:
-    """Do the whole records of a part, which has its place in the queue's history at `start`."""
+def do_part(part: Part, queue: Replayed, now_ms: int, start: int, counts: ErrorCounts) -> PartDone:
+    """Do the whole records of a part, which has its place in the queue's history at `start`; `counts` is its file's."""
     data, end = part.data, len(part.data)
     append, extend, drop_head = queue.append, queue.extend, queue.drop_head
     unpack_size = _ADDX_SIZE.unpack_from
@@ -137,6 +139,8 @@ def do_part(part: Part, queue: Replayed, now_ms: int, start: int) -> PartDone:
                 except DamagedRecord as error:
                     damage = str(error)
                     break
+                if opcode in CONCERNED:
+                    counts.find(last, start + position)
                 do_record(last, queue, now_ms, start + position)
                 position += last.size
         records += 1
@@ -158,7 +162,7 @@ def do_record(record: Record, queue: Replayed, now_ms: int, offset: int) -> None
     elif opcode is Opcode.CONFIRM_REMOVE:
         queue.finish(record.xid)
     elif opcode is Opcode.UNREMOVE:
-        queue.push_back(record.xid, False)
+        queue.push_back(record.xid, record.errors)
     elif opcode is Opcode.ADD:
         queue.append(encode_item(record.data, now_ms, record.expiry_ms), offset)
     elif opcode is Opcode.ADD_XID:

@@ -3,6 +3,8 @@
 Later files go on from there, by position: a REMOVE drops whatever is the head. So each item that was in the queue
 then has its place in the new file. Where it was removed since, and later files say so, an empty item stands for it,
 which takes 21 bytes; it is dropped by the record that dropped the item.
+
+The errors of an item are those that it had then, too: later files go on counting.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import errno
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Final, NamedTuple
 
 from kestrel.disk.files import Disk
@@ -17,9 +20,12 @@ from kestrel.item import Item
 from kestrel.journal.forward import read_items
 from kestrel.journal.history import Span
 from kestrel.journal.reader import PART_BYTES, JournalReader
-from kestrel.journal.records import ADDX_HEADER_BYTES, XID_RECORD_BYTES, encode_item, encode_open
+from kestrel.journal.records import ADDX_HEADER_BYTES, XID_RECORD_BYTES, encode_item, encode_open, encode_put_back
 
 EMPTY_ITEM: Final = encode_item(b"", 0, 0)
+
+ERRORS_BYTES: Final = 3 * XID_RECORD_BYTES
+"""What the error count of an item takes: the item is opened once more than it would be, and goes back with it."""
 
 _RUN: Final = 4096
 
@@ -35,6 +41,11 @@ class Boundary(NamedTuple):
     """The id of each open read's item, by xid."""
     front: list[int]
     """The head of the queue: items that had been opened and put back, or looked at."""
+    errors: Mapping[int, int]
+    """The errors of those of them that have any, by the item's id."""
+    counted: int
+    """How many errors are written, if none of them is finished yet: those of the open reads that have any, and those
+    of the front up to the last that has any."""
     first_id: int
     """The queue goes on with the items from this id,"""
     next_id: int
@@ -43,8 +54,18 @@ class Boundary(NamedTuple):
     @property
     def most_bytes(self) -> int:
         """What the records of the file that replaces it take at most, but for the data."""
-        count = len(self.open) + len(self.front) + self.next_id - self.first_id
-        return count * ADDX_HEADER_BYTES + len(self.open) * XID_RECORD_BYTES
+        places = len(self.open) + len(self.front) + self.next_id - self.first_id
+        return places * ADDX_HEADER_BYTES + self.record_bytes
+
+    @property
+    def record_bytes(self) -> int:
+        """What they take at most, but for those of the items."""
+        return len(self.open) * XID_RECORD_BYTES + self.counted * ERRORS_BYTES
+
+    @property
+    def remembered(self) -> int:
+        """How many numbers that is."""
+        return len(self.open) + len(self.front) + len(self.errors)
 
 
 class Behind(NamedTuple):
@@ -96,7 +117,7 @@ class Replacement:
         taken = [item for item_id, item in self._taken.items() if item_id < boundary.next_id]
         in_runs = sum(len(run) for run in self._runs)
         places = len(boundary.open) + len(boundary.front) + boundary.next_id - boundary.first_id
-        size = (places - in_runs - self._behind.items) * ADDX_HEADER_BYTES + len(boundary.open) * XID_RECORD_BYTES
+        size = (places - in_runs - self._behind.items) * ADDX_HEADER_BYTES + boundary.record_bytes
         size += sum(len(item.data) for item in taken) + sum(sum(map(len, run)) for run in self._runs)
         return size + self._behind.bytes
 
@@ -118,8 +139,10 @@ class Replacement:
         for xid, item_id in boundary.open.items():
             yield self._item(item_id)
             yield encode_open(xid)
-        for item_id in boundary.front:
-            yield self._item(item_id)
+            if self._errors(item_id):
+                yield encode_put_back(xid, self._errors(item_id))
+                yield encode_open(xid)
+        yield from self._front()
         next_id = boundary.first_id
         end = min(self._first_id, boundary.next_id)
         for item_id in sorted(item_id for item_id in self._taken if next_id <= item_id < end):
@@ -132,6 +155,23 @@ class Replacement:
                 yield b"".join(run)
             else:
                 yield from run
+
+    def _front(self) -> Iterator[bytes]:
+        """The front. Only who goes back has errors: so those up to the last that has any are opened, and put back."""
+        front, is_taken = self.boundary.front, self.boundary.open
+        most = max((place for place, item_id in enumerate(front, 1) if self._errors(item_id)), default=0)
+        opened = list(zip(front[:most], (xid for xid in count(1) if xid not in is_taken), strict=False))
+        for item_id, xid in opened:
+            yield self._item(item_id)
+            yield encode_open(xid)
+        for item_id, xid in reversed(opened):
+            yield encode_put_back(xid, self._errors(item_id))
+        for item_id in front[most:]:
+            yield self._item(item_id)
+
+    def _errors(self, item_id: int) -> int:
+        """The errors at the boundary; those of an item that is finished by now do not matter."""
+        return self.boundary.errors.get(item_id, 0) if item_id in self._taken else 0
 
     def _item(self, item_id: int) -> bytes:
         item = self._taken.get(item_id)

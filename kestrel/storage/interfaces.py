@@ -74,7 +74,10 @@ class IQueueStorage(Interface):
         """End these open reads for good. Returns how many were open; others are ignored."""
 
     def put_back(xids: Sequence[int], failed: bool) -> None:
-        """Return open reads to the head; xids[0] is the next one taken. `failed` adds one to each item's errors."""
+        """Return open reads to the head; xids[0] is the next one taken. `failed` adds one to each item's errors.
+
+        Where `errors_kept` is among the capabilities, errors last as long as the item; a restart adds none.
+        """
 
     def clear() -> None:
         """Drop every item that is not an open read, in time bounded by the open reads."""

@@ -23,7 +23,7 @@ class JournalStorageFactory:
         "journal:FOLDER[?reserve=SIZE]  keeps queues in Kestrel's journal files in FOLDER. reserve (16MiB) is disk"
         " space put by, so that a full disk still takes the writes that found it full."
     )
-    capabilities = frozenset({"durable"})
+    capabilities = frozenset({"durable", "errors_kept"})
 
     def storage(
         self,

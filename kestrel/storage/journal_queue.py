@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from operator import attrgetter
 from typing import Final
 
@@ -26,7 +26,7 @@ from kestrel.journal.records import (
     encode_open,
     encode_put_back,
 )
-from kestrel.journal.rewrite import Behind, Boundary, Replacement
+from kestrel.journal.rewrite import ERRORS_BYTES, Behind, Boundary, Replacement
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.interfaces import IQueueStorage
 from kestrel.storage.total_memory import ITEM_BYTES, MemoryLimit, MemoryShare
@@ -35,7 +35,7 @@ from kestrel.storage.window import Window
 _ADDX: Final = int(Opcode.ADDX)
 
 MOST_REMEMBERED: Final = 1_000_000
-"""Open reads and items put back, at all boundaries together. Beyond that, packs have to wait."""
+"""Open reads, items put back, and error counts, at all boundaries together. Beyond that, packs have to wait."""
 
 
 @implementer(IQueueStorage)
@@ -146,8 +146,11 @@ class JournalQueue(Window):
         """Return open reads to the head; xids[0] is the next one taken."""
         self.check()
         for xid in reversed(xids):
-            if self.push_back(xid, failed):
-                self._record(encode_put_back(xid))
+            item = self._open.get(xid)
+            if item is not None:
+                errors = None if failed else item.errors
+                self.push_back(xid, errors)
+                self._record(encode_put_back(xid, errors))
 
     def clear(self) -> None:
         """Drop every item that is not an open read: one REMOVE for each, as one run of bytes."""
@@ -254,14 +257,23 @@ class JournalQueue(Window):
 
     def boundary(self, number: int = 0) -> Boundary:
         """What is in the queue now, as the end of a file that will have that number."""
+        counted = self._counted
+        held = chain(self._open.values(), self._front) if counted else ()
         return Boundary(
             number,
             self._end,
             {xid: item.id for xid, item in self._open.items()},
             [item.id for item in self._front],
+            {item.id: item.errors for item in held if item.errors},
+            counted,
             self._first_id,
             self.next_behind_id + self.behind_items,
         )
+
+    @property
+    def _counted(self) -> int:
+        """How many items are written with their errors when they are written anew."""
+        return self.open_with_errors + self.front_to_last_with_errors
 
     def replacement(self, boundary: Boundary) -> Replacement:
         """A snapshot of what the file holds that replaces all up to that boundary."""
@@ -346,7 +358,7 @@ class JournalQueue(Window):
         kept = [each for each in self.boundaries if read is None or each.end >= read.end]
         # Of two files of one number, one written with leading zeros, a pack replaces both.
         self.boundaries = [*(each for each in kept if each.number != boundary.number), boundary]
-        if sum(len(each.open) + len(each.front) for each in self.boundaries) > MOST_REMEMBERED:
+        if sum(each.remembered for each in self.boundaries) > MOST_REMEMBERED:
             self.boundaries = self.boundaries[-1:]
 
     @property
@@ -358,7 +370,7 @@ class JournalQueue(Window):
     def live_bytes(self) -> int:
         """What a rewrite would write."""
         opened = self.open_bytes + self.open_reads * (ADDX_HEADER_BYTES + XID_RECORD_BYTES)
-        return self.bytes + self.items * ADDX_HEADER_BYTES + opened
+        return self.bytes + self.items * ADDX_HEADER_BYTES + opened + self._counted * ERRORS_BYTES
 
     @property
     def stats(self) -> Mapping[str, int]:

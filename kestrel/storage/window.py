@@ -12,6 +12,8 @@ from kestrel.storage.runs import Runs
 from kestrel.storage.total_memory import ITEM_BYTES
 
 MAX_XID = (1 << 31) - 1
+MAX_ERRORS = (1 << 31) - 1
+"""An item's errors are counted up to there: what a record of the journal can say."""
 
 
 class Window:
@@ -31,6 +33,11 @@ class Window:
         """The id of the first of `_records`; those behind it follow."""
         self.open_bytes = 0
         """The data of the open reads, in bytes."""
+        self.open_with_errors = 0
+        """How many open reads have come back failed before."""
+        self._front_with_errors = 0
+        self._front_behind_errors = 0
+        """How many of the front stand behind the last of those."""
         self.last_xid = 0
         """The number of the read that was opened last."""
         self.items = 0
@@ -54,13 +61,18 @@ class Window:
     def pop_head(self) -> Item | None:
         """Remove and return the head."""
         if self._front:
-            item = self._front.popleft()
+            item = self._pop_front()
         elif self._records:
             item = self._decode_first()
         else:
             return None
         self.items -= 1
         self.bytes -= len(item.data)
+        return item
+
+    def _pop_front(self) -> Item:
+        item = self._front.popleft()
+        self._front_with_errors -= item.errors > 0
         return item
 
     def _decode_first(self) -> Item:
@@ -72,7 +84,7 @@ class Window:
     def drop_head(self) -> None:
         """Remove the head, if there is one."""
         if self._front:
-            self.bytes -= len(self._front.popleft().data)
+            self.bytes -= len(self._pop_front().data)
         elif self._records:
             self.bytes -= len(self._records.popleft()) - ADDX_HEADER_BYTES
             self._first_id += 1
@@ -86,6 +98,7 @@ class Window:
         item.xid = self.last_xid = xid
         self._open[xid] = item
         self.open_bytes += len(item.data)
+        self.open_with_errors += item.errors > 0
 
     def finish(self, xid: int) -> bool:
         """That open read is done with. False when it is not open."""
@@ -93,20 +106,30 @@ class Window:
         if item is None:
             return False
         self.open_bytes -= len(item.data)
+        self.open_with_errors -= item.errors > 0
         return True
 
-    def push_back(self, xid: int, failed: bool) -> bool:
-        """That open read is the head again. False when it is not open."""
-        item = self._open.pop(xid, None)
+    def push_back(self, xid: int, errors: int | None) -> bool:
+        """That open read is the head again, with so many errors, or None with one more. False when it is not open."""
+        item = self._open.get(xid)
         if item is None:
             return False
+        self.finish(xid)
         item.xid = 0
-        item.errors += failed
+        item.errors = min(item.errors + 1, MAX_ERRORS) if errors is None else errors
+        if item.errors:
+            if not self._front_with_errors:
+                self._front_behind_errors = len(self._front)
+            self._front_with_errors += 1
         self._front.appendleft(item)
         self.items += 1
         self.bytes += len(item.data)
-        self.open_bytes -= len(item.data)
         return True
+
+    @property
+    def front_to_last_with_errors(self) -> int:
+        """How many items of the front there are up to the last one that has errors."""
+        return len(self._front) - self._front_behind_errors if self._front_with_errors else 0
 
     # What a server asks: `IQueueStorage`.
 
@@ -156,7 +179,9 @@ class Window:
         """Return open reads to the head; xids[0] is the next one taken."""
         self.check()
         for xid in reversed(xids):
-            self.push_back(xid, failed)
+            item = self._open.get(xid)
+            if item is not None:
+                self.push_back(xid, None if failed else item.errors)
 
     def clear(self) -> None:
         """Drop every item that is not an open read."""
@@ -168,6 +193,7 @@ class Window:
     def let_go(self) -> None:
         """The items in memory are needed no more."""
         self._front = deque()
+        self._front_with_errors = 0
         self.free(self._records)
         self._records = Runs()
 

@@ -12,6 +12,7 @@ from kestrel.journal.fileset import JournalFile
 from kestrel.journal.reader import RecordScan, ReplayEnd
 from kestrel.journal.records import ADDX_HEADER_BYTES, Record
 from kestrel.journal.replay import do_record, replay
+from kestrel.journal.rewrite import ERRORS_BYTES
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.journal_queue import JournalQueue
 from kestrel.storage.journal_replayed import ReplayedQueue
@@ -99,6 +100,10 @@ class Contents:
     def _progress(self, doing: str, total: int) -> Progress:
         return Progress(f"{show_queue(self._journal.queue)}: {doing}", total if self._may_show_progress else 0)
 
+    def restart(self) -> None:
+        """Open reads go back to the head, the lowest xid first, as at a start."""
+        self._queue.put_back(self._queue.open_xids(), failed=False)
+
     @property
     def open_reads(self) -> int:
         """How many reads are open."""
@@ -116,13 +121,13 @@ class Contents:
 
     @property
     def packed_bytes(self) -> int:
-        """What a file takes that holds them and nothing else."""
-        return self.data_bytes + (self.items_count + self.open_reads) * ADDX_HEADER_BYTES
+        """What a file takes that holds them and their errors, once the open reads have gone back, and nothing else."""
+        headers = (self.items_count + self.open_reads) * ADDX_HEADER_BYTES
+        return self.data_bytes + headers + self._queue.front_to_last_with_errors * ERRORS_BYTES
 
     def items(self) -> Iterator[Item]:
-        """Take out all items in order, the open reads being back at the head, the lowest xid first."""
-        for xid in reversed(self._queue.open_xids()):
-            self._queue.push_back(xid, False)
+        """Take out all items in order, the open reads being back at the head."""
+        self.restart()
         with self._progress("going through what is left", self.data_bytes) as progress:
             while (item := self._replayed.pop_head()) is not None:
                 progress.advance(len(item.data))

@@ -27,16 +27,17 @@ class Inspected:
         """Read all of it. Raises OSError."""
         contents = Contents(journal, now_ms)
         contents.replay()
+        contents.restart()
         self.files: list[FileRead] = contents.files
         self.bytes = contents.size
         self.packed_bytes = contents.packed_bytes
         self.items = 0
         digest = blake2b()
         for item in contents.items():
-            digest.update(encode_item(item.data, item.add_ms, item.expiry_ms))
+            digest.update(encode_item(item.data, item.add_ms, item.expiry_ms) + b"%d;" % item.errors)
             self.items += 1
         self.digest = digest.digest()
-        """Of every item's data, add time and expiry, in order."""
+        """Of every item's data, add time, expiry and errors, in order."""
 
     @property
     def damaged(self) -> list[FileRead]:

@@ -285,6 +285,8 @@ class _Json(_Listing):
         }
         if _has_xid(record):
             fields["xid"] = record.xid
+        if record.opcode is Opcode.UNREMOVE:
+            fields["errors"] = record.errors
         if record.restates is not None:
             fields["restates"] = record.restates
         if _adds(record):
@@ -311,6 +313,8 @@ def _has_xid(record: Record) -> bool:
 def _fields(record: Record) -> Iterator[str]:
     if _has_xid(record):
         yield f"xid {record.xid}"
+    if record.opcode is Opcode.UNREMOVE:
+        yield "one error more" if record.errors is None else count(record.errors, "error")
     if record.restates is not None:
         yield f"restates {count(record.restates, 'open read')}"
     if _adds(record):

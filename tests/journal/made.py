@@ -8,6 +8,7 @@ from twisted.internet.task import Clock
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
+from kestrel.item import Item
 from kestrel.journal.reader import JournalReader
 from kestrel.storage.journal import JournalStorage
 from kestrel.storage.window import Window
@@ -112,11 +113,18 @@ class Journal:
 
     def items(self, name: bytes = b"work") -> list[tuple[bytes, int, int]]:
         """Every item of a queue as (data, add ms, expiry ms), which all are there afterwards."""
+        return [(item.data, item.add_ms, item.expiry_ms) for item in self._items(name)]
+
+    def errors(self, name: bytes = b"work") -> list[int]:
+        """The errors of every item of a queue."""
+        return [item.errors for item in self._items(name)]
+
+    def _items(self, name: bytes) -> list[Item]:
         queue = self._storage.queue(name, QueueSettings())
         assert queue.open_reads == 0
         items = list(iter(lambda: queue.take(True), None))
         queue.put_back([item.xid for item in items], False)
-        return [(item.data, item.add_ms, item.expiry_ms) for item in items]
+        return items
 
     def next_xid(self, name: bytes = b"work") -> int:
         """The xid under which a queue's next item will be opened."""
@@ -138,6 +146,15 @@ def restarted_items(folder: Path, name: bytes = b"work") -> list[tuple[bytes, in
     journal = Journal(folder)
     try:
         return journal.items(name)
+    finally:
+        journal.close()
+
+
+def restarted_errors(folder: Path, name: bytes = b"work") -> list[int]:
+    """The errors of these items."""
+    journal = Journal(folder)
+    try:
+        return journal.errors(name)
     finally:
         journal.close()
 

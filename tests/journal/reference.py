@@ -13,6 +13,9 @@ LATEST_ADD_MS = 1 << 44
 LAST_XID = (1 << 31) - 1
 """Counting begins again with 1 behind it."""
 
+MOST_ERRORS = (1 << 31) - 1
+"""Counting ends there."""
+
 
 class Record(NamedTuple):
     """One record and where it begins. `restates` is how many open reads a STATE_DUMP restates, else None."""
@@ -109,19 +112,25 @@ def _what_is_wrong_with_a_dump_of(count: int, rest: bytes) -> str:
 
 
 class Entry(NamedTuple):
-    """An item of a queue, and the xid that an ADD_XID announced for its opening, or 0."""
+    """An item of a queue, the xid that an ADD_XID announced for its opening, or 0, and its errors."""
 
     item: tuple[bytes, int, int]
     announced: int
+    errors: int = 0
 
 
 class Queue:
-    """A queue as the records make it: items are (data, add ms, expiry ms)."""
+    """A queue as the records make it: items are (data, add ms, expiry ms).
+
+    What becomes of the items does not depend on their errors: a reader that knows nothing of those, like Kestrel,
+    finds the same items and open reads.
+    """
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
         self.entries: list[Entry] = []
         self.opened: dict[int, tuple[bytes, int, int]] = {}
+        self.opened_errors: dict[int, int] = {}
         self.last_xid = 0
 
     @property
@@ -129,24 +138,34 @@ class Queue:
         """The items that are not open, in order."""
         return [entry.item for entry in self.entries]
 
+    @property
+    def errors(self) -> list[int]:
+        """The errors of the items that are not open, in order."""
+        return [entry.errors for entry in self.entries]
+
     def do(self, records: list[Record]) -> None:
-        """Do each record in order; one that names what is not there is ignored."""
-        for record in records:
+        """Do each record of a file in order; one that names what is not there is ignored."""
+        for place, record in enumerate(records):
             if record.restates is not None or record.opcode == SAVE_XID:
                 self.last_xid = record.xid
                 continue
             if record.opcode == REMOVE:
                 del self.entries[:1]
             elif record.opcode == OPEN and self.entries:
-                self.opened[record.xid] = self.entries.pop(0).item
+                head = self.entries.pop(0)
+                self.opened[record.xid], self.opened_errors[record.xid] = head.item, head.errors
                 self.last_xid = record.xid
             elif record.opcode == REMOVE_TENTATIVE and self.entries:
                 head = self.entries.pop(0)
                 if head.announced == 0:
                     self.last_xid = self.next_xid()
-                self.opened[head.announced or self.last_xid] = head.item
+                xid = head.announced or self.last_xid
+                self.opened[xid], self.opened_errors[xid] = head.item, head.errors
             elif record.opcode == UNREMOVE and record.xid in self.opened:
-                self.entries.insert(0, Entry(self.opened.pop(record.xid), 0))
+                errors = errors_said_before(records, place)
+                if errors is None:
+                    errors = min(self.opened_errors[record.xid] + 1, MOST_ERRORS)
+                self.entries.insert(0, Entry(self.opened.pop(record.xid), 0, errors))
             elif record.opcode in (CONFIRM, EIGHT):
                 self.opened.pop(record.xid, None)
             if record.item is not None:
@@ -166,10 +185,44 @@ class Queue:
         """The items then: open reads are back at the head, the lowest xid first."""
         return [self.opened[xid] for xid in sorted(self.opened)] + self.items
 
+    def errors_after_a_restart(self) -> list[int]:
+        """Their errors."""
+        return [self.opened_errors[xid] for xid in sorted(self.opened)] + self.errors
 
-def items_after(*files: bytes, now_ms: int) -> list[tuple[bytes, int, int]]:
-    """What a restart makes of these files, each read as far as it is good."""
+
+def errors_said_before(records: list[Record], place: int) -> int | None:
+    """What the SAVE_XID directly before that UNREMOVE says, or None if there is none that speaks of errors."""
+    before = records[place - 1] if place else None
+    if before is None or before.opcode != SAVE_XID or before.xid < 0:
+        return None
+    place -= 2
+    while place >= 0 and records[place].opcode == REMOVE_TENTATIVE:
+        place -= 1
+    return None if place >= 0 and records[place].opcode == ADD_XID else before.xid
+
+
+def replayed(*files: bytes, now_ms: int) -> Queue:
+    """The queue that these files make, each read as far as it is good."""
     queue = Queue(now_ms)
     for contents in files:
         queue.do(read(contents).records)
-    return queue.after_a_restart()
+    return queue
+
+
+def with_error_counts(good: bytes, unremoves: bytes, *older: bytes) -> bytes:
+    """A current file as a start here leaves it, which Kestrel left as these `good` bytes and these UNREMOVEs.
+
+    `older` are the rotated files. Here each open read goes back with its errors, so that the start counts none.
+    """
+    opened_errors = replayed(*older, good, now_ms=0).opened_errors
+    assert len(unremoves) % 5 == 0
+    for offset in range(0, len(unremoves), 5):
+        assert unremoves[offset] == UNREMOVE
+        xid = unremoves[offset + 1 : offset + 5]
+        good += bytes([SAVE_XID]) + opened_errors[number(xid)].to_bytes(4, "little") + bytes([UNREMOVE]) + xid
+    return good
+
+
+def items_after(*files: bytes, now_ms: int) -> list[tuple[bytes, int, int]]:
+    """What a restart makes of these files, each read as far as it is good."""
+    return replayed(*files, now_ms=now_ms).after_a_restart()

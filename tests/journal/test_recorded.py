@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -14,8 +15,18 @@ from typing import Final, NamedTuple
 import pytest
 
 from kestrel.disk.files import Disk
+from kestrel.journal.fileset import group_by_queue
 from tests.journal import reference
-from tests.journal.made import NOW_MS, Journal, files_of, restarted_items, set_aside
+from tests.journal.made import (
+    NOW_MS,
+    Journal,
+    files_of,
+    restarted_errors,
+    restarted_items,
+    save_xid,
+    set_aside,
+    unremove,
+)
 
 GOLDEN: Final = Path(__file__).with_name("golden")
 T: Final = 1_700_000_000_000
@@ -41,19 +52,17 @@ def recorded(case: str, name: str = "work") -> bytes:
     return (GOLDEN / case / "journal" / name).read_bytes()
 
 
-UNREMOVE: Final = b"\x05"
-
 DIFFERS: Final = {
     # The second REMOVE_TENTATIVE opens `b` under 2, which goes back; Kestrel gives each of them xid 0.
     "07b_old_transactions": Differs(
-        10, next_xid=3, files={"work": recorded("07b_old_transactions") + UNREMOVE + b"\2\0\0\0"}
+        10, next_xid=3, files={"work": recorded("07b_old_transactions") + save_xid(0) + unremove(2)}
     ),
     # Each item is opened under its own xid; Kestrel opens both under 0, and the second opening finishes the first.
     "07f_add_xid": Differs(
         10,
         items=[(b"open5", T, 0), (b"open6", T, 0), (b"plain", T, 0)],
         next_xid=11,
-        files={"work": recorded("07f_add_xid") + UNREMOVE + b"\6\0\0\0" + UNREMOVE + b"\5\0\0\0"},
+        files={"work": recorded("07f_add_xid") + save_xid(0) + unremove(6) + save_xid(0) + unremove(5)},
     ),
     # The rotated file is cut where it is damaged; Kestrel cuts the current one there.
     "08n_corrupt_archive": Differs(
@@ -91,6 +100,21 @@ def files_kestrel_leaves(case: str) -> dict[str, bytes]:
         files |= left
         own |= {file: contents for file, contents in left.items() if file.partition(".")[0] == name}
     return files | own
+
+
+def files_left_here(case: str) -> dict[str, bytes]:
+    """The same, but for what is different in that case, and for the error counts of the open reads that go back."""
+    left = files_kestrel_leaves(case)
+    if case in DIFFERS:
+        return {**left, **(DIFFERS[case].files or {})}
+    for name in expected(case):
+        queue = group_by_queue(map(os.fsencode, left))[name.encode()]
+        good = recorded(case, name) if (GOLDEN / case / "journal" / name).exists() else b""
+        good = good[: reference.read(good).end]
+        if left.get(name, b"").startswith(good):
+            older = [left[os.fsdecode(file.file_name)] for file in queue.rotated]
+            left[name] = reference.with_error_counts(good, left[name][len(good) :], *older)
+    return left
 
 
 @pytest.fixture(params=QUEUES)
@@ -152,10 +176,26 @@ def test_the_next_item_is_opened_under_the_xid_after_the_last(case: str, folder:
     journal.close()
 
 
-def test_the_files_are_left_as_kestrel_leaves_them(case: str, folder: Path) -> None:
+def test_the_files_are_left_as_kestrel_leaves_them_but_for_error_counts(case: str, folder: Path) -> None:
     Journal(folder).close()
-    files = DIFFERS[case].files if case in DIFFERS else None
-    assert files_of(folder) == {**files_kestrel_leaves(case), **(files or {})}
+    assert files_of(folder) == files_left_here(case)
+
+
+def test_a_second_start_finds_the_same_errors(case: str, folder: Path) -> None:
+    journal = Journal(folder)
+    names = [name.encode() for name in expected(case)]
+    errors = {name: journal.errors(name) for name in names}
+    journal.close()
+    for name in names:
+        files = group_by_queue(map(os.fsencode, files_of(folder)))[name].in_replay_order()
+        contents = [files_of(folder)[os.fsdecode(file)] for file in files]
+        assert reference.replayed(*contents, now_ms=NOW_MS).errors_after_a_restart() == errors[name]
+        assert restarted_errors(folder, name) == errors[name]
+
+
+def test_what_came_back_in_a_recorded_journal_has_an_error(tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / "02b_confirm_abort_mixed" / "journal", tmp_path / "journal")
+    assert restarted_errors(tmp_path / "journal") == [0, 1, 0, 0, 0, 0, 0]
 
 
 def test_only_what_is_damaged_is_set_aside(case: str, folder: Path) -> None:

@@ -222,6 +222,8 @@ def test_what_is_written_is_the_2_1_dialect_byte_by_byte() -> None:
     assert encode_open(7) == b"\x09" + i32(7)
     assert encode_confirm(7) == b"\x06" + i32(7)
     assert encode_put_back(7) == b"\x05" + i32(7)
+    assert encode_put_back(7, errors=0) == b"\x04" + i32(0) + b"\x05" + i32(7)
+    assert encode_put_back(7, errors=2**31 - 1) == b"\x04" + i32(2**31 - 1) + b"\x05" + i32(7)
 
 
 def test_the_largest_item_fills_the_size_field() -> None:

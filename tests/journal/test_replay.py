@@ -58,14 +58,18 @@ def test_the_journal_that_is_cut_has_every_record_that_2_1_to_2_4_write_or_read(
 
 
 @pytest.mark.parametrize("cut", TRUNCATIONS["cuts"], ids=lambda cut: str(cut["n"]))
-def test_a_journal_cut_after_any_byte_is_recovered_as_the_original_does(tmp_path: Path, cut: dict) -> None:
+def test_a_journal_cut_after_any_byte_is_recovered_as_the_original_does_but_for_error_counts(
+    tmp_path: Path, cut: dict
+) -> None:
     for folder in (tmp_path / "a", tmp_path / "b"):
         folder.mkdir()
         (folder / "work").write_bytes(WHOLE[: cut["n"]])
     items = [data for data, _, _ in restarted_items(tmp_path / "a")]
     assert items == [base64.b64decode(data) for data in cut["items"]]
     Journal(tmp_path / "b").close()
-    assert files_of(tmp_path / "b") == {"work": base64.b64decode(cut["file_b64_after"])}
+    left = base64.b64decode(cut["file_b64_after"])
+    good = max(start for start in [*STARTS, len(WHOLE)] if start <= cut["n"])
+    assert files_of(tmp_path / "b") == {"work": reference.with_error_counts(left[:good], left[good:])}
 
 
 OLD = [
@@ -117,6 +121,7 @@ def test_a_journal_cut_after_any_byte_keeps_the_records_before_and_sets_the_rest
         assert files == others
         assert set_aside(folder) == ([whole[good:size]] if good < size else [])
         assert journal.items() == reference.items_after(whole[:good], now_ms=NOW_MS)
+        assert journal.errors() == reference.replayed(whole[:good], now_ms=NOW_MS).errors_after_a_restart()
         journal.close()
 
 
@@ -192,6 +197,7 @@ def check_against_the_reference(*files: bytes) -> None:
     window.put_back(window.open_xids(), False)
     items = list(iter(lambda: window.take(False), None))
     assert [seen(item) for item in items] == queue.after_a_restart()
+    assert [item.errors for item in items] == queue.errors_after_a_restart()
 
 
 def seen(item: Item) -> tuple[bytes, int, int]:
@@ -300,6 +306,115 @@ def test_a_second_opening_under_an_xid_finishes_the_first() -> None:
 def test_an_item_of_the_earliest_releases_was_added_at_the_time_of_the_replay() -> None:
     window, _ = replayed(add(b"a", 7))
     assert seen(window.take(False)) == (b"a", NOW_MS, 7000)
+
+
+# Error counts.
+
+
+def errors_of(*files: bytes) -> list[int]:
+    """The errors of the items that these files leave, those of open reads first."""
+    window = ReplayedWindow()
+    for contents in files:
+        assert replay(BytesReader(contents), window, NOW_MS).problem is None
+    window.put_back(window.open_xids(), False)
+    errors = [item.errors for item in iter(lambda: window.take(False), None)]
+    assert errors == reference.replayed(*files, now_ms=NOW_MS).errors_after_a_restart()
+    return errors
+
+
+TWO = addx(b"a") + addx(b"b")
+
+
+def test_an_item_that_never_was_opened_has_no_errors() -> None:
+    assert errors_of(TWO) == [0, 0]
+
+
+def test_an_unremove_counts_one_error() -> None:
+    again = open_(1) + unremove(1)
+    assert [errors_of(TWO + again * times) for times in range(4)] == [[0, 0], [1, 0], [2, 0], [3, 0]]
+
+
+def test_an_unremove_directly_behind_a_save_xid_has_the_errors_that_stand_there() -> None:
+    for errors in (0, 1, 7, 2**31 - 1):
+        assert errors_of(TWO + open_(1) + save_xid(errors) + unremove(1)) == [errors, 0]
+    assert errors_of(TWO + (open_(1) + unremove(1)) * 3 + open_(1) + save_xid(1) + unremove(1)) == [1, 0]
+
+
+def test_counting_goes_on_from_there_and_ends_with_the_largest_number() -> None:
+    again = open_(1) + unremove(1)
+    assert errors_of(TWO + open_(1) + save_xid(5) + unremove(1) + again * 2) == [7, 0]
+    assert errors_of(TWO + open_(1) + save_xid(2**31 - 2) + unremove(1) + again * 3) == [2**31 - 1, 0]
+
+
+def test_errors_are_the_item_s_whatever_its_xid() -> None:
+    assert errors_of(TWO + open_(1) + open_(2) + unremove(1) + save_xid(4) + unremove(2)) == [4, 1]
+    assert errors_of(TWO + open_(1) + unremove(1) + open_(9) + open_(1) + unremove(9) + unremove(1)) == [1, 2]
+
+
+def test_an_open_read_keeps_its_errors() -> None:
+    assert errors_of(TWO + open_(1) + unremove(1) + open_(1)) == [1, 0]
+
+
+@pytest.mark.parametrize("between", [addx(b"c"), REMOVE, confirm(8), open_(8), continue_(8, b"c"), unremove(8)])
+def test_a_save_xid_before_something_else_counts_no_errors(between: bytes) -> None:
+    assert errors_of(TWO + open_(1) + open_(2) + save_xid(5) + between + unremove(2))[:2] == [0, 1]
+
+
+def test_of_many_save_xids_the_last_one_counts() -> None:
+    assert errors_of(TWO + open_(1) + save_xid(5) + save_xid(3) + unremove(1)) == [3, 0]
+
+
+def test_an_error_count_is_for_one_unremove_alone() -> None:
+    assert errors_of(TWO + open_(1) + open_(2) + save_xid(5) + unremove(2) + unremove(1)) == [1, 5]
+
+
+def test_a_save_xid_below_0_is_no_error_count() -> None:
+    assert errors_of(TWO + open_(1) + save_xid(-1) + unremove(1)) == [1, 0]
+
+
+def test_a_save_xid_at_the_end_of_a_file_is_no_error_count_of_the_next() -> None:
+    assert errors_of(TWO + open_(1) + save_xid(5), unremove(1)) == [1, 0]
+    assert errors_of(TWO + open_(1), save_xid(5) + unremove(1)) == [5, 0]
+
+
+def test_an_error_count_of_what_is_not_open_is_ignored() -> None:
+    assert errors_of(TWO + open_(1) + save_xid(5) + unremove(7) + unremove(1)) == [1, 0]
+
+
+def test_data_that_look_like_an_error_count_are_data() -> None:
+    assert errors_of(addx(b"a") + open_(1) + addx(save_xid(5)) + unremove(1)) == [1, 0]
+
+
+@pytest.mark.parametrize("part_bytes", range(1, 60))
+def test_an_error_count_holds_wherever_the_file_is_cut_into_parts(
+    monkeypatch: pytest.MonkeyPatch, part_bytes: int
+) -> None:
+    monkeypatch.setattr("kestrel.journal.replay.PART_BYTES", part_bytes)
+    contents = TWO + open_(1) + open_(2) + save_xid(5) + unremove(2) + unremove(1) + open_(3) + save_xid(6) + REMOVE
+    assert errors_of(contents) == [1]
+    assert errors_of(contents + unremove(3)) == [2]
+    assert errors_of(contents + save_xid(6) + unremove(3)) == [6]
+
+
+def test_the_save_xid_that_ends_a_rewritten_file_of_releases_before_2_1_is_no_error_count() -> None:
+    rewritten = add_xid(5, b"a") + REMOVE_TENTATIVE + add_xid(6, b"b") + REMOVE_TENTATIVE + save_xid(123)
+    assert errors_of(rewritten + unremove(5)) == [0, 1]
+    assert errors_of(rewritten + save_xid(0) + unremove(5) + save_xid(2) + unremove(6)) == [2, 0]
+
+
+def test_an_open_read_of_releases_before_2_1_goes_back_with_its_errors() -> None:
+    assert errors_of(TWO + REMOVE_TENTATIVE + save_xid(0) + unremove(1)) == [0, 0]
+
+
+def test_a_save_xid_says_which_xid_was_the_last_used_even_where_it_counts_errors() -> None:
+    window, _ = replayed(TWO + open_(8) + save_xid(3) + unremove(8))
+    assert (window.last_xid, window.next_xid()) == (3, 4)
+
+
+def test_an_xid_that_is_open_is_not_given_again_though_an_error_count_says_that_it_is_next() -> None:
+    window, _ = replayed(TWO + addx(b"c") + open_(1) + open_(2) + open_(3) + save_xid(0) + unremove(1))
+    assert window.open_xids() == [2, 3]
+    assert [window.take(True).xid, window.next_xid()] == [1, 4]
 
 
 # Of releases before 2.1.

@@ -264,7 +264,7 @@ class TestJournal(StorageContract):
         again = self.crashed(folder)
         again.put(again.queue(), b"c")
         again.commit(again.queue())
-        unremove = [b"\x05" + xid.to_bytes(4, "little") for xid in (second, first)]
+        unremove = [b"\x04\0\0\0\0\x05" + xid.to_bytes(4, "little") for xid in (second, first)]
         after = (folder.with_name("left-behind") / "work").read_bytes()
         assert after == before + b"".join(unremove) + addx(b"c")
 
@@ -274,7 +274,7 @@ class TestJournal(StorageContract):
         xid = queue.take(True).xid
         again = self.restarted(subject, folder)
         again.close()
-        record = b"\x09%b\x05%b" % (xid.to_bytes(4, "little"), xid.to_bytes(4, "little"))
+        record = b"\x09%b\x04\0\0\0\0\x05%b" % (xid.to_bytes(4, "little"), xid.to_bytes(4, "little"))
         assert (folder / "work").read_bytes() == addx(b"a") + record
 
     def test_an_xid_of_the_last_run_is_open_no_more(self, subject: Subject, folder: Path) -> None:
@@ -364,7 +364,7 @@ class TestJournal(StorageContract):
         queue = subject.queue()
         assert queue.take(opened=True).xid == 11
         subject.commit(queue)
-        put_back = b"\x05\x0a\x00\x00\x00" + b"\x05\x06\x00\x00\x00"
+        put_back = b"\x04\0\0\0\0\x05\x0a\0\0\0" + b"\x04\0\0\0\0\x05\x06\0\0\0"
         assert (folder / "work").read_bytes() == contents + put_back + b"\x09\x0b\x00\x00\x00"
         subject.close()
         assert take_all_data(self.opened(folder).queue()) == [b"open", b"a", b"b"]
@@ -486,10 +486,10 @@ class TestJournal(StorageContract):
         subject._is_closed = True
 
 
-def test_its_factory_is_a_storage_factory_that_promises_durability() -> None:
+def test_its_factory_is_a_storage_factory_that_promises_durability_of_error_counts_too() -> None:
     factory = JournalStorageFactory()
     assert verifyObject(IStorageFactory, factory)
-    assert "durable" in factory.capabilities
+    assert factory.capabilities == {"durable", "errors_kept"}
 
 
 def test_its_factory_touches_nothing_yet(tmp_path: Path) -> None:

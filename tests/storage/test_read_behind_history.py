@@ -38,10 +38,12 @@ from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
 from kestrel.item import Item
+from kestrel.journal.fileset import group_by_queue
 from kestrel.storage.interfaces import IQueueStorage, SettingsFor
 from kestrel.storage.journal import JournalStorage
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.threads import SteppedThreads
+from tests.journal import reference
 from tests.storage.contract import Seen, seen
 
 NOW_MS: Final = 1_700_003_600_000
@@ -54,6 +56,8 @@ LONG_S: Final = 2.0
 
 ADDX_HEADER_BYTES: Final = 21
 XID_RECORD_BYTES: Final = 5
+ERRORS_BYTES: Final = 15
+"""An opening, and a way back with so many errors."""
 REMOVE_BYTES: Final = 1
 
 FILLER: Final = (b"\x02\x10\x00\x00\x00" + bytes(16) + b"\x01\x05\x01\x00\x00\x00" + b"\xff\x08") * 11
@@ -64,8 +68,9 @@ ALL: Final = 100_000
 
 OPERATIONS: Final = ("list", "open", "write", "sync", "sync_folder", "cut", "rename", "erase", "allocate", "map")
 
-MAX_FILLS: Final = 10
-"""So often may the head be asked for before it must be there; nothing else happens meanwhile, so once is usual."""
+MAX_FILLS: Final = 100
+"""So often may the head be asked for before it must be there. Once is usual, but each fill reads on in one file, and
+files that are tiny may hold no item."""
 
 MAX_JOBS: Final = 1000
 """Whoever waits for more jobs than that waits for ever."""
@@ -243,6 +248,7 @@ class Entry:
     put_at: int
     """The state of the history that it came with."""
     errors: int = 0
+    """They are kept over restarts."""
     came_back: bool = False
 
 
@@ -274,14 +280,19 @@ class ModelQueue:
     def live_bytes(self) -> int:
         """What a journal takes that holds this and nothing else."""
         items = sum(record_bytes(entry.seen) for entry in self.items)
-        return items + sum(record_bytes(entry.seen) + XID_RECORD_BYTES for entry in self.opened.values())
+        opened = sum(record_bytes(entry.seen) + XID_RECORD_BYTES for entry in self.opened.values())
+        last_with_errors = max((place for place, entry in enumerate(self.items, 1) if entry.errors), default=0)
+        counts = last_with_errors + sum(entry.errors > 0 for entry in self.opened.values())
+        return items + opened + counts * ERRORS_BYTES
 
 
 @dataclass(slots=True)
 class State:
-    """What a restart would find, and how many of these items, all at the head, have been open reads."""
+    """What a restart would find, with the errors of each, and how many of these items, all at the head, have been
+    open reads."""
 
     items: tuple[Seen, ...] = ()
+    errors: tuple[int, ...] = ()
     came_back: int = 0
 
 
@@ -307,7 +318,8 @@ class History:
         """Something was recorded."""
         entries = model.after_a_restart()
         came_back = len(model.opened) + sum(entry.came_back for entry in model.items)
-        self.states.append(State(tuple(entry.seen for entry in entries), came_back))
+        seen, errors = (entry.seen for entry in entries), (entry.errors for entry in entries)
+        self.states.append(State(tuple(seen), tuple(errors), came_back))
 
     def delete(self) -> None:
         """The queue was deleted. No later server finds it; but until something is synced, a power failure does."""
@@ -330,18 +342,28 @@ class History:
         copy.written, copy.synced, copy._deletion = self.written, self.synced, self._deletion
         return copy
 
-    def found(self, items: Sequence[Seen], since: int) -> State:
+    def found(self, items: Sequence[Seen], errors: Sequence[int], since: int) -> State:
         """A crash left these items, which must be a state since that one. What came after it has never been."""
-        matching = [number for number in range(since, self.last + 1) if self.states[number].items == tuple(items)]
+        state = State(tuple(items), tuple(errors))
+        states = self.states[since:]
+        matching = [
+            number
+            for number, each in enumerate(states, since)
+            if (each.items, each.errors) == (state.items, state.errors)
+        ]
         assert matching, (
-            f"{len(items)} items were found ({[item[1] for item in items]} by add time), which is none of the states "
-            f"{[[item[1] for item in state.items] for state in self.states[since:]]}"
+            f"{len(items)} items were found ({_add_times_and_errors(state)} by add time and errors), which is none of"
+            f" the states {[_add_times_and_errors(each) for each in states]}"
         )
-        state = State(tuple(items), max(self.states[number].came_back for number in matching))
+        state.came_back = max(self.states[number].came_back for number in matching)
         del self.states[matching[-1] + 1 :]
         self.written = self.synced = self.last
         self._deletion = -1
         return state
+
+
+def _add_times_and_errors(state: State) -> list[tuple[int, int]]:
+    return [(item[1], errors) for item, errors in zip(state.items, state.errors, strict=True)]
 
 
 @dataclass(eq=False)
@@ -378,7 +400,10 @@ some_count = st.sampled_from([1, 2, 5, 20, ALL])
 some_xids = st.lists(st.integers(0, 6), min_size=1, max_size=4)
 some_sizes = st.builds(lambda sizes, times: sizes * times, st.lists(st.integers(0, 300), min_size=1), st.integers(1, 5))
 
-some_deed = st.sampled_from(["work", "fill", "time", "put back", "clear", "drain", "another sync", "delete", "restart"])
+some_work = st.sampled_from(["fill", "work", "put back", "abort and hold"])
+some_deed = some_work | st.sampled_from(
+    ["time", "return", "clear", "drain", "another sync", "delete", "restart"]
+)
 some_luck = st.sampled_from([False, False, True])
 some_crash = st.sampled_from(Crash)
 
@@ -482,13 +507,23 @@ class ReadBehindMachine(RuleBasedStateMachine):
     def take(self, number: int, opened: bool, count: int, waits: bool) -> None:
         self._take(self._at(number), opened, count, waits)
 
-    @step(number=some_queue, sizes=some_sizes, opened=st.booleans(), count=some_count, closes=st.integers(0, 3))
-    def work_and_commit(self, number: int, sizes: list[int], opened: bool, count: int, closes: int) -> None:
-        """What a busy server does most of the time: put, take, close some open reads, and commit."""
+    @step(
+        number=some_queue,
+        sizes=some_sizes,
+        opened=st.booleans(),
+        count=some_count,
+        closes=st.integers(0, 3),
+        aborts=st.integers(0, 3),
+    )
+    def work_and_commit(
+        self, number: int, sizes: list[int], opened: bool, count: int, closes: int, aborts: int
+    ) -> None:
+        """What a busy server does most of the time: put, take, close and abort some open reads, and commit."""
         live = self._at(number)
         self._put([live], sizes, False)
         self._take(live, opened, count, False)
         self._confirm(live, list(live.model.opened)[:closes])
+        self._put_back(live, list(live.model.opened)[:aborts], True)
         self._commit()
 
     def _take(self, live: Live, opened: bool, count: int, waits: bool) -> None:
@@ -577,7 +612,7 @@ class ReadBehindMachine(RuleBasedStateMachine):
                 entry.errors += failed
                 entry.came_back = True
                 live.model.items.appendleft(entry)
-                self._changed(live, XID_RECORD_BYTES)
+                self._changed(live, XID_RECORD_BYTES if failed else 2 * XID_RECORD_BYTES)
 
     @step(number=some_queue, how=st.sampled_from(["clear", "delete", "delete and make again"]))
     def make_empty(self, number: int, how: str) -> None:
@@ -719,7 +754,7 @@ class ReadBehindMachine(RuleBasedStateMachine):
 
     @step(
         number=some_queue,
-        first=st.sampled_from(["fill", "work"]),
+        first=some_work,
         deeds=st.lists(st.tuples(some_deed, st.integers(0, 2)), min_size=1, max_size=3),
         looks=st.booleans(),
     )
@@ -738,7 +773,7 @@ class ReadBehindMachine(RuleBasedStateMachine):
 
     @step(
         number=some_queue,
-        first=st.sampled_from(["fill", "work"]),
+        first=some_work,
         deed=some_deed.filter(lambda deed: deed not in {"restart", "drain"}),
         operations=st.integers(0, 4),
         looks=st.booleans(),
@@ -807,6 +842,11 @@ class ReadBehindMachine(RuleBasedStateMachine):
             self._clock.advance(PERIOD_MS / 1000)
         elif deed == "put back":
             self._put_back(live, self._some_open_reads(live, [1, 0]), True)
+        elif deed == "return":
+            self._put_back(live, self._some_open_reads(live, [0, 1]), False)
+        elif deed == "abort and hold":
+            self._put_back(live, self._some_open_reads(live, [0, 1]), True)
+            self._take(live, True, 1, False)
         elif deed == "clear":
             self._clear(live)
         elif deed == "drain":
@@ -844,11 +884,23 @@ class ReadBehindMachine(RuleBasedStateMachine):
             found[name] = state
         self._running.close()
         for name in self._live:
+            self._check_that_another_reader_finds_the_same(name)
             history = self._histories[name]
             history.is_written(history.last)
             if self._settings[name].sync_journal_ms is not None:
                 history.is_synced(history.last)
         self._start(folder, disk, found)
+
+    def _check_that_another_reader_finds_the_same(self, name: bytes) -> None:
+        """The files are closed: so the items, open reads and errors in them are those of the model."""
+        folder, model = self._running.folder, self._live[name].model
+        files = group_by_queue(map(os.fsencode, os.listdir(folder)))[name].in_replay_order()
+        contents = [(folder / os.fsdecode(file)).read_bytes() for file in files]
+        queue = reference.replayed(*contents, now_ms=NOW_MS)
+        assert queue.items == [entry.seen for entry in model.items]
+        assert queue.errors == [entry.errors for entry in model.items]
+        opened = {xid: (queue.opened[xid], queue.opened_errors[xid]) for xid in queue.opened}
+        assert opened == {xid: (entry.seen, entry.errors) for xid, entry in model.opened.items()}
 
     @step(
         number=some_queue,
@@ -891,7 +943,8 @@ class ReadBehindMachine(RuleBasedStateMachine):
         shutil.rmtree(looked_in)
         found: dict[bytes, State] = {}
         for name, history in wreck.histories.items():
-            state = history.found(looked_at.get(name, []), wreck.since[name])
+            items = looked_at.get(name, [])
+            state = history.found([seen(item) for item in items], [item.errors for item in items], wreck.since[name])
             if name in looked_at:
                 found[name] = state
         assert looked_at.keys() == found.keys()
@@ -902,12 +955,12 @@ class ReadBehindMachine(RuleBasedStateMachine):
             self._histories = dict(wreck.histories)
             self._start(wreck.folder, QuickDisk(), found)
 
-    def _look_through(self, folder: Path) -> dict[bytes, list[Seen]]:
+    def _look_through(self, folder: Path) -> dict[bytes, list[Item]]:
         """What another server finds in that folder, and takes from it."""
         running = Running(folder, self._clock, QuickDisk())
         try:
             queues = running.start(self._settings.__getitem__)
-            contents = {name: [seen(item) for item in running.drain(queue)] for name, queue in queues.items()}
+            contents = {name: list(running.drain(queue)) for name, queue in queues.items()}
             running.close()
         finally:
             running.abandon()
@@ -929,9 +982,9 @@ class ReadBehindMachine(RuleBasedStateMachine):
         for name, queue in queues.items():
             state = expected[name]
             model = ModelQueue(self._settings[name].max_memory_size_bytes)
-            for number, item in enumerate(state.items):
-                model.items.append(Entry(item, put_at=0, came_back=number < state.came_back))
-            model.batch_bytes = XID_RECORD_BYTES * state.came_back
+            for number, (item, errors) in enumerate(zip(state.items, state.errors, strict=True)):
+                model.items.append(Entry(item, put_at=0, errors=errors, came_back=number < state.came_back))
+            model.batch_bytes = 2 * XID_RECORD_BYTES * state.came_back
             self._live[name] = Live(name, queue, model)
 
     # What holds at any time, and at the end.

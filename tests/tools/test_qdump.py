@@ -93,10 +93,22 @@ def test_every_record_is_a_line_with_its_offset_its_name_and_its_fields(tmp_path
         "          92  REMOVE_TENTATIVE",
         "          93  SAVE_XID              xid 7",
         "          98  REMOVE_TENTATIVE_XID  xid 8",
-        "         103  UNREMOVE              xid 8",
+        "         103  UNREMOVE              xid 8, one error more",
         "         108  CONFIRM_REMOVE        xid 5",
         "         113  STATE_DUMP            xid 9, restates 1 open read",
     ]
+
+
+def test_an_item_that_goes_back_is_shown_with_what_becomes_of_its_errors(tmp_path: Path, dump: Dump) -> None:
+    again = [open_(1) + unremove(1), *(open_(1) + save_xid(errors) + unremove(1) for errors in (1, 0, 5))]
+    fill(tmp_path, {"work": addx(b"one") + b"".join(again)})
+    _, out, _ = dump(tmp_path / "work")
+    lines = [line.split(None, 1)[1] for line in out.decode().splitlines() if "  UNREMOVE  " in line]
+    told = ["one error more", "1 error", "0 errors", "5 errors"]
+    assert lines == [f"UNREMOVE              xid 1, {each}" for each in told]
+    records, _ = objects(dump("--json", tmp_path / "work")[1])
+    assert [record["errors"] for record in records if record["record"] == "UNREMOVE"] == [None, 1, 0, 5]
+    assert all("errors" not in record for record in records if record["record"] != "UNREMOVE")
 
 
 def test_a_time_that_no_calendar_has_is_its_number(tmp_path: Path, dump: Dump) -> None:

@@ -20,6 +20,7 @@ from kestrel.disk.files import Disk
 from kestrel.disk.lock import FolderLock
 from kestrel.errors import FolderInUse
 from kestrel.journal.fileset import JournalFile, Kind
+from kestrel.journal.rewrite import Replacement
 from kestrel.testing.faults import Died, FaultyDisk
 from kestrel.tools import packing
 from kestrel.tools.contents import Contents
@@ -31,9 +32,12 @@ from tests.journal.made import (
     confirm,
     files_of,
     open_,
+    restarted_errors,
     restarted_items,
+    save_xid,
     set_aside,
     state_dump,
+    unremove,
 )
 from tests.tools.running import ENVIRONMENT, fill, run
 
@@ -86,6 +90,41 @@ def test_all_files_of_a_queue_become_one_with_the_same_items(folder: Path, pack:
     assert files_of(folder) == {"work": PACKED, "work2": FILES["work2"], "foreign.txt": b"foreign"}
     assert files_of(folder / ".kestrel" / "erase") == {}
     assert restarted_items(folder) == ITEMS
+
+
+def test_items_keep_their_errors(tmp_path: Path, pack: Pack) -> None:
+    items = [addx(b"%d" % number) for number in range(5)]
+    aborted = open_(1) + unremove(1) + open_(1) + open_(2) + save_xid(3) + unremove(2)
+    fill(tmp_path, {"work.1000": b"".join(items) + aborted, "work": open_(2)})
+    packed = items[0] + open_(1) + items[1] + open_(2)
+    packed += save_xid(3) + unremove(2) + save_xid(1) + unremove(1) + b"".join(items[2:])
+    for done in ("packed", "unchanged"):
+        status, out, said = pack(tmp_path)
+        assert (status, said) == (0, "")
+        assert f"work: {done}: " in out
+        assert f"{len(packed)} bytes, 5 items" in out
+        assert files_of(tmp_path) == {"work": packed}
+    assert restarted_errors(tmp_path) == [1, 3, 0, 0, 0]
+
+
+def test_a_new_file_with_other_errors_is_not_taken(
+    tmp_path: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path, {"work": addx(b"a") + REMOVE + addx(b"b") + open_(1) + unremove(1)})
+
+    def runs(replacement: Replacement, *args: object) -> list[bytes]:
+        written = addx(b"b") + open_(1) + save_xid(errors) + unremove(1)
+        replacement.size = len(written)
+        return [written]
+
+    monkeypatch.setattr(Replacement, "runs", runs)
+    errors = 2
+    status, _, said = pack(tmp_path)
+    assert (status, "the new file did not hold what the old ones do" in said) == (1, True)
+    assert restarted_errors(tmp_path) == [1]
+    errors = 1
+    assert pack(tmp_path)[0] == 0
+    assert restarted_errors(tmp_path) == [1]
 
 
 def test_packing_again_changes_nothing(folder: Path, pack: Pack) -> None:
@@ -448,10 +487,15 @@ def test_a_random_history_over_many_files_holds_the_same_items_afterwards(
                 records.append(open_(xid))
             else:
                 each = opened.pop(chance.randrange(len(opened)))
-                records.append(chance.choice([confirm(each), b"\x05" + each.to_bytes(4, "little")]))
+                put_back = [unremove(each), save_xid(chance.randrange(3)) + unremove(each)]
+                records.append(chance.choice([confirm(each), *put_back]))
         files[name] = b"".join(records)
+    files["work"] += open_(9001) + open_(9002) + open_(9003) + unremove(9002) + save_xid(7) + unremove(9001)
     fill(tmp_path / "a", files)
     fill(tmp_path / "b", files)
     assert pack(tmp_path / "a")[0] == 0
     assert set(files_of(tmp_path / "a")) == {"work"}
+    errors = restarted_errors(tmp_path / "b")
+    assert max(errors) == 7
+    assert restarted_errors(tmp_path / "a") == errors
     assert restarted_items(tmp_path / "a") == restarted_items(tmp_path / "b")
