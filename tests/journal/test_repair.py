@@ -135,8 +135,9 @@ def test_an_end_that_is_unfinished_at_the_first_record_is_cut_to_nothing(tmp_pat
 # In a whole folder.
 
 
-def test_a_damaged_rotated_file_never_cuts_another(tmp_path: Path) -> None:
-    files = {"work.1000": A + DAMAGE, "work.2000": B, "work": C + REMOVE}
+@pytest.mark.parametrize("damage", [DAMAGE, addx(b"cut short")[:-1]])
+def test_a_damaged_rotated_file_never_cuts_another(tmp_path: Path, damage: bytes) -> None:
+    files = {"work.1000": A + damage, "work.2000": B, "work": C + REMOVE}
     for name, contents in files.items():
         (tmp_path / name).write_bytes(contents)
     journal = Journal(tmp_path)

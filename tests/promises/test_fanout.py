@@ -8,6 +8,7 @@ import pytest
 
 from kestrel.config.load import loads
 from kestrel.journal.records import encode_item
+from kestrel.session.settings import SessionSettings
 from kestrel.storage import journal, memory
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
@@ -327,16 +328,22 @@ def test_a_fanout_only_parent_has_no_journal_file_once_it_is_switched_on_and_not
     assert files(server) == set()
 
 
+@pytest.mark.parametrize("are_open", [False, True])
 @pytest.mark.parametrize("switch", [MemoryServer.reload, MemoryServer.restart, MemoryServer.crash])
 def test_items_from_before_a_parent_became_fanout_only_can_still_be_taken(
-    server: MemoryServer, client: MemoryClient, switch: object
+    server: MemoryServer, client: MemoryClient, switch: object, are_open: bool
 ) -> None:
     create(client, b"a+x")
     assert client.ask(set_(b"a", b"one") + set_(b"a", b"two") + set_(b"a", b"three")) == STORED * 3
+    holder = server.connect()
+    if are_open:
+        server.session_settings = SessionSettings(max_open_reads=3)
+        assert holder.ask(b"get a/open\r\n" * 3).count(b"VALUE") == 3
     assert callable(switch)
     switch(server, loads(FANOUT_ONLY))
     client = server.connect()
     assert client.ask(set_(b"a", b"four")) == STORED
+    holder.disconnect()
     assert client.ask(b"get a\r\n") == value(b"a", b"one")
     server.restart()
     client = server.connect()

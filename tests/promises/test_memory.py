@@ -98,6 +98,8 @@ def test_replies_that_are_held_count_as_well() -> None:
     client, reader = server.connect(), server.connect()
     put(client, b"fleeting", some(1))
     before = used(server)
+    assert client.ask(b"get fleeting/open\r\n") == value(b"fleeting", some(1)[0])
+    assert used(server) == before, "an open read takes what its item did"
     put(client, b"a", some(100))
     assert used(server) == before, "this storage, which a test made, counts nothing"
     storage.holds_commits = True
@@ -110,6 +112,8 @@ def test_replies_that_are_held_count_as_well() -> None:
     server.settle()
     assert reader.take().count(b"VALUE") == 70
     assert used(server) == before
+    assert client.ask(b"get fleeting/close\r\n") == END
+    assert used(server) == 0
     assert client.ask(set_(b"fleeting", b"x")) == STORED
 
 

@@ -168,6 +168,10 @@ def test_enable_trace_logs_each_opening_confirm_and_abort() -> None:
         assert word in line
         assert "secret" not in line
         assert logged(request % b"other") == []
+    opened = [line.rpartition(" ")[2] for line in logged(b"monitor traced 10 2\r\n")]
+    [line] = logged(b"confirm traced 2\r\n")
+    assert len(opened) == 2
+    assert line.endswith(f"[{', '.join(xids.strip('[]') for xids in opened)}]"), "each of them is named"
 
 
 def test_enable_session_trace_logs_the_beginning_and_the_end_of_each_connection() -> None:

@@ -163,8 +163,12 @@ def test_a_put_that_is_refused_changes_nothing(bench: Bench) -> None:
 # Expiry.
 
 
-def test_an_item_is_expired_after_its_time_and_not_at_it(bench: Bench) -> None:
-    bench.put(b"one", expiry_ms=1_000_500)
+@pytest.mark.parametrize(("expiry_ms", "max_age_ms"), [(1_000_500, None), (0, 500)])
+def test_an_item_is_expired_after_its_time_and_not_at_it(
+    bench: Bench, expiry_ms: int, max_age_ms: int | None
+) -> None:
+    bench.queue.use_settings(QueueSettings(max_age_ms=max_age_ms))
+    bench.put(b"one", expiry_ms=expiry_ms)
     bench.now_ms = 1_000_500
     assert bench.queue.sweep() == 0
     bench.now_ms = 1_000_501

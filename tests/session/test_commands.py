@@ -785,28 +785,31 @@ def contents_of(server: MemoryServer, queue: bytes = b"work") -> SteppedQueue:
 
 
 @pytest.mark.parametrize(
-    ("request_bytes", "reply"),
+    ("request_bytes", "reply", "head"),
     [
-        (set_(b"three"), b"STORED\r\n"),
-        (b"get work\r\n", value(b"one")),
-        (b"get work/open\r\n", value(b"one")),
-        (b"flush work\r\n", b"END\r\n"),
-        (b"flush_all\r\n", b"Flushed all queues.\r\n"),
-        (b"flush_expired work\r\n", b"0\r\n"),
-        (b"delete work\r\n", b"DELETED\r\n"),
+        (set_(b"three"), b"STORED\r\n", b"one"),
+        (b"get work\r\n", value(b"one"), b"two"),
+        (b"get work/open\r\n", value(b"one"), b"two"),
+        (b"flush work\r\n", b"END\r\n", None),
+        (b"flush_all\r\n", b"Flushed all queues.\r\n", None),
+        (b"flush_expired work\r\n", b"0\r\n", None),
+        (b"delete work\r\n", b"DELETED\r\n", None),
     ],
 )
 def test_no_reply_leaves_before_its_record_is_safe(
-    storage: SteppedStorage, slow: MemoryServer, request_bytes: bytes, reply: bytes
+    storage: SteppedStorage, slow: MemoryServer, request_bytes: bytes, reply: bytes, head: bytes | None
 ) -> None:
-    client = slow.connect()
+    client, other = slow.connect(), slow.connect()
     put(client, b"one", b"two")
     storage.holds_commits = True
     answer = client.ask(request_bytes)
     if storage.committing:
         assert answer == b""
+        if head is not None:
+            assert other.ask(b"get work/peek\r\n") == b"", "nor does a look at what is not safe yet"
         storage.end_commits()
         answer = client.take()
+        assert other.take() == (b"" if head is None else value(head))
     else:
         assert request_bytes.startswith((b"flush_expired", b"delete"))
     assert answer == reply

@@ -13,6 +13,7 @@ from kestrel.item import Item
 from kestrel.queues.queue import SERVED_AT_ONCE
 from kestrel.queues.waiters import Waiter
 from kestrel.session.monitor import ITEMS_PER_TURN
+from kestrel.session.session import COMMANDS_PER_TURN
 from kestrel.session.settings import SessionSettings
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
@@ -502,11 +503,14 @@ def test_a_wait_that_a_half_closed_connection_would_begin_is_leaving(
     assert all_items(server) == [b"one"]
 
 
-def test_requests_and_an_end_at_once_are_all_answered_before_the_connection_closes(server: MemoryServer) -> None:
+@pytest.mark.parametrize("times", [1, COMMANDS_PER_TURN])
+def test_requests_and_an_end_at_once_are_all_answered_before_the_connection_closes(
+    server: MemoryServer, times: int
+) -> None:
     client = server.connect()
-    client.send(set_(b"one") + b"get work\r\nget work\r\n")
+    client.send((set_(b"one") + b"get work\r\nget work\r\n") * times)
     client.half_close()
-    assert client.take() == b"STORED\r\n" + value(b"one") + b"END\r\n"
+    assert client.take() == (b"STORED\r\n" + value(b"one") + b"END\r\n") * times
     assert client.is_closed
 
 
@@ -735,10 +739,20 @@ def test_requests_behind_a_monitor_are_answered_after_it(server: MemoryServer, w
     assert watcher.take() == b"END\r\nEND\r\nVERSION 1.2.3\r\n"
 
 
-def test_a_monitor_takes_one_item_and_goes_to_the_end_of_the_line(server: MemoryServer, writer: MemoryClient) -> None:
+@pytest.mark.parametrize("come_together", [False, True])
+def test_a_monitor_takes_one_item_and_goes_to_the_end_of_the_line(
+    server: MemoryServer, writer: MemoryClient, come_together: bool
+) -> None:
+    holder = server.connect()
+    if come_together:
+        put(writer, b"one", b"two", b"three")
+        assert items_in(holder.ask(b"get work/open\r\n" * 3)) == [b"one", b"two", b"three"]
     watcher, waiter = asks(server, b"monitor work 10"), asks(server, b"get work/t=1000")
-    for item in (b"one", b"two", b"three"):
-        put(writer, item)
+    if come_together:
+        holder.disconnect()
+    else:
+        for item in (b"one", b"two", b"three"):
+            put(writer, item)
     assert watcher.take() == value(b"one") + value(b"three")
     assert waiter.take() == value(b"two")
 

@@ -410,6 +410,8 @@ class TestJournal(StorageContract):
     def test_foreign_files_are_no_queues_and_are_left_alone(self, folder: Path) -> None:
         folder.mkdir()
         foreign = {"work.bak": b"x", ".hidden": b"\x01", "a~": b"", "work.1.pack.old": b"y", "what ever": b"z"}
+        sixteen_digits = "2026010112000000"
+        foreign |= {f"work.{sixteen_digits}": b"v", f"work~~{sixteen_digits}": b"w", "+": b"", "a" * 201: b""}
         for name, contents in foreign.items():
             (folder / name).write_bytes(contents)
         (folder / "sub").mkdir()
