@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -28,6 +28,9 @@ class HeldReads:
 
     def __contains__(self, xid: int) -> bool:
         return xid in self._reads
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._reads)
 
     def __len__(self) -> int:
         return len(self._reads)

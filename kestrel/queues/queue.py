@@ -376,8 +376,14 @@ class Queue:
     # The end, and a storage that fails.
 
     def stop(self) -> Deferred[None]:
-        """The server stops: begin nothing more; fires when what is on its way to other queues has arrived."""
+        """The server stops: what clients hold goes back, in the order in which it was taken, and nothing more begins.
+
+        Fires when what is on its way to other queues has arrived.
+        """
+        held = list(self.held)
         self.held.clear()
+        if held and self.contents.failure is None:
+            self.put_back(held, failed=False)
         return self.moves.stop()
 
     def end(self) -> None:

@@ -102,7 +102,7 @@ def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | 
             session.refuse(error)
         elif item is None:
             session.counters.get_misses += 1
-            session.outbox.reply(session.codec.no_item(), ended)
+            session.outbox.reply(session.codec.no_item(), queue.unsettled_batch or ended)
         else:
             _hand_over(session, command, queue, item, is_open=is_open)
         session.answered()

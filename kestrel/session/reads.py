@@ -139,17 +139,14 @@ class OpenReads:
         confirmed = [reads.open.popleft() for _ in range(count)]
         return confirmed[0].queue.confirm([read.xid for read in confirmed])
 
-    def put_back_all(self, *, failed: bool) -> None:
-        """The connection ends: everything goes back to the heads, in the order in which it was taken.
+    def leave_all(self) -> None:
+        """The server stops: each queue puts all its reads back by itself, whoever holds them."""
+        self._by_queue.clear()
 
-        `failed` unless it is the server that ends it.
-        """
+    def put_back_all(self) -> None:
+        """The connection ends: everything goes back to the heads, in the order in which it was taken."""
         by_queue, self._by_queue = self._by_queue, {}
         for reads in by_queue.values():
             reads.sort_out()
             if reads.open:
-                queue, xids = reads.open[0].queue, [read.xid for read in reads.open]
-                if failed:
-                    queue.abort(xids)
-                else:
-                    queue.put_back(xids, failed=False)
+                reads.open[0].queue.abort([read.xid for read in reads.open])

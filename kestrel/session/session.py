@@ -90,7 +90,6 @@ class Session:
         self._stop_waiting: Callable[[], None] | None = None
         self._when_replies_left: Callable[[], None] | None = None
         self._deadline: IDelayedCall | None = None
-        self._is_stopped_by_server = False
         self._closes_when_answered = False
         self._idleness = Idleness(clock, self._timeout_ms, self._is_our_turn, self._timed_out)
 
@@ -133,7 +132,7 @@ class Session:
         self._idleness.stop()
         self._end_waiting()
         self.outbox.lost()
-        self.reads.put_back_all(failed=not self._is_stopped_by_server)
+        self.reads.put_back_all()
 
     def pause(self) -> None:
         """The client does not read its replies: make no more."""
@@ -149,7 +148,7 @@ class Session:
         """The server stops: say what is still to be said, then hang up."""
         if self._state is State.GONE:
             return
-        self._is_stopped_by_server = True
+        self.reads.leave_all()
         if self._state in (State.LOADING, State.DRAINING_LOADING):
             self._closes_when_answered = True
         else:
@@ -278,7 +277,7 @@ class Session:
     def _close_now(self) -> None:
         """Nothing more is carried out, so nothing that is open can be finished any more."""
         self._end_waiting()
-        self.reads.put_back_all(failed=not self._is_stopped_by_server)
+        self.reads.put_back_all()
         self.outbox.close()
 
     # A command that has to wait.

@@ -681,3 +681,13 @@ def test_the_recipe_for_trying_again_later_works(tmp_path: Path) -> None:
         server.advance(1)
         assert client.ask(b"get jobs/peek\r\n") == value(b"jobs", b"job")
         assert stat(client, b"jobs_later", "items") == "0"
+
+
+def test_a_stop_puts_the_reads_of_all_clients_back_in_the_order_in_which_they_were_taken(tmp_path: Path) -> None:
+    server = MemoryServer(folder=tmp_path / "queues")
+    client = server.connect()
+    put(client, b"work", *(b"%d" % number for number in range(20)))
+    for number in range(10):
+        assert server.connect().ask(b"get work/open\r\n") == value(b"work", b"%d" % number)
+    server.restart()
+    assert items(server.connect(), b"work") == [b"%d" % number for number in range(20)]

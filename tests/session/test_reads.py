@@ -84,13 +84,13 @@ def test_confirming_ends_the_oldest_or_leaves_all_as_they_are(bench: Bench) -> N
         with pytest.raises(NotThatManyOpen):
             bench.reads.confirm(b"work", count)
     bench.reads.confirm(b"work", 2)
-    bench.reads.put_back_all(failed=True)
+    bench.reads.put_back_all()
     assert bench.left() == [b"c"]
 
 
 def test_all_go_back_in_the_order_in_which_they_were_taken(bench: Bench) -> None:
     bench.open(2)
-    bench.reads.put_back_all(failed=True)
+    bench.reads.put_back_all()
     assert bench.reads.count(b"work") == 0
     assert bench.left() == [b"a", b"b", b"c"]
 
@@ -144,7 +144,7 @@ def test_a_confirm_of_lost_reads_leaves_those_opened_since_alone(bench: Bench) -
     with pytest.raises(QueueFailed):
         bench.reads.confirm(b"work", 1)
     assert bench.reads.count(b"work") == 1
-    bench.reads.put_back_all(failed=True)
+    bench.reads.put_back_all()
     assert bench.left() == [b"a", b"b", b"c"]
 
 
@@ -208,7 +208,7 @@ def test_a_client_that_leaves_with_lost_reads_returns_nobody_elses(bench: Bench)
     bench.fail()
     item = bench.queue.take_now(opens=True)
     assert item is not None
-    bench.reads.put_back_all(failed=True)
+    bench.reads.put_back_all()
     assert bench.queue.contents.is_open(item.xid)
     assert bench.left() == [b"b", b"c"]
 
@@ -223,7 +223,7 @@ def test_closing_a_read_of_a_deleted_queue_touches_nothing_and_ends_no_other_rea
     bench.open(1)
     assert bench.reads.close_oldest(b"work") is None
     assert bench.reads.count(b"work") == 1
-    bench.reads.put_back_all(failed=True)
+    bench.reads.put_back_all()
     assert bench.left() == [b"new"]
 
 

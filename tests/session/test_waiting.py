@@ -871,3 +871,16 @@ def test_a_monitor_asks_for_one_turn_at_a_time(
     monkeypatch.setattr(server.turns, "go_on_later", counted)
     assert len(items_in(server.connect().ask(b"monitor work 10\r\n"))) == 3000
     assert most == 1
+
+
+@pytest.mark.parametrize("emptied_by", [b"flush work", b"get work"])
+@pytest.mark.parametrize("request_", [b"get work", b"get work/peek"])
+def test_who_is_told_that_a_queue_is_empty_waits_until_it_is_safely_so(
+    server: MemoryServer, storage: SteppedStorage, writer: MemoryClient, emptied_by: bytes, request_: bytes
+) -> None:
+    put(writer, b"one")
+    storage.holds_commits = True
+    assert writer.ask(emptied_by + b"\r\n") == b""
+    reader = asks(server, request_)
+    storage.end_commits()
+    assert reader.take() == b"END\r\n"
