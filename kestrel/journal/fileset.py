@@ -139,12 +139,6 @@ class QueueFiles:
             files.append(JournalFile(self.queue, Kind.CURRENT, 0, current_name(self.queue)))
         return files
 
-    def newest_first(self) -> list[bytes]:
-        """All file names, in the order in which a queue can be taken away."""
-        files = sorted((*self.rotated, *self.packs, *self.temporary), key=lambda file: -file.number)
-        names = [file.file_name for file in files]
-        return [current_name(self.queue), *names] if self.has_current else names
-
 
 def group_by_queue(file_names: list[bytes]) -> dict[bytes, QueueFiles]:
     """The journal files of a folder listing, by queue; foreign files are left out."""

@@ -41,8 +41,11 @@ COPY_WRITTEN: Final = "copy written"
 COPY_PUBLISHED: Final = "copy published"
 """That file has taken the name of the other."""
 
+DELETION_MARKED: Final = "deletion marked"
+"""An empty pack, and nothing after it, stands for all files of a queue: there is no such queue, they are erased."""
+
 THROWN_AWAY: Final = "thrown away"
-"""One more file of a deleted queue, the newest first, is out of the way: what is left is the queue as it was once."""
+"""One more file of a deleted queue is out of the way: the same."""
 
 ALL: Final = (
     ROTATED,
@@ -56,5 +59,6 @@ ALL: Final = (
     TAIL_CUT,
     COPY_WRITTEN,
     COPY_PUBLISHED,
+    DELETION_MARKED,
     THROWN_AWAY,
 )

@@ -8,13 +8,11 @@ replayed from its files.
 
 from __future__ import annotations
 
-import errno
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred, DeferredList, fail
+from twisted.internet.defer import Deferred, DeferredList, fail, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -31,6 +29,7 @@ from kestrel.errors import (
     StorageRefused,
 )
 from kestrel.journal import steps
+from kestrel.journal.deletion import erase_deleted, mark_deleted, mark_of_deleted
 from kestrel.journal.fileset import (
     ERASE_FOLDER,
     MAX_FILE_NAME_BYTES,
@@ -55,8 +54,6 @@ from kestrel.storage.open_files import OpenFiles
 from kestrel.storage.total_memory import MemoryLimit
 
 log = Logger()
-
-DELETE_ATTEMPTS: Final = 10
 
 LOADED_AT_ONCE_BYTES: Final = 1 << 20
 """A failed queue whose files are smaller is replayed within its next use, which takes a few ms."""
@@ -123,6 +120,7 @@ class JournalStorage:
             queues = group_by_queue(self._disk.list_files(self._folder))
             for name in [name for name, files in queues.items() if not files.has_items]:
                 clean_up(self._disk, self._folder, queues.pop(name))
+            deleted = self._take_deleted(queues)
             thrown_away = self._disk.list_files(self._bin)
         except OSError as error:
             if self._lock is not None:
@@ -131,10 +129,22 @@ class JournalStorage:
             raise StorageError(f"the queue folder {folder} cannot be used: {reason_of(error)}") from error
         for name in thrown_away:
             self._erase(self._bin + b"/" + name)
+        for name, mark in deleted.items():
+            self._erase_deleted(name, mark)
         self._full_disk.make_reserve()
         self._numbers.know(queues.values())
         each = [(files, settings_for(name)) for name, files in queues.items()]
         return self._jobs.run(self._load_all, each).addCallback(self._loaded)
+
+    def _take_deleted(self, queues: dict[bytes, QueueFiles]) -> dict[bytes, int]:
+        """Leave out those that were deleted; returns the marks of them."""
+        deleted = {}
+        for name, files in list(queues.items()):
+            mark = mark_of_deleted(self._disk, self._folder, files)
+            if mark is not None:
+                del queues[name]
+                deleted[name] = mark
+        return deleted
 
     def _load_all(self, each: Sequence[tuple[QueueFiles, QueueSettings]]) -> dict[bytes, IQueueStorage | Failure]:
         loaded: dict[bytes, IQueueStorage | Failure] = {}
@@ -300,32 +310,33 @@ class JournalStorage:
         return failure
 
     def delete(self, queue: JournalQueue) -> None:
-        """Move the queue's files out of the way, the newest first, and erase them in a thread."""
+        """Let the queue's files count no more, at once; large and many files are erased in a thread."""
         if queue.name in self._loading and queue.failure is not None:
             raise StorageError(_IS_LOADING)
         upkeep = self._upkeeps.get(queue)
-        must_look = bool(queue.history.rotated) or upkeep is None or upkeep.rewriting.is_running
+        may_have_more = bool(queue.history.rotated) or upkeep is None or upkeep.rewriting.is_running
         queue.is_deleted = True
         self._end(queue, "the queue was deleted")
         self._failed.pop(queue.name, None)
-        names = [current_name(queue.name)]
         try:
-            if must_look:
-                names = self._files_of(queue.name).newest_first()
             self._disk.make_folder(self._bin)  # somebody may have cleaned up
-            for _ in range(DELETE_ATTEMPTS):
-                for name in names:
-                    self._throw_away(name)
-                # A thread may have renamed a file since we looked.
-                names = self._files_of(queue.name).newest_first() if must_look else []
-                if not names:
-                    return
-            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+            if may_have_more:
+                mark = mark_deleted(self._disk, self._folder, queue.name, self._numbers.next)
+                published = succeed(None) if upkeep is None else upkeep.rewriting.published()
+                published.addCallback(lambda _: self._erase_deleted(queue.name, mark))
+            else:
+                self._throw_away(current_name(queue.name))
         except OSError as error:
             self._failed[queue.name] = None
             raise StorageError(f"the queue's files could not be removed: {reason_of(error)}") from error
 
+    def _erase_deleted(self, name: bytes, mark: int) -> None:
+        self._jobs.run(erase_deleted, self._disk, self._folder, name, mark).addErrback(
+            lambda failure: log.failure("A deleted queue's files could not be erased; a start does it", failure)
+        )
+
     def _throw_away(self, name: bytes) -> None:
+        """A file that is alone goes in one step."""
         thrown_away = self._bin + b"/%d" % self._numbers.next()
         try:
             self._disk.rename(self._folder + b"/" + name, thrown_away)

@@ -144,11 +144,6 @@ def test_packs_and_temporary_files_are_not_replayed() -> None:
     assert [file.file_name for file in (*files.packs, *files.temporary)] == [b"work.1.pack", b"work~~2"]
 
 
-def test_a_queue_is_taken_away_from_its_newest_file_to_its_oldest() -> None:
-    files = group_by_queue([b"work.1", b"work~~3", b"work", b"work.2.pack", b"work.10"])[b"work"]
-    assert files.newest_first() == [b"work", b"work.10", b"work~~3", b"work.2.pack", b"work.1"]
-
-
 def test_a_listing_is_grouped_by_queue_and_foreign_files_are_left_out() -> None:
     listing = [b"work", b"work2", b"work+x.1000", b"work.bak", b".kestrel", b"work+x"]
     queues = group_by_queue(listing)
