@@ -9,7 +9,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from kestrel.item import Item
 
-ENDED_AT_ONCE: Final = 1000
+ENDED_AT_ONCE: Final = 5000
 """Reads that are ended for their age in one turn."""
 
 _CLOSE_ENOUGH_S: Final = 1e-6

@@ -57,6 +57,8 @@ class Outbox:
         self.is_paused = False
         """Whether the transport takes no more for now."""
         self.held_bytes = 0
+        self.stuck_bytes = 0
+        """What the transport was given last, if it takes no more since."""
         self.on_release: Callable[[], None] | None = None
         """Called after replies have left."""
 
@@ -129,7 +131,8 @@ class Outbox:
             replies = b"".join(leaving)
             self._write(replies)
             if self.is_paused:  # it stays in the transport until the client reads on
-                self._memory.is_now(self.held_bytes + len(replies))
+                self.stuck_bytes = len(replies)
+                self._memory.is_now(self.held_bytes + self.stuck_bytes)
         for sent, as_it_stands in told:
             sent(as_it_stands and not self._is_gone)
         if hang_up:

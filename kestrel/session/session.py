@@ -40,6 +40,9 @@ COMMANDS_PER_TURN: Final = 64
 UNREAD_BYTES: Final = 64 * 1024
 """What may wait to be parsed while a session stands still; beyond it the transport is asked to pause."""
 
+SLOWEST_READER_BYTES_PER_S: Final = 16 * 1024
+"""A client that takes a large reply at this rate is not idle."""
+
 HELD_BYTES_WHEN_MEMORY_IS_FULL: Final = 64 * 1024
 """While the server's memory is full, no more replies than that are held for one connection; and one in any case."""
 
@@ -91,6 +94,7 @@ class Session:
         self._when_replies_left: Callable[[], None] | None = None
         self._deadline: IDelayedCall | None = None
         self._closes_when_answered = False
+        self._paused_s = 0.0
         self._idleness = Idleness(clock, self._timeout_ms, self._is_our_turn, self._timed_out)
 
     @property
@@ -136,6 +140,7 @@ class Session:
 
     def pause(self) -> None:
         """The client does not read its replies: make no more."""
+        self._paused_s = self._clock.seconds()
         self.outbox.pause()
 
     def resume(self) -> None:
@@ -169,7 +174,10 @@ class Session:
         """Whether the client waits for the server, and not the server for the client."""
         if self._state in (State.WAITING, State.LOADING, State.DRAINING_LOADING) or self._is_turn_due:
             return True
-        return self.outbox.holds_replies and not self.outbox.is_paused
+        if self.outbox.is_paused:  # what it has read of the last reply the transport does not tell
+            may_take_s = self.outbox.stuck_bytes / SLOWEST_READER_BYTES_PER_S
+            return self._clock.seconds() - self._paused_s < may_take_s
+        return self.outbox.holds_replies
 
     def _timed_out(self) -> None:
         """It asked for nothing for too long; or it does not take its replies, and no hang-up would ever reach it."""

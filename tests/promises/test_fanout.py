@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ from kestrel.config.load import loads
 from kestrel.journal.records import encode_item
 from kestrel.session.settings import SessionSettings
 from kestrel.storage import journal, memory
+from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
+from tests.promises.slow import SlowServer
 from tests.promises.speaking import END, NOT_STORED, STORED, items, set_, stat, value
 
 FANOUT_ONLY = """
@@ -389,3 +392,72 @@ def test_a_fanout_only_parent_refuses_an_item_that_is_larger_than_its_max_item_s
     assert client.ask(set_(b"a", b"four")) == NOT_STORED
     assert client.ask(set_(b"a", b"one")) == STORED
     assert items(client, b"a+x") == [b"one"] * has_children
+
+
+def test_a_parent_whose_journal_cannot_be_made_when_it_keeps_items_again_refuses_them_until_it_can(
+    tmp_path: Path,
+) -> None:
+    disk = FaultyDisk()
+    server = MemoryServer(config=loads(FANOUT_ONLY), folder=tmp_path / "queues", disk=disk)
+    client = server.connect()
+    assert client.ask(set_(b"a", b"gone")) == STORED
+    disk.fail("open", errno.EMFILE)
+    server.reload(loads(""))
+    assert client.ask(set_(b"a", b"lost")) == b"SERVER_ERROR the queue cannot be loaded: Too many open files\r\n"
+    disk.mend()
+    assert client.ask(set_(b"a", b"one")) == STORED
+    server.crash()
+    assert items(server.connect(), b"a") == [b"one"]
+
+
+def test_a_parent_whose_name_is_too_long_for_a_journal_keeps_nothing_else_from_the_reload(tmp_path: Path) -> None:
+    long_name = b"\xff" * 150  # each of these bytes takes two in the name of a file
+    server = MemoryServer(config=loads("[default]\nfanoutOnly = true"), folder=tmp_path / "queues")
+    client = server.connect()
+    queues = [b"a", long_name, b"z"]
+    assert client.ask(b"".join(set_(queue, b"gone") for queue in queues)) == STORED * 3
+    server.control.new_config = loads("[[aliases]]\nname = 'both'\ndestinationQueues = ['a', 'z']")
+    assert client.ask(b"reload\r\n") == b"Reloaded config.\r\n"
+    assert client.ask(set_(b"both", b"one")) == STORED
+    assert [items(client, queue) for queue in (b"a", b"z")] == [[b"one"]] * 2
+    assert client.ask(set_(long_name, b"lost")) == b"CLIENT_ERROR queue name is too long for a file name\r\n"
+    assert client.ask(set_(b"a", b"two")) == STORED
+    server.crash()
+    assert items(server.connect(), b"a") == [b"two"]
+
+
+@pytest.mark.parametrize("then", ["a reload", "a put", "the timer"])
+def test_the_journal_of_a_parent_goes_though_its_last_sync_was_not_done_when_it_was_made_fanout_only(
+    then: str, tmp_path: Path
+) -> None:
+    synced = "expirationTimerFrequency = '1s'\n[[queues]]\nname = 'a'\nsyncJournal = 0\n"
+    fanout_only = loads(synced + "fanoutOnly = true")
+    server = SlowServer(tmp_path / "queues", loads(synced))
+    client = server.connect()
+    assert server.talk(client, set_(b"a", b"one")) == STORED
+    assert client.ask(b"get a\r\n") == b"", "the disk is slow"
+    server.reload(fanout_only)
+    server.end_threads()
+    assert client.take() == value(b"a", b"one")
+    if then == "a reload":
+        server.reload(fanout_only)
+    elif then == "a put":
+        assert server.talk(client, set_(b"a", b"gone")) == STORED
+    else:
+        server.advance(1)
+    server.end_threads()
+    assert not (tmp_path / "queues" / "a").exists()
+
+
+def test_a_child_that_an_alias_masks_gets_nothing_that_nobody_could_take(
+    server: MemoryServer, client: MemoryClient
+) -> None:
+    create(client, b"a+x", b"a+y")
+    server.reload(loads("[[aliases]]\nname = 'a+x'\ndestinationQueues = ['mail']"))
+    assert client.ask(set_(b"a", b"one")) == STORED
+    assert client.ask(set_(b"a+x", b"two")) == STORED
+    server.reload(loads(""))
+    assert client.ask(set_(b"a", b"three")) == STORED
+    assert items(client, b"a+x") == [b"three"], "it is a child again"
+    assert items(client, b"a") == items(client, b"a+y") == [b"one", b"three"]
+    assert items(client, b"mail") == [b"two"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Final
 
@@ -10,9 +11,11 @@ import pytest
 from kestrel.config.load import loads
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedStorage
+from tests.promises.slow import SlowServer
 from tests.promises.speaking import END, STORED, items, set_, stat, value
 
 KIB: Final = 1024
+MIB: Final = 1024 * KIB
 LIMIT: Final = """
 maxOpenTransactions = 1000
 maxTotalMemory = "64KiB"
@@ -132,3 +135,69 @@ def test_what_is_gone_counts_no_more(server: MemoryServer, client: MemoryClient,
     assert used(server) > 30 * KIB
     client.ask(end)
     assert used(server) == 0
+
+
+@pytest.mark.parametrize("way", ["it is deleted", "its disk fails"])
+def test_what_is_read_forward_for_a_queue_that_is_gone_does_not_count(way: str, tmp_path: Path) -> None:
+    config = loads("maxTotalMemory = '1GiB'\n[[queues]]\nname = 'a'\nmaxMemorySize = '4KiB'\n")
+    server = SlowServer(tmp_path / "queues", config)
+    client = server.connect()
+    for data in some(20):
+        assert server.talk(client, set_(b"a", data)) == STORED
+    assert client.ask(b"get a\r\n" * 4) == b"".join(value(b"a", data) for data in some(4))
+    assert stat(client, b"a", "mem_items") == "0"
+    assert len(server.threads) == 1, "a thread is about to read the next"
+    if way == "it is deleted":
+        assert client.ask(b"delete a\r\n") == b"DELETED\r\n"
+        server.end_threads()
+    else:
+        server.disk.fail("write", errno.EIO, times=1)
+        assert client.ask(set_(b"a", b"lost")).startswith(b"SERVER_ERROR")
+        server.end_threads()
+        for data in some(20)[4:]:
+            assert server.talk(client, b"get a\r\n") == value(b"a", data)
+    assert used(server) == 0
+
+
+def test_replies_that_a_client_does_not_read_count_until_it_does(server: MemoryServer, client: MemoryClient) -> None:
+    put(client, b"fleeting", some(1))
+    before = used(server)
+    reader = server.connect()
+    assert reader.ask(set_(b"a", b"x" * MIB)) == STORED
+    reader.reads = False
+    reader.send(b"get a\r\n")
+    assert used(server) >= before + MIB
+    assert client.ask(set_(b"fleeting", b"x")) == b"SERVER_ERROR the server's memory is full\r\n"
+    reader.reads = True
+    assert reader.take() == value(b"a", b"x" * MIB)
+    assert used(server) == before
+    assert client.ask(set_(b"fleeting", b"x")) == STORED
+
+
+def test_replies_that_a_client_leaves_unread_count_no_more_when_it_is_gone(server: MemoryServer) -> None:
+    client = server.connect()
+    assert client.ask(set_(b"a", b"x" * MIB)) == STORED
+    client.reads = False
+    client.send(b"get a\r\n")
+    assert used(server) >= MIB
+    client.disconnect()
+    assert used(server) == 0
+
+
+def test_a_slow_disk_makes_memory_no_larger_than_the_limit_and_a_little(tmp_path: Path) -> None:
+    config = loads("maxTotalMemory = '1MiB'\n[default]\nsyncJournal = 0\n")
+    server = SlowServer(tmp_path / "queues", config)
+    clients = [server.connect() for _ in range(20)]
+    for client in clients:
+        client.send(set_(b"a", b"x" * (MIB // 4)))
+        server.settle()
+    assert used(server) < 3 * MIB, "nothing is safe yet, and all of it counts"
+    server.end_threads()
+    replies = [client.take() for client in clients]
+    taken = replies.count(STORED)
+    assert 4 <= taken < 12
+    assert replies[taken:] == [b"SERVER_ERROR the server's memory is full, and the disk is slow\r\n"] * (20 - taken)
+    assert server.talk(clients[0], set_(b"a", b"last")) == STORED, "the disk has caught up"
+    for _ in range(taken):
+        assert server.talk(clients[0], b"get a\r\n") == value(b"a", b"x" * (MIB // 4))
+    assert server.talk(clients[0], b"get a\r\n") == value(b"a", b"last")

@@ -288,3 +288,31 @@ def test_waiting_is_not_idle(wait: bytes, is_served: bool) -> None:
     assert not client.is_closed, "it is idle from the end of its waiting"
     server.advance(MOMENT_S)
     assert client.is_closed
+
+
+def many_that_time_out_together(settings: str = "") -> MemoryServer:
+    """2500 items that one client has opened at the same time."""
+    server = MemoryServer(
+        config=loads(
+            f"maxOpenTransactions = 10000\n[[queues]]\nname = 'work'\nopenTransactionTimeout = '5s'\n{settings}"
+        )
+    )
+    client = server.connect()
+    assert client.ask(b"".join(set_(b"work", b"%d" % number) for number in range(2500))) == STORED * 2500
+    client.send(b"get work/open\r\n" * 2500)
+    assert client.take().count(b"VALUE") == 2500
+    return server
+
+
+def test_reads_that_time_out_together_reach_the_error_queue_in_their_order() -> None:
+    server = many_that_time_out_together("maxRedeliveries = 1\nerrorQueue = 'bad'")
+    server.advance(5)
+    assert items(server.connect(), b"bad") == [b"%d" % number for number in range(2500)]
+
+
+def test_who_waits_gets_the_oldest_of_the_reads_that_time_out_together() -> None:
+    server = many_that_time_out_together()
+    waiter = server.connect()
+    assert waiter.ask(b"get work/t=60000\r\n") == b""
+    server.advance(5)
+    assert waiter.take() == value(b"work", b"0")

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from twisted.internet.task import Clock
 
+from kestrel.config.load import loads
 from kestrel.config.model import QueueSettings
 from kestrel.errors import KestrelError, QueueFailed, StorageError, StorageRefused
 from kestrel.item import Item
+from kestrel.queues.open_reads import ENDED_AT_ONCE
 from kestrel.queues.queue import Queue
 from kestrel.queues.services import QueueServices
 from kestrel.queues.turns import Turns
 from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Barrier, Batch
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
+from tests.promises.slow import SlowServer
+from tests.promises.speaking import END, STORED, set_, value
 
 Answer = bytes | str | None
 
@@ -439,6 +445,58 @@ def test_a_load_of_contents_that_have_failed_holds_up_nobody(bench: Bench) -> No
     dead.end_fill(QueueFailed("disk failed"))
     bench.put(b"next")
     assert bench.answers[1:] == [("b", b"next")]
+
+
+# Old items that are discarded.
+
+
+def test_a_discard_whose_head_cannot_be_read_is_made_up_for_and_holds_up_nobody(tmp_path: Path) -> None:
+    limits = "maxItems = 20\nmaxMemorySize = 300\ndiscardOldWhenFull = true"
+    server = SlowServer(tmp_path / "queues", loads(f"[[queues]]\nname = 'work'\n{limits}"))
+    client, reader = server.connect(), server.connect()
+    datas = [b"%02d" % number * 50 for number in range(24)]
+    for data in datas[:20]:
+        assert server.talk(client, set_(b"work", data)) == STORED
+    for data in datas[:3]:
+        assert reader.ask(b"get work\r\n") == value(b"work", data), "all that was in memory"
+    assert client.ask(b"".join(set_(b"work", data) for data in datas[20:23])) == STORED * 3
+    server.disk.fail("read", errno.EIO, times=1)
+    assert client.ask(set_(b"work", datas[23])) == STORED, "the head is to be discarded, and is on disk alone"
+    server.end_threads()
+    assert server.talk(reader, b"get work\r\n" * 21) == b"".join(value(b"work", data) for data in datas[4:]) + END
+    queue = server.manager.queue(b"work")
+    assert queue.counters.discarded == 1
+
+
+def test_a_queue_that_discards_many_gives_nobody_an_item_before_it_has(bench: Bench) -> None:
+    bench.put(*(b"%d" % number for number in range(2000)))
+    bench.queue.use_settings(QueueSettings(max_items=10, discard_old_when_full=True))
+    bench.put_one(b"2000")
+    assert bench.contents.items > 1000, "that takes more than one turn"
+    assert bench.queue.take_now(opens=False) is None
+    bench.join("waiter", patient=False)
+    bench.tick()
+    assert bench.answers == [("waiter", b"1991")]
+    assert bench.queue.counters.discarded == 1991
+
+
+# Reads that are held for too long.
+
+
+@pytest.mark.parametrize("count", [1, ENDED_AT_ONCE, ENDED_AT_ONCE + 1, 2 * ENDED_AT_ONCE + 500])
+def test_reads_that_time_out_together_come_back_in_order_however_many_they_are(bench: Bench, count: int) -> None:
+    bench.queue.use_settings(QueueSettings(open_transaction_timeout_ms=5000))
+    datas = [b"%d" % number for number in range(count)]
+    bench.put(*datas, b"behind")
+    for _ in datas:
+        item = bench.queue.take_now(opens=True)
+        assert item is not None
+        bench.queue.read_opened(item)
+    bench.clock.advance(5)
+    bench.tick()
+    assert bench.contents.open_reads == 0
+    assert bench.queue.counters.canceled_transactions == count
+    assert bench.items() == [*datas, b"behind"]
 
 
 # A storage that fails.

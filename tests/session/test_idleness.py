@@ -137,7 +137,60 @@ def test_a_client_that_waits_for_the_storage_is_not_idle(error: StorageError | N
     assert closes_after(server, client, 10)
 
 
+def test_a_client_whose_reply_waits_for_the_storage_is_not_idle() -> None:
+    storage = SteppedStorage()
+    server = MemoryServer(storage, config=loads(TEN_SECONDS))
+    client, other = server.connect(), server.connect()
+    assert other.ask(set_(b"held")) == STORED
+    assert client.ask(b"get work/open\r\n") == value(b"held")
+    storage.holds_commits = True
+    assert client.ask(b"set other 0 0 1\r\nx\r\n") == b""
+    server.advance(60)
+    assert not client.is_closed
+    storage.end_commits()
+    assert client.take() == STORED
+    storage.holds_commits = False
+    assert client.ask(b"get work/close\r\n") == END, "it kept what it had open"
+    assert closes_after(server, client, 10)
+
+
+def test_a_client_that_reads_slowly_is_not_idle(server: MemoryServer) -> None:
+    client = server.connect()
+    assert client.ask(set_(b"x" * 100_000) * 100) == STORED * 100
+    client.send(b"get work\r\n" * 100)
+    replies = value(b"x" * 100_000) * 100
+    while len(client.received) < len(replies):
+        client.reads = False
+        server.advance(1)
+        assert not client.is_closed
+        client.reads = True
+        server.tick()
+    assert server.clock.seconds() > 30, "it took its time"
+    assert client.take() == replies
+    assert closes_after(server, client, 10), "it is idle from the last that it read"
+
+
 # What becomes of it.
+
+
+@pytest.mark.parametrize("is_half_closed", [False, True])
+@pytest.mark.parametrize("last_request", [b"", b"quit\r\n"])
+def test_a_client_that_takes_no_replies_is_dropped_and_its_open_reads_go_back(
+    server: MemoryServer, last_request: bytes, is_half_closed: bool
+) -> None:
+    stuck, other = server.connect(), server.connect()
+    assert other.ask(b"set held 0 0 1\r\nx\r\n" + set_(b"x" * 50_000) * 20) == STORED * 21
+    stuck.reads = False
+    stuck.send(b"get held/open\r\n" + b"get work\r\n" * 20 + last_request)
+    if is_half_closed:
+        stuck.half_close()
+    server.settle()
+    for _ in range(16):  # what is stuck could be read in a minute
+        server.advance(5)
+        assert other.ask(b"version\r\n") == VERSION
+    assert stuck.is_closed
+    assert server.manager.counters.curr_connections == 1
+    assert other.ask(b"get held\r\n") == b"VALUE held 0 1\r\nx\r\nEND\r\n"
 
 
 def test_the_open_reads_of_an_idle_client_go_back_in_order(server: MemoryServer) -> None:
@@ -284,3 +337,18 @@ def test_a_timeout_that_no_float_holds_ends_all_the_same() -> None:
         watched.clock.advance(0.0001)
         watched.clock.advance(0.0001)
         assert watched.ends == 1
+
+
+def test_a_client_that_reads_one_large_reply_slowly_is_not_idle() -> None:
+    server = MemoryServer(config=loads(TEN_SECONDS))
+    client = server.connect()
+    assert client.ask(set_(b"x" * 5_000_000)) == STORED
+    client.reads = False
+    client.send(b"get work\r\n")
+    server.settle()
+    while len(client.received) < 5_000_000:  # 128 KiB a second
+        server.advance(1)
+        assert not client.is_closed
+        client.reads = True
+        server.tick()
+        client.reads = False

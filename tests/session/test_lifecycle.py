@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 import pytest
+from twisted.internet.defer import Deferred
 
 from kestrel.errors import StorageError
 from kestrel.session.lifecycle import RUNNING, TRANSITIONS, Event, State, after
@@ -287,6 +288,33 @@ def test_a_stop_while_the_head_is_loaded_loses_no_item(state: Step) -> None:
     assert case.contents.open_reads == 0
 
 
+def test_a_stop_waits_for_a_command_about_the_server_that_is_under_way_and_says_its_reply() -> None:
+    case = Case()
+    done: Deferred[None] = Deferred()
+    case.server.control.reload = lambda: done
+    assert case.client.ask(b"set work 0 0 1\r\nx\r\nreload\r\nget work\r\n") == b"STORED\r\n"
+    stopped: list[None] = []
+    case.server.stop().addCallback(stopped.append)
+    case.server.settle()
+    assert case.other.is_closed
+    assert (case.client.is_closed, stopped) == (False, [])
+    done.callback(None)
+    assert case.client.take() == b"Reloaded config.\r\n", "and nothing that was asked for after it"
+    assert (case.client.is_closed, stopped) == (True, [None])
+
+
+def test_a_stop_says_that_a_command_about_the_server_failed() -> None:
+    case = Case()
+    done: Deferred[None] = Deferred()
+    case.server.control.reload = lambda: done
+    assert case.client.ask(b"reload\r\nversion\r\n") == b""
+    case.server.stop()
+    case.server.settle()
+    done.errback(StorageError("unreadable"))
+    assert case.client.take() == b"SERVER_ERROR unreadable\r\n"
+    assert case.client.is_closed
+
+
 @pytest.mark.parametrize("state", [opened, waiting, loading, draining, draining_loading, closing, gone])
 def test_in_every_state_open_reads_come_back_when_the_client_is_gone(state: Step) -> None:
     case = Case()
@@ -311,8 +339,6 @@ def test_a_client_in_no_state_is_called_after_it_is_gone() -> None:
 
 
 def test_a_connection_that_came_before_the_queues_are_loaded_is_answered_after() -> None:
-    from twisted.internet.defer import Deferred
-
     loaded: Deferred[dict[bytes, object]] = Deferred()
 
     class LoadingStorage(SteppedStorage):

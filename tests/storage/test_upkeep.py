@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
@@ -537,3 +538,114 @@ class TestALargeQueueThatFailed:
         self.refused(lambda: failed.storage.queue(b"work", failed.settings))
         failed.settle()
         assert isinstance(failed.storage.queue(b"work", failed.settings), JournalQueue)
+
+
+# A stop that is to leave little on the disk.
+
+
+def closed(bench: Bench, *, compacts: bool) -> dict[str, int]:
+    """The files that a stop leaves, and their sizes."""
+    ended: list[None] = []
+    bench.storage.close(compacts).addCallback(ended.append)
+    bench.settle()
+    assert ended == [None]
+    assert bench.disk.open_descriptors == set()
+    return bench.files()
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_a_stop_that_compacts_empties_the_file_of_a_queue_with_nothing_in_it(
+    tmp_path: Path, is_confirmed: bool
+) -> None:
+    bench = Bench(tmp_path / "queues")
+    bench.put(3)
+    bench.get(3, opened=is_confirmed)
+    if is_confirmed:
+        bench.queue.confirm([1, 2, 3])
+    assert closed(bench, compacts=True) == {"work": 0}
+    again = Bench(tmp_path / "queues")
+    assert (again.queue.items, again.queue.open_reads) == (0, 0)
+    again.put()
+    assert again.get() == [0]
+    again.close()
+
+
+def test_a_stop_that_does_not_compact_leaves_the_files_as_they_are(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "queues")
+    bench.put(3)
+    bench.get(3)
+    before = bench.files()
+    assert before["work"] > 0
+    assert closed(bench, compacts=False) == before
+
+
+def hold_items(bench: Bench) -> None:
+    bench.put(3)
+    bench.get(2)
+
+
+def hold_an_open_read(bench: Bench) -> None:
+    bench.put(3)
+    bench.get(2)
+    bench.get(1, opened=True)
+
+
+def hold_an_item_of_the_last_tick(bench: Bench) -> None:
+    bench.put(2)
+    bench.get(2)
+    bench.storage.put([bench.queue], b"2", ADD_MS, 0)
+
+
+@pytest.mark.parametrize("hold", [hold_items, hold_an_open_read, hold_an_item_of_the_last_tick])
+def test_a_stop_that_compacts_leaves_a_queue_alone_that_holds_something(
+    tmp_path: Path, hold: Callable[[Bench], None]
+) -> None:
+    bench = Bench(tmp_path / "queues")
+    hold(bench)
+    before = bench.files()
+    assert closed(bench, compacts=True)["work"] >= before["work"] > 0
+    again = Bench(tmp_path / "queues")
+    assert again.get(again.queue.items) == [2]
+    again.close()
+
+
+def test_a_stop_that_compacts_leaves_a_queue_with_rotated_files_to_the_next_start(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "queues", max_journal_size_bytes=1_000_000)
+    bench.put(15)
+    bench.get(14)
+    bench.take()  # the stop commits it
+    before = bench.files()
+    assert bench.rotated()
+    assert closed(bench, compacts=True) == {**before, "work": before["work"] + 1}
+    again = Bench(tmp_path / "queues")
+    assert again.queue.items == 0, "to empty the last file alone would bring those of the others back"
+    again.close()
+
+
+def test_a_stop_that_compacts_where_the_disk_fails_says_so_and_stops_and_nothing_is_lost(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "queues")
+    bench.put(3)
+    bench.get(3)
+    other = bench.storage.queue(b"other", bench.settings)
+    bench.storage.put([other], b"one", ADD_MS, 0)
+    before = bench.files()
+    bench.disk.fail("cut", errno.EIO)
+    with capturedLogs() as events:
+        assert closed(bench, compacts=True)["work"] == before["work"]
+    assert [text for event in events if "work" in (text := str(formatEvent(event))) and "Input/output" in text]
+    again = Bench(tmp_path / "queues")
+    assert again.queue.items == 0
+    assert again.storage.queue(b"other", again.settings).items == 1
+    again.close()
+
+
+def test_a_stop_that_compacts_empties_the_files_of_queues_after_one_that_fails(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "queues")
+    bench.put(3)
+    bench.get(3)
+    other = bench.storage.queue(b"other", bench.settings)
+    bench.storage.put([other], b"one", ADD_MS, 0)
+    other.take(False)
+    bench.disk.fail("cut", errno.EIO, times=1)
+    sizes = closed(bench, compacts=True)
+    assert sorted(size > 0 for size in sizes.values()) == [False, True]

@@ -1,0 +1,51 @@
+"""Aliases by themselves: what they lead to, what they count, and what of that outlives a reload."""
+
+from __future__ import annotations
+
+from kestrel.config.model import AliasSettings, Config
+from kestrel.config.resolved import ResolvedConfig
+from kestrel.queues.aliases import renewed
+
+
+def configured(**aliases: list[str]) -> ResolvedConfig:
+    settings = {
+        name.encode(): AliasSettings(name=name.encode(), destination_queues=tuple(each.encode() for each in to))
+        for name, to in aliases.items()
+    }
+    return ResolvedConfig(Config(aliases=settings))
+
+
+def test_an_alias_knows_its_destinations_as_configured_and_the_queues_they_lead_to() -> None:
+    aliases = renewed({}, configured(all=["both", "c", "a"], both=["a", "b"]))
+    assert list(aliases) == [b"all", b"both"]
+    assert aliases[b"all"].destinations == (b"both", b"c", b"a")
+    assert aliases[b"all"].queues == (b"a", b"b", b"c"), "each once"
+    assert aliases[b"both"].queues == (b"a", b"b")
+
+
+def test_what_is_put_is_counted() -> None:
+    alias = renewed({}, configured(all=["a"]))[b"all"]
+    for size in (0, 5, 100):
+        alias.count(size)
+    assert (alias.put_items, alias.put_bytes) == (3, 105)
+
+
+def test_aliases_that_were_there_before_go_on_counting_whatever_they_lead_to() -> None:
+    before = renewed({}, configured(stays=["a"], changes=["a"], goes=["a"]))
+    for alias in before.values():
+        alias.count(7)
+    after = renewed(before, configured(stays=["a"], changes=["b", "c"], comes=["goes"]))
+    assert {name: (alias.put_items, alias.put_bytes) for name, alias in after.items()} == {
+        b"stays": (1, 7),
+        b"changes": (1, 7),
+        b"comes": (0, 0),
+    }
+    assert after[b"changes"].queues == (b"b", b"c")
+    assert after[b"comes"].queues == (b"goes",), "which is a queue now"
+
+
+def test_an_alias_that_was_away_begins_anew() -> None:
+    first = renewed({}, configured(all=["a"]))
+    first[b"all"].count(7)
+    again = renewed(renewed(first, configured()), configured(all=["a"]))
+    assert again[b"all"].put_items == 0

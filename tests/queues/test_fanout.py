@@ -1,0 +1,53 @@
+"""Families by themselves: which names are children of which."""
+
+from __future__ import annotations
+
+import pytest
+
+from kestrel.queues.fanout import Families
+
+
+@pytest.mark.parametrize(
+    ("names", "parent", "children"),
+    [
+        ([], b"a", []),
+        ([b"a"], b"a", []),
+        ([b"a+x"], b"a", [b"a+x"]),
+        ([b"a+x"], b"a+x", []),
+        ([b"a+y", b"a", b"a+x", b"ab+x", b"b+x"], b"a", [b"a+x", b"a+y"]),
+        ([b"a+x", b"a+x"], b"a", [b"a+x"]),
+        ([b"a+x+y"], b"a", [b"a+x+y"]),
+        ([b"a+x", b"a+x+y"], b"a+x", []),
+        ([b"+x", b"x+", b"++"], b"", []),
+        ([b"x+"], b"x", [b"x+"]),
+    ],
+)
+def test_the_children_of_a_name_in_order(names: list[bytes], parent: bytes, children: list[bytes]) -> None:
+    families = Families()
+    for name in names:
+        families.add(name)
+    assert families.children_of(parent) == children
+
+
+@pytest.mark.parametrize(
+    ("removed", "children"),
+    [
+        ([b"a+x"], [b"a+y"]),
+        ([b"a+x", b"a+y"], []),
+        ([b"a+z"], [b"a+x", b"a+y"]),
+        ([b"a"], [b"a+x", b"a+y"]),
+        ([b"b+x"], [b"a+x", b"a+y"]),
+        ([b"a+x", b"a+x"], [b"a+y"]),
+    ],
+)
+def test_a_child_that_is_removed_is_none_any_more_and_a_parent_keeps_its_children(
+    removed: list[bytes], children: list[bytes]
+) -> None:
+    families = Families()
+    for name in (b"a", b"a+x", b"a+y"):
+        families.add(name)
+    for name in removed:
+        families.remove(name)
+    assert families.children_of(b"a") == children
+    families.add(b"a+new")
+    assert families.children_of(b"a") == sorted([*children, b"a+new"])

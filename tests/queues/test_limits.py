@@ -1,0 +1,39 @@
+"""Limits by themselves: at which number a queue is full, and an item too large."""
+
+from __future__ import annotations
+
+import pytest
+
+from kestrel.config.model import QueueSettings
+from kestrel.queues.limits import is_full, is_too_large
+
+
+@pytest.mark.parametrize(
+    ("most", "size", "is_over"),
+    [(None, 1 << 40, False), (10, 9, False), (10, 10, False), (10, 11, True), (1, 0, False)],
+)
+def test_an_item_is_too_large_beyond_max_item_size_and_not_at_it(most: int | None, size: int, is_over: bool) -> None:
+    assert is_too_large(QueueSettings(max_item_size_bytes=most), size) is is_over
+
+
+@pytest.mark.parametrize(
+    ("max_items", "max_size", "items", "size", "is_at_a_limit"),
+    [
+        (None, None, 1 << 40, 1 << 40, False),
+        (3, None, 2, 1 << 40, False),
+        (3, None, 3, 0, True),
+        (3, None, 4, 0, True),
+        (None, 10, 1 << 40, 9, False),
+        (None, 10, 1, 10, True),
+        (None, 10, 1, 11, True),
+        (3, 10, 2, 9, False),
+        (3, 10, 3, 9, True),
+        (3, 10, 2, 10, True),
+        (3, 10, 0, 0, False),
+    ],
+)
+def test_a_queue_is_full_at_either_limit_and_over_it(
+    max_items: int | None, max_size: int | None, items: int, size: int, is_at_a_limit: bool
+) -> None:
+    settings = QueueSettings(max_items=max_items, max_size_bytes=max_size)
+    assert is_full(settings, items, size) is is_at_a_limit

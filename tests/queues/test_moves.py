@@ -1,0 +1,291 @@
+"""Items on their way to other queues, over targets that fail, that are slow, that refuse, and over a stop."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+from twisted.logger import LogEvent, capturedLogs, formatEvent
+
+from kestrel.config.load import loads
+from kestrel.config.model import Config
+from kestrel.errors import StorageError
+from kestrel.queues.moves import MOST_MOVES, RETRY_S
+from kestrel.testing.server import MemoryClient, MemoryServer
+from kestrel.testing.storage import SteppedStorage
+from tests.promises.slow import SlowServer
+from tests.promises.speaking import END, NOT_STORED, STORED, items, set_, stat, value
+
+DISK_FAILED: Final = b"SERVER_ERROR disk failed\r\n"
+
+
+def config_of(*tables: str, server: str = "") -> Config:
+    """Settings of the server, and tables of queues and aliases."""
+    return loads("\n".join(["maxOpenTransactions = 10", server, *tables]))
+
+
+def queue(name: str, settings: str) -> str:
+    return f"[[queues]]\nname = '{name}'\n{settings}\n"
+
+
+def alias(name: str, *destinations: str) -> str:
+    return f"[[aliases]]\nname = '{name}'\ndestinationQueues = {list(destinations)}\n"
+
+
+def numbered(first: int, end: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, end)]
+
+
+def put(client: MemoryClient, name: bytes, *datas: bytes, expiry: int = 0) -> None:
+    assert client.ask(b"".join(set_(name, data, expiry) for data in datas)) == STORED * len(datas)
+
+
+def counts(server: MemoryServer, name: bytes) -> tuple[int, int]:
+    """How many items a queue has, and how many open reads; items that move are open reads."""
+    found = server.manager.known(name)
+    assert found is not None
+    return found.contents.items, found.contents.open_reads
+
+
+class Broken:
+    """A queue that takes nothing, because its storage failed and cannot be opened anew, until it is mended."""
+
+    def __init__(self, server: MemoryServer, storage: SteppedStorage, name: bytes) -> None:
+        self._storage = storage
+        server.manager.queue(name).contents.failure = "disk failed"
+        storage.reopen_refusal = "disk failed"
+
+    def mend(self) -> None:
+        self._storage.reopen_refusal = None
+
+
+# A target that fails.
+
+
+def test_who_waits_when_all_that_may_move_waits_for_a_target_that_failed_is_told_so() -> None:
+    storage = SteppedStorage()
+    server = MemoryServer(storage, config=config_of(queue("work", "expireToQueue = 'late'")))
+    client, waiter = server.connect(), server.connect()
+    put(client, b"work", *numbered(0, MOST_MOVES + 500), expiry=1)
+    server.advance(2)
+    storage.holds_commits = True
+    assert waiter.ask(b"get work/t=60000\r\n") == b""
+    assert counts(server, b"work") == (500, MOST_MOVES)
+    storage.end_commits(b"late", error=StorageError("disk failed"))
+    assert waiter.take() == DISK_FAILED
+    assert client.ask(b"get work\r\n") == DISK_FAILED, "so is who comes later"
+    storage.holds_commits = False
+    while storage.committing:
+        storage.end_commits()
+        server.settle()
+    server.advance(RETRY_S)
+    assert client.ask(b"get work\r\n") == END
+    assert items(client, b"late") == numbered(0, MOST_MOVES + 500), "nothing is lost, and the order is kept"
+
+
+@pytest.mark.parametrize("way", ["it cannot be opened", "its commit fails"])
+def test_items_for_a_target_that_failed_reach_it_in_their_order_when_it_takes_them_again(way: str) -> None:
+    storage = SteppedStorage()
+    server = MemoryServer(storage, config=config_of(queue("work", "expireToQueue = 'late'")))
+    client = server.connect()
+    put(client, b"work", *numbered(0, 5), expiry=1)
+    put(client, b"work", *numbered(5, 10), expiry=2)
+    server.advance(1.5)
+    if way == "it cannot be opened":
+        late = Broken(server, storage, b"late")
+        assert client.ask(b"get work/peek\r\n") == value(b"work", b"5")
+        server.advance(1)
+        assert client.ask(b"get work\r\n") == END
+        assert counts(server, b"work") == (0, 10)
+        late.mend()
+    else:
+        storage.holds_commits = True
+        assert client.ask(b"get work/peek\r\n") == b""
+        storage.end_commits(b"late", error=StorageError("disk failed"))
+        server.settle()
+        server.advance(0.75)
+        client.send(b"get work\r\n")
+        server.settle()
+        storage.holds_commits = False
+        storage.end_commits()
+        assert client.take() == value(b"work", b"5") + END
+        assert counts(server, b"work") == (0, 10)
+    server.advance(RETRY_S)
+    assert counts(server, b"work") == (0, 0)
+    assert items(client, b"late") == numbered(0, 10)
+
+
+def told(events: Sequence[LogEvent]) -> list[str]:
+    """What the log says of items that cannot move."""
+    return [text for event in events if "cannot move" in (text := str(formatEvent(event)))]
+
+
+def test_the_log_tells_once_of_a_target_that_fails_until_it_has_taken_an_item_again() -> None:
+    storage = SteppedStorage()
+    server = MemoryServer(storage, config=config_of(queue("work", "expireToQueue = 'late'")))
+    client = server.connect()
+    for time in range(2):
+        with capturedLogs() as events:
+            late = Broken(server, storage, b"late")
+            for _ in range(20):
+                put(client, b"work", b"one", b"two", expiry=-1)
+                assert client.ask(b"get work\r\n") == END
+                server.advance(RETRY_S)
+            late.mend()
+            server.advance(RETRY_S)
+        (line,) = told(events)
+        assert "work" in line and "late" in line and "disk failed" in line
+        assert items(client, b"late") == [b"one", b"two"] * 20, f"the {time + 1}. time"
+
+
+def test_the_limits_of_a_queue_hold_while_its_items_wait_for_a_target_that_fails() -> None:
+    storage = SteppedStorage()
+    config = config_of(queue("work", "maxItems = 1500\nexpireToQueue = 'late'"))
+    server = MemoryServer(storage, config=config)
+    client = server.connect()
+    put(client, b"work", *numbered(0, 1500), expiry=1)
+    Broken(server, storage, b"late")
+    server.advance(2)
+    replies = client.ask(set_(b"work", b"new") * 1200)
+    assert replies == STORED * MOST_MOVES + NOT_STORED * 200, "there was room for as many as left"
+    assert counts(server, b"work") == (1500, MOST_MOVES)
+
+
+@pytest.mark.parametrize("is_reloaded", [False, True])
+def test_a_target_that_fails_holds_up_no_items_for_another(is_reloaded: bool) -> None:
+    failing = "maxRedeliveries = 1\nerrorQueue = 'bad'\n"
+    storage = SteppedStorage()
+    server = MemoryServer(storage, config=config_of(queue("work", failing + "expireToQueue = 'late'")))
+    client = server.connect()
+    late = Broken(server, storage, b"late")
+    put(client, b"work", b"expired", expiry=1)
+    put(client, b"work", b"poison")
+    server.advance(2)
+    assert client.ask(b"get work/open\r\n") == value(b"work", b"poison")
+    if is_reloaded:
+        server.reload(config_of(queue("work", failing)))
+    assert client.ask(b"get work/abort\r\n") == END
+    assert items(client, b"bad") == [b"poison"]
+    assert counts(server, b"work") == (0, 1), "the other still waits"
+    late.mend()
+    server.advance(RETRY_S)
+    assert items(client, b"late") == [b"expired"]
+
+
+# A target that refuses.
+
+
+def let_time_out(server: MemoryServer, client: MemoryClient) -> None:
+    server.advance(5)
+
+
+def disconnect(server: MemoryServer, client: MemoryClient) -> None:
+    client.disconnect()
+    server.settle()
+
+
+@pytest.mark.parametrize("way", [let_time_out, disconnect])
+def test_reads_that_end_together_keep_their_order_where_the_error_queue_refuses_them(
+    way: Callable[[MemoryServer, MemoryClient], None],
+) -> None:
+    failing = "openTransactionTimeout = '5s'\nmaxRedeliveries = 1\nerrorQueue = 'bad'"
+    server = MemoryServer(config=config_of(queue("work", failing), queue("bad", "maxItems = 1")))
+    client, other = server.connect(), server.connect()
+    put(other, b"bad", b"first")
+    put(other, b"work", *numbered(0, 5))
+    assert client.ask(b"get work/open\r\n" * 3) == b"".join(value(b"work", data) for data in numbered(0, 3))
+    way(server, client)
+    assert items(other, b"work") == numbered(0, 5)
+    assert items(other, b"bad") == [b"first"]
+
+
+@pytest.mark.parametrize(
+    ("target", "tables", "kept"),
+    [
+        ("both", [queue("full", "maxItems = 1"), alias("both", "kept", "full")], b"kept"),
+        ("both", [queue("full", "maxItems = 1"), alias("both", "full", "kept")], b"kept"),
+        ("full", [queue("full", "maxItems = 1"), queue("full+kept", "maxItems = 'none'")], b"full+kept"),
+    ],
+)
+def test_an_item_that_only_some_queues_of_an_error_queue_take_is_in_those_once(
+    target: str, tables: list[str], kept: bytes
+) -> None:
+    failing = queue("work", f"maxRedeliveries = 1\nerrorQueue = '{target}'")
+    server = MemoryServer(config=config_of(failing, *tables))
+    client = server.connect()
+    put(client, b"full", b"first")
+    assert client.ask(b"get %b\r\n" % kept) == END
+    put(client, b"work", b"poison", b"next")
+    assert client.ask(b"get work/open\r\nget work/abort\r\n") == value(b"work", b"poison") + END
+    assert counts(server, b"work") == (1, 0)
+    assert [items(client, name) for name in (kept, b"full", b"work")] == [[b"poison"], [b"first"], [b"next"]]
+    assert stat(client, b"work", "refused_moves") == "0"
+
+
+# A long way.
+
+
+def test_a_chain_of_targets_may_be_longer_than_the_stack_is_deep() -> None:
+    length = 250
+    chain = [queue(f"q{number}", f"expireToQueue = 'q{number + 1}'") for number in range(length)]
+    server = MemoryServer(config=config_of(*chain))
+    client = server.connect()
+    for number in range(length):
+        put(client, b"q%d" % number, b"%d" % number, expiry=1)
+    server.advance(2)
+    assert client.ask(b"get q0\r\n") == END
+    found = {each.name: each.contents.open_reads for each in server.manager.all_queues()}
+    assert found == {b"q%d" % number: 0 for number in range(length + 1)}
+    assert [items(client, b"q%d" % number) for number in range(1, length + 1)] == [[b"%d" % n] for n in range(length)]
+
+
+# A stop.
+
+
+SLOW_TARGET: Final = config_of(
+    queue("work", "maxAge = '10s'\nexpireToQueue = 'late'"),
+    queue("late", "syncJournal = 0"),
+    server="expirationTimerFrequency = '1s'",
+)
+
+
+@pytest.mark.parametrize("is_target_safe", [True, False])
+def test_a_stop_waits_for_items_on_their_way_which_are_in_one_queue_after_it(
+    is_target_safe: bool, tmp_path: Path
+) -> None:
+    server = SlowServer(tmp_path / "queues", SLOW_TARGET)
+    client = server.connect()
+    assert server.talk(client, b"".join(set_(b"work", data) for data in numbered(0, 3))) == STORED * 3
+    server.advance(11)
+    assert counts(server, b"work") == (0, 3), "the target is not synced yet"
+    if not is_target_safe:
+        server.disk.fail("sync", errno.EIO, times=1)
+    client.disconnect()
+    stopped: list[None] = []
+    server.stop().addCallback(stopped.append)
+    server.settle()
+    assert stopped == [], "what is to be confirmed is not known yet"
+    server.end_threads()
+    assert stopped == [None]
+    client = MemoryServer(config=config_of(), folder=tmp_path / "queues").connect()
+    found = [items(client, name) for name in (b"work", b"late")]
+    assert found == ([[], numbered(0, 3)] if is_target_safe else [numbered(0, 3), []])
+
+
+def test_a_stop_does_not_wait_for_a_target_that_fails() -> None:
+    storage = SteppedStorage()
+    server = MemoryServer(storage, config=config_of(queue("work", "expireToQueue = 'late'")))
+    client = server.connect()
+    put(client, b"work", *numbered(0, 3), expiry=1)
+    Broken(server, storage, b"late")
+    server.advance(2)
+    assert client.ask(b"get work\r\n") == END
+    assert counts(server, b"work") == (0, 3)
+    stopped: list[None] = []
+    server.stop().addCallback(stopped.append)
+    server.settle()
+    assert stopped == [None]
+    assert server.clock.getDelayedCalls() == []

@@ -1,0 +1,146 @@
+"""Open reads by themselves: how long each may be held, and how many are ended in one go."""
+
+from __future__ import annotations
+
+import pytest
+from twisted.internet.task import Clock
+
+from kestrel.item import Item
+from kestrel.queues.open_reads import ENDED_AT_ONCE, HeldReads
+
+
+class Bench:
+    """Held reads, a clock, and those that were ended, a list for each turn."""
+
+    def __init__(self, timeout_ms: int | None) -> None:
+        self.clock = Clock()
+        self.ended: list[list[int]] = []
+        self.held = HeldReads(self.clock, self._timed_out)
+        self.held.use_timeout(timeout_ms)
+
+    def _timed_out(self, xids: list[int]) -> None:
+        self.ended.append(xids)
+        for xid in xids:
+            self.held.ended(xid)
+
+    def open(self, *xids: int) -> None:
+        for xid in xids:
+            self.held.opened(Item(b"x", 0, 0, xid=xid))
+
+    @property
+    def timers(self) -> int:
+        return len(self.clock.getDelayedCalls())
+
+
+def test_a_read_is_held_until_it_ends_and_its_item_is_told_once() -> None:
+    bench = Bench(None)
+    bench.open(1, 2)
+    assert (1 in bench.held, 3 in bench.held, len(bench.held)) == (True, False, 2)
+    item = bench.held.ended(1)
+    assert item is not None and item.xid == 1
+    assert bench.held.ended(1) is None
+    assert (1 in bench.held, len(bench.held)) == (False, 1)
+
+
+def test_without_a_timeout_there_is_no_timer() -> None:
+    bench = Bench(None)
+    bench.open(1)
+    assert bench.timers == 0
+
+
+def test_each_read_is_ended_when_its_own_time_is_over_by_one_timer() -> None:
+    bench = Bench(5000)
+    for xid in (1, 2, 3):
+        bench.open(xid, 10 + xid)
+        bench.clock.advance(1)
+    assert bench.timers == 1
+    bench.clock.advance(1.75)
+    assert bench.ended == []
+    bench.clock.pump([0.25, 1, 1])
+    assert bench.ended == [[1, 11], [2, 12], [3, 13]]
+    assert bench.timers == 0
+
+
+def test_a_read_that_was_finished_in_time_is_not_ended() -> None:
+    bench = Bench(5000)
+    bench.open(1, 2, 3)
+    bench.held.ended(2)
+    bench.clock.advance(5)
+    assert bench.ended == [[1, 3]]
+
+
+def test_of_many_that_are_late_the_newest_are_ended_first_and_a_bounded_number_in_each_turn() -> None:
+    bench = Bench(5000)
+    xids = list(range(1, 2 * ENDED_AT_ONCE + 501))
+    bench.open(*xids)
+    bench.clock.advance(5)
+    assert [len(each) for each in bench.ended] == [ENDED_AT_ONCE, ENDED_AT_ONCE, 500]
+    # Each goes to the head, in front of those before.
+    assert [xid for each in reversed(bench.ended) for xid in each] == xids
+    assert bench.timers == 0
+
+
+def test_those_that_are_not_late_are_left_alone_when_many_are() -> None:
+    bench = Bench(5000)
+    bench.open(*range(1, ENDED_AT_ONCE + 2))
+    bench.clock.advance(3)
+    bench.open(1_000_000)
+    bench.clock.advance(2)
+    assert len(bench.held) == 1
+    bench.clock.advance(2.75)
+    assert 1_000_000 in bench.held
+    bench.clock.advance(0.25)
+    assert bench.ended[-1] == [1_000_000]
+
+
+@pytest.mark.parametrize(
+    ("before_ms", "after_ms", "ended_after_s"), [(None, 5000, 3), (5000, 8000, 6), (8000, 1000, 0), (5000, None, None)]
+)
+def test_another_timeout_holds_for_reads_that_are_open(
+    before_ms: int | None, after_ms: int | None, ended_after_s: int | None
+) -> None:
+    bench = Bench(before_ms)
+    bench.open(1)
+    bench.clock.advance(2)
+    bench.held.use_timeout(after_ms)
+    if ended_after_s is None:
+        bench.clock.pump([100] * 3)
+        assert (bench.ended, bench.timers) == ([], 0)
+        return
+    if ended_after_s:
+        bench.clock.advance(0)
+        bench.clock.advance(ended_after_s - 0.25)
+        assert bench.ended == []
+        bench.clock.advance(0.25)
+    bench.clock.advance(0)
+    assert bench.ended == [[1]]
+
+
+def test_the_same_timeout_again_moves_nothing() -> None:
+    bench = Bench(5000)
+    bench.open(1)
+    bench.clock.advance(4)
+    (timer,) = bench.clock.getDelayedCalls()
+    bench.held.use_timeout(5000)
+    assert bench.clock.getDelayedCalls() == [timer]
+    bench.clock.advance(1)
+    assert bench.ended == [[1]]
+
+
+def test_what_was_cleared_is_never_ended() -> None:
+    bench = Bench(5000)
+    bench.open(1)
+    bench.held.clear()
+    assert (len(bench.held), bench.timers) == (0, 0)
+    bench.clock.advance(10)
+    assert bench.ended == []
+
+
+def test_a_time_that_no_float_holds_is_over_all_the_same() -> None:
+    bench = Bench(100)
+    for _ in range(1000):
+        bench.clock.advance(0.7)
+        bench.ended.clear()
+        bench.open(1)
+        bench.clock.pump([0.05, 0.05, 1e-6])
+        assert bench.ended == [[1]]
