@@ -13,7 +13,7 @@ PACKAGE = ROOT / "kestrel"
 
 FLOORS = (
     {"tools"},
-    {"server"},
+    {"server", "library"},
     {"testing"},
     {"net"},
     {"session"},
@@ -98,6 +98,11 @@ def test_the_journal_needs_the_standard_library_alone(path: Path) -> None:
 def test_only_the_server_knows_the_real_reactor(path: Path) -> None:
     reactors = [name for name in imports_of(path) if name == "twisted.internet.reactor"]
     assert not reactors or part_of(path) in REACTOR_ALLOWED
+
+
+def test_the_library_needs_no_client() -> None:
+    beside = {"testing", "net", "session", "protocols", "commands"}
+    assert not beside.intersection(ours(PACKAGE / "library.py"))
 
 
 def test_the_queues_know_no_backend() -> None:

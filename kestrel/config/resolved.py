@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kestrel.config.aliases import resolve_aliases
 from kestrel.config.inherit import QueueSettingsResolver
-from kestrel.config.model import Config
+from kestrel.config.model import Config, QueueSettings
 
 
 class ResolvedConfig:
@@ -13,7 +15,7 @@ class ResolvedConfig:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.settings_for = QueueSettingsResolver(config).settings_for
+        self.settings_for: Callable[[bytes], QueueSettings] = QueueSettingsResolver(config).settings_for
         """The settings of the queue of that name."""
         self.alias_queues = resolve_aliases(config.aliases)
         """For each alias the queues that an item put to it reaches, each once."""

@@ -26,6 +26,8 @@ MAX_DATA_BYTES: Final = (1 << 31) - 1 - 16
 """The size field is a signed 32-bit number that counts the two times as well."""
 
 _ADDX: Final = int(Opcode.ADDX)
+_ADDX_OPCODE: Final = bytes([Opcode.ADDX])
+_CONTINUE: Final = int(Opcode.CONTINUE)
 _TIMES_BYTES: Final = 16
 _EXPIRY_S_BYTES: Final = 4
 _CONTINUE_END_MS: Final = 1 << 44
@@ -75,6 +77,28 @@ def encode_put_back(xid: int, errors: int | None = None) -> bytes:
     """That open read goes back to the head: with so many errors, or None with one more than it had."""
     unremove = _pack_xid(Opcode.UNREMOVE, xid)
     return unremove if errors is None else _pack_xid(Opcode.SAVE_XID, errors) + unremove
+
+
+def encode_continued_item(data: bytes, add_ms: int, expiry_ms: int) -> bytes:
+    """The ADDX record of an item that a CONTINUE adds.
+
+    Its add time is one that no reader takes for the beginning of an ADD_XID, whatever follows in the file: 1 ms later
+    where its first byte would be that opcode, and within what a CONTINUE can say.
+    """
+    add_ms = min(max(add_ms, 0), _CONTINUE_END_MS - 1)
+    return encode_item(data, add_ms + (add_ms & 0xFF == Opcode.ADD_XID), expiry_ms)
+
+
+def encode_continue(xid: int, item_record: bytes) -> bytes:
+    """That open read is finished and that item, an `encode_continued_item`, stands at the tail: both or neither."""
+    return _pack_xid(Opcode.CONTINUE, xid) + item_record[1:]
+
+
+def added_item(record: bytes) -> bytes | None:
+    """The ADDX record of the item that a record of ours adds, or None."""
+    if record[0] == _ADDX:
+        return record
+    return _ADDX_OPCODE + record[XID_RECORD_BYTES:] if record[0] == _CONTINUE else None
 
 
 class UnfinishedRecord(Exception):

@@ -22,7 +22,7 @@ from kestrel.queues.counters import ServerCounters
 from kestrel.queues.fanout import Families
 from kestrel.queues.limits import is_too_large
 from kestrel.queues.queue import Queue
-from kestrel.queues.services import QueueServices
+from kestrel.queues.services import PutElsewhere, QueueServices
 from kestrel.queues.sweep import Sweep, Swept
 from kestrel.queues.turns import Turns
 from kestrel.storage.barrier import Barrier, Batch, all_of
@@ -54,6 +54,7 @@ class QueueManager:
     """All queues of the server.
 
     `storage` keeps them, but for those with keepJournal = false and fanout-only parents, which `memory` keeps.
+    `put_elsewhere` is where items go that expire or fail to another queue: without it, to the queues here.
     """
 
     def __init__(
@@ -65,6 +66,8 @@ class QueueManager:
         clock: IReactorTime,
         now_ms: Callable[[], int],
         memory_limit: MemoryLimit | None = None,
+        *,
+        put_elsewhere: PutElsewhere | None = None,
     ) -> None:
         self.counters = ServerCounters()
         self.barrier: Barrier = turns.barrier
@@ -74,7 +77,7 @@ class QueueManager:
         self.settings_for: SettingsFor = config.settings_for
         self._storage = storage
         self._memory = memory
-        self._services = QueueServices(self.barrier, turns, clock, now_ms, self.put_somewhere)
+        self._services = QueueServices(self.barrier, turns, clock, now_ms, put_elsewhere or self.put_somewhere)
         self._queues: dict[bytes, Queue] = {}
         self._families = Families()
         self._unloadable: set[bytes] = set()
@@ -218,6 +221,20 @@ class QueueManager:
         stored = self._put_to_all(alias.queues, data, expiry_ms)
         alias.count(len(data))
         return stored
+
+    def continue_(self, name: bytes, xid: int, data: bytes, expiry_ms: int) -> Batch | None:
+        """Finish a read that a client holds of a queue and put an item to it, as `Queue.continue_`.
+
+        An item that is for children as well is put first: a crash may leave both the item and the read.
+        """
+        queue = self.queue(name)
+        if not queue.settings.fanout_only and not self._families.children_of(name):
+            batch = queue.continue_(xid, data, expiry_ms)
+            self.counters.total_items += batch is not None
+            return batch
+        queue.check_held(xid)
+        batch = self.put(name, data, expiry_ms)
+        return None if batch is None else queue.confirm_after(batch, xid)
 
     def _put_to_all(self, names: Iterable[bytes], data: bytes, expiry_ms: int) -> _Stored:
         size = len(data)

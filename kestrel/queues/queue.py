@@ -4,14 +4,14 @@ storage fails."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, cast
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
-from kestrel.errors import KestrelError, QueueFailed
+from kestrel.errors import KestrelError, NotThatManyOpen, QueueFailed
 from kestrel.item import Item
 from kestrel.queues.counters import QueueCounters
 from kestrel.queues.expiry import MOVED_AT_ONCE, SWEPT_AT_ONCE, SWEPT_BY_A_PUT, SWEPT_FOR_ROOM, is_expired
@@ -21,7 +21,7 @@ from kestrel.queues.open_reads import HeldReads
 from kestrel.queues.services import QueueServices
 from kestrel.queues.waiters import Waiter, WaitingLine
 from kestrel.storage.barrier import Batch
-from kestrel.storage.interfaces import IQueueStorage, IStorage
+from kestrel.storage.interfaces import IContinue, IQueueStorage, IStorage
 
 log = Logger()
 
@@ -354,6 +354,51 @@ class Queue:
         if self.waiting:
             self.serve()
         return batch
+
+    def continue_(self, xid: int, data: bytes, expiry_ms: int) -> Batch | None:
+        """Finish a read that a client holds and put an item: both or neither, also in a crash.
+
+        Where the storage cannot do both at once the read is finished when the item is safe; so a crash may leave both.
+        The batch of both, or None if a limit refuses the item, and nothing has changed. Nor has it when this raises:
+        `NotThatManyOpen`, or as a put.
+        """
+        self.check_held(xid)
+        if not self.admits(len(data)):
+            return None
+        at_once = cast("IContinue | None", IContinue(self.contents, None))
+        if at_once is None:
+            self.storage.put((self.contents,), data, self._now_ms(), expiry_ms)
+            return self.confirm_after(self.item_was_put(len(data)), xid)
+        at_once.continue_(xid, data, self._now_ms(), expiry_ms)
+        self.held.ended(xid)
+        self._trace("continued", (xid,))
+        return self.item_was_put(len(data))
+
+    def check_held(self, xid: int) -> None:
+        """Raise `NotThatManyOpen` unless a client holds that read."""
+        if xid not in self.held:
+            raise NotThatManyOpen("the read is not open any more: it timed out, or was ended before")
+
+    def confirm_after(self, batch: Batch, xid: int) -> Batch:
+        """Finish a read that a client holds as soon as that batch is safe; if it is lost, the item goes back.
+
+        The batch of both. The client does not hold the read any more.
+        """
+        both, contents = Batch(), self.contents
+        self.held.ended(xid)
+
+        def settled() -> None:
+            if contents.failure is not None or contents is not self.contents:
+                both.settle(batch.failure)  # the read went back by itself
+            elif batch.failure is not None:
+                self.put_back([xid], failed=False)
+                both.settle(batch.failure)
+            else:
+                confirmed = self.confirm([xid])
+                confirmed.when_settled(lambda: both.settle(confirmed.failure))
+
+        batch.when_settled(settled)
+        return both
 
     def _timed_out(self, xids: list[int]) -> None:
         try:

@@ -179,4 +179,8 @@ class IContinue(Interface):
     """Optional: confirm and add in one record. An adapter of an `IQueueStorage`."""
 
     def continue_(xid: int, data: bytes, add_ms: int, expiry_ms: int) -> None:
-        """End that open read and append an item, both or neither. Errors as `IStorage.put`."""
+        """End that open read and append an item: both or neither, also in a crash.
+
+        Raises as `IStorage.put`, before anything has changed. Of a number that is no open read only the item is
+        appended: ask `IQueueStorage.is_open` before. The item may be said to have come 1 ms later.
+        """

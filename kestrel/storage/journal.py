@@ -21,13 +21,7 @@ from zope.interface import implementer
 from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
 from kestrel.disk.lock import FolderLock
-from kestrel.errors import (
-    BadQueueName,
-    ItemTooLarge,
-    QueueFailed,
-    StorageError,
-    StorageRefused,
-)
+from kestrel.errors import BadQueueName, QueueFailed, StorageError
 from kestrel.journal import steps
 from kestrel.journal.deletion import erase_deleted, mark_deleted, mark_of_deleted
 from kestrel.journal.fileset import (
@@ -41,7 +35,7 @@ from kestrel.journal.fileset import (
 )
 from kestrel.journal.numbers import FileNumbers
 from kestrel.journal.pack import clean_up
-from kestrel.journal.records import MAX_DATA_BYTES, encode_item
+from kestrel.journal.records import encode_item
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.full_disk import FullDisk, is_full
 from kestrel.storage.interfaces import InThread, IQueueStorage, IStorage, SettingsFor
@@ -59,9 +53,6 @@ LOADED_AT_ONCE_BYTES: Final = 1 << 20
 """A failed queue whose files are smaller is replayed within its next use, which takes a few ms."""
 
 _IS_LOADING: Final = "the queue is being loaded again: try again in a moment"
-
-UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL: Final = 1 << 20
-"""While the server's memory is full, a queue whose commits wait for the disk takes no more than that."""
 
 RESERVE_BYTES: Final = 16 * 1024 * 1024
 
@@ -272,6 +263,7 @@ class JournalStorage:
     def _adopt(self, queue: JournalQueue) -> None:
         """The queue is live from now on. Who wrote its files may have ended before they were synced."""
         self._queues[queue.name] = queue
+        queue.storage_refusal = lambda: self.refusal
         upkeep = self._upkeeps[queue] = Upkeep(queue, self._services)
         upkeep.sync.settings_changed()
         queue.count_memory()
@@ -354,16 +346,8 @@ class JournalStorage:
 
     def put(self, queues: Sequence[JournalQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:
         """Append one item to each queue; they share its record."""
-        if self.refusal is not None:
-            raise StorageRefused(self.refusal)
-        if len(data) > MAX_DATA_BYTES:
-            raise ItemTooLarge(f"an item holds at most {MAX_DATA_BYTES} bytes")
         for queue in queues:
-            queue.check()
-            if queue.refusal is not None:
-                raise StorageRefused(queue.refusal)
-            if self._memory.is_reached and queue.unwritten_bytes > UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL:
-                raise StorageRefused("the server's memory is full, and the disk is slow")
+            queue.check_put(len(data))
         record = encode_item(data, add_ms, expiry_ms)
         is_counted = self._memory.most_bytes is not None
         for queue in queues:

@@ -13,34 +13,39 @@ from twisted.internet.defer import Deferred
 from zope.interface import implementer
 
 from kestrel.config.model import QueueSettings
+from kestrel.errors import ItemTooLarge, StorageRefused
 from kestrel.item import Item
 from kestrel.journal.forward import ItemsRead
 from kestrel.journal.history import History
-from kestrel.journal.opcodes import Opcode
 from kestrel.journal.policy import JournalState
 from kestrel.journal.records import (
     ADDX_HEADER_BYTES,
+    MAX_DATA_BYTES,
     REMOVE_RECORD,
     XID_RECORD_BYTES,
+    added_item,
     encode_confirm,
+    encode_continue,
+    encode_continued_item,
     encode_open,
     encode_put_back,
 )
 from kestrel.journal.rewrite import ERRORS_BYTES, Behind, Boundary, Replacement
 from kestrel.journal.writer import JournalWriter
-from kestrel.storage.interfaces import IQueueStorage
+from kestrel.storage.interfaces import IContinue, IQueueStorage
 from kestrel.storage.total_memory import ITEM_BYTES, MemoryLimit, MemoryShare
 from kestrel.storage.window import Window
 
-_ADDX: Final = int(Opcode.ADDX)
+UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL: Final = 1 << 20
+"""While the server's memory is full, a queue whose commits wait for the disk takes no more than that."""
 
 MOST_REMEMBERED: Final = 1_000_000
 """Open reads, items put back, and error counts, at all boundaries together. Beyond that, packs have to wait."""
 
 
-@implementer(IQueueStorage)
+@implementer(IQueueStorage, IContinue)
 class JournalQueue(Window):
-    """A window whose changes are recorded (`IQueueStorage`). The storage writes the records at commit.
+    """A window whose changes are recorded (`IQueueStorage`, `IContinue`). The storage writes the records at commit.
 
     Up to maxMemorySize of data is in the window. Items that come when it is full stand in the journal alone, *behind*
     it, and so do all that come after them, until the last of them has been read forward.
@@ -60,6 +65,8 @@ class JournalQueue(Window):
         """Of rotated files, in replay order: of the newest that has been read forward, and of those after it."""
         self.refusal: str | None = None
         """None, or why this queue takes no put now."""
+        self.storage_refusal: Callable[[], str | None] = lambda: None
+        """None, or why no queue of its storage takes a put now."""
         self.replayed_items = 0
         self.repaired_bytes = 0
         """What was set aside when it was loaded."""
@@ -122,10 +129,33 @@ class JournalQueue(Window):
         self._pending_bytes += len(records)
         self._end += len(records)
 
+    def check_put(self, size: int) -> None:
+        """Raise the `StorageError` why it takes no item of so many bytes now, if there is one."""
+        refusal = self.storage_refusal()
+        if refusal is not None:
+            raise StorageRefused(refusal)
+        if size > MAX_DATA_BYTES:
+            raise ItemTooLarge(f"an item holds at most {MAX_DATA_BYTES} bytes")
+        self.check()
+        if self.refusal is not None:
+            raise StorageRefused(self.refusal)
+        if self._memory_limit.is_reached and self.unwritten_bytes > UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL:
+            raise StorageRefused("the server's memory is full, and the disk is slow")
+
     def put(self, record: bytes) -> None:
         """Append an item, given as its record, which may be shared with other queues."""
         self.append(record)
         self._record(record)
+
+    def continue_(self, xid: int, data: bytes, add_ms: int, expiry_ms: int) -> None:
+        """End that open read and append an item, in one record."""
+        self.check_put(len(data))
+        record = encode_continued_item(data, add_ms, expiry_ms)
+        self.finish(xid)
+        self.append(record)
+        self._record(encode_continue(xid, record))
+        if self._memory_limit.most_bytes is not None:  # the commit may be a while away
+            self.count_memory()
 
     def take(self, opened: bool) -> Item | None:
         """Remove and return the head; as an open read when `opened`."""
@@ -221,8 +251,9 @@ class JournalQueue(Window):
         for record in islice(self._pending, seen, None):
             if self.has_head and (self.room_bytes <= 0 or not self.behind_items):
                 break
-            if written_end + seen_bytes >= self.behind_offset and record[0] == _ADDX:
-                self.take_forward(ItemsRead([record], written_end + seen_bytes + len(record), 0))
+            item = added_item(record)
+            if item is not None and written_end + seen_bytes >= self.behind_offset:
+                self.take_forward(ItemsRead([item], written_end + seen_bytes + len(record), 0))
             seen, seen_bytes = seen + 1, seen_bytes + len(record)
         self._pending_seen = seen, seen_bytes
 

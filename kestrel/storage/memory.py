@@ -14,6 +14,7 @@ from kestrel.config.model import QueueSettings
 from kestrel.errors import BadStorageArgument, ItemTooLarge, StorageRefused
 from kestrel.journal.records import MAX_DATA_BYTES, encode_item
 from kestrel.storage.interfaces import (
+    IContinue,
     InThread,
     IQueueStorage,
     IStorage,
@@ -24,9 +25,14 @@ from kestrel.storage.total_memory import MemoryLimit, MemoryShare
 from kestrel.storage.window import Window
 
 
-@implementer(IQueueStorage)
+def refusal_of(limit: MemoryLimit) -> str | None:
+    """None, or why nothing is put into memory now."""
+    return "the server's memory is full" if limit.is_reached else None
+
+
+@implementer(IQueueStorage, IContinue)
 class MemoryQueue(Window):
-    """One queue in memory (`IQueueStorage`)."""
+    """One queue in memory (`IQueueStorage`, `IContinue`)."""
 
     disk_bytes = 0
     replayed_items = 0
@@ -35,12 +41,28 @@ class MemoryQueue(Window):
     def __init__(self, name: bytes, limit: MemoryLimit | None = None) -> None:
         super().__init__()
         self.name = name
-        self.memory = MemoryShare(limit or MemoryLimit())
+        self._limit = limit or MemoryLimit()
+        self.memory = MemoryShare(self._limit)
 
     @property
     def mem_bytes(self) -> int:
         """All data is in memory."""
         return self.bytes
+
+    def check_put(self, size: int) -> None:
+        """Raise the `StorageError` why it takes no item of so many bytes now, if there is one."""
+        if size > MAX_DATA_BYTES:
+            raise ItemTooLarge(f"an item holds at most {MAX_DATA_BYTES} bytes")
+        refusal = refusal_of(self._limit)
+        if refusal is not None:
+            raise StorageRefused(refusal)
+        self.check()
+
+    def continue_(self, xid: int, data: bytes, add_ms: int, expiry_ms: int) -> None:
+        """End that open read and append an item."""
+        self.check_put(len(data))
+        self.finish(xid)
+        self.append(encode_item(data, add_ms, expiry_ms))
 
     def fill(self) -> Deferred[None] | None:
         """None: the head is always in memory."""
@@ -59,7 +81,7 @@ class MemoryStorage:
     @property
     def refusal(self) -> str | None:
         """None, or why no put is taken now."""
-        return "the server's memory is full" if self._limit.is_reached else None
+        return refusal_of(self._limit)
 
     def start(self, settings_for: SettingsFor) -> Deferred[dict[bytes, IQueueStorage | Failure]]:
         """Nothing to load."""
@@ -81,12 +103,8 @@ class MemoryStorage:
 
     def put(self, queues: Sequence[MemoryQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:
         """Append to each queue; they share the bytes."""
-        if len(data) > MAX_DATA_BYTES:
-            raise ItemTooLarge(f"an item holds at most {MAX_DATA_BYTES} bytes")
-        if self.refusal is not None:
-            raise StorageRefused(self.refusal)
         for queue in queues:
-            queue.check()
+            queue.check_put(len(data))
         record = encode_item(data, add_ms, expiry_ms)
         for queue in queues:
             queue.append(record)

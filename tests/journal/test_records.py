@@ -12,9 +12,12 @@ from kestrel.journal.records import (
     REMOVE_RECORD,
     DamagedRecord,
     UnfinishedRecord,
+    added_item,
     decode_item,
     decode_record,
     encode_confirm,
+    encode_continue,
+    encode_continued_item,
     encode_item,
     encode_open,
     encode_put_back,
@@ -216,6 +219,9 @@ def test_an_8_that_may_be_either_is_a_continue_when_anything_else_ends_the_file(
     assert decoded.expiry_ms == 1 + (3 << 16)
 
 
+some_ms = st.integers(-(2**63), 2**63 - 1)
+
+
 def test_what_is_written_is_the_2_1_dialect_byte_by_byte() -> None:
     assert encode_item(b"data", ADD_MS, EXPIRY_MS) == b"\x02" + i32(20) + i64(ADD_MS) + i64(EXPIRY_MS) + b"data"
     assert REMOVE_RECORD == b"\x01"
@@ -224,13 +230,44 @@ def test_what_is_written_is_the_2_1_dialect_byte_by_byte() -> None:
     assert encode_put_back(7) == b"\x05" + i32(7)
     assert encode_put_back(7, errors=0) == b"\x04" + i32(0) + b"\x05" + i32(7)
     assert encode_put_back(7, errors=2**31 - 1) == b"\x04" + i32(2**31 - 1) + b"\x05" + i32(7)
+    item = encode_continued_item(b"data", ADD_MS, EXPIRY_MS)
+    assert encode_continue(7, item) == b"\x08" + i32(7) + i32(20) + i64(ADD_MS) + i64(EXPIRY_MS) + b"data"
+
+
+@pytest.mark.parametrize("data", [b"", b"\x07" * 100])
+def test_a_continue_is_never_taken_for_a_state_dump_whatever_the_rest_of_its_file_is_made_to_hold(data: bytes) -> None:
+    add_ms, expiry_ms = 7 | 1 << 40, 1  # seen as an ADD_XID: of the size 2^24 + 1, from the expiry's second byte on
+    behind = bytes(2**24 + 1 - 7 - len(data)) + RESTATED * (15 + len(data))
+    plain = encode_continue(7, encode_item(data, add_ms, expiry_ms)) + behind
+    assert decode_record(plain, 0).name == "STATE_DUMP"
+    ours = encode_continue(7, encode_continued_item(data, add_ms, expiry_ms)) + behind
+    decoded = decode_record(ours, 0)
+    assert (decoded.name, decoded.xid, decoded.data) == ("CONTINUE", 7, data)
+    assert (decoded.add_ms, decoded.expiry_ms) == (add_ms + 1, expiry_ms)
+
+
+@given(data=st.binary(), add_ms=some_ms, expiry_ms=some_ms)
+def test_any_item_survives_a_continue_but_for_a_time_that_it_cannot_say(
+    data: bytes, add_ms: int, expiry_ms: int
+) -> None:
+    item = encode_continued_item(data, add_ms, expiry_ms)
+    record = encode_continue(7, item)
+    decoded = decode_record(record + b"\xff", 0)
+    assert (decoded.name, decoded.xid, decoded.data, decoded.size) == ("CONTINUE", 7, data, len(record))
+    assert (decoded.add_ms, decoded.expiry_ms) == (decode_item(item).add_ms, expiry_ms)
+    assert 0 <= decode_item(item).add_ms - min(max(add_ms, 0), 2**44 - 1) <= 1
+    assert added_item(record) == item
+
+
+def test_what_adds_an_item_can_be_told_from_its_record() -> None:
+    item = encode_item(b"data", ADD_MS, EXPIRY_MS)
+    assert added_item(item) is item
+    for record in (REMOVE_RECORD, encode_open(7), encode_confirm(7), encode_put_back(7)):
+        assert added_item(record) is None
 
 
 def test_the_largest_item_fills_the_size_field() -> None:
     assert 16 + MAX_DATA_BYTES == 2**31 - 1
-
-
-some_ms = st.integers(-(2**63), 2**63 - 1)
 
 
 @given(data=st.binary(), add_ms=some_ms, expiry_ms=some_ms)

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 from twisted.internet.task import Clock
+from zope.interface import implementer_only
 
 from kestrel.config.load import loads
 from kestrel.config.model import QueueSettings
-from kestrel.errors import KestrelError, QueueFailed, StorageError, StorageRefused
+from kestrel.errors import KestrelError, NotThatManyOpen, QueueFailed, StorageError, StorageRefused
 from kestrel.item import Item
 from kestrel.queues.open_reads import ENDED_AT_ONCE
 from kestrel.queues.queue import Queue
@@ -20,6 +21,7 @@ from kestrel.queues.services import QueueServices
 from kestrel.queues.turns import Turns
 from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Barrier, Batch
+from kestrel.storage.interfaces import IQueueStorage
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
 from tests.promises.slow import SlowServer
 from tests.promises.speaking import END, STORED, set_, value
@@ -30,10 +32,10 @@ Answer = bytes | str | None
 class Bench:
     """A queue over a stepped storage, a wall clock, and those who wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, storage: SteppedStorage | None = None) -> None:
         self.now_ms = 1_000_000
         self._soon: deque[Callable[[], None]] = deque()
-        self.storage = SteppedStorage()
+        self.storage = storage or SteppedStorage()
         self.barrier = Barrier(self._soon.append)
         settings = QueueSettings()
         self.clock = Clock()
@@ -550,6 +552,117 @@ def test_waiters_of_a_queue_that_can_be_opened_again_go_on_waiting(bench: Bench)
     assert bench.answers == []
     bench.put(b"one")
     assert bench.answers == [("a", b"one")]
+
+
+# Confirm and put at once, where the storage can do both in one, and where it cannot.
+
+
+@implementer_only(IQueueStorage)
+class PlainQueue(SteppedQueue):
+    """A queue whose storage cannot do both at once."""
+
+
+class PlainStorage(SteppedStorage):
+    """A storage of such queues."""
+
+    def queue(self, name: bytes, settings: QueueSettings) -> SteppedQueue:
+        if name not in self._queues:
+            self._queues[name] = PlainQueue(name)
+        return super().queue(name, settings)
+
+
+@pytest.fixture
+def plain() -> Bench:
+    return Bench(PlainStorage())
+
+
+def held(bench: Bench, *items: bytes) -> int:
+    """The number of the open read of the first of these items, which a client holds."""
+    bench.put(*items)
+    item = bench.queue.take_now(opens=True)
+    assert item is not None
+    bench.queue.read_opened(item)
+    bench.tick()
+    return item.xid
+
+
+def test_a_read_is_finished_and_an_item_put_in_one_batch(bench: Bench) -> None:
+    xid = held(bench, b"first")
+    bench.storage.holds_commits = True
+    batch = bench.queue.continue_(xid, b"next", 0)
+    assert bench.contents.open_reads == 0
+    bench.tick()
+    assert batch is not None and not batch.is_settled
+    bench.storage.end_commits()
+    assert (batch.is_settled, batch.failure) == (True, None)
+    assert bench.items() == [b"next"]
+    assert bench.queue.counters.total_items == 2
+
+
+def test_a_storage_that_cannot_do_both_finishes_the_read_when_the_item_is_safe(plain: Bench) -> None:
+    xid = held(plain, b"first")
+    plain.storage.holds_commits = True
+    batch = plain.queue.continue_(xid, b"next", 0)
+    assert batch is not None and xid not in plain.queue.held
+    plain.tick()
+    assert (plain.contents.items, plain.contents.open_reads) == (1, 1)
+    plain.storage.end_commits()
+    assert (plain.contents.open_reads, batch.is_settled) == (0, False)
+    plain.tick()
+    plain.storage.end_commits()
+    assert (batch.is_settled, batch.failure) == (True, None)
+    assert plain.items() == [b"next"]
+
+
+def test_where_the_item_is_lost_the_read_is_not_finished(plain: Bench) -> None:
+    xid = held(plain, b"first")
+    plain.storage.holds_commits = True
+    batch = plain.queue.continue_(xid, b"next", 0)
+    plain.tick()
+    plain.storage.end_commits(error=StorageError("disk failed"))
+    assert batch is not None and str(batch.failure) == "disk failed"
+    assert plain.items() == [b"first"]
+
+
+def test_where_only_the_item_is_lost_that_went_elsewhere_the_read_goes_back(plain: Bench) -> None:
+    xid = held(plain, b"first")
+    elsewhere = Batch()
+    batch = plain.queue.confirm_after(elsewhere, xid)
+    elsewhere.settle(StorageError("disk failed"))
+    assert (batch.is_settled, str(batch.failure)) == (True, "disk failed")
+    assert plain.items() == [b"first"]
+
+
+def test_where_the_end_of_the_read_is_lost_that_is_told(plain: Bench) -> None:
+    xid = held(plain, b"first")
+    plain.storage.holds_commits = True
+    batch = plain.queue.continue_(xid, b"next", 0)
+    plain.tick()
+    plain.storage.end_commits()
+    plain.tick()
+    plain.storage.end_commits(error=StorageError("disk failed"))
+    assert batch is not None and str(batch.failure) == "disk failed"
+    assert plain.items() == [b"first", b"next"]
+
+
+@pytest.mark.parametrize("make", [SteppedStorage, PlainStorage])
+def test_an_item_that_a_limit_refuses_finishes_no_read(make: Callable[[], SteppedStorage]) -> None:
+    bench = Bench(make())
+    bench.queue.use_settings(QueueSettings(max_items=1))
+    xid = held(bench, b"first")
+    bench.put(b"second")
+    assert bench.queue.continue_(xid, b"next", 0) is None
+    assert (bench.contents.items, bench.contents.open_reads, xid in bench.queue.held) == (1, 1, True)
+
+
+@pytest.mark.parametrize("make", [SteppedStorage, PlainStorage])
+def test_a_read_that_nobody_holds_puts_no_item(make: Callable[[], SteppedStorage]) -> None:
+    bench = Bench(make())
+    xid = held(bench, b"first")
+    bench.queue.abort([xid])
+    with pytest.raises(NotThatManyOpen):
+        bench.queue.continue_(xid, b"next", 0)
+    assert bench.items() == [b"first"]
 
 
 # What is counted.

@@ -71,6 +71,11 @@ def item_of(number: int) -> tuple[bytes, int, int]:
     return data, ADD_MS + number, 0 if number % 3 else ADD_MS + 10**9
 
 
+def is_put_off(add_ms: int) -> bool:
+    """Whether an item of that add time that is continued with is stored 1 ms later (`IContinue`)."""
+    return add_ms % 256 == 7
+
+
 def number_of(item: Item) -> int:
     """The number of an item, which must be as it was put."""
     number = item.add_ms - ADD_MS
@@ -111,6 +116,11 @@ class History:
 
     def confirm(self, xid: int) -> None:
         del self.opened[xid]
+        self._changed()
+
+    def continue_(self, xid: int, number: int) -> None:
+        del self.opened[xid]
+        self.items.append(number)
         self._changed()
 
     def put_back(self, xid: int) -> None:
@@ -351,6 +361,12 @@ class Life:
             self.history.confirm(xid)
         assert self._do(self.queue.confirm, xids) == len(xids)
 
+    def continue_(self, *xids: int) -> None:
+        for xid in xids:
+            number = next(number for number in self._numbers if not is_put_off(ADD_MS + number))
+            self.history.continue_(xid, number)
+            self._do(self.queue.continue_, xid, *item_of(number))
+
     def put_back(self, *xids: int) -> None:
         for xid in reversed(xids):
             self.history.put_back(xid)
@@ -590,6 +606,20 @@ def open_reads_only_and_many(life: Life) -> Iterator[None]:
     yield
 
 
+def work_that_goes_on_in_steps(life: Life) -> Iterator[None]:
+    for _ in range(3):
+        life.put(4)
+        yield
+    for _ in range(5):
+        held = [life.open(), life.open(), life.open()]
+        yield
+        life.continue_(held[1], held[0])
+        yield
+        life.get()
+        life.continue_(held[2])
+        yield
+
+
 SCENARIOS: dict[str, Scenario] = {
     scenario.__name__.replace("_", " "): scenario
     for scenario in (
@@ -601,6 +631,7 @@ SCENARIOS: dict[str, Scenario] = {
         delete_and_re_create,
         drain_while_more_is_put,
         open_reads_only_and_many,
+        work_that_goes_on_in_steps,
     )
 }
 
@@ -879,6 +910,7 @@ def a_record_of_each_kind(life: Life) -> None:
     life.get()
     life.put_back(held)
     life.confirm(life.open())
+    life.continue_(life.open())
 
 
 @pytest.mark.parametrize("pace", [PACES["threads run at once"], PACES["threads run seldom"]], ids=["at once", "seldom"])

@@ -41,6 +41,7 @@ from kestrel.item import Item
 from kestrel.journal.fileset import group_by_queue
 from kestrel.storage.interfaces import IQueueStorage, SettingsFor
 from kestrel.storage.journal import JournalStorage
+from kestrel.storage.journal_queue import JournalQueue
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.threads import SteppedThreads
 from tests.journal import reference
@@ -59,6 +60,8 @@ XID_RECORD_BYTES: Final = 5
 ERRORS_BYTES: Final = 15
 """An opening, and a way back with so many errors."""
 REMOVE_BYTES: Final = 1
+CONTINUE_BYTES: Final = 4
+"""What it takes more than the item alone."""
 
 FILLER: Final = (b"\x02\x10\x00\x00\x00" + bytes(16) + b"\x01\x05\x01\x00\x00\x00" + b"\xff\x08") * 11
 """Data that look like records, to a reader who begins at a wrong offset."""
@@ -514,16 +517,19 @@ class ReadBehindMachine(RuleBasedStateMachine):
         count=some_count,
         closes=st.integers(0, 3),
         aborts=st.integers(0, 3),
+        continues=st.integers(0, 3),
     )
     def work_and_commit(
-        self, number: int, sizes: list[int], opened: bool, count: int, closes: int, aborts: int
+        self, number: int, sizes: list[int], opened: bool, count: int, closes: int, aborts: int, continues: int
     ) -> None:
-        """What a busy server does most of the time: put, take, close and abort some open reads, and commit."""
+        """What a busy server does most of the time: put, take, close, abort and go on with some, and commit."""
         live = self._at(number)
         self._put([live], sizes, False)
         self._take(live, opened, count, False)
         self._confirm(live, list(live.model.opened)[:closes])
         self._put_back(live, list(live.model.opened)[:aborts], True)
+        for xid in list(live.model.opened)[:continues]:
+            self._continue(live, xid, sizes[0])
         self._commit()
 
     def _take(self, live: Live, opened: bool, count: int, waits: bool) -> None:
@@ -597,6 +603,23 @@ class ReadBehindMachine(RuleBasedStateMachine):
         for xid in were_open:
             del live.model.opened[xid]
             self._changed(live, XID_RECORD_BYTES)
+
+    @step(number=some_queue, which=some_xids, size=st.integers(0, 300))
+    def continue_(self, number: int, which: list[int], size: int) -> None:
+        live = self._at(number)
+        for xid in self._some_open_reads(live, which):
+            self._continue(live, xid, size)
+
+    def _continue(self, live: Live, xid: int, size: int) -> None:
+        """Confirm and put at once; an xid that is not open, and nothing but an item is put."""
+        self._next_ms += 2 if self._next_ms % 256 == 6 else 1  # 7 would be stored as 8: `IContinue`
+        item = ((b"%d;" % self._next_ms + FILLER)[:size], self._next_ms, 0)
+        assert isinstance(live.queue, JournalQueue)
+        live.queue.continue_(xid, *item)
+        self._largest_item = max(self._largest_item, size)
+        live.model.opened.pop(xid, None)
+        live.model.items.append(Entry(item, put_at=self._histories[live.name].last + 1))
+        self._changed(live, record_bytes(item) + CONTINUE_BYTES)
 
     @step(number=some_queue, which=some_xids, failed=st.booleans())
     def put_back(self, number: int, which: list[int], failed: bool) -> None:
