@@ -8,13 +8,13 @@ from typing import Final, cast
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
-from kestrel.errors import KestrelError, NotThatManyOpen, QueueFailed
+from kestrel.errors import KestrelError, NotThatManyOpen
 from kestrel.item import Item
 from kestrel.queues.counters import QueueCounters
-from kestrel.queues.expiry import MOVED_AT_ONCE, SWEPT_AT_ONCE, SWEPT_BY_A_PUT, SWEPT_FOR_ROOM, is_expired
+from kestrel.queues.expiry import SWEPT_BY_A_PUT, SWEPT_FOR_ROOM
+from kestrel.queues.head import Head
 from kestrel.queues.limits import is_full, is_too_large
 from kestrel.queues.moves import Moves
 from kestrel.queues.open_reads import HeldReads
@@ -59,14 +59,12 @@ class Queue:
         self.held = HeldReads(services.clock, self._timed_out)
         self.held.use_timeout(settings.open_transaction_timeout_ms)
         self.moves = Moves(self, services)
+        self.head = Head(self, services)
         self._services = services
         self._barrier = services.barrier
         self._now_ms = services.now_ms
         self._is_serving = False
         self._is_serve_due = False
-        self._filling: IQueueStorage | None = None
-        self._owed_for: int | None = None
-        """The size of the last item taken over a limit, while heads on disk alone are to be discarded for it."""
 
     def use_settings(self, settings: QueueSettings) -> None:
         """Go by other settings from now on."""
@@ -92,7 +90,7 @@ class Queue:
     @property
     def is_finding_head(self) -> bool:
         """Whether those in line wait for the storage, or a sweep, rather than for an item to be put."""
-        return self._filling is self.contents or self.has_expired_head
+        return self.head.is_loading or self.head.has_expired
 
     @property
     def unsettled_batch(self) -> Batch | None:
@@ -109,108 +107,39 @@ class Queue:
         settings, contents = self.settings, self.contents
         if is_too_large(settings, size):
             return False
-        if self.has_expired_head:
-            self.sweep(SWEPT_BY_A_PUT)
+        head = self.head
+        if head.has_expired:
+            head.sweep(SWEPT_BY_A_PUT)
         if settings.discard_old_when_full or not is_full(settings, contents.items, contents.bytes):
             return True
-        if self.has_expired_head:
-            self.sweep(SWEPT_FOR_ROOM // targets)
+        if head.has_expired:
+            head.sweep(SWEPT_FOR_ROOM // targets)
             if not is_full(settings, contents.items, contents.bytes):
                 return True
-        self.load_head()  # it may have expired, and the next put find room
-        return self.has_expired_head and not self.moves.is_full  # there is more to sweep than there is time for now
+        head.load()  # it may have expired, and the next put find room
+        return head.has_expired and not self.moves.is_full  # there is more to sweep than there is time for now
 
     def item_was_put(self, size: int) -> Batch:
         """The storage has one more item, of that many bytes, at the tail."""
         self.counters.total_items += 1
         batch = self.touch()
         if self.settings.discard_old_when_full:
-            self._owed_for = size
-            self._discard()
+            self.head.discard_for(size)
         if self.waiting:
             self.serve()
         return batch
 
-    def _discard(self) -> None:
-        """Drop heads until there was room for the last item that was put; what has expired leaves as it would have.
-
-        Where that must wait, for the disk or for the turn of others, it is owed, and nobody gets an item before.
-        """
-        contents, settings, size = self.contents, self.settings, self._owed_for
-        if size is None:
-            return
-        for _ in range(SWEPT_AT_ONCE):
-            if not is_full(settings, contents.items - 1, contents.bytes - size):
-                self._owed_for = None
-                return
-            if self.has_expired_head:
-                if not self.sweep(1):
-                    return  # as many are on their way as may be; when one arrives it goes on
-            elif contents.take(False) is not None:
-                self.counters.discarded += 1
-            elif self._fill():
-                return
-            elif contents.peek() is None:
-                self._owed_for = None
-                return
-        self._serve_later()
-
     # Items out.
-
-    def sweep(self, most: int = SWEPT_AT_ONCE) -> int:
-        """Expire items at the head, as far as they are in memory, and at most so many. Returns how many."""
-        contents, moves, target = self.contents, self.moves, self.settings.expire_to_queue
-        if target is not None:
-            most = min(most, MOVED_AT_ONCE)
-        swept = 0
-        item = contents.peek()
-        while item is not None and swept < most and self._has_expired(item):
-            if target is None:
-                contents.take(False)
-            elif moves.is_full:
-                break
-            else:
-                contents.take(True)
-                moves.begin(item, target, drops=True)
-            swept += 1
-            item = contents.peek()
-        if swept:
-            self.counters.expired_items += swept
-            self.touch()
-        return swept
-
-    @property
-    def has_expired_head(self) -> bool:
-        """Whether the head has expired, and a sweep has not come to it yet."""
-        item = self.contents.peek() if self.contents.failure is None else None
-        return item is not None and self._has_expired(item)
-
-    def _has_expired(self, item: Item) -> bool:
-        max_age_ms = self.settings.max_age_ms
-        may_expire = item.expiry_ms or max_age_ms is not None  # most never do: spare them the look at the clock
-        return bool(may_expire) and is_expired(item, max_age_ms, self._now_ms())
-
-    def _head(self) -> Item | None:
-        """The head, if it is in memory, nothing is to be discarded first and it has not expired."""
-        if self._owed_for is not None:
-            return None
-        item = self.contents.peek()
-        if item is not None and self._has_expired(item):
-            self.sweep()
-            item = self.contents.peek()
-            if item is not None and self._has_expired(item):
-                return None
-        return item
 
     def take_now(self, opens: bool) -> Item | None:
         """The head, if it is at hand and nobody stands in line for it."""
-        if self.waiting or self._head() is None:
+        if self.waiting or self.head.at_hand() is None:
             return None
         return self._take(opens)
 
     def peek_now(self) -> Item | None:
         """A look at the head, if it is at hand and nobody stands in line for it."""
-        return None if self.waiting else self._head()
+        return None if self.waiting else self.head.at_hand()
 
     def _take(self, opens: bool) -> Item | None:
         item = self.contents.take(opens)
@@ -226,22 +155,23 @@ class Queue:
 
     def serve(self) -> None:
         """Serve those in line as far as there are items, and answer the impatient when there are none."""
-        if self._is_serving or self._filling is self.contents:
+        if self._is_serving or self.head.is_loading:
             return
         self._is_serving = True
         try:
-            self._discard()
+            self.head.go_on_discarding()
             for _ in range(SERVED_AT_ONCE):
                 if not self.waiting or not self._serve_first():
                     break
             else:
-                self._serve_later()
+                self.serve_later()
         except KestrelError as error:
             self.answer_all(error)
         finally:
             self._is_serving = False
 
-    def _serve_later(self) -> None:
+    def serve_later(self) -> None:
+        """The same, in another turn."""
         if not self._is_serve_due:
             self._is_serve_due = True
             self._services.turns.go_on_later(self._serve_now)
@@ -253,20 +183,20 @@ class Queue:
     def _serve_first(self) -> bool:
         """Serve the first in line. False when that must wait."""
         waiter = self.waiting.first()
-        item = self._head()
+        item = self.head.at_hand()
         if item is not None and not waiter.peeks:
             item = self._take(waiter.opens)
         if item is not None:
             self.waiting.leave(waiter)
             waiter.item_arrived(item, None)
             return True
-        if self.has_expired_head:
+        if self.head.has_expired:
             if not self.moves.is_full:
-                self._serve_later()
+                self.serve_later()
             elif self.moves.failure is not None:
                 raise self.moves.failure
             return False  # some move will end
-        if self._owed_for is not None or self._fill():
+        if self.head.is_owed or self.head.fill():
             return False
         if self.contents.peek() is not None:
             return True
@@ -274,39 +204,6 @@ class Queue:
             self.waiting.leave(each)
             each.item_arrived(None, None)
         return False
-
-    # The head, where it is on disk alone.
-
-    def load_head(self) -> None:
-        """Bring the head into memory, if it is not there: nobody waits for it, but it may have expired."""
-        if self.contents.items and self.contents.failure is None and self.contents.peek() is None:
-            self._fill()
-
-    def _fill(self) -> bool:
-        """Bring the head into memory. False when what is in memory tells the truth."""
-        contents = self.contents
-        if self._filling is contents:
-            return True
-        loading = contents.fill()
-        if loading is None:
-            return False
-        self._filling = contents
-        loading.addCallbacks(self._filled, self._fill_failed, callbackArgs=(contents,), errbackArgs=(contents,))
-        return self._filling is contents
-
-    def _filled(self, _: object, contents: IQueueStorage) -> None:
-        if self._filling is contents:
-            self._filling = None
-            self.serve()
-
-    def _fill_failed(self, failure: Failure, contents: IQueueStorage) -> None:
-        if self._filling is not contents:
-            return  # they have been opened anew since
-        self._filling = None
-        error = failure.value
-        log.error("The head of queue {queue!r} cannot be read: {error}", queue=self.name, error=str(error))
-        self.touch()  # if its storage has found that it cannot go on, a commit is where it may say so
-        self.answer_all(error if isinstance(error, KestrelError) else QueueFailed("the head cannot be read"))
 
     def answer_all(self, error: Exception | None = None) -> None:
         """Answer everyone in line: as an empty queue does, or with that error."""
@@ -413,7 +310,7 @@ class Queue:
     def flush(self) -> Batch:
         """Drop all but the open reads."""
         self.contents.clear()
-        self._owed_for = None
+        self.head.forget_what_is_owed()
         self.counters.total_flushes += 1
         self.counters.age_ms = 0
         return self.touch()
@@ -450,6 +347,6 @@ class Queue:
         if not self.is_deleted and self.contents.failure is not None:
             self.held.clear()
             self.moves.forget()
-            self._filling = self._owed_for = None
+            self.head.forget()
             self.contents = self.storage.queue(self.name, self.settings)
             self.serve()

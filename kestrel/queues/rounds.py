@@ -108,14 +108,14 @@ class ExpiryRounds:
             self._manager.expire(queue)
             return 0
         self._manager.use_right_storage(queue)
-        swept = queue.sweep(min(most, SWEPT_AT_ONCE))
-        if swept < most and queue.has_expired_head:
+        swept = queue.head.sweep(min(most, SWEPT_AT_ONCE))
+        if swept < most and queue.head.has_expired:
             if not queue.moves.is_full:
                 self._round.append((queue, most - swept))
             elif queue.moves.failure is None:
                 self._held_up.append((queue, most - swept))
         else:
-            queue.load_head()
+            queue.head.load()
         return swept
 
     def _is_too_old(self, queue: Queue) -> bool:

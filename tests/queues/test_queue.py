@@ -15,6 +15,7 @@ from kestrel.config.load import loads
 from kestrel.config.model import QueueSettings
 from kestrel.errors import KestrelError, NotThatManyOpen, QueueFailed, StorageError, StorageRefused
 from kestrel.item import Item
+from kestrel.journal.records import decode_item
 from kestrel.queues.open_reads import ENDED_AT_ONCE
 from kestrel.queues.queue import Queue
 from kestrel.queues.services import QueueServices
@@ -178,9 +179,9 @@ def test_an_item_is_expired_after_its_time_and_not_at_it(
     bench.queue.use_settings(QueueSettings(max_age_ms=max_age_ms))
     bench.put(b"one", expiry_ms=expiry_ms)
     bench.now_ms = 1_000_500
-    assert bench.queue.sweep() == 0
+    assert bench.queue.head.sweep() == 0
     bench.now_ms = 1_000_501
-    assert bench.queue.sweep() == 1
+    assert bench.queue.head.sweep() == 1
     assert bench.queue.counters.expired_items == 1
 
 
@@ -189,7 +190,7 @@ def test_a_sweep_drops_every_expired_item_at_the_head(bench: Bench) -> None:
     bench.put(b"c")
     bench.put(b"d", expiry_ms=1_000_500)
     bench.now_ms = 1_001_000
-    assert bench.queue.sweep() == 2
+    assert bench.queue.head.sweep() == 2
     assert bench.items() == [b"c"]
     assert bench.queue.counters.expired_items == 3
 
@@ -198,7 +199,7 @@ def test_a_sweep_is_recorded(bench: Bench) -> None:
     bench.put(b"a", expiry_ms=1_000_500)
     bench.now_ms = 1_001_000
     assert bench.queue.open_batch is None
-    bench.queue.sweep()
+    bench.queue.head.sweep()
     assert bench.queue.open_batch is not None
 
 
@@ -344,7 +345,7 @@ def test_nothing_is_loaded_for_nobody(bench: Bench) -> None:
     bench.put(b"one")
     bench.contents.page_out()
     bench.queue.take_now(opens=False)
-    bench.queue.sweep()
+    bench.queue.head.sweep()
     assert not bench.contents.is_filling
 
 
@@ -689,3 +690,13 @@ def test_items_are_counted_as_they_are_put(bench: Bench) -> None:
     bench.items()
     assert bench.queue.counters.total_items == 2
     assert bench.queue.counters.create_time_ms == 1_000_000
+
+
+def test_what_is_discarded_when_the_head_is_there_at_last_is_committed(bench: Bench) -> None:
+    bench.queue.settings = QueueSettings(max_items=2, discard_old_when_full=True)
+    bench.put(b"one", b"two")
+    bench.contents.page_out()
+    bench.put(b"three")
+    bench.contents.end_fill()
+    bench.tick()
+    assert [decode_item(record).data for record in bench.contents.safe] == [b"two", b"three"]

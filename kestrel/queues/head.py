@@ -1,0 +1,190 @@
+"""The head of a queue: what is found there once what has expired and what is to be discarded is gone, and what is on
+disk alone has come into memory."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kestrel.config.model import QueueSettings
+from kestrel.errors import KestrelError, QueueFailed
+from kestrel.item import Item
+from kestrel.queues.counters import QueueCounters
+from kestrel.queues.expiry import MOVED_AT_ONCE, SWEPT_AT_ONCE, is_expired
+from kestrel.queues.limits import is_full
+from kestrel.queues.moves import Moves
+from kestrel.queues.services import QueueServices
+from kestrel.storage.barrier import Batch
+from kestrel.storage.interfaces import IQueueStorage
+
+log = Logger()
+
+
+class Headed(Protocol):
+    """What a head needs of its queue."""
+
+    name: bytes
+    settings: QueueSettings
+    contents: IQueueStorage
+    counters: QueueCounters
+    moves: Moves
+
+    def touch(self) -> Batch:
+        """Something was recorded."""
+
+    def serve(self) -> None:
+        """Serve those in line."""
+
+    def serve_later(self) -> None:
+        """Serve those in line in another turn."""
+
+    def answer_all(self, error: Exception | None = None) -> None:
+        """Answer everyone in line."""
+
+
+class Head:
+    """The head of one queue."""
+
+    def __init__(self, queue: Headed, services: QueueServices) -> None:
+        self._queue = queue
+        self._now_ms = services.now_ms
+        self._filling: IQueueStorage | None = None
+        self._owed_for: int | None = None
+        """The size of the last item taken over a limit, while heads are still to be discarded for it."""
+
+    def forget(self) -> None:
+        """The queue has other contents, or none."""
+        self._filling = self._owed_for = None
+
+    def at_hand(self) -> Item | None:
+        """The head, if it is in memory, nothing is to be discarded first and it has not expired."""
+        if self._owed_for is not None:
+            return None
+        contents = self._queue.contents
+        item = contents.peek()
+        if item is not None and self._has_expired(item):
+            self.sweep()
+            item = contents.peek()
+            if item is not None and self._has_expired(item):
+                return None
+        return item
+
+    # What has expired.
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether it has expired, and a sweep has not come to it yet."""
+        contents = self._queue.contents
+        item = contents.peek() if contents.failure is None else None
+        return item is not None and self._has_expired(item)
+
+    def _has_expired(self, item: Item) -> bool:
+        max_age_ms = self._queue.settings.max_age_ms
+        may_expire = item.expiry_ms or max_age_ms is not None  # most never do: spare them the look at the clock
+        return bool(may_expire) and is_expired(item, max_age_ms, self._now_ms())
+
+    def sweep(self, most: int = SWEPT_AT_ONCE) -> int:
+        """Expire items, as far as they are in memory, and at most so many. Returns how many."""
+        queue = self._queue
+        contents, moves, target = queue.contents, queue.moves, queue.settings.expire_to_queue
+        if target is not None:
+            most = min(most, MOVED_AT_ONCE)
+        swept = 0
+        item = contents.peek()
+        while item is not None and swept < most and self._has_expired(item):
+            if target is None:
+                contents.take(False)
+            elif moves.is_full:
+                break
+            else:
+                contents.take(True)
+                moves.begin(item, target, drops=True)
+            swept += 1
+            item = contents.peek()
+        if swept:
+            queue.counters.expired_items += swept
+            queue.touch()
+        return swept
+
+    # What is to be discarded.
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether heads are still to be discarded, so that nobody gets an item before."""
+        return self._owed_for is not None
+
+    def discard_for(self, size: int) -> None:
+        """Drop heads until there was room for the last item that was put, which has that size."""
+        self._owed_for = size
+        self.go_on_discarding()
+
+    def forget_what_is_owed(self) -> None:
+        """The queue was flushed."""
+        self._owed_for = None
+
+    def go_on_discarding(self) -> None:
+        """Drop what is owed, in turns; what has expired leaves as it would have."""
+        size, queue = self._owed_for, self._queue
+        if size is None:
+            return
+        contents, settings = queue.contents, queue.settings
+        before = queue.counters.discarded
+        for _ in range(SWEPT_AT_ONCE):
+            if not is_full(settings, contents.items - 1, contents.bytes - size):
+                self._owed_for = None
+                break
+            if self.has_expired:
+                if not self.sweep(1):
+                    break  # as many are on their way as may be; when one arrives it goes on
+            elif contents.take(False) is not None:
+                queue.counters.discarded += 1
+            elif self.fill():
+                break
+            elif contents.peek() is None:
+                self._owed_for = None
+                break
+        else:
+            queue.serve_later()
+        if queue.counters.discarded != before:
+            queue.touch()
+
+    # What is on disk alone.
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether it is being brought into memory."""
+        return self._filling is self._queue.contents
+
+    def load(self) -> None:
+        """Bring it into memory, if it is not there: nobody waits for it, but it may have expired."""
+        contents = self._queue.contents
+        if contents.items and contents.failure is None and contents.peek() is None:
+            self.fill()
+
+    def fill(self) -> bool:
+        """Bring it into memory. False when what is in memory tells the truth."""
+        contents = self._queue.contents
+        if self._filling is contents:
+            return True
+        loading = contents.fill()
+        if loading is None:
+            return False
+        self._filling = contents
+        loading.addCallbacks(self._filled, self._fill_failed, callbackArgs=(contents,), errbackArgs=(contents,))
+        return self._filling is contents
+
+    def _filled(self, _: object, contents: IQueueStorage) -> None:
+        if self._filling is contents:
+            self._filling = None
+            self._queue.serve()
+
+    def _fill_failed(self, failure: Failure, contents: IQueueStorage) -> None:
+        if self._filling is not contents:
+            return  # they have been opened anew since
+        self._filling = None
+        queue, error = self._queue, failure.value
+        log.error("The head of queue {queue!r} cannot be read: {error}", queue=queue.name, error=str(error))
+        queue.touch()  # if its storage has found that it cannot go on, a commit is where it may say so
+        queue.answer_all(error if isinstance(error, KestrelError) else QueueFailed("the head cannot be read"))
