@@ -50,7 +50,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -206,13 +206,13 @@ class QueueFolder:
             for batch in batches:
                 await _settled(batch)
 
-    def _put_elsewhere(self, name: bytes, data: bytes, expiry_ms: int) -> Batch | None:
+    def _put_elsewhere(self, name: bytes, data: bytes, done: Collection[bytes]) -> Mapping[bytes, Batch] | None:
         if self._lookup is None:
-            return self._manager.put_somewhere(name, data, expiry_ms)
+            return self._manager.put_moved(name, data, done)
         queue = self._lookup(name)
         if queue is None:
             raise StorageError(f"no queue {name!r} was found")
-        return queue.folder.manager.put_somewhere(queue.name, data, expiry_ms)
+        return queue.folder.manager.put_moved(queue.name, data, done)
 
 
 class FolderQueue:

@@ -117,9 +117,11 @@ class QueueServer:
         if not names:
             queues = {queue.name for queue in self.manager.all_queues()}
             names = sorted({*queues, *self.config.queues, *self.config.aliases})
-        return [(name, self._config_of(name)) for name in names]
+        shown: dict[int, list[tuple[str, str]]] = {}
+        return [(name, self._config_of(name, shown)) for name in dict.fromkeys(names)]
 
-    def _config_of(self, name: bytes) -> list[tuple[str, str]]:
+    def _config_of(self, name: bytes, shown: dict[int, list[tuple[str, str]]]) -> list[tuple[str, str]]:
+        """`shown` has what was worked out already: most queues share their settings."""
         alias = self.config.aliases.get(name)
         if alias is not None:
             return alias_config(alias)
@@ -128,7 +130,10 @@ class QueueServer:
         except BadQueueName:
             return []
         queue = self.manager.known(name)
-        return queue_config(self.manager.settings_for(name) if queue is None else queue.settings)
+        settings = self.manager.settings_for(name) if queue is None else queue.settings
+        if id(settings) not in shown:
+            shown[id(settings)] = queue_config(settings)
+        return shown[id(settings)]
 
     def hang_up(self) -> Deferred[Any]:
         """Take no more commands, answer those who wait, and hang up on everyone; fires when all are gone."""

@@ -135,10 +135,11 @@ class Head:
             if not is_full(settings, contents.items - 1, contents.bytes - size):
                 self._owed_for = None
                 break
-            if self.has_expired:
-                if not self.sweep(1):
-                    break  # as many are on their way as may be; when one arrives it goes on
-            elif contents.take(False) is not None:
+            if self.has_expired and self.sweep(1):
+                continue
+            if self.has_expired and queue.moves.failure is None:
+                break  # as many are on their way as may be; when one arrives it goes on
+            if contents.take(False) is not None:
                 queue.counters.discarded += 1
             elif self.fill():
                 break

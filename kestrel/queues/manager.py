@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from attrs import evolve
 from twisted.internet.defer import Deferred, DeferredList
@@ -39,17 +39,6 @@ _SAFE: Final = Batch()
 _SAFE.settle(None)
 
 
-class _Stored(NamedTuple):
-    """What came of a put: the batch of those that have the item (`_SAFE` if there is none), and whether a limit of a
-    queue that the reply is about refused it."""
-
-    batch: Batch
-    is_refused: bool
-
-
-_REFUSED: Final = _Stored(_SAFE, True)
-
-
 class QueueManager:
     """All queues of the server.
 
@@ -77,7 +66,7 @@ class QueueManager:
         self.settings_for: SettingsFor = config.settings_for
         self._storage = storage
         self._memory = memory
-        self._services = QueueServices(self.barrier, turns, clock, now_ms, put_elsewhere or self.put_somewhere)
+        self._services = QueueServices(self.barrier, turns, clock, now_ms, put_elsewhere or self.put_moved)
         self._queues: dict[bytes, Queue] = {}
         self._families = Families()
         self._unloadable: set[bytes] = set()
@@ -196,31 +185,34 @@ class QueueManager:
         the alias leads to, when the others have it. A child that is full goes without. Raises a `KestrelError`, and
         then no queue has the item.
         """
-        stored = self._put(name, data, expiry_ms)
-        return None if stored.is_refused else stored.batch
-
-    def put_somewhere(self, name: bytes, data: bytes, expiry_ms: int) -> Batch | None:
-        """The same for an item that moves: None only if no queue has it, so that it is not put again and again."""
-        stored = self._put(name, data, expiry_ms)
-        return None if stored.is_refused and stored.batch is _SAFE else stored.batch
-
-    def _put(self, name: bytes, data: bytes, expiry_ms: int) -> _Stored:
+        size = len(data)
         alias = self.aliases.get(name)
         if alias is None and not self._families.children_of(name):
             queue = self.queue(name)
             if queue.settings.fanout_only:
                 self.use_right_storage(queue)
-                return _Stored(_SAFE, is_too_large(queue.settings, len(data)))
-            if not queue.admits(len(data)):
-                return _REFUSED
+                return None if is_too_large(queue.settings, size) else _SAFE
+            if not queue.admits(size):
+                return None
             queue.storage.put((queue.contents,), data, self.now_ms(), expiry_ms)
             self.counters.total_items += 1
-            return _Stored(queue.item_was_put(len(data)), False)
-        if alias is None:
-            return self._put_to_all((name,), data, expiry_ms)
-        stored = self._put_to_all(alias.queues, data, expiry_ms)
-        alias.count(len(data))
-        return stored
+            return queue.item_was_put(size)
+        targets, is_refused = self._targets(name, alias, size, ())
+        if alias is not None:
+            alias.count(size)
+        batches = self._put_to(targets, data, expiry_ms)
+        return None if is_refused else all_of(list(batches.values())) or _SAFE
+
+    def put_moved(self, name: bytes, data: bytes, done: Collection[bytes]) -> Mapping[bytes, Batch] | None:
+        """The same for an item that moves here (`PutElsewhere`). It is refused only if no queue takes it."""
+        with self.memory_limit.lifted():  # it takes no more memory here than where it leaves
+            alias = self.aliases.get(name)
+            targets, is_refused = self._targets(name, alias, len(data), done)
+            if is_refused and not targets:
+                return None
+            if alias is not None and not done:
+                alias.count(len(data))
+            return self._put_to(targets, data, 0)
 
     def continue_(self, name: bytes, xid: int, data: bytes, expiry_ms: int) -> Batch | None:
         """Finish a read that a client holds of a queue and put an item to it, as `Queue.continue_`.
@@ -236,30 +228,36 @@ class QueueManager:
         batch = self.put(name, data, expiry_ms)
         return None if batch is None else queue.confirm_after(batch, xid)
 
-    def _put_to_all(self, names: Iterable[bytes], data: bytes, expiry_ms: int) -> _Stored:
-        size = len(data)
+    def _targets(
+        self, name: bytes, alias: Alias | None, size: int, done: Collection[bytes]
+    ) -> tuple[list[Queue], bool]:
+        """The queues that take an item of that size; and whether one that the reply is about refuses it."""
         targets: dict[Queue, None] = {}
         is_refused = False
-        for name in names:
-            queue = self.queue(name)
+        for each in (name,) if alias is None else alias.queues:
+            queue = self.queue(each)
+            children = self._families.children_of(each)
             if queue.settings.fanout_only:
                 self.use_right_storage(queue)
                 is_refused = is_refused or is_too_large(queue.settings, size)
+            elif each in done:
+                pass
             elif queue.admits(size):
                 targets[queue] = None
             else:
                 is_refused = True
-            children = self._families.children_of(name)
             for child_name in children:
-                if child_name in self.aliases:
-                    continue  # nobody could take it from there
+                if child_name in self.aliases or child_name in done:
+                    continue  # of one that an alias masks nobody could take it
                 child = self.queue(child_name)
                 if child.admits(size, len(children)):
                     targets[child] = None
-        self._store(list(targets), data, expiry_ms)
-        batches = [queue.item_was_put(size) for queue in targets]
-        self.counters.total_items += len(batches)
-        return _Stored(all_of(batches) or _SAFE, is_refused)
+        return list(targets), is_refused
+
+    def _put_to(self, targets: list[Queue], data: bytes, expiry_ms: int) -> dict[bytes, Batch]:
+        self._store(targets, data, expiry_ms)
+        self.counters.total_items += len(targets)
+        return {queue.name: queue.item_was_put(len(data)) for queue in targets}
 
     def _store(self, targets: list[Queue], data: bytes, expiry_ms: int) -> None:
         """All or none: only the first storage can still refuse when it is asked."""

@@ -50,7 +50,7 @@ class Source(Protocol):
 
 
 class _Move:
-    __slots__ = ("contents", "drops", "is_put", "item", "number", "target")
+    __slots__ = ("contents", "done", "drops", "error", "item", "number", "target", "unsettled")
 
     def __init__(self, number: int, contents: IQueueStorage, item: Item, target: bytes, drops: bool) -> None:
         self.number = number
@@ -58,8 +58,12 @@ class _Move:
         self.item = item
         self.target = target
         self.drops = drops
-        self.is_put = False
-        """Whether it is in its new queue, and waits to be safe there."""
+        self.done: set[bytes] = set()
+        """The queues in which it is safe: a target may lead to several."""
+        self.unsettled = 0
+        """In how many it is, and not safe yet."""
+        self.error: Exception | None = None
+        """Why it was lost in one of them."""
 
 
 class Moves:
@@ -125,7 +129,7 @@ class Moves:
         self._unput.clear()
         self._is_stopped = True
         self._cancel_retry()
-        self._under_way = {move for move in self._under_way if move.is_put}
+        self._under_way = {move for move in self._under_way if move.unsettled}
         if not self._under_way:
             return succeed(None)
         self._stopping = Deferred()
@@ -163,26 +167,35 @@ class Moves:
         if move not in self._under_way:  # it was forgotten meanwhile
             return
         try:
-            batch = self._services.put(move.target, move.item.data, 0)
+            batches = self._services.put(move.target, move.item.data, move.done)
         except ClientError:
             self._refuse(move)
         except KestrelError as error:
             self._hold(move, error)
         else:
-            if batch is None:
+            if batches is None and not move.done:
                 self._refuse(move)
+            elif not batches:
+                self._end(move)
             else:
-                move.is_put = True
-                batch.when_settled(partial(self._settled, move, batch))
+                move.unsettled = len(batches)
+                for queue, batch in batches.items():
+                    batch.when_settled(partial(self._settled, move, queue, batch))
 
-    def _settled(self, move: _Move, batch: Batch) -> None:
+    def _settled(self, move: _Move, queue: bytes, batch: Batch) -> None:
         if move not in self._under_way:
             return
-        move.is_put = False
+        move.unsettled -= 1
         if batch.failure is None:
-            self._end(move)
+            move.done.add(queue)
         else:
-            error = batch.failure
+            move.error = batch.failure
+        if move.unsettled:
+            return
+        error, move.error = move.error, None
+        if error is None:
+            self._end(move)
+        else:  # it is put again where it was lost, and nowhere else
             self._hold(move, error if isinstance(error, KestrelError) else KestrelError(str(error)))
 
     def _end(self, move: _Move) -> None:

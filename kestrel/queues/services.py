@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from twisted.internet.interfaces import IReactorTime
@@ -12,10 +12,14 @@ from kestrel.storage.barrier import Barrier, Batch
 
 
 class PutElsewhere(Protocol):
-    """Puts an item to a queue by its name, as if a client did."""
+    """Puts an item that moves to a queue by its name, as if a client did."""
 
-    def __call__(self, name: bytes, data: bytes, expiry_ms: int) -> Batch | None:
-        """The batch that it is part of, or None when a limit refuses it. Raises a `KestrelError`."""
+    def __call__(self, name: bytes, data: bytes, done: Collection[bytes]) -> Mapping[bytes, Batch] | None:
+        """Put it to all queues that the name leads to, but for those that are done.
+
+        The batch of each queue that has it now, by name; or None when limits refuse it everywhere. Raises a
+        `KestrelError`, and then no queue has it.
+        """
 
 
 class QueueServices:

@@ -53,7 +53,7 @@ def dumped_stats(manager: QueueManager, names: Sequence[bytes]) -> list[tuple[by
     manager.reopen_failed()
     if not names:
         names = sorted({*(queue.name for queue in manager.all_queues()), *manager.aliases})
-    return [(name, _stats_of(manager, name)) for name in names]
+    return [(name, _stats_of(manager, name)) for name in dict.fromkeys(names)]
 
 
 def _stats_of(manager: QueueManager, name: bytes) -> list[Stat]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -50,6 +51,7 @@ class Log:
             self._predicate.setLogLevelForNamespace(namespace, LogLevel.levelWithName(level))
 
     def reopen(self) -> None:
-        """Open the file anew, for those who have moved it away."""
+        """Open the file anew, for those who have moved it away. Raises OSError, and goes on with the old one."""
         if self._file is not None:
+            os.close(os.open(self._file.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._file.reopen()

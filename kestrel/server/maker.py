@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import evolve
 from twisted.application.service import MultiService
-from twisted.logger import ILogObserver
+from twisted.logger import ILogObserver, Logger
 from twisted.python.components import Componentized
 
 from kestrel.config.model import Config
@@ -21,12 +21,15 @@ from kestrel.server.options import Options
 from kestrel.server.reactor import raise_file_limit
 from kestrel.server.service import KestrelService
 
+log = Logger()
+
 
 class Daemon(MultiService):
     """The server inside its process: log, signals, limits, and how a failed start ends."""
 
     def __init__(self, reactor: Any, options: Options) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nothing is to be read again yet, and it would end the process
         raise_file_limit()  # before the storage counts what it may open
         self._reactor = reactor
         self._options = options
@@ -114,7 +117,10 @@ class Daemon(MultiService):
     def _reload(self) -> None:
         """SIGHUP: open the log anew and take the settings from the file again."""
         if self._log is not None:
-            self._log.reopen()
+            try:
+                self._log.reopen()
+            except OSError as error:
+                log.error("The log cannot be opened anew, and goes on as it is: {reason}", reason=error.strerror)
         self._server.reload().addErrback(lambda failure: failure.trap(KestrelError))  # the log has it
 
 

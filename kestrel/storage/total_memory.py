@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 ITEM_BYTES: Final = 80
@@ -14,11 +16,21 @@ class MemoryLimit:
     def __init__(self, most_bytes: int | None = None) -> None:
         self.most_bytes = most_bytes
         self.used_bytes = 0
+        self._is_lifted = False
 
     @property
     def is_reached(self) -> bool:
         """Whether nobody is to take more."""
-        return self.most_bytes is not None and self.used_bytes >= self.most_bytes
+        return self.most_bytes is not None and self.used_bytes >= self.most_bytes and not self._is_lifted
+
+    @contextmanager
+    def lifted(self) -> Iterator[None]:
+        """Meanwhile the limit does not hold: what is put takes the place of what is counted elsewhere."""
+        was_lifted, self._is_lifted = self._is_lifted, True
+        try:
+            yield
+        finally:
+            self._is_lifted = was_lifted
 
 
 class MemoryShare:

@@ -201,3 +201,16 @@ def test_a_slow_disk_makes_memory_no_larger_than_the_limit_and_a_little(tmp_path
     for _ in range(taken):
         assert server.talk(clients[0], b"get a\r\n") == value(b"a", b"x" * (MIB // 4))
     assert server.talk(clients[0], b"get a\r\n") == value(b"a", b"last")
+
+
+def test_items_can_move_to_a_queue_without_a_journal_though_they_fill_the_memory(tmp_path: Path) -> None:
+    moving = "[[queues]]\nname = 'brief'\nkeepJournal = false\nmaxAge = '1s'\nexpireToQueue = 'fleeting'\n"
+    server = MemoryServer(config=loads(LIMIT + moving), folder=tmp_path / "queues")
+    client = server.connect()
+    put(client, b"brief", some(60))
+    assert client.ask(set_(b"brief", b"x")).startswith(b"SERVER_ERROR")
+    server.advance(2)
+    assert client.ask(b"get brief\r\n") == END
+    server.advance(2)
+    assert items(client, b"fleeting") == some(60)
+    assert used(server) == 0

@@ -289,3 +289,42 @@ def test_a_stop_does_not_wait_for_a_target_that_fails() -> None:
     server.settle()
     assert stopped == [None]
     assert server.clock.getDelayedCalls() == []
+
+
+def test_an_item_that_moves_to_many_is_put_again_only_where_it_was_lost() -> None:
+    storage = SteppedStorage()
+    server = MemoryServer(storage, config=loads("[[queues]]\nname = 'work'\nexpireToQueue = 'parent'"))
+    client = server.connect()
+    assert client.ask(b"get parent+a\r\nget parent+b\r\n" + set_(b"work", b"x", expiry=1)) == END + END + STORED
+    storage.holds_commits = True
+    server.step_wall_clock(2000)
+    client.send(b"get work\r\n")
+    server.settle()
+    for _ in range(5):
+        if b"parent+b" in storage.committing:
+            storage.end_commits(b"parent+b", error=StorageError("cannot be written"))
+        if storage.committing:
+            storage.end_commits()
+        server.advance(1)
+    storage.holds_commits = False
+    while storage.committing:
+        storage.end_commits()
+        server.settle()
+    server.advance(2)
+    assert [items(server.connect(), name) for name in (b"parent", b"parent+a", b"parent+b")] == [[b"x"]] * 3
+
+
+def test_a_queue_that_discards_does_not_grow_while_what_has_expired_cannot_move() -> None:
+    storage = SteppedStorage()
+    settings = "maxItems = 50\ndiscardOldWhenFull = true\nexpireToQueue = 'late'"
+    server = MemoryServer(storage, config=loads(f"[[queues]]\nname = 'work'\n{settings}"))
+    client = server.connect()
+    server.manager.queue(b"late").contents.failure = "disk failed"
+    storage.reopen_refusal = "disk failed"
+    for _ in range(60):
+        assert client.ask(set_(b"work", b"x", expiry=1) * 50) == STORED * 50
+        server.advance(2)
+    work = server.manager.queue(b"work")
+    assert work.contents.open_reads == MOST_MOVES
+    assert work.contents.items <= 50
+    assert work.counters.discarded > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import pytest
@@ -56,7 +56,7 @@ class Bench:
         while self._soon:
             self._soon.popleft()()
 
-    def put_elsewhere(self, name: bytes, data: bytes, expiry_ms: int) -> Batch | None:
+    def put_elsewhere(self, name: bytes, data: bytes, done: Collection[bytes]) -> Mapping[bytes, Batch] | None:
         """Where an item goes that leaves for another queue."""
         self.moved.append((name, data))
         return None

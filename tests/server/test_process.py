@@ -232,6 +232,32 @@ def test_a_hangup_opens_the_log_anew(processes: Processes) -> None:
     assert server.log.stat().st_mode & 0o077 == 0
 
 
+def test_a_hangup_that_cannot_open_the_log_goes_on_with_the_old_one_and_reads_the_configuration(
+    processes: Processes,
+) -> None:
+    folder = processes.folder / "logs"
+    folder.mkdir()
+    log = folder / "server.log"
+    config = CONFIG + '[logging]\nfile = "logs/server.log"\n[default]\nmaxItems = %d\n'
+    server = processes.serve(config % 1, log="logs/server.log")
+    port = server.port
+    away = folder.rename(processes.folder / "away")
+    processes.write("kestrel.toml", config % 2)
+    server.signal(signal.SIGHUP)
+    eventually(lambda: "cannot be opened anew" in (away / log.name).read_text(), "the log says so")
+
+    def max_items() -> bytes:
+        with Client(port) as client:
+            client.send(b"dump_config work\r\nquit\r\n")
+            return client.to_the_end().split(b"\r\n")[1]
+
+    eventually(lambda: max_items() == b"  maxItems=2", "the configuration was read")
+    away.rename(folder)
+    log.rename(folder / "server.log.1")
+    server.signal(signal.SIGHUP)
+    eventually(lambda: log.exists() and "reloaded" in log.read_text(), "the log is opened anew")
+
+
 def test_a_hangup_opens_the_log_of_the_command_line_anew(processes: Processes) -> None:
     log = processes.folder / "twistd.log"
     processes.write("kestrel.toml", CONFIG)
