@@ -191,3 +191,18 @@ def test_enable_session_trace_logs_the_beginning_and_the_end_of_each_connection(
         assert len(ended) == 2 * is_traced
         if is_traced:
             assert formatEvent(begun[0]) != formatEvent(ended[0])
+
+
+def test_the_figures_of_a_queue_begin_anew_when_it_is_deleted_and_made_again(tmp_path: Path) -> None:
+    server = MemoryServer(folder=tmp_path / "queues")
+    client = server.connect()
+    assert client.ask(set_(b"work", b"one") * 3) == STORED * 3
+    client.ask(b"get work/open\r\nget work/abort\r\nget work\r\nflush work\r\ndelete work\r\n")
+    server.advance(5)
+    assert client.ask(set_(b"work", b"two")) == STORED
+    names = ["items", "total_items", "transactions", "canceled_transactions", "total_flushes", "age"]
+    assert [stat(client, b"work", name) for name in names] == ["1", "1", "0", "0", "0", "0"]
+    assert int(stat(client, b"work", "create_time")) == server.now_ms()
+    server.restart()
+    client = server.connect()
+    assert [stat(client, b"work", name) for name in names] == ["1", "1", "0", "0", "0", "0"]
