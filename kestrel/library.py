@@ -1,5 +1,8 @@
 """Kestrel's queues inside a Twisted program: no port, no other process, the same journals as the server's.
 
+    from kestrel.config.model import QueueSettings      # QueueSettings(max_items=1000, sync_journal_ms=0)
+    from kestrel.library import PersistentQueue, QueueFolder
+
     queue = PersistentQueue(b"work", "/var/spool/my-program", reactor)
     await queue.setup()                        # owns the folder and replays its journals
 
@@ -52,7 +55,8 @@ import os
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar
+from types import UnionType
+from typing import Any, Final, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 from twisted.internet.defer import Deferred, DeferredLock, fail
 from twisted.internet.interfaces import IDelayedCall
@@ -60,6 +64,7 @@ from twisted.internet.threads import deferToThreadPool
 
 from kestrel.config.model import Config, QueueSettings
 from kestrel.config.resolved import ResolvedConfig
+from kestrel.config.setting import settings_of
 from kestrel.disk.files import Disk
 from kestrel.errors import KestrelError, QueueFailed, StorageError
 from kestrel.item import Item
@@ -88,6 +93,39 @@ XIDS: Final = 1 << 31
 def wall_clock_ms() -> int:
     """The time for what is stored: milliseconds since the epoch."""
     return int(time.time() * 1000)
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, bytes):
+        raise TypeError(f"a queue's name is bytes, as in b'work', and not {name!r}")
+    check_queue_name(name)
+
+
+def _check_item(data: object, expiry_ms: object) -> None:
+    if not isinstance(data, bytes):
+        raise TypeError(f"an item is bytes, and not {type(data).__name__}")
+    if not isinstance(expiry_ms, int):
+        raise TypeError(f"expiry_ms is a whole number of milliseconds since the epoch, and not {expiry_ms!r}")
+
+
+def _checked(name: bytes, settings: QueueSettings) -> QueueSettings:
+    """The settings, unless one has a value that no file could have given it: then TypeError or ValueError."""
+    for field, setting in settings_of(QueueSettings).items():
+        value = getattr(settings, field)
+        kinds = _KINDS_OF_VALUES[field]
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            names = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
+            raise TypeError(f"{field} ({setting.kestrel_name}) is {names}, and not {value!r}")
+    if name in (settings.expire_to_queue, settings.error_queue):
+        raise ValueError(f"the items of queue {name!r} would move to itself")
+    return settings
+
+
+def _kinds_of(hint: Any) -> tuple[type, ...]:
+    return tuple(get_origin(each) or each for each in (get_args(hint) if isinstance(hint, UnionType) else (hint,)))
+
+
+_KINDS_OF_VALUES: Final = {name: _kinds_of(hint) for name, hint in get_type_hints(QueueSettings).items()}
 
 
 class QueueFolder:
@@ -123,7 +161,7 @@ class QueueFolder:
             disk=disk,
         )
         config = ResolvedConfig(Config())
-        config.settings_for = settings_for
+        config.settings_for = lambda name: _checked(name, settings_for(name))
         self._manager = QueueManager(
             storage, MemoryStorage(), config, self.turns, reactor, now_ms, put_elsewhere=self._put_elsewhere
         )
@@ -174,6 +212,7 @@ class QueueFolder:
 
         Raises `BadQueueName`, and `QueueFailed` where its journal cannot be read.
         """
+        _check_name(name)
         self.manager.queue(name)
         return self.queues.get(name) or FolderQueue(name, self)
 
@@ -252,6 +291,7 @@ class FolderQueue:
         `expiry_ms` is when it expires, in milliseconds since the epoch; 0 is never, but for the queue's own maxAge.
         Raises `StorageRefused` while the disk is full.
         """
+        _check_item(data, expiry_ms)
         return self._is_done(self.folder.manager.put(self.name, data, expiry_ms))
 
     def continue_(self, xid: int, data: bytes, expiry_ms: int = 0) -> bool:
@@ -468,8 +508,8 @@ class PersistentQueue(FolderQueue):
         now_ms: Callable[[], int] = wall_clock_ms,
         disk: Disk | None = None,
     ) -> None:
-        check_queue_name(name)
-        own, others = settings or QueueSettings(), QueueSettings()
+        _check_name(name)
+        own, others = _checked(name, settings or QueueSettings()), QueueSettings()
         folder = QueueFolder(
             path,
             reactor,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -920,3 +921,22 @@ def test_a_folder_of_somebody_else_is_refused_as_in_use(program: Program) -> Non
     program.folder()
     with pytest.raises(FolderInUse):
         program.reactor.result(QueueFolder(program.path / "queues", program.reactor, reserve_bytes=1).open())
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (QueueSettings(error_queue="failed"), "error_queue (errorQueue) is bytes or None, and not 'failed'"),  # type: ignore[arg-type]
+        (QueueSettings(max_age_ms="1d"), "max_age_ms (maxAge) is int or None, and not '1d'"),  # type: ignore[arg-type]
+        (QueueSettings(max_items=True), "max_items (maxItems) is int or None, and not True"),
+        (QueueSettings(error_queue=b"work"), "the items of queue b'work' would move to itself"),
+    ],
+)
+def test_settings_that_no_file_could_give_are_refused_in_a_sentence(settings: QueueSettings, says: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(says)):
+        PersistentQueue(b"work", "/nonexistent", None, settings=settings)
+
+
+def test_a_name_that_is_not_bytes_is_refused_in_a_sentence() -> None:
+    with pytest.raises(TypeError, match="a queue's name is bytes, as in b'work', and not 'work'"):
+        PersistentQueue("work", "/nonexistent", None)  # type: ignore[arg-type]

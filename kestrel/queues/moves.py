@@ -90,6 +90,8 @@ class Moves:
         self._retry: IDelayedCall | None = None
         self._is_stopped = False
         self._stopping: Deferred[None] | None = None
+        self.moved = 0
+        """Items that are safe in their new queue."""
         self.refused = 0
         """Items that their new queue refused."""
         self._untold_refusals = 0
@@ -125,11 +127,17 @@ class Moves:
         self._tell_stopped()
 
     def stop(self) -> Deferred[None]:
-        """Put nothing more; fires when nothing that was put waits to be safe. The others go back at the next start."""
-        self._unput.clear()
+        """Put nothing more; fires when nothing that was put waits to be safe.
+
+        What expired goes back at the next start; what failed goes back now, and its failure is counted.
+        """
         self._is_stopped = True
         self._cancel_retry()
-        self._under_way = {move for move in self._under_way if move.unsettled}
+        waiting = sorted((move for move in self._under_way if not move.unsettled), key=attrgetter("number"))
+        self._unput.clear()
+        self._under_way.difference_update(waiting)
+        self._returning += [move.item.xid for move in waiting if not move.drops]
+        self._return()
         if not self._under_way:
             return succeed(None)
         self._stopping = Deferred()
@@ -176,7 +184,7 @@ class Moves:
             if batches is None and not move.done:
                 self._refuse(move)
             elif not batches:
-                self._end(move)
+                self._arrived(move)
             else:
                 move.unsettled = len(batches)
                 for queue, batch in batches.items():
@@ -194,9 +202,13 @@ class Moves:
             return
         error, move.error = move.error, None
         if error is None:
-            self._end(move)
+            self._arrived(move)
         else:  # it is put again where it was lost, and nowhere else
             self._hold(move, error if isinstance(error, KestrelError) else KestrelError(str(error)))
+
+    def _arrived(self, move: _Move) -> None:
+        self.moved += 1
+        self._end(move)
 
     def _end(self, move: _Move) -> None:
         was_full = self.is_full

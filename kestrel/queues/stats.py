@@ -94,6 +94,7 @@ def queue_stats(queue: Queue, children: Sequence[bytes] = ()) -> list[Stat]:
         *([("children", _joined(children))] if children else []),
         ("age_msec", age_ms),
         ("create_time", counters.create_time_ms),
+        ("moved_items", queue.moves.moved),
         ("refused_moves", queue.moves.refused),
         *((name, value) for name, value in journal.items() if name not in _KESTRELS),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 from collections.abc import Callable
@@ -20,6 +21,15 @@ from twisted.python.logfile import LogFile
 from kestrel.config.model import LoggingSettings
 
 
+class _SharedLogFile(LogFile):
+    """A log file to whose end every write goes, also when another process writes to it, or cuts it."""
+
+    def _openFile(self) -> None:
+        super()._openFile()  # type: ignore[no-untyped-call]
+        descriptor = self._file.fileno()
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_APPEND)
+
+
 class Log:
     """The log of one server: an observer for Twisted's logger, whose file can be opened anew.
 
@@ -30,7 +40,7 @@ class Log:
         self._file: LogFile | None = None
         stream: Any = sys.stdout
         if settings.file is not None:
-            self._file = stream = LogFile.fromFullPath(
+            self._file = stream = _SharedLogFile.fromFullPath(  # type: ignore[no-untyped-call]
                 settings.file,
                 rotateLength=settings.rotate_size_bytes,
                 maxRotatedFiles=settings.rotate_count,

@@ -68,6 +68,7 @@ class KestrelService(Service):
         use_monotonic_time(reactor)
         self._reactor = reactor
         self._load_config = load_config
+        self._fixed = _fixed(config)
         self._tell_loaded = loaded
         self._tell_reloaded = reloaded
         self._reloading = DeferredLock()
@@ -211,8 +212,9 @@ class KestrelService(Service):
 
     def _use(self, resolved: ResolvedConfig) -> Deferred[None]:
         config = resolved.config
-        if _fixed(config) != _fixed(self._core.config):
-            log.warn("Ports, the queue folder, the storage and the status file change with the next start only")
+        differing = [name for name, value in _fixed(config).items() if value != self._fixed[name]]
+        if differing:
+            log.warn("What changes with the next start only: {settings}", settings=", ".join(differing))
         log.info("The configuration was reloaded")
         self._tell_reloaded(config)
         return self._core.use(resolved)
@@ -241,16 +243,16 @@ def _storage_description(config: Config) -> str:
     return f"journal:{config.queue_path}?reserve={config.disk_reserve_size_bytes}"
 
 
-def _fixed(config: Config) -> tuple[object, ...]:
-    """What a reload leaves as it is."""
-    return (
-        config.listen_address,
-        config.memcache_listen_port,
-        config.connection_backlog,
-        _storage_description(config),
-        config.status_file,
-        config.default_status,
-    )
+def _fixed(config: Config) -> dict[str, object]:
+    """What a reload leaves as it is, by the setting."""
+    return {
+        "listenAddress": config.listen_address,
+        "memcacheListenPort": config.memcache_listen_port,
+        "connectionBacklog": config.connection_backlog,
+        "queuePath, diskReserveSize or storage": _storage_description(config),
+        "statusFile": config.status_file,
+        "defaultStatus": config.default_status,
+    }
 
 
 def _load_and_resolve(load_config: Callable[[], Config]) -> ResolvedConfig:

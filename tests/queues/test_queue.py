@@ -700,3 +700,19 @@ def test_what_is_discarded_when_the_head_is_there_at_last_is_committed(bench: Be
     bench.contents.end_fill()
     bench.tick()
     assert [decode_item(record).data for record in bench.contents.safe] == [b"two", b"three"]
+
+
+def test_a_stop_counts_the_failure_of_an_item_that_was_to_move_and_had_no_turn_yet(bench: Bench) -> None:
+    bench.queue.settings = QueueSettings(max_redeliveries=1, error_queue=b"bad")
+    bench.put(b"one", b"two")
+    for _ in range(2):
+        item = bench.queue.take_now(opens=True)
+        assert item is not None
+        bench.queue.read_opened(item)
+    bench.queue.abort([1, 2])
+    bench.queue.stop()
+    assert bench.contents.open_reads == 0
+    bench.tick()
+    assert bench.moved == []
+    left = [bench.contents.take(False), bench.contents.take(False)]
+    assert [(item.data, item.errors) for item in left if item is not None] == [(b"one", 1), (b"two", 1)]

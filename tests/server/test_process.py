@@ -258,6 +258,14 @@ def test_a_hangup_that_cannot_open_the_log_goes_on_with_the_old_one_and_reads_th
     eventually(lambda: log.exists() and "reloaded" in log.read_text(), "the log is opened anew")
 
 
+def test_what_another_process_writes_to_the_log_is_not_written_over(processes: Processes) -> None:
+    server = processes.serve(CONFIG + LOGGING, log="kestrel.log")
+    with server.log.open("a") as log:
+        log.write("another's line\n")
+    reload_by_hangup(server)
+    assert "another's line\n" in server.logged()
+
+
 def test_a_hangup_opens_the_log_of_the_command_line_anew(processes: Processes) -> None:
     log = processes.folder / "twistd.log"
     processes.write("kestrel.toml", CONFIG)
