@@ -9,6 +9,7 @@ from attrs import evolve
 from twisted.python import usage
 
 from kestrel import __version__
+from kestrel.config.aliases import masked_queues
 from kestrel.config.effect import settings_without_effect
 from kestrel.config.load import ConfigError, load
 from kestrel.config.model import Config
@@ -79,6 +80,8 @@ class Options(usage.Options):
             print("The configuration is valid.")
             for setting in settings_without_effect(self.settings):
                 print(f"It sets {setting}, which has no effect in this release.")
+            for name in masked_queues(self.settings):
+                print(f"Its alias {name.decode('latin-1')} masks the queue of that name.")
             sys.exit(0)
 
     def _check_what_is_named(self) -> None:

@@ -17,6 +17,7 @@ from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
 from kestrel import __version__
+from kestrel.config.aliases import masked_queues
 from kestrel.config.effect import settings_without_effect
 from kestrel.config.model import Config
 from kestrel.config.resolved import ResolvedConfig
@@ -132,6 +133,7 @@ class KestrelService(Service):
         idle = settings_without_effect(self._core.config)
         if idle:
             log.warn("Set, but without effect in this release: {settings}", settings=", ".join(idle))
+        _warn_of_masks(self._core.config)
         self._threads.start()
         try:
             loading = self._core.start()
@@ -215,6 +217,7 @@ class KestrelService(Service):
         differing = [name for name, value in _fixed(config).items() if value != self._fixed[name]]
         if differing:
             log.warn("What changes with the next start only: {settings}", settings=", ".join(differing))
+        _warn_of_masks(config)
         log.info("The configuration was reloaded")
         self._tell_reloaded(config)
         return self._core.use(resolved)
@@ -241,6 +244,11 @@ def _storage_description(config: Config) -> str:
     if config.storage is not None:
         return config.storage
     return f"journal:{config.queue_path}?reserve={config.disk_reserve_size_bytes}"
+
+
+def _warn_of_masks(config: Config) -> None:
+    for name in masked_queues(config):
+        log.warn("Alias {name} masks the queue of that name, which has a table", name=name.decode("latin-1"))
 
 
 def _fixed(config: Config) -> dict[str, object]:

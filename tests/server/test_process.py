@@ -789,6 +789,29 @@ def test_validate_says_that_a_good_file_is_good_and_touches_nothing(processes: P
     assert sorted(processes.folder.iterdir()) == before
 
 
+MASKED = """
+[[queues]]
+name = "both"
+[[aliases]]
+name = "both"
+destinationQueues = ["a"]
+"""
+
+
+def test_validate_says_which_queue_an_alias_masks(processes: Processes) -> None:
+    processes.write("masked.toml", CONFIG + MASKED)
+    ended = processes.run(*processes.twistd("--config", "masked.toml", "--validate"))
+    assert ended.returncode == 0
+    assert "Its alias both masks the queue of that name." in ended.stdout
+
+
+def test_a_start_and_a_reload_say_which_queue_an_alias_masks(processes: Processes) -> None:
+    server = processes.serve(CONFIG + MASKED)
+    assert server.logged().count("Alias both masks the queue of that name") == 1
+    reload_by_command(server)
+    assert server.logged().count("Alias both masks the queue of that name") == 2
+
+
 def test_validate_lists_all_that_is_wrong_with_a_bad_file(processes: Processes) -> None:
     processes.write("bad.toml", WRONG)
     ended = processes.run(*processes.twistd("--config", "bad.toml", "--validate"))
