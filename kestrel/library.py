@@ -52,7 +52,6 @@ One that ends without loses what it did in the reactor's last turn, and open rea
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import partial
 from types import UnionType
@@ -72,6 +71,7 @@ from kestrel.names import check_queue_name
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.queue import Queue
 from kestrel.queues.rounds import ExpiryRounds
+from kestrel.queues.services import wall_clock_ms
 from kestrel.queues.turns import Turns
 from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Barrier, Batch
@@ -88,11 +88,6 @@ Lookup: TypeAlias = "Callable[[bytes], FolderQueue | None]"
 
 XIDS: Final = 1 << 31
 """How many numbers the contents of a queue have for open reads. Contents that replace them get the next so many."""
-
-
-def wall_clock_ms() -> int:
-    """The time for what is stored: milliseconds since the epoch."""
-    return int(time.time() * 1000)
 
 
 def _check_name(name: object) -> None:
@@ -301,6 +296,7 @@ class FolderQueue:
         `NotThatManyOpen` where the read is not open any more: then the item is another's, and this one is not added.
         A queue with children adds first, and finishes the read when that is safe: a crash may leave both.
         """
+        _check_item(data, expiry_ms)
         own_xid = self._own_xid(xid)
         return self._is_done(self.folder.manager.continue_(self.name, own_xid, data, expiry_ms))
 

@@ -80,8 +80,7 @@ class QueueManager:
     def _loaded(self, loaded: dict[bytes, IQueueStorage | Failure]) -> None:
         for name, contents in loaded.items():
             if isinstance(contents, Failure):
-                self._unloadable.add(name)  # the storage has said why; every use of the name tries again
-                self._families.add(name)
+                self._leave_out(name)  # the storage has said why
                 continue
             settings = self.settings_for(name)  # they may have been reloaded meanwhile
             if not settings.keep_journal:
@@ -93,11 +92,15 @@ class QueueManager:
                 queue = self._make(name, self._storage, settings)
             except KestrelError as error:  # it has failed since it was loaded
                 log.error("Queue {queue!r} is not served: {reason}", queue=name, reason=str(error))
-                self._unloadable.add(name)
-                self._families.add(name)
+                self._leave_out(name)
             else:
                 self.use_right_storage(queue)
         self._warn_of_masks(self.aliases)
+
+    def _leave_out(self, name: bytes) -> None:
+        """It cannot be served now; every use of the name tries again."""
+        self._unloadable.add(name)
+        self._families.add(name)
 
     def close(self, compacts: bool = False) -> Deferred[None]:
         """Commit what is left and let the storage go, as `IStorage.close`. No queue may be used after this."""
@@ -321,9 +324,7 @@ class QueueManager:
         return self._swept(self._usable())
 
     def _swept(self, queues: Sequence[Queue]) -> Deferred[Swept]:
-        sweep = Sweep(queues, self._services.turns)
-        sweep.go_on()
-        return sweep.done
+        return Sweep(queues, self._services.turns).done
 
     def reopen_failed(self) -> None:
         """Open what has failed anew, where that is possible by now: for those who look at figures."""
@@ -359,21 +360,11 @@ class QueueManager:
             if name in self._queues:
                 self._queues[name].answer_all()
         done: Deferred[None] = Deferred()
-        self._use_settings(list(self._queues.values()), done)
+        queues = list(self._queues.values())
+        self._services.turns.for_each(queues, self._use_settings, CHANGED_AT_ONCE, partial(done.callback, None))
         return done
 
-    def _use_settings(self, queues: list[Queue], done: Deferred[None]) -> None:
-        turns = self._services.turns
-        began, count = turns.seconds(), 0
-        while queues and count < CHANGED_AT_ONCE and not turns.is_long(began):
-            self._use_settings_of(queues.pop())
-            count += 1
-        if queues:
-            turns.go_on_later(partial(self._use_settings, queues, done))
-        else:
-            done.callback(None)
-
-    def _use_settings_of(self, queue: Queue) -> None:
+    def _use_settings(self, queue: Queue) -> None:
         settings, keep_journal = self.settings_for(queue.name), queue.settings.keep_journal
         if settings != queue.settings:
             if settings.keep_journal != keep_journal:

@@ -12,12 +12,12 @@ from operator import attrgetter
 from typing import Final, Protocol
 
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
 from kestrel.errors import ClientError, KestrelError
 from kestrel.item import Item
 from kestrel.queues.services import QueueServices
+from kestrel.queues.timer import Timer
 from kestrel.storage.barrier import Batch
 from kestrel.storage.interfaces import IQueueStorage
 
@@ -87,7 +87,7 @@ class Moves:
         self._returning: list[int] = []
         """Reads of items that were refused: they go back together, in their order."""
         self._is_turn_due = False
-        self._retry: IDelayedCall | None = None
+        self._retry = Timer(services.clock, self._try_again)
         self._is_stopped = False
         self._stopping: Deferred[None] | None = None
         self.moved = 0
@@ -123,7 +123,7 @@ class Moves:
         self._blocked.clear()
         self._resting.clear()
         self._returning.clear()
-        self._cancel_retry()
+        self._retry.stop()
         self._tell_stopped()
 
     def stop(self) -> Deferred[None]:
@@ -132,7 +132,7 @@ class Moves:
         What expired goes back at the next start; what failed goes back now, and its failure is counted.
         """
         self._is_stopped = True
-        self._cancel_retry()
+        self._retry.stop()
         waiting = sorted((move for move in self._under_way if not move.unsettled), key=attrgetter("number"))
         self._unput.clear()
         self._under_way.difference_update(waiting)
@@ -211,12 +211,15 @@ class Moves:
         self._end(move)
 
     def _end(self, move: _Move) -> None:
-        was_full = self.is_full
-        self._under_way.discard(move)
-        self._blocked.pop(move.target, None)
         contents = self._source.contents
         if contents is move.contents and contents.failure is None:
             self._source.confirm([move.item.xid])
+        self._is_over(move)
+
+    def _is_over(self, move: _Move) -> None:
+        was_full = self.is_full
+        self._under_way.discard(move)
+        self._blocked.pop(move.target, None)
         if was_full:
             self._services.turns.go_on_later(self._source.serve)
         if not self._under_way:
@@ -232,9 +235,8 @@ class Moves:
         if move.drops:
             self._end(move)
         else:
-            self._under_way.discard(move)
-            self._blocked.pop(move.target, None)
             self._returning.append(move.item.xid)
+            self._is_over(move)
 
     def _return(self) -> None:
         returning, self._returning = self._returning, []
@@ -266,17 +268,11 @@ class Moves:
             )
             self._blocked[move.target] = error
             self._services.turns.go_on_later(self._source.serve)  # whoever waits for them is told
-        if self._retry is None:
-            self._retry = self._services.clock.callLater(RETRY_S, self._try_again)
+        if not self._retry.is_running:
+            self._retry.start(RETRY_S)
 
     def _try_again(self) -> None:
-        self._retry = None
         for target in self._resting:
             self._unput[target] = deque(sorted(self._unput.get(target, ()), key=attrgetter("number")))
         self._resting.clear()
         self._go_on_later()
-
-    def _cancel_retry(self) -> None:
-        retry, self._retry = self._retry, None
-        if retry is not None:
-            retry.cancel()

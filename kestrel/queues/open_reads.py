@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 
 from kestrel.item import Item
+from kestrel.queues.timer import Timer
 
 ENDED_AT_ONCE: Final = 5000
 """Reads that are ended for their age in one turn."""
@@ -24,7 +25,7 @@ class HeldReads:
         self._timed_out = timed_out
         self._timeout_s: float | None = None
         self._reads: dict[int, tuple[Item, float]] = {}
-        self._timer: IDelayedCall | None = None
+        self._timer = Timer(clock, self._look)
 
     def __contains__(self, xid: int) -> bool:
         return xid in self._reads
@@ -38,8 +39,8 @@ class HeldReads:
     def opened(self, item: Item) -> None:
         """A client holds that item from now on."""
         self._reads[item.xid] = (item, self._clock.seconds())
-        if self._timeout_s is not None and self._timer is None:
-            self._timer = self._clock.callLater(self._timeout_s, self._look)
+        if self._timeout_s is not None and not self._timer.is_running:
+            self._timer.start(self._timeout_s)
 
     def ended(self, xid: int) -> Item | None:
         """The client holds it no longer; the item, or None if it did not."""
@@ -49,24 +50,18 @@ class HeldReads:
     def clear(self) -> None:
         """Nobody holds anything any more."""
         self._reads.clear()
-        self._stop()
+        self._timer.stop()
 
     def use_timeout(self, timeout_ms: int | None) -> None:
         """From now on, also for those that are open, they may be held for so long; None: for ever."""
         timeout_s = None if timeout_ms is None else timeout_ms / 1000
         if timeout_s != self._timeout_s:
             self._timeout_s = timeout_s
-            self._stop()
+            self._timer.stop()
             if timeout_s is not None and self._reads:
-                self._timer = self._clock.callLater(0, self._look)
-
-    def _stop(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.cancel()
+                self._timer.start(0)
 
     def _look(self) -> None:
-        self._timer = None
         if self._timeout_s is None:
             return
         due_s = self._clock.seconds() - self._timeout_s + _CLOSE_ENOUGH_S
@@ -80,6 +75,6 @@ class HeldReads:
         if len(late) > ENDED_AT_ONCE:  # the older ones in another turn: they go in front of these
             next_s = 0.0
         if next_s is not None:
-            self._timer = self._clock.callLater(next_s, self._look)
+            self._timer.start(next_s)
         if late:
             self._timed_out(late[-ENDED_AT_ONCE:])

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from kestrel.errors import KestrelError
 from kestrel.queues.expiry import SWEPT_AT_ONCE
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.queue import Queue
+from kestrel.queues.timer import Timer
 from kestrel.queues.turns import Turns
 
 log = Logger()
@@ -36,10 +37,10 @@ class ExpiryRounds:
         self._turns = turns
         self._clock = clock
         self._every_s: float | None = None
-        self._timer: IDelayedCall | None = None
+        self._timer = Timer(clock, self._begin)
         self._held_up: list[tuple[Queue, int]] = []
         """Those with as many items on their way as may be: they go on when some have arrived."""
-        self._turn_timer: IDelayedCall | None = None
+        self._breath = Timer(clock, self._go_on)
         self._round: deque[tuple[Queue, int]] = deque()
         """The queues that are still to be visited, and how many of their items may leave."""
 
@@ -48,7 +49,7 @@ class ExpiryRounds:
         every_s = None if ms is None else ms / 1000
         if every_s != self._every_s:
             self._every_s = every_s
-            self._stop_timer()
+            self._timer.stop()
             self._start_timer()
 
     def stop(self) -> None:
@@ -56,22 +57,14 @@ class ExpiryRounds:
         self._every_s = None
         self._round.clear()
         self._held_up.clear()
-        self._stop_timer()
-        turn_timer, self._turn_timer = self._turn_timer, None
-        if turn_timer is not None:
-            turn_timer.cancel()
+        self._timer.stop()
+        self._breath.stop()
 
     def _start_timer(self) -> None:
         if self._every_s is not None:
-            self._timer = self._clock.callLater(self._every_s, self._begin)
-
-    def _stop_timer(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.cancel()
+            self._timer.start(self._every_s)
 
     def _begin(self) -> None:
-        self._timer = None
         self._start_timer()
         if not self._round and not self._held_up:  # else the last round is still under way
             self._round.extend((queue, self._most(queue)) for queue in self._manager.even_masked_queues())
@@ -83,7 +76,6 @@ class ExpiryRounds:
         return 1 << 62 if most is None else most
 
     def _go_on(self) -> None:
-        self._turn_timer = None
         began, swept = self._turns.seconds(), 0
         for _ in range(min(QUEUES_AT_ONCE, len(self._round))):
             queue, most = self._round.popleft()
@@ -98,7 +90,7 @@ class ExpiryRounds:
         elif self._held_up:
             self._round.extend(self._held_up)
             self._held_up.clear()
-            self._turn_timer = self._clock.callLater(BREATH_S, self._go_on)
+            self._breath.start(BREATH_S)
 
     def _visit(self, queue: Queue, most: int) -> int:
         if queue.is_deleted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
@@ -9,6 +10,11 @@ from twisted.internet.interfaces import IReactorTime
 
 from kestrel.queues.turns import Turns
 from kestrel.storage.barrier import Barrier, Batch
+
+
+def wall_clock_ms() -> int:
+    """The time for what is stored: milliseconds since the epoch."""
+    return int(time.time() * 1000)
 
 
 class PutElsewhere(Protocol):

@@ -7,11 +7,12 @@ from enum import Enum
 from typing import Final, Protocol
 
 from twisted.internet.defer import Deferred, DeferredLock
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kestrel.errors import ClientError, StorageError
+from kestrel.queues.timer import Timer
 from kestrel.storage.interfaces import InThread
 
 log = Logger()
@@ -84,10 +85,9 @@ class ServerStatus:
         """Whether they may get, peek and monitor."""
         self._file = file
         self._grace_ms = grace_ms
-        self._clock = clock
         self._in_thread = in_thread
         self._writing = DeferredLock()
-        self._grace: IDelayedCall | None = None
+        self._grace = Timer(clock, self._grace_is_over)
 
     @property
     def in_force(self) -> Status:
@@ -125,19 +125,19 @@ class ServerStatus:
         if status is None:
             names = ", ".join(each.value for each in _SETTABLE.values())
             raise NoSuchStatus(f"there is no such status; there are {names}")
-        if self._grace is not None and not self.published.is_stricter_than(status):
+        if self._grace.is_running and not self.published.is_stricter_than(status):
             log.warn(
                 "The status does not change to {status}: the change to {published} is under way",
                 status=status.value,
                 published=self.published.value,
             )
             return self._writing.run(lambda: None)  # when what is under way is remembered
-        grace_ms = 0 if self._grace is not None else self._grace_ms()
-        self._end_grace()
+        grace_ms = 0 if self._grace.is_running else self._grace_ms()
+        self._grace.stop()
         log.info("The status changes from {old} to {new}", old=self.published.value, new=status.value)
         self.published = status
         if grace_ms and status.is_stricter_than(self.in_force):
-            self._grace = self._clock.callLater(grace_ms / 1000, self._grace_is_over)
+            self._grace.start(grace_ms / 1000)
         else:
             self._enforce(status)
         return self._writing.run(self._remember, status)
@@ -152,17 +152,11 @@ class ServerStatus:
         raise StorageError(f"the status is changed, but would be forgotten at a restart: {reason}")
 
     def _grace_is_over(self) -> None:
-        self._grace = None
         self._enforce(self.published)
         log.info("The status {status} is in force", status=self.in_force.value)
 
-    def _end_grace(self) -> None:
-        grace, self._grace = self._grace, None
-        if grace is not None:
-            grace.cancel()
-
     def stop(self) -> None:
         """The server stops: it is down until it starts again, which is not remembered."""
-        self._end_grace()
+        self._grace.stop()
         self.published = Status.DOWN
         self._enforce(Status.DOWN)

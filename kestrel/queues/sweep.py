@@ -29,30 +29,22 @@ class Sweep:
     def __init__(self, queues: Sequence[Queue], turns: Turns) -> None:
         self.done: Deferred[Swept] = Deferred()
         self._before = {queue: queue.counters.expired_items for queue in queues}
-        self._ahead = list(reversed(queues))
-        self._turns = turns
-        self._missing = len(queues)
+        self._missing = len(queues) + 1
+        """The queues whose heads are not known yet, and one until all have been looked for."""
         self._problem: Exception | None = None
+        turns.for_each(queues, self._look_for_head, QUEUES_AT_ONCE, self._one_is_known)
 
-    def go_on(self) -> None:
-        """Look for the heads of as many as there is time for."""
-        began = self._turns.seconds()
-        if not self._missing:
-            self._end()
-        for _ in range(min(QUEUES_AT_ONCE, len(self._ahead))):
-            self._ahead.pop().join(Waiter(self._head_is_known, opens=False, peeks=True, patient=False))
-            if self._turns.is_long(began):
-                break
-        if self._ahead:
-            self._turns.go_on_later(self.go_on)
+    def _look_for_head(self, queue: Queue) -> None:
+        queue.join(Waiter(self._head_is_known, opens=False, peeks=True, patient=False))
 
     def _head_is_known(self, _: object, error: Exception | None) -> None:
-        self._missing -= 1
         self._problem = self._problem or error
-        if not self._missing:
-            self._end()
+        self._one_is_known()
 
-    def _end(self) -> None:
+    def _one_is_known(self) -> None:
+        self._missing -= 1
+        if self._missing:
+            return
         if self._problem is not None and len(self._before) == 1:
             self.done.errback(self._problem)
             return

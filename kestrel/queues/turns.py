@@ -7,14 +7,17 @@ leaves before its end.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, TypeVar
 
 from twisted.logger import Logger
 
 from kestrel.storage.barrier import Barrier, Schedule
 
 log = Logger()
+
+_Thing = TypeVar("_Thing")
 
 TICK_S: Final = 0.002
 """After so much work a tick begins nothing new."""
@@ -62,6 +65,25 @@ class Turns:
         self._waiting.append(work)
         self._schedule_next()
 
+    def for_each(
+        self, things: Sequence[_Thing], work: Callable[[_Thing], object], at_once: int, done: Callable[[], object]
+    ) -> None:
+        """Do that with each of these, in turns, the first of them now; then call `done`.
+
+        A turn does so many at most, and begins no further one when its time is over.
+        """
+        began = self.seconds()
+        count = 0
+        for thing in things[:at_once]:
+            work(thing)
+            count += 1
+            if self.is_long(began):
+                break
+        if count == len(things):
+            done()
+        else:
+            self.go_on_later(partial(self.for_each, things[count:], work, at_once, done))
+
     def _schedule_next(self) -> None:
         if self._waiting and self._is_open and not self._is_scheduled:
             self._is_scheduled = True
@@ -75,6 +97,6 @@ class Turns:
             work = self._waiting.popleft()
             try:
                 work()
-            except Exception:  # one session's fault must not keep the others from their turns
-                log.failure("A session's turn failed")
+            except Exception:  # one's fault must not keep the others from their turns
+                log.failure("A turn failed")
         self._schedule_next()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -26,6 +25,7 @@ from kestrel.disk.whole_file import WholeFile
 from kestrel.errors import FolderInUse, KestrelError, StorageError
 from kestrel.net.queue_server import QueueServer
 from kestrel.protocols.memcache import MemcacheCodec
+from kestrel.queues.services import wall_clock_ms
 from kestrel.server.endpoints import describe, listen, port_number, tcp_endpoint
 from kestrel.server.failures import EX_CANNOT_CREATE, EX_CONFIG, EX_TRY_AGAIN, CannotServe
 from kestrel.server.reactor import use_monotonic_time
@@ -38,11 +38,6 @@ log = Logger()
 STORAGE_THREADS: Final = 8
 LAST_REPLIES_S: Final = 5.0
 """How long a stop waits for clients to take the replies they are owed."""
-
-
-def wall_clock_ms() -> int:
-    """The time for what is stored: milliseconds since the epoch."""
-    return int(time.time() * 1000)
 
 
 class KestrelService(Service):

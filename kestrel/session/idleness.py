@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
+
+from kestrel.queues.timer import Timer
 
 _CLOSE_ENOUGH_S: Final = 1e-6
 
@@ -30,38 +32,32 @@ class Idleness:
         self._waits_for_us = waits_for_us
         self._timed_out = timed_out
         self._since_s = 0.0
-        self._timer: IDelayedCall | None = None
+        self._timer = Timer(clock, self._look)
         self._is_over = False
 
     def interrupted(self) -> None:
         """The client asked for something, took something, or was answered after it had waited."""
         self._since_s = self._clock.seconds()
-        if self._timer is None and not self._is_over:
+        if not self._timer.is_running and not self._is_over:
             self._start(self._timeout_ms())
 
     def timeout_changed(self) -> None:
         """A reload may have set another timeout, which holds from now on, also for a client that has been silent."""
         if not self._is_over:
-            self._stop_timer()
+            self._timer.stop()
             self._start(self._timeout_ms())
 
     def stop(self) -> None:
         """The client is gone."""
         self._is_over = True
-        self._stop_timer()
-
-    def _stop_timer(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.cancel()
+        self._timer.stop()
 
     def _start(self, timeout_ms: int | None) -> None:
         if timeout_ms is not None:
             due_s = self._since_s + timeout_ms / 1000
-            self._timer = self._clock.callLater(max(0.0, due_s - self._clock.seconds()), self._look)
+            self._timer.start(max(0.0, due_s - self._clock.seconds()))
 
     def _look(self) -> None:
-        self._timer = None
         timeout_ms = self._timeout_ms()
         if timeout_ms is None:
             return

@@ -31,7 +31,6 @@ class Bench:
     def sweep(self, *queues: Queue) -> None:
         sweep = Sweep(queues, self.server.turns)
         sweep.done.addBoth(self.outcomes.append)
-        sweep.go_on()
         self.server.settle()
 
     @property

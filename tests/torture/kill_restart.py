@@ -9,17 +9,15 @@ At a kill, what was not answered yet is in doubt, and nothing else: the queue th
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
-import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import Final
 
 from tests.server.running import Client, Processes, Server, eventually, set_request
+from tests.torture import command_line
 
 CONFIG: Final = 'queuePath = "queues"\nmaxOpenTransactions = 100\n'
 SMALL: Final = """[default]
@@ -246,18 +244,5 @@ def _drain(server: Server, items: Items, head: int, ledger: Ledger) -> None:
         ledger.check(client.get(QUEUE) is None, "and the queue was empty after them")
 
 
-def main() -> int:
-    """Run from the command line. The exit status says whether every check passed."""
-    parser = argparse.ArgumentParser(description="Kill the server while it works; nothing may be lost.")
-    parser.add_argument("--seed", type=int, default=None, help="another one, another story; default: the time")
-    parser.add_argument("--items", type=int, default=100_000)
-    parser.add_argument("--kills", type=int, default=20)
-    arguments = parser.parse_args()
-    seed = time.time_ns() if arguments.seed is None else arguments.seed
-    with tempfile.TemporaryDirectory() as folder, Processes(Path(folder)) as processes:
-        failed = torture(processes, seed=seed, item_count=arguments.items, kills=arguments.kills)
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command_line.run(torture, "Kill the server while it works; nothing may be lost.", items=100_000, kills=20))

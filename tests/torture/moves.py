@@ -9,17 +9,15 @@ been closed, or is in one of the queues. None is lost; only a kill may double on
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Final
 
 from tests.server.running import Client, Processes, Server, set_request
+from tests.torture import command_line
 from tests.torture.kill_restart import GONE, Ledger
 
 CONFIG: Final = """
@@ -154,18 +152,6 @@ def _drain(server: Server) -> list[int]:
     return left
 
 
-def main() -> int:
-    """Run from the command line. The exit status says whether every check passed."""
-    parser = argparse.ArgumentParser(description="Kill the server while items move between queues; none may be lost.")
-    parser.add_argument("--seed", type=int, default=None, help="another one, another story; default: the time")
-    parser.add_argument("--items", type=int, default=20_000)
-    parser.add_argument("--kills", type=int, default=10)
-    arguments = parser.parse_args()
-    seed = time.time_ns() if arguments.seed is None else arguments.seed
-    with tempfile.TemporaryDirectory() as folder, Processes(Path(folder)) as processes:
-        failed = torture(processes, seed=seed, item_count=arguments.items, kills=arguments.kills)
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    description = "Kill the server while items move between queues; none may be lost."
+    sys.exit(command_line.run(torture, description, items=20_000, kills=10))
