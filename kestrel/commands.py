@@ -6,40 +6,54 @@ and are checked where a queue is looked up, not here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from typing import Any
 
 
 class Command:
     """One request of one client."""
 
-    __slots__ = ()
+    __slots__ = ("call",)
+
+    call: Any
+    """What the codec that made the command wants to know again when it answers; only its own business."""
 
 
 class Put(Command):
     """Append items to a queue.
 
     `expiry_ms` is 0 for never; counted from now when `expiry_is_relative` (then it may be negative: expired
-    on arrival), else in milliseconds since the epoch.
+    on arrival), else in milliseconds since the epoch. When an item is refused the next ones are tried all the same,
+    unless `stops_at_refusal`.
     """
 
-    __slots__ = ("expiry_is_relative", "expiry_ms", "items", "queue")
+    __slots__ = ("expiry_is_relative", "expiry_ms", "items", "queue", "stops_at_refusal")
 
-    def __init__(self, queue: bytes, items: Sequence[bytes], expiry_ms: int, expiry_is_relative: bool) -> None:
+    def __init__(
+        self,
+        queue: bytes,
+        items: Sequence[bytes],
+        expiry_ms: int,
+        expiry_is_relative: bool,
+        *,
+        stops_at_refusal: bool = False,
+    ) -> None:
         self.queue = queue
         self.items = items
         self.expiry_ms = expiry_ms
         self.expiry_is_relative = expiry_is_relative
+        self.stops_at_refusal = stops_at_refusal
 
 
 class Get(Command):
     """Take or peek the head of a queue, and end the oldest open read before that.
 
-    `wait_ms` <= 0 does not wait. `closes` confirms the connection's oldest open read of the queue first,
-    `opens` leaves the item taken as an open read. `closes` without `opens`, and `aborts`, take nothing.
+    `wait_ms` <= 0 does not wait. `closes` confirms the connection's oldest open read of the queue first, `closes_all`
+    all of them; `opens` leaves the item taken as an open read. `closes` without `opens`, and `aborts`, take nothing.
     `key` is the request as the client wrote it, for replies that echo it.
     """
 
-    __slots__ = ("aborts", "closes", "key", "opens", "peeks", "queue", "wait_ms")
+    __slots__ = ("aborts", "closes", "closes_all", "key", "opens", "peeks", "queue", "wait_ms")
 
     def __init__(
         self,
@@ -48,6 +62,7 @@ class Get(Command):
         *,
         opens: bool = False,
         closes: bool = False,
+        closes_all: bool = False,
         aborts: bool = False,
         peeks: bool = False,
         key: bytes = b"",
@@ -57,6 +72,7 @@ class Get(Command):
         self.wait_ms = wait_ms
         self.opens = opens
         self.closes = closes
+        self.closes_all = closes_all
         self.aborts = aborts
         self.peeks = peeks
 
@@ -64,15 +80,17 @@ class Get(Command):
 class Monitor(Command):
     """Stream items as open reads until `wait_ms` have passed or `max_items` were sent.
 
-    `max_items` None is the connection's limit of open reads; negative: only that limit and the time.
+    `max_items` None is the connection's limit of open reads; negative: only that limit and the time. `closes_all`
+    confirms all that the connection has open of the queue first.
     """
 
-    __slots__ = ("key", "max_items", "queue", "wait_ms")
+    __slots__ = ("closes_all", "key", "max_items", "queue", "wait_ms")
 
-    def __init__(self, queue: bytes, wait_ms: int, max_items: int | None) -> None:
+    def __init__(self, queue: bytes, wait_ms: int, max_items: int | None, *, closes_all: bool = False) -> None:
         self.queue = self.key = queue
         self.wait_ms = wait_ms
         self.max_items = max_items
+        self.closes_all = closes_all
 
 
 class Confirm(Command):
@@ -85,6 +103,42 @@ class Confirm(Command):
         self.count = count
 
 
+class GetMany(Command):
+    """Take items until there are `max_items`, or `wait_ms` have passed; <= 0 takes what is there.
+
+    A negative `max_items` takes what one reply can hold. With `auto_abort_ms` > 0 each item is an open read with a
+    number that any connection may confirm within that time; otherwise the items are gone for good.
+    """
+
+    __slots__ = ("auto_abort_ms", "max_items", "queue", "wait_ms")
+
+    def __init__(self, queue: bytes, max_items: int, wait_ms: int = 0, auto_abort_ms: int = 0) -> None:
+        self.queue = queue
+        self.max_items = max_items
+        self.wait_ms = wait_ms
+        self.auto_abort_ms = auto_abort_ms
+
+
+class _OfReads(Command):
+    __slots__ = ("ids", "queue")
+
+    def __init__(self, queue: bytes, ids: Set[int]) -> None:
+        self.queue = queue
+        self.ids = ids
+
+
+class ConfirmIds(_OfReads):
+    """Finish those open reads of a queue, by the numbers that `GetMany` gave out; others are passed over."""
+
+    __slots__ = ()
+
+
+class AbortIds(_OfReads):
+    """Return those open reads of a queue to its head, by the numbers that `GetMany` gave out."""
+
+    __slots__ = ()
+
+
 class _OfQueue(Command):
     __slots__ = ("queue",)
 
@@ -94,6 +148,12 @@ class _OfQueue(Command):
 
 class Delete(_OfQueue):
     """Forget a queue, its items, open reads and files."""
+
+    __slots__ = ()
+
+
+class Inspect(_OfQueue):
+    """Look at the head of a queue and at a few of its figures."""
 
     __slots__ = ()
 

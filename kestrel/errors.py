@@ -30,6 +30,14 @@ class ReadIsOpen(ClientError):
     """A plain get of a queue on which this connection holds an open read."""
 
 
+class NoSuchStatus(ClientError):
+    """The server has no status of that name."""
+
+
+class StatusForbidden(NoSuchStatus):
+    """A status that the server takes by itself alone."""
+
+
 class NotThatManyOpen(ClientError):
     """A confirm of more reads than are open; nothing was confirmed."""
 
@@ -39,6 +47,10 @@ class NotThatManyOpen(ClientError):
 
 class Unavailable(KestrelError):
     """The server refuses this command at present (status, connection limit, allow-list)."""
+
+
+class NotListed(Unavailable):
+    """The client is not in the list of those who may do that."""
 
 
 # The server cannot.

@@ -28,6 +28,7 @@ _DONE: Final[dict[type[commands.Command], bytes]] = {
     commands.Confirm: b"END\r\n",
     commands.Reload: b"Reloaded config.\r\n",
     commands.Status: b"END\r\n",
+    commands.Shutdown: b"",
 }
 
 _ERRORS: Final[tuple[tuple[type[Exception], bytes, bool], ...]] = (
@@ -35,6 +36,7 @@ _ERRORS: Final[tuple[tuple[type[Exception], bytes, bool], ...]] = (
     (errors.TooManyOpenReads, b"ERROR", True),
     (errors.ReadIsOpen, b"ERROR", True),
     (errors.NotThatManyOpen, b"ERROR", False),
+    (errors.NoSuchStatus, b"CLIENT_ERROR", True),
     (errors.ClientError, b"CLIENT_ERROR", False),
     (errors.Unavailable, b"SERVER_ERROR", True),
     (errors.KestrelError, b"SERVER_ERROR", False),
@@ -240,7 +242,7 @@ class MemcacheCodec:
 
     # Results to bytes.
 
-    def stored(self, count: int) -> bytes:
+    def stored(self, command: commands.Put, count: int) -> bytes:
         """STORED, or NOT_STORED when the one item was refused."""
         return b"STORED\r\n" if count else b"NOT_STORED\r\n"
 
@@ -249,33 +251,35 @@ class MemcacheCodec:
         key = command.key if self._echo_requested_key else command.queue
         return b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (key, len(data), data)
 
-    def no_item(self) -> bytes:
+    def no_item(self, command: commands.Get | commands.Monitor) -> bytes:
         """END."""
         return b"END\r\n"
 
     def done(self, command: commands.Command) -> bytes:
-        """The word for success, which differs from command to command."""
+        """The word for success, which differs from command to command; `shutdown` has none."""
         return _DONE[type(command)]
 
-    def number(self, value: int) -> bytes:
+    def number(self, command: commands.Command, value: int) -> bytes:
         """The number alone on a line."""
         return b"%d\r\n" % value
 
-    def version(self, version: str) -> bytes:
+    def version(self, command: commands.Command, version: str) -> bytes:
         """VERSION and the release."""
         return b"VERSION %b\r\n" % version.encode("ascii")
 
-    def status(self, name: str) -> bytes:
+    def status(self, command: commands.Command, name: str) -> bytes:
         """The status in capitals."""
         return name.upper().encode("ascii") + b"\r\n"
 
-    def stats(self, stats: Iterable[Stat]) -> bytes:
+    def stats(self, command: commands.Command, stats: Iterable[Stat]) -> bytes:
         """STAT lines and END. Names are text whose characters stand for bytes (Latin-1)."""
         lines = [f"STAT {name} {value}\r\n" for name, value in stats]
         lines.append("END\r\n")
         return "".join(lines).encode("latin-1")
 
-    def dump_stats(self, queues: Iterable[tuple[bytes, Sequence[Stat]]]) -> bytes:
+    def dump_stats(
+        self, command: commands.Command, queues: Iterable[tuple[bytes, Sequence[Stat]]]
+    ) -> bytes:
         """A block in braces per queue, then END."""
         blocks = []
         for queue, stats in queues:
@@ -285,7 +289,7 @@ class MemcacheCodec:
         blocks.append("END\r\n")
         return "".join(blocks).encode("latin-1")
 
-    def error(self, error: Exception) -> tuple[bytes, bool]:
+    def error(self, command: commands.Command, error: Exception) -> tuple[bytes, bool]:
         """The error's first word, and its reason where clients expect one."""
         word, closes = next((word, closes) for kind, word, closes in _ERRORS if isinstance(error, kind))
         if word == b"ERROR":

@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from kestrel.errors import ClientError, StorageError
+from kestrel.errors import NoSuchStatus, StatusForbidden, StorageError
 from kestrel.queues.timer import Timer
 from kestrel.storage.interfaces import InThread
 
@@ -57,10 +57,6 @@ class StatusFile(Protocol):
 
     def write(self, data: bytes) -> None:
         """Put that in place of what it holds, whole and safe when this returns."""
-
-
-class NoSuchStatus(ClientError):
-    """The server cannot be given that status."""
 
 
 class ServerStatus:
@@ -122,6 +118,8 @@ class ServerStatus:
         `NoSuchStatus`.
         """
         status = _SETTABLE.get(name.decode("latin-1").lower())
+        if name.lower() == b"down":
+            raise StatusForbidden("a server is Down only while it stops; the command shutdown stops it")
         if status is None:
             names = ", ".join(each.value for each in _SETTABLE.values())
             raise NoSuchStatus(f"there is no such status; there are {names}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kestrel.config.model import QueueSettings
-from kestrel.errors import Unavailable
+from kestrel.errors import NotListed, Unavailable
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.status import ServerStatus
 
@@ -54,4 +54,4 @@ class Access:
 
     def _check_listed(self, listed: tuple[bytes, ...], what: str, queue: bytes) -> None:
         if self.identity not in listed:
-            raise Unavailable(f"this client may not {what} {queue.decode('latin-1')}")
+            raise NotListed(f"this client may not {what} {queue.decode('latin-1')}")

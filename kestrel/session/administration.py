@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
 from twisted.internet.defer import Deferred
 
 from kestrel import commands, errors
+from kestrel.protocols.codec import FiguresCodec
 from kestrel.queues.stats import dumped_stats, server_stats
-from kestrel.queues.status import NoSuchStatus
 from kestrel.queues.sweep import Swept
 from kestrel.session.session import Handlers, Session
 from kestrel.storage.barrier import all_of
@@ -43,32 +43,37 @@ def flush_all_expired(session: Session, command: commands.FlushAllExpired) -> No
     _tell_swept(session, session.manager.flush_all_expired())
 
 
+def _codec(session: Session) -> FiguresCodec:
+    """Only a protocol that has these commands is asked to answer them."""
+    return cast(FiguresCodec, session.codec)
+
+
 def _tell_swept(session: Session, sweep: Deferred[Swept]) -> None:
     def tell(swept: Swept) -> None:
-        session.outbox.reply(session.codec.number(swept.items), swept.batch)
+        session.outbox.reply(session.codec.number(session.outbox.answering, swept.items), swept.batch)
 
     session.answer_when_done(sweep, tell)
 
 
 def version(session: Session, command: commands.Version) -> None:
     """Which release this is."""
-    session.outbox.reply(session.codec.version(session.control.version))
+    session.outbox.reply(session.codec.version(command, session.control.version))
 
 
 def stats(session: Session, command: commands.Stats) -> None:
     """All figures."""
     figures = server_stats(session.manager, session.control.version, session.control.uptime_s())
-    session.outbox.reply(session.codec.stats(figures))
+    session.outbox.reply(_codec(session).stats(command, figures))
 
 
 def dump_stats(session: Session, command: commands.DumpStats) -> None:
     """The figures of some queues and aliases, or of all."""
-    session.outbox.reply(session.codec.dump_stats(dumped_stats(session.manager, command.queues)))
+    session.outbox.reply(_codec(session).dump_stats(command, dumped_stats(session.manager, command.queues)))
 
 
 def dump_config(session: Session, command: commands.DumpConfig) -> None:
     """The settings of some queues and aliases, or of all."""
-    session.outbox.reply(session.codec.dump_stats(session.control.config_of(command.queues)))
+    session.outbox.reply(_codec(session).dump_stats(command, session.control.config_of(command.queues)))
 
 
 def reload(session: Session, command: commands.Reload) -> None:
@@ -80,12 +85,12 @@ def status(session: Session, command: commands.Status) -> None:
     """Tell the server's status, or change it."""
     server_status = session.control.status
     if command.new_status is None:
-        session.outbox.reply(session.codec.status(server_status.published.value))
+        session.outbox.reply(session.codec.status(command, server_status.published.value))
         return
     try:
         changed = server_status.change(command.new_status)
-    except NoSuchStatus as error:
-        session.refuse(error, closes=True)
+    except errors.NoSuchStatus as error:
+        session.refuse(error)
     else:
         session.answer_when_done(changed, lambda _: session.outbox.reply(session.codec.done(command)))
 
@@ -97,7 +102,11 @@ def quit_(session: Session, command: commands.Quit) -> None:
 
 def shutdown(session: Session, command: commands.Shutdown) -> None:
     """Stop the server."""
-    session.close()
+    reply = session.codec.done(command)
+    if reply:
+        session.outbox.reply(reply)
+    else:
+        session.close()
     session.control.shutdown()
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
 from kestrel import commands, errors
 from kestrel.item import Item
+from kestrel.protocols.codec import ItemCodec
 from kestrel.queues.queue import Queue
 from kestrel.queues.waiters import Waiter
 from kestrel.session.monitor import Monitoring
@@ -23,7 +24,7 @@ def put(session: Session, command: commands.Put) -> None:
     session.counters.cmd_set += 1
     batches = [manager.put(command.queue, data, expiry_ms) for data in command.items]
     stored = [batch for batch in batches if batch is not None]
-    session.outbox.reply(session.codec.stored(len(stored)), stored[-1] if stored else None)
+    session.outbox.reply(session.codec.stored(command, len(stored)), stored[-1] if stored else None)
 
 
 def get(session: Session, command: commands.Get) -> None:
@@ -32,10 +33,12 @@ def get(session: Session, command: commands.Get) -> None:
     ended: Batch | None = None
     if command.closes:
         ended = session.reads.close_oldest(name)
+    if command.closes_all:
+        ended = session.reads.close_all(name)
     if command.aborts:
         ended = session.reads.abort_oldest(name)
     if command.aborts or (command.closes and not command.opens):
-        session.outbox.reply(session.codec.no_item(), ended)
+        session.outbox.reply(_codec(session).no_item(command), ended)
         return
     session.access.check_get(name)
     if command.peeks:
@@ -45,13 +48,18 @@ def get(session: Session, command: commands.Get) -> None:
         session.counters.cmd_get += 1
     queue = session.manager.readable(name)
     if queue is None:
-        session.outbox.reply(session.codec.no_item(), ended)
+        session.outbox.reply(_codec(session).no_item(command), ended)
         return
     item = queue.peek_now() if command.peeks else queue.take_now(command.opens)
     if item is not None:
         _hand_over(session, command, queue, item, is_open=command.opens)
     else:
         _wait(session, command, queue, ended)
+
+
+def _codec(session: Session) -> ItemCodec:
+    """Only a protocol that has these commands is asked to answer them."""
+    return cast(ItemCodec, session.codec)
 
 
 def _check_open_reads(session: Session, name: bytes, opens: bool) -> None:
@@ -64,7 +72,7 @@ def _check_open_reads(session: Session, name: bytes, opens: bool) -> None:
 
 def _hand_over(session: Session, command: commands.Get, queue: Queue, item: Item, *, is_open: bool) -> None:
     """An item goes to the client. One that was waited for is an open read inside, confirmed when it has gone out."""
-    reply = session.codec.item(command, item.data)
+    reply = _codec(session).item(command, item.data)
     session.counters.get_hits += 1
     if command.peeks:
         session.outbox.reply(reply, queue.unsettled_batch)
@@ -83,7 +91,7 @@ def _hand_over(session: Session, command: commands.Get, queue: Queue, item: Item
             else:
                 queue.put_back([xid], failed=False)
 
-        session.outbox.reply(reply, queue.touch(), sent=sent)
+        session.outbox.reply(reply, queue.touch(), sent=sent, was_waited_for=True)
 
 
 def _reply_with_open_read(session: Session, queue: Queue, item: Item, reply: bytes) -> None:
@@ -102,7 +110,7 @@ def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | 
             session.refuse(error)
         elif item is None:
             session.counters.get_misses += 1
-            session.outbox.reply(session.codec.no_item(), queue.unsettled_batch or ended)
+            session.outbox.reply(_codec(session).no_item(command), queue.unsettled_batch or ended)
         else:
             _hand_over(session, command, queue, item, is_open=is_open)
         session.answered()
@@ -128,15 +136,16 @@ def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | 
 
 def monitor(session: Session, command: commands.Monitor) -> None:
     """Stream items as open reads."""
+    ended = session.reads.close_all(command.queue) if command.closes_all else None
     session.access.check_get(command.queue)
     queue = session.manager.readable(command.queue)
     max_items = session.settings.max_open_reads if command.max_items is None else command.max_items
     if queue is None or command.wait_ms <= 0 or max_items == 0:
-        session.outbox.reply(session.codec.no_item())
+        session.outbox.reply(_codec(session).no_item(command), ended)
         return
     audience = _MonitorAudience(session, command, queue)
     if not audience.may_open():
-        session.outbox.reply(session.codec.no_item())
+        session.outbox.reply(_codec(session).no_item(command), ended)
         return
     monitoring = Monitoring(audience, queue, max_items)
     if session.wait_for_client(
@@ -163,11 +172,11 @@ class _MonitorAudience:
     def deliver(self, item: Item) -> None:
         session = self._session
         session.counters.get_hits += 1
-        _reply_with_open_read(session, self._queue, item, session.codec.item(self._command, item.data))
+        _reply_with_open_read(session, self._queue, item, _codec(session).item(self._command, item.data))
 
     def monitor_ended(self, error: Exception | None) -> None:
         if error is None:
-            self._session.outbox.reply(self._session.codec.no_item())
+            self._session.outbox.reply(_codec(self._session).no_item(self._command))
         else:
             self._session.refuse(error)
         self._session.answered()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from twisted.logger import Logger
 
+from kestrel.commands import Command
 from kestrel.storage.barrier import Barrier, Batch
 from kestrel.storage.total_memory import MemoryShare
 
@@ -17,24 +18,31 @@ Sent = Callable[[bool], None]
 
 
 class _Entry:
-    __slots__ = ("batch", "lost", "reply", "sent")
+    __slots__ = ("batch", "command", "lost", "reply", "sent", "was_waited_for")
 
     def __init__(
-        self, reply: bytes | None, batch: Batch | None, sent: Sent | None, lost: Callable[[], None] | None
+        self,
+        command: Command,
+        reply: bytes | None,
+        batch: Batch | None,
+        sent: Sent | None,
+        lost: Callable[[], None] | None,
+        was_waited_for: bool,
     ) -> None:
+        self.command = command
         self.reply = reply
         """None closes the connection."""
         self.batch = batch
         self.sent = sent
-        """The item of this reply was waited for; see `Outbox.reply`."""
         self.lost = lost
+        self.was_waited_for = was_waited_for
 
 
 class Outbox:
     """Replies leave at the end of a tick, from the front, up to the first whose batch is not safe.
 
-    A reply whose batch is lost is replaced by what `say_lost` makes of the failure. `write` hands bytes to the
-    transport, `lose` hangs up after them. `held_bytes` is what waits here.
+    A reply whose batch is lost is replaced by what `say_lost` makes of its command and the failure. `write` hands
+    bytes to the transport, `lose` hangs up after them. `held_bytes` is what waits here.
     """
 
     def __init__(
@@ -42,7 +50,7 @@ class Outbox:
         barrier: Barrier,
         write: Callable[[bytes], None],
         lose: Callable[[], None],
-        say_lost: Callable[[Exception], bytes],
+        say_lost: Callable[[Command, Exception], bytes],
         memory: MemoryShare,
     ) -> None:
         self._barrier = barrier
@@ -54,6 +62,8 @@ class Outbox:
         self._is_release_due = False
         self._blocked_on: Batch | None = None
         self._is_gone = False
+        self.answering = Command()
+        """What the next replies are about."""
         self.is_paused = False
         """Whether the transport takes no more for now."""
         self.held_bytes = 0
@@ -68,19 +78,22 @@ class Outbox:
         batch: Batch | None = None,
         sent: Sent | None = None,
         lost: Callable[[], None] | None = None,
+        *,
+        was_waited_for: bool = False,
     ) -> None:
         """Say this next, when `batch` is safe.
 
-        `lost` is called when the batch is lost and an error is said instead. `sent` is given for an item that was
-        waited for: it takes the item back if the reply does not leave as it stands.
+        `lost` is called when the batch is lost and an error is said instead. `sent` is given where items are to be
+        taken back if the reply does not leave as it stands. What `was_waited_for` does not leave once the client has
+        sent its last byte: as if that had been while it waited.
         """
         if not self._is_gone:
             self.held_bytes += len(reply)
-        self._add(_Entry(reply, batch, sent, lost))
+        self._add(_Entry(self.answering, reply, batch, sent, lost, was_waited_for))
 
     def close(self) -> None:
         """Hang up after the replies so far."""
-        self._add(_Entry(None, None, None, None))
+        self._add(_Entry(self.answering, None, None, None, None, False))
 
     def _add(self, entry: _Entry) -> None:
         if self._is_gone:
@@ -120,7 +133,7 @@ class Outbox:
             if failure is None:
                 leaving.append(entry.reply)
             else:
-                leaving.append(self._say_lost(failure))
+                leaving.append(self._say_lost(entry.command, failure))
                 if entry.lost is not None:
                     entry.lost()
             if entry.sent is not None:
@@ -160,14 +173,14 @@ class Outbox:
 
     @property
     def holds_waited_for(self) -> bool:
-        """Whether a reply with a `sent` is still here: its item was waited for."""
-        return any(entry.sent is not None for entry in self._entries)
+        """Whether a reply is still here that was waited for."""
+        return any(entry.was_waited_for for entry in self._entries)
 
     def retract(self) -> None:
         """The client has left what it waited for: nothing is said from there on, and the items go back."""
         kept: deque[_Entry] = deque()
         for entry in self._entries:
-            if entry.sent is not None:
+            if entry.was_waited_for:
                 break
             kept.append(entry)
         dropped, self._entries = list(self._entries)[len(kept) :], kept

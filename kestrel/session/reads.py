@@ -110,6 +110,19 @@ class OpenReads:
         read = reads.open.popleft()
         return read.queue.confirm([read.xid])
 
+    def close_all(self, queue: bytes) -> Batch | None:
+        """Confirm all that are open. Without one nothing happens; raises `QueueFailed`, once, when some were lost."""
+        reads = self._of(queue)
+        if reads is None:
+            return None
+        were_lost = any(reads.ended)
+        reads.ended.clear()
+        if were_lost:
+            raise QueueFailed("the queue's storage failed: the items went back to the queue")
+        confirmed = list(reads.open)
+        reads.open.clear()
+        return confirmed[0].queue.confirm([read.xid for read in confirmed]) if confirmed else None
+
     def abort_oldest(self, queue: bytes) -> Batch | None:
         """Return the oldest to the head. Without one nothing happens."""
         reads = self._of(queue)

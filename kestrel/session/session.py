@@ -77,7 +77,7 @@ class Session:
         self.access = access
         self.reads = OpenReads()
         share = MemoryShare(manager.memory_limit)
-        self.outbox = Outbox(manager.barrier, self._send, lose, lambda error: codec.error(error)[0], share)
+        self.outbox = Outbox(manager.barrier, self._send, lose, lambda *of: codec.error(*of)[0], share)
         self.outbox.on_release = self._replies_left
         self._handlers = handlers
         self._turns = turns
@@ -225,6 +225,7 @@ class Session:
                 if self._state is State.CLOSING:
                     self._close_now()
                 return False
+            self.outbox.answering = command
             try:
                 self._handlers[type(command)](self, command)
             except KestrelError as error:
@@ -271,8 +272,8 @@ class Session:
             self._go_on()
 
     def refuse(self, error: Exception, *, closes: bool = False) -> None:
-        """Say that error; hang up after it where the protocol does."""
-        reply, ends = self.codec.error(error)
+        """Answer the command with that error; hang up after it where the protocol does."""
+        reply, ends = self.codec.error(self.outbox.answering, error)
         self.outbox.reply(reply)
         if ends or closes:
             self.close()

@@ -18,6 +18,8 @@ Told = tuple[Any, ...]
 
 OPEN, CLOSES = False, True
 
+PUT = commands.Put(b"work", (b"a",), 0, True)
+
 
 def told(command: commands.Command) -> Told:
     if isinstance(command, commands.Put):
@@ -26,7 +28,8 @@ def told(command: commands.Command) -> Told:
         return (commands.Put, command.queue, tuple(command.items), expiry)
     if isinstance(command, commands.Malformed):
         return (commands.Malformed, command.closes)
-    slots = [slot for kind in type(command).__mro__ for slot in sorted(getattr(kind, "__slots__", ()))]
+    kinds = type(command).__mro__[:-2]  # without Command itself
+    slots = [slot for kind in kinds for slot in sorted(getattr(kind, "__slots__", ()))]
     fields = tuple((slot, getattr(command, slot)) for slot in slots)
     return (type(command), *((slot, list(value) if slot == "queues" else value) for slot, value in fields))
 
@@ -413,8 +416,8 @@ def test_any_data_comes_through_as_it_is(items: list[tuple[bytes, bytes]]) -> No
 
 
 def test_stored_and_not_stored() -> None:
-    assert MemcacheCodec().stored(1) == b"STORED\r\n"
-    assert MemcacheCodec().stored(0) == b"NOT_STORED\r\n"
+    assert MemcacheCodec().stored(PUT, 1) == b"STORED\r\n"
+    assert MemcacheCodec().stored(PUT, 0) == b"NOT_STORED\r\n"
 
 
 @pytest.mark.parametrize(
@@ -450,27 +453,29 @@ def test_the_word_for_success(command: commands.Command, reply: bytes) -> None:
 
 def test_bare_results() -> None:
     codec = MemcacheCodec()
-    assert codec.no_item() == b"END\r\n"
-    assert codec.number(0) == b"0\r\n"
-    assert codec.number(1234) == b"1234\r\n"
-    assert codec.version("2.5.0") == b"VERSION 2.5.0\r\n"
-    assert codec.status("Up") == b"UP\r\n"
-    assert codec.status("ReadOnly") == b"READONLY\r\n"
+    assert codec.no_item(commands.Get(b"work")) == b"END\r\n"
+    assert codec.number(commands.FlushAllExpired(), 0) == b"0\r\n"
+    assert codec.number(commands.FlushAllExpired(), 1234) == b"1234\r\n"
+    assert codec.version(commands.Version(), "2.5.0") == b"VERSION 2.5.0\r\n"
+    assert codec.status(commands.Status(), "Up") == b"UP\r\n"
+    assert codec.status(commands.Status(), "ReadOnly") == b"READONLY\r\n"
 
 
 def test_stats_are_stat_lines_and_an_end() -> None:
-    assert MemcacheCodec().stats([("uptime", 7), ("version", "2.5")]) == b"STAT uptime 7\r\nSTAT version 2.5\r\nEND\r\n"
-    assert MemcacheCodec().stats([]) == b"END\r\n"
+    stats = MemcacheCodec().stats(commands.Stats(), [("uptime", 7), ("version", "2.5")])
+    assert stats == b"STAT uptime 7\r\nSTAT version 2.5\r\nEND\r\n"
+    assert MemcacheCodec().stats(commands.Stats(), []) == b"END\r\n"
 
 
 def test_dump_stats_is_a_block_per_queue() -> None:
-    dumped = MemcacheCodec().dump_stats([(b"work", [("items", 1), ("bytes", 5)]), (b"missing", [])])
+    queues: list[Any] = [(b"work", [("items", 1), ("bytes", 5)]), (b"missing", [])]
+    dumped = MemcacheCodec().dump_stats(commands.DumpStats(()), queues)
     assert dumped == (b"queue 'work' {\r\n  items=1\r\n  bytes=5\r\n}\r\nqueue 'missing' {\r\n  \r\n}\r\nEND\r\n")
 
 
 def test_names_of_any_bytes_come_back_as_they_are() -> None:
     codec = MemcacheCodec()
-    assert b"queue 'w\xff\xc3\xb6' {" in codec.dump_stats([(b"w\xff\xc3\xb6", [])])
+    assert b"queue 'w\xff\xc3\xb6' {" in codec.dump_stats(commands.DumpStats(()), [(b"w\xff\xc3\xb6", [])])
     assert codec.item(commands.Get(b"w\xff"), b"x").startswith(b"VALUE w\xff 0 1\r\n")
 
 
@@ -489,14 +494,14 @@ def test_names_of_any_bytes_come_back_as_they_are() -> None:
     ],
 )
 def test_how_an_error_is_said(error: Exception, reply: bytes, closes: bool) -> None:
-    assert MemcacheCodec().error(error) == (reply, closes)
+    assert MemcacheCodec().error(PUT, error) == (reply, closes)
 
 
 @pytest.mark.parametrize(
     "error", [errors.QueueFailed("one\r\ntwo\nthree"), errors.QueueFailed("Übel \N{SNOWMAN}"), ValueError("a\nb")]
 )
 def test_an_error_is_one_line_whatever_its_text(error: Exception) -> None:
-    reply, _ = MemcacheCodec().error(error)
+    reply, _ = MemcacheCodec().error(PUT, error)
     assert reply.startswith(b"SERVER_ERROR ")
     assert reply.endswith(b"\r\n")
     assert b"\n" not in reply[:-2] and b"\r" not in reply[:-2]

@@ -49,11 +49,11 @@ class MeteredCodec(MemcacheCodec):
     def item(self, command: commands.Get | commands.Monitor, data: bytes) -> bytes:
         return self._made(super().item(command, data))
 
-    def version(self, version: str) -> bytes:
-        return self._made(super().version(version))
+    def version(self, command: commands.Command, version: str) -> bytes:
+        return self._made(super().version(command, version))
 
-    def no_item(self) -> bytes:
-        return self._made(super().no_item())
+    def no_item(self, command: commands.Get | commands.Monitor) -> bytes:
+        return self._made(super().no_item(command))
 
     def _made(self, reply: bytes) -> bytes:
         self.reply_bytes_made += len(reply)

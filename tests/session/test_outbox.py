@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kestrel.commands import Command
 from kestrel.errors import QueueFailed
 from kestrel.session.outbox import Outbox
 from kestrel.storage.barrier import Barrier, Batch
@@ -30,7 +31,7 @@ class Wire:
         self.releases += 1
 
     @staticmethod
-    def _say_lost(error: Exception) -> bytes:
+    def _say_lost(command: Command, error: Exception) -> bytes:
         return b"<lost: %b>" % str(error).encode()
 
     @property
@@ -192,7 +193,7 @@ def test_sent_is_told_false_when_the_client_turns_out_to_be_gone_in_the_write() 
     def write(data: bytes) -> None:
         outbox.lost()
 
-    outbox = Outbox(barrier, write, lambda: None, lambda error: b"", MemoryShare(MemoryLimit()))
+    outbox = Outbox(barrier, write, lambda: None, lambda command, error: b"", MemoryShare(MemoryLimit()))
     outbox.reply(b"item", None, told.append)
     barrier.end_of_tick()
     assert told == [False]
@@ -327,7 +328,7 @@ def test_a_transport_that_fails_does_not_keep_others_from_their_replies() -> Non
     def broken(data: bytes) -> None:
         raise OSError("no such transport")
 
-    Outbox(barrier, broken, lambda: None, lambda error: b"", MemoryShare(MemoryLimit())).reply(b"one")
+    Outbox(barrier, broken, lambda: None, lambda command, error: b"", MemoryShare(MemoryLimit())).reply(b"one")
     healthy = Wire(barrier)
     healthy.outbox.reply(b"two")
     barrier.end_of_tick()
@@ -341,7 +342,7 @@ def test_a_transport_that_fails_when_a_batch_settles_does_not_keep_others_from_t
     def broken(data: bytes) -> None:
         raise OSError("no such transport")
 
-    Outbox(barrier, broken, lambda: None, lambda error: b"", MemoryShare(MemoryLimit())).reply(b"one", batch)
+    Outbox(barrier, broken, lambda: None, lambda command, error: b"", MemoryShare(MemoryLimit())).reply(b"one", batch)
     healthy = Wire(barrier)
     healthy.outbox.reply(b"two", batch)
     barrier.end_of_tick()
