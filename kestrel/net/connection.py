@@ -23,6 +23,7 @@ from kestrel.queues.manager import QueueManager
 from kestrel.queues.turns import Turns
 from kestrel.session.access import Access
 from kestrel.session.handlers import HANDLERS
+from kestrel.session.leases import LeasedReads
 from kestrel.session.session import Session
 from kestrel.session.settings import ServerControl, SessionSettings
 
@@ -114,6 +115,7 @@ class ConnectionFactory(Factory):
         manager: QueueManager,
         make_codec: Callable[[], Codec],
         control: ServerControl,
+        leases: LeasedReads,
         turns: Turns,
         clock: IReactorTime,
         settings: Callable[[], SessionSettings],
@@ -121,6 +123,7 @@ class ConnectionFactory(Factory):
         self._manager = manager
         self._make_codec = make_codec
         self._control = control
+        self._leases = leases
         self._turns = turns
         self._clock = clock
         self._settings = settings
@@ -140,6 +143,7 @@ class ConnectionFactory(Factory):
             self._make_codec(),
             self._control,
             HANDLERS,
+            self._leases,
             self._turns,
             self._clock,
             Access(self._manager, self._control.status),

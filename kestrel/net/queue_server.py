@@ -19,6 +19,7 @@ from kestrel.queues.manager import QueueManager
 from kestrel.queues.rounds import ExpiryRounds
 from kestrel.queues.status import ServerStatus, Status, StatusFile
 from kestrel.queues.turns import Turns
+from kestrel.session.leases import LeasedReads
 from kestrel.session.settings import ServerControl, SessionSettings
 from kestrel.storage.barrier import Barrier, Schedule
 from kestrel.storage.interfaces import InThread, IStorage
@@ -67,6 +68,7 @@ class QueueServer:
             in_thread,
         )
         self.rounds = ExpiryRounds(self.manager, self.turns, clock)
+        self.leases = LeasedReads(now_ms())
         self.session_settings = _session_settings(self.config)
         self._clock = clock
         self._compacts_at_close = False
@@ -76,7 +78,13 @@ class QueueServer:
     def connections(self, make_codec: Callable[[], Codec], control: ServerControl) -> ConnectionFactory:
         """The factory for those who speak one protocol."""
         factory = ConnectionFactory(
-            self.manager, make_codec, control, self.turns, self._clock, lambda: self.session_settings
+            self.manager,
+            make_codec,
+            control,
+            self.leases,
+            self.turns,
+            self._clock,
+            lambda: self.session_settings,
         )
         self._factories.append(factory)
         return factory

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from heapq import heapify, heappop, heappush
+from typing import Final, Protocol
 
 from twisted.internet.interfaces import IReactorTime
 
@@ -13,8 +14,41 @@ from kestrel.queues.timer import Timer
 ENDED_AT_ONCE: Final = 5000
 """Reads that are ended for their age in one turn."""
 
+TOGETHER: Final = 0.1
+"""Reads that are due within so much of the time that the first of them was held come back together, and so in order."""
+
+TOGETHER_S: Final = 1.0
+"""But nobody's item is held for longer than that beyond its time."""
+
 _CLOSE_ENOUGH_S: Final = 1e-6
 """Clocks count in floating point: a timer that is due must find what it was set for."""
+
+
+class Lease(Protocol):
+    """Whoever holds an item for a time of its own, and is told when that is over, however it ends."""
+
+    auto_abort_ms: int
+
+    def ended(self) -> None:
+        """The item is held no longer."""
+
+
+class _HeldRead:
+    __slots__ = ("due_s", "item", "lease", "number", "opened_s")
+
+    def __init__(self, number: int, item: Item, opened_s: float, lease: Lease | None) -> None:
+        self.number = number
+        self.item = item
+        self.opened_s = opened_s
+        self.lease = lease
+        self.due_s: float | None = None
+
+    def use_timeout(self, timeout_s: float | None) -> None:
+        """It ends after that time, or its lease's own if that is shorter."""
+        if self.lease is not None:
+            own_s = self.lease.auto_abort_ms / 1000
+            timeout_s = own_s if timeout_s is None else min(timeout_s, own_s)
+        self.due_s = None if timeout_s is None else self.opened_s + timeout_s
 
 
 class HeldReads:
@@ -24,8 +58,14 @@ class HeldReads:
         self._clock = clock
         self._timed_out = timed_out
         self._timeout_s: float | None = None
-        self._reads: dict[int, tuple[Item, float]] = {}
+        self._reads: dict[int, _HeldRead] = {}
+        self._opened = 0
+        self._due: list[tuple[float, int]] = []
+        """A heap of times and xids; some of reads that have ended since."""
+        self._late: dict[int, None] = {}
+        """Due, and waiting for others that will be soon."""
         self._timer = Timer(clock, self._look)
+        self._look_s = 0.0
 
     def __contains__(self, xid: int) -> bool:
         return xid in self._reads
@@ -36,45 +76,93 @@ class HeldReads:
     def __len__(self) -> int:
         return len(self._reads)
 
-    def opened(self, item: Item) -> None:
+    def opened(self, item: Item, lease: Lease | None = None) -> None:
         """A client holds that item from now on."""
-        self._reads[item.xid] = (item, self._clock.seconds())
-        if self._timeout_s is not None and not self._timer.is_running:
-            self._timer.start(self._timeout_s)
+        self._opened += 1
+        read = self._reads[item.xid] = _HeldRead(self._opened, item, self._clock.seconds(), lease)
+        if lease is None and self._timeout_s is None:
+            return
+        read.use_timeout(self._timeout_s)
+        assert read.due_s is not None
+        heappush(self._due, (read.due_s, item.xid))
+        if len(self._due) > 2 * len(self._reads) + ENDED_AT_ONCE:
+            self._forget_ended()
+        self._look_at(read.due_s)
 
     def ended(self, xid: int) -> Item | None:
         """The client holds it no longer; the item, or None if it did not."""
         read = self._reads.pop(xid, None)
-        return None if read is None else read[0]
+        if read is None:
+            return None
+        if read.lease is not None:
+            read.lease.ended()
+        return read.item
 
     def clear(self) -> None:
         """Nobody holds anything any more."""
-        self._reads.clear()
+        reads, self._reads = self._reads, {}
+        self._due.clear()
+        self._late.clear()
         self._timer.stop()
+        for read in reads.values():
+            if read.lease is not None:
+                read.lease.ended()
 
     def use_timeout(self, timeout_ms: int | None) -> None:
         """From now on, also for those that are open, they may be held for so long; None: for ever."""
         timeout_s = None if timeout_ms is None else timeout_ms / 1000
         if timeout_s != self._timeout_s:
             self._timeout_s = timeout_s
+            for read in self._reads.values():
+                read.use_timeout(timeout_s)
+            self._late.clear()
+            self._forget_ended()
             self._timer.stop()
-            if timeout_s is not None and self._reads:
+            if self._due:
                 self._timer.start(0)
 
+    def _forget_ended(self) -> None:
+        self._due = [(read.due_s, xid) for xid, read in self._reads.items() if read.due_s is not None]
+        heapify(self._due)
+
+    def _look_at(self, due_s: float) -> None:
+        if not self._timer.is_running or due_s < self._look_s:
+            self._look_s = due_s
+            self._timer.start(max(0.0, due_s - self._clock.seconds()))
+
+    def _next_due(self) -> float | None:
+        """When the next read is due that has not ended."""
+        while self._due:
+            due_s, xid = self._due[0]
+            read = self._reads.get(xid)
+            if read is not None and read.due_s == due_s:
+                return due_s
+            heappop(self._due)
+        return None
+
     def _look(self) -> None:
-        if self._timeout_s is None:
-            return
-        due_s = self._clock.seconds() - self._timeout_s + _CLOSE_ENOUGH_S
-        late: list[int] = []
-        next_s: float | None = None
-        for xid, (_, opened_s) in self._reads.items():
-            if opened_s > due_s:
-                next_s = opened_s - due_s
-                break
-            late.append(xid)
-        if len(late) > ENDED_AT_ONCE:  # the older ones in another turn: they go in front of these
-            next_s = 0.0
+        now_s = self._clock.seconds() + _CLOSE_ENOUGH_S
+        while (next_s := self._next_due()) is not None and next_s <= now_s:
+            self._late[heappop(self._due)[1]] = None
+        late = [(xid, self._reads[xid]) for xid in self._late if xid in self._reads]
+        self._late = dict.fromkeys(xid for xid, _ in late)
+        if late and (next_s is None or next_s > self._all_back_s(late[0][1])):
+            self._end(late)
+            next_s = self._next_due()
         if next_s is not None:
-            self._timer.start(next_s)
-        if late:
-            self._timed_out(late[-ENDED_AT_ONCE:])
+            self._look_at(next_s)
+
+    @staticmethod
+    def _all_back_s(first: _HeldRead) -> float:
+        """Until then the first that was due may wait for others."""
+        assert first.due_s is not None
+        return first.due_s + min(TOGETHER_S, TOGETHER * (first.due_s - first.opened_s))
+
+    def _end(self, late: list[tuple[int, _HeldRead]]) -> None:
+        late.sort(key=lambda each: each[1].number)
+        rest, ending = late[:-ENDED_AT_ONCE], late[-ENDED_AT_ONCE:]
+        for xid, read in rest:  # the older ones in another turn: they go in front of these
+            assert read.due_s is not None
+            heappush(self._due, (read.due_s, xid))
+        self._late.clear()
+        self._timed_out([xid for xid, _ in ending])

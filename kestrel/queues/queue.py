@@ -17,7 +17,7 @@ from kestrel.queues.expiry import SWEPT_BY_A_PUT, SWEPT_FOR_ROOM
 from kestrel.queues.head import Head
 from kestrel.queues.limits import is_full, is_too_large
 from kestrel.queues.moves import Moves
-from kestrel.queues.open_reads import HeldReads
+from kestrel.queues.open_reads import HeldReads, Lease
 from kestrel.queues.services import QueueServices
 from kestrel.queues.waiters import Waiter, WaitingLine
 from kestrel.storage.barrier import Batch
@@ -213,9 +213,9 @@ class Queue:
 
     # Open reads, which belong to the contents they were taken from.
 
-    def read_opened(self, item: Item) -> None:
-        """A client holds that item, which was taken as an open read."""
-        self.held.opened(item)
+    def read_opened(self, item: Item, lease: Lease | None = None) -> None:
+        """A client holds that item, which was taken as an open read; with a lease only for a time."""
+        self.held.opened(item, lease)
         self.counters.transactions += 1
         self._trace("opened", (item.xid,))
 

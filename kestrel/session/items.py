@@ -1,4 +1,4 @@
-"""The commands that move items: put, get, peek, monitor, confirm."""
+"""The commands that take items one by one: get, peek, monitor, confirm."""
 
 from __future__ import annotations
 
@@ -12,19 +12,6 @@ from kestrel.queues.waiters import Waiter
 from kestrel.session.monitor import Monitoring
 from kestrel.session.session import Handlers, Session
 from kestrel.storage.barrier import Batch
-
-
-def put(session: Session, command: commands.Put) -> None:
-    """Append items to a queue."""
-    manager = session.manager
-    expiry_ms = command.expiry_ms
-    if expiry_ms and command.expiry_is_relative:
-        expiry_ms = max(1, manager.now_ms() + expiry_ms)  # 0 would be never
-    session.access.check_put(command.queue)
-    session.counters.cmd_set += 1
-    batches = [manager.put(command.queue, data, expiry_ms) for data in command.items]
-    stored = [batch for batch in batches if batch is not None]
-    session.outbox.reply(session.codec.stored(command, len(stored)), stored[-1] if stored else None)
 
 
 def get(session: Session, command: commands.Get) -> None:
@@ -188,8 +175,7 @@ def confirm(session: Session, command: commands.Confirm) -> None:
     session.outbox.reply(session.codec.done(command), batch)
 
 
-ITEM_COMMANDS: Final[Handlers] = {
-    commands.Put: put,
+READS: Final[Handlers] = {
     commands.Get: get,
     commands.Monitor: monitor,
     commands.Confirm: confirm,

@@ -33,12 +33,16 @@ class Audience(Protocol):
 
 
 class Monitoring:
-    """One monitor under way. It takes one item, then goes to the end of the line of waiters."""
+    """One monitor under way. It takes one item, then goes to the end of the line of waiters.
 
-    def __init__(self, audience: Audience, queue: Queue, max_items: int) -> None:
+    One that is not `patient` ends when there is no item.
+    """
+
+    def __init__(self, audience: Audience, queue: Queue, max_items: int, *, patient: bool = True) -> None:
         self._audience = audience
         self._queue = queue
         self._items_left = max_items
+        self._is_patient = patient
         self._waiter: Waiter | None = None
         self._is_over = False
         self._is_turn_due = False
@@ -60,7 +64,7 @@ class Monitoring:
                 return
             item = self._queue.take_now(opens=True)
             if item is None:
-                self._waiter = Waiter(self._item_arrived, opens=True, peeks=False, patient=True)
+                self._waiter = Waiter(self._item_arrived, opens=True, peeks=False, patient=self._is_patient)
                 self._queue.join(self._waiter)
                 return
             self._deliver(item)
@@ -83,6 +87,12 @@ class Monitoring:
             return
         self._deliver(item)
         self.go_on()
+
+    def settle_for_what_is_there(self) -> None:
+        """Be patient no longer."""
+        self._is_patient = False
+        if self._waiter is not None:
+            self._waiter.patient = False
 
     def end(self, error: Exception | None) -> None:
         """It is over: the time is up, or a limit reached."""

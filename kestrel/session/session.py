@@ -7,6 +7,7 @@ through it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -22,6 +23,7 @@ from kestrel.queues.manager import QueueManager
 from kestrel.queues.turns import Turns
 from kestrel.session.access import Access
 from kestrel.session.idleness import Idleness
+from kestrel.session.leases import LeasedReads
 from kestrel.session.lifecycle import HEARING, RUNNING, Event, State, after
 from kestrel.session.outbox import Outbox
 from kestrel.session.reads import OpenReads
@@ -60,6 +62,7 @@ class Session:
         codec: Codec,
         control: ServerControl,
         handlers: Handlers,
+        leases: LeasedReads,
         turns: Turns,
         clock: IReactorTime,
         access: Access,
@@ -76,11 +79,14 @@ class Session:
         self.control = control
         self.access = access
         self.reads = OpenReads()
+        self.leases = leases
+        self.leases_taken: Counter[bytes] = Counter()
+        """How many leased reads of each queue this connection took and nobody has ended yet."""
         share = MemoryShare(manager.memory_limit)
         self.outbox = Outbox(manager.barrier, self._send, lose, lambda *of: codec.error(*of)[0], share)
         self.outbox.on_release = self._replies_left
         self._handlers = handlers
-        self._turns = turns
+        self.turns = turns
         self._clock = clock
         self._current_settings = settings
         self._write = write
@@ -194,7 +200,7 @@ class Session:
     def _go_on(self) -> None:
         if self._state in RUNNING and not self._is_running and not self._is_turn_due:
             self._is_turn_due = True
-            self._turns.go_on_later(self._next_turn)
+            self.turns.go_on_later(self._next_turn)
 
     def _next_turn(self) -> None:
         self._is_turn_due = False
@@ -202,7 +208,7 @@ class Session:
         self._listen_or_not()
 
     def _take_turn(self) -> None:
-        if not self._turns.may_work():
+        if not self.turns.may_work():
             self._go_on()
             return
         self._is_running = True
@@ -215,7 +221,7 @@ class Session:
 
     def _run(self) -> bool:
         """Carry out commands. True when there may be more to do at once."""
-        began = self._turns.seconds()
+        began = self.turns.seconds()
         for _ in range(COMMANDS_PER_TURN):
             if self._state not in RUNNING or self.is_held_up:
                 return False
@@ -233,7 +239,7 @@ class Session:
             except Exception as error:  # a fault of ours ends this connection and nothing else
                 log.failure("A command failed")
                 self.refuse(error)
-            if self._turns.is_long(began):
+            if self.turns.is_long(began):
                 break
         return True
 
@@ -247,7 +253,7 @@ class Session:
 
     def go_on_later(self, work: Callable[[], None]) -> None:
         """Do that in the next tick."""
-        self._turns.go_on_later(work)
+        self.turns.go_on_later(work)
 
     def _listen_or_not(self) -> None:
         if self._state is State.WAITING:

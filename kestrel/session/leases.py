@@ -1,0 +1,81 @@
+"""Open reads that no connection owns: numbers stand for them, and each ends by itself when its time is up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence, Set
+from typing import Final
+
+from kestrel.item import Item
+from kestrel.queues.queue import Queue
+from kestrel.session.reads import OpenRead
+from kestrel.storage.barrier import Batch
+
+IDS_PER_MS: Final = 4096
+"""Numbers begin at the time of the start in these units: no run gives one out that an earlier run gave out, and
+they stay below 2^53, which is as far as some clients can count."""
+
+
+class LeasedReads:
+    """All of a server's, by number. They survive the connection that took them, but not the server."""
+
+    def __init__(self, started_ms: int) -> None:
+        self._last_id = started_ms * IDS_PER_MS
+        self._leases: dict[int, _Lease] = {}
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def open(self, queue: Queue, item: Item, auto_abort_ms: int, taken: Counter[bytes]) -> int:
+        """One more: the number of that item, which was taken as an open read.
+
+        After `auto_abort_ms` it goes back to the head. While it is open it counts in `taken`, by the queue's name.
+        """
+        self._last_id += 1
+        lease = _Lease(self._leases, self._last_id, OpenRead(queue, item), auto_abort_ms, taken)
+        queue.read_opened(item, lease)
+        return self._last_id
+
+    def confirm(self, queue: bytes, ids: Set[int]) -> tuple[int, Batch | None]:
+        """Finish those that are open on that queue: how many, and their batch."""
+        reads = self._open(queue, ids)
+        return len(reads), reads[0].queue.confirm([read.xid for read in reads]) if reads else None
+
+    def abort(self, queue: bytes, ids: Set[int]) -> tuple[int, Batch | None]:
+        """Return those that are open on that queue to its head, in the order in which they were taken."""
+        reads = self._open(queue, ids)
+        return len(reads), reads[0].queue.abort([read.xid for read in reads]) if reads else None
+
+    def take_back(self, queue: Queue, ids: Sequence[int]) -> None:
+        """The client was never told of these: they go back, and nobody has failed."""
+        reads = self._open(queue.name, frozenset(ids))
+        if reads:
+            queue.put_back([read.xid for read in reads], failed=False)
+
+    def _open(self, queue: bytes, ids: Set[int]) -> list[OpenRead]:
+        known = (self._leases.get(number) for number in sorted(ids))
+        return [lease.read for lease in known if lease is not None and lease.is_of(queue)]
+
+
+class _Lease:
+    """One of them (`kestrel.queues.open_reads.Lease`)."""
+
+    __slots__ = ("_id", "_leases", "_taken", "auto_abort_ms", "read")
+
+    def __init__(
+        self, leases: dict[int, _Lease], number: int, read: OpenRead, auto_abort_ms: int, taken: Counter[bytes]
+    ) -> None:
+        self.read = read
+        self.auto_abort_ms = auto_abort_ms
+        self._id = number
+        self._leases = leases
+        self._taken = taken
+        leases[number] = self
+        taken[read.queue.name] += 1
+
+    def is_of(self, queue: bytes) -> bool:
+        return self.read.queue.name == queue and self.read.is_open
+
+    def ended(self) -> None:
+        del self._leases[self._id]
+        self._taken[self.read.queue.name] -= 1

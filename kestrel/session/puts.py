@@ -1,0 +1,96 @@
+"""The command that puts: one item or many, to one queue."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kestrel import commands
+from kestrel.errors import KestrelError
+from kestrel.session.session import Handlers, Session
+from kestrel.storage.barrier import Batch, all_of
+
+ITEMS_PER_LOOK: Final = 16
+"""Items that are put between two looks at the clock."""
+
+
+def put(session: Session, command: commands.Put) -> None:
+    """Append items to a queue."""
+    session.access.check_put(command.queue)
+    putting = _Putting(session, command)
+    if putting.is_over_after_a_turn():
+        putting.answer()
+    else:
+        session.wait_for_storage(putting.stop)
+        session.go_on_later(putting.go_on)
+
+
+class _Putting:
+    """A put under way; one of many items takes several turns."""
+
+    def __init__(self, session: Session, command: commands.Put) -> None:
+        now_ms = session.manager.now_ms()
+        expiry_ms = command.expiry_ms
+        if expiry_ms and command.expiry_is_relative:
+            expiry_ms = max(1, now_ms + expiry_ms)  # 0 would be never
+        self._session = session
+        self._command = command
+        self._expiry_ms = expiry_ms
+        self._done = 0
+        self._stored = 0
+        self._batches: dict[Batch, None] = {}
+        self._is_stopped = False
+
+    def is_over_after_a_turn(self) -> bool:
+        """Put as many as this turn has time for. Raises a `KestrelError` only where none was stored."""
+        turns, items = self._session.turns, self._command.items
+        began = turns.seconds()
+        while self._done < len(items):
+            if not self._put(items[self._done]):
+                return True
+            self._done += 1
+            if self._done % ITEMS_PER_LOOK == 0 and turns.is_long(began):
+                break
+        return self._done == len(items)
+
+    def _put(self, data: bytes) -> bool:
+        """Put one. False when no further one is to be put."""
+        self._session.counters.cmd_set += 1
+        try:
+            batch = self._session.manager.put(self._command.queue, data, self._expiry_ms)
+        except KestrelError:
+            if not self._stored:
+                raise
+            return False  # the reply says how many went in; who sends the rest again is told why
+        if batch is None:
+            return not self._command.stops_at_refusal
+        self._batches[batch] = None
+        self._stored += 1
+        return True
+
+    def go_on(self) -> None:
+        """The next turn."""
+        if self._is_stopped:
+            return
+        try:
+            is_over = self.is_over_after_a_turn()
+        except KestrelError as error:
+            self._session.refuse(error)
+            self._session.answered()
+            return
+        if is_over:
+            self.answer()
+            self._session.answered()
+        else:
+            self._session.go_on_later(self.go_on)
+
+    def answer(self) -> None:
+        """Say how many were stored, when they are safe."""
+        reply = self._session.codec.stored(self._command, self._stored)
+        self._session.outbox.reply(reply, all_of(list(self._batches)))
+
+    def stop(self) -> None:
+        """The client is gone, or has its answer."""
+        self._is_stopped = True
+
+
+PUTS: Final[Handlers] = {commands.Put: put}
