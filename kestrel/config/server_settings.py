@@ -166,11 +166,10 @@ class ServerSettings(Section):
         default=22133, metadata=setting("memcacheListenPort", PORT, "Port of the memcache protocol.")
     )
     text_listen_port: int | None = attrs.field(
-        default=2222, metadata=setting("textListenPort", PORT, "Port of the text protocol.", effective=False)
+        default=2222, metadata=setting("textListenPort", PORT, "Port of the text protocol.")
     )
     thrift_listen_port: int | None = attrs.field(
-        default=2229,
-        metadata=setting("thriftListenPort", PORT, "Port of the thrift protocol.", effective=False),
+        default=2229, metadata=setting("thriftListenPort", PORT, "Port of the thrift protocol.")
     )
     connection_backlog: int = attrs.field(
         default=1024,
@@ -274,6 +273,24 @@ class ServerSettings(Section):
     max_request_item_size_bytes: int = attrs.field(
         default=16 * MIB,
         metadata=setting("maxRequestItemSize", SIZE, "A larger item is refused before its data are read."),
+    )
+    max_request_size_bytes: int = attrs.field(
+        default=32 * MIB,
+        metadata=setting(
+            "maxRequestSize", SIZE, "A larger thrift frame, or text put with all its items, ends the connection."
+        ),
+    )
+    max_text_put_items: int = attrs.field(
+        default=1024,
+        metadata=setting("maxTextPutItems", COUNT, "A text put of more items is refused, and stores none."),
+    )
+    max_thrift_list_size: int = attrs.field(
+        default=10_000,
+        metadata=setting(
+            "maxThriftListSize",
+            COUNT,
+            "A thrift call with more items or ids is refused; no thrift reply has more items.",
+        ),
     )
     max_line_size_bytes: int = attrs.field(
         default=8 * KIB, metadata=setting("maxLineSize", SIZE, "A longer request line ends the connection.")

@@ -14,6 +14,7 @@ from kestrel.config.resolved import ResolvedConfig
 from kestrel.errors import BadQueueName
 from kestrel.names import check_queue_name
 from kestrel.net.connection import ConnectionFactory
+from kestrel.net.protocols import PROTOCOLS
 from kestrel.protocols.codec import Codec
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.rounds import ExpiryRounds
@@ -74,6 +75,10 @@ class QueueServer:
         self._compacts_at_close = False
         self._is_stopping = False
         self._factories: list[ConnectionFactory] = []
+
+    def serving(self, protocol: str, control: ServerControl) -> ConnectionFactory:
+        """The factory for those who speak one of `PROTOCOLS`, in the bounds of the configuration as it then is."""
+        return self.connections(lambda: PROTOCOLS[protocol](self.config), control)
 
     def connections(self, make_codec: Callable[[], Codec], control: ServerControl) -> ConnectionFactory:
         """The factory for those who speak one protocol."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 _LF: Final = b"\n"
+_EMPTY_LINE: Final = re.compile(rb"^\r?\n", re.MULTILINE)
 
 
 class ReceiveBuffer:
@@ -58,6 +60,21 @@ class ReceiveBuffer:
         block = bytes(self._data[self._position : end])
         self._used_up_to(end)
         return block
+
+    def drop_lines(self) -> bool:
+        """Drop lines, from the beginning of one, up to and with the next empty one (a CR does not count).
+
+        False while that is not there; then at most two bytes are still held.
+        """
+        data = self._data
+        empty_line = _EMPTY_LINE.search(data, self._position)
+        if empty_line is not None:
+            self._used_up_to(empty_line.end())
+            return True
+        last_line = max(self._position, data.rfind(_LF, self._position) + 1)
+        # Whether a line is an empty one is seen in its last two bytes as well as in all of it.
+        self._used_up_to(max(last_line, len(data) - 2))
+        return False
 
     def _used_up_to(self, position: int) -> None:
         if position == len(self._data):

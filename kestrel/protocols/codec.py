@@ -83,8 +83,10 @@ class FiguresCodec(Codec, Protocol):
 class BatchCodec(Codec, Protocol):
     """A protocol that has `GetMany` and `Inspect`."""
 
+    max_reply_items: int
+    """How many items one reply may have."""
     max_reply_bytes: int
-    """What the items of one reply may take together, each with `ITEM_BYTES` besides its data."""
+    """What they may take together, each with `ITEM_BYTES` besides its data."""
 
     def items(self, command: GetMany, items: Sequence[tuple[bytes, int]]) -> bytes:
         """Items that were taken, each with the number of its open read, or 0."""

@@ -12,6 +12,7 @@ from typing import Final
 from kestrel import commands, errors
 from kestrel.protocols.buffer import ReceiveBuffer
 from kestrel.protocols.codec import Stat
+from kestrel.protocols.words import BadNumber, number, one_line, words_of
 
 MAX_LINE_BYTES: Final = 8 * 1024
 MAX_ITEM_BYTES: Final = 16 * 1024 * 1024
@@ -42,21 +43,6 @@ _ERRORS: Final[tuple[tuple[type[Exception], bytes, bool], ...]] = (
     (errors.KestrelError, b"SERVER_ERROR", False),
     (Exception, b"SERVER_ERROR", True),
 )
-
-
-class _BadNumber(Exception):
-    """A word that is no signed 32-bit decimal."""
-
-
-def _number(word: bytes) -> int:
-    digits = word[1:] if word[:1] in (b"-", b"+") else word
-    # isdigit() keeps out what int() would forgive (spaces, underscores); the length, endless digits.
-    if not digits.isdigit() or len(digits) > 32:
-        raise _BadNumber
-    value = int(word)
-    if not -(1 << 31) <= value < 1 << 31:
-        raise _BadNumber
-    return value
 
 
 class _AnnouncedSet:
@@ -114,9 +100,7 @@ class MemcacheCodec:
             return self._out_of_step("line too long")
         if line.endswith(b"\r"):
             line = line[:-1]
-        words = line.split(b" ")
-        while words and not words[-1]:
-            words.pop()
+        words = words_of(line)
         if not words:
             return self._out_of_step("empty line")
         word = words[0].lower()
@@ -138,10 +122,10 @@ class MemcacheCodec:
         if words[0].lower() in _UNSUPPORTED_STORES:
             problem, closes = "only set is supported", True
         try:
-            size = _number(words[4])
+            size = number(words[4])
         except IndexError:
             return self._out_of_step("set needs a queue, flags, an expiry and a length")
-        except _BadNumber:
+        except BadNumber:
             return self._out_of_step("item too large" if words[4].isdigit() else "length is not a number")
         if size < 0:
             return self._out_of_step("length is negative")
@@ -149,12 +133,12 @@ class MemcacheCodec:
             return self._out_of_step("item too large")
         expiry_s = 0
         try:
-            _number(words[2])
-        except _BadNumber:
+            number(words[2])
+        except BadNumber:
             problem = problem or "flags are not a number"
         try:
-            expiry_s = _number(words[3])
-        except _BadNumber:
+            expiry_s = number(words[3])
+        except BadNumber:
             problem = problem or "expiry is not a number"
         self._announced = _AnnouncedSet(words[1], expiry_s, size, problem, closes)
         return self._finish_set(self._announced)
@@ -197,8 +181,8 @@ class MemcacheCodec:
                 peeks = True
             elif option.startswith(b"t="):
                 try:
-                    wait_ms = _number(option[2:])
-                except _BadNumber:
+                    wait_ms = number(option[2:])
+                except BadNumber:
                     return commands.Malformed("t= is not a number", closes=False)
         if (aborts and peeks) or ((aborts or peeks) and (opens or closes)):
             return self._out_of_step("these options do not go together")
@@ -208,9 +192,9 @@ class MemcacheCodec:
         if len(words) < 3:
             return commands.Malformed("monitor needs a queue and seconds", closes=False)
         try:
-            seconds = _number(words[2])
-            max_items = _number(words[3]) if len(words) > 3 else None
-        except _BadNumber:
+            seconds = number(words[2])
+            max_items = number(words[3]) if len(words) > 3 else None
+        except BadNumber:
             return commands.Malformed("monitor takes numbers after the queue", closes=False)
         return commands.Monitor(words[1], seconds * 1000, max_items)
 
@@ -218,8 +202,8 @@ class MemcacheCodec:
         if len(words) < 3:
             return commands.Malformed("confirm needs a queue and a count", closes=False)
         try:
-            return commands.Confirm(words[1], _number(words[2]))
-        except _BadNumber:
+            return commands.Confirm(words[1], number(words[2]))
+        except BadNumber:
             return commands.Malformed("count is not a number", closes=False)
 
     def _delete(self, words: list[bytes]) -> commands.Command:
@@ -295,11 +279,7 @@ class MemcacheCodec:
         if word == b"ERROR":
             return b"ERROR\r\n", closes
         reason = str(error) if isinstance(error, errors.KestrelError) else "internal error"
-        return b"%b %b\r\n" % (word, _one_line(reason)), closes
-
-
-def _one_line(reason: str) -> bytes:
-    return " ".join(reason.split()).encode("latin-1", "replace")
+        return b"%b %b\r\n" % (word, one_line(reason)), closes
 
 
 def _name_required() -> commands.Malformed:

@@ -119,7 +119,7 @@ class HeldReads:
             self._forget_ended()
             self._timer.stop()
             if self._due:
-                self._timer.start(0)
+                self._look_at(self._clock.seconds())
 
     def _forget_ended(self) -> None:
         self._due = [(read.due_s, xid) for xid, read in self._reads.items() if read.due_s is not None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -10,12 +11,24 @@ from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IStreamServerEndpoint
 from twisted.python.failure import Failure
 
+from kestrel.config.model import Config
+from kestrel.net.protocols import PROTOCOLS
 from kestrel.server.failures import EX_CONFIG, EX_UNAVAILABLE, CannotServe
 
 
-def tcp_endpoint(address: str, port: int, backlog: int) -> str:
-    """The endpoint string of a configured address and port."""
-    return f"tcp:{port}:interface={quoteStringArgument(address)}:backlog={backlog}"
+def endpoints_to_serve(config: Config, given: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """The endpoint strings of each protocol: those that are given for it, or its configured port."""
+    ports = {
+        "memcache": config.memcache_listen_port,
+        "text": config.text_listen_port,
+        "thrift": config.thrift_listen_port,
+    }
+    address = quoteStringArgument(config.listen_address)
+    configured = {
+        protocol: [] if port is None else [f"tcp:{port}:interface={address}:backlog={config.connection_backlog}"]
+        for protocol, port in ports.items()
+    }
+    return {protocol: list(given.get(protocol, ())) or configured[protocol] for protocol in PROTOCOLS}
 
 
 def parse_endpoint(reactor: Any, endpoint: str) -> IStreamServerEndpoint:

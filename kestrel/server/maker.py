@@ -43,7 +43,7 @@ class Daemon(MultiService):
             self._server = KestrelService(
                 reactor,
                 config,
-                memcache=options["memcache"],
+                endpoints=options.endpoints,
                 load_config=options.load_config,
                 loaded=_leave_out_of_collections,
                 reloaded=self._reloaded,

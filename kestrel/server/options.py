@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import chain
 from typing import Any, NoReturn
 
 from attrs import evolve
@@ -13,11 +14,10 @@ from kestrel.config.aliases import masked_queues
 from kestrel.config.effect import settings_without_effect
 from kestrel.config.load import ConfigError, load
 from kestrel.config.model import Config
+from kestrel.net.protocols import PROTOCOLS
 from kestrel.server.endpoints import parse_endpoint
 from kestrel.server.failures import EX_CONFIG, CannotServe
 from kestrel.server.service import KestrelService
-
-_NOT_YET = "the {} protocol is not served by this release; README has the table of what is"
 
 
 class Options(usage.Options):
@@ -44,24 +44,24 @@ class Options(usage.Options):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self["memcache"] = []
+        self.endpoints: dict[str, list[str]] = {protocol: [] for protocol in PROTOCOLS}
         self.settings = Config()
 
     def opt_memcache(self, endpoint: str) -> None:
         """Serve memcache on this endpoint, as tcp:22133 (repeatable; replaces the configured port)."""
-        self["memcache"].append(endpoint)
+        self.endpoints["memcache"].append(endpoint)
 
     def opt_text(self, endpoint: str) -> None:
-        """Serve the text protocol there (not in this release)."""
-        raise usage.UsageError(_NOT_YET.format("text"))
+        """Serve the text protocol on this endpoint, as tcp:2222 (the same)."""
+        self.endpoints["text"].append(endpoint)
 
     def opt_thrift(self, endpoint: str) -> None:
-        """Serve the thrift protocol there (not in this release)."""
-        raise usage.UsageError(_NOT_YET.format("thrift"))
+        """Serve thrift on this endpoint, as tcp:2229 (the same)."""
+        self.endpoints["thrift"].append(endpoint)
 
     def opt_admin(self, endpoint: str) -> None:
         """Serve the admin pages there (not in this release)."""
-        raise usage.UsageError(_NOT_YET.format("admin"))
+        raise usage.UsageError("the admin pages are not served by this release; README has the table of what is")
 
     def opt_version(self) -> NoReturn:
         """Show kestrel's version and exit."""
@@ -89,8 +89,8 @@ class Options(usage.Options):
         from twisted.internet import reactor
 
         try:
-            KestrelService(reactor, self.settings, memcache=self["memcache"])
-            for endpoint in self["memcache"]:
+            KestrelService(reactor, self.settings, endpoints=self.endpoints)
+            for endpoint in chain.from_iterable(self.endpoints.values()):
                 parse_endpoint(reactor, endpoint)
         except CannotServe as error:
             print(f"kestrel: {error}", file=sys.stderr)

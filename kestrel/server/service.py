@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -24,9 +24,8 @@ from kestrel.disk.files import Disk
 from kestrel.disk.whole_file import WholeFile
 from kestrel.errors import FolderInUse, KestrelError, StorageError
 from kestrel.net.queue_server import QueueServer
-from kestrel.protocols.memcache import MemcacheCodec
 from kestrel.queues.services import wall_clock_ms
-from kestrel.server.endpoints import describe, listen, port_number, tcp_endpoint
+from kestrel.server.endpoints import describe, endpoints_to_serve, listen, port_number
 from kestrel.server.failures import EX_CANNOT_CREATE, EX_CONFIG, EX_TRY_AGAIN, CannotServe
 from kestrel.server.reactor import use_monotonic_time
 from kestrel.storage.memory import MemoryStorage
@@ -43,9 +42,9 @@ LAST_REPLIES_S: Final = 5.0
 class KestrelService(Service):
     """One server. It listens in `privilegedStartService`, so that low ports work, and loads in `startService`.
 
-    Both raise `CannotServe` when its owner has to mend something first. `memcache` are endpoint strings that
-    replace the configured port; `load_config` reads the configuration again, in a thread, and `reloaded` is told of it.
-    `loaded` is called when the queues are there, before the first client is served.
+    Both raise `CannotServe` when its owner has to mend something first. `endpoints` are endpoint strings that
+    replace the configured port of a protocol; `load_config` reads the configuration again, in a thread, and `reloaded`
+    is told of it. `loaded` is called when the queues are there, before the first client is served.
     """
 
     name = "kestrel"
@@ -56,7 +55,7 @@ class KestrelService(Service):
         reactor: Any,
         config: Config,
         *,
-        memcache: Sequence[str] = (),
+        endpoints: Mapping[str, Sequence[str]] | None = None,
         load_config: Callable[[], Config] | None = None,
         loaded: Callable[[], object] = lambda: None,
         reloaded: Callable[[Config], object] = lambda config: None,
@@ -89,33 +88,27 @@ class KestrelService(Service):
         )
         self.manager = self._core.manager
         self.status = self._core.status
-        self._connections = self._core.connections(self._memcache_codec, self)
-        self._memcache_endpoints = list(memcache)
-        if not memcache and config.memcache_listen_port is not None:
-            endpoint = tcp_endpoint(config.listen_address, config.memcache_listen_port, config.connection_backlog)
-            self._memcache_endpoints.append(endpoint)
+        self._endpoints = endpoints_to_serve(config, endpoints or {})
         self._ports: list[IListeningPort] = []
         self._try_it_port: int | None = None
         self._started_at = 0.0
         self._is_stopping = False
 
-    def _memcache_codec(self) -> MemcacheCodec:
-        config = self._core.config
-        return MemcacheCodec(config.max_line_size_bytes, config.max_request_item_size_bytes, config.echo_requested_key)
-
     # Start.
 
     def privilegedStartService(self) -> None:
         """Bind the ports. Clients may connect from now on and are served when the queues are loaded."""
-        if not self._memcache_endpoints:
+        if not any(self._endpoints.values()):
             raise CannotServe("every protocol is turned off: there is nothing to serve", EX_CONFIG)
-        for endpoint in self._memcache_endpoints:
-            self._listen("memcache", endpoint, self._connections)
+        for protocol, endpoints in self._endpoints.items():
+            factory = self._core.serving(protocol, self)
+            for endpoint in endpoints:
+                self._listen(protocol, endpoint, factory)
 
     def _listen(self, protocol: str, endpoint: str, factory: IProtocolFactory) -> None:
         def listening(port: IListeningPort) -> None:
             self._ports.append(port)
-            if endpoint.startswith("tcp:"):
+            if protocol == "memcache" and endpoint.startswith("tcp:"):
                 self._try_it_port = port_number(port)
             log.info("{protocol}: listening on {where}", protocol=protocol, where=describe(port))
 
@@ -251,6 +244,8 @@ def _fixed(config: Config) -> dict[str, object]:
     return {
         "listenAddress": config.listen_address,
         "memcacheListenPort": config.memcache_listen_port,
+        "textListenPort": config.text_listen_port,
+        "thriftListenPort": config.thrift_listen_port,
         "connectionBacklog": config.connection_backlog,
         "queuePath, diskReserveSize or storage": _storage_description(config),
         "statusFile": config.status_file,

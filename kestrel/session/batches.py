@@ -75,6 +75,7 @@ class _Collecting:
             return
         self._items.append(item)
         self._bytes += size
+        self._is_full = len(self._items) >= _codec(self._session).max_reply_items
         self._memory.is_now(self._bytes)
 
     def _time_is_up(self) -> None:

@@ -78,4 +78,7 @@ class _Lease:
 
     def ended(self) -> None:
         del self._leases[self._id]
-        self._taken[self.read.queue.name] -= 1
+        name = self.read.queue.name
+        self._taken[name] -= 1
+        if not self._taken[name]:
+            del self._taken[name]

@@ -29,9 +29,9 @@ from kestrel.config.resolved import ResolvedConfig
 from kestrel.disk.files import Disk
 from kestrel.disk.whole_file import WholeFile
 from kestrel.errors import KestrelError
+from kestrel.net.protocols import PROTOCOLS
 from kestrel.net.queue_server import QueueServer
 from kestrel.protocols.codec import Codec
-from kestrel.protocols.memcache import MemcacheCodec
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.status import ServerStatus, StatusFile
 from kestrel.queues.turns import Turns
@@ -161,7 +161,8 @@ class MemoryServer:
     Timers run by `clock`, which only `advance` moves. Stored times are `now_ms`, which goes along with it and
     can be stepped apart. `session_settings` may be replaced at any time. Clients are served once the storage
     has loaded its queues. With a `folder` the server can be started anew over what is in it: `restart` and `crash`;
-    what is done in threads then ends at once, and the status is remembered there.
+    what is done in threads then ends at once, and the status is remembered there. `make_codec` makes the codecs of
+    memcache clients in place of the configuration.
     """
 
     def __init__(
@@ -173,7 +174,7 @@ class MemoryServer:
         disk: Disk | None = None,
         status_file: StatusFile | None = None,
         clock: Clock | None = None,
-        make_codec: Callable[[], Codec] = MemcacheCodec,
+        make_codec: Callable[[], Codec] | None = None,
         session_settings: SessionSettings | None = None,
     ) -> None:
         self.clock = clock or Clock()
@@ -216,7 +217,9 @@ class MemoryServer:
             status_file=self._status_file(),
             memory_limit=memory_limit,
         )
-        self.factory = self.core.connections(self._make_codec, self.control)
+        self.factories = {protocol: self.core.serving(protocol, self.control) for protocol in PROTOCOLS}
+        if self._make_codec is not None:
+            self.factories["memcache"] = self.core.connections(self._make_codec, self.control)
         self.started: Deferred[None] = self.core.start().addCallback(lambda _: self.core.serve())
         self.settle()
 
@@ -281,11 +284,11 @@ class MemoryServer:
     def _start_anew(self, config: Config | None) -> None:
         self._start(config or self.core.config, None)
 
-    def connect(self) -> MemoryClient:
-        """A client of this server."""
+    def connect(self, protocol: str = "memcache") -> MemoryClient:
+        """A client of this server, which speaks that protocol."""
         client = MemoryClient(self)
         self._transports.append(client.transport)
-        client.transport.connect(self.factory.buildProtocol(None))
+        client.transport.connect(self.factories[protocol].buildProtocol(None))
         return client
 
     def stop(self) -> Deferred[None]:

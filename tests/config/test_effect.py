@@ -57,4 +57,4 @@ def test_the_settings_that_make_the_journal_safe_have_an_effect() -> None:
 
 
 def test_a_port_that_is_turned_off_is_not_named() -> None:
-    assert settings_without_effect(loads("textListenPort = false\nthriftListenPort = 2229\n")) == ["thriftListenPort"]
+    assert settings_without_effect(loads("[admin]\nhttpPort = false\n")) == []

@@ -103,8 +103,12 @@ def _dump(stream: bytes) -> tuple[Reply, bytes]:
 
 
 def text(stream: bytes) -> tuple[Reply, bytes]:
-    """The first reply of a text stream: a line. One that looks like a version is one."""
+    """The first reply of a text stream: a line, or those of `stats`. One that looks like a version is one."""
     line, rest = _line(stream, b"\n")
+    if line.startswith(b":uptime "):
+        while line != b"*":
+            line, rest = _line(rest, b"\n")
+        return Reply(b":stats"), rest
     if line[:1] == b":" and line[1:].count(b".") >= 2:
         return Reply(b":version"), rest
     return Reply(line), rest

@@ -1,4 +1,4 @@
-"""What is not as it was recorded: our differences on purpose, and what is not served yet.
+"""What is not as it was recorded: our differences on purpose.
 
 The numbers of the differences are those of docs/differences.md.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 VERSION: Final = "VERSION x.y.z\r\n"
+TEXT_VERSION: Final = ":x.y.z\n"
 CLIENT_ERROR: Final = "CLIENT_ERROR reason\r\n"
 SERVER_ERROR: Final = "SERVER_ERROR reason\r\n"
 
@@ -61,6 +62,21 @@ DIFFERENCES: Final[dict[str, Difference]] = {
     ),
     # A monitoring client that disconnects is noticed at once.
     "memcache: monitor disconnect mid-way returns items": Difference(6, {3: (_value("q93", "1"), False)}),
+    "text: spaces line": Difference(2, {0: ("-Unknown command: \n", False), 1: (TEXT_VERSION, False)}),
+    "text: put illegal a.b": Difference(
+        2,
+        {
+            0: ("-a queue name cannot hold / ~ . white space or control characters\n", False),
+            1: (TEXT_VERSION, False),
+        },
+    ),
+    # Bytes stay as they are, and an expiry of 0 is never.
+    "text: put latin1 high bytes": Difference(9, {1: (":\xe9\xff\n", False)}),
+    "text: put expiry 0": Difference(9, {2: (":a\n", False)}),
+    # What stands behind a monitor is answered.
+    "text: monitor pipelined": Difference(12, {1: (":a\n*\n" + TEXT_VERSION, False)}),
+    # Commands that Kestrel has in the memcache protocol alone.
+    "text: abort? reload? stats?": Difference(14, {1: ("+0\n", False), 2: (":uptime 0\n*\n", False)}),
     # Names over 200 bytes.
     "memcache: long name 255": Difference(12, _REASON_AND_STAYS),
 }

@@ -12,12 +12,10 @@ import pytest
 from tests.conversations.playing import Conversation, Step, play, recorded_conversations
 from tests.conversations.replies import PARSERS, Stats, queue_difference, replies_in, stats_of_queue
 from tests.conversations.tables import DIFFERENCES, NEEDS, QUEUES_WITH_OTHER_STATS
-from tests.server.running import ANY_PORT, Client, Processes, Server
+from tests.server.running import Processes, Server
 
 CONVERSATIONS = recorded_conversations()
 CONFIG = Path(__file__).with_name("config.toml").read_text()
-
-SERVED = [each for each in CONVERSATIONS.values() if each.protocol == "memcache"]
 
 played: list[Conversation] = []
 
@@ -41,18 +39,18 @@ def expected_steps(conversation: Conversation) -> list[Step]:
     return [*steps, *difference.afterwards]
 
 
-def prepare(conversation: Conversation, port: int) -> None:
+def prepare(conversation: Conversation, server: Server) -> None:
     if conversation.name in NEEDS:
-        with Client(port) as client:
+        with server.connect() as client:
             request, reply = NEEDS[conversation.name]
             client.ask(request.encode(), reply.encode())
 
 
-@pytest.mark.parametrize("conversation", SERVED, ids=lambda conversation: conversation.name)
+@pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=lambda conversation: conversation.name)
 def test_a_conversation_goes_as_it_was_recorded(conversation: Conversation, server: Server) -> None:
     played.append(conversation)
-    prepare(conversation, server.port)
-    play(conversation, server.port, expected_steps(conversation))
+    prepare(conversation, server)
+    play(conversation, server.port_of(conversation.protocol), expected_steps(conversation))
 
 
 def queues_named_in(conversation: Conversation) -> set[str]:
@@ -68,7 +66,7 @@ def test_stats_tell_of_each_queue_what_the_original_told(server: Server) -> None
     with server.connect() as client:
         ours: Stats = client.stats()
     alike = [each for each in played if each.name not in DIFFERENCES]
-    others = [each for each in SERVED if each not in alike]
+    others = [each for each in CONVERSATIONS.values() if each not in alike]
     named = set[str]().union(*map(queues_named_in, alike)) - set[str]().union(*map(queues_named_in, others))
     different = {}
     for queue in sorted(named - set(QUEUES_WITH_OTHER_STATS)):
@@ -98,10 +96,3 @@ def test_everything_recorded_can_be_compared(conversation: Conversation) -> None
     for step in conversation.steps:
         _, rest = replies_in(step.get("recv", "").encode("latin-1"), PARSERS[conversation.protocol])
         assert rest == b""
-
-
-def test_text_conversations_are_left_out_only_while_the_protocol_is_not_served(tmp_path: Path) -> None:
-    with Processes(tmp_path) as processes:
-        ended = processes.run(*processes.twistd("--text", ANY_PORT, "--memcache", ANY_PORT))
-    assert ended.returncode != 0
-    assert "the text protocol is not served" in ended.stdout + ended.stderr

@@ -74,6 +74,30 @@ def test_a_line_feed_that_was_scanned_as_part_of_a_block_does_not_end_a_later_li
     assert buffer.take_line() == b"cd"
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["LF", "CRLF"])
+def test_lines_are_dropped_up_to_the_first_empty_one(size: int, end: bytes) -> None:
+    buffer = ReceiveBuffer()
+    buffer.receive(b"get work:\n")
+    assert buffer.take_line() == b"get work:"
+    *data, last = pieces(b"one" + end + b"\r\r\n" + b"two\r" + end + end, size)
+    for piece in data:
+        buffer.receive(piece)
+        assert not buffer.drop_lines()
+        assert len(buffer) <= 2
+    buffer.receive(last + b"next\n\n")
+    assert buffer.drop_lines()
+    assert buffer.take_line() == b"next"
+
+
+def test_lines_are_dropped_from_where_the_last_one_was_taken() -> None:
+    buffer = ReceiveBuffer()
+    buffer.receive(b"\nget work:\n\nnext\n")
+    assert [buffer.take_line(), buffer.take_line()] == [b"", b"get work:"]
+    assert buffer.drop_lines()
+    assert buffer.take_line() == b"next"
+
+
 def test_what_is_given_is_immutable() -> None:
     buffer = ReceiveBuffer()
     for piece in pieces(b"line\nblock", 3):
@@ -212,6 +236,23 @@ def test_lines_do_not_depend_on_where_the_bytes_were_cut(data: bytes, cuts: list
     *complete, rest = data.split(b"\n")
     assert lines == complete
     assert len(buffer) == len(rest)
+
+
+@given(
+    data=st.lists(st.sampled_from([b"\n", b"\r", b"x"]), max_size=30).map(b"".join),
+    cuts=st.lists(st.integers(0, 30), max_size=8),
+)
+def test_which_lines_are_dropped_does_not_depend_on_where_the_bytes_were_cut(data: bytes, cuts: list[int]) -> None:
+    buffer = ReceiveBuffer()
+    is_there = False
+    for start, end in pairwise([0, *sorted(cuts), len(data)]):
+        buffer.receive(data[start:end])
+        is_there = is_there or buffer.drop_lines()
+    *lines, _ = data.split(b"\n")
+    empty = next((number for number, line in enumerate(lines, 1) if line in (b"", b"\r")), None)
+    assert is_there == (empty is not None)
+    if empty is not None:
+        assert buffer.take(len(buffer)) == b"\n".join(data.split(b"\n")[empty:])
 
 
 @given(st.lists(st.one_of(st.binary(max_size=20), st.integers(0, 20), st.none()), max_size=20))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kestrel import commands, errors
-from kestrel.protocols import buffer as buffer_module
 from kestrel.protocols.memcache import MemcacheCodec
-
-Told = tuple[Any, ...]
-"""A command as plain values: its class and its fields."""
+from tests.protocols.conftest import LookedAt
+from tests.protocols.told import Told, byte_by_byte, cut_at, drain, parse_with
+from tests.protocols.told import told as all_told
 
 OPEN, CLOSES = False, True
 
@@ -28,26 +26,11 @@ def told(command: commands.Command) -> Told:
         return (commands.Put, command.queue, tuple(command.items), expiry)
     if isinstance(command, commands.Malformed):
         return (commands.Malformed, command.closes)
-    kinds = type(command).__mro__[:-2]  # without Command itself
-    slots = [slot for kind in kinds for slot in sorted(getattr(kind, "__slots__", ()))]
-    fields = tuple((slot, getattr(command, slot)) for slot in slots)
-    return (type(command), *((slot, list(value) if slot == "queues" else value) for slot, value in fields))
-
-
-def drain(codec: MemcacheCodec) -> list[commands.Command]:
-    made = []
-    while (command := codec.next_command()) is not None:
-        made.append(command)
-    return made
+    return all_told(command)
 
 
 def parse(*pieces: bytes, **limits: int) -> list[commands.Command]:
-    codec = MemcacheCodec(**limits)
-    made = []
-    for piece in pieces:
-        codec.receive(piece)
-        made += drain(codec)
-    return made
+    return parse_with(MemcacheCodec(**limits), pieces)
 
 
 def put(queue: bytes, data: bytes, expiry_ms: int = 0, *, relative: bool = True) -> Told:
@@ -206,8 +189,7 @@ def test_a_request_in_one_piece(request_bytes: bytes, expected: Told) -> None:
 
 @each_request
 def test_a_request_byte_by_byte(request_bytes: bytes, expected: Told) -> None:
-    bytes_one_by_one = [request_bytes[index : index + 1] for index in range(len(request_bytes))]
-    assert [told(command) for command in parse(*bytes_one_by_one)] == [expected]
+    assert [told(command) for command in parse(*byte_by_byte(request_bytes))] == [expected]
 
 
 @each_request
@@ -348,31 +330,11 @@ def test_held_bytes_are_those_no_command_was_made_of() -> None:
     assert len(codec) == 6
 
 
-def test_one_byte_at_a_time_costs_linear_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_at = 0
-
-    class CountingArray(bytearray):
-        def find(self, wanted: Any, start: Any = 0, *end: Any) -> int:
-            nonlocal looked_at
-            looked_at += len(self) - (start or 0)
-            return super().find(wanted, start, *end)
-
-        def __getitem__(self, where: Any) -> Any:
-            nonlocal looked_at
-            part = super().__getitem__(where)
-            looked_at += len(part) if isinstance(where, slice) else 1
-            return part
-
-        def endswith(self, *args: Any) -> bool:
-            nonlocal looked_at
-            looked_at += len(args[0])
-            return super().endswith(*args)
-
-    monkeypatch.setattr(buffer_module, "bytearray", CountingArray, raising=False)
+def test_one_byte_at_a_time_costs_linear_work(looked_at: LookedAt) -> None:
     data = b"get " + b"q" * 7000 + b"\r\nset work 0 0 9000\r\n" + b"x" * 9000 + b"\r\n"
-    made = parse(*[data[index : index + 1] for index in range(len(data))])
+    made = parse(*byte_by_byte(data))
     assert [type(command) for command in made] == [commands.Get, commands.Put]
-    assert 0 < looked_at <= 4 * len(data)
+    assert 0 < looked_at.bytes <= 4 * len(data)
 
 
 # Any bytes.
@@ -387,12 +349,9 @@ STREAMS = st.one_of(st.binary(max_size=200), st.lists(FRAGMENTS, max_size=12).ma
 @given(stream=STREAMS, cuts=st.lists(st.integers(0, 400), max_size=10))
 def test_any_bytes_cut_anywhere_make_the_same_commands(stream: bytes, cuts: list[int]) -> None:
     limits = {"max_line_bytes": 60, "max_item_bytes": 40}
-    bounds = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
-    pieces = [stream[start:end] for start, end in pairwise(bounds)]
     whole = [told(command) for command in parse(stream, **limits)]
-    assert [told(command) for command in parse(*pieces, **limits)] == whole
-    one_by_one = [stream[index : index + 1] for index in range(len(stream))]
-    assert [told(command) for command in parse(*one_by_one, **limits)] == whole
+    assert [told(command) for command in parse(*cut_at(stream, cuts), **limits)] == whole
+    assert [told(command) for command in parse(*byte_by_byte(stream), **limits)] == whole
 
 
 @given(stream=STREAMS)

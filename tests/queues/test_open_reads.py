@@ -144,3 +144,109 @@ def test_a_time_that_no_float_holds_is_over_all_the_same() -> None:
         bench.open(1)
         bench.clock.pump([0.05, 0.05, 1e-6])
         assert bench.ended == [[1]]
+
+
+# Leases: reads that have a time of their own.
+
+
+class Told:
+    """A lease that notes when it is over."""
+
+    def __init__(self, auto_abort_ms: int) -> None:
+        self.auto_abort_ms = auto_abort_ms
+        self.ends = 0
+
+    def ended(self) -> None:
+        self.ends += 1
+
+
+def lease(bench: Bench, xid: int, auto_abort_ms: int) -> Told:
+    told = Told(auto_abort_ms)
+    bench.held.opened(Item(b"x", 0, 0, xid=xid), told)
+    return told
+
+
+def test_a_lease_ends_at_its_own_time_whatever_came_before_it() -> None:
+    bench = Bench(None)
+    for xid, auto_abort_ms in ((1, 9000), (2, 1000), (3, 5000)):
+        lease(bench, xid, auto_abort_ms)
+    bench.clock.advance(0.999)
+    assert bench.ended == []
+    bench.clock.pump([0.001, 4, 4])
+    assert bench.ended == [[2], [3], [1]]
+    assert bench.timers == 0
+
+
+def test_of_a_lease_and_the_queues_timeout_the_shorter_counts() -> None:
+    bench = Bench(3000)
+    lease(bench, 1, 9000)
+    lease(bench, 2, 1000)
+    bench.clock.pump([1, 2])
+    assert bench.ended == [[2], [1]]
+
+
+def test_a_timeout_shortens_leases_while_it_is_there() -> None:
+    bench = Bench(None)
+    lease(bench, 1, 9000)
+    bench.clock.advance(1)
+    bench.held.use_timeout(2000)
+    lease(bench, 2, 4000)
+    bench.clock.advance(1)
+    assert bench.ended == [[1]]
+    bench.held.use_timeout(None)
+    bench.clock.pump([1, 1])
+    assert bench.ended == [[1]]
+    bench.clock.advance(1)
+    assert bench.ended == [[1], [2]]
+
+
+def test_a_lease_is_told_once_of_its_end_whichever_it_is() -> None:
+    bench = Bench(None)
+    leases = [lease(bench, xid, 1000) for xid in (1, 2, 3)]
+    bench.held.ended(1)
+    bench.clock.advance(1)
+    bench.held.clear()
+    assert [each.ends for each in leases] == [1, 1, 1]
+    leases = [lease(bench, xid, 1000) for xid in (4, 5)]
+    bench.held.clear()
+    assert [each.ends for each in leases] == [1, 1]
+    assert bench.timers == 0
+
+
+def test_reads_that_were_taken_one_after_the_other_come_back_together_and_in_order() -> None:
+    bench = Bench(None)
+    for xid in range(1, 101):
+        lease(bench, xid, 10_000)
+        bench.clock.advance(0.005)
+    bench.clock.pump([0.001] * 10_100)
+    assert bench.ended == [list(range(1, 101))]
+
+
+def test_a_read_waits_for_later_ones_no_longer_than_a_tenth_of_its_time_and_a_second() -> None:
+    bench = Bench(None)
+    for xid in range(1, 41):
+        lease(bench, xid, 100_000)
+        bench.clock.advance(0.1)
+    bench.clock.pump([0.01] * 10_000)
+    assert [len(each) for each in bench.ended] == [11, 11, 11, 7]
+    assert [xid for each in bench.ended for xid in each] == list(range(1, 41))
+
+
+def test_a_read_that_is_finished_while_it_waits_for_later_ones_does_not_come_back() -> None:
+    bench = Bench(None)
+    lease(bench, 1, 10_000)
+    bench.clock.advance(0.5)
+    lease(bench, 2, 10_000)
+    bench.clock.advance(9.7)
+    assert 1 in bench.held
+    bench.held.ended(1)
+    bench.clock.advance(0.3)
+    assert bench.ended == [[2]]
+
+
+def test_leases_that_were_finished_long_before_their_time_take_no_memory() -> None:
+    bench = Bench(None)
+    for xid in range(1, 50_001):
+        lease(bench, xid, 3_600_000)
+        bench.held.ended(xid)
+    assert len(bench.held._due) <= ENDED_AT_ONCE + 1

@@ -170,6 +170,10 @@ class Server:
         """The port of the first memcache endpoint."""
         return port_in(self.logged())
 
+    def port_of(self, protocol: str) -> int:
+        """The port of the first endpoint of that protocol."""
+        return port_in(self.logged(), protocol)
+
     def serves(self) -> Self:
         """Return when it has loaded its queues."""
 
@@ -180,9 +184,9 @@ class Server:
         eventually(is_serving, "the server serves")
         return self
 
-    def connect(self, receive_buffer: int | None = None) -> Client:
+    def connect(self, receive_buffer: int | None = None, protocol: str = "memcache") -> Client:
         """A new connection to it."""
-        return Client(self.port, receive_buffer)
+        return Client(self.port_of(protocol), receive_buffer)
 
     def signal(self, number: int) -> None:
         """Send it a signal."""
@@ -215,9 +219,9 @@ class Server:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
 
-def port_in(log: str) -> int:
-    """The port of the first memcache endpoint, as the log says it."""
-    found = re.search(r"memcache: listening on 127\.0\.0\.1:(\d+)", log)
+def port_in(log: str, protocol: str = "memcache") -> int:
+    """The port of the first endpoint of that protocol, as the log says it."""
+    found = re.search(protocol + r": listening on 127\.0\.0\.1:(\d+)", log)
     assert found, f"no word of where it listens in:\n{log}"
     return int(found[1])
 
@@ -260,7 +264,10 @@ class Processes:
         return given | {name: value, "HOME": home, "XDG_STATE_HOME": home + "/state", "PYTHONPATH": path}
 
     def twistd(self, *arguments: str, daemon: bool = False, pidfile: str = "", logfile: str | None = None) -> list[str]:
-        """The command line that serves with these arguments."""
+        """The command line that serves with these arguments; where memcache has an endpoint, the others have too."""
+        if "--memcache" in arguments:
+            others = [f"--{protocol}" for protocol in ("text", "thrift") if f"--{protocol}" not in arguments]
+            arguments += tuple(word for option in others for word in (option, ANY_PORT))
         log = [] if logfile is None else [f"--logfile={logfile}"]
         foreground = [] if daemon else ["--nodaemon"]
         return [str(TWISTD), *foreground, f"--pidfile={pidfile}", *log, "kestrel", *arguments]

@@ -117,8 +117,8 @@ def test_an_endpoint_on_the_command_line_replaces_the_configured_port(processes:
 
 
 def test_settings_without_effect_are_named_in_the_log(processes: Processes) -> None:
-    server = processes.serve(CONFIG + "textListenPort = 2222\n")
-    assert "textListenPort" in server.logged()
+    server = processes.serve(CONFIG + "[admin]\nhttpPort = 2223\n")
+    assert "admin.httpPort" in server.logged()
 
 
 def test_items_are_never_logged(processes: Processes) -> None:
@@ -768,11 +768,10 @@ def test_a_wrong_command_line_is_refused_without_a_traceback(processes: Processe
     assert "Traceback" not in ended.stdout + ended.stderr
 
 
-@pytest.mark.parametrize("protocol", ["text", "thrift", "admin"])
-def test_a_protocol_that_is_not_served_yet_is_refused_in_words(processes: Processes, protocol: str) -> None:
-    ended = processes.run(*processes.twistd(f"--{protocol}", ANY_PORT, "--memcache", ANY_PORT))
+def test_what_is_not_served_yet_is_refused_in_words(processes: Processes) -> None:
+    ended = processes.run(*processes.twistd("--admin", ANY_PORT, "--memcache", ANY_PORT))
     assert ended.returncode != 0
-    assert f"the {protocol} protocol is not served" in ended.stdout + ended.stderr
+    assert "the admin pages are not served" in ended.stdout + ended.stderr
     assert "Traceback" not in ended.stdout + ended.stderr
 
 
@@ -780,12 +779,12 @@ def test_a_protocol_that_is_not_served_yet_is_refused_in_words(processes: Proces
 
 
 def test_validate_says_that_a_good_file_is_good_and_touches_nothing(processes: Processes) -> None:
-    processes.write("good.toml", CONFIG + "textListenPort = 2222\n")
+    processes.write("good.toml", CONFIG + "[admin]\nhttpPort = 2223\n")
     before = sorted(processes.folder.iterdir())
     ended = processes.run(*processes.twistd("--config", "good.toml", "--validate"))
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "valid" in ended.stdout
-    assert "textListenPort" in ended.stdout
+    assert "admin.httpPort" in ended.stdout
     assert sorted(processes.folder.iterdir()) == before
 
 

@@ -302,10 +302,10 @@ def test_a_stop_waits_for_a_client_that_does_not_read_until_it_is_dropped() -> N
     client.send(b"version\r\n" * 20_000)
     server.settle()
     gone: list[None] = []
-    server.factory.hang_up().addCallback(gone.append)
+    server.factories["memcache"].hang_up().addCallback(gone.append)
     server.settle()
     assert (client.is_closed, gone) == (False, [])
-    server.factory.abort()
+    server.factories["memcache"].abort()
     server.settle()
     assert (client.is_closed, gone) == (True, [None])
 

@@ -162,7 +162,7 @@ def disconnect(case: Case) -> None:
 
 def server_stops(case: Case) -> None:
     case.server.manager.wake_all()
-    case.server.factory.hang_up()
+    case.server.factories["memcache"].hang_up()
 
 
 def the_head_is_loaded(case: Case) -> None:
@@ -271,7 +271,7 @@ def test_in_every_state_a_stop_hangs_up_and_a_disconnect_lets_the_stop_go_on(sta
     case.other.disconnect()
     case.client.disconnect()
     case.server.settle()
-    case.server.factory.hang_up().addCallback(left.append)
+    case.server.factories["memcache"].hang_up().addCallback(left.append)
     assert left == [None]
 
 

@@ -1,0 +1,294 @@
+"""Kestrel's protocol of text lines: bytes to commands, results to bytes.
+
+A request is a line. One that ends in a colon is followed by lines of data, up to an empty one; a put stores them,
+any other command ignores them. A reply begins with `+` (a number), `-` (an error), `:` (an item or a text) or is
+`*` (nothing, or nothing more).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from kestrel import commands, errors
+from kestrel.protocols.buffer import ReceiveBuffer
+from kestrel.protocols.codec import Stat
+from kestrel.protocols.words import BadNumber, number, one_line, words_of
+
+MAX_LINE_BYTES: Final = 8 * 1024
+MAX_ITEM_BYTES: Final = 16 * 1024 * 1024
+MAX_PUT_ITEMS: Final = 1024
+MAX_REQUEST_BYTES: Final = 32 * 1024 * 1024
+
+_OPERATIONS: Final[dict[type[commands.Command], str]] = {
+    commands.Put: "setItem",
+    commands.Get: "getItem",
+    commands.Monitor: "monitorUntil",
+    commands.Flush: "flush",
+    commands.FlushAll: "flushAll",
+    commands.Delete: "delete",
+    commands.FlushExpired: "flushExpired",
+}
+"""What Kestrel calls that which it refuses."""
+
+
+class TextCodec:
+    """One connection's codec (`ItemCodec` and `FiguresCodec` of `kestrel.protocols.codec`).
+
+    A request line may have `max_line_bytes`; an item `max_item_bytes`; a put `max_put_items` items, and all of them
+    together `max_request_bytes`. Held bytes are bounded by a request line or the items of one put, and one network
+    read behind them. Data of other commands, and the rest of a put of too many items, may be of any length: they are
+    not held.
+    """
+
+    def __init__(
+        self,
+        max_line_bytes: int = MAX_LINE_BYTES,
+        max_item_bytes: int = MAX_ITEM_BYTES,
+        max_put_items: int = MAX_PUT_ITEMS,
+        max_request_bytes: int = MAX_REQUEST_BYTES,
+    ) -> None:
+        self._buffer = ReceiveBuffer()
+        self._max_line_bytes = max_line_bytes
+        self._max_item_bytes = max_item_bytes
+        self._max_put_items = max_put_items
+        self._max_request_bytes = max_request_bytes
+        self._announced: commands.Command | None = None  # its lines of data are still to come
+        self._items: list[bytes] = []
+        self._items_bytes = 0
+        self._is_out_of_step = False
+
+    # Bytes to commands.
+
+    def receive(self, data: bytes) -> None:
+        """Take in what the network brought; after the stream got out of step it is dropped."""
+        if not self._is_out_of_step:
+            self._buffer.receive(data)
+
+    def __len__(self) -> int:
+        return len(self._buffer) + self._items_bytes
+
+    def next_command(self) -> commands.Command | None:
+        """The next request, or None until more bytes arrive."""
+        if self._announced is not None:
+            return self._read_data(self._announced)
+        line = self._buffer.take_line()
+        if len(self._buffer if line is None else line) > self._max_line_bytes:
+            return self._out_of_step("Line too long.")
+        if line is None:
+            return None
+        line = line.removesuffix(b"\r")
+        if not line.endswith(b":"):
+            return _command_in(line)
+        return self._read_data(_command_in(line[:-1]))
+
+    def _read_data(self, announced: commands.Command) -> commands.Command | None:
+        """The announced command, once the empty line behind its data has come."""
+        self._announced = announced
+        if isinstance(announced, commands.Put):
+            return self._read_items(announced)
+        if not self._buffer.drop_lines():
+            return None
+        self._announced = None
+        return announced
+
+    def _read_items(self, put: commands.Put) -> commands.Command | None:
+        while True:
+            bound = min(self._max_item_bytes, self._max_request_bytes - self._items_bytes)
+            line = self._buffer.take_line()
+            if line is None:
+                # The last byte so far may be a CR, which is no data.
+                return self._too_large(bound) if len(self._buffer) > bound + 1 else None
+            item = line.removesuffix(b"\r")
+            if not item:
+                put.items = self._items
+                self._announced = None
+                self._forget_items()
+                return put
+            if len(item) > bound:
+                return self._too_large(bound)
+            if len(self._items) == self._max_put_items:
+                self._forget_items()
+                return self._read_data(_malformed(f"Too many items in one put; limit={self._max_put_items}"))
+            self._items.append(item)
+            self._items_bytes += len(item)
+
+    def _forget_items(self) -> None:
+        self._items = []
+        self._items_bytes = 0
+
+    def _too_large(self, bound: int) -> commands.Malformed:
+        """An item is over the narrower bound: that of every item, or what the others of its put have left."""
+        if bound == self._max_item_bytes:
+            return self._out_of_step("Item too large.")
+        return self._out_of_step(f"Put too large; limit={self._max_request_bytes} bytes")
+
+    def _out_of_step(self, reason: str) -> commands.Malformed:
+        """After this nothing of the stream can be trusted: drop it."""
+        self._is_out_of_step = True
+        self._announced = None
+        self._forget_items()
+        self._buffer.clear()
+        return commands.Malformed(reason, closes=True)
+
+    # Results to bytes.
+
+    def stored(self, command: commands.Put, count: int) -> bytes:
+        """How many items went in."""
+        return b"+%d\n" % count
+
+    def item(self, command: commands.Get | commands.Monitor, data: bytes) -> bytes:
+        """The item behind a colon. Line feeds in it go out as they are, as Kestrel sends them."""
+        return b":%b\n" % data
+
+    def no_item(self, command: commands.Get | commands.Monitor) -> bytes:
+        """A star."""
+        return b"*\n"
+
+    def done(self, command: commands.Command) -> bytes:
+        """How many reads were confirmed; 0 for everything else."""
+        return b"+%d\n" % (command.count if isinstance(command, commands.Confirm) else 0)
+
+    def number(self, command: commands.Command, value: int) -> bytes:
+        """The number behind a plus."""
+        return b"+%d\n" % value
+
+    def version(self, command: commands.Command, version: str) -> bytes:
+        """The release behind a colon."""
+        return b":%b\n" % version.encode("ascii")
+
+    def status(self, command: commands.Command, name: str) -> bytes:
+        """The status in capitals behind a colon."""
+        return b":%b\n" % name.upper().encode("ascii")
+
+    def stats(self, command: commands.Command, stats: Iterable[Stat]) -> bytes:
+        """A line `:name value` for each, then a star. Names are text whose characters stand for bytes (Latin-1)."""
+        return _listed(f"{name} {value}" for name, value in stats)
+
+    def dump_stats(self, command: commands.Command, queues: Iterable[tuple[bytes, Sequence[Stat]]]) -> bytes:
+        """A line `:queue name value` for each, then a star; a queue that does not exist has no line.
+
+        There are no blocks as on memcache: each line says by itself what it is about, and a name has no space in it.
+        """
+        return _listed(f"{queue.decode('latin-1')} {name} {value}" for queue, stats in queues for name, value in stats)
+
+    def error(self, command: commands.Command, error: Exception) -> tuple[bytes, bool]:
+        """Kestrel's words where it has some, else the reason. The connection ends only with a fault of ours."""
+        if not isinstance(error, errors.KestrelError):
+            return b"-internal error\n", True
+        if isinstance(command, commands.Malformed) and isinstance(error, errors.ClientError):
+            # As it is: behind "Unknown command: " there may be nothing, and any bytes but a line feed.
+            return b"-%b\n" % command.reason.encode("latin-1"), False
+        return b"-%b\n" % one_line(_reason(command, error)), False
+
+
+def _listed(lines: Iterable[str]) -> bytes:
+    return "".join([*(f":{line}\n" for line in lines), "*\n"]).encode("latin-1")
+
+
+def _reason(command: commands.Command, error: errors.KestrelError) -> str:
+    operation = _OPERATIONS.get(type(command))
+    match error:
+        case errors.TooManyOpenReads():
+            return "Too many open transactions" + "".join(str(error).partition(";")[1:])  # "; limit=N"
+        case errors.NotThatManyOpen():
+            return "Not that many transactions open."
+        case errors.StatusForbidden():
+            return "Status forbidden."
+        case errors.NoSuchStatus():
+            return "Unknown status."
+        case errors.NotListed() if operation is not None:
+            return f"The operation {operation} is disallowed: {error}"
+        case errors.Unavailable() if operation is not None:
+            return f"Server not available for operation {operation}"
+    return str(error)
+
+
+# Requests.
+
+
+def _malformed(reason: str) -> commands.Malformed:
+    return commands.Malformed(reason, closes=False)
+
+
+def _command_in(line: bytes) -> commands.Command:
+    """The command of a request line without its end and its colon; a put has no items yet."""
+    words = words_of(line)
+    word = words[0].lower() if words else b""
+    request = _REQUESTS.get(word)
+    if request is None:
+        return _malformed(f"Unknown command: {word.decode('latin-1')}")
+    arguments = words[1:]
+    if len(arguments) < request.needs:
+        return _malformed(request.missing)
+    try:
+        return request.make(arguments)
+    except BadNumber:
+        return _malformed(request.bad_number)
+
+
+class _Request(NamedTuple):
+    """How a command is made of the words behind its own, and what is said where they do not do."""
+
+    make: Callable[[list[bytes]], commands.Command]
+    needs: int = 0
+    missing: str = ""
+    bad_number: str = ""
+
+
+def _bare(command: type[commands.Command]) -> _Request:
+    """A request that is its word alone; further words are ignored."""
+    return _Request(lambda arguments: command())
+
+
+def _of_queue(make: Callable[[list[bytes]], commands.Command], bad_number: str = "") -> _Request:
+    return _Request(make, 1, "Queue name required.", bad_number)
+
+
+def _ms(arguments: list[bytes]) -> int:
+    """The number behind the queue's name; 0 without one."""
+    return number(arguments[1]) if len(arguments) > 1 else 0
+
+
+def _put(arguments: list[bytes]) -> commands.Command:
+    return commands.Put(arguments[0], (), _ms(arguments), True)
+
+
+def _get(arguments: list[bytes]) -> commands.Command:
+    return commands.Get(arguments[0], _ms(arguments), opens=True, closes_all=True)
+
+
+def _peek(arguments: list[bytes]) -> commands.Command:
+    return commands.Get(arguments[0], _ms(arguments), peeks=True, closes_all=True)
+
+
+def _monitor(arguments: list[bytes]) -> commands.Command:
+    return commands.Monitor(arguments[0], _ms(arguments), None, closes_all=True)
+
+
+def _confirm(arguments: list[bytes]) -> commands.Command:
+    return commands.Confirm(arguments[0], number(arguments[1]))
+
+
+_BAD_TIMEOUT: Final = "Error parsing timeout."
+
+_REQUESTS: Final[dict[bytes, _Request]] = {
+    b"put": _of_queue(_put, "Error parsing expiration time."),
+    b"get": _of_queue(_get, _BAD_TIMEOUT),
+    b"peek": _of_queue(_peek, _BAD_TIMEOUT),
+    b"monitor": _Request(_monitor, 2, "Queue name & timeout required.", _BAD_TIMEOUT),
+    b"confirm": _Request(_confirm, 2, "Queue name & count required.", "Error parsing count."),
+    b"delete": _of_queue(lambda arguments: commands.Delete(arguments[0])),
+    b"flush": _of_queue(lambda arguments: commands.Flush(arguments[0])),
+    b"flush_all": _bare(commands.FlushAll),
+    b"flush_expired": _of_queue(lambda arguments: commands.FlushExpired(arguments[0])),
+    b"flush_all_expired": _bare(commands.FlushAllExpired),
+    b"version": _bare(commands.Version),
+    b"stats": _bare(commands.Stats),
+    b"dump_stats": _Request(commands.DumpStats),
+    b"dump_config": _Request(commands.DumpConfig),
+    b"reload": _bare(commands.Reload),
+    b"status": _Request(lambda arguments: commands.Status(arguments[0] if arguments else None)),
+    b"shutdown": _bare(commands.Shutdown),
+    b"quit": _bare(commands.Quit),
+}

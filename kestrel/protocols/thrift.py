@@ -1,0 +1,298 @@
+"""Kestrel's thrift service: bytes to commands, results to bytes.
+
+kestrel.thrift, beside this file, says what the methods mean. They travel framed, in thrift's binary protocol; a
+request is answered in its own form of it, strict or not. Whatever is refused is answered with a TApplicationException.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from kestrel import commands, errors
+from kestrel.protocols import thrift_binary as binary
+from kestrel.protocols.buffer import ReceiveBuffer
+from kestrel.protocols.codec import QueueInfo
+
+_REPLY_BYTES: Final = binary.MAX_HEADER_BYTES + 16
+"""More than a reply has around its items."""
+
+_STATUS_NUMBERS: Final = {"Quiescent": 1, "ReadOnly": 2, "Up": 3}
+_NOT_CONFIGURED: Final = 0
+"""What is told of a status that the enum does not have."""
+
+_STATUS_NAMES: Final = {number: name.encode("ascii") for name, number in _STATUS_NUMBERS.items()}
+
+
+class Call(NamedTuple):
+    """What a reply repeats of its request; `exception_type` is that of the TApplicationException that refuses it."""
+
+    name: bytes = b""
+    seqid: int = 0
+    is_strict: bool = True
+    exception_type: int = binary.INTERNAL_ERROR
+
+
+_NO_CALL: Final = Call()
+
+
+class _Refused(Exception):
+    """A well-formed request that is not taken; the text is the reason."""
+
+
+class ThriftCodec:
+    """One connection's codec (`kestrel.protocols.codec.BatchCodec`).
+
+    Held bytes are bounded by a frame and one network read behind it.
+    """
+
+    def __init__(self, max_frame_bytes: int, max_item_bytes: int, max_list_size: int) -> None:
+        self._buffer = ReceiveBuffer()
+        self._max_frame_bytes = max_frame_bytes
+        self._max_item_bytes = max_item_bytes
+        self._max_list_size = max_list_size
+        self._frame_bytes: int | None = None
+        """The length of the frame that is coming in, once it is known."""
+        self._beginning_of_too_large: bytes | None = None
+        """What is known of a frame that is not taken, until it shows whom to tell."""
+        self._is_out_of_step = False
+        self.max_reply_items = max_list_size
+        self.max_reply_bytes = max_frame_bytes - _REPLY_BYTES
+
+    # Bytes to commands.
+
+    def receive(self, data: bytes) -> None:
+        """Take in what the network brought; after the stream got out of step it is dropped."""
+        if not self._is_out_of_step:
+            self._buffer.receive(data)
+
+    def __len__(self) -> int:
+        return len(self._buffer)
+
+    def next_command(self) -> commands.Command | None:
+        """The next request, or None until more bytes arrive."""
+        if self._beginning_of_too_large is not None:
+            return self._refuse_frame(self._beginning_of_too_large)
+        if self._frame_bytes is None:
+            length = self._buffer.take(binary.LENGTH_BYTES)
+            if length is None:
+                return None
+            self._frame_bytes = int.from_bytes(length, "big", signed=True)
+            if not 0 <= self._frame_bytes <= self._max_frame_bytes:
+                return self._refuse_frame(b"")
+        frame = self._buffer.take(self._frame_bytes)
+        if frame is None:
+            return None
+        self._frame_bytes = None
+        return self._message(binary.Reader(frame))
+
+    def _refuse_frame(self, beginning: bytes) -> commands.Malformed | None:
+        """Of a frame that is too large only the header is looked at, and only as far as it takes to answer it."""
+        wanted = binary.MAX_HEADER_BYTES - len(beginning)
+        beginning += self._buffer.take(min(wanted, len(self._buffer))) or b""
+        self._buffer.clear()
+        try:
+            call = _call_of(binary.Reader(beginning).header())
+        except binary.CutShort:
+            self._beginning_of_too_large = beginning
+            return None
+        except binary.BadThrift:
+            call = _NO_CALL
+        return self._out_of_step(call, f"frame too large; limit={self._max_frame_bytes}")
+
+    def _out_of_step(self, call: Call, reason: str) -> commands.Malformed:
+        """After this nothing of the stream can be trusted: drop it."""
+        self._is_out_of_step = True
+        self._frame_bytes = self._beginning_of_too_large = None
+        self._buffer.clear()
+        return _malformed(call, reason, closes=True)
+
+    def _message(self, reader: binary.Reader) -> commands.Command:
+        try:
+            header = reader.header()
+        except binary.BadThrift as error:
+            return self._out_of_step(Call(exception_type=binary.PROTOCOL_ERROR), str(error))
+        call = _call_of(header)
+        if header.type != binary.CALL:
+            call = call._replace(exception_type=binary.INVALID_MESSAGE_TYPE)
+            return _malformed(call, "the message is no call")
+        method = _METHODS.get(header.name)
+        if method is None:
+            call = call._replace(exception_type=binary.UNKNOWN_METHOD)
+            return _malformed(call, f"unknown method: {header.name.decode('utf-8', 'backslashreplace')}")
+        arguments, make = method
+        try:
+            command = make(*self._read(reader, arguments))
+        except binary.BadThrift as error:
+            return _malformed(call._replace(exception_type=binary.PROTOCOL_ERROR), str(error))
+        except _Refused as error:
+            return _malformed(call, str(error))
+        command.call = call
+        return command
+
+    def _read(self, reader: binary.Reader, arguments: Sequence[_Argument]) -> Sequence[Any]:
+        """The values of the arguments, in their order.
+
+        A field of an unknown id or of another type than its argument's is passed over, as generated code does; one
+        that comes twice is not, so that the lists of one message are bounded together.
+        """
+        values: dict[int, Any] = {}
+        while (field := reader.field())[0] != binary.STOP:
+            type_, id_ = field
+            if not 0 < id_ <= len(arguments) or arguments[id_ - 1].type != type_:
+                reader.skip(type_)
+            elif id_ in values:
+                raise binary.BadThrift(f"{arguments[id_ - 1].name} is there twice")
+            else:
+                values[id_] = _READERS[type_](self, reader)
+        if reader.left:
+            raise binary.BadThrift("there are bytes behind the end of the message")
+        for id_, argument in enumerate(arguments, start=1):
+            if id_ not in values:
+                if argument.default is None:
+                    raise binary.BadThrift(f"{argument.name} is missing")
+                values[id_] = argument.default
+        return [values[id_] for id_ in range(1, len(arguments) + 1)]
+
+    def _items(self, reader: binary.Reader) -> Sequence[bytes]:
+        items = reader.binaries(self._count(reader, binary.STRING))
+        if any(len(data) > self._max_item_bytes for data in items):
+            raise _Refused(f"item too large; limit={self._max_item_bytes}")
+        return items
+
+    def _ids(self, reader: binary.Reader) -> frozenset[int]:
+        return frozenset(reader.i64s(self._count(reader, binary.I64)))
+
+    def _count(self, reader: binary.Reader, element_type: int) -> int:
+        type_, count = reader.list_header()
+        if count and type_ != element_type:
+            raise binary.BadThrift("the elements of a list or set are of the wrong type")
+        if count > self._max_list_size:
+            raise _Refused(f"too many items in one call; limit={self._max_list_size}")
+        return count
+
+    # Results to bytes.
+
+    def stored(self, command: commands.Put, count: int) -> bytes:
+        """How many items went in."""
+        return self.number(command, count)
+
+    def number(self, command: commands.Command, value: int) -> bytes:
+        """An i32."""
+        return _reply(command, binary.i32_field(0, value))
+
+    def done(self, command: commands.Command) -> bytes:
+        """The result of a method that returns nothing."""
+        return _reply(command)
+
+    def version(self, command: commands.Command, version: str) -> bytes:
+        """The release, a string."""
+        return _reply(command, binary.binary_field(0, version.encode("ascii")))
+
+    def status(self, command: commands.Command, name: str) -> bytes:
+        """The number that the enum has for the status; NOT_CONFIGURED for one that it does not have."""
+        return _reply(command, binary.i32_field(0, _STATUS_NUMBERS.get(name, _NOT_CONFIGURED)))
+
+    def items(self, command: commands.GetMany, items: Sequence[tuple[bytes, int]]) -> bytes:
+        """A list of Item."""
+        parts = [binary.list_field(0, binary.STRUCT, len(items))]
+        for data, id_ in items:
+            parts += (binary.binary_field(1, data), binary.i64_field(2, id_), binary.END)
+        return _reply(command, *parts)
+
+    def queue_info(self, command: commands.Inspect, info: QueueInfo) -> bytes:
+        """A QueueInfo, with head_item only if there is one."""
+        return _reply(
+            command,
+            binary.struct_field(0),
+            b"" if info.head is None else binary.binary_field(1, info.head),
+            binary.i64_field(2, info.items),
+            binary.i64_field(3, info.bytes),
+            binary.i64_field(4, info.journal_bytes),
+            binary.i64_field(5, info.age_ms),
+            binary.i32_field(6, info.waiters),
+            binary.i32_field(7, info.open_reads),
+            binary.END,
+        )
+
+    def error(self, command: commands.Command, error: Exception) -> tuple[bytes, bool]:
+        """A TApplicationException with the reason. The connection stays, unless it is the server that is wrong."""
+        # What is said before there was a request, or about none, answers none.
+        call: Call = getattr(command, "call", _NO_CALL)
+        is_ours = isinstance(error, errors.KestrelError)
+        reason = str(error) if is_ours else "internal error"
+        header = binary.header(call.name, binary.EXCEPTION, call.seqid, call.is_strict)
+        return binary.frame(header, binary.application_exception(call.exception_type, reason)), not is_ours
+
+
+def _call_of(header: binary.Header) -> Call:
+    return Call(header.name, header.seqid, header.is_strict)
+
+
+def _malformed(call: Call, reason: str, *, closes: bool = False) -> commands.Malformed:
+    command = commands.Malformed(reason, closes=closes)
+    command.call = call
+    return command
+
+
+def _reply(command: commands.Command, *result: bytes) -> bytes:
+    """A reply whose result struct has these fields."""
+    call: Call = command.call
+    return binary.frame(binary.header(call.name, binary.REPLY, call.seqid, call.is_strict), *result, binary.END)
+
+
+def _put(queue: bytes, items: Sequence[bytes], expiry_ms: int) -> commands.Command:
+    return commands.Put(queue, items, expiry_ms, True, stops_at_refusal=True)
+
+
+def _set_status(number: int) -> commands.Command:
+    name = _STATUS_NAMES.get(number)
+    if name is None:
+        raise _Refused(f"{number} is no status that can be set")
+    return commands.Status(name)
+
+
+class _Argument(NamedTuple):
+    """One argument of a method; without a default it must be there."""
+
+    name: str
+    type: int
+    default: int | None = None
+
+
+_QUEUE_NAME: Final = _Argument("queue_name", binary.STRING)
+_IDS: Final = _Argument("ids", binary.SET)
+
+_METHODS: Final[dict[bytes, tuple[tuple[_Argument, ...], Callable[..., commands.Command]]]] = {
+    # name: its arguments, whose ids count from 1, and what makes the command of them
+    b"put": (
+        (_QUEUE_NAME, _Argument("items", binary.LIST), _Argument("expiration_msec", binary.I32, 0)),
+        _put,
+    ),
+    b"get": (
+        (
+            _QUEUE_NAME,
+            _Argument("max_items", binary.I32),
+            _Argument("timeout_msec", binary.I32, 0),
+            _Argument("auto_abort_msec", binary.I32, 0),
+        ),
+        commands.GetMany,
+    ),
+    b"confirm": ((_QUEUE_NAME, _IDS), commands.ConfirmIds),
+    b"abort": ((_QUEUE_NAME, _IDS), commands.AbortIds),
+    b"peek": ((_QUEUE_NAME,), commands.Inspect),
+    b"flush_queue": ((_QUEUE_NAME,), commands.Flush),
+    b"flush_all_queues": ((), commands.FlushAll),
+    b"delete_queue": ((_QUEUE_NAME,), commands.Delete),
+    b"current_status": ((), commands.Status),
+    b"set_status": ((_Argument("status", binary.I32),), _set_status),
+    b"get_version": ((), commands.Version),
+}
+
+_READERS: Final[dict[int, Callable[[ThriftCodec, binary.Reader], Any]]] = {
+    binary.STRING: lambda codec, reader: reader.binary(),
+    binary.I32: lambda codec, reader: reader.i32(),
+    binary.LIST: ThriftCodec._items,
+    binary.SET: ThriftCodec._ids,
+}
+"""How a value of the type is read; the only lists are of items, the only sets of ids."""

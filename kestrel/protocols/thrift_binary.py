@@ -1,0 +1,323 @@
+"""Thrift's binary protocol and the framing around it: bytes to values and back, for servers and clients alike.
+
+A `Reader` walks one whole frame; the functions below it make the bytes of the same things. Numbers are big-endian
+and signed. No length or count that the frame claims is believed: it is compared with what is left of the frame
+before anything is made of it, so reading costs time and memory in proportion to the bytes that came, never more.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+# Types of values, as the byte on the wire.
+STOP: Final = 0
+BOOL: Final = 2
+BYTE: Final = 3
+DOUBLE: Final = 4
+I16: Final = 6
+I32: Final = 8
+I64: Final = 10
+STRING: Final = 11
+STRUCT: Final = 12
+MAP: Final = 13
+SET: Final = 14
+LIST: Final = 15
+UUID: Final = 16
+
+# Types of messages.
+CALL: Final = 1
+REPLY: Final = 2
+EXCEPTION: Final = 3
+ONEWAY: Final = 4
+
+# Types of a TApplicationException.
+UNKNOWN_METHOD: Final = 1
+INVALID_MESSAGE_TYPE: Final = 2
+INTERNAL_ERROR: Final = 6
+PROTOCOL_ERROR: Final = 7
+
+MAX_DEPTH: Final = 64
+"""How deeply structs and containers may stand in each other where they are skipped."""
+
+MAX_SKIPPED: Final = 10_000
+"""How many values of one frame may be skipped. Those of a container whose size is plain count as one."""
+
+MAX_NAME_BYTES: Final = 100
+"""The longest method name in a message header."""
+
+MAX_HEADER_BYTES: Final = 4 + 4 + MAX_NAME_BYTES + 4
+"""The longest message header; it is the strict form."""
+
+LENGTH_BYTES: Final = 4
+"""A frame begins with its length in so many bytes, which do not count themselves."""
+
+_STRICT_VERSION: Final = 0x8001_0000
+_VERSION_MASK: Final = 0xFFFF_0000
+
+_SIZES: Final = {BOOL: 1, BYTE: 1, DOUBLE: 8, I16: 2, I32: 4, I64: 8, UUID: 16}
+"""Bytes of a value, for the types where they are always the same."""
+
+_LEAST_SIZES: Final = {**_SIZES, STRING: 4, STRUCT: 1, MAP: 6, SET: 5, LIST: 5}
+"""The fewest bytes that a value of a type can have."""
+
+_BYTE: Final = struct.Struct(">b")
+_I16: Final = struct.Struct(">h")
+_I32: Final = struct.Struct(">i")
+_U32: Final = struct.Struct(">I")
+_I64: Final = struct.Struct(">q")
+_FIELD: Final = struct.Struct(">bh")
+_LIST: Final = struct.Struct(">bi")
+_MAP: Final = struct.Struct(">bbi")
+_TYPE_AND_SEQID: Final = struct.Struct(">bi")
+_I32_FIELD: Final = struct.Struct(">bhi")
+_I64_FIELD: Final = struct.Struct(">bhq")
+
+
+class BadThrift(Exception):
+    """Bytes that are not thrift's; the text is a sentence that says what is wrong with them."""
+
+
+class CutShort(BadThrift):
+    """The bytes end before the value does: with more of them it might be a good one."""
+
+
+class Header(NamedTuple):
+    """What stands before the struct of a message. `is_strict`: in the form that begins with a version."""
+
+    name: bytes
+    type: int
+    seqid: int
+    is_strict: bool
+
+
+# Bytes to values.
+
+
+class Reader:
+    """Reads values one after the other from the bytes of one frame. Whatever is wrong raises `BadThrift`."""
+
+    __slots__ = ("_data", "_position", "_skipped")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+        self._skipped = 0
+
+    @property
+    def left(self) -> int:
+        """How many bytes have not been read."""
+        return len(self._data) - self._position
+
+    def _advance(self, size: int) -> int:
+        """Where the next `size` bytes begin; they count as read."""
+        start = self._position
+        end = start + size
+        if end > len(self._data):
+            raise CutShort("the message ends too soon")
+        self._position = end
+        return start
+
+    def byte(self) -> int:
+        """A byte, signed."""
+        value: int = _BYTE.unpack_from(self._data, self._advance(1))[0]
+        return value
+
+    def i16(self) -> int:
+        """A number of two bytes."""
+        value: int = _I16.unpack_from(self._data, self._advance(2))[0]
+        return value
+
+    def i32(self) -> int:
+        """A number of four bytes; enums are such numbers."""
+        value: int = _I32.unpack_from(self._data, self._advance(4))[0]
+        return value
+
+    def i64(self) -> int:
+        """A number of eight bytes."""
+        value: int = _I64.unpack_from(self._data, self._advance(8))[0]
+        return value
+
+    def binary(self) -> bytes:
+        """The bytes of a binary or a string (which are one type here: nothing is decoded)."""
+        size = self._length()
+        start = self._advance(size)
+        return self._data[start : start + size]
+
+    def _length(self) -> int:
+        size = self.i32()
+        if size < 0:
+            raise BadThrift("a length is negative")
+        return size
+
+    def header(self) -> Header:
+        """The header of a message, strict or not. A name over `MAX_NAME_BYTES` is refused before it is all there."""
+        first = self.i32()
+        if first >= 0:
+            name = self._name(first)
+            return Header(name, self.byte(), self.i32(), is_strict=False)
+        if first & _VERSION_MASK != _STRICT_VERSION:
+            raise BadThrift("the message is of an unknown version of the binary protocol")
+        return Header(self._name(self._length()), first & 0xFF, self.i32(), is_strict=True)
+
+    def _name(self, size: int) -> bytes:
+        if size > MAX_NAME_BYTES:
+            raise BadThrift(f"the method name is too long; limit={MAX_NAME_BYTES}")
+        start = self._advance(size)
+        return self._data[start : start + size]
+
+    def field(self) -> tuple[int, int]:
+        """Type and id of a struct's next field; (`STOP`, 0) behind the last."""
+        type_ = self.byte()
+        return (type_, 0) if type_ == STOP else (type_, self.i16())
+
+    def list_header(self) -> tuple[int, int]:
+        """Type and number of the elements that follow, of a list or a set; so many fit what is left.
+
+        Without elements the type means nothing.
+        """
+        type_, count = _LIST.unpack_from(self._data, self._advance(5))
+        if count:
+            self._check_count(count, self._least_size(type_))
+        return type_, count
+
+    def map_header(self) -> tuple[int, int, int]:
+        """Type of the keys, type of the values, and how many pairs follow; so many fit what is left.
+
+        Without pairs the types mean nothing.
+        """
+        key_type, value_type, count = _MAP.unpack_from(self._data, self._advance(6))
+        if count:
+            self._check_count(count, self._least_size(key_type) + self._least_size(value_type))
+        return key_type, value_type, count
+
+    @staticmethod
+    def _least_size(type_: int) -> int:
+        size = _LEAST_SIZES.get(type_)
+        if size is None:
+            raise BadThrift(f"{type_} is not the number of a type")
+        return size
+
+    def _check_count(self, count: int, least_size: int) -> None:
+        if count < 0:
+            raise BadThrift("a number of elements is negative")
+        if count > self.left // least_size:
+            raise CutShort("the message ends before the elements that it promises")
+
+    def binaries(self, count: int) -> list[bytes]:
+        """The elements of a list or set of binaries, behind its header."""
+        return [self.binary() for _ in range(count)]
+
+    def i64s(self, count: int) -> Sequence[int]:
+        """The elements of a list or set of numbers of eight bytes, behind its header."""
+        return struct.unpack_from(f">{count}q", self._data, self._advance(8 * count))
+
+    def skip(self, type_: int, depth: int = MAX_DEPTH) -> None:
+        """Read over a value of that type; `depth` is how many levels may stand within each other."""
+        self._skipped += 1
+        if self._skipped > MAX_SKIPPED:
+            raise BadThrift(f"there are too many values that nobody asked for; limit={MAX_SKIPPED}")
+        size = _SIZES.get(type_)
+        if size is not None:
+            self._advance(size)
+        elif type_ == STRING:
+            self._advance(self._length())
+        elif depth == 0:
+            raise BadThrift(f"structs or containers stand too deeply in each other; limit={MAX_DEPTH}")
+        elif type_ == STRUCT:
+            while (field_type := self.field()[0]) != STOP:
+                self.skip(field_type, depth - 1)
+        elif type_ in (LIST, SET):
+            element_type, count = self.list_header()
+            self._skip_many(count, (element_type,), depth - 1)
+        elif type_ == MAP:
+            key_type, value_type, count = self.map_header()
+            self._skip_many(count, (key_type, value_type), depth - 1)
+        else:
+            raise BadThrift(f"{type_} is not the number of a type")
+
+    def _skip_many(self, count: int, types: tuple[int, ...], depth: int) -> None:
+        if all(type_ in _SIZES for type_ in types):
+            self._advance(count * sum(_SIZES[type_] for type_ in types))
+            return
+        for _ in range(count):
+            for type_ in types:
+                self.skip(type_, depth)
+
+
+def read_application_exception(reader: Reader) -> tuple[int, str]:
+    """Type and message of the TApplicationException that an `EXCEPTION` message carries; 0 and "" where left out."""
+    type_ = 0
+    message = ""
+    while (field := reader.field())[0] != STOP:
+        if field == (STRING, 1):
+            message = reader.binary().decode("utf-8", "replace")
+        elif field == (I32, 2):
+            type_ = reader.i32()
+        else:
+            reader.skip(field[0])
+    return type_, message
+
+
+# Values to bytes.
+
+END: Final = bytes([STOP])
+"""The end of a struct; alone it is one without fields."""
+
+
+def frame(*parts: bytes) -> bytes:
+    """A message, in parts, as it travels: its length before it."""
+    return b"".join((_I32.pack(sum(map(len, parts))), *parts))
+
+
+def header(name: bytes, type_: int, seqid: int, is_strict: bool = True) -> bytes:
+    """The header of a message; its struct follows."""
+    if is_strict:
+        return _U32.pack(_STRICT_VERSION | type_) + binary(name) + _I32.pack(seqid)
+    return binary(name) + _TYPE_AND_SEQID.pack(type_, seqid)
+
+
+def binary(data: bytes) -> bytes:
+    """A binary or a string, without a field around it: as an element of a list."""
+    return _I32.pack(len(data)) + data
+
+
+def i64(value: int) -> bytes:
+    """A number of eight bytes, without a field around it: as an element of a set."""
+    return _I64.pack(value)
+
+
+def binary_field(id_: int, data: bytes) -> bytes:
+    """A field with a binary or a string."""
+    return _I32_FIELD.pack(STRING, id_, len(data)) + data
+
+
+def i32_field(id_: int, value: int) -> bytes:
+    """A field with a number of four bytes, or an enum."""
+    return _I32_FIELD.pack(I32, id_, value)
+
+
+def i64_field(id_: int, value: int) -> bytes:
+    """A field with a number of eight bytes."""
+    return _I64_FIELD.pack(I64, id_, value)
+
+
+def struct_field(id_: int) -> bytes:
+    """The beginning of a field with a struct: its fields and `END` follow."""
+    return _FIELD.pack(STRUCT, id_)
+
+
+def list_field(id_: int, element_type: int, count: int) -> bytes:
+    """The beginning of a field with a list: so many elements follow."""
+    return _FIELD.pack(LIST, id_) + _LIST.pack(element_type, count)
+
+
+def set_field(id_: int, element_type: int, count: int) -> bytes:
+    """The beginning of a field with a set: so many elements follow."""
+    return _FIELD.pack(SET, id_) + _LIST.pack(element_type, count)
+
+
+def application_exception(type_: int, message: str) -> bytes:
+    """The TApplicationException of an `EXCEPTION` message."""
+    return binary_field(1, message.encode("utf-8", "backslashreplace")) + i32_field(2, type_) + END

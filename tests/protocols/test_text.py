@@ -1,0 +1,509 @@
+"""The text codec: bytes in, commands out; results in, bytes out. No connection, no queue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kestrel import commands, errors
+from kestrel.protocols.text import TextCodec
+from tests.protocols.conftest import LookedAt
+from tests.protocols.told import Told, byte_by_byte, cut_at, drain, parse_with, told
+
+OPEN, CLOSES = False, True
+
+PUT = commands.Put(b"work", (b"a",), 0, True)
+
+
+def parse(*pieces: bytes, **limits: int) -> list[Told]:
+    return [told(command) for command in parse_with(TextCodec(**limits), pieces)]
+
+
+def put(queue: bytes, *items: bytes, expiry_ms: int = 0) -> Told:
+    return told(commands.Put(queue, items, expiry_ms, True))
+
+
+def get(queue: bytes, wait_ms: int = 0) -> Told:
+    return told(commands.Get(queue, wait_ms, opens=True, closes_all=True))
+
+
+def peek(queue: bytes, wait_ms: int = 0) -> Told:
+    return told(commands.Get(queue, wait_ms, peeks=True, closes_all=True))
+
+
+def monitor(queue: bytes, wait_ms: int) -> Told:
+    return told(commands.Monitor(queue, wait_ms, None, closes_all=True))
+
+
+def malformed(reason: str, *, closes: bool = OPEN) -> Told:
+    return told(commands.Malformed(reason, closes=closes))
+
+
+def error_line(command: commands.Malformed) -> bytes:
+    """What the client is told, as a session asks for it."""
+    return TextCodec().error(command, errors.ClientError(command.reason))[0]
+
+
+VERSION = told(commands.Version())
+NAME_REQUIRED = malformed("Queue name required.")
+BAD_TIMEOUT = malformed("Error parsing timeout.")
+BAD_EXPIRY = malformed("Error parsing expiration time.")
+BAD_COUNT = malformed("Error parsing count.")
+ITEM_TOO_LARGE = malformed("Item too large.", closes=CLOSES)
+LINE_TOO_LONG = malformed("Line too long.", closes=CLOSES)
+
+REQUESTS: list[tuple[bytes, Told]] = [
+    # put
+    (b"put work:\nhello\n\n", put(b"work", b"hello")),
+    (b"put work:\r\nhello\r\n\r\n", put(b"work", b"hello")),
+    (b"put work:\nhello\r\n\n", put(b"work", b"hello")),
+    (b"PuT WoRK:\nHeLLo\n\n", put(b"WoRK", b"HeLLo")),
+    (b"put work :\nhello\n\n", put(b"work", b"hello")),
+    (b"put work   :\nhello\n\n", put(b"work", b"hello")),
+    (b"put work:\na\nb\nc\n\n", put(b"work", b"a", b"b", b"c")),
+    (b"put work:\n\n", put(b"work")),
+    (b"put work:\n\r\n", put(b"work")),
+    (b"put work\n", put(b"work")),
+    (b"put work 100\n", put(b"work", expiry_ms=100)),
+    (b"put work: \n", put(b"work:")),
+    (b"put work::\na\n\n", put(b"work:", b"a")),
+    (b"put work 100:\na\n\n", put(b"work", b"a", expiry_ms=100)),
+    (b"put work 100 :\na\n\n", put(b"work", b"a", expiry_ms=100)),
+    (b"put work 100 more words:\na\n\n", put(b"work", b"a", expiry_ms=100)),
+    (b"put work 0:\na\n\n", put(b"work", b"a")),
+    (b"put work -1:\na\n\n", put(b"work", b"a", expiry_ms=-1)),
+    (b"put work 2147483647:\na\n\n", put(b"work", b"a", expiry_ms=2**31 - 1)),
+    (b"put work:\nx:\n:\nget work\n \n\n", put(b"work", b"x:", b":", b"get work", b" ")),
+    (b"put work:\n\x00\xff\x80\t\n\n", put(b"work", b"\x00\xff\x80\t")),
+    (b"put work:\n\r\r\na\rb\r\r\n\n", put(b"work", b"\r", b"a\rb\r")),
+    (b"put w\xc3\xb6rk+x:\nx\n\n", put(b"w\xc3\xb6rk+x", b"x")),
+    # get, peek, monitor, confirm
+    (b"get work\n", get(b"work")),
+    (b"get work\r\n", get(b"work")),
+    (b"GET work \n", get(b"work")),
+    (b"get work 250\n", get(b"work", 250)),
+    (b"get work 250 more\n", get(b"work", 250)),
+    (b"get work -5\n", get(b"work", -5)),
+    (b"get work/open\n", get(b"work/open")),
+    (b"peek work\n", peek(b"work")),
+    (b"peek work 250\n", peek(b"work", 250)),
+    (b"monitor work 250\n", monitor(b"work", 250)),
+    (b"monitor work 250 7\n", monitor(b"work", 250)),
+    (b"monitor work 0\n", monitor(b"work", 0)),
+    (b"monitor work -1\n", monitor(b"work", -1)),
+    (b"confirm work 3\n", told(commands.Confirm(b"work", 3))),
+    (b"confirm work 0\n", told(commands.Confirm(b"work", 0))),
+    (b"confirm work -3\n", told(commands.Confirm(b"work", -3))),
+    # whole queues, and the server
+    (b"delete work\n", told(commands.Delete(b"work"))),
+    (b"flush work\n", told(commands.Flush(b"work"))),
+    (b"flush_expired work\n", told(commands.FlushExpired(b"work"))),
+    (b"flush_all\n", told(commands.FlushAll())),
+    (b"flush_all_expired\n", told(commands.FlushAllExpired())),
+    (b"version\n", VERSION),
+    (b"VERSION now \r\n", VERSION),
+    (b"stats\n", told(commands.Stats())),
+    (b"dump_stats\n", told(commands.DumpStats([]))),
+    (b"dump_stats work other\n", told(commands.DumpStats([b"work", b"other"]))),
+    (b"dump_config\n", told(commands.DumpConfig([]))),
+    (b"dump_config work\n", told(commands.DumpConfig([b"work"]))),
+    (b"reload\n", told(commands.Reload())),
+    (b"status\n", told(commands.Status(None))),
+    (b"status Up\n", told(commands.Status(b"Up"))),
+    (b"quit\n", told(commands.Quit())),
+    (b"shutdown\n", told(commands.Shutdown())),
+    # data behind what is no put
+    (b"get work:\na\nb\n\n", get(b"work")),
+    (b"get work 250 :\r\nput other:\r\n\r\n", get(b"work", 250)),
+    (b"get work:\n\n", get(b"work")),
+    (b"version:\nx\n\r\n", VERSION),
+    (b"quit:\nx\r\n\n", told(commands.Quit())),
+    # requests that are wrong; the next one can be told from them
+    (b"put\n", NAME_REQUIRED),
+    (b"put:\na\n\n", NAME_REQUIRED),
+    (b"put :\na\nb\n\n", NAME_REQUIRED),
+    (b"put work x:\na\n\n", BAD_EXPIRY),
+    (b"put work 1.5:\na\n\n", BAD_EXPIRY),
+    (b"put work 2147483648:\na\n\n", BAD_EXPIRY),
+    (b"put work  100:\na\n\n", BAD_EXPIRY),
+    (b"put work x\n", BAD_EXPIRY),
+    (b"get\n", NAME_REQUIRED),
+    (b"get work soon\n", BAD_TIMEOUT),
+    (b"get work 2147483648\n", BAD_TIMEOUT),
+    (b"get work soon:\na\n\n", BAD_TIMEOUT),
+    (b"get work " + b"9" * 6000 + b"\n", BAD_TIMEOUT),
+    (b"peek\n", NAME_REQUIRED),
+    (b"peek work soon\n", BAD_TIMEOUT),
+    (b"monitor\n", malformed("Queue name & timeout required.")),
+    (b"monitor work\n", malformed("Queue name & timeout required.")),
+    (b"monitor work soon\n", BAD_TIMEOUT),
+    (b"confirm\n", malformed("Queue name & count required.")),
+    (b"confirm work\n", malformed("Queue name & count required.")),
+    (b"confirm work many\n", BAD_COUNT),
+    (b"confirm work 2147483648\n", BAD_COUNT),
+    (b"delete\n", NAME_REQUIRED),
+    (b"flush\n", NAME_REQUIRED),
+    (b"flush_expired\n", NAME_REQUIRED),
+    # what is no request; it hangs up on none of them
+    (b"BoGus a\n", malformed("Unknown command: bogus")),
+    (b"bogus:\na\n\n", malformed("Unknown command: bogus")),
+    (b"abort work\n", malformed("Unknown command: abort")),
+    (b"get\twork\n", malformed("Unknown command: get\twork")),
+    (b"\xc3\x84H\x00\r\xff\n", malformed("Unknown command: \xc3\x84h\x00\r\xff")),
+    (b" version\n", malformed("Unknown command: ")),
+    (b"\n", malformed("Unknown command: ")),
+    (b"\r\n", malformed("Unknown command: ")),
+    (b"   \n", malformed("Unknown command: ")),
+    (b":\na\n\n", malformed("Unknown command: ")),
+]
+
+each_request = pytest.mark.parametrize(
+    ("request_bytes", "expected"), REQUESTS, ids=[repr(request[:40])[1:] for request, _ in REQUESTS]
+)
+
+
+@each_request
+def test_a_request_in_one_piece(request_bytes: bytes, expected: Told) -> None:
+    assert parse(request_bytes) == [expected]
+
+
+@each_request
+def test_a_request_byte_by_byte(request_bytes: bytes, expected: Told) -> None:
+    assert parse(*byte_by_byte(request_bytes)) == [expected]
+
+
+@each_request
+def test_a_request_with_bytes_following(request_bytes: bytes, expected: Told) -> None:
+    assert parse(request_bytes + b"version\nver") == [expected, VERSION]
+
+
+@each_request
+def test_a_request_is_not_made_before_its_last_byte(request_bytes: bytes, expected: Told) -> None:
+    assert parse(request_bytes[:-1]) == [], f"made before the end: {expected}"
+
+
+def test_every_request_in_one_stream() -> None:
+    stream = b"".join(request for request, _ in REQUESTS)
+    assert parse(stream) == [expected for _, expected in REQUESTS]
+
+
+# Bounds.
+
+
+def test_a_line_of_eight_kib_is_read() -> None:
+    line = b"get work" + b" " * (8 * 1024 - 8)
+    assert parse(line + b"\n") == [get(b"work")]
+    assert parse(line[:-1] + b"\r\n") == [get(b"work")]
+
+
+def test_a_line_over_eight_kib_is_too_long() -> None:
+    line = b"get work" + b" " * (8 * 1024 - 7)
+    assert parse(line + b"\nversion\n") == [LINE_TOO_LONG]
+    assert parse(line[:-1] + b":\na\n\nversion\n") == [LINE_TOO_LONG]
+
+
+def test_a_line_without_an_end_is_too_long_as_soon_as_it_is() -> None:
+    codec = TextCodec(max_line_bytes=100)
+    assert parse_with(codec, [b"x" * 99, b"x"]) == []
+    assert [told(command) for command in parse_with(codec, [b"x"])] == [LINE_TOO_LONG]
+    assert len(codec) == 0
+
+
+def test_items_are_not_bound_by_the_line_bound() -> None:
+    assert parse(b"put work:\n", b"x" * 20_000, b"\n\n") == [put(b"work", b"x" * 20_000)]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["LF", "CRLF"])
+def test_an_item_of_the_bound_is_taken_and_one_over_it_is_too_large(end: bytes) -> None:
+    for pieces in (lambda stream: [stream], byte_by_byte):
+        good = b"put work:" + end + b"x" * 100 + end + end
+        assert parse(*pieces(good), max_item_bytes=100) == [put(b"work", b"x" * 100)]
+        bad = b"put work:" + end + b"x" * 101 + end + end + b"version\n"
+        assert parse(*pieces(bad), max_item_bytes=100) == [ITEM_TOO_LARGE]
+
+
+def test_an_item_without_an_end_is_too_large_as_soon_as_it_is() -> None:
+    codec = TextCodec(max_item_bytes=100)
+    assert parse_with(codec, [b"put work:\na\n" + b"x" * 100, b"\r"]) == []
+    assert [told(command) for command in parse_with(codec, [b"x"])] == [ITEM_TOO_LARGE]
+    assert len(codec) == 0
+
+
+def test_a_put_of_as_many_items_as_allowed_is_taken() -> None:
+    items = [b"%d" % number for number in range(1024)]
+    assert parse(b"put work:\n" + b"\n".join(items) + b"\n\n") == [put(b"work", *items)]
+
+
+def test_a_put_of_too_many_items_stores_none_and_the_next_request_is_read() -> None:
+    refused = malformed("Too many items in one put; limit=1024")
+    stream = b"put work:\n" + b"x\n" * 1025
+    assert parse(stream) == [], "it is answered at its end"
+    for more in (b"", b"x\n" * 5000, b"y\r\n\r\r\n", b"x" * 20_000 + b"\n"):
+        assert parse(stream, more + b"\r\nversion\n") == [refused, VERSION]
+        assert parse(*byte_by_byte(stream + more + b"\nversion\n")) == [refused, VERSION]
+
+
+def test_how_many_items_a_put_may_have_is_a_setting() -> None:
+    refused = malformed("Too many items in one put; limit=2")
+    assert parse(b"put q:\na\nb\n\n", max_put_items=2) == [put(b"q", b"a", b"b")]
+    assert parse(b"put q:\na\nb\nc\n\nput q:\nd\n\n", max_put_items=2) == [refused, put(b"q", b"d")]
+
+
+def test_the_items_of_a_put_may_be_as_large_together_as_allowed_and_not_larger() -> None:
+    too_large = malformed("Put too large; limit=250 bytes", closes=CLOSES)
+    limits = {"max_item_bytes": 100, "max_request_bytes": 250}
+    items = [b"x" * 100, b"y" * 100, b"z" * 50]
+    stream = b"put work:\n" + b"\n".join(items)
+    for pieces in (lambda stream: [stream], byte_by_byte):
+        assert parse(*pieces(stream + b"\n\n"), **limits) == [put(b"work", *items)]
+        assert parse(*pieces(stream + b"z\n\nversion\n"), **limits) == [too_large]
+        assert parse(*pieces(stream + b"\n1\n\nversion\n"), **limits) == [too_large]
+        assert parse(*pieces(stream + b"zz"), **limits) == [too_large], "before the line ends"
+
+
+def test_each_put_has_the_whole_bound_for_itself() -> None:
+    one = b"put work:\n" + b"x" * 60 + b"\n" + b"x" * 40 + b"\n\n"
+    assert parse(one * 3, max_request_bytes=100) == [put(b"work", b"x" * 60, b"x" * 40)] * 3
+
+
+def test_what_an_item_is_over_is_the_narrower_of_its_two_bounds() -> None:
+    limits = {"max_item_bytes": 100, "max_request_bytes": 150}
+    assert parse(b"put q:\n" + b"x" * 1000, **limits) == [ITEM_TOO_LARGE]
+    too_large = malformed("Put too large; limit=150 bytes", closes=CLOSES)
+    assert parse(b"put q:\n" + b"x" * 60 + b"\n" + b"x" * 1000, **limits) == [too_large]
+
+
+def test_an_unfinished_put_counts_as_held_with_all_its_items() -> None:
+    codec = TextCodec()
+    assert parse_with(codec, [b"put work:\nhello\nwor", b"ld\r\nx"]) == []
+    assert len(codec) == len(b"hello" + b"world" + b"x")
+    assert len(parse_with(codec, [b"\n\nget"])) == 1
+    assert len(codec) == len(b"get")
+
+
+def test_no_more_is_held_than_the_items_of_a_put_and_one_read() -> None:
+    codec = TextCodec(max_request_bytes=1000)
+    most = 0
+    while True:
+        codec.receive(b"put work:\n" if most == 0 else b"x" * 9 + b"\n")
+        most = max(most, len(codec))
+        if codec.next_command() is not None:
+            break
+    assert 1000 <= most <= 1000 + 10
+    assert len(codec) == 0
+
+
+@pytest.mark.parametrize("beginning", [b"get work:\n", b"put work x:\n", b"put work:\na\nb\nc\n"])
+def test_nothing_is_held_of_data_that_no_put_will_store(beginning: bytes) -> None:
+    codec = TextCodec(max_put_items=2, max_item_bytes=100)
+    assert parse_with(codec, [beginning]) == []
+    for piece in [b"x\n" * 100, b"x" * 1000, b"x\r\nx\r", b"\r"] * 3:
+        assert parse_with(codec, [piece]) == []
+        assert len(codec) <= 2
+    assert len(parse_with(codec, [b"\n\nversion\n"])) == 2
+
+
+def test_held_bytes_are_those_no_command_was_made_of() -> None:
+    codec = TextCodec()
+    codec.receive(b"get work\nget ot")
+    assert len(codec) == 15
+    codec.next_command()
+    assert len(codec) == 6
+
+
+def test_what_comes_after_the_stream_got_out_of_step_is_dropped() -> None:
+    codec = TextCodec(max_item_bytes=4)
+    assert [told(command) for command in parse_with(codec, [b"put q:\na\nhello\n\nversion\n"])] == [ITEM_TOO_LARGE]
+    assert len(codec) == 0
+    codec.receive(b"version\n" * 1000)
+    assert len(codec) == 0
+    assert drain(codec) == []
+
+
+def test_one_byte_at_a_time_costs_linear_work(looked_at: LookedAt) -> None:
+    stream = (
+        b"get " + b"q" * 7000 + b"\nput q:\n" + b"x" * 9000 + b"\n" + b"xyz\r\n" * 1000 + b"\n"
+        b"get q:\n" + b"x" * 9000 + b"\n" + b"xyz\r\n" * 1000 + b"\n"
+    )
+    made = parse_with(TextCodec(), byte_by_byte(stream))
+    assert [type(command) for command in made] == [commands.Get, commands.Put, commands.Get]
+    assert len(stream) < looked_at.bytes <= 6 * len(stream)
+
+
+# Any bytes.
+
+LIMITS = {"max_line_bytes": 60, "max_item_bytes": 40, "max_put_items": 3, "max_request_bytes": 90}
+
+FRAGMENTS = st.sampled_from(
+    [request for request, _ in REQUESTS if len(request) < 100]
+    + [b"put ", b"put q:\n", b"get q:\r\n", b":", b"\r\n", b"\n", b"\r", b" ", b"abc", b"x" * 35, b"\xff", b"-", b"9"]
+)
+STREAMS = st.one_of(st.binary(max_size=200), st.lists(FRAGMENTS, max_size=16).map(b"".join))
+
+
+@given(stream=STREAMS, cuts=st.lists(st.integers(0, 400), max_size=10))
+def test_any_bytes_cut_anywhere_make_the_same_commands(stream: bytes, cuts: list[int]) -> None:
+    whole = parse(stream, **LIMITS)
+    assert parse(*cut_at(stream, cuts), **LIMITS) == whole
+    assert parse(*byte_by_byte(stream), **LIMITS) == whole
+
+
+@given(stream=STREAMS)
+def test_nothing_follows_a_request_that_closes(stream: bytes) -> None:
+    made = parse_with(TextCodec(**LIMITS), [stream])
+    assert not any(isinstance(command, commands.Malformed) and command.closes for command in made[:-1])
+
+
+@given(stream=STREAMS)
+def test_whatever_is_wrong_is_said_on_one_line(stream: bytes) -> None:
+    for command in parse_with(TextCodec(**LIMITS), [stream]):
+        if isinstance(command, commands.Malformed):
+            line = error_line(command)
+            assert line.startswith(b"-")
+            assert line.index(b"\n") == len(line) - 1
+
+
+LINES = st.binary(min_size=1, max_size=20).map(lambda data: data.replace(b"\n", b"\r"))
+
+
+@given(items=st.lists(LINES, max_size=8))
+def test_items_behind_crlf_come_through_as_they_are(items: list[bytes]) -> None:
+    stream = b"put work:\r\n" + b"".join(item + b"\r\n" for item in items) + b"\r\n"
+    assert parse(stream) == [put(b"work", *items)]
+
+
+@given(items=st.lists(LINES.filter(lambda item: not item.endswith(b"\r")), max_size=8))
+def test_what_was_put_is_what_a_reader_of_lines_gets(items: list[bytes]) -> None:
+    codec = TextCodec()
+    codec.receive(b"put work:\n" + b"".join(item + b"\n" for item in items) + b"\n")
+    command = codec.next_command()
+    assert isinstance(command, commands.Put)
+    replies = b"".join(codec.item(commands.Get(b"work"), item) for item in command.items)
+    assert replies.split(b"\n") == [*(b":" + item for item in items), b""]
+
+
+# Results to bytes.
+
+
+def test_stored_is_how_many_went_in() -> None:
+    assert TextCodec().stored(PUT, 3) == b"+3\n"
+    assert TextCodec().stored(PUT, 0) == b"+0\n"
+
+
+@pytest.mark.parametrize("command", [commands.Get(b"work", opens=True), commands.Monitor(b"work", 5, None)])
+def test_an_item_stands_behind_a_colon_as_it_is(command: commands.Get | commands.Monitor) -> None:
+    codec = TextCodec()
+    assert codec.item(command, b"hello") == b":hello\n"
+    assert codec.item(command, b"") == b":\n"
+    assert codec.item(command, b"a\r\n\xff:\n") == b":a\r\n\xff:\n\n"
+    assert codec.no_item(command) == b"*\n"
+
+
+def test_a_confirm_that_went_well_tells_its_count() -> None:
+    assert TextCodec().done(commands.Confirm(b"work", 3)) == b"+3\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        commands.Delete(b"work"),
+        commands.Flush(b"work"),
+        commands.FlushAll(),
+        commands.Reload(),
+        commands.Status(b"up"),
+        commands.Shutdown(),
+    ],
+)
+def test_everything_else_that_went_well_is_a_zero(command: commands.Command) -> None:
+    assert TextCodec().done(command) == b"+0\n"
+
+
+def test_bare_results() -> None:
+    codec = TextCodec()
+    assert codec.number(commands.FlushAllExpired(), 1234) == b"+1234\n"
+    assert codec.version(commands.Version(), "2.5.0") == b":2.5.0\n"
+    assert codec.status(commands.Status(), "Up") == b":UP\n"
+    assert codec.status(commands.Status(), "ReadOnly") == b":READONLY\n"
+
+
+def test_stats_are_a_line_each_and_a_star() -> None:
+    stats = TextCodec().stats(commands.Stats(), [("uptime", 7), ("queue_w\xff_items", 1)])
+    assert stats == b":uptime 7\n:queue_w\xff_items 1\n*\n"
+    assert TextCodec().stats(commands.Stats(), []) == b"*\n"
+
+
+def test_each_line_of_a_dump_names_its_queue() -> None:
+    queues: list[Any] = [(b"w\xff", [("items", 1), ("children", "a b")]), (b"missing", []), (b"other", [("items", 0)])]
+    for command in (commands.DumpStats(()), commands.DumpConfig(())):
+        dumped = TextCodec().dump_stats(command, queues)
+        assert dumped == b":w\xff items 1\n:w\xff children a b\n:other items 0\n*\n"
+    assert TextCodec().dump_stats(commands.DumpStats((b"missing",)), [(b"missing", [])]) == b"*\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "reply"),
+    [
+        (errors.TooManyOpenReads("too many open reads; limit=100"), b"-Too many open transactions; limit=100\n"),
+        (errors.TooManyOpenReads("why"), b"-Too many open transactions\n"),
+        (errors.NotThatManyOpen("why"), b"-Not that many transactions open.\n"),
+        (errors.NoSuchStatus("why"), b"-Unknown status.\n"),
+        (errors.StatusForbidden("why"), b"-Status forbidden.\n"),
+        (errors.BadQueueName("why"), b"-why\n"),
+        (errors.Unavailable("why"), b"-Server not available for operation setItem\n"),
+        (errors.NotListed("why"), b"-The operation setItem is disallowed: why\n"),
+        (errors.StorageRefused("disk full"), b"-disk full\n"),
+        (errors.ItemTooLarge("why"), b"-why\n"),
+        (errors.QueueFailed("one\r\ntwo\nthree"), b"-one two three\n"),
+        (errors.KestrelError("\xdcbel \N{SNOWMAN}"), b"-\xdcbel ?\n"),
+    ],
+)
+def test_an_error_is_said_on_one_line_and_the_connection_stays(error: Exception, reply: bytes) -> None:
+    assert TextCodec().error(PUT, error) == (reply, OPEN)
+
+
+def test_a_fault_of_ours_tells_nothing_and_closes() -> None:
+    assert TextCodec().error(PUT, ValueError("a\nb")) == (b"-internal error\n", CLOSES)
+
+
+@pytest.mark.parametrize(
+    ("command", "operation"),
+    [
+        (PUT, b"setItem"),
+        (commands.Get(b"work", opens=True), b"getItem"),
+        (commands.Get(b"work", peeks=True), b"getItem"),
+        (commands.Monitor(b"work", 5, None), b"monitorUntil"),
+        (commands.Flush(b"work"), b"flush"),
+        (commands.FlushAll(), b"flushAll"),
+        (commands.Delete(b"work"), b"delete"),
+        (commands.FlushExpired(b"work"), b"flushExpired"),
+    ],
+)
+def test_a_server_that_is_not_available_says_for_what(command: commands.Command, operation: bytes) -> None:
+    codec = TextCodec()
+    unavailable = codec.error(command, errors.Unavailable("the server is ReadOnly"))
+    assert unavailable == (b"-Server not available for operation " + operation + b"\n", OPEN)
+    disallowed = codec.error(command, errors.NotListed("not you"))
+    assert disallowed == (b"-The operation " + operation + b" is disallowed: not you\n", OPEN)
+
+
+def test_where_the_operation_has_no_name_the_reason_is_given() -> None:
+    assert TextCodec().error(commands.Reload(), errors.Unavailable("not now")) == (b"-not now\n", OPEN)
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "reply"),
+    [
+        (b"BoGus a\n", b"-Unknown command: bogus\n"),
+        (b" version\n", b"-Unknown command: \n"),
+        (b"\n", b"-Unknown command: \n"),
+        (b"a\tb\r\xff\n", b"-Unknown command: a\tb\r\xff\n"),
+        (b"get\n", b"-Queue name required.\n"),
+    ],
+)
+def test_what_is_wrong_with_a_request_is_said_as_it_is(request_bytes: bytes, reply: bytes) -> None:
+    (command,) = parse_with(TextCodec(), [request_bytes])
+    assert isinstance(command, commands.Malformed)
+    assert error_line(command) == reply

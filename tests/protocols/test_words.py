@@ -1,0 +1,65 @@
+"""Words, numbers and reasons of the line protocols."""
+
+from __future__ import annotations
+
+import pytest
+
+from kestrel.protocols.words import BadNumber, number, one_line, words_of
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"", []),
+        (b"   ", []),
+        (b"get work", [b"get", b"work"]),
+        (b"get work  ", [b"get", b"work"]),
+        (b"get  work", [b"get", b"", b"work"]),
+        (b" get", [b"", b"get"]),
+        (b"get\twork\r", [b"get\twork\r"]),
+    ],
+)
+def test_words_stand_between_single_spaces_and_empty_ones_at_the_end_do_not_count(
+    line: bytes, words: list[bytes]
+) -> None:
+    assert words_of(line) == words
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        (b"0", 0),
+        (b"007", 7),
+        (b"+7", 7),
+        (b"-7", -7),
+        (b"2147483647", 2**31 - 1),
+        (b"-2147483648", -(2**31)),
+        (b"0" * 31 + b"1", 1),
+    ],
+)
+def test_a_number_is_a_signed_32_bit_decimal(word: bytes, value: int) -> None:
+    assert number(word) == value
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *(b"", b"-", b"+", b"--1", b"1.5", b"1_000", b" 1", b"1\r", b"0x10", b"one", b"\xb2"),
+        *(b"2147483648", b"-2147483649", b"0" * 32 + b"1", b"9" * 10_000),
+    ],
+)
+def test_anything_else_is_no_number(word: bytes) -> None:
+    with pytest.raises(BadNumber):
+        number(word)
+
+
+@pytest.mark.parametrize(
+    ("reason", "line"),
+    [
+        ("disk full", b"disk full"),
+        ("one\r\ntwo\nthree ", b"one two three"),
+        ("\xdcbel \N{SNOWMAN}\N{LINE SEPARATOR}!", b"\xdcbel ? !"),
+    ],
+)
+def test_a_reason_is_one_line_of_bytes(reason: str, line: bytes) -> None:
+    assert one_line(reason) == line
