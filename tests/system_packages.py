@@ -34,6 +34,7 @@ SYSTEM_PACKAGES: dict[str, SystemPackage] = {
     "memccapable": program("memccapable", "libmemcached-tools"),
     "memcstat": program("memcstat", "libmemcached-tools"),
     "nc": program("nc", "netcat-openbsd"),
+    "thrift": program("thrift", "thrift-compiler"),
     "pylibmc": python_module("pylibmc", "libmemcached-dev", "zlib1g-dev", "gcc", "python3-dev"),
 }
 

@@ -14,6 +14,9 @@ from kestrel.protocols import thrift_binary as binary
 from kestrel.protocols.buffer import ReceiveBuffer
 from kestrel.protocols.codec import QueueInfo
 
+LARGEST_FRAME_THAT_ALL_TAKE: Final = 16_384_000
+"""What Apache thrift's libraries take unless they are told otherwise; a client that refuses a reply loses its items."""
+
 _REPLY_BYTES: Final = binary.MAX_HEADER_BYTES + 16
 """More than a reply has around its items."""
 
@@ -57,7 +60,7 @@ class ThriftCodec:
         """What is known of a frame that is not taken, until it shows whom to tell."""
         self._is_out_of_step = False
         self.max_reply_items = max_list_size
-        self.max_reply_bytes = max_frame_bytes - _REPLY_BYTES
+        self.max_reply_bytes = min(max_frame_bytes, LARGEST_FRAME_THAT_ALL_TAKE) - _REPLY_BYTES
 
     # Bytes to commands.
 
@@ -90,7 +93,6 @@ class ThriftCodec:
         """Of a frame that is too large only the header is looked at, and only as far as it takes to answer it."""
         wanted = binary.MAX_HEADER_BYTES - len(beginning)
         beginning += self._buffer.take(min(wanted, len(self._buffer))) or b""
-        self._buffer.clear()
         try:
             call = _call_of(binary.Reader(beginning).header())
         except binary.CutShort:
@@ -142,17 +144,18 @@ class ThriftCodec:
             if not 0 < id_ <= len(arguments) or arguments[id_ - 1].type != type_:
                 reader.skip(type_)
             elif id_ in values:
-                raise binary.BadThrift(f"{arguments[id_ - 1].name} is there twice")
+                raise binary.BadThrift(f"the argument {arguments[id_ - 1].name} is there twice")
             else:
                 values[id_] = _READERS[type_](self, reader)
         if reader.left:
             raise binary.BadThrift("there are bytes behind the end of the message")
+        in_order = []
         for id_, argument in enumerate(arguments, start=1):
-            if id_ not in values:
-                if argument.default is None:
-                    raise binary.BadThrift(f"{argument.name} is missing")
-                values[id_] = argument.default
-        return [values[id_] for id_ in range(1, len(arguments) + 1)]
+            value = values.get(id_, argument.default)
+            if value is None:
+                raise binary.BadThrift(f"the argument {argument.name} is missing")
+            in_order.append(value)
+        return in_order
 
     def _items(self, reader: binary.Reader) -> Sequence[bytes]:
         items = reader.binaries(self._count(reader, binary.STRING))

@@ -1,0 +1,816 @@
+"""The thrift codec: frames in, commands out; results in, frames out. No connection, no queue."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from collections.abc import Callable
+from importlib.resources import files
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kestrel import commands, errors
+from kestrel.commands import Command, Malformed
+from kestrel.protocols import thrift
+from kestrel.protocols.codec import ITEM_BYTES, BatchCodec, QueueInfo
+from kestrel.protocols.thrift import ThriftCodec
+from tests.protocols.thrift_clients import CLIENTS, REFUSALS, Connect, connector
+
+Told = tuple[Any, ...]
+"""A command as plain values: its class and its fields."""
+
+MAX_FRAME_BYTES, MAX_ITEM_BYTES, MAX_LIST_SIZE = 1000, 200, 8
+
+
+def codec_of(
+    max_frame_bytes: int = MAX_FRAME_BYTES, max_item_bytes: int = MAX_ITEM_BYTES, max_list_size: int = MAX_LIST_SIZE
+) -> ThriftCodec:
+    return ThriftCodec(max_frame_bytes, max_item_bytes, max_list_size)
+
+
+def told(command: Command) -> Told:
+    kinds = type(command).__mro__[:-2]  # without Command itself, whose slot is the codec's own business
+    slots = [slot for kind in kinds for slot in sorted(getattr(kind, "__slots__", ()))]
+    return (type(command), *(getattr(command, slot) for slot in slots))
+
+
+def drain(codec: ThriftCodec) -> list[Command]:
+    made = []
+    while (command := codec.next_command()) is not None:
+        made.append(command)
+    return made
+
+
+def parse(*pieces: bytes, codec: ThriftCodec | None = None) -> list[Command]:
+    codec = codec_of() if codec is None else codec
+    made = []
+    for piece in pieces:
+        codec.receive(piece)
+        made += drain(codec)
+    return made
+
+
+def one(stream: bytes, codec: ThriftCodec | None = None) -> Command:
+    [command] = parse(stream, codec=codec)
+    return command
+
+
+def byte_by_byte(stream: bytes) -> list[bytes]:
+    return [stream[index : index + 1] for index in range(len(stream))]
+
+
+# Bytes by hand. A message is its header and a struct; a frame is its length and a message.
+
+
+def framed(message: bytes) -> bytes:
+    return struct.pack(">i", len(message)) + message
+
+
+def strict(name: bytes, struct_bytes: bytes, *, type_: int = 1, seqid: int = 7) -> bytes:
+    """In the form that begins with a version."""
+    return framed(struct.pack(">Hhi", 0x8001, type_, len(name)) + name + struct.pack(">i", seqid) + struct_bytes)
+
+
+def loose(name: bytes, struct_bytes: bytes, *, type_: int = 1, seqid: int = 7) -> bytes:
+    """In the form that does not."""
+    return framed(struct.pack(">i", len(name)) + name + struct.pack(">bi", type_, seqid) + struct_bytes)
+
+
+Form = Callable[..., bytes]
+
+FORMS = pytest.mark.parametrize("form", [strict, loose])
+
+WORK = b"\x0b\x00\x01\x00\x00\x00\x04work"
+ITEMS = b"\x0f\x00\x02\x0b\x00\x00\x00\x02\x00\x00\x00\x01a\x00\x00\x00\x03\x00\xffc"
+IDS = b"\x0e\x00\x02\x0a\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00\x05\x00\x00\x00\x01\x00\x00\x00\x00"
+MAX_ITEMS_10 = b"\x08\x00\x02\x00\x00\x00\x0a"
+END = b"\x00"
+
+
+def put(expiry_ms: int, *items: bytes) -> Command:
+    return commands.Put(b"work", list(items), expiry_ms, True, stops_at_refusal=True)
+
+
+REQUESTS: list[tuple[bytes, bytes, Command]] = [
+    # method, arguments, what is asked
+    (b"put", WORK + ITEMS + b"\x08\x00\x03\x00\x00\x13\x88" + END, put(5000, b"a", b"\x00\xffc")),
+    (b"put", WORK + ITEMS + b"\x08\x00\x03\x00\x00\x00\x00" + END, put(0, b"a", b"\x00\xffc")),
+    (b"put", WORK + ITEMS + b"\x08\x00\x03\xff\xff\xff\xff" + END, put(-1, b"a", b"\x00\xffc")),
+    (b"put", WORK + ITEMS + END, put(0, b"a", b"\x00\xffc")),
+    (b"put", b"\x08\x00\x03\x00\x00\x00\x09" + ITEMS + WORK + END, put(9, b"a", b"\x00\xffc")),
+    (b"put", WORK + b"\x0f\x00\x02\x0b\x00\x00\x00\x00" + END, put(0)),
+    (b"put", WORK + b"\x0f\x00\x02\x00\x00\x00\x00\x00" + END, put(0)),
+    (b"put", WORK + b"\x0f\x00\x02\x0b\x00\x00\x00\x01\x00\x00\x00\x00" + END, put(0, b"")),
+    (
+        b"put",
+        b"\x0b\x00\x01\x00\x00\x00\x03\xff\x00+" + ITEMS + END,
+        commands.Put(b"\xff\x00+", [b"a", b"\x00\xffc"], 0, True, stops_at_refusal=True),
+    ),
+    (
+        b"get",
+        WORK + MAX_ITEMS_10 + b"\x08\x00\x03\x00\x00\x01\x00" + b"\x08\x00\x04\x00\x01\x00\x00" + END,
+        commands.GetMany(b"work", 10, 256, 65536),
+    ),
+    (b"get", WORK + MAX_ITEMS_10 + END, commands.GetMany(b"work", 10, 0, 0)),
+    (b"get", WORK + b"\x08\x00\x02\xff\xff\xff\xff" + END, commands.GetMany(b"work", -1, 0, 0)),
+    (b"confirm", WORK + IDS + END, commands.ConfirmIds(b"work", {5, 1 << 32})),
+    (b"confirm", WORK + b"\x0e\x00\x02\x0a\x00\x00\x00\x00" + END, commands.ConfirmIds(b"work", set())),
+    (b"abort", WORK + IDS + END, commands.AbortIds(b"work", {5, 1 << 32})),
+    (b"peek", WORK + END, commands.Inspect(b"work")),
+    (b"peek", b"\x0b\x00\x01\x00\x00\x00\x00" + END, commands.Inspect(b"")),
+    (b"flush_queue", WORK + END, commands.Flush(b"work")),
+    (b"flush_all_queues", END, commands.FlushAll()),
+    (b"delete_queue", WORK + END, commands.Delete(b"work")),
+    (b"current_status", END, commands.Status()),
+    (b"set_status", b"\x08\x00\x01\x00\x00\x00\x01" + END, commands.Status(b"Quiescent")),
+    (b"set_status", b"\x08\x00\x01\x00\x00\x00\x02" + END, commands.Status(b"ReadOnly")),
+    (b"set_status", b"\x08\x00\x01\x00\x00\x00\x03" + END, commands.Status(b"Up")),
+    (b"get_version", END, commands.Version()),
+    # fields that nobody knows, and known ones of another type, which are like them
+    (b"get_version", WORK + ITEMS + IDS + END, commands.Version()),
+    (b"peek", b"\x08\x00\x01\x00\x00\x00\x01" + WORK + END, commands.Inspect(b"work")),
+    (b"peek", WORK + b"\x0b\x00\x00\x00\x00\x00\x01x" + END, commands.Inspect(b"work")),
+    (b"peek", WORK + b"\x0b\xff\xff\x00\x00\x00\x01x" + END, commands.Inspect(b"work")),
+    (
+        b"peek",
+        WORK + b"\x0c\x00\x09\x0d\x00\x01\x0b\x02\x00\x00\x00\x01\x00\x00\x00\x01k\x01\x00" + END,
+        commands.Inspect(b"work"),
+    ),
+    (b"put", WORK + ITEMS + b"\x0a\x00\x03\x00\x00\x00\x00\x00\x00\x00\x01" + END, put(0, b"a", b"\x00\xffc")),
+]
+
+each_request = pytest.mark.parametrize(
+    ("name", "arguments", "expected"), REQUESTS, ids=[f"{name.decode()}-{n}" for n, (name, _, _) in enumerate(REQUESTS)]
+)
+
+
+@each_request
+@FORMS
+def test_a_request_in_one_piece(form: Form, name: bytes, arguments: bytes, expected: Command) -> None:
+    assert told(one(form(name, arguments))) == told(expected)
+
+
+@each_request
+@FORMS
+def test_a_request_byte_by_byte(form: Form, name: bytes, arguments: bytes, expected: Command) -> None:
+    pieces = byte_by_byte(form(name, arguments))
+    codec = codec_of()
+    assert parse(*pieces[:-1], codec=codec) == []
+    assert told(one(pieces[-1], codec)) == told(expected)
+
+
+@each_request
+@FORMS
+def test_a_request_with_bytes_following(form: Form, name: bytes, arguments: bytes, expected: Command) -> None:
+    codec = codec_of()
+    first, second = parse(form(name, arguments) + strict(b"peek", WORK + END) + b"\x00\x00", codec=codec)
+    assert told(first) == told(expected)
+    assert told(second) == told(commands.Inspect(b"work"))
+    assert len(codec) == 2
+
+
+@each_request
+@FORMS
+def test_arguments_that_are_cut_short_are_a_protocol_error(
+    form: Form, name: bytes, arguments: bytes, expected: Command
+) -> None:
+    for size in range(len(arguments)):
+        command = one(form(name, arguments[:size]))
+        assert isinstance(command, Malformed)
+        assert not command.closes
+        assert refusal(command) == (7, command.reason)
+
+
+def test_every_request_in_one_stream() -> None:
+    made = parse(b"".join(strict(name, arguments) + loose(name, arguments) for name, arguments, _ in REQUESTS))
+    assert [told(command) for command in made] == [told(command) for _, _, command in REQUESTS for _ in (strict, loose)]
+
+
+# What is refused.
+
+
+def refusal(command: Command) -> tuple[int, str]:
+    """Type and message of the TApplicationException that answers a malformed request; by hand."""
+    assert isinstance(command, Malformed)
+    reply, _ = codec_of().error(command, errors.ClientError(command.reason))
+    return exception_in(reply)
+
+
+def exception_in(reply: bytes) -> tuple[int, str]:
+    """What stands in the struct at the reply's end: 1, the message; 2, the type."""
+    reason_at = reply.rindex(b"\x0b\x00\x01") + 3
+    size = int.from_bytes(reply[reason_at : reason_at + 4], "big")
+    reason = reply[reason_at + 4 : reason_at + 4 + size]
+    rest = reply[reason_at + 4 + size :]
+    assert rest[:3] == b"\x08\x00\x02"
+    assert rest[7:] == END
+    return int.from_bytes(rest[3:7], "big"), reason.decode()
+
+
+REFUSED: list[tuple[str, bytes, bytes, int, str]] = [
+    # what, method, arguments, type, message
+    ("unknown method", b"purge", END, 1, "unknown method: purge"),
+    ("no method", b"", END, 1, "unknown method: "),
+    ("a method of finagle's", b"__can__finagle__trace__v3__", END, 1, "unknown method: __can__finagle__trace__v3__"),
+    ("a method of any bytes", b"\xff\n", WORK, 1, "unknown method: \\xff\n"),
+    ("no name", b"put", ITEMS + END, 7, "the argument queue_name is missing"),
+    ("no items", b"put", WORK + END, 7, "the argument items is missing"),
+    ("no max_items", b"get", WORK + END, 7, "the argument max_items is missing"),
+    ("no ids", b"confirm", WORK + END, 7, "the argument ids is missing"),
+    ("no status", b"set_status", END, 7, "the argument status is missing"),
+    ("name of a wrong type", b"peek", b"\x08\x00\x01\x00\x00\x00\x01" + END, 7, "the argument queue_name is missing"),
+    ("items as a set", b"put", WORK + b"\x0e" + ITEMS[1:] + END, 7, "the argument items is missing"),
+    ("ids as a list", b"abort", WORK + b"\x0f" + IDS[1:] + END, 7, "the argument ids is missing"),
+    ("two names", b"peek", WORK + WORK + END, 7, "the argument queue_name is there twice"),
+    ("two lists of items", b"put", WORK + ITEMS + ITEMS + END, 7, "the argument items is there twice"),
+    (
+        "items of a wrong type",
+        b"put",
+        WORK + b"\x0f\x00\x02\x08\x00\x00\x00\x01\x00\x00\x00\x00" + END,
+        7,
+        "the elements of a list or set are of the wrong type",
+    ),
+    (
+        "ids of a wrong type",
+        b"confirm",
+        WORK + b"\x0e\x00\x02\x08\x00\x00\x00\x02" + bytes(8) + END,
+        7,
+        "the elements of a list or set are of the wrong type",
+    ),
+    (
+        "more ids than the frame holds",
+        b"confirm",
+        WORK + b"\x0e\x00\x02\x0a\x7f\xff\xff\xff" + END,
+        7,
+        "the message ends before the elements that it promises",
+    ),
+    (
+        "a name longer than the frame",
+        b"peek",
+        b"\x0b\x00\x01\x7f\xff\xff\xffwork" + END,
+        7,
+        "the message ends too soon",
+    ),
+    ("a name of negative length", b"peek", b"\x0b\x00\x01\xff\xff\xff\xff" + END, 7, "a length is negative"),
+    ("bytes behind the end", b"peek", WORK + END + b"x", 7, "there are bytes behind the end of the message"),
+    ("bytes behind no arguments", b"get_version", END + END, 7, "there are bytes behind the end of the message"),
+    ("no such status", b"set_status", b"\x08\x00\x01\x00\x00\x00\x04" + END, 6, "4 is no status that can be set"),
+    ("not configured", b"set_status", b"\x08\x00\x01\x00\x00\x00\x00" + END, 6, "0 is no status that can be set"),
+    ("negative status", b"set_status", b"\x08\x00\x01\xff\xff\xff\xff" + END, 6, "-1 is no status that can be set"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "type_", "message"), [refused[1:] for refused in REFUSED], ids=[what for what, *_ in REFUSED]
+)
+@FORMS
+def test_what_is_refused_is_told_why_and_leaves_the_stream_in_step(
+    form: Form, name: bytes, arguments: bytes, type_: int, message: str
+) -> None:
+    refused, following = parse(form(name, arguments) + strict(b"peek", WORK + END))
+    assert told(refused) == (Malformed, False, message)
+    assert refusal(refused) == (type_, message)
+    assert told(following) == told(commands.Inspect(b"work"))
+
+
+@pytest.mark.parametrize("type_", [2, 3, 4, 0, 9], ids=["reply", "exception", "oneway", "0", "9"])
+@FORMS
+def test_a_message_that_is_no_call_is_refused_whatever_is_in_it(form: Form, type_: int) -> None:
+    refused, following = parse(form(b"peek", b"what", type_=type_) + strict(b"peek", WORK + END))
+    assert told(refused) == (Malformed, False, "the message is no call")
+    assert refusal(refused) == (2, "the message is no call")
+    assert told(following) == told(commands.Inspect(b"work"))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"\x00",
+        b"\x80\x01\x00\x01\x00\x00\x00\x04peek\x00\x00\x00",
+        b"\x80\x02\x00\x01\x00\x00\x00\x04peek\x00\x00\x00\x07" + WORK + END,
+        b"\x80\x01\x00\x01\x7f\xff\xff\xffpeek\x00\x00\x00\x07",
+        b"\x80\x01\x00\x01\x00\x00\x00\x65" + b"p" * 101 + b"\x00\x00\x00\x07",
+        b"\x82\x21\x00\x04peek\x00",
+        b'[1,"peek",1,0,{}]',
+    ],
+    ids=["empty", "a byte", "cut short", "version 2", "endless name", "long name", "compact protocol", "JSON protocol"],
+)
+def test_a_frame_without_a_header_ends_the_connection(message: bytes) -> None:
+    codec = codec_of()
+    refused = one(framed(message) + strict(b"peek", WORK + END), codec)
+    assert isinstance(refused, Malformed)
+    assert refused.closes
+    reply, _ = codec.error(refused, errors.ClientError(refused.reason))
+    assert reply[4:16] == b"\x80\x01\x00\x03\x00\x00\x00\x00\x00\x00\x00\x00"
+    assert exception_in(reply) == (7, refused.reason)
+    assert parse(strict(b"peek", WORK + END), codec=codec) == []
+    assert len(codec) == 0
+
+
+# Bounds.
+
+
+def test_an_item_at_the_bound_is_taken_and_one_over_it_is_refused() -> None:
+    def request(size: int) -> bytes:
+        items = b"\x0f\x00\x02\x0b\x00\x00\x00\x02\x00\x00\x00\x01a" + struct.pack(">i", size) + b"x" * size
+        return strict(b"put", WORK + items + END)
+
+    assert told(one(request(MAX_ITEM_BYTES))) == told(put(0, b"a", b"x" * MAX_ITEM_BYTES))
+    refused = one(request(MAX_ITEM_BYTES + 1))
+    assert told(refused) == (Malformed, False, "item too large; limit=200")
+    assert refusal(refused) == (6, "item too large; limit=200")
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "element"),
+    [
+        (b"put", b"\x0f\x00\x02\x0b", b"\x00\x00\x00\x01x"),
+        (b"confirm", b"\x0e\x00\x02\x0a", bytes(8)),
+        (b"abort", b"\x0e\x00\x02\x0a", bytes(8)),
+    ],
+)
+def test_a_list_at_the_bound_is_taken_and_one_over_it_is_refused(name: bytes, field: bytes, element: bytes) -> None:
+    def request(count: int) -> bytes:
+        return strict(name, WORK + field + struct.pack(">i", count) + element * count + END)
+
+    assert not isinstance(one(request(MAX_LIST_SIZE)), Malformed)
+    refused = one(request(MAX_LIST_SIZE + 1))
+    assert told(refused) == (Malformed, False, "too many items in one call; limit=8")
+    assert refusal(refused) == (6, "too many items in one call; limit=8")
+
+
+def test_a_list_over_the_bound_is_refused_before_its_elements_are_looked_at() -> None:
+    elements = b"\xff\xff\xff\xff" * 9
+    assert refusal(one(strict(b"put", WORK + b"\x0f\x00\x02\x0b\x00\x00\x00\x09" + elements + END)))[0] == 6
+
+
+def test_a_frame_at_the_bound_is_taken() -> None:
+    frame = strict(b"peek", WORK + END)
+    assert told(one(frame, codec_of(max_frame_bytes=len(frame) - 4))) == told(commands.Inspect(b"work"))
+    assert told(one(frame, codec_of(max_frame_bytes=len(frame) - 5)))[:2] == (Malformed, True)
+
+
+def too_large(size: int, header: bytes) -> bytes:
+    return struct.pack(">i", size) + header
+
+
+STRICT_HEADER = strict(b"put", b"")[4:]
+LOOSE_HEADER = loose(b"put", b"")[4:]
+TOO_LARGE = pytest.mark.parametrize("size", [MAX_FRAME_BYTES + 1, (1 << 31) - 1, -1, -(1 << 31)])
+
+
+@TOO_LARGE
+@pytest.mark.parametrize(
+    ("header", "answered"),
+    [
+        (STRICT_HEADER, b"\x80\x01\x00\x03\x00\x00\x00\x03put\x00\x00\x00\x07"),
+        (LOOSE_HEADER, b"\x00\x00\x00\x03put\x03\x00\x00\x00\x07"),
+    ],
+    ids=["strict", "loose"],
+)
+def test_a_frame_over_the_bound_is_answered_as_soon_as_it_shows_whom_to_answer(
+    size: int, header: bytes, answered: bytes
+) -> None:
+    codec = codec_of()
+    pieces = byte_by_byte(too_large(size, header))
+    assert parse(*pieces[:-1], codec=codec) == []
+    refused = one(pieces[-1], codec)
+    assert told(refused) == (Malformed, True, "frame too large; limit=1000")
+    reply, _ = codec.error(refused, errors.ClientError(refused.reason))
+    assert reply[4 : 4 + len(answered)] == answered
+    assert exception_in(reply) == (6, "frame too large; limit=1000")
+
+
+@TOO_LARGE
+@pytest.mark.parametrize("beginning", [b"\xff\xff\xff\xff", b" / H", b"\x80\x01\x00\x01\x00\x00\x00\x65"])
+def test_a_frame_over_the_bound_that_begins_with_no_header_is_answered_without_one(size: int, beginning: bytes) -> None:
+    codec = codec_of()
+    pieces = byte_by_byte(too_large(size, beginning))
+    assert parse(*pieces[:-1], codec=codec) == []
+    refused = one(pieces[-1], codec)
+    assert told(refused) == (Malformed, True, "frame too large; limit=1000")
+    reply, _ = codec.error(refused, errors.ClientError(refused.reason))
+    assert reply[4:16] == b"\x80\x01\x00\x03\x00\x00\x00\x00\x00\x00\x00\x00"
+    assert exception_in(reply) == (6, "frame too large; limit=1000")
+
+
+def test_nothing_of_a_frame_over_the_bound_is_held() -> None:
+    codec = codec_of()
+    codec.receive(too_large(MAX_FRAME_BYTES + 1, STRICT_HEADER[:-1]))
+    assert codec.next_command() is None
+    assert len(codec) == 0
+    codec.receive(STRICT_HEADER[-1:] + bytes(MAX_FRAME_BYTES))
+    assert isinstance(codec.next_command(), Malformed)
+    for _ in range(3):
+        codec.receive(strict(b"peek", WORK + END) * 100)
+        assert codec.next_command() is None
+        assert len(codec) == 0
+
+
+def test_the_longest_header_of_a_frame_over_the_bound_is_read() -> None:
+    name = b"n" * 100
+    refused = one(too_large(MAX_FRAME_BYTES + 1, strict(name, b"")[4:]))
+    assert refused.call.name == name
+    assert refused.call.seqid == 7
+
+
+def test_held_bytes_are_those_no_command_was_made_of() -> None:
+    codec = codec_of()
+    frame = strict(b"peek", WORK + END)
+    codec.receive(frame + frame + frame[:10])
+    assert len(codec) == 2 * len(frame) + 10
+    assert len(drain(codec)) == 2
+    assert len(codec) == 6  # the length is known by now
+    codec.receive(frame[10:])
+    assert len(drain(codec)) == 1
+    assert len(codec) == 0
+
+
+def test_a_frame_that_is_still_coming_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at = 0
+
+    class CountingReader(thrift.binary.Reader):
+        def __init__(self, data: bytes) -> None:
+            nonlocal looked_at
+            looked_at += len(data)
+            super().__init__(data)
+
+    monkeypatch.setattr(thrift.binary, "Reader", CountingReader)
+    codec = codec_of(max_frame_bytes=20_000, max_item_bytes=10_000)
+    item = b"\x0f\x00\x02\x0b\x00\x00\x00\x01" + struct.pack(">i", 10_000) + b"x" * 10_000
+    stream = strict(b"put", WORK + item + END) + loose(b"peek", WORK + END)
+    assert [type(command) for command in parse(*byte_by_byte(stream), codec=codec)] == [commands.Put, commands.Inspect]
+    assert looked_at == len(stream) - 8
+
+
+# Replies.
+
+STRICT_REPLY = b"\x80\x01\x00\x02\x00\x00\x00%b%b\xff\xff\xff\xfe"
+LOOSE_REPLY = b"\x00\x00\x00%b%b\x02\xff\xff\xff\xfe"
+
+INFO = QueueInfo(b"head", 1, 4, 1 << 33, 250, 2, 3)
+
+FIGURES = (
+    b"\x0a\x00\x02\x00\x00\x00\x00\x00\x00\x00\x01"
+    b"\x0a\x00\x03\x00\x00\x00\x00\x00\x00\x00\x04"
+    b"\x0a\x00\x04\x00\x00\x00\x02\x00\x00\x00\x00"
+    b"\x0a\x00\x05\x00\x00\x00\x00\x00\x00\x00\xfa"
+    b"\x08\x00\x06\x00\x00\x00\x02"
+    b"\x08\x00\x07\x00\x00\x00\x03"
+    b"\x00"
+)
+
+NO_FIGURES = b"".join(b"\x0a\x00%c" % id_ + bytes(8) for id_ in (2, 3, 4, 5)) + (
+    b"\x08\x00\x06\x00\x00\x00\x00\x08\x00\x07\x00\x00\x00\x00\x00"
+)
+
+Answer = Callable[[ThriftCodec, Any], bytes]
+
+REPLIES: list[tuple[bytes, bytes, Answer, bytes]] = [
+    # method, arguments, what the server answers, the fields of the result
+    (b"put", WORK + ITEMS + END, lambda codec, put: codec.stored(put, 2), b"\x08\x00\x00\x00\x00\x00\x02"),
+    (
+        b"get",
+        WORK + MAX_ITEMS_10 + END,
+        lambda codec, get: codec.items(get, [(b"one", 0), (b"", 1 << 40)]),
+        b"\x0f\x00\x00\x0c\x00\x00\x00\x02"
+        b"\x0b\x00\x01\x00\x00\x00\x03one\x0a\x00\x02\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+        b"\x0b\x00\x01\x00\x00\x00\x00\x0a\x00\x02\x00\x00\x01\x00\x00\x00\x00\x00\x00",
+    ),
+    (
+        b"get",
+        WORK + MAX_ITEMS_10 + END,
+        lambda codec, get: codec.items(get, []),
+        b"\x0f\x00\x00\x0c\x00\x00\x00\x00",
+    ),
+    (b"confirm", WORK + IDS + END, lambda codec, confirm: codec.number(confirm, 1), b"\x08\x00\x00\x00\x00\x00\x01"),
+    (b"abort", WORK + IDS + END, lambda codec, abort: codec.number(abort, 0), b"\x08\x00\x00\x00\x00\x00\x00"),
+    (
+        b"peek",
+        WORK + END,
+        lambda codec, peek: codec.queue_info(peek, INFO),
+        b"\x0c\x00\x00" + b"\x0b\x00\x01\x00\x00\x00\x04head" + FIGURES,
+    ),
+    (b"peek", WORK + END, lambda codec, peek: codec.queue_info(peek, QueueInfo()), b"\x0c\x00\x00" + NO_FIGURES),
+    (
+        b"peek",
+        WORK + END,
+        lambda codec, peek: codec.queue_info(peek, QueueInfo(head=b"")),
+        b"\x0c\x00\x00" + b"\x0b\x00\x01\x00\x00\x00\x00" + NO_FIGURES,
+    ),
+    (b"flush_queue", WORK + END, ThriftCodec.done, b""),
+    (b"flush_all_queues", END, ThriftCodec.done, b""),
+    (b"delete_queue", WORK + END, ThriftCodec.done, b""),
+    (b"set_status", b"\x08\x00\x01\x00\x00\x00\x01" + END, ThriftCodec.done, b""),
+    *(
+        (
+            b"current_status",
+            END,
+            lambda codec, status, name=name: codec.status(status, name),
+            b"\x08\x00\x00\x00\x00\x00" + bytes([number]),
+        )
+        for name, number in [("Up", 3), ("ReadOnly", 2), ("Quiescent", 1), ("WriteAvoid", 0), ("Down", 0)]
+    ),
+    (b"get_version", END, lambda codec, ask: codec.version(ask, "1.2.3"), b"\x0b\x00\x00\x00\x00\x00\x051.2.3"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "answer", "result"),
+    REPLIES,
+    ids=[f"{name.decode()}-{n}" for n, (name, *_) in enumerate(REPLIES)],
+)
+@pytest.mark.parametrize(("form", "header"), [(strict, STRICT_REPLY), (loose, LOOSE_REPLY)], ids=["strict", "loose"])
+def test_a_reply_is_in_the_form_of_its_request(
+    form: Form, header: bytes, name: bytes, arguments: bytes, answer: Answer, result: bytes
+) -> None:
+    codec = codec_of()
+    command = one(form(name, arguments, seqid=-2), codec)
+    assert answer(codec, command) == framed(header % (bytes([len(name)]), name) + result + END)
+
+
+def test_a_reply_may_have_as_many_items_as_a_put() -> None:
+    codec: BatchCodec = codec_of(max_list_size=5)
+    assert codec.max_reply_items == 5
+
+
+def test_the_items_of_a_reply_fit_what_a_frame_may_be() -> None:
+    codec: BatchCodec = codec_of(max_frame_bytes=5000)
+    assert codec.max_reply_bytes > 4000
+    codec.receive(strict(b"get", WORK + b"\x08\x00\x02\xff\xff\xff\xff" + END))
+    command = codec.next_command()
+    assert isinstance(command, commands.GetMany)
+    for size in (0, 1, 100, codec.max_reply_bytes - ITEM_BYTES):
+        count = codec.max_reply_bytes // (size + ITEM_BYTES)
+        reply = codec.items(command, [(b"x" * size, (1 << 63) - 1)] * count)
+        assert len(reply) - 4 <= 5000
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "closes"),
+    [
+        (errors.Unavailable("Server not available for operation put"), "Server not available for operation put", False),
+        (errors.NotListed("you are not listed"), "you are not listed", False),
+        (errors.BadQueueName("that is no name"), "that is no name", False),
+        (errors.TooManyOpenReads("too many open"), "too many open", False),
+        (errors.StorageRefused("disk full"), "disk full", False),
+        (errors.QueueFailed("the disk failed"), "the disk failed", False),
+        (errors.ClientError("two\nlines, schön"), "two\nlines, schön", False),
+        (RuntimeError("secret"), "internal error", True),
+    ],
+)
+@pytest.mark.parametrize(
+    ("form", "header"),
+    [
+        (strict, b"\x80\x01\x00\x03\x00\x00\x00\x04peek\x00\x00\x00\x07"),
+        (loose, b"\x00\x00\x00\x04peek\x03\x00\x00\x00\x07"),
+    ],
+    ids=["strict", "loose"],
+)
+def test_how_an_error_is_said(form: Form, header: bytes, error: Exception, reason: str, closes: bool) -> None:
+    codec = codec_of()
+    reply, ends = codec.error(one(form(b"peek", WORK + END), codec), error)
+    words = reason.encode()
+    exception = b"\x0b\x00\x01" + struct.pack(">i", len(words)) + words + b"\x08\x00\x02\x00\x00\x00\x06\x00"
+    assert reply == framed(header + exception)
+    assert ends is closes
+
+
+def test_an_error_that_answers_no_request_has_no_name_and_no_number() -> None:
+    reply, closes = codec_of().error(Command(), errors.Unavailable("too many connections"))
+    assert reply[4:16] == b"\x80\x01\x00\x03\x00\x00\x00\x00\x00\x00\x00\x00"
+    assert exception_in(reply) == (6, "too many connections")
+    assert not closes
+
+
+# Any bytes.
+
+FRAMES = [form(name, arguments) for name, arguments, _ in REQUESTS for form in (strict, loose)]
+BAD_FRAMES = [strict(name, arguments) for _, name, arguments, _, _ in REFUSED]
+FRAGMENTS = st.one_of(st.sampled_from(FRAMES + BAD_FRAMES), st.binary(max_size=12))
+STREAMS = st.one_of(st.binary(max_size=200), st.lists(FRAGMENTS, max_size=6).map(b"".join))
+
+
+NASTY = [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", WORK, ITEMS, IDS, END]
+
+
+@st.composite
+def mutated_frames(draw: st.DrawFn) -> bytes:
+    """A good frame with some of its bytes replaced, inserted or gone; the length before it holds or does not."""
+    message = bytearray(draw(st.sampled_from(FRAMES))[4:])
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(message)))
+        message[at : at + draw(st.integers(0, 4))] = draw(st.one_of(st.binary(max_size=4), st.sampled_from(NASTY)))
+    return framed(bytes(message)) if draw(st.booleans()) else draw(st.binary(min_size=4, max_size=4)) + message
+
+
+def in_full(command: Command) -> Told:
+    return (*told(command), command.call)
+
+
+@given(stream=st.one_of(STREAMS, mutated_frames()), cuts=st.lists(st.integers(0, 400), max_size=10))
+def test_any_bytes_cut_anywhere_make_the_same_commands(stream: bytes, cuts: list[int]) -> None:
+    bounds = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    whole = [in_full(command) for command in parse(stream)]
+    pieces = [stream[start:end] for start, end in pairwise(bounds)]
+    assert [in_full(command) for command in parse(*pieces)] == whole
+    assert [in_full(command) for command in parse(*byte_by_byte(stream))] == whole
+
+
+@given(stream=st.one_of(STREAMS, mutated_frames()))
+def test_whatever_comes_can_be_answered_and_nothing_follows_what_closes(stream: bytes) -> None:
+    codec = codec_of()
+    made = parse(stream, codec=codec)
+    for command in made:
+        reply, closes = codec.error(command, errors.ClientError("no"))
+        assert reply[:4] == struct.pack(">i", len(reply) - 4)
+        assert not closes
+    closing = [isinstance(command, Malformed) and command.closes for command in made]
+    assert not any(closing[:-1])
+    assert len(codec) <= len(stream)
+
+
+@given(stream=st.one_of(STREAMS, mutated_frames()))
+def test_no_claim_takes_memory(stream: bytes) -> None:
+    codec = codec_of(max_frame_bytes=1 << 30, max_item_bytes=1 << 30, max_list_size=1 << 30)
+    tracemalloc.start()
+    try:
+        parse(stream, codec=codec)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 20_000 + 100 * len(stream)
+
+
+@given(
+    queue=st.binary(max_size=50),
+    items=st.lists(st.binary(max_size=MAX_ITEM_BYTES), max_size=3),
+    expiry_ms=st.integers(-(1 << 31), (1 << 31) - 1),
+)
+def test_any_data_comes_through_as_it_is(queue: bytes, items: list[bytes], expiry_ms: int) -> None:
+    arguments = b"\x0b\x00\x01" + struct.pack(">i", len(queue)) + queue
+    arguments += b"\x0f\x00\x02\x0b" + struct.pack(">i", len(items))
+    arguments += b"".join(struct.pack(">i", len(data)) + data for data in items)
+    arguments += b"\x08\x00\x03" + struct.pack(">i", expiry_ms) + END
+    expected = commands.Put(queue, items, expiry_ms, True, stops_at_refusal=True)
+    assert told(one(strict(b"put", arguments))) == told(expected)
+
+
+# Other people's clients.
+
+
+class Server:
+    """A transport with a codec at its other end, and one answer for whatever is asked."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.codec = codec_of()
+        self.answer = answer
+        self.asked: list[Told] = []
+        self._replies = b""
+
+    def write(self, data: bytes) -> None:
+        self.codec.receive(bytes(data))
+
+    def flush(self) -> None:
+        for command in drain(self.codec):
+            self.asked.append(told(command))
+            self._replies += self.answer(self.codec, command)
+
+    def read(self, size: int) -> bytes:
+        data, self._replies = self._replies[:size], self._replies[size:]
+        return data
+
+
+Call = Callable[[Any], Any]
+
+CALLS: list[tuple[str, Call, Command, Answer, Any]] = [
+    # method, the call, what is asked, what the server answers, what the caller gets
+    (
+        "put",
+        lambda client: client.put("work", [b"a", b"\x00\xff"], 5000),
+        put(5000, b"a", b"\x00\xff"),
+        lambda codec, command: codec.stored(command, 2),
+        2,
+    ),
+    (
+        "put for ever",
+        lambda client: client.put("wörk", [], 0),
+        commands.Put("wörk".encode(), [], 0, True, stops_at_refusal=True),
+        lambda codec, command: codec.stored(command, 0),
+        0,
+    ),
+    (
+        "get",
+        lambda client: [(item.data, item.id) for item in client.get("work", 10, 250, 60_000)],
+        commands.GetMany(b"work", 10, 250, 60_000),
+        lambda codec, command: codec.items(command, [(b"one", 1 << 40), (b"\x00\xff", 3)]),
+        [(b"one", 1 << 40), (b"\x00\xff", 3)],
+    ),
+    (
+        "get nothing",
+        lambda client: client.get("work", -1, 0, 0),
+        commands.GetMany(b"work", -1, 0, 0),
+        lambda codec, command: codec.items(command, []),
+        [],
+    ),
+    (
+        "confirm",
+        lambda client: client.confirm("work", {5, 1 << 40}),
+        commands.ConfirmIds(b"work", {5, 1 << 40}),
+        lambda codec, command: codec.number(command, 1),
+        1,
+    ),
+    (
+        "abort",
+        lambda client: client.abort("work", {-5}),
+        commands.AbortIds(b"work", {-5}),
+        lambda codec, command: codec.number(command, 0),
+        0,
+    ),
+    (
+        "peek",
+        lambda client: figures(client.peek("work")),
+        commands.Inspect(b"work"),
+        lambda codec, command: codec.queue_info(command, QueueInfo(b"h\xff", 1, 2, 1 << 33, 250, 2, 3)),
+        (b"h\xff", 1, 2, 1 << 33, 250, 2, 3),
+    ),
+    (
+        "peek at nothing",
+        lambda client: figures(client.peek("work")),
+        commands.Inspect(b"work"),
+        lambda codec, command: codec.queue_info(command, QueueInfo()),
+        (None, 0, 0, 0, 0, 0, 0),
+    ),
+    ("flush_queue", lambda client: client.flush_queue("work"), commands.Flush(b"work"), ThriftCodec.done, None),
+    ("flush_all_queues", lambda client: client.flush_all_queues(), commands.FlushAll(), ThriftCodec.done, None),
+    ("delete_queue", lambda client: client.delete_queue("work"), commands.Delete(b"work"), ThriftCodec.done, None),
+    (
+        "current_status",
+        lambda client: client.current_status(),
+        commands.Status(),
+        lambda codec, command: codec.status(command, "ReadOnly"),
+        2,
+    ),
+    ("set_status", lambda client: client.set_status(1), commands.Status(b"Quiescent"), ThriftCodec.done, None),
+    (
+        "get_version",
+        lambda client: client.get_version(),
+        commands.Version(),
+        lambda codec, command: codec.version(command, "1.2.3"),
+        "1.2.3",
+    ),
+]
+
+
+def figures(info: Any) -> tuple[Any, ...]:
+    """A QueueInfo, field by field in the order of the IDL."""
+    names = ("head_item", "items", "bytes", "journal_bytes", "age", "waiters", "open_transactions")
+    return tuple(getattr(info, name) for name in names)
+
+
+@pytest.fixture(params=CLIENTS)
+def connect(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Connect:
+    return connector(request.param, tmp_path_factory)
+
+
+@pytest.mark.parametrize("is_strict", [True, False], ids=["strict", "loose"])
+@pytest.mark.parametrize(
+    ("call", "asked", "answer", "result"), [call[1:] for call in CALLS], ids=[call[0] for call in CALLS]
+)
+def test_a_client_is_understood_and_understands_the_reply(
+    connect: Connect, is_strict: bool, call: Call, asked: Command, answer: Answer, result: Any
+) -> None:
+    server = Server(answer)
+    assert call(connect(server, is_strict)) == result
+    assert server.asked == [told(asked)]
+
+
+@pytest.mark.parametrize("is_strict", [True, False], ids=["strict", "loose"])
+def test_a_client_is_told_why_it_is_refused_and_goes_on(connect: Connect, is_strict: bool) -> None:
+    def answer(codec: ThriftCodec, command: Any) -> bytes:
+        if isinstance(command, Malformed):
+            return codec.error(command, errors.ClientError(command.reason))[0]
+        return codec.error(command, errors.Unavailable("the server is read-only"))[0]
+
+    client = connect(Server(answer), is_strict)
+    for call, type_, message in [
+        (lambda: client.put("work", [b"a"], 0), 6, "the server is read-only"),
+        (lambda: client.put("work", [b"x" * 201], 0), 6, "item too large; limit=200"),
+        (lambda: client.put("work", [b""] * 9, 0), 6, "too many items in one call; limit=8"),
+        (lambda: client.set_status(0), 6, "0 is no status that can be set"),
+        (lambda: client.flush_all_queues(), 6, "the server is read-only"),
+    ]:
+        with pytest.raises(REFUSALS) as refused:
+            call()
+        assert (refused.value.type, refused.value.message) == (type_, message)
+
+
+def test_the_idl_ships_with_the_package_and_declares_what_is_served() -> None:
+    idl = (files("kestrel.protocols") / "kestrel.thrift").read_text("utf-8")
+    assert all(f" {name.decode()}(" in idl for name in thrift._METHODS)
+    assert idl.index("namespace java net.lag.kestrel.thrift") < idl.index("struct Item")

@@ -1,0 +1,367 @@
+"""Thrift's binary protocol: the bytes of each value, and no length or count that is believed."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kestrel.protocols import thrift_binary as binary
+from kestrel.protocols.thrift_binary import BadThrift, CutShort, Header, Reader
+
+VALUES: list[tuple[Callable[[Reader], Any], bytes, Any]] = [
+    (Reader.byte, b"\x7f", 127),
+    (Reader.byte, b"\xff", -1),
+    (Reader.i16, b"\x01\x02", 258),
+    (Reader.i16, b"\xff\xfe", -2),
+    (Reader.i32, b"\x00\x01\x00\x00", 65536),
+    (Reader.i32, b"\x80\x00\x00\x00", -(1 << 31)),
+    (Reader.i64, b"\x00\x00\x00\x01\x00\x00\x00\x00", 1 << 32),
+    (Reader.i64, b"\xff" * 8, -1),
+    (Reader.binary, b"\x00\x00\x00\x00", b""),
+    (Reader.binary, b"\x00\x00\x00\x03\x00\xff\x80", b"\x00\xff\x80"),
+    (Reader.field, b"\x00", (binary.STOP, 0)),
+    (Reader.field, b"\x0b\x00\x01", (binary.STRING, 1)),
+    (Reader.field, b"\x08\xff\xff", (binary.I32, -1)),
+    (Reader.list_header, b"\x0b\x00\x00\x00\x00", (binary.STRING, 0)),
+    (Reader.list_header, b"\x00\x00\x00\x00\x00", (binary.STOP, 0)),
+    (Reader.map_header, b"\x0b\x08\x00\x00\x00\x00", (binary.STRING, binary.I32, 0)),
+    (Reader.map_header, b"\x00\x00\x00\x00\x00\x00", (binary.STOP, binary.STOP, 0)),
+    (Reader.header, b"\x80\x01\x00\x01\x00\x00\x00\x03put\x00\x00\x00\x07", Header(b"put", binary.CALL, 7, True)),
+    (Reader.header, b"\x80\x01\x00\x04\x00\x00\x00\x00\xff\xff\xff\xff", Header(b"", binary.ONEWAY, -1, True)),
+    (Reader.header, b"\x00\x00\x00\x03get\x02\x7f\xff\xff\xff", Header(b"get", binary.REPLY, (1 << 31) - 1, False)),
+]
+
+
+@pytest.mark.parametrize(("read", "data", "value"), VALUES)
+def test_a_value_is_read_and_nothing_behind_it(read: Callable[[Reader], Any], data: bytes, value: Any) -> None:
+    reader = Reader(data + b"behind")
+    assert read(reader) == value
+    assert reader.left == len(b"behind")
+
+
+@pytest.mark.parametrize(("read", "data", "value"), VALUES)
+def test_a_value_that_is_cut_short_is_told_from_a_bad_one(
+    read: Callable[[Reader], Any], data: bytes, value: Any
+) -> None:
+    for size in range(len(data)):
+        with pytest.raises(CutShort):
+            read(Reader(data[:size]))
+
+
+def test_elements_are_read_behind_their_header() -> None:
+    binaries = b"\x0b\x00\x00\x00\x02\x00\x00\x00\x01a\x00\x00\x00\x00"
+    reader = Reader(binaries + b"\x0a\x00\x00\x00\x02" + b"\xff" * 8 + bytes(8))
+    assert reader.list_header() == (binary.STRING, 2)
+    assert reader.binaries(2) == [b"a", b""]
+    assert reader.list_header() == (binary.I64, 2)
+    assert list(reader.i64s(2)) == [-1, 0]
+    assert reader.left == 0
+
+
+@pytest.mark.parametrize(
+    ("read", "data"),
+    [
+        (Reader.binary, b"\xff\xff\xff\xff"),
+        (Reader.header, b"\x80\x02\x00\x01\x00\x00\x00\x03put\x00\x00\x00\x07"),
+        (Reader.header, b"\xff\xff\xff\xff"),
+        (Reader.header, b"\x80\x01\x00\x01\xff\xff\xff\xff"),
+        (Reader.header, b"\x80\x01\x00\x01\x00\x00\x00\x65"),
+        (Reader.header, b"\x00\x00\x00\x65"),
+        (Reader.list_header, b"\x0b\xff\xff\xff\xff"),
+        (Reader.list_header, b"\x00\x00\x00\x00\x01" + bytes(10)),
+        (Reader.list_header, b"\x09\x00\x00\x00\x01" + bytes(10)),
+        (Reader.map_header, b"\x08\x08\x80\x00\x00\x00"),
+        (Reader.map_header, b"\x08\x01\x00\x00\x00\x01" + bytes(10)),
+    ],
+    ids=[
+        "negative length",
+        "version 2",
+        "version -1",
+        "strict name of negative length",
+        "strict name too long",
+        "name too long",
+        "negative count",
+        "elements without a type",
+        "elements of no known type",
+        "negative count of pairs",
+        "values of no known type",
+    ],
+)
+def test_what_no_further_bytes_would_make_good_is_bad(read: Callable[[Reader], Any], data: bytes) -> None:
+    with pytest.raises(BadThrift) as raised:
+        read(Reader(data))
+    assert not isinstance(raised.value, CutShort)
+    assert str(raised.value)
+
+
+def test_a_name_at_the_bound_is_read_and_makes_the_longest_header() -> None:
+    headers = {is_strict: binary.header(b"n" * 100, binary.CALL, 1, is_strict) for is_strict in (True, False)}
+    for is_strict, data in headers.items():
+        assert Reader(data).header() == (b"n" * 100, binary.CALL, 1, is_strict)
+    assert max(map(len, headers.values())) == binary.MAX_HEADER_BYTES
+
+
+# What nobody asked for.
+
+WHOLE: list[tuple[int, bytes]] = [
+    (binary.BOOL, b"\x01"),
+    (binary.BYTE, b"\x01"),
+    (binary.DOUBLE, bytes(8)),
+    (binary.I16, bytes(2)),
+    (binary.I32, bytes(4)),
+    (binary.I64, bytes(8)),
+    (binary.UUID, bytes(16)),
+    (binary.STRING, b"\x00\x00\x00\x02ab"),
+    (binary.STRUCT, b"\x00"),
+    (binary.STRUCT, b"\x08\x00\x01\x00\x00\x00\x07\x0c\x00\x02\x00\x00"),
+    (binary.LIST, b"\x00\x00\x00\x00\x00"),
+    (binary.LIST, b"\x08\x00\x00\x00\x02" + bytes(8)),
+    (binary.LIST, b"\x0c\x00\x00\x00\x02\x00\x02\x00\x01\x01\x00"),
+    (binary.SET, b"\x0b\x00\x00\x00\x02\x00\x00\x00\x01a\x00\x00\x00\x00"),
+    (binary.SET, b"\x0f\x00\x00\x00\x01\x06\x00\x00\x00\x01\x00\x07"),
+    (binary.MAP, bytes(6)),
+    (binary.MAP, b"\x02\x06\x00\x00\x00\x02" + bytes(6)),
+    (binary.MAP, b"\x0b\x08\x00\x00\x00\x01\x00\x00\x00\x01k\x00\x00\x00\x09"),
+    (binary.MAP, b"\x08\x0d\x00\x00\x00\x01\x00\x00\x00\x01" + bytes(6)),
+]
+
+
+@pytest.mark.parametrize(("type_", "data"), WHOLE)
+def test_a_value_is_skipped_to_its_last_byte(type_: int, data: bytes) -> None:
+    reader = Reader(data + b"behind")
+    reader.skip(type_)
+    assert reader.left == len(b"behind")
+
+
+@pytest.mark.parametrize(("type_", "data"), WHOLE)
+def test_a_value_that_is_cut_short_cannot_be_skipped(type_: int, data: bytes) -> None:
+    for size in range(len(data)):
+        with pytest.raises(CutShort):
+            Reader(data[:size]).skip(type_)
+
+
+@pytest.mark.parametrize("type_", [-1, 0, 1, 5, 7, 9, 17, 127])
+def test_a_value_of_no_known_type_cannot_be_skipped(type_: int) -> None:
+    with pytest.raises(BadThrift, match=f"{type_} is not the number of a type"):
+        Reader(bytes(100)).skip(type_)
+
+
+def test_a_string_of_negative_length_cannot_be_skipped() -> None:
+    with pytest.raises(BadThrift, match="negative"):
+        Reader(b"\xff\xff\xff\xff").skip(binary.STRING)
+
+
+NESTED: list[tuple[int, bytes, bytes]] = [
+    # type, what goes before each level, the innermost
+    (binary.LIST, b"\x0f\x00\x00\x00\x01", b"\x08\x00\x00\x00\x00"),
+    (binary.SET, b"\x0e\x00\x00\x00\x01", b"\x08\x00\x00\x00\x00"),
+    (binary.MAP, b"\x02\x0d\x00\x00\x00\x01\x01", b"\x08\x08\x00\x00\x00\x00"),
+    (binary.STRUCT, b"\x0c\x00\x01", b"\x00"),
+]
+
+
+@pytest.mark.parametrize(("type_", "level", "innermost"), NESTED)
+def test_nesting_is_skipped_sixty_four_levels_deep_and_no_deeper(type_: int, level: bytes, innermost: bytes) -> None:
+    def skip(levels: int) -> int:
+        ends = levels - 1 if type_ == binary.STRUCT else 0
+        reader = Reader(level * (levels - 1) + innermost + b"\x00" * ends)
+        reader.skip(type_)
+        return reader.left
+
+    assert skip(64) == 0
+    with pytest.raises(BadThrift, match="too deeply in each other; limit=64"):
+        skip(65)
+    with pytest.raises(BadThrift, match="too deeply in each other; limit=64"):
+        skip(100_000)
+
+
+def test_many_values_of_plain_size_are_skipped_as_one() -> None:
+    reader = Reader(b"\x02\x00\x10\x00\x00" + bytes(1 << 20) + b"\x06\x02\x00\x10\x00\x00" + bytes(3 << 20))
+    reader.skip(binary.LIST)
+    reader.skip(binary.MAP)
+    assert reader.left == 0
+
+
+@pytest.mark.parametrize(
+    ("type_", "data"),
+    [
+        (binary.LIST, b"\x0c\x00\x10\x00\x00" + bytes(1 << 20)),
+        (binary.SET, b"\x0b\x00\x10\x00\x00" + bytes(4 << 20)),
+        (binary.STRUCT, b"\x02\x00\x01\x00" * (1 << 20) + b"\x00"),
+    ],
+    ids=["empty structs", "empty strings", "fields"],
+)
+def test_what_would_take_long_to_skip_is_given_up(type_: int, data: bytes) -> None:
+    reader = Reader(data)
+    with pytest.raises(BadThrift, match="too many values that nobody asked for; limit=10000"):
+        reader.skip(type_)
+    assert reader.left > len(data) - 50_000
+
+
+def test_skipped_values_are_counted_over_the_whole_frame() -> None:
+    reader = Reader(bytes(10_001))
+    for _ in range(10_000):
+        reader.skip(binary.BOOL)
+    with pytest.raises(BadThrift, match="too many values"):
+        reader.skip(binary.BOOL)
+
+
+# Claims.
+
+HUGE = b"\x7f\xff\xff\xff"
+
+CLAIMS: list[tuple[Callable[[Reader], Any], bytes]] = [
+    (Reader.binary, HUGE),
+    (lambda reader: reader.skip(binary.STRING), HUGE),
+    *((Reader.list_header, bytes([type_]) + HUGE) for type_ in (2, 3, 4, 6, 8, 10, 11, 12, 13, 14, 15, 16)),
+    *((Reader.map_header, bytes([type_, type_]) + HUGE) for type_ in (2, 3, 4, 6, 8, 10, 11, 12, 13, 14, 15, 16)),
+    (lambda reader: reader.skip(binary.LIST), b"\x02" + HUGE),
+    (lambda reader: reader.skip(binary.MAP), b"\x02\x0c" + HUGE),
+    (lambda reader: reader.i64s((1 << 31) - 1), b""),
+    (lambda reader: reader.binaries((1 << 31) - 1), b""),
+]
+
+
+@pytest.mark.parametrize(("read", "claim"), CLAIMS)
+def test_a_claim_of_more_than_the_frame_holds_takes_no_memory(read: Callable[[Reader], Any], claim: bytes) -> None:
+    reader = Reader(claim + b"\x00\x00\x00\x01x" * 10)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CutShort):
+            read(reader)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 20_000
+
+
+@pytest.mark.parametrize(
+    ("type_", "least"),
+    [
+        (binary.BOOL, 1),
+        (binary.BYTE, 1),
+        (binary.I16, 2),
+        (binary.I32, 4),
+        (binary.I64, 8),
+        (binary.DOUBLE, 8),
+        (binary.UUID, 16),
+        (binary.STRING, 4),
+        (binary.STRUCT, 1),
+        (binary.LIST, 5),
+        (binary.SET, 5),
+        (binary.MAP, 6),
+    ],
+)
+def test_a_count_is_held_against_the_least_size_of_its_elements(type_: int, least: int) -> None:
+    header = bytes([type_]) + b"\x00\x00\x00\x07"
+    assert Reader(header + bytes(7 * least)).list_header() == (type_, 7)
+    with pytest.raises(CutShort):
+        Reader(header + bytes(7 * least - 1)).list_header()
+
+
+def test_a_count_of_pairs_is_held_against_key_and_value() -> None:
+    header = b"\x08\x0b\x00\x00\x00\x07"
+    assert Reader(header + bytes(7 * 8)).map_header() == (binary.I32, binary.STRING, 7)
+    with pytest.raises(CutShort):
+        Reader(header + bytes(7 * 8 - 1)).map_header()
+
+
+# Writing.
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (binary.frame(), b"\x00\x00\x00\x00"),
+        (binary.frame(b"ab", b"", b"c"), b"\x00\x00\x00\x03abc"),
+        (binary.header(b"put", binary.CALL, 7), b"\x80\x01\x00\x01\x00\x00\x00\x03put\x00\x00\x00\x07"),
+        (binary.header(b"put", binary.EXCEPTION, -1, False), b"\x00\x00\x00\x03put\x03\xff\xff\xff\xff"),
+        (binary.binary(b"\xff\x00"), b"\x00\x00\x00\x02\xff\x00"),
+        (binary.i64(-2), b"\xff" * 7 + b"\xfe"),
+        (binary.binary_field(1, b"ab"), b"\x0b\x00\x01\x00\x00\x00\x02ab"),
+        (binary.i32_field(3, -1), b"\x08\x00\x03\xff\xff\xff\xff"),
+        (binary.i64_field(2, 1 << 32), b"\x0a\x00\x02\x00\x00\x00\x01\x00\x00\x00\x00"),
+        (binary.struct_field(0), b"\x0c\x00\x00"),
+        (binary.list_field(0, binary.STRUCT, 2), b"\x0f\x00\x00\x0c\x00\x00\x00\x02"),
+        (binary.set_field(2, binary.I64, 3), b"\x0e\x00\x02\x0a\x00\x00\x00\x03"),
+        (binary.END, b"\x00"),
+        (
+            binary.application_exception(binary.INTERNAL_ERROR, "schön"),
+            b"\x0b\x00\x01\x00\x00\x00\x06sch\xc3\xb6n\x08\x00\x02\x00\x00\x00\x06\x00",
+        ),
+    ],
+)
+def test_the_bytes_of_a_value(written: bytes, expected: bytes) -> None:
+    assert written == expected
+
+
+@given(
+    name=st.binary(max_size=100),
+    type_=st.integers(0, 127),
+    seqid=st.integers(-(1 << 31), (1 << 31) - 1),
+    is_strict=st.booleans(),
+)
+def test_a_header_comes_back_as_it_was(name: bytes, type_: int, seqid: int, is_strict: bool) -> None:
+    reader = Reader(binary.header(name, type_, seqid, is_strict) + b"behind")
+    assert reader.header() == (name, type_, seqid, is_strict)
+    assert reader.left == len(b"behind")
+
+
+@given(type_=st.integers(-(1 << 31), (1 << 31) - 1), message=st.text())
+def test_an_application_exception_comes_back_as_it_was(type_: int, message: str) -> None:
+    reader = Reader(binary.application_exception(type_, message))
+    assert binary.read_application_exception(reader) == (type_, message)
+    assert reader.left == 0
+
+
+def test_an_application_exception_may_leave_out_all_and_bring_what_nobody_knows() -> None:
+    assert binary.read_application_exception(Reader(b"\x00")) == (0, "")
+    unknown = b"\x02\x00\x00\x01" + b"\x02\x00\x09\x01" + b"\x08\x00\x01\x00\x00\x00\x05"
+    more = unknown + b"\x08\x00\x02\x00\x00\x00\x07" + b"\x00"
+    assert binary.read_application_exception(Reader(more)) == (7, "")
+    assert binary.read_application_exception(Reader(b"\x0b\x00\x01\x00\x00\x00\x01\xff\x00")) == (0, "\ufffd")
+
+
+def test_a_reason_that_is_no_utf_8_is_said_all_the_same() -> None:
+    reader = Reader(binary.application_exception(6, "queue \udcff"))
+    assert binary.read_application_exception(reader) == (6, "queue \\udcff")
+
+
+# Any bytes.
+
+READS: list[Callable[[Reader], Any]] = [
+    Reader.byte,
+    Reader.i16,
+    Reader.i32,
+    Reader.i64,
+    Reader.binary,
+    Reader.header,
+    Reader.field,
+    Reader.list_header,
+    Reader.map_header,
+    lambda reader: reader.skip(binary.STRUCT),
+    lambda reader: reader.skip(binary.LIST),
+    lambda reader: reader.skip(binary.MAP),
+    binary.read_application_exception,
+]
+
+TYPES = st.sampled_from([bytes([type_]) for type_, _ in WHOLE])
+THRIFTY = st.lists(st.one_of(TYPES, st.binary(max_size=3), st.just(b"\x00\x00\x00")), max_size=40).map(b"".join)
+
+
+@given(data=st.one_of(st.binary(max_size=200), THRIFTY), reads=st.lists(st.sampled_from(READS), max_size=20))
+def test_any_bytes_are_read_or_are_bad(data: bytes, reads: list[Callable[[Reader], Any]]) -> None:
+    reader = Reader(data)
+    for read in reads:
+        left = reader.left
+        try:
+            read(reader)
+        except BadThrift as error:
+            assert str(error)
+            return
+        assert 0 <= reader.left < left
