@@ -154,6 +154,7 @@ class QueueServer:
         self._compacts_at_close = self.status.in_force in (Status.READ_ONLY, Status.QUIESCENT)
         self.rounds.stop()
         self.status.stop()
+        self.leases.stop()
         self.manager.wake_all()
         return DeferredList([factory.hang_up() for factory in self._factories])
 

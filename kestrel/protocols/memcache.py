@@ -1,6 +1,6 @@
 """The memcache dialect that Kestrel speaks: bytes to commands, results to bytes.
 
-docs/protocols.md gives the requests and replies; the numbers of the differences from Kestrel are those of
+docs/protocol_memcache.md gives the requests and replies; the numbers of the differences from Kestrel are those of
 docs/differences.md.
 """
 

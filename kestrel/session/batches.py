@@ -10,7 +10,7 @@ from kestrel.item import Item
 from kestrel.protocols.codec import ITEM_BYTES, BatchCodec, QueueInfo
 from kestrel.queues.queue import Queue
 from kestrel.queues.waiters import Waiter
-from kestrel.session.monitor import Monitoring
+from kestrel.session.monitor import NO_LIMIT, Monitoring
 from kestrel.session.session import Handlers, Session
 from kestrel.storage.total_memory import MemoryShare
 
@@ -41,21 +41,28 @@ class _Collecting:
         self._items: list[Item] = []
         self._bytes = 0
         self._is_full = False
+        self._is_over = False
+        self._waits = False
         self._memory = MemoryShare(session.manager.memory_limit)
-        self._monitoring = Monitoring(self, queue, command.max_items, patient=command.wait_ms > 0)
+        self._monitoring = Monitoring(self, queue, NO_LIMIT, patient=command.wait_ms > 0)
         self.go_on_later = session.go_on_later
 
     def begin(self) -> None:
         """Take what is there, and wait for more if the client does."""
+        self._monitoring.go_on()
+        if self._is_over:
+            return
+        self._waits = True
         if self._command.wait_ms <= 0:
             self._session.wait_for_storage(self._stop)
         elif not self._session.wait_for_client(self._command.wait_ms, self._stop, self._time_is_up):
-            return
-        self._monitoring.go_on()
+            self._stop()
 
     def may_open(self) -> bool:
         """Whether there is room for one more item in the reply, in memory, and in what the connection may hold."""
-        if self._is_full or (self._items and self._session.manager.memory_limit.is_reached):
+        if self._is_full or len(self._items) == self._command.max_items:
+            return False
+        if self._items and self._session.manager.memory_limit.is_reached:
             return False
         if self._command.auto_abort_ms <= 0:
             return True
@@ -68,6 +75,10 @@ class _Collecting:
 
     def deliver(self, item: Item) -> None:
         """One more item, unless the reply has no room for it; then it goes back."""
+        if not self._are_ours():
+            self._items.clear()  # they went back by themselves
+            self._bytes = 0
+            self._contents = self._queue.contents
         size = len(item.data) + ITEM_BYTES
         if self._items and self._bytes + size > _codec(self._session).max_reply_bytes:
             self._is_full = True
@@ -93,7 +104,9 @@ class _Collecting:
         else:
             self._stop()
             self._session.refuse(error)
-        self._session.answered()
+        self._is_over = True
+        if self._waits:
+            self._session.answered()
 
     def _are_ours(self) -> bool:
         """Whether what was taken is still open."""
@@ -116,18 +129,22 @@ class _Collecting:
 
     def _reply(self, items: list[Item]) -> None:
         session, command, queue = self._session, self._command, self._queue
+        is_leased = command.auto_abort_ms > 0
+        if is_leased and not session.leases.can_be_ended:
+            self._put_back(items)
+            items = []
         if items:
             session.counters.get_hits += len(items)
         else:
             session.counters.get_misses += 1
         leased = session.leases
         ids = [0] * len(items)
-        if command.auto_abort_ms > 0:
+        if is_leased:
             ids = [leased.open(queue, item, command.auto_abort_ms, session.leases_taken) for item in items]
         reply = _codec(session).items(command, [(item.data, number) for item, number in zip(items, ids, strict=True)])
 
         def sent(as_it_stands: bool) -> None:
-            if command.auto_abort_ms > 0:
+            if is_leased:
                 if not as_it_stands:
                     leased.take_back(queue, ids)
             elif not as_it_stands:
@@ -139,7 +156,7 @@ class _Collecting:
             reply,
             queue.touch() if items else queue.unsettled_batch,
             sent=sent if items else None,
-            was_waited_for=bool(items) and command.wait_ms > 0,
+            was_waited_for=bool(items) and self._waits and command.wait_ms > 0,
         )
 
 

@@ -130,7 +130,7 @@ def monitor(session: Session, command: commands.Monitor) -> None:
     if queue is None or command.wait_ms <= 0 or max_items == 0:
         session.outbox.reply(_codec(session).no_item(command), ended)
         return
-    audience = _MonitorAudience(session, command, queue)
+    audience = _MonitorAudience(session, command, queue, ended)
     if not audience.may_open():
         session.outbox.reply(_codec(session).no_item(command), ended)
         return
@@ -144,10 +144,11 @@ def monitor(session: Session, command: commands.Monitor) -> None:
 class _MonitorAudience:
     """A session that watches a queue (`kestrel.session.monitor.Audience`)."""
 
-    def __init__(self, session: Session, command: commands.Monitor, queue: Queue) -> None:
+    def __init__(self, session: Session, command: commands.Monitor, queue: Queue, ended: Batch | None) -> None:
         self._session = session
         self._command = command
         self._queue = queue
+        self._ended = ended
         self.go_on_later = session.go_on_later
 
     def may_open(self) -> bool:
@@ -163,7 +164,7 @@ class _MonitorAudience:
 
     def monitor_ended(self, error: Exception | None) -> None:
         if error is None:
-            self._session.outbox.reply(_codec(self._session).no_item(self._command))
+            self._session.outbox.reply(_codec(self._session).no_item(self._command), self._ended)
         else:
             self._session.refuse(error)
         self._session.answered()

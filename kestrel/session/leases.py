@@ -22,6 +22,8 @@ class LeasedReads:
     def __init__(self, started_ms: int) -> None:
         self._last_id = started_ms * IDS_PER_MS
         self._leases: dict[int, _Lease] = {}
+        self.can_be_ended = True
+        """Whether somebody who is given a number now may still use it; not once the server stops."""
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -35,6 +37,10 @@ class LeasedReads:
         lease = _Lease(self._leases, self._last_id, OpenRead(queue, item), auto_abort_ms, taken)
         queue.read_opened(item, lease)
         return self._last_id
+
+    def stop(self) -> None:
+        """The server stops: nobody will be there to confirm what is given out from now on."""
+        self.can_be_ended = False
 
     def confirm(self, queue: bytes, ids: Set[int]) -> tuple[int, Batch | None]:
         """Finish those that are open on that queue: how many, and their batch."""

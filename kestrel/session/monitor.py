@@ -12,6 +12,9 @@ from kestrel.queues.waiters import Waiter
 
 ITEMS_PER_TURN: Final = 64
 
+NO_LIMIT: Final = -1
+"""As many items as the audience may open."""
+
 
 class Audience(Protocol):
     """Where a monitor's items go. It calls `Monitoring.go_on_later` when held-up replies have left."""

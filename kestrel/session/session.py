@@ -127,6 +127,7 @@ class Session:
     def input_ended(self) -> None:
         """The client has sent its last byte, but may still read."""
         if self.outbox.holds_waited_for:  # it ended before the reply left, as if it had ended while waiting
+            self._end_waiting()  # or what is put back would be served to this very client
             self.outbox.retract()
             self._step(Event.CLOSE)
         else:
