@@ -14,7 +14,6 @@ from kestrel.config.resolved import ResolvedConfig
 from kestrel.errors import BadQueueName
 from kestrel.names import check_queue_name
 from kestrel.net.connection import ConnectionFactory
-from kestrel.net.protocols import PROTOCOLS
 from kestrel.protocols.codec import Codec
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.rounds import ExpiryRounds
@@ -76,15 +75,11 @@ class QueueServer:
         self._is_stopping = False
         self._factories: list[ConnectionFactory] = []
 
-    def serving(self, protocol: str, control: ServerControl) -> ConnectionFactory:
-        """The factory for those who speak one of `PROTOCOLS`, in the bounds of the configuration as it then is."""
-        return self.connections(lambda: PROTOCOLS[protocol](self.config), control)
-
-    def connections(self, make_codec: Callable[[], Codec], control: ServerControl) -> ConnectionFactory:
-        """The factory for those who speak one protocol."""
+    def connections(self, make_codec: Callable[[Config], Codec], control: ServerControl) -> ConnectionFactory:
+        """The factory for those who speak one protocol (`kestrel.net.protocols`), bounded as is configured then."""
         factory = ConnectionFactory(
             self.manager,
-            make_codec,
+            lambda: make_codec(self.config),
             control,
             self.leases,
             self.turns,

@@ -35,6 +35,9 @@ class Codec(Protocol):
     def receive(self, data: bytes) -> None:
         """Take in what the network brought; nothing is parsed yet."""
 
+    def end(self) -> None:
+        """The connection is gone: hold nothing any more."""
+
     def next_command(self) -> Command | None:
         """The next request, or None until more bytes arrive. Never raises: bad bytes are a `Malformed`."""
 
@@ -80,13 +83,13 @@ class FiguresCodec(Codec, Protocol):
         """Statistics in one block per queue; of a queue that does not exist the block is empty."""
 
 
-class BatchCodec(Codec, Protocol):
+class ManyCodec(Codec, Protocol):
     """A protocol that has `GetMany` and `Inspect`."""
 
     max_reply_items: int
     """How many items one reply may have."""
     max_reply_bytes: int
-    """What they may take together, each with `ITEM_BYTES` besides its data."""
+    """What they may take together, each with `ITEM_BYTES` besides its data; but a reply always has room for one."""
 
     def items(self, command: GetMany, items: Sequence[tuple[bytes, int]]) -> bytes:
         """Items that were taken, each with the number of its open read, or 0."""

@@ -87,6 +87,12 @@ class MemcacheCodec:
     def __len__(self) -> int:
         return len(self._buffer)
 
+    def end(self) -> None:
+        """The connection is gone: hold nothing any more."""
+        self._is_out_of_step = True
+        self._announced = None
+        self._buffer.clear()
+
     def next_command(self) -> commands.Command | None:
         """The next request, or None until more bytes arrive."""
         if self._announced is not None:
@@ -111,9 +117,7 @@ class MemcacheCodec:
 
     def _out_of_step(self, reason: str) -> commands.Malformed:
         """After this nothing of the stream can be trusted: drop it."""
-        self._is_out_of_step = True
-        self._announced = None
-        self._buffer.clear()
+        self.end()
         return commands.Malformed(reason, closes=True)
 
     def _set(self, words: list[bytes]) -> commands.Command | None:

@@ -68,6 +68,13 @@ class TextCodec:
     def __len__(self) -> int:
         return len(self._buffer) + self._items_bytes
 
+    def end(self) -> None:
+        """The connection is gone: hold nothing any more."""
+        self._is_out_of_step = True
+        self._announced = None
+        self._forget_items()
+        self._buffer.clear()
+
     def next_command(self) -> commands.Command | None:
         """The next request, or None until more bytes arrive."""
         if self._announced is not None:
@@ -125,10 +132,7 @@ class TextCodec:
 
     def _out_of_step(self, reason: str) -> commands.Malformed:
         """After this nothing of the stream can be trusted: drop it."""
-        self._is_out_of_step = True
-        self._announced = None
-        self._forget_items()
-        self._buffer.clear()
+        self.end()
         return commands.Malformed(reason, closes=True)
 
     # Results to bytes.

@@ -44,7 +44,7 @@ class _Refused(Exception):
 
 
 class ThriftCodec:
-    """One connection's codec (`kestrel.protocols.codec.BatchCodec`).
+    """One connection's codec (`kestrel.protocols.codec.ManyCodec`).
 
     Held bytes are bounded by a frame and one network read behind it.
     """
@@ -71,6 +71,12 @@ class ThriftCodec:
 
     def __len__(self) -> int:
         return len(self._buffer)
+
+    def end(self) -> None:
+        """The connection is gone: hold nothing any more."""
+        self._is_out_of_step = True
+        self._frame_bytes = self._beginning_of_too_large = None
+        self._buffer.clear()
 
     def next_command(self) -> commands.Command | None:
         """The next request, or None until more bytes arrive."""
@@ -104,9 +110,7 @@ class ThriftCodec:
 
     def _out_of_step(self, call: Call, reason: str) -> commands.Malformed:
         """After this nothing of the stream can be trusted: drop it."""
-        self._is_out_of_step = True
-        self._frame_bytes = self._beginning_of_too_large = None
-        self._buffer.clear()
+        self.end()
         return _malformed(call, reason, closes=True)
 
     def _message(self, reader: binary.Reader) -> commands.Command:

@@ -64,10 +64,10 @@ class Head:
             return None
         contents = self._queue.contents
         item = contents.peek()
-        if item is not None and self._has_expired(item):
+        if item is not None and self.expires_now(item):
             self.sweep()
             item = contents.peek()
-            if item is not None and self._has_expired(item):
+            if item is not None and self.expires_now(item):
                 return None
         return item
 
@@ -78,9 +78,10 @@ class Head:
         """Whether it has expired, and a sweep has not come to it yet."""
         contents = self._queue.contents
         item = contents.peek() if contents.failure is None else None
-        return item is not None and self._has_expired(item)
+        return item is not None and self.expires_now(item)
 
-    def _has_expired(self, item: Item) -> bool:
+    def expires_now(self, item: Item) -> bool:
+        """Whether that item of the queue has expired."""
         max_age_ms = self._queue.settings.max_age_ms
         may_expire = item.expiry_ms or max_age_ms is not None  # most never do: spare them the look at the clock
         return bool(may_expire) and is_expired(item, max_age_ms, self._now_ms())
@@ -93,7 +94,7 @@ class Head:
             most = min(most, MOVED_AT_ONCE)
         swept = 0
         item = contents.peek()
-        while item is not None and swept < most and self._has_expired(item):
+        while item is not None and swept < most and self.expires_now(item):
             if target is None:
                 contents.take(False)
             elif moves.is_full:

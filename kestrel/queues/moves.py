@@ -39,6 +39,9 @@ class Source(Protocol):
     name: bytes
     contents: IQueueStorage
 
+    def still_has(self, contents: IQueueStorage) -> bool:
+        """Whether these are its contents, and alive."""
+
     def confirm(self, xids: list[int]) -> Batch:
         """Finish open reads."""
 
@@ -211,8 +214,7 @@ class Moves:
         self._end(move)
 
     def _end(self, move: _Move) -> None:
-        contents = self._source.contents
-        if contents is move.contents and contents.failure is None:
+        if self._source.still_has(move.contents):
             self._source.confirm([move.item.xid])
         self._is_over(move)
 

@@ -64,6 +64,8 @@ class HeldReads:
         """A heap of times and xids; some of reads that have ended since."""
         self._late: dict[int, None] = {}
         """Due, and waiting for others that will be soon."""
+        self._ending: list[int] = []
+        """On their way back, in the order in which they were taken."""
         self._timer = Timer(clock, self._look)
         self._look_s = 0.0
 
@@ -103,6 +105,7 @@ class HeldReads:
         reads, self._reads = self._reads, {}
         self._due.clear()
         self._late.clear()
+        self._ending.clear()
         self._timer.stop()
         for read in reads.values():
             if read.lease is not None:
@@ -116,6 +119,7 @@ class HeldReads:
             for read in self._reads.values():
                 read.use_timeout(timeout_s)
             self._late.clear()
+            self._ending.clear()
             self._forget_ended()
             self._timer.stop()
             if self._due:
@@ -141,16 +145,31 @@ class HeldReads:
         return None
 
     def _look(self) -> None:
-        now_s = self._clock.seconds() + _CLOSE_ENOUGH_S
-        while (next_s := self._next_due()) is not None and next_s <= now_s:
-            self._late[heappop(self._due)[1]] = None
-        late = [(xid, self._reads[xid]) for xid in self._late if xid in self._reads]
-        self._late = dict.fromkeys(xid for xid, _ in late)
-        if late and (next_s is None or next_s > self._all_back_s(late[0][1])):
-            self._end(late)
-            next_s = self._next_due()
+        now_s = self._clock.seconds()
+        if self._ending or self._all_late_are_found(now_s):
+            self._end_some()
+        next_s = now_s if self._ending else self._next_due()
         if next_s is not None:
             self._look_at(next_s)
+
+    def _all_late_are_found(self, now_s: float) -> bool:
+        """Look for what is due, a bounded number of them. True when there are some, and no further one to wait for."""
+        found = 0
+        while (next_s := self._next_due()) is not None and next_s <= now_s + _CLOSE_ENOUGH_S:
+            if found == ENDED_AT_ONCE:
+                return False
+            self._late[heappop(self._due)[1]] = None
+            found += 1
+        late = [(self._reads[xid].number, xid) for xid in self._late if xid in self._reads]
+        if not late:
+            self._late.clear()
+            return False
+        first = next(self._reads[xid] for xid in self._late if xid in self._reads)
+        if next_s is not None and next_s <= self._all_back_s(first):
+            return False
+        self._late.clear()
+        self._ending = [xid for _, xid in sorted(late)]
+        return True
 
     @staticmethod
     def _all_back_s(first: _HeldRead) -> float:
@@ -158,11 +177,9 @@ class HeldReads:
         assert first.due_s is not None
         return first.due_s + min(TOGETHER_S, TOGETHER * (first.due_s - first.opened_s))
 
-    def _end(self, late: list[tuple[int, _HeldRead]]) -> None:
-        late.sort(key=lambda each: each[1].number)
-        rest, ending = late[:-ENDED_AT_ONCE], late[-ENDED_AT_ONCE:]
-        for xid, read in rest:  # the older ones in another turn: they go in front of these
-            assert read.due_s is not None
-            heappush(self._due, (read.due_s, xid))
-        self._late.clear()
-        self._timed_out([xid for xid, _ in ending])
+    def _end_some(self) -> None:
+        """The last of them first: the older ones go in front of these in another turn."""
+        ending = [xid for xid in self._ending[-ENDED_AT_ONCE:] if xid in self._reads]
+        del self._ending[-ENDED_AT_ONCE:]
+        if ending:
+            self._timed_out(ending)

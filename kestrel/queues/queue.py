@@ -83,6 +83,10 @@ class Queue:
         old.delete(self.contents)
         self.reopen()
 
+    def still_has(self, contents: IQueueStorage) -> bool:
+        """Whether these are its contents, and alive; what was taken from others has gone back, or is gone."""
+        return self.contents is contents and contents.failure is None and not self.is_deleted
+
     def touch(self) -> Batch:
         """Something was recorded: the batch that it is part of."""
         return self._barrier.touch(self)
@@ -285,7 +289,7 @@ class Queue:
         self.held.ended(xid)
 
         def settled() -> None:
-            if contents.failure is not None or contents is not self.contents:
+            if not self.still_has(contents):
                 both.settle(batch.failure)  # the read went back by itself
             elif batch.failure is not None:
                 self.put_back([xid], failed=False)

@@ -23,6 +23,7 @@ from kestrel.config.resolved import ResolvedConfig
 from kestrel.disk.files import Disk
 from kestrel.disk.whole_file import WholeFile
 from kestrel.errors import FolderInUse, KestrelError, StorageError
+from kestrel.net.protocols import PROTOCOLS
 from kestrel.net.queue_server import QueueServer
 from kestrel.queues.services import wall_clock_ms
 from kestrel.server.endpoints import describe, endpoints_to_serve, listen, port_number
@@ -101,7 +102,7 @@ class KestrelService(Service):
         if not any(self._endpoints.values()):
             raise CannotServe("every protocol is turned off: there is nothing to serve", EX_CONFIG)
         for protocol, endpoints in self._endpoints.items():
-            factory = self._core.serving(protocol, self)
+            factory = self._core.connections(PROTOCOLS[protocol], self)
             for endpoint in endpoints:
                 self._listen(protocol, endpoint, factory)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, cast
 
 from kestrel import commands, errors
@@ -71,8 +72,8 @@ def _hand_over(session: Session, command: commands.Get, queue: Queue, item: Item
         contents, xid = queue.contents, item.xid
 
         def sent(as_it_stands: bool) -> None:
-            if queue.contents is not contents or contents.failure is not None:
-                return  # its storage failed, or it was deleted: there is nothing to finish
+            if not queue.still_has(contents):
+                return  # there is nothing to finish
             if as_it_stands:
                 queue.confirm([xid])
             else:
@@ -81,10 +82,20 @@ def _hand_over(session: Session, command: commands.Get, queue: Queue, item: Item
         session.outbox.reply(reply, queue.touch(), sent=sent, was_waited_for=True)
 
 
-def _reply_with_open_read(session: Session, queue: Queue, item: Item, reply: bytes) -> None:
-    """The connection holds the item from now on; but a client that is told of an error instead never had it."""
+def _reply_with_open_read(
+    session: Session, queue: Queue, item: Item, reply: bytes, lost: Callable[[], None] = lambda: None
+) -> None:
+    """The connection holds the item from now on; but a client that is told of an error instead never had it.
+
+    `lost` is called besides then.
+    """
     read = session.reads.add(queue, item)
-    session.outbox.reply(reply, queue.touch(), lost=lambda: session.reads.forget(read))
+
+    def never_had_it() -> None:
+        session.reads.forget(read)
+        lost()
+
+    session.outbox.reply(reply, queue.touch(), lost=never_had_it)
 
 
 def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | None) -> None:
@@ -107,6 +118,11 @@ def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | 
     def stop() -> None:
         queue.waiting.leave(waiter)
 
+    def ended_or_lost() -> None:
+        """What was closed on the way may turn out not to be: say that, and do not wait for an item any more."""
+        if ended is not None and ended.failure is not None and queue.waiting.leave(waiter):
+            item_arrived(None, ended.failure)
+
     def timed_out() -> None:
         if queue.is_finding_head:
             waiter.patient = False  # the queue is not empty: it is answered when the head is there
@@ -115,10 +131,12 @@ def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | 
         item_arrived(None, None)
 
     if not patient:
-        session.wait_for_storage(stop)
+        session.wait_for_server(stop)
     elif not session.wait_for_client(command.wait_ms, stop, timed_out):
         return
     queue.join(waiter)
+    if ended is not None:
+        ended.when_settled(ended_or_lost)
 
 
 def monitor(session: Session, command: commands.Monitor) -> None:
@@ -139,6 +157,8 @@ def monitor(session: Session, command: commands.Monitor) -> None:
         command.wait_ms, monitoring.cancel, lambda: monitoring.end(None), when_replies_left=monitoring.go_on_later
     ):
         monitoring.go_on()
+        if ended is not None:
+            ended.when_settled(lambda: monitoring.end(ended.failure) if ended.failure else None)
 
 
 class _MonitorAudience:
@@ -160,7 +180,9 @@ class _MonitorAudience:
     def deliver(self, item: Item) -> None:
         session = self._session
         session.counters.get_hits += 1
-        _reply_with_open_read(session, self._queue, item, _codec(session).item(self._command, item.data))
+        reply = _codec(session).item(self._command, item.data)
+        # An error in the midst of items could as well be the end of them: after one the server hangs up.
+        _reply_with_open_read(session, self._queue, item, reply, lost=session.break_off)
 
     def monitor_ended(self, error: Exception | None) -> None:
         if error is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence, Set
 from typing import Final
 
@@ -16,6 +15,25 @@ IDS_PER_MS: Final = 4096
 they stay below 2^53, which is as far as some clients can count."""
 
 
+class LeaseCounts:
+    """How many leased reads a connection took of each queue that nobody has ended yet, by the queue's name."""
+
+    def __init__(self) -> None:
+        self._counts: dict[bytes, int] = {}
+
+    def of(self, queue: bytes) -> int:
+        """Of one queue."""
+        return self._counts.get(queue, 0)
+
+    def change(self, queue: bytes, by: int) -> None:
+        """So many more, or fewer."""
+        count = self.of(queue) + by
+        if count:
+            self._counts[queue] = count
+        else:
+            self._counts.pop(queue, None)
+
+
 class LeasedReads:
     """All of a server's, by number. They survive the connection that took them, but not the server."""
 
@@ -25,18 +43,18 @@ class LeasedReads:
         self.can_be_ended = True
         """Whether somebody who is given a number now may still use it; not once the server stops."""
 
-    def __len__(self) -> int:
-        return len(self._leases)
+    def numbers(self, count: int) -> Sequence[int]:
+        """So many that were never given out."""
+        first = self._last_id + 1
+        self._last_id += count
+        return range(first, first + count)
 
-    def open(self, queue: Queue, item: Item, auto_abort_ms: int, taken: Counter[bytes]) -> int:
-        """One more: the number of that item, which was taken as an open read.
+    def open(self, number: int, queue: Queue, item: Item, auto_abort_ms: int, counts: LeaseCounts) -> None:
+        """From now on the number stands for that item, which was taken as an open read and counts there.
 
-        After `auto_abort_ms` it goes back to the head. While it is open it counts in `taken`, by the queue's name.
+        After `auto_abort_ms` it goes back to the head.
         """
-        self._last_id += 1
-        lease = _Lease(self._leases, self._last_id, OpenRead(queue, item), auto_abort_ms, taken)
-        queue.read_opened(item, lease)
-        return self._last_id
+        queue.read_opened(item, _Lease(self._leases, number, OpenRead(queue, item), auto_abort_ms, counts))
 
     def stop(self) -> None:
         """The server stops: nobody will be there to confirm what is given out from now on."""
@@ -52,12 +70,6 @@ class LeasedReads:
         reads = self._open(queue, ids)
         return len(reads), reads[0].queue.abort([read.xid for read in reads]) if reads else None
 
-    def take_back(self, queue: Queue, ids: Sequence[int]) -> None:
-        """The client was never told of these: they go back, and nobody has failed."""
-        reads = self._open(queue.name, frozenset(ids))
-        if reads:
-            queue.put_back([read.xid for read in reads], failed=False)
-
     def _open(self, queue: bytes, ids: Set[int]) -> list[OpenRead]:
         known = (self._leases.get(number) for number in sorted(ids))
         return [lease.read for lease in known if lease is not None and lease.is_of(queue)]
@@ -66,25 +78,21 @@ class LeasedReads:
 class _Lease:
     """One of them (`kestrel.queues.open_reads.Lease`)."""
 
-    __slots__ = ("_id", "_leases", "_taken", "auto_abort_ms", "read")
+    __slots__ = ("_counts", "_id", "_leases", "auto_abort_ms", "read")
 
     def __init__(
-        self, leases: dict[int, _Lease], number: int, read: OpenRead, auto_abort_ms: int, taken: Counter[bytes]
+        self, leases: dict[int, _Lease], number: int, read: OpenRead, auto_abort_ms: int, counts: LeaseCounts
     ) -> None:
         self.read = read
         self.auto_abort_ms = auto_abort_ms
         self._id = number
         self._leases = leases
-        self._taken = taken
+        self._counts = counts
         leases[number] = self
-        taken[read.queue.name] += 1
 
     def is_of(self, queue: bytes) -> bool:
         return self.read.queue.name == queue and self.read.is_open
 
     def ended(self) -> None:
         del self._leases[self._id]
-        name = self.read.queue.name
-        self._taken[name] -= 1
-        if not self._taken[name]:
-            del self._taken[name]
+        self._counts.change(self.read.queue.name, -1)

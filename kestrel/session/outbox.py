@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from twisted.logger import Logger
 
@@ -183,8 +183,16 @@ class Outbox:
             if entry.was_waited_for:
                 break
             kept.append(entry)
-        dropped, self._entries = list(self._entries)[len(kept) :], kept
-        for entry in dropped:
+        self._entries, dropped = kept, list(self._entries)[len(kept) :]
+        self._drop(dropped)
+
+    def forget(self) -> None:
+        """What is held will not be said, and its items go back."""
+        entries, self._entries = self._entries, deque()
+        self._drop(entries)
+
+    def _drop(self, entries: Iterable[_Entry]) -> None:
+        for entry in entries:
             self.held_bytes -= len(entry.reply or b"")
             if entry.sent is not None:
                 entry.sent(False)

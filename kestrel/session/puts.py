@@ -7,10 +7,7 @@ from typing import Final
 from kestrel import commands
 from kestrel.errors import KestrelError
 from kestrel.session.session import Handlers, Session
-from kestrel.storage.barrier import Batch, all_of
-
-ITEMS_PER_LOOK: Final = 16
-"""Items that are put between two looks at the clock."""
+from kestrel.storage.barrier import Batch
 
 
 def put(session: Session, command: commands.Put) -> None:
@@ -33,23 +30,28 @@ def _put_one(session: Session, command: commands.Put, expiry_ms: int) -> None:
 
 
 class _Putting:
-    """A put of any number of items, which may take several turns."""
+    """A put of any number of items, which may take several turns. The reply says how many are in and safe."""
 
     def __init__(self, session: Session, command: commands.Put, expiry_ms: int) -> None:
         self._session = session
         self._command = command
         self._expiry_ms = expiry_ms
         self._done = 0
-        self._stored = 0
-        self._batches: dict[Batch, None] = {}
+        self._batches: dict[Batch, int] = {}
+        """How many items are in each."""
         self._is_stopped = False
 
     def begin(self) -> None:
         """The first turn. Raises a `KestrelError` where nothing was stored."""
-        if self._is_over_after_a_turn():
-            self._answer()
+        is_over = self._is_over_after_a_turn()
+        if is_over and len(self._batches) <= 1:
+            batch, stored = next(iter(self._batches.items()), (None, 0))
+            self._session.outbox.reply(self._session.codec.stored(self._command, stored), batch)
+            return
+        self._session.wait_for_server(self._stop)
+        if is_over:
+            self._wait_until_safe()
         else:
-            self._session.wait_for_storage(self._stop)
             self._session.go_on_later(self._go_on)
 
     def _is_over_after_a_turn(self) -> bool:
@@ -60,7 +62,7 @@ class _Putting:
             if not self._put(items[self._done]):
                 return True
             self._done += 1
-            if self._done % ITEMS_PER_LOOK == 0 and turns.is_long(began):
+            if turns.is_long(began):
                 break
         return self._done == len(items)
 
@@ -70,35 +72,52 @@ class _Putting:
         try:
             batch = self._session.manager.put(self._command.queue, data, self._expiry_ms)
         except KestrelError:
-            if not self._stored:
+            if not self._batches:
                 raise
             return False  # the reply says how many went in; who sends the rest again is told why
         if batch is None:
             return not self._command.stops_at_refusal
-        self._batches[batch] = None
-        self._stored += 1
+        self._batches[batch] = self._batches.get(batch, 0) + 1
         return True
 
     def _go_on(self) -> None:
-        """The next turn."""
+        """The next turn; but behind items that were lost no others are put."""
         if self._is_stopped:
             return
+        is_lost = any(batch.is_settled and batch.failure is not None for batch in self._batches)
         try:
-            is_over = self._is_over_after_a_turn()
+            is_over = is_lost or self._is_over_after_a_turn()
         except KestrelError as error:
             self._session.refuse(error)
             self._session.answered()
             return
         if is_over:
-            self._answer()
-            self._session.answered()
+            self._wait_until_safe()
         else:
             self._session.go_on_later(self._go_on)
 
+    def _wait_until_safe(self) -> None:
+        missing = len(self._batches)
+
+        def settled() -> None:
+            nonlocal missing
+            missing -= 1
+            if not missing and not self._is_stopped:
+                self._answer()
+
+        if not missing:
+            self._answer()
+        for batch in self._batches:
+            batch.when_settled(settled)
+
     def _answer(self) -> None:
-        """Say how many were stored, when they are safe."""
-        reply = self._session.codec.stored(self._command, self._stored)
-        self._session.outbox.reply(reply, all_of(list(self._batches)))
+        stored = sum(count for batch, count in self._batches.items() if batch.failure is None)
+        failure = next((batch.failure for batch in self._batches if batch.failure is not None), None)
+        if failure is not None and not stored:
+            self._session.refuse(failure)
+        else:
+            self._session.outbox.reply(self._session.codec.stored(self._command, stored))
+        self._session.answered()
 
     def _stop(self) -> None:
         """The client is gone, or has its answer."""

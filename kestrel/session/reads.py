@@ -28,15 +28,12 @@ class OpenRead:
     @property
     def is_open(self) -> bool:
         """Whether it is still this connection's to finish."""
-        contents = self.contents
-        return self.queue.contents is contents and contents.failure is None and self.xid in self.queue.held
+        return self.queue.still_has(self.contents) and self.xid in self.queue.held
 
     @property
     def is_lost(self) -> bool:
         """Whether the queue's storage failed since: the item went back to the head without being asked."""
-        if self.queue.is_deleted:
-            return False
-        return self.queue.contents is not self.contents or self.contents.failure is not None
+        return not self.queue.is_deleted and not self.queue.still_has(self.contents)
 
 
 class _OfQueue:

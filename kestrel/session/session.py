@@ -7,8 +7,8 @@ through it.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 from twisted.internet.defer import Deferred
@@ -23,7 +23,7 @@ from kestrel.queues.manager import QueueManager
 from kestrel.queues.turns import Turns
 from kestrel.session.access import Access
 from kestrel.session.idleness import Idleness
-from kestrel.session.leases import LeasedReads
+from kestrel.session.leases import LeaseCounts, LeasedReads
 from kestrel.session.lifecycle import HEARING, RUNNING, Event, State, after
 from kestrel.session.outbox import Outbox
 from kestrel.session.reads import OpenReads
@@ -80,8 +80,7 @@ class Session:
         self.access = access
         self.reads = OpenReads()
         self.leases = leases
-        self.leases_taken: Counter[bytes] = Counter()
-        """How many leased reads of each queue this connection took and nobody has ended yet."""
+        self.lease_counts = LeaseCounts()
         share = MemoryShare(manager.memory_limit)
         self.outbox = Outbox(manager.barrier, self._send, lose, lambda *of: codec.error(*of)[0], share)
         self.outbox.on_release = self._replies_left
@@ -144,6 +143,7 @@ class Session:
         self._end_waiting()
         self.outbox.lost()
         self.reads.put_back_all()
+        self.codec.end()
 
     def pause(self) -> None:
         """The client does not read its replies: make no more."""
@@ -237,9 +237,8 @@ class Session:
                 self._handlers[type(command)](self, command)
             except KestrelError as error:
                 self.refuse(error)
-            except Exception as error:  # a fault of ours ends this connection and nothing else
-                log.failure("A command failed")
-                self.refuse(error)
+            except Exception as error:
+                self._failed(error)
             if self.turns.is_long(began):
                 break
         return True
@@ -253,8 +252,19 @@ class Session:
         return self.outbox.is_paused or held_bytes > self.settings.max_pipeline_bytes
 
     def go_on_later(self, work: Callable[[], None]) -> None:
-        """Do that in the next tick."""
-        self.turns.go_on_later(work)
+        """Do that for the command in the next tick."""
+        self.turns.go_on_later(partial(self._go_on_with, work))
+
+    def _go_on_with(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        """A fault of ours ends this connection and nothing else."""
+        log.failure("A command failed")
+        self.refuse(error, closes=True)
 
     def _listen_or_not(self) -> None:
         if self._state is State.WAITING:
@@ -285,6 +295,11 @@ class Session:
         if ends or closes:
             self.close()
 
+    def break_off(self) -> None:
+        """Hang up without the replies that are still held."""
+        self.outbox.forget()
+        self.close()
+
     def close(self) -> None:
         """Hang up after the replies so far."""
         self._step(Event.CLOSE)
@@ -298,8 +313,9 @@ class Session:
 
     # A command that has to wait.
 
-    def wait_for_storage(self, stop: Callable[[], None]) -> None:
-        """The command waits for the storage; `stop` is called when the client goes before `answered`."""
+    def wait_for_server(self, stop: Callable[[], None]) -> None:
+        """The command waits for the storage, or for its next turn; `stop` is called when the client goes before
+        `answered`."""
         self._step(Event.STORAGE_WAITS)
         self._stop_waiting = stop
 
@@ -345,7 +361,7 @@ class Session:
                 self.refuse(error if isinstance(error, Exception) else KestrelError(str(error)))
                 self.answered()
 
-        self.wait_for_storage(gone)
+        self.wait_for_server(gone)
         outcome.addCallbacks(done, failed)
 
     def answered(self) -> None:

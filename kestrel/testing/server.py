@@ -187,7 +187,9 @@ class MemoryServer:
         self._transports: list[MemoryTransport] = []
         self._disk = disk or Disk()
         self._given_status_file = status_file
-        self._make_codec = make_codec
+        self._protocols: dict[str, Callable[[Config], Codec]] = {}
+        if make_codec is not None:
+            self._protocols["memcache"] = lambda config: make_codec()
         self.control = MemoryControl(self)
         self._start(config or Config(), storage)
         if session_settings is not None:
@@ -217,9 +219,8 @@ class MemoryServer:
             status_file=self._status_file(),
             memory_limit=memory_limit,
         )
-        self.factories = {protocol: self.core.serving(protocol, self.control) for protocol in PROTOCOLS}
-        if self._make_codec is not None:
-            self.factories["memcache"] = self.core.connections(self._make_codec, self.control)
+        protocols = {**PROTOCOLS, **self._protocols}
+        self.factories = {name: self.core.connections(codec, self.control) for name, codec in protocols.items()}
         self.started: Deferred[None] = self.core.start().addCallback(lambda _: self.core.serve())
         self.settle()
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kestrel import commands, errors
 from kestrel.commands import Command, Malformed
 from kestrel.protocols import thrift
-from kestrel.protocols.codec import ITEM_BYTES, BatchCodec, QueueInfo
+from kestrel.protocols.codec import ITEM_BYTES, ManyCodec, QueueInfo
 from kestrel.protocols.thrift import ThriftCodec
 from tests.protocols.thrift_clients import CLIENTS, REFUSALS, Connect, connector
 
@@ -535,12 +535,12 @@ def test_a_reply_is_in_the_form_of_its_request(
 
 
 def test_a_reply_may_have_as_many_items_as_a_put() -> None:
-    codec: BatchCodec = codec_of(max_list_size=5)
+    codec: ManyCodec = codec_of(max_list_size=5)
     assert codec.max_reply_items == 5
 
 
 def test_the_items_of_a_reply_fit_what_a_frame_may_be() -> None:
-    codec: BatchCodec = codec_of(max_frame_bytes=5000)
+    codec: ManyCodec = codec_of(max_frame_bytes=5000)
     assert codec.max_reply_bytes > 4000
     codec.receive(strict(b"get", WORK + b"\x08\x00\x02\xff\xff\xff\xff" + END))
     command = codec.next_command()

@@ -1,0 +1,66 @@
+"""The command that looks at a queue without taking anything."""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from kestrel import commands
+from kestrel.item import Item
+from kestrel.protocols.codec import ManyCodec, QueueInfo
+from kestrel.queues.queue import Queue
+from kestrel.queues.waiters import Waiter
+from kestrel.session.session import Handlers, Session
+
+
+def inspect(session: Session, command: commands.Inspect) -> None:
+    """Look at the head of a queue and a few of its figures."""
+    session.access.check_get(command.queue)
+    session.counters.cmd_peek += 1
+    queue = session.manager.readable(command.queue)
+    if queue is None:
+        session.outbox.reply(_codec(session).queue_info(command, QueueInfo()))
+        return
+
+    def tell(head: Item | None) -> None:
+        info = _info(queue, head, session.manager.now_ms())
+        session.outbox.reply(_codec(session).queue_info(command, info), queue.unsettled_batch)
+
+    def head_is_known(head: Item | None, error: Exception | None) -> None:
+        if error is None:
+            tell(head)
+        else:
+            session.refuse(error)
+        session.answered()
+
+    head = queue.peek_now()
+    if head is not None:
+        tell(head)
+        return
+    waiter = Waiter(head_is_known, opens=False, peeks=True, patient=False)
+
+    def stop() -> None:
+        queue.waiting.leave(waiter)
+
+    session.wait_for_server(stop)
+    queue.join(waiter)
+
+
+def _codec(session: Session) -> ManyCodec:
+    """Only a protocol that has this command is asked to answer it."""
+    return cast(ManyCodec, session.codec)
+
+
+def _info(queue: Queue, head: Item | None, now_ms: int) -> QueueInfo:
+    contents = queue.contents
+    return QueueInfo(
+        head=None if head is None else head.data,
+        items=contents.items,
+        bytes=contents.bytes,
+        journal_bytes=contents.stats.get("journal_bytes", 0),
+        age_ms=0 if head is None else max(0, now_ms - head.add_ms),
+        waiters=len(queue.waiting),
+        open_reads=contents.open_reads,
+    )
+
+
+INSPECTION: Final[Handlers] = {commands.Inspect: inspect}
