@@ -13,7 +13,7 @@ PACKAGE = ROOT / "kestrel"
 
 FLOORS = (
     {"tools"},
-    {"server", "library"},
+    {"server", "library", "client"},
     {"testing"},
     {"net"},
     {"session"},
@@ -30,6 +30,9 @@ FLOOR_OF = {part: number for number, floor in enumerate(FLOORS) for part in floo
 
 WITHOUT_TWISTED = {"item", "commands", "errors", "names", "protocols", "journal", "disk", "config"}
 """A worker process that only reads journals must not need Twisted, and a codec has no use for it."""
+
+CLIENTS_WITH_TWISTED = {"client", "server", "pipeline", "openssl"}
+"""The modules of `kestrel.client` that are Twisted's; a Spark worker imports the others."""
 
 STANDARD_LIBRARY_ONLY = {"item", "commands", "errors", "names", "journal", "disk"}
 
@@ -85,6 +88,14 @@ def test_imports_run_downwards(path: Path) -> None:
 def test_what_a_worker_imports_brings_no_twisted(path: Path) -> None:
     if part_of(path) in WITHOUT_TWISTED:
         assert not [name for name in imports_of(path) if name.split(".")[0] in {"twisted", "zope"}]
+
+
+@pytest.mark.parametrize("path", modules(), ids=IDS)
+def test_what_a_script_imports_of_the_client_brings_no_twisted(path: Path) -> None:
+    if part_of(path) == "client" and path.stem not in CLIENTS_WITH_TWISTED:
+        twisted = {"twisted", "zope", "OpenSSL", *(f"kestrel.client.{stem}" for stem in CLIENTS_WITH_TWISTED)}
+        assert not [name for name in imports_of(path) for each in twisted if f"{name}.".startswith(f"{each}.")]
+        assert set(ours(path)) <= WITHOUT_TWISTED | {"client"}
 
 
 @pytest.mark.parametrize("path", modules(), ids=IDS)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from twisted.internet.error import ConnectionAborted, ConnectionDone
-from twisted.internet.interfaces import IPushProducer
+from twisted.internet.interfaces import IProtocol, IPushProducer
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
-
-from kestrel.net.connection import Connection
 
 READ_BYTES: Final = 64 * 1024
 """What one read brings at most, and what a transport holds before it pauses its producer: Twisted's own number."""
@@ -27,7 +25,7 @@ class Reader(Protocol):
 
 
 class MemoryTransport(StringTransport):
-    """The server's end of a connection. It treats its protocol as Twisted's TCP transports do.
+    """One end of a connection, as a rule the server's. It treats its protocol as Twisted's TCP transports do.
 
     Bytes move in pieces, one read and one write a tick, and none in a direction that one side has paused. A
     producer is paused while more than `READ_BYTES` wait to be written.
@@ -37,7 +35,7 @@ class MemoryTransport(StringTransport):
         super().__init__(lenient=True)  # type: ignore[no-untyped-call]
         self._client = client
         self._soon = soon
-        self._protocol: Connection | None = None
+        self._protocol: Any = None  # Any: who can be half-closed has methods that others have not
         self._push_producer: IPushProducer | None = None
         self._is_producer_paused = False
         self._is_listening = True
@@ -48,10 +46,10 @@ class MemoryTransport(StringTransport):
         self.unsent = bytearray()
         """What the server wrote and the client has not read."""
 
-    def connect(self, protocol: Connection) -> None:
+    def connect(self, protocol: IProtocol) -> None:
         """Begin."""
         self._protocol = protocol
-        protocol.makeConnection(self)  # type: ignore[no-untyped-call]
+        protocol.makeConnection(self)
 
     # What a reactor does.
 
@@ -67,13 +65,17 @@ class MemoryTransport(StringTransport):
         if self._can_write():
             self._write()
 
+    @property
+    def is_listening(self) -> bool:
+        """Whether the protocol wants to read."""
+        return self._is_listening
+
     def _can_read(self) -> bool:
         if not self.connected or self.disconnecting or not self._is_listening:
             return False
         return bool(self.unread) or (self._input_ended and not self._input_end_told)
 
     def _read(self) -> None:
-        assert self._protocol is not None
         if self.unread:
             data = bytes(self.unread[:READ_BYTES])
             del self.unread[:READ_BYTES]
@@ -115,7 +117,6 @@ class MemoryTransport(StringTransport):
         """There is no connection any more."""
         if not self.connected:
             return
-        assert self._protocol is not None
         self.connected = False
         producer, self._push_producer = self._push_producer, None
         if producer is not None:

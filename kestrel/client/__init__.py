@@ -1,0 +1,16 @@
+"""Clients of the server, and what they are made of.
+
+| module | for whom |
+|---|---|
+| `client`, `tls`, `errors` | a Twisted program: `Client` |
+| `blocking`, `address`, `tls`, `errors` | a script or a Spark worker: `BlockingClient`, on plain sockets |
+| `memcache`, `thrift` | who writes a client of another kind: every request as a `call.Call`, without I/O |
+| `dialect` | the same, for a client that does not care which of the two protocols it speaks |
+| `plan`, `choice`, `backoff` | which of several servers is asked next, and when a request is repeated |
+| `arguments`, `put_batch` | what else both clients have in common |
+| `connection`, `pool` | one blocking connection that carries out calls, and those that are kept |
+| `pipeline`, `server` | one connection of Twisted's, and all to a server |
+| `openssl` | TLS on Twisted's endpoints |
+
+`client`, `server`, `pipeline` and `openssl` import Twisted, and none of the others does.
+"""

@@ -1,0 +1,35 @@
+"""Where a server is: ``host``, ``host:port`` or ``[::1]:port``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+DEFAULT_PORTS: Final[Mapping[str, int]] = {"memcache": 22133, "thrift": 2229}
+"""Where the server listens if nothing else is said, by protocol."""
+
+_ADDRESS: Final = re.compile(
+    r"(?:\[(?P<ipv6>[0-9A-Fa-f:.%\w-]+)\]|(?P<host>[^\s:\[\]/?#@]+))(?::(?P<port>[0-9]{1,5}))?"
+)
+
+
+class Address(NamedTuple):
+    """A host, as a name or a number, and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str, default_port: int) -> Address:
+    """The address that the text says; raises ValueError with a sentence."""
+    match = _ADDRESS.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no address; write host, host:port or [::1]:port")
+    port = int(match["port"] or default_port)
+    if not 0 < port <= 65535:
+        raise ValueError(f"{port} is no port")
+    return Address(match["ipv6"] or match["host"], port)

@@ -1,0 +1,94 @@
+"""Which of several servers is asked next, as Kestrel's clients do it.
+
+A put goes to a server at random. Gets stay with one for a while, which saves asking many that are empty, and move on
+when it is. One choice is for puts and another one for gets: a server whose disk is full has still items to give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Sequence
+from random import Random
+from typing import Final, Generic, TypeVar
+
+from kestrel.client.backoff import FIRST_S, LONGEST_S, Backoff
+
+S = TypeVar("S", bound=Hashable)
+
+GETS_PER_SERVER: Final = 100
+
+
+class RandomChoice(Generic[S]):
+    """A server at random for each request; one that failed is left alone for a while (`Backoff`).
+
+    While all are left alone, the one whose time ends first. `seconds` is a clock that never goes back.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[S],
+        random: Random,
+        seconds: Callable[[], float],
+        *,
+        first_backoff_s: float = FIRST_S,
+        longest_backoff_s: float = LONGEST_S,
+    ) -> None:
+        if not servers:
+            raise ValueError("there must be at least one server")
+        self._random = random
+        self._seconds = seconds
+        self._backoffs = {server: Backoff(random, first_backoff_s, longest_backoff_s) for server in servers}
+
+    def next(self, besides: Collection[S] = ()) -> S | None:
+        """The server to ask now; None when none is left `besides` those that were asked already."""
+        now_s = self._seconds()
+        ready = [server for server, backoff in self._backoffs.items() if backoff.ends_s <= now_s]
+        if ready:
+            left = [server for server in ready if server not in besides]
+            return self._one_of(left) if left else None
+        resting = [server for server in self._backoffs if server not in besides]
+        return min(resting, key=lambda server: self._backoffs[server].ends_s, default=None)
+
+    def _one_of(self, servers: Sequence[S]) -> S:
+        return self._random.choice(servers)
+
+    def failed(self, server: S) -> None:
+        """It did not answer, or would not: leave it alone for a while."""
+        self._backoffs[server].failed(self._seconds())
+
+    def answered(self, server: S) -> None:
+        """It did."""
+        self._backoffs[server].answered()
+
+
+class StayingChoice(RandomChoice[S]):
+    """The same server for `gets_per_server` requests, unless it is empty or fails; then another at random."""
+
+    def __init__(
+        self,
+        servers: Sequence[S],
+        random: Random,
+        seconds: Callable[[], float],
+        *,
+        gets_per_server: int = GETS_PER_SERVER,
+        first_backoff_s: float = FIRST_S,
+        longest_backoff_s: float = LONGEST_S,
+    ) -> None:
+        super().__init__(servers, random, seconds, first_backoff_s=first_backoff_s, longest_backoff_s=longest_backoff_s)
+        self._gets_per_server = gets_per_server
+        self._current: S | None = None
+        self._left = 0
+
+    def _one_of(self, servers: Sequence[S]) -> S:
+        current = self._current
+        if current is None or current not in servers or self._left == 0:
+            others = [server for server in servers if server != current]
+            current = self._current = super()._one_of(others or servers)
+            self._left = self._gets_per_server
+        self._left -= 1
+        return current
+
+    def was_empty(self, server: S) -> None:
+        """It answered, and had nothing: ask another one next time."""
+        self.answered(server)
+        if server == self._current:
+            self._left = 0

@@ -1,0 +1,57 @@
+"""TLS for clients on Twisted's endpoints."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from OpenSSL.crypto import Error
+from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
+from twisted.internet.ssl import (
+    Certificate,
+    PrivateCertificate,
+    TLSVersion,
+    optionsForClientTLS,
+    trustRootFromCertificates,
+)
+
+from kestrel.client.tls import TlsOptions
+
+_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+
+
+def client_tls(options: TlsOptions, host: str) -> IOpenSSLClientConnectionCreator:
+    """What connections to that host are made with; they fail unless the server proves that it is the host, or the
+    `server_name` of the options. TLS 1.2 at least. Raises OSError where a file cannot be read or used.
+    """
+    root = None if options.ca_file is None else trustRootFromCertificates(_certificates(options.ca_file))
+    own: PrivateCertificate | None = None
+    extra: dict[str, Any] = {"raiseMinimumTo": TLSVersion.TLSv1_2}
+    if options.cert_file is not None:
+        own, extra["extraCertChain"] = _own_certificate(options.cert_file, options.key_file or options.cert_file)
+    creator: IOpenSSLClientConnectionCreator = optionsForClientTLS(
+        options.server_name or host, root, own, extraCertificateOptions=extra
+    )
+    return creator
+
+
+def _certificates(path: str) -> list[Certificate]:
+    """The certificates in a file, of which there is one at least."""
+    try:
+        found = [Certificate.loadPEM(pem) for pem in _CERTIFICATE.findall(Path(path).read_bytes())]
+    except Error as error:
+        raise OSError(f"{path}: a certificate cannot be read: {error}") from error
+    if not found:
+        raise OSError(f"{path}: there is no certificate in it")
+    return found
+
+
+def _own_certificate(cert_file: str, key_file: str) -> tuple[PrivateCertificate, list[Any]]:
+    """The first certificate of the file with its key, and those between it and its CA."""
+    own, *chain = _certificates(cert_file)
+    try:
+        key_and_certificate = Path(key_file).read_bytes() + b"\n" + own.dumpPEM()
+        return PrivateCertificate.loadPEM(key_and_certificate), [certificate.original for certificate in chain]
+    except (Error, ValueError) as error:
+        raise OSError(f"{key_file}: the key cannot be used: {error}") from error

@@ -1,0 +1,60 @@
+"""Blocking connections to several servers, kept from one request to the next."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from kestrel.client.address import Address
+from kestrel.client.connection import BlockingConnection
+
+
+class ConnectionPool:
+    """As many connections to each server as were in use at a time. `server_name` is whose certificate is wanted."""
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        timeout_s: float,
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
+    ) -> None:
+        self._idle: dict[Address, list[BlockingConnection]] = {address: [] for address in addresses}
+        self._timeout_s = timeout_s
+        self._tls = tls
+        self._server_name = server_name
+
+    def take(self, address: Address) -> BlockingConnection:
+        """A connection for oneself, to be given back. Raises `CannotConnect`.
+
+        One that was kept is looked at first: servers hang up on clients that are idle, and when they are restarted.
+        """
+        idle = self._idle[address]
+        while idle:
+            connection = idle.pop()
+            if connection.is_at_rest():
+                return connection
+        return BlockingConnection.to(address, self._timeout_s, self._tls, self._server_name)
+
+    def give_back(self, address: Address, connection: BlockingConnection) -> None:
+        """Keep the connection for the next request, if it is still of use."""
+        if connection.is_usable:
+            self._idle[address].append(connection)
+        else:
+            connection.close()
+
+    @contextmanager
+    def using(self, address: Address) -> Iterator[BlockingConnection]:
+        """A connection for the time of a `with`."""
+        connection = self.take(address)
+        try:
+            yield connection
+        finally:
+            self.give_back(address, connection)
+
+    def close(self) -> None:
+        """Hang up on all servers."""
+        for idle in self._idle.values():
+            while idle:
+                idle.pop().close()

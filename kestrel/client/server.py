@@ -1,0 +1,264 @@
+"""The connections of the Twisted client to one server.
+
+They are made when a request wants one, and made again when the next request does. (Twisted's ClientService would keep
+one, whether it is wanted or not; and it would try for ever where a request has to go elsewhere now.)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from random import Random
+from typing import TypeVar
+
+from twisted.internet.defer import CancelledError, Deferred, TimeoutError
+from twisted.internet.interfaces import IAddress, IReactorTime, IStreamClientEndpoint
+from twisted.internet.protocol import Factory
+from twisted.internet.task import deferLater
+
+from kestrel.client.backoff import LONGEST_S, Backoff
+from kestrel.client.errors import CannotConnect
+from kestrel.client.pipeline import Pipeline
+
+T = TypeVar("T")
+
+
+class _Pipelines(Factory):
+    """Makes them for an endpoint."""
+
+    noisy = False
+
+    def __init__(self, clock: IReactorTime, timeout_s: float) -> None:
+        self._clock = clock
+        self._timeout_s = timeout_s
+
+    def buildProtocol(self, addr: IAddress | None) -> Pipeline:
+        """One for a connection that is there."""
+        return Pipeline(self._clock, self._timeout_s)
+
+
+class Server:
+    """One connection that all share, for requests that are answered at once, and others that one has for himself.
+
+    There are never more than `max_connections`, besides those that are ending. Who would need one more waits until one
+    is given back; `CannotConnect` when that takes longer than `timeout_s`.
+
+    When a connection could not be made, the next attempt is made after a pause, which grows with each failure
+    (`Backoff`). A request that comes meanwhile waits for it if the server `is_last_hope`; else it is a `CannotConnect`
+    at once.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        endpoint: IStreamClientEndpoint,
+        clock: IReactorTime,
+        *,
+        timeout_s: float,
+        max_connections: int,
+        random: Random,
+        is_last_hope: Callable[[], bool],
+    ) -> None:
+        self.name = name
+        self._endpoint = endpoint
+        self._clock = clock
+        self._timeout_s = timeout_s
+        # One that is away is asked for again within the time that a request may take.
+        self._backoff = Backoff(random, longest_s=min(LONGEST_S, timeout_s))
+        self._why_it_rests = ""
+        self._is_last_hope = is_last_hope
+        self._shared: Pipeline | None = None
+        self._waiting_for_shared: list[Deferred[Pipeline]] = []
+        self._idle: list[Pipeline] = []
+        self._free = max_connections - 1  # besides the shared one
+        self._line: deque[Deferred[Pipeline | None]] = deque()
+        self._attempts: set[Deferred[Pipeline]] = set()
+        self._connections: set[Pipeline] = set()
+        self._is_closed = False
+        self._closing: list[Deferred[None]] = []
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether it could not be connected to, and is left alone for a while."""
+        return self._backoff.ends_s > self._clock.seconds()
+
+    # The connection that all share.
+
+    async def shared(self) -> Pipeline:
+        """The connection for requests that are answered at once. Raises `CannotConnect`."""
+        if self._shared is not None and self._shared.is_usable:
+            return self._shared
+        waiting: Deferred[Pipeline] = Deferred()
+        self._waiting_for_shared.append(waiting)
+        if len(self._waiting_for_shared) == 1:
+            self._connect().addCallbacks(self._shared_is_there, lambda failure: self._no_shared(failure.value))
+        return await waiting
+
+    def _shared_is_there(self, pipeline: Pipeline) -> None:
+        self._shared = pipeline
+        waiting, self._waiting_for_shared = self._waiting_for_shared, []
+        for each in waiting:
+            if not each.called:
+                each.callback(pipeline)
+
+    def _no_shared(self, error: BaseException) -> None:
+        waiting, self._waiting_for_shared = self._waiting_for_shared, []
+        for each in waiting:
+            if not each.called:
+                each.errback(CannotConnect(str(error)))
+
+    # Those that one has for himself.
+
+    async def take(self) -> Pipeline:
+        """A connection for oneself, to be given back. Raises `CannotConnect`."""
+        while self._idle:
+            pipeline = self._idle.pop()
+            if pipeline.is_at_rest:
+                return pipeline
+            self._one_less()
+        if self._free:
+            self._free -= 1
+        elif (given := await self._stand_in_line()) is not None:
+            return given
+        try:
+            return await self._connect()
+        except BaseException:
+            self._one_less()
+            raise
+
+    def give_back(self, pipeline: Pipeline) -> None:
+        """Keep the connection for the next request, if it is at rest; else it is dropped, unless it ends by itself."""
+        if pipeline.is_usable and not pipeline.is_at_rest:
+            pipeline.drop()
+        if not pipeline.is_usable:
+            self._one_less()
+        elif (next_in_line := self._next_in_line()) is not None:
+            next_in_line.callback(pipeline)
+        else:
+            self._idle.append(pipeline)
+
+    @asynccontextmanager
+    async def own(self) -> AsyncIterator[Pipeline]:
+        """A connection for the time of a `with`. Raises `CannotConnect`."""
+        pipeline = await self.take()
+        try:
+            yield pipeline
+        finally:
+            self.give_back(pipeline)
+
+    async def _stand_in_line(self) -> Pipeline | None:
+        """A connection that was given back, or None: there may be one more now."""
+        if self._is_closed:
+            raise self._closed()
+        waiting: Deferred[Pipeline | None] = Deferred()
+        self._line.append(waiting)
+        try:
+            return await waiting.addTimeout(self._timeout_s, self._clock)
+        except TimeoutError:
+            raise CannotConnect(f"{self}: all connections that there may be are in use") from None
+
+    def _next_in_line(self) -> Deferred[Pipeline | None] | None:
+        while self._line:
+            waiting = self._line.popleft()
+            if not waiting.called:
+                return waiting
+        return None
+
+    def _one_less(self) -> None:
+        next_in_line = self._next_in_line()
+        if next_in_line is None:
+            self._free += 1
+        else:
+            next_in_line.callback(None)
+
+    # Connecting.
+
+    def _connect(self) -> Deferred[Pipeline]:
+        attempt = Deferred.fromCoroutine(self._attempt())
+        self._attempts.add(attempt)
+
+        def done(result: T) -> T:
+            self._attempts.discard(attempt)
+            return result
+
+        return attempt.addBoth(done)
+
+    async def _attempt(self) -> Pipeline:
+        try:
+            await self._rest()
+            return await self._establish()
+        except CancelledError:
+            if self._is_closed:
+                raise self._closed() from None
+            raise
+
+    async def _rest(self) -> None:
+        if self._is_closed:
+            raise self._closed()
+        if self.is_resting:
+            if not self._is_last_hope():
+                raise CannotConnect(f"{self}: {self._why_it_rests}")
+            await deferLater(self._clock, self._backoff.ends_s - self._clock.seconds())
+
+    async def _establish(self) -> Pipeline:
+        connecting = Deferred.fromCoroutine(self._connected()).addTimeout(self._timeout_s, self._clock)
+        try:
+            pipeline = await connecting
+        except CancelledError:
+            raise
+        except Exception as error:
+            is_late = isinstance(error, TimeoutError)
+            self._why_it_rests = f"no connection within {self._timeout_s:g} s" if is_late else str(error)
+            if not self.is_resting:  # several attempts that fail together are one failure
+                self._backoff.failed(self._clock.seconds())
+            raise CannotConnect(f"{self}: {self._why_it_rests}") from error
+        self._backoff.answered()
+        return pipeline
+
+    async def _connected(self) -> Pipeline:
+        pipeline = await self._endpoint.connect(_Pipelines(self._clock, self._timeout_s))
+        assert isinstance(pipeline, Pipeline)
+        self._connections.add(pipeline)
+        pipeline.ended.addCallback(lambda _: self._ended(pipeline))
+        try:
+            await pipeline.ready
+        except CancelledError:
+            pipeline.drop()
+            raise
+        return pipeline
+
+    def _ended(self, pipeline: Pipeline) -> None:
+        self._connections.discard(pipeline)
+        if pipeline in self._idle:
+            self._idle.remove(pipeline)
+            self._one_less()
+        if not self._connections:
+            closing, self._closing = self._closing, []
+            for each in closing:
+                if not each.called:
+                    each.callback(None)
+
+    # The end.
+
+    async def close(self) -> None:
+        """Hang up on the server. What is under way fails at once, and whatever is asked later; returns when all
+        connections have ended.
+        """
+        self._is_closed = True
+        for attempt in list(self._attempts):
+            attempt.cancel()
+        while (waiting := self._next_in_line()) is not None:
+            waiting.errback(self._closed())
+        for pipeline in list(self._connections):
+            pipeline.drop("the client was closed")
+        if self._connections:
+            ended: Deferred[None] = Deferred()
+            self._closing.append(ended)
+            await ended
+
+    def _closed(self) -> CannotConnect:
+        return CannotConnect(f"{self}: the client is closed")

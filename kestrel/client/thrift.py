@@ -1,0 +1,238 @@
+"""Kestrel's thrift service from the client's side: a `Call` for every method, framed, in the binary protocol.
+
+A refusal is a TApplicationException. One of type 6, which is all that the server says of a request that it has
+understood, is a `ServerError`, whatever is the reason; all others are `RequestError`s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from itertools import count
+from typing import Final, NamedTuple, TypeVar
+
+from kestrel.client.call import Call, Reply
+from kestrel.client.errors import BadReply, RequestError, ServerError
+from kestrel.names import check_queue_name
+from kestrel.protocols import thrift_binary as binary
+from kestrel.protocols.codec import QueueInfo
+
+T = TypeVar("T")
+
+MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
+"""The largest reply that is taken, and the largest request that is sent."""
+
+_LARGEST: Final = (1 << 31) - 1
+"""An i32."""
+
+STATUSES: Final = ("NotConfigured", "Quiescent", "ReadOnly", "Up")
+"""The statuses that the service knows; their places are their numbers. The first stands for all others."""
+
+
+class OpenRead(NamedTuple):
+    """An item that was taken. `id` is what it is confirmed by, 0 where it was taken for good."""
+
+    data: bytes
+    id: int = 0
+
+
+class ThriftCalls:
+    """Makes the calls of one connection, with numbers of its own by which replies are told apart.
+
+    Queue names are checked first: one that cannot be raises `kestrel.errors.BadQueueName`. Numbers that the protocol
+    cannot say raise `RequestError`, and so does a request of more than `max_frame_bytes`; a longer reply is no reply.
+    """
+
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._numbers = count(1)
+
+    # Items.
+
+    def put(self, queue: bytes, items: Sequence[bytes], expiry_ms: int = 0) -> Call[int]:
+        """How many went in, in their order, before the first that a limit of the queue refused.
+
+        `expiry_ms` counts from now; 0 is never.
+        """
+        arguments = [
+            _name(queue),
+            binary.list_field(2, binary.STRING, len(items)),
+            *map(binary.binary, items),
+            _i32(3, expiry_ms),
+        ]
+        return self._call(b"put", arguments, binary.I32, binary.Reader.i32)
+
+    def get(self, queue: bytes, max_items: int, wait_ms: int = 0, hold_ms: int = 0) -> Call[list[OpenRead]]:
+        """Up to `max_items`; those that are there after `wait_ms` at the latest.
+
+        With `hold_ms` they are open reads: back at the head of the queue unless they are confirmed within that time.
+        They do not depend on the connection.
+        """
+        arguments = [_name(queue), _i32(2, max_items), _i32(3, wait_ms), _i32(4, hold_ms)]
+        return self._call(b"get", arguments, binary.LIST, _items, wait_ms=max(0, wait_ms))
+
+    def confirm(self, queue: bytes, ids: Collection[int]) -> Call[int]:
+        """Finish these open reads; how many were open."""
+        return self._call(b"confirm", [_name(queue), _ids(2, ids)], binary.I32, binary.Reader.i32)
+
+    def abort(self, queue: bytes, ids: Collection[int]) -> Call[int]:
+        """Put these open reads back at the head; how many were open."""
+        return self._call(b"abort", [_name(queue), _ids(2, ids)], binary.I32, binary.Reader.i32)
+
+    # Queues.
+
+    def peek(self, queue: bytes) -> Call[QueueInfo]:
+        """The head of the queue, which stays, and some figures."""
+        return self._call(b"peek", [_name(queue)], binary.STRUCT, _queue_info)
+
+    def flush(self, queue: bytes) -> Call[None]:
+        """Drop what is in the queue; open reads stay."""
+        return self._void(b"flush_queue", [_name(queue)])
+
+    def flush_all(self) -> Call[None]:
+        """Drop what is in all queues."""
+        return self._void(b"flush_all_queues", [])
+
+    def delete(self, queue: bytes) -> Call[None]:
+        """Forget the queue and all that is in it."""
+        return self._void(b"delete_queue", [_name(queue)])
+
+    # The server.
+
+    def status(self) -> Call[str]:
+        """The server's status, one of `STATUSES`."""
+        return self._call(b"current_status", [], binary.I32, _status)
+
+    def set_status(self, status: str) -> Call[None]:
+        """Have the server take another status: Quiescent, ReadOnly or Up."""
+        if status not in STATUSES[1:]:
+            raise RequestError(f"thrift has no status {status!r}; it has {', '.join(STATUSES[1:])}")
+        return self._void(b"set_status", [_i32(1, STATUSES.index(status))])
+
+    def version(self) -> Call[str]:
+        """The server's release."""
+        return self._call(b"get_version", [], binary.STRING, _text)
+
+    # Requests and replies.
+
+    def _call(
+        self,
+        method: bytes,
+        arguments: Sequence[bytes],
+        type_: int,
+        read: Callable[[binary.Reader], T],
+        *,
+        wait_ms: int = 0,
+    ) -> Call[T]:
+        number, request = self._request(method, arguments)
+        return Call(request, self._reply(method, number, type_, read), wait_ms=wait_ms)
+
+    def _void(self, method: bytes, arguments: Sequence[bytes]) -> Call[None]:
+        number, request = self._request(method, arguments)
+        return Call(request, self._void_reply(method, number))
+
+    def _request(self, method: bytes, arguments: Sequence[bytes]) -> tuple[int, bytes]:
+        number = next(self._numbers) & _LARGEST
+        request = binary.frame(binary.header(method, binary.CALL, number), *arguments, binary.END)
+        if len(request) > self._max_frame_bytes:
+            raise RequestError(f"the request is too large; limit={self._max_frame_bytes}")
+        return number, request
+
+    def _frame(self, method: bytes, number: int) -> Reply[binary.Reader]:
+        """The frame of the reply, read up to the fields of its result."""
+        size = int.from_bytes((yield binary.LENGTH_BYTES), "big", signed=True)
+        if not 0 <= size <= self._max_frame_bytes:
+            raise BadReply(f"the frame has {size} bytes; limit={self._max_frame_bytes}")
+        reader = binary.Reader((yield size))
+        header = reader.header()
+        if (header.name, header.seqid) != (method, number):
+            raise BadReply("the reply is that of another request")
+        if header.type == binary.EXCEPTION:
+            type_, message = binary.read_application_exception(reader)
+            raise (ServerError if type_ == binary.INTERNAL_ERROR else RequestError)(message)
+        if header.type != binary.REPLY:
+            raise BadReply("the message is no reply")
+        return reader
+
+    def _reply(self, method: bytes, number: int, type_: int, read: Callable[[binary.Reader], T]) -> Reply[T]:
+        try:
+            reader = yield from self._frame(method, number)
+            if reader.field() != (type_, 0):
+                raise BadReply("the result is not of the type that it should be")
+            value = read(reader)
+            _finish(reader)
+        except binary.BadThrift as error:
+            raise BadReply(str(error)) from None
+        return value
+
+    def _void_reply(self, method: bytes, number: int) -> Reply[None]:
+        try:
+            _finish((yield from self._frame(method, number)))
+        except binary.BadThrift as error:
+            raise BadReply(str(error)) from None
+
+
+def _finish(reader: binary.Reader) -> None:
+    while (type_ := reader.field()[0]) != binary.STOP:
+        reader.skip(type_)
+    if reader.left:
+        raise BadReply("there are bytes behind the end of the message")
+
+
+def _name(queue: bytes) -> bytes:
+    check_queue_name(queue)
+    return binary.binary_field(1, queue)
+
+
+def _i32(id_: int, number: int) -> bytes:
+    if not -_LARGEST <= number <= _LARGEST:
+        raise RequestError(f"{number} is too large a number")
+    return binary.i32_field(id_, number)
+
+
+def _ids(id_: int, ids: Collection[int]) -> bytes:
+    return binary.set_field(id_, binary.I64, len(ids)) + b"".join(map(binary.i64, ids))
+
+
+def _text(reader: binary.Reader) -> str:
+    return reader.binary().decode("utf-8", "replace")
+
+
+def _status(reader: binary.Reader) -> str:
+    number = reader.i32()
+    return STATUSES[number] if 0 <= number < len(STATUSES) else STATUSES[0]
+
+
+def _items(reader: binary.Reader) -> list[OpenRead]:
+    type_, size = reader.list_header()
+    if size and type_ != binary.STRUCT:
+        raise BadReply("the result is not of the type that it should be")
+    return [_item(reader) for _ in range(size)]
+
+
+def _item(reader: binary.Reader) -> OpenRead:
+    data = b""
+    id_ = 0
+    while (field := reader.field())[0] != binary.STOP:
+        if field == (binary.STRING, 1):
+            data = reader.binary()
+        elif field == (binary.I64, 2):
+            id_ = reader.i64()
+        else:
+            reader.skip(field[0])
+    return OpenRead(data, id_)
+
+
+def _queue_info(reader: binary.Reader) -> QueueInfo:
+    head: bytes | None = None
+    numbers = dict.fromkeys(range(2, 8), 0)
+    while (field := reader.field())[0] != binary.STOP:
+        type_, id_ = field
+        if field == (binary.STRING, 1):
+            head = reader.binary()
+        elif type_ == binary.I64 and 2 <= id_ <= 5:
+            numbers[id_] = reader.i64()
+        elif type_ == binary.I32 and 6 <= id_ <= 7:
+            numbers[id_] = reader.i32()
+        else:
+            reader.skip(type_)
+    return QueueInfo(head, *numbers.values())

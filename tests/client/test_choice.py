@@ -1,0 +1,147 @@
+"""Which server is asked next, and how long one that failed is left alone."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from kestrel.client.backoff import Backoff
+from kestrel.client.choice import RandomChoice, StayingChoice
+
+SERVERS = ["a", "b", "c"]
+
+
+class Clock:
+    """Shows what a test says."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def make_random(clock: Clock, servers: list[str] = SERVERS) -> RandomChoice[str]:
+    return RandomChoice(servers, Random(1), clock, first_backoff_s=1, longest_backoff_s=8)
+
+
+def make_staying(clock: Clock, gets_per_server: int = 3) -> StayingChoice[str]:
+    return StayingChoice(SERVERS, Random(1), clock, gets_per_server=gets_per_server)
+
+
+def test_puts_go_to_all_servers_at_random(clock: Clock) -> None:
+    choice = make_random(clock)
+    chosen = [choice.next() for _ in range(300)]
+    assert all(60 < chosen.count(server) < 140 for server in SERVERS)
+    assert len(set(pairwise(chosen))) == 9
+
+
+def test_a_server_that_was_asked_already_is_not_asked_again(clock: Clock) -> None:
+    choice = make_random(clock)
+    assert {choice.next({"a"}) for _ in range(50)} == {"b", "c"}
+    assert choice.next({"a", "b", "c"}) is None
+
+
+def test_a_server_that_failed_is_left_alone_until_its_time_is_up(clock: Clock) -> None:
+    choice = make_random(clock)
+    choice.failed("a")
+    assert {choice.next() for _ in range(50)} == {"b", "c"}
+    assert choice.next({"b", "c"}) is None
+    clock.now_s += 1
+    assert {choice.next() for _ in range(50)} == {"a", "b", "c"}
+
+
+def test_a_server_that_answers_is_asked_again_at_once(clock: Clock) -> None:
+    choice = make_random(clock)
+    choice.failed("a")
+    choice.answered("a")
+    assert {choice.next() for _ in range(50)} == {"a", "b", "c"}
+
+
+def test_while_all_have_failed_the_one_whose_time_ends_first_is_asked(clock: Clock) -> None:
+    choice = make_random(clock)
+    for server in ("b", "a", "c"):
+        choice.failed(server)
+        clock.now_s += 0.001
+    for server in ("a", "c"):
+        choice.failed(server)
+    assert choice.next() == "b"
+    assert choice.next({"b"}) in ("a", "c")
+    assert choice.next({"a", "b", "c"}) is None
+
+
+def test_the_only_server_is_asked_however_often_it_failed(clock: Clock) -> None:
+    choice = make_random(clock, ["a"])
+    for _ in range(3):
+        choice.failed("a")
+        assert choice.next() == "a"
+
+
+def test_without_a_server_there_is_no_choice(clock: Clock) -> None:
+    with pytest.raises(ValueError, match="at least one server"):
+        make_random(clock, [])
+
+
+def test_gets_stay_with_a_server_for_so_many_and_then_move_on(clock: Clock) -> None:
+    choice = make_staying(clock)
+    chosen = [choice.next() for _ in range(30)]
+    for start in range(0, 30, 3):
+        assert len(set(chosen[start : start + 3])) == 1
+        assert start == 0 or chosen[start] != chosen[start - 1]
+    assert set(chosen) == set(SERVERS)
+
+
+def test_gets_move_on_from_a_server_that_was_empty(clock: Clock) -> None:
+    choice = make_staying(clock)
+    for _ in range(20):
+        server = choice.next()
+        assert server is not None
+        choice.was_empty(server)
+        assert choice.next() != server
+
+
+def test_gets_move_on_from_a_server_that_failed(clock: Clock) -> None:
+    choice = make_staying(clock, gets_per_server=100)
+    server = choice.next()
+    assert server is not None
+    choice.failed(server)
+    assert server not in {choice.next() for _ in range(50)}
+
+
+def test_that_another_server_was_empty_moves_nobody(clock: Clock) -> None:
+    choice = make_staying(clock, gets_per_server=100)
+    server = choice.next()
+    choice.was_empty(next(other for other in SERVERS if other != server))
+    assert choice.next() == server
+
+
+def test_gets_stay_with_the_only_server(clock: Clock) -> None:
+    choice = StayingChoice(["a"], Random(1), clock, gets_per_server=2)
+    for _ in range(5):
+        assert choice.next() == "a"
+        choice.was_empty("a")
+
+
+def test_pauses_double_up_to_the_longest_and_are_never_the_same_for_all() -> None:
+    backoff = Backoff(Random(1), first_s=1, longest_s=8)
+    for whole_s in (1, 2, 4, 8, 8, 8):
+        pause_s = backoff.failed(1000)
+        assert whole_s / 2 <= pause_s <= whole_s
+        assert backoff.ends_s == 1000 + pause_s
+    assert len({Backoff(Random(seed)).failed(0) for seed in range(10)}) == 10
+
+
+def test_after_an_answer_pauses_are_short_again() -> None:
+    backoff = Backoff(Random(1), first_s=1, longest_s=8)
+    for _ in range(4):
+        backoff.failed(1000)
+    backoff.answered()
+    assert backoff.ends_s < 0
+    assert backoff.failed(1000) <= 1

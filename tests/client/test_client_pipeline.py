@@ -1,0 +1,353 @@
+"""One connection of the Twisted client: the order of replies, timeouts, and what is known when it ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.python.failure import Failure
+
+from kestrel.client.errors import BadReply, CannotConnect, ConnectionFailed, OpenReadsError, RequestError, ServerError
+from kestrel.client.memcache import MemcacheCalls
+from kestrel.client.pipeline import HungUpBefore, Pipeline
+
+CALLS = MemcacheCalls()
+TIMEOUT_S = 10.0
+ITEM = b"VALUE work 0 5\r\nhello\r\nEND\r\n"
+READ_ONLY = b"SERVER_ERROR the server is ReadOnly\r\n"
+
+
+class Wire:
+    """A pipeline on a transport that a test moves."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.pipeline = Pipeline(self.clock, TIMEOUT_S)
+        self.transport: Any = StringTransport()
+        self.pipeline.makeConnection(self.transport)
+
+    def sent(self) -> bytes:
+        data = self.transport.value()
+        self.transport.clear()
+        return data
+
+    def receive(self, data: bytes) -> None:
+        self.pipeline.dataReceived(data)
+
+    def lose(self, reason: Exception) -> None:
+        self.pipeline.connectionLost(Failure(reason))
+
+    @property
+    def is_dropped(self) -> bool:
+        return bool(self.transport.disconnected)
+
+
+@pytest.fixture
+def wire() -> Wire:
+    return Wire()
+
+
+def outcome(deferred: Deferred[Any]) -> Any:
+    """The value, or the error itself; ... while there is neither."""
+    results: list[Any] = [...]
+    deferred.addBoth(results.append)
+    return results[-1].value if isinstance(results[-1], Failure) else results[-1]
+
+
+def error_of(deferred: Deferred[Any]) -> type[BaseException]:
+    return type(outcome(deferred))
+
+
+# Requests and replies.
+
+
+def test_requests_are_sent_without_waiting_for_the_replies_before_them(wire: Wire) -> None:
+    wire.pipeline.ask(CALLS.put(b"work", b"a"))
+    wire.pipeline.ask_all([CALLS.put(b"work", b"b"), CALLS.get(b"work")])
+    assert wire.sent() == b"set work 0 0 1\r\na\r\nset work 0 0 1\r\nb\r\nget work\r\n"
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+def test_replies_belong_to_the_requests_in_their_order_whatever_the_pieces(wire: Wire, size: int) -> None:
+    order: list[object] = []
+    calls: list[Any] = [CALLS.put(b"work", b"a"), CALLS.get(b"work"), CALLS.put(b"work", b"b"), CALLS.version()]
+    for call in calls:
+        wire.pipeline.ask(call).addCallback(order.append)
+    replies = b"STORED\r\n" + ITEM + b"NOT_STORED\r\nVERSION 1\r\n"
+    for start in range(0, len(replies), size):
+        wire.receive(replies[start : start + size])
+    assert order == [True, b"hello", False, "1"]
+    assert wire.pipeline.is_at_rest
+
+
+def test_an_answer_may_bring_about_the_next_request(wire: Wire) -> None:
+    answers: list[object] = []
+
+    def ask_again(version: str) -> None:
+        answers.append(version)
+        if len(answers) < 2000:
+            wire.pipeline.ask(CALLS.version()).addCallback(ask_again)
+
+    wire.pipeline.ask(CALLS.version()).addCallback(ask_again)
+    wire.receive(b"VERSION 1\r\n" * 2000)
+    assert answers == ["1"] * 2000
+
+
+def test_who_cancels_forgets_the_answer_and_those_behind_get_theirs(wire: Wire) -> None:
+    forgotten, kept = wire.pipeline.ask(CALLS.version()), wire.pipeline.ask(CALLS.put(b"work", b"a"))
+    forgotten.addErrback(lambda _: None).cancel()
+    wire.receive(b"VERSION 1\r\nSTORED\r\n")
+    assert outcome(kept) is True
+
+
+# Refusals.
+
+
+def test_a_refusal_is_the_answer_and_the_connection_ends_when_all_are_answered(wire: Wire) -> None:
+    refused, behind = wire.pipeline.ask(CALLS.put(b"work", b"a")), wire.pipeline.ask(CALLS.put(b"work", b"b"))
+    wire.receive(b"SERVER_ERROR disk full\r\n")
+    assert error_of(refused) is ServerError
+    assert not wire.pipeline.is_usable and not wire.transport.disconnecting
+    wire.receive(b"STORED\r\n")
+    assert outcome(behind) is True
+    assert wire.transport.disconnecting
+
+
+def test_after_a_refusal_no_request_is_sent(wire: Wire) -> None:
+    wire.pipeline.ask(CALLS.confirm(b"work", 1)).addErrback(lambda failure: failure.trap(OpenReadsError))
+    wire.receive(b"ERROR\r\n")
+    wire.sent()
+    assert error_of(wire.pipeline.ask(CALLS.version())) is CannotConnect
+    assert wire.sent() == b""
+
+
+def test_what_stood_behind_a_refusal_with_which_the_server_hung_up_was_not_carried_out(wire: Wire) -> None:
+    refused, *behind = wire.pipeline.ask_all([CALLS.put(b"work", b"a") for _ in range(3)])
+    wire.receive(READ_ONLY)
+    wire.lose(ConnectionDone())
+    assert [error_of(each) for each in (refused, *behind)] == [ServerError, HungUpBefore, HungUpBefore]
+
+
+def test_a_reply_that_had_begun_behind_a_refusal_may_have_been_carried_out(wire: Wire) -> None:
+    refused, behind = wire.pipeline.ask_all([CALLS.put(b"work", b"a"), CALLS.put(b"work", b"b")])
+    wire.receive(b"SERVER_ERROR disk full\r\nSTO")
+    wire.lose(ConnectionDone())
+    assert [error_of(refused), error_of(behind)] == [ServerError, ConnectionFailed]
+
+
+# A connection that ends.
+
+
+@pytest.mark.parametrize("reason", [ConnectionDone(), ConnectionLost()])
+def test_nobody_knows_what_became_of_requests_whose_connection_ended(wire: Wire, reason: Exception) -> None:
+    asked = wire.pipeline.ask_all([CALLS.put(b"work", b"a"), CALLS.put(b"work", b"b")])
+    items = wire.pipeline.stream(CALLS.monitor(b"work", 5))
+    wire.lose(reason)
+    assert [error_of(each) for each in asked] == [ConnectionFailed, ConnectionFailed]
+    assert error_of(items.next()) is ConnectionFailed
+    assert wire.clock.getDelayedCalls() == []
+
+
+def test_a_hang_up_is_the_answer_to_shutdown_and_a_broken_connection_is_none() -> None:
+    for reason, expected in [(ConnectionDone(), type(None)), (ConnectionLost(), ConnectionFailed)]:
+        wire = Wire()
+        asked = wire.pipeline.ask(CALLS.shutdown())
+        wire.lose(reason)
+        assert error_of(asked) is expected
+
+
+def test_what_the_transport_could_not_take_is_held_back_and_was_not_carried_out(wire: Wire) -> None:
+    sent = wire.pipeline.ask(CALLS.put(b"work", b"a"))
+    wire.pipeline.pauseProducing()
+    held = wire.pipeline.ask(CALLS.put(b"work", b"b"))
+    assert wire.sent() == b"set work 0 0 1\r\na\r\n"
+    wire.lose(ConnectionLost())
+    assert (error_of(sent), error_of(held)) == (ConnectionFailed, CannotConnect)
+
+
+def test_what_was_held_back_follows_in_order_unless_nobody_wants_it_any_more(wire: Wire) -> None:
+    wire.pipeline.pauseProducing()
+    calls = [CALLS.put(b"work", data) for data in (b"a", b"b", b"c")]
+    first, second, third = (wire.pipeline.ask(call).addErrback(lambda _: "cancelled") for call in calls)
+    second.cancel()
+    wire.pipeline.resumeProducing()
+    assert wire.sent() == b"set work 0 0 1\r\na\r\nset work 0 0 1\r\nc\r\n"
+    wire.receive(b"STORED\r\nNOT_STORED\r\n")
+    assert [outcome(each) for each in (first, second, third)] == [True, "cancelled", False]
+
+
+def test_a_connection_that_was_dropped_fails_all_at_once_and_takes_nothing_more(wire: Wire) -> None:
+    asked = wire.pipeline.ask(CALLS.get(b"work", 5000))
+    wire.pipeline.drop("that is enough")
+    assert wire.is_dropped
+    assert str(outcome(asked)) == "that is enough"
+    wire.receive(ITEM)
+    wire.lose(ConnectionLost())
+    assert error_of(wire.pipeline.ask(CALLS.version())) is CannotConnect
+    assert wire.clock.getDelayedCalls() == []
+
+
+def test_a_retired_connection_answers_what_was_asked_and_then_ends(wire: Wire) -> None:
+    asked = wire.pipeline.ask(CALLS.version())
+    wire.pipeline.retire()
+    assert not wire.transport.disconnecting
+    wire.receive(b"VERSION 1\r\n")
+    assert outcome(asked) == "1"
+    assert wire.transport.disconnecting and wire.clock.getDelayedCalls() == []
+
+
+# Out of step.
+
+
+NO_REPLIES = [b"WHAT\r\n", b"VALUE other 0 1\r\na", b"VALUE work 0 99999999\r\n", b"VALUE work 0 1\r\nabcdefgh"]
+
+
+@pytest.mark.parametrize("reply", NO_REPLIES)
+def test_a_connection_whose_reply_is_none_is_dropped(wire: Wire, reply: bytes) -> None:
+    asked, behind = wire.pipeline.ask(CALLS.get(b"work")), wire.pipeline.ask(CALLS.put(b"work", b"a"))
+    wire.receive(reply)
+    assert wire.is_dropped
+    assert (error_of(asked), error_of(behind)) == (BadReply, ConnectionFailed)
+
+
+def test_a_server_that_speaks_unasked_is_hung_up_on(wire: Wire) -> None:
+    asked = wire.pipeline.ask(CALLS.put(b"work", b"a"))
+    wire.receive(b"STORED\r\nSTORED\r\n")
+    assert outcome(asked) is True
+    assert wire.is_dropped and not wire.pipeline.is_usable
+
+
+# Time.
+
+
+def test_an_answer_may_take_the_timeout_and_no_longer(wire: Wire) -> None:
+    asked, behind = wire.pipeline.ask(CALLS.put(b"work", b"a")), wire.pipeline.ask(CALLS.put(b"work", b"b"))
+    wire.pipeline.pauseProducing()
+    held = wire.pipeline.ask(CALLS.put(b"work", b"c"))
+    wire.clock.advance(TIMEOUT_S - 0.25)
+    assert not asked.called
+    wire.clock.advance(0.25)
+    assert wire.is_dropped
+    assert str(outcome(asked)) == "nothing came for 10 s"
+    assert (error_of(behind), error_of(held)) == (ConnectionFailed, CannotConnect)
+
+
+def test_the_time_that_the_server_was_asked_to_wait_comes_on_top(wire: Wire) -> None:
+    asked = wire.pipeline.ask(CALLS.get(b"work", 5000))
+    wire.clock.advance(TIMEOUT_S + 4.75)
+    assert not asked.called
+    wire.clock.advance(0.25)
+    assert error_of(asked) is ConnectionFailed
+
+
+def test_who_stands_behind_one_that_waits_has_the_timeout_after_it(wire: Wire) -> None:
+    waiting, behind = wire.pipeline.ask(CALLS.get(b"work", 5000)), wire.pipeline.ask(CALLS.version())
+    wire.clock.advance(14)
+    wire.receive(b"END\r\n")
+    assert outcome(waiting) is None
+    wire.clock.advance(TIMEOUT_S - 0.25)
+    assert not behind.called
+    wire.clock.advance(0.25)
+    assert error_of(behind) is ConnectionFailed
+
+
+def test_a_reply_that_goes_on_coming_is_waited_for(wire: Wire) -> None:
+    asked = wire.pipeline.ask(CALLS.get(b"work"))
+    for byte in ITEM:
+        wire.clock.advance(TIMEOUT_S - 1)
+        wire.receive(bytes([byte]))
+    assert outcome(asked) == b"hello"
+    assert wire.clock.getDelayedCalls() == []
+
+
+# Streams.
+
+
+def item(data: bytes) -> bytes:
+    return b"VALUE work 0 %d\r\n%b\r\nEND\r\n" % (len(data), data)
+
+
+def test_a_stream_brings_one_after_the_other_and_then_none(wire: Wire) -> None:
+    items = wire.pipeline.stream(CALLS.monitor(b"work", 5))
+    behind = wire.pipeline.ask(CALLS.confirm(b"work", 2))
+    assert wire.sent() == b"monitor work 5\r\nconfirm work 2\r\n"
+    first = items.next()
+    wire.receive(item(b"a") + item(b"b") + b"END\r\nEND\r\n")
+    assert outcome(first) == b"a"
+    assert not behind.called
+    assert outcome(items.next()) == b"b"
+    assert outcome(items.next()) is None
+    assert outcome(items.next()) is None
+    assert outcome(behind) is None
+
+
+def test_what_nobody_has_asked_for_stays_in_the_network(wire: Wire) -> None:
+    items = wire.pipeline.stream(CALLS.monitor(b"work", 5))
+    asked = items.next()
+    assert wire.transport.producerState == "producing"
+    wire.receive(item(b"a") + item(b"b") + item(b"c")[:-1])
+    assert outcome(asked) == b"a"
+    assert wire.transport.producerState == "paused"
+    assert outcome(items.next()) == b"b"
+    assert wire.transport.producerState == "paused"
+    asked = items.next()
+    assert wire.transport.producerState == "producing"
+    wire.receive(b"\n")
+    assert outcome(asked) == b"c"
+    assert wire.transport.producerState == "paused"
+
+
+def test_a_slow_consumer_is_no_slow_server(wire: Wire) -> None:
+    items = wire.pipeline.stream(CALLS.monitor(b"work", 5))
+    asked = items.next()
+    wire.receive(item(b"a"))
+    assert outcome(asked) == b"a"
+    wire.clock.advance(1000)
+    asked = items.next()
+    wire.clock.advance(TIMEOUT_S + 4.75)
+    assert not asked.called
+    wire.clock.advance(0.25)
+    assert error_of(asked) is ConnectionFailed
+
+
+def test_a_consumer_may_ask_on_from_within_each_item(wire: Wire) -> None:
+    items = wire.pipeline.stream(CALLS.monitor(b"work", 5))
+    got: list[bytes] = []
+
+    def ask_on(data: bytes | None) -> None:
+        if data is not None:
+            got.append(data)
+            items.next().addCallback(ask_on)
+
+    items.next().addCallback(ask_on)
+    wire.receive(item(b"a") * 2000 + b"END\r\n")
+    assert got == [b"a"] * 2000
+    assert wire.pipeline.is_at_rest
+
+
+def test_an_item_that_came_when_nobody_waited_any_more_is_the_next_ones(wire: Wire) -> None:
+    items = wire.pipeline.stream(CALLS.monitor(b"work", 5))
+    items.next().addErrback(lambda _: None).cancel()
+    wire.receive(item(b"a"))
+    assert outcome(items.next()) == b"a"
+
+
+def test_a_stream_may_be_refused(wire: Wire) -> None:
+    items = wire.pipeline.stream(CALLS.monitor(b"work", 5))
+    asked = items.next()
+    wire.receive(b"CLIENT_ERROR no\r\n")
+    assert error_of(asked) is RequestError
+    assert error_of(items.next()) is RequestError
+
+
+# With whom it speaks.
+
+
+def test_a_connection_that_ends_before_it_is_ready_could_not_be_made() -> None:
+    pipeline = Pipeline(Clock(), TIMEOUT_S)
+    pipeline.connectionLost(Failure(ConnectionLost("the certificate is another's")))
+    assert error_of(pipeline.ready) is CannotConnect

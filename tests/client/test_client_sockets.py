@@ -1,0 +1,363 @@
+"""The Twisted client with a real reactor and a real server process: sockets, names, TLS."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+import pytest_twisted
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import HostnameEndpoint
+from twisted.internet.protocol import Factory, Protocol, ServerFactory, connectionDone
+from twisted.internet.ssl import Certificate, CertificateOptions, PrivateCertificate, TLSVersion, optionsForClientTLS
+from twisted.internet.testing import StringTransport
+from twisted.protocols.tls import TLSMemoryBIOFactory
+from twisted.python.failure import Failure
+
+from kestrel.client.client import Client
+from kestrel.client.errors import CannotConnect, ConnectionFailed, ServerError
+from kestrel.client.openssl import client_tls
+from kestrel.client.tls import TlsOptions
+from tests.client.certificates import Authority
+from tests.server.running import ANY_PORT, PATIENCE_S, ROOT, Processes, Server
+
+HOST: Final = "mq.example"
+EXPIRED: Final = datetime.datetime(2021, 1, 1)
+
+
+class Served(NamedTuple):
+    """A server process, and where its endpoints listen; all on 127.0.0.1."""
+
+    server: Server
+    authority: Authority
+    memcache: str
+    tls: int
+    tls_localhost: int
+    tls_expired: int
+    thrift: str
+    thrift_tls: int
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("server")
+    authority = Authority(folder)
+
+    def tls(host: str, **options: Any) -> str:
+        cert_file, key_file = authority.sign(host, **options)
+        return f"ssl:0:interface=127.0.0.1:privateKey={key_file}:certKey={cert_file}"
+
+    endpoints = ["--memcache", tls(HOST), "--memcache", tls("localhost")]
+    endpoints += ["--memcache", tls("expired.example", until=EXPIRED), "--thrift", ANY_PORT, "--thrift", tls(HOST)]
+    with Processes(folder) as processes:
+        server = processes.serve('queuePath = "queues"\nmaxOpenTransactions = 100\n', *endpoints)
+        ports: dict[str, list[int]] = {"memcache": [], "thrift": [], "text": []}
+        for protocol, port in re.findall(r"(\w+): listening on 127\.0\.0\.1:(\d+)", server.logged()):
+            ports[protocol].append(int(port))
+        plain, *with_tls = ports["memcache"]
+        thrift, thrift_tls = ports["thrift"]
+        yield Served(server, authority, f"127.0.0.1:{plain}", *with_tls, f"127.0.0.1:{thrift}", thrift_tls)
+
+
+@pytest.fixture
+def ca(served: Served) -> str:
+    return served.authority.ca_file
+
+
+@asynccontextmanager
+async def client_of(servers: Any, *arguments: Any, **options: Any) -> AsyncIterator[Client]:
+    """A client for the time of an `async with`, which leaves nothing in the reactor."""
+    before = reactor.getDelayedCalls()  # type: ignore[attr-defined]
+    async with Client(reactor, servers, *arguments, timeout_s=PATIENCE_S, **options) as client:
+        yield client
+    left = [call for call in reactor.getDelayedCalls() if call not in before]  # type: ignore[attr-defined]
+    assert not left
+
+
+async def exercise(client: Client) -> None:
+    """Items of all sizes go and come, reliable reads among them."""
+    await client.delete("work")
+    items = [b"%d" % number for number in range(1000)] + [b"x" * (1 << 20)] * 3
+    assert await client.put_many("work", items) == len(items)
+    assert [await client.get("work") for _ in items[:-1]] == items[:-1]
+    with pytest.raises(LookupError):
+        async with client.reliable_get("work", timeout=PATIENCE_S) as item:
+            raise LookupError
+    async with client.reliable_get("work", timeout=PATIENCE_S) as item:
+        assert item == items[-1]
+    waiting = Deferred.fromCoroutine(client.get("work", timeout=PATIENCE_S))
+    assert await client.put("work", b"a")
+    assert await waiting == b"a"
+    assert await client.get("work") is None
+
+
+@pytest_twisted.ensureDeferred
+async def test_items_go_to_a_server_and_come_back(served: Served) -> None:
+    async with client_of(served.memcache) as client:
+        await exercise(client)
+
+
+@pytest_twisted.ensureDeferred
+async def test_items_go_and_come_by_thrift(served: Served) -> None:
+    async with client_of(served.thrift, "thrift") as client:
+        await exercise(client)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_monitor_brings_items_as_they_come(served: Served) -> None:
+    async with client_of(served.memcache) as client:
+        await client.delete("watched")
+        assert await client.put_many("watched", [b"x" * 100_000] * 60) == 60
+        sizes = [len(item) async for item in client.monitor("watched", 60, 60)]
+        assert sizes == [100_000] * 60
+        assert await client.peek("watched") is None
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_server_may_be_an_endpoint(served: Served) -> None:
+    host, _, port = served.memcache.partition(":")
+    async with client_of([HostnameEndpoint(reactor, host, int(port))]) as client:
+        assert list(await client.version()) == ["servers[0]"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_server_that_is_not_there_cannot_be_connected_to() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    async with client_of([f"127.0.0.1:{port}"]) as client:
+        with pytest.raises(CannotConnect, match=f"127.0.0.1:{port}: Connection was refused"):
+            await client.version()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_client_outlives_its_server(tmp_path: Path) -> None:
+    with Processes(tmp_path) as processes:
+        first = processes.serve('queuePath = "queues"\n')
+        endpoint = f"tcp:{first.port}:interface=127.0.0.1"
+        async with client_of(f"127.0.0.1:{first.port}") as client:
+            assert await client.put("work", b"a")
+            waiting = Deferred.fromCoroutine(client.get("other", timeout=60))
+            assert await client.put("work", b"b")
+            first.kill()
+            with pytest.raises(ConnectionFailed):
+                await waiting
+            with pytest.raises(CannotConnect):
+                await client.put("work", b"lost")
+            processes.serve('queuePath = "queues"\n', endpoint=endpoint)
+            assert [await client.get("work") for _ in range(3)] == [b"a", b"b", None]
+
+
+def test_the_example_does_every_page_once_and_leaves_nothing(served: Served) -> None:
+    program = [sys.executable, str(ROOT / "examples" / "client.py"), served.memcache]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    servers, put, *work, last = done.stdout.splitlines()
+    assert servers.startswith("servers: {'127.0.0.1:")
+    assert (put, last) == ("10 pages are put", "nothing is left")
+    pages = [line.partition(": ")[2] for line in work]
+    assert sorted(pages) == sorted(
+        [*(f"page {number} is done" for number in range(1, 11)), "page 3 is not there, so it goes back"]
+    )
+    with served.server.connect() as other:
+        assert other.get(b"pages") is None
+
+
+# TLS.
+
+
+@pytest_twisted.ensureDeferred
+async def test_items_go_and_come_by_tls(served: Served, ca: str) -> None:
+    async with client_of(f"127.0.0.1:{served.tls}", tls=TlsOptions(ca, server_name=HOST)) as client:
+        await exercise(client)
+
+
+@pytest_twisted.ensureDeferred
+async def test_thrift_goes_by_tls_as_well(served: Served, ca: str) -> None:
+    async with client_of(f"127.0.0.1:{served.thrift_tls}", "thrift", tls=TlsOptions(ca, server_name=HOST)) as client:
+        await exercise(client)
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_host_that_is_connected_to_is_whose_certificate_is_wanted(served: Served, ca: str) -> None:
+    async with client_of(f"localhost:{served.tls_localhost}", tls=TlsOptions(ca)) as client:
+        assert await client.version()
+
+
+@pytest_twisted.ensureDeferred
+async def test_an_endpoint_goes_by_tls_to_the_server_of_the_name(served: Served, ca: str) -> None:
+    endpoint = HostnameEndpoint(reactor, "127.0.0.1", served.tls)
+    async with client_of(endpoint, tls=TlsOptions(ca, server_name=HOST)) as client:
+        assert await client.version()
+
+
+async def refused(address: str, tls: TlsOptions, why: str, protocol: str = "memcache") -> None:
+    """A client with these options finds out before it has said anything that it must not talk to that server."""
+    async with client_of(address, protocol, tls=tls) as client:
+        with pytest.raises(CannotConnect, match=why):
+            await client.put("work", b"a secret")
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_certificate_for_another_host_is_refused(served: Served, ca: str) -> None:
+    await refused(f"127.0.0.1:{served.tls}", TlsOptions(ca, server_name="other.example"), "VerificationError")
+    await refused(f"localhost:{served.tls}", TlsOptions(ca), "VerificationError")
+    await refused(f"127.0.0.1:{served.tls}", TlsOptions(ca), "VerificationError")
+    await refused(f"127.0.0.1:{served.tls_localhost}", TlsOptions(ca), "VerificationError")
+    await refused(f"localhost:{served.thrift_tls}", TlsOptions(ca), "VerificationError", "thrift")
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_certificate_that_has_expired_is_refused(served: Served, ca: str) -> None:
+    options = TlsOptions(ca, server_name="expired.example")
+    await refused(f"127.0.0.1:{served.tls_expired}", options, "certificate verify failed")
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_certificate_that_nobody_known_has_signed_is_refused(served: Served, tmp_path: Path) -> None:
+    foreign = Authority(tmp_path)
+    await refused(f"127.0.0.1:{served.tls}", TlsOptions(foreign.ca_file, server_name=HOST), "certificate verify failed")
+    await refused(f"127.0.0.1:{served.tls}", TlsOptions(server_name=HOST), "certificate verify failed")
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_server_without_tls_is_no_server_with_it(served: Served, ca: str) -> None:
+    await refused(served.memcache, TlsOptions(ca, server_name=HOST), "127.0.0.1")
+
+
+class Wary(Protocol):
+    """Answers everything with the same; notes what it hears, and the end."""
+
+    heard = b""
+    reply = b"VERSION 1\r\n"
+    ended: Deferred[None] = Deferred()
+
+    def dataReceived(self, data: bytes) -> None:
+        Wary.heard += data
+        assert self.transport is not None
+        self.transport.write(self.reply)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        if not self.ended.called:
+            self.ended.callback(None)
+
+
+@asynccontextmanager
+async def listening(**options: Any) -> AsyncIterator[int]:
+    """A port with TLS, of a server in this process."""
+    Wary.heard, Wary.ended = b"", Deferred()
+    port = reactor.listenSSL(  # type: ignore[attr-defined]
+        0, ServerFactory.forProtocol(Wary), CertificateOptions(**options), interface="127.0.0.1"
+    )
+    try:
+        yield port.getHost().port
+    finally:
+        await port.stopListening()
+
+
+def private(cert_file: str, key_file: str) -> PrivateCertificate:
+    return PrivateCertificate.loadPEM(Path(key_file).read_bytes() + Path(cert_file).read_bytes())
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_server_that_is_not_trusted_hears_nothing(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    own = private(*authority.sign("other.example"))
+    async with listening(privateKey=own.privateKey.original, certificate=own.original) as port:
+        await refused(f"127.0.0.1:{port}", TlsOptions(authority.ca_file, server_name=HOST), "VerificationError")
+        assert Wary.heard == b""
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_connection_with_a_refusal_ends_also_where_the_server_does_not_hang_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Wary, "reply", b"SERVER_ERROR disk full\r\n")
+    authority = Authority(tmp_path)
+    own = private(*authority.sign(HOST))
+    tls = TlsOptions(authority.ca_file, server_name=HOST)
+    async with (
+        listening(privateKey=own.privateKey.original, certificate=own.original) as port,
+        client_of(f"127.0.0.1:{port}", tls=tls) as client,
+    ):
+        with pytest.raises(ServerError):
+            await client.put("work", b"a")
+        await Wary.ended.addTimeout(PATIENCE_S, reactor)
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_client_shows_its_own_certificate_where_it_has_one(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    own = private(*authority.sign(HOST))
+    root = Certificate.loadPEM(Path(authority.ca_file).read_bytes())
+    cert_file, key_file = authority.sign("worker.example")
+    both = tmp_path / "both.pem"
+    both.write_bytes(Path(cert_file).read_bytes() + Path(key_file).read_bytes())
+    options = {"verify": True, "requireCertificate": True, "caCerts": [root.original]}
+    async with listening(privateKey=own.privateKey.original, certificate=own.original, **options) as port:
+        for files in ((cert_file, key_file), (str(both), None)):
+            async with client_of(f"127.0.0.1:{port}", tls=TlsOptions(authority.ca_file, *files, HOST)) as client:
+                assert await client.version() == {f"127.0.0.1:{port}": "1"}
+        async with client_of(f"127.0.0.1:{port}", tls=TlsOptions(authority.ca_file, server_name=HOST)) as client:
+            with pytest.raises(ConnectionFailed):
+                await client.version()
+
+
+def test_files_that_cannot_be_used_are_told_at_once(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    cert_file, key_file = authority.sign(HOST)
+    broken = tmp_path / "broken.pem"
+    broken.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    for options, why in [
+        (TlsOptions(ca_file=str(tmp_path / "none.pem")), "No such file"),
+        (TlsOptions(ca_file=key_file), "there is no certificate in it"),
+        (TlsOptions(ca_file=str(broken)), "cannot be read"),
+        (TlsOptions(cert_file=cert_file), "cannot be used"),
+        (TlsOptions(cert_file=cert_file, key_file=str(tmp_path / "none.key")), "No such file"),
+    ]:
+        with pytest.raises(OSError, match=why):
+            Client(reactor, "localhost", tls=options)
+
+
+def test_no_connection_is_older_than_tls_1_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_for: list[Any] = []
+
+    def options_for(*arguments: Any, extraCertificateOptions: Any) -> Any:
+        asked_for.append(extraCertificateOptions["raiseMinimumTo"])
+        return optionsForClientTLS(*arguments, extraCertificateOptions=extraCertificateOptions)
+
+    monkeypatch.setattr("kestrel.client.openssl.optionsForClientTLS", options_for)
+    factory = TLSMemoryBIOFactory(client_tls(TlsOptions(), HOST), True, Factory.forProtocol(Protocol))
+    transport = StringTransport()
+    factory.buildProtocol(None).makeConnection(transport)
+    versions = b"\x00\x2b" + b"\x00\x05" + b"\x04" + b"\x03\x04" + b"\x03\x03"  # supported_versions: 1.3 and 1.2
+    assert versions in transport.value()
+    # OpenSSL's own policy may hide what was asked for.
+    assert asked_for == [TLSVersion.TLSv1_2]
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_client_shows_the_certificates_between_its_own_and_the_one_that_is_trusted(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    (tmp_path / "between").mkdir()
+    between = Authority(tmp_path / "between", "test department", signed_by=authority)
+    own = private(*authority.sign(HOST))
+    root = Certificate.loadPEM(Path(authority.ca_file).read_bytes())
+    cert_file, key_file = between.sign("worker.example")
+    chain = tmp_path / "chain.pem"
+    chain.write_bytes(Path(cert_file).read_bytes() + Path(between.ca_file).read_bytes())
+    options = {"verify": True, "requireCertificate": True, "caCerts": [root.original]}
+    async with listening(privateKey=own.privateKey.original, certificate=own.original, **options) as port:
+        tls = TlsOptions(authority.ca_file, str(chain), key_file, HOST)
+        async with client_of(f"127.0.0.1:{port}", tls=tls) as client:
+            assert await client.version() == {f"127.0.0.1:{port}": "1"}

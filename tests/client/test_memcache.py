@@ -1,0 +1,245 @@
+"""The memcache dialect from the client's side: bytes of requests, values of replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kestrel.client import memcache
+from kestrel.client.call import NOT_YET, Call, Stream
+from kestrel.client.errors import BadReply, OpenReadsError, Refused, RequestError, ServerError
+from kestrel.client.memcache import MemcacheCalls
+from kestrel.errors import BadQueueName
+from kestrel.protocols.buffer import ReceiveBuffer
+from tests.client.reading import BEHIND, items_of, value_of
+
+CALLS = MemcacheCalls(max_item_bytes=100, max_line_bytes=50)
+
+EVERY_CALL: dict[str, tuple[Callable[[], Call[Any]], bytes, bytes, object]] = {
+    # what it is: how it is made, its request, a reply, the value
+    "put": (lambda: CALLS.put(b"work", b"hello"), b"set work 0 0 5\r\nhello\r\n", b"STORED\r\n", True),
+    "put, full": (lambda: CALLS.put(b"work", b"", 30), b"set work 0 30 0\r\n\r\n", b"NOT_STORED\r\n", False),
+    "get": (lambda: CALLS.get(b"work"), b"get work\r\n", b"VALUE work 0 5\r\nhello\r\nEND\r\n", b"hello"),
+    "get, nothing": (lambda: CALLS.get(b"work"), b"get work\r\n", b"END\r\n", None),
+    "get, empty item": (lambda: CALLS.get(b"work"), b"get work\r\n", b"VALUE work 0 0\r\n\r\nEND\r\n", b""),
+    "get, item of line ends": (
+        lambda: CALLS.get(b"work", 250),
+        b"get work/t=250\r\n",
+        b"VALUE work 0 7\r\n\r\nEND\r\n\r\nEND\r\n",
+        b"\r\nEND\r\n",
+    ),
+    "open": (
+        lambda: CALLS.get(b"work", 5000, opens=True, closes=True),
+        b"get work/t=5000/close/open\r\n",
+        b"VALUE work/t=5000/close/open 0 1\r\na\r\nEND\r\n",
+        b"a",
+    ),
+    "abort": (lambda: CALLS.get(b"work", aborts=True), b"get work/abort\r\n", b"END\r\n", None),
+    "peek": (lambda: CALLS.get(b"work", peeks=True), b"get work/peek\r\n", b"VALUE work 0 1\r\na\r\nEND\r\n", b"a"),
+    "confirm": (lambda: CALLS.confirm(b"work", 3), b"confirm work 3\r\n", b"END\r\n", None),
+    "flush": (lambda: CALLS.flush(b"work"), b"flush work\r\n", b"END\r\n", None),
+    "flush_all": (CALLS.flush_all, b"flush_all\r\n", b"Flushed all queues.\r\n", None),
+    "flush_expired": (lambda: CALLS.flush_expired(b"work"), b"flush_expired work\r\n", b"12\r\n", 12),
+    "flush_all_expired": (CALLS.flush_all_expired, b"flush_all_expired\r\n", b"0\r\n", 0),
+    "delete": (lambda: CALLS.delete(b"work+x"), b"delete work+x\r\n", b"DELETED\r\n", None),
+    "stats": (
+        CALLS.stats,
+        b"stats\r\n",
+        b"STAT uptime 61\r\nSTAT queue_\xc3\xa4\xff_children a,b\r\nSTAT queue_a_children \r\nEND\r\n",
+        {"uptime": "61", "queue_ä\udcff_children": "a,b", "queue_a_children": ""},
+    ),
+    "dump_stats": (
+        lambda: CALLS.dump_stats(b"a'b", b"none"),
+        b"dump_stats a'b none\r\n",
+        b"queue 'a'b' {\r\n  items=3\r\n  bytes=15\r\n}\r\nqueue 'none' {\r\n  \r\n}\r\nEND\r\n",
+        {b"a'b": {"items": "3", "bytes": "15"}, b"none": {}},
+    ),
+    "dump_config": (CALLS.dump_config, b"dump_config\r\n", b"END\r\n", {}),
+    "status": (CALLS.status, b"status\r\n", b"READONLY\r\n", "READONLY"),
+    "set_status": (lambda: CALLS.set_status("ReadOnly"), b"status ReadOnly\r\n", b"END\r\n", None),
+    "version": (CALLS.version, b"version\r\n", b"VERSION 1.2.3\r\n", "1.2.3"),
+    "reload": (CALLS.reload, b"reload\r\n", b"Reloaded config.\r\n", None),
+}
+
+
+@pytest.mark.parametrize(("make_call", "request_", "reply", "value"), EVERY_CALL.values(), ids=EVERY_CALL)
+def test_every_request_and_its_reply(
+    make_call: Callable[[], Call[Any]], request_: bytes, reply: bytes, value: object
+) -> None:
+    assert make_call().request == request_
+    assert value_of(make_call, reply) == value
+
+
+MAKERS = [make_call for make_call, _, _, _ in EVERY_CALL.values()] + [CALLS.shutdown]
+
+
+def answered(call: Call[Any], reply: bytes) -> Any:
+    buffer = ReceiveBuffer()
+    buffer.receive(reply)
+    return call.read(buffer)
+
+
+@pytest.mark.parametrize("make_call", MAKERS)
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        (b"SERVER_ERROR disk full\r\n", ServerError),
+        (b"CLIENT_ERROR expiry is not a number\r\n", RequestError),
+        (b"ERROR\r\n", OpenReadsError),
+    ],
+)
+def test_an_error_is_raised_by_every_call_and_leaves_the_buffer_in_step(
+    make_call: Callable[[], Call[Any]], reply: bytes, error: type[Refused]
+) -> None:
+    buffer = ReceiveBuffer()
+    buffer.receive(reply + BEHIND)
+    with pytest.raises(error) as raised:
+        make_call().read(buffer)
+    assert type(raised.value) is error
+    assert buffer.take(len(BEHIND)) == BEHIND
+
+
+def test_the_reason_of_an_error_is_what_the_server_said() -> None:
+    with pytest.raises(ServerError, match=r"^the server is ReadOnly$"):
+        answered(CALLS.flush(b"work"), b"SERVER_ERROR the server is ReadOnly\r\n")
+
+
+@pytest.mark.parametrize("make_call", MAKERS)
+def test_what_is_no_reply_is_a_bad_reply(make_call: Callable[[], Call[Any]]) -> None:
+    for reply in (b"HTTP/1.1 400 Bad Request\r\n", b"\r\n", b"\xff\xfe\r\n", b"x" * 51):
+        with pytest.raises(BadReply):
+            answered(make_call(), reply)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"VALUE other 0 1\r\n",
+        b"VALUE work 0 -1\r\n",
+        b"VALUE work 0 1 7\r\n",
+        b"VALUE work 0\r\n",
+        b"VALUE work 0 101\r\n",
+        b"VALUE work 0 1\r\nab\r\nEND\r\n",
+        b"VALUE work 0 1\r\na\r\nVALUE\r\n",
+    ],
+)
+def test_an_item_that_is_not_as_announced_is_a_bad_reply(reply: bytes) -> None:
+    with pytest.raises(BadReply):
+        answered(CALLS.get(b"work"), reply)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [b"queue 'a' {\r\nEND\r\n", b"  a=b\r\nEND\r\n", b"queue 'a' {\r\nx\r\nEND\r\n", b"queue a {\r\n}\r\nEND\r\n"],
+)
+def test_a_dump_with_other_lines_is_a_bad_reply(reply: bytes) -> None:
+    with pytest.raises(BadReply):
+        answered(CALLS.dump_stats(), reply)
+
+
+def test_nothing_of_a_bad_reply_is_shown_since_it_may_be_an_item() -> None:
+    with pytest.raises(BadReply) as raised:
+        answered(CALLS.get(b"work"), b"secret\r\n")
+    assert "secret" not in str(raised.value)
+
+
+def test_a_listing_longer_than_the_bound_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memcache, "MAX_LISTING_BYTES", 64 * 4)
+    lines = b"STAT a 1\r\n" * 3
+    assert answered(CALLS.stats(), lines + b"END\r\n") == {"a": "1"}
+    with pytest.raises(BadReply, match="listing"):
+        answered(CALLS.stats(), lines + b"STAT a 1\r\n" * 2)
+
+
+def test_a_monitor_gives_items_until_its_end() -> None:
+    def monitor() -> Stream[bytes]:
+        return CALLS.monitor(b"work", 10, 2)
+
+    assert monitor().request == b"monitor work 10 2\r\n"
+    assert monitor().wait_ms == 10_000
+    assert CALLS.monitor(b"work", 10).request == b"monitor work 10\r\n"
+    reply = b"VALUE work 0 1\r\na\r\nEND\r\nVALUE work 0 0\r\n\r\nEND\r\nEND\r\n"
+    assert items_of(monitor, reply) == [b"a", b""]
+
+
+def test_a_monitor_may_end_with_an_error() -> None:
+    buffer = ReceiveBuffer()
+    buffer.receive(b"VALUE work 0 1\r\na\r\nEND\r\nSERVER_ERROR disk failed\r\n")
+    stream = CALLS.monitor(b"work", 10)
+    assert stream.read(buffer) == b"a"
+    with pytest.raises(ServerError):
+        stream.read(buffer)
+
+
+def test_hanging_up_answers_a_shutdown() -> None:
+    assert CALLS.shutdown().request == b"shutdown\r\n"
+    CALLS.shutdown().connection_ended()
+
+
+def test_a_wait_is_the_time_that_the_reply_may_take_longer() -> None:
+    assert [CALLS.get(b"work", 250).wait_ms, CALLS.get(b"work").wait_ms, CALLS.get(b"work", -1).wait_ms] == [250, 0, 0]
+
+
+NAMING: list[Callable[[bytes], object]] = [
+    lambda name: CALLS.put(name, b""),
+    CALLS.get,
+    lambda name: CALLS.monitor(name, 1),
+    lambda name: CALLS.confirm(name, 1),
+    CALLS.flush,
+    CALLS.flush_expired,
+    CALLS.delete,
+    CALLS.dump_stats,
+    CALLS.dump_config,
+]
+
+
+@pytest.mark.parametrize("make_call", NAMING)
+@pytest.mark.parametrize("name", [b"", b"a b", b"a\r\nflush_all", b"a\n", b"a/open", b"a.b", b"x" * 201])
+def test_a_name_that_cannot_be_is_never_sent(make_call: Callable[[bytes], object], name: bytes) -> None:
+    with pytest.raises(BadQueueName):
+        make_call(name)
+
+
+@pytest.mark.parametrize("status", ["", "Up\r\nflush_all", "Read Only", "Üp"])
+def test_a_status_that_is_no_word_is_never_sent(status: str) -> None:
+    with pytest.raises(RequestError):
+        CALLS.set_status(status)
+
+
+def test_what_the_protocol_cannot_say_is_refused_before_it_is_sent() -> None:
+    with pytest.raises(RequestError, match="limit=100"):
+        CALLS.put(b"work", b"x" * 101)
+    with pytest.raises(RequestError, match="too large a number"):
+        CALLS.put(b"work", b"", 1 << 31)
+    with pytest.raises(RequestError, match="too large a number"):
+        CALLS.get(b"work", 1 << 31)
+    with pytest.raises(RequestError, match="do not go together"):
+        CALLS.get(b"work", opens=True, peeks=True)
+
+
+replies = st.lists(
+    st.sampled_from([b"VALUE work 0 ", b"1", b"END", b"\r\n", b"STAT ", b"queue '", b"' {", b"}", b"  a=b", b"STORED"])
+    | st.binary(max_size=4)
+).map(b"".join)
+
+
+@given(replies, st.sampled_from(MAKERS))
+def test_any_bytes_are_a_reply_or_the_beginning_of_one_or_a_bad_one(
+    reply: bytes, make_call: Callable[[], Call[Any]]
+) -> None:
+    with suppress(BadReply, Refused):
+        answered(make_call(), reply)
+
+
+@given(replies)
+def test_any_bytes_are_items_of_a_monitor_or_bad_replies(reply: bytes) -> None:
+    stream, buffer = CALLS.monitor(b"work", 1), ReceiveBuffer()
+    buffer.receive(reply)
+    with suppress(BadReply, Refused):
+        while (value := stream.read(buffer)) is not NOT_YET and value is not None:
+            assert len(value) <= 100

@@ -1,0 +1,247 @@
+"""The thrift service from the client's side: bytes of requests, values of replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kestrel.client.call import NOT_YET, Call
+from kestrel.client.errors import BadReply, Refused, RequestError, ServerError
+from kestrel.client.thrift import OpenRead, ThriftCalls
+from kestrel.errors import BadQueueName
+from kestrel.protocols import thrift_binary as binary
+from kestrel.protocols.buffer import ReceiveBuffer
+from kestrel.protocols.codec import QueueInfo
+from tests.client.reading import BEHIND, value_of
+
+QUEUE = b"\x0b\0\1\0\0\0\4work"
+
+ITEMS = (
+    b"\x0f\0\0\x0c\0\0\0\2\x0b\0\1\0\0\0\5hello\x0a\0\2\0\0\0\0\0\0\0\7\0\x0a\0\2\0\0\0\0\0\0\0\x08\x0b\0\1\0\0\0\0\0\0"
+)
+
+INFO = (
+    b"\x0c\0\0"
+    b"\x0b\0\1\0\0\0\1a"
+    b"\x0a\0\2\0\0\0\0\0\0\0\1"
+    b"\x0a\0\3\0\0\0\0\0\0\0\2"
+    b"\x0a\0\4\0\0\0\0\0\0\0\3"
+    b"\x0a\0\5\0\0\0\0\0\0\0\4"
+    b"\x08\0\6\0\0\0\5"
+    b"\x08\0\7\0\0\0\6"
+    b"\0\0"
+)
+
+EVERY_CALL: dict[str, tuple[Callable[[ThriftCalls], Call[Any]], bytes, bytes, bytes, object]] = {
+    # what it is: how it is made, its method, its arguments, the result, the value
+    "put": (
+        lambda calls: calls.put(b"work", [b"hello", b""], 30_000),
+        b"put",
+        QUEUE + b"\x0f\0\2\x0b\0\0\0\2\0\0\0\5hello\0\0\0\0" + b"\x08\0\3\0\0\x75\x30" + b"\0",
+        b"\x08\0\0\0\0\0\2\0",
+        2,
+    ),
+    "get": (
+        lambda calls: calls.get(b"work", 10, 500, 60_000),
+        b"get",
+        QUEUE + b"\x08\0\2\0\0\0\x0a" + b"\x08\0\3\0\0\1\xf4" + b"\x08\0\4\0\0\xea\x60" + b"\0",
+        ITEMS,
+        [OpenRead(b"hello", 7), OpenRead(b"", 8)],
+    ),
+    "get, nothing": (
+        lambda calls: calls.get(b"work", 1),
+        b"get",
+        QUEUE + b"\x08\0\2\0\0\0\1" + b"\x08\0\3\0\0\0\0" + b"\x08\0\4\0\0\0\0" + b"\0",
+        b"\x0f\0\0\0\0\0\0\0\0",
+        [],
+    ),
+    "confirm": (
+        lambda calls: calls.confirm(b"work", [7, 8]),
+        b"confirm",
+        QUEUE + b"\x0e\0\2\x0a\0\0\0\2\0\0\0\0\0\0\0\7\0\0\0\0\0\0\0\x08" + b"\0",
+        b"\x08\0\0\0\0\0\2\0",
+        2,
+    ),
+    "abort": (
+        lambda calls: calls.abort(b"work", [7]),
+        b"abort",
+        QUEUE + b"\x0e\0\2\x0a\0\0\0\1\0\0\0\0\0\0\0\7" + b"\0",
+        b"\x08\0\0\0\0\0\0\0",
+        0,
+    ),
+    "peek": (
+        lambda calls: calls.peek(b"work"),
+        b"peek",
+        QUEUE + b"\0",
+        INFO,
+        QueueInfo(b"a", 1, 2, 3, 4, 5, 6),
+    ),
+    "peek, nothing": (
+        lambda calls: calls.peek(b"work"),
+        b"peek",
+        QUEUE + b"\0",
+        b"\x0c\0\0\x08\0\x63\0\0\0\1\0\0",
+        QueueInfo(),
+    ),
+    "flush": (lambda calls: calls.flush(b"work"), b"flush_queue", QUEUE + b"\0", b"\0", None),
+    "flush all": (lambda calls: calls.flush_all(), b"flush_all_queues", b"\0", b"\0", None),
+    "delete": (lambda calls: calls.delete(b"work"), b"delete_queue", QUEUE + b"\0", b"\0", None),
+    "status": (lambda calls: calls.status(), b"current_status", b"\0", b"\x08\0\0\0\0\0\2\0", "ReadOnly"),
+    "status, unknown": (
+        lambda calls: calls.status(),
+        b"current_status",
+        b"\0",
+        b"\x08\0\0\0\0\0\x09\0",
+        "NotConfigured",
+    ),
+    "set status": (lambda calls: calls.set_status("Up"), b"set_status", b"\x08\0\1\0\0\0\3\0", b"\0", None),
+    "version": (lambda calls: calls.version(), b"get_version", b"\0", b"\x0b\0\0\0\0\0\x051.2.3\0", "1.2.3"),
+}
+
+MAKERS = [(make_call, method) for make_call, method, _, _, _ in EVERY_CALL.values()]
+
+
+def message(method: bytes, type_: int, body: bytes, number: int = 1) -> bytes:
+    return binary.frame(binary.header(method, type_, number), body)
+
+
+def answered(call: Call[Any], reply: bytes) -> Any:
+    buffer = ReceiveBuffer()
+    buffer.receive(reply)
+    return call.read(buffer)
+
+
+@pytest.mark.parametrize(
+    ("make_call", "method", "arguments", "result", "value"), EVERY_CALL.values(), ids=list(EVERY_CALL)
+)
+def test_every_request_and_its_reply(
+    make_call: Callable[[ThriftCalls], Call[Any]], method: bytes, arguments: bytes, result: bytes, value: object
+) -> None:
+    header = b"\x80\1\0\1" + len(method).to_bytes(4, "big") + method + b"\0\0\0\1"
+    size = len(header) + len(arguments)
+    assert make_call(ThriftCalls()).request == size.to_bytes(4, "big") + header + arguments
+    assert value_of(lambda: make_call(ThriftCalls()), message(method, binary.REPLY, result)) == value
+
+
+@pytest.mark.parametrize(("make_call", "method"), MAKERS)
+@pytest.mark.parametrize(
+    ("type_", "error"), [(6, ServerError), (1, RequestError), (2, RequestError), (7, RequestError), (0, RequestError)]
+)
+def test_a_refusal_is_raised_by_every_call_and_leaves_the_buffer_in_step(
+    make_call: Callable[[ThriftCalls], Call[Any]], method: bytes, type_: int, error: type[Refused]
+) -> None:
+    buffer = ReceiveBuffer()
+    exception = binary.application_exception(type_, "the server is Quiescent")
+    buffer.receive(message(method, binary.EXCEPTION, exception) + BEHIND)
+    with pytest.raises(error, match=r"^the server is Quiescent$"):
+        make_call(ThriftCalls()).read(buffer)
+    assert buffer.take(len(BEHIND)) == BEHIND
+
+
+@pytest.mark.parametrize(("make_call", "method"), MAKERS)
+def test_what_is_no_reply_is_a_bad_reply(make_call: Callable[[ThriftCalls], Call[Any]], method: bytes) -> None:
+    for reply in (
+        b"STORED\r\n",  # another protocol
+        b"\xff\xff\xff\xff",  # a frame of negative length
+        b"\0\0\0\0",  # one that is empty
+        message(method, binary.REPLY, b"\0", number=2),  # the reply to another request
+        message(b"other", binary.REPLY, b"\0"),  # the reply of another method
+        message(method, binary.CALL, b"\0"),  # a request
+        message(method, binary.REPLY, b""),  # no result
+        message(method, binary.REPLY, b"\2\0\0\1\0\0"),  # bytes behind a result of another type
+        message(method, binary.EXCEPTION, b"\x0b\0\1"),  # an exception that is cut short
+    ):
+        with pytest.raises(BadReply):
+            answered(make_call(ThriftCalls(max_frame_bytes=1000)), reply)
+
+
+def test_a_list_of_anything_but_items_is_a_bad_reply() -> None:
+    with pytest.raises(BadReply):
+        answered(ThriftCalls().get(b"work", 1), message(b"get", binary.REPLY, b"\x0f\0\0\3\0\0\0\1\0\0"))
+
+
+def test_a_list_that_promises_more_than_its_frame_holds_is_a_bad_reply() -> None:
+    with pytest.raises(BadReply):
+        answered(ThriftCalls().get(b"work", 1), message(b"get", binary.REPLY, b"\x0f\0\0\x0c\x7f\xff\xff\xff\0"))
+
+
+def test_a_frame_longer_than_the_bound_is_given_up_before_it_is_there() -> None:
+    call, buffer = ThriftCalls(max_frame_bytes=100).version(), ReceiveBuffer()
+    buffer.receive((100).to_bytes(4, "big"))
+    assert call.read(buffer) is NOT_YET
+    with pytest.raises(BadReply, match="limit=100"):
+        answered(ThriftCalls(max_frame_bytes=100).version(), (101).to_bytes(4, "big"))
+
+
+def test_a_request_longer_than_the_bound_is_not_made() -> None:
+    with pytest.raises(RequestError, match="limit=100"):
+        ThriftCalls(max_frame_bytes=100).put(b"work", [b"x" * 100])
+
+
+def test_the_requests_of_a_connection_have_numbers_of_their_own() -> None:
+    calls = ThriftCalls()
+    first, second = calls.version(), calls.version()
+    buffer = ReceiveBuffer()
+    for number, version in ((1, b"a"), (2, b"b")):
+        result = binary.binary_field(0, version) + binary.END
+        buffer.receive(message(b"get_version", binary.REPLY, result, number))
+    assert (first.read(buffer), second.read(buffer)) == ("a", "b")
+
+
+def test_the_time_that_a_get_waits_is_what_its_reply_may_take_longer() -> None:
+    assert ThriftCalls().get(b"work", 1, 250).wait_ms == 250
+    assert ThriftCalls().get(b"work", 1, -1).wait_ms == 0
+
+
+@pytest.mark.parametrize("name", [b"", b"a b", b"a/b", b"x" * 201])
+def test_a_name_that_cannot_be_is_never_sent(name: bytes) -> None:
+    calls = ThriftCalls()
+    for make_call in (
+        lambda: calls.put(name, []),
+        lambda: calls.get(name, 1),
+        lambda: calls.confirm(name, []),
+        lambda: calls.abort(name, []),
+        lambda: calls.peek(name),
+        lambda: calls.flush(name),
+        lambda: calls.delete(name),
+    ):
+        with pytest.raises(BadQueueName):
+            make_call()
+
+
+def test_what_the_protocol_cannot_say_is_refused_before_it_is_sent() -> None:
+    with pytest.raises(RequestError, match="too large a number"):
+        ThriftCalls().get(b"work", 1, 1 << 31)
+    for status in ("WriteAvoid", "NotConfigured", "up"):
+        with pytest.raises(RequestError, match="no status"):
+            ThriftCalls().set_status(status)
+
+
+@given(st.binary(max_size=100), st.sampled_from(MAKERS))
+def test_any_result_is_a_reply_or_a_bad_one(
+    result: bytes, made_by: tuple[Callable[[ThriftCalls], Call[Any]], bytes]
+) -> None:
+    make_call, method = made_by
+    for type_ in (binary.REPLY, binary.EXCEPTION):
+        with suppress(BadReply, Refused):
+            answered(make_call(ThriftCalls()), message(method, type_, result))
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_are_the_beginning_of_a_reply_or_a_bad_one(data: bytes) -> None:
+    with suppress(BadReply):
+        answered(ThriftCalls().version(), data)
+
+
+@given(st.sampled_from(list(EVERY_CALL.values())), st.data())
+def test_any_damage_to_a_reply_leaves_a_reply_or_a_bad_one(made_by: tuple[Any, ...], data: st.DataObject) -> None:
+    make_call, method, _, result, _ = made_by
+    reply = bytearray(message(method, binary.REPLY, result))
+    reply[data.draw(st.integers(0, len(reply) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(BadReply, Refused):
+        answered(make_call(ThriftCalls(max_frame_bytes=1000)), bytes(reply))

@@ -1,0 +1,112 @@
+"""TLS: who the server is, is always verified."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+
+from kestrel.client.blocking import BlockingClient
+from kestrel.client.errors import CannotConnect
+from kestrel.client.tls import TlsOptions
+from tests.client.certificates import Authority
+from tests.client.scripted import scripted, talk, talk_and_stay
+from tests.server.running import PATIENCE_S, Processes
+
+HOST = "mq.example"
+VERSION = (b"version\r\n", b"VERSION 1\r\n")
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+def served_by(authority: Authority, host: str = HOST) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.sign(host))
+    return context
+
+
+def make_client(address: str, options: TlsOptions) -> BlockingClient:
+    return BlockingClient(address, tls=options, timeout_s=PATIENCE_S)
+
+
+def test_items_go_to_a_server_and_come_back(processes: Processes, authority: Authority) -> None:
+    cert_file, key_file = authority.sign(HOST)
+    server = processes.serve(
+        'queuePath = "queues"\n', endpoint=f"ssl:0:interface=127.0.0.1:privateKey={key_file}:certKey={cert_file}"
+    )
+    items = [b"%d" % number for number in range(1000)] + [b"x" * (1 << 20)]
+    with make_client(f"127.0.0.1:{server.port}", TlsOptions(authority.ca_file, server_name=HOST)) as client:
+        assert client.put_many("work", items) == len(items)
+        assert [client.get("work") for _ in items] == items
+        with client.reliable_get("work") as item:
+            assert item is None
+
+
+def test_a_kept_connection_is_used_again(authority: Authority) -> None:
+    with (
+        scripted(talk_and_stay(VERSION, VERSION), tls=served_by(authority)) as server,
+        make_client(server.address, TlsOptions(authority.ca_file, server_name=HOST)) as client,
+    ):
+        assert client.version() == client.version() == {server.address: "1"}
+
+
+def refused(connection: object) -> None:
+    raise AssertionError("the client talks to a server that it should not trust")
+
+
+def refusing(authority: Authority, options: TlsOptions, host: str, reason: str) -> None:
+    """A client with these options must not talk to a server with a certificate for that host."""
+    with (
+        pytest.raises(ssl.SSLError),  # at the end of the server
+        scripted(refused, tls=served_by(authority, host)) as server,
+        make_client(server.address, options) as client,
+        pytest.raises(CannotConnect, match=reason),
+    ):
+        client.version()
+
+
+def test_a_certificate_for_another_host_is_refused(authority: Authority) -> None:
+    refusing(authority, TlsOptions(authority.ca_file, server_name=HOST), "other.example", "Hostname mismatch")
+
+
+def test_the_host_that_is_connected_to_is_whose_certificate_is_wanted(authority: Authority) -> None:
+    refusing(authority, TlsOptions(authority.ca_file), HOST, "IP address mismatch")
+
+
+def test_a_certificate_that_nobody_known_has_signed_is_refused(authority: Authority) -> None:
+    refusing(authority, TlsOptions(server_name=HOST), HOST, "certificate verify failed")
+
+
+def test_the_client_shows_its_own_certificate_where_it_has_one(authority: Authority) -> None:
+    context = served_by(authority)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(authority.ca_file)
+    cert_file, key_file = authority.sign("worker.example")
+    options = TlsOptions(authority.ca_file, cert_file, key_file, HOST)
+    with scripted(talk(VERSION), tls=context) as server, make_client(server.address, options) as client:
+        assert client.version() == {server.address: "1"}
+
+
+def test_no_connection_is_older_than_tls_1_2() -> None:
+    assert TlsOptions().context().minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+def test_files_that_cannot_be_used_are_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        make_client("localhost", TlsOptions(ca_file=str(tmp_path / "none.pem")))
+
+
+def test_a_server_without_tls_is_no_server_with_it(authority: Authority) -> None:
+    def play(connection: object) -> None:
+        """Hang up on whatever this is."""
+
+    with (
+        scripted(play) as server,
+        make_client(server.address, TlsOptions(authority.ca_file)) as client,
+        pytest.raises(CannotConnect),
+    ):
+        client.version()
