@@ -1,12 +1,12 @@
-"""docs/protocols.md is true: its examples, its lists of figures, its bounds.
+"""docs/protocols.md, and the page of each protocol, are true: examples, lists of figures, bounds.
 
-Each example is played to a fresh server in memory, as a whole and byte by byte.
+Each conversation is played to a fresh server in memory, as a whole and byte by byte.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -20,22 +20,27 @@ from kestrel.config.model import Config
 from kestrel.config.queue_settings import AliasSettings, QueueSettings
 from kestrel.config.server_settings import ServerSettings
 from kestrel.config.setting import settings_of
-from kestrel.config.units import parse_size
-from kestrel.protocols.memcache import MemcacheCodec
+from kestrel.protocols import memcache, text
 from kestrel.storage.journal import JournalStorage
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.threads import SteppedThreads
 
-PAGE: Final = (Path(__file__).parents[2] / "docs" / "protocols.md").read_text()
+_DOCS: Final = Path(__file__).parents[2] / "docs"
+
+PAGES: Final = {
+    name: (_DOCS / f"{name}.md").read_text()
+    for name in ("protocols", "protocol_memcache", "protocol_text", "protocol_thrift")
+}
 
 MAX_OPEN_READS: Final = 100
 """Where an example does not say otherwise."""
 
 _BLOCK: Final = re.compile(
     r"(?:^```toml\n(?P<toml>(?:(?!```).*\n)*)```\n\n)?"
-    r"^```conversation ?(?P<settings>.*)\n(?P<lines>(?:(?!```).*\n)*)```$",
+    r"^```(?P<kind>conversation|thrift) ?(?P<settings>.*)\n(?P<lines>(?:(?!```).*\n)*)```$",
     re.MULTILINE,
 )
+_LINE_ENDS: Final = {"memcache": "\r\n", "text": "\n"}
 _LINE: Final = re.compile(r"(2?)(--|[<>])(?: (.*))?")
 _TIME: Final = re.compile(r"(\d+) (ms|s) go by")
 
@@ -49,23 +54,47 @@ class Line(NamedTuple):
 
 
 class Block(NamedTuple):
-    """One example: where it begins, what the server is set to, and its lines."""
+    """One example: where it begins, what the server is set to, what its two clients speak, and its lines."""
 
     number: int
     config: Config
+    protocols: tuple[str, str]
     lines: list[Line]
 
 
-def blocks_in(page: str) -> Iterator[Block]:
+class Example(NamedTuple):
+    """A fenced block that is played, of whatever kind, before its lines are looked at.
+
+    `words` are those of its first line that set nothing.
+    """
+
+    kind: str
+    number: int
+    config: Config
+    words: list[str]
+    lines: list[str]
+
+
+def examples_in(page: str) -> Iterator[Example]:
     """The examples of a page, in order.
 
     Settings of the server stand in the example's first line, or all kinds of them in a TOML block directly above it.
     """
     for match in _BLOCK.finditer(page):
         number = page.count("\n", 0, match.start("settings")) + 1
-        settings = dict(word.split("=", 1) for word in match["settings"].split())
-        lines = [_line(text) for text in match["lines"].splitlines()]
-        yield Block(number, _config(settings, match["toml"] or ""), lines)
+        words = match["settings"].split()
+        settings = dict(word.split("=", 1) for word in words if "=" in word)
+        others = [word for word in words if "=" not in word]
+        config = _config(settings, match["toml"] or "")
+        yield Example(match["kind"], number, config, others, match["lines"].splitlines())
+
+
+def blocks_in(page: str) -> Iterator[Block]:
+    """The conversations of a page; the first line names what is spoken, or what each of two clients speaks."""
+    for example in examples_in(page):
+        if example.kind == "conversation":
+            first, second = {0: ["memcache"] * 2, 1: example.words * 2, 2: example.words}[len(example.words)]
+            yield Block(example.number, example.config, (first, second), [_line(text) for text in example.lines])
 
 
 def _config(settings: dict[str, str], toml: str) -> Config:
@@ -82,19 +111,15 @@ def _line(text: str) -> Line:
 
 def play(block: Block, *, piece_bytes: int | None = None) -> None:
     """Play an example, requests in pieces of that size; fails where the server does anything else."""
-    Playing(block.config, piece_bytes).play(block.lines)
+    Playing(block.config, block.protocols, piece_bytes).play(block.lines)
 
 
 class Playing:
-    """A fresh server, its clients, and who has been hung up on."""
+    """A fresh server, its clients and what they speak, and who has been hung up on."""
 
-    def __init__(self, config: Config, piece_bytes: int | None) -> None:
-        self.server = MemoryServer(
-            config=config,
-            make_codec=lambda: MemcacheCodec(
-                config.max_line_size_bytes, config.max_request_item_size_bytes, config.echo_requested_key
-            ),
-        )
+    def __init__(self, config: Config, protocols: tuple[str, str], piece_bytes: int | None) -> None:
+        self.server = MemoryServer(config=config)
+        self.protocols = protocols
         self.clients: dict[int, MemoryClient] = {}
         self.gone: set[int] = set()
         self.piece_bytes = piece_bytes
@@ -102,14 +127,15 @@ class Playing:
     def client(self, number: int) -> MemoryClient:
         """The client of that number, connected when it is first spoken of."""
         if number not in self.clients:
-            self.clients[number] = self.server.connect()
+            self.clients[number] = self.server.connect(self.protocols[number - 1])
         return self.clients[number]
 
     def play(self, lines: list[Line]) -> None:
         """All of it; at the end nothing is left unsaid and nobody else was hung up on."""
         for (number, direction), group in groupby(lines, key=lambda line: line[:2]):
             texts = [line.text for line in group]
-            said = "".join(f"{text}\r\n" for text in texts).encode("latin-1")
+            end = _LINE_ENDS[self.protocols[number - 1]]
+            said = "".join(f"{text}{end}" for text in texts).encode("latin-1")
             if direction == ">":
                 self.nothing_is_said()
                 self.send(self.client(number), said)
@@ -118,10 +144,15 @@ class Playing:
             else:
                 for text in texts:
                     self.happen(number, text)
+        self.it_is_over()
+
+    def it_is_over(self) -> None:
+        """Fails if something is left unsaid, or somebody was hung up on that the example does not show."""
         self.nothing_is_said()
         assert {number for number, client in self.clients.items() if client.is_closed} == self.gone
 
     def send(self, client: MemoryClient, said: bytes) -> None:
+        """Send, in pieces where they are asked for."""
         size = self.piece_bytes or len(said)
         for start in range(0, len(said), size):
             client.send(said[start : start + size])
@@ -150,19 +181,24 @@ class Playing:
             self.gone.add(number)
 
 
-BLOCKS: Final = list(blocks_in(PAGE))
+BLOCKS: Final = {f"{name} line {block.number}": block for name, page in PAGES.items() for block in blocks_in(page)}
 
 EMPTY: Final = "```conversation\n> get jobs\n< END\n```\n"
 """An example without anything to it."""
 
-each_example = pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"line {block.number}")
+each_example = pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
 
 
-def rows_below(heading: str) -> list[list[str]]:
-    """The cells of the table under a heading, without its head."""
-    section = re.split(r"^#+ ", PAGE.split(f"# {heading}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
+def cells_below(heading: str, page: str) -> list[list[str]]:
+    """The rows of the table under a heading, without its head, cell by cell."""
+    section = re.split(r"^#+ ", PAGES[page].split(f"# {heading}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
     rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
-    return [[cell.strip().strip("`") for cell in row] for row in rows[2:]]
+    return [[cell.strip() for cell in row] for row in rows[2:]]
+
+
+def rows_below(heading: str, page: str = "protocols") -> list[list[str]]:
+    """The same, of cells in code font the code."""
+    return [[cell.strip("`") for cell in row] for row in cells_below(heading, page)]
 
 
 def figures_of_a_queue(*, is_parent: bool) -> list[str]:
@@ -171,8 +207,8 @@ def figures_of_a_queue(*, is_parent: bool) -> list[str]:
 
 
 def test_there_are_examples() -> None:
-    assert len(BLOCKS) >= 15
-    assert len(BLOCKS) == PAGE.count("\n```conversation")
+    assert len(BLOCKS) == sum(page.count("\n```conversation") for page in PAGES.values())
+    assert all(len(list(blocks_in(PAGES[name]))) >= 5 for name in ("protocols", "protocol_memcache", "protocol_text"))
 
 
 @each_example
@@ -245,16 +281,39 @@ def test_the_figures_of_an_alias_are_those_listed_in_that_order() -> None:
 
 
 def test_the_bounds_and_their_defaults_are_those_of_the_configuration() -> None:
-    names = {setting.kestrel_name: field for field, setting in settings_of(ServerSettings).items()}
+    settings = {setting.kestrel_name: (field, setting.kind) for field, setting in settings_of(ServerSettings).items()}
     defaults = {field.name: field.default for field in attrs.fields(ServerSettings)}
     rows = rows_below("Bounds")
-    assert {row[0] for row in rows} == {"maxLineSize", "maxRequestItemSize", "maxPipelineBytes"}
+    assert [row[0] for row in rows] == [
+        "maxLineSize",
+        "maxRequestItemSize",
+        "maxRequestSize",
+        "maxTextPutItems",
+        "maxThriftListSize",
+        "maxPipelineBytes",
+    ]
     for name, default, _ in rows:
-        assert parse_size(default) == defaults[names[name]]
+        field, kind = settings[name]
+        assert kind.parse(int(default) if default.isdigit() else default) == defaults[field]
 
 
 def test_every_setting_that_is_named_exists() -> None:
     classes = (ServerSettings, QueueSettings, AliasSettings)
     known = {each.kestrel_name for cls in classes for each in settings_of(cls).values()}
-    named = set(re.findall(r"`([a-z]+(?:[A-Z][a-z]+)+)(?: = [^`]*)?`", PAGE))
-    assert named and named <= known
+    known.update(text._OPERATIONS.values())
+    for page in PAGES.values():
+        named = set(re.findall(r"`([a-z]+(?:[A-Z][a-z]+)+)(?: = [^`]*)?`", page))
+        assert named and named <= known
+
+
+@pytest.mark.parametrize(
+    ("page", "words"), [("protocol_memcache", memcache._PARSERS), ("protocol_text", text._REQUESTS)]
+)
+def test_every_request_is_in_the_table_of_its_protocol(page: str, words: Mapping[bytes, object]) -> None:
+    codes = [code for row in cells_below("Requests", page) for code in re.findall(r"`([^`]+)`", row[0])]
+    named = {re.split(r"[ \[]", code)[0] for code in codes}
+    assert named == {word.decode() for word in words} - {"add", "replace", "append", "prepend", "cas"}
+
+
+def test_every_operation_that_text_may_refuse_is_named() -> None:
+    assert all(f"`{operation}`" in PAGES["protocol_text"] for operation in text._OPERATIONS.values())

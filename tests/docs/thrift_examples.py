@@ -1,0 +1,275 @@
+"""Thrift calls as docs/protocols.md writes them: in words, and below that in bytes, explained line by line.
+
+The words are put into bytes, and replies into words, by thriftpy2 and the IDL, which know nothing of the server. The
+lines of bytes with what is said of them are made here anew, and must be the page's.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import struct
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+
+from thriftpy2.protocol.binary import TBinaryProtocol
+from thriftpy2.thrift import TApplicationException, TType
+from thriftpy2.transport import TMemoryBuffer
+
+from kestrel.config.model import Config
+from kestrel.protocols import thrift_binary as binary
+from tests.docs.test_protocols import Playing, examples_in
+from tests.protocols.thrift_clients import loaded
+
+IDL: Final = loaded()
+
+NOT_STRICT: Final = ", not strict"
+"""What stands behind the words of a call in the older form."""
+
+_SAID: Final = re.compile(r"(2?)(--|[<>]) (.*)")
+_BYTES: Final = re.compile(r"    ((?:  )*)((?:[0-9a-f]{2} )*[0-9a-f]{2})(?:  +\S.*)?")
+_BYTES_PER_LINE: Final = 16
+_COMMENT_COLUMN: Final = 52
+
+_TYPES: Final = {TType.STRING: "string", TType.I32: "i32", TType.I64: "i64"}
+_KINDS: Final = {binary.CALL: "a call", binary.REPLY: "a reply", binary.EXCEPTION: "an exception"}
+_EXCEPTION_SPEC: Final = {1: (TType.STRING, "message"), 2: (TType.I32, "type")}
+
+
+class Said(NamedTuple):
+    """A call (`direction` >), a reply (<), or something that happens (--): in words, and the lines of bytes if any."""
+
+    client: int
+    direction: str
+    words: str
+    lines: list[str]
+
+
+class ThriftBlock(NamedTuple):
+    """One example: where it begins, what the server is set to, and what is said."""
+
+    number: int
+    config: Config
+    said: list[Said]
+
+
+def thrift_blocks_in(page: str) -> Iterator[ThriftBlock]:
+    """The examples of thrift calls of a page."""
+    for example in examples_in(page):
+        if example.kind == "thrift":
+            assert not example.words, f"line {example.number}: {example.words}"
+            yield ThriftBlock(example.number, example.config, list(_said_in(example.lines)))
+
+
+def _said_in(lines: list[str]) -> Iterator[Said]:
+    said: Said | None = None
+    for line in lines:
+        if match := _SAID.fullmatch(line):
+            if said is not None:
+                yield said
+            said = Said(int(match[1] or 1), match[2], match[3], [])
+        else:
+            assert said is not None and _BYTES.fullmatch(line), f"neither words nor bytes: {line!r}"
+            said.lines.append(line)
+    if said is not None:
+        yield said
+
+
+def bytes_of(lines: list[str]) -> bytes:
+    """What stands in lines of bytes, without what is said of them."""
+    matches = [_BYTES.fullmatch(line) for line in lines]
+    return b"".join(bytes.fromhex(match[2]) for match in matches if match)
+
+
+def play(block: ThriftBlock, *, piece_bytes: int | None = None) -> list[bytes]:
+    """Play an example, calls in pieces of that size, and return its frames; fails where it is not what happens."""
+    playing = Playing(block.config, ("thrift", "thrift"), piece_bytes)
+    calls: dict[int, list[str]] = {1: [], 2: []}
+    unanswered: dict[int, list[str]] = {1: [], 2: []}
+    frames = []
+    for (number, direction), group in groupby(block.said, key=lambda said: said[:2]):
+        together = list(group)
+        if direction == "--":
+            for said in together:
+                playing.happen(number, said.words)
+        elif direction == ">":
+            playing.nothing_is_said()
+            for said in together:
+                calls[number].append(said.words)
+                unanswered[number].append(said.words)
+                frame = call(said.words, len(calls[number]))
+                assert not said.lines or bytes_of(said.lines) == frame, said.words
+                frames.append(frame)
+            playing.send(playing.client(number), b"".join(frames[-len(together) :]))
+        else:
+            told = list(frames_in(playing.client(number).take()))
+            asked = [unanswered[number].pop(0) for _ in told]
+            assert [reply(words, frame) for words, frame in zip(asked, told, strict=True)] == [
+                said.words for said in together
+            ]
+            for said, frame in zip(together, told, strict=True):
+                assert not said.lines or bytes_of(said.lines) == frame, said.words
+            frames += told
+    playing.it_is_over()
+    return frames
+
+
+def frames_in(data: bytes) -> Iterator[bytes]:
+    """Frames with their lengths; each must be whole."""
+    while data:
+        (size,) = struct.unpack_from(">i", data)
+        assert 0 < size <= len(data) - 4
+        yield data[: 4 + size]
+        data = data[4 + size :]
+
+
+# Words and bytes.
+
+
+def call(words: str, number: int) -> bytes:
+    """The frame that thriftpy2 makes of a call in words."""
+    is_strict = not words.endswith(NOT_STRICT)
+    expression = ast.parse(words.removesuffix(NOT_STRICT), mode="eval").body
+    assert isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name)
+    name = expression.func.id
+    buffer = TMemoryBuffer()
+    protocol = TBinaryProtocol(buffer, strict_write=is_strict)
+    protocol.write_message_begin(name, binary.CALL, number)
+    if name in IDL.Kestrel.thrift_services:
+        getattr(IDL.Kestrel, f"{name}_args")(*map(_argument, expression.args)).write(protocol)
+    else:
+        buffer.write(binary.END)
+    protocol.write_message_end()
+    return binary.frame(buffer.getvalue())
+
+
+def _argument(node: ast.expr) -> Any:
+    if isinstance(node, ast.Name):
+        return getattr(IDL.Status, node.id)
+    return ast.literal_eval(node)
+
+
+def reply(call_words: str, frame: bytes) -> str:
+    """A reply in words, as thriftpy2 reads it."""
+    name = call_words.partition("(")[0]
+    protocol = TBinaryProtocol(TMemoryBuffer(frame[binary.LENGTH_BYTES :]), strict_read=False, decode_response=False)
+    answered, kind, _ = protocol.read_message_begin()
+    assert answered == name
+    if kind == binary.EXCEPTION:
+        error = TApplicationException()
+        error.read(protocol)
+        return f"exception {error.type}: {_text(error.message)}"
+    result = getattr(IDL.Kestrel, f"{name}_result")()
+    result.read(protocol)
+    if name == "current_status":
+        return str(IDL.Status._VALUES_TO_NAMES[result.success])
+    return _in_words(getattr(result, "success", ...))
+
+
+def _text(value: Any) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
+def _in_words(value: Any) -> str:
+    if value is ...:
+        return "void"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_in_words, value))}]"
+    if isinstance(value, IDL.Item | IDL.QueueInfo):
+        fields = [spec[1] for _, spec in sorted(value.thrift_spec.items())]
+        told = ((field, getattr(value, field)) for field in fields)
+        return f"{type(value).__name__}({', '.join(f'{f}={_in_words(v)}' for f, v in told if v is not None)})"
+    return str(value) if isinstance(value, int) else f'"{_text(value)}"'
+
+
+# Lines of bytes.
+
+
+class _Lines:
+    """Lines of bytes with what is said of them, as a frame is read; what does not fit on a line goes on in the next."""
+
+    def __init__(self, frame: bytes) -> None:
+        self._frame = frame
+        self._shown = 0
+        self._reader = binary.Reader(frame)
+        self.lines: list[str] = []
+
+    def show(self, comment: str, depth: int = 0) -> None:
+        """What was read since the last line is a line."""
+        end = len(self._frame) - self._reader.left
+        for start in range(self._shown, end, _BYTES_PER_LINE):
+            shown = f"    {'  ' * depth}{self._frame[start : min(end, start + _BYTES_PER_LINE)].hex(' ')}"
+            self.lines.append(f"{shown:<{_COMMENT_COLUMN}}  {comment}" if start == self._shown else shown)
+        self._shown = end
+
+    def message(self) -> None:
+        """A whole frame."""
+        reader = self._reader
+        self.show(f"{reader.i32()} bytes follow")
+        if self._frame[4] & 0x80:
+            kind = reader.i32() & 0xFF
+            self.show(f"the binary protocol, version 1; {_KINDS[kind]}")
+            name = reader.binary().decode()
+            self.show(f'"{name}"')
+        else:
+            name = reader.binary().decode()
+            self.show(f'"{name}"')
+            kind = reader.byte()
+            self.show(_KINDS[kind])
+        self.show(f"call number {reader.i32()}")
+        if kind == binary.EXCEPTION:
+            spec: dict[int, Any] = _EXCEPTION_SPEC
+        else:
+            part = "args" if kind == binary.CALL else "result"
+            spec = getattr(getattr(IDL.Kestrel, f"{name}_{part}", None), "thrift_spec", {})
+        self.fields(spec, 0)
+        assert not reader.left
+
+    def fields(self, spec: dict[int, Any], depth: int) -> None:
+        """The fields of a struct, one a line."""
+        reader = self._reader
+        while (field := reader.field())[0] != binary.STOP:
+            type_, id_ = field
+            name = spec[id_][1]
+            if type_ == TType.STRUCT:
+                self.show(f"field {id_}, {name}, a struct:", depth)
+                self.fields(_spec_of(spec[id_]), depth + 1)
+            elif type_ in (TType.LIST, TType.SET):
+                self.elements(f"field {id_}, {name}, a {'list' if type_ == TType.LIST else 'set'}", spec[id_], depth)
+            else:
+                value = self.value(type_)
+                self.show(f"field {id_}, {name}, {_TYPES[type_]}: {value}", depth)
+        self.show("the end of the struct" if depth or self._reader.left else "the end", depth)
+
+    def elements(self, comment: str, spec: Any, depth: int) -> None:
+        """A list or a set, an element a line, or a field of one."""
+        type_, count = self._reader.list_header()
+        kind = "struct" if type_ == TType.STRUCT else _TYPES[type_]
+        self.show(f"{comment} of {count} {kind}{'s' if count != 1 else ''}", depth)
+        for _ in range(count):
+            if type_ == TType.STRUCT:
+                self.fields(_spec_of((None, None, spec[2])), depth + 1)
+            else:
+                self.show(self.value(type_), depth + 1)
+
+    def value(self, type_: int) -> str:
+        """A value that is no struct and no list."""
+        reader = self._reader
+        if type_ == TType.STRING:
+            return f'"{reader.binary().decode("latin-1")}"'
+        return str(reader.i32() if type_ == TType.I32 else reader.i64())
+
+
+def _spec_of(field: Any) -> dict[int, Any]:
+    """The fields of the struct that a field, or an element of a list, is."""
+    struct_class = field[2][1] if isinstance(field[2], tuple) else field[2]
+    spec: dict[int, Any] = struct_class.thrift_spec
+    return spec
+
+
+def explained(frame: bytes) -> list[str]:
+    """The lines of bytes of a frame, with what is said of them."""
+    lines = _Lines(frame)
+    lines.message()
+    return lines.lines

@@ -1,0 +1,919 @@
+"""The text protocol through the whole server, in memory and with a clock that the test moves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kestrel.config.load import loads
+from kestrel.errors import StorageError
+from kestrel.storage.interfaces import IStorage
+from kestrel.testing.server import MemoryClient, MemoryServer
+from kestrel.testing.storage import SteppedStorage
+from tests.promises.speaking import END, STORED, set_, stat
+from tests.session.slow_storage import LimitedStorage
+
+VERSION: Final = b":1.2.3\n"
+
+MOMENT_S: Final = 2**-10
+"""The least time there is: about a millisecond, without rounding."""
+
+REFUSED_PUT: Final = b"-Server not available for operation setItem\n"
+REFUSED_GET: Final = b"-Server not available for operation getItem\n"
+NOT_THAT_MANY: Final = b"-Not that many transactions open.\n"
+
+
+def serving(
+    settings: str = "", *, most_open: int = 100, folder: Path | None = None, storage: IStorage | None = None
+) -> MemoryServer:
+    config = loads(f"maxOpenTransactions = {most_open}\n{settings}\n")
+    return MemoryServer(storage, config=config, folder=folder)
+
+
+def of_work(settings: str) -> str:
+    """Settings of the queue "work"."""
+    return f"[[queues]]\nname = 'work'\n{settings}\n"
+
+
+@pytest.fixture
+def server() -> MemoryServer:
+    return serving()
+
+
+@pytest.fixture
+def client(server: MemoryServer) -> MemoryClient:
+    return server.connect("text")
+
+
+@pytest.fixture
+def other(server: MemoryServer) -> MemoryClient:
+    return server.connect("text")
+
+
+@pytest.fixture
+def storage() -> SteppedStorage:
+    return SteppedStorage()
+
+
+@pytest.fixture
+def slow(storage: SteppedStorage) -> MemoryServer:
+    """A server over a storage that the test steps."""
+    return serving(storage=storage)
+
+
+def many(number: int) -> list[bytes]:
+    """So many items that tell their place."""
+    return [b"%05d" % place for place in range(number)]
+
+
+def put_(*items: bytes, queue: bytes = b"work", expiry: bytes = b"") -> bytes:
+    """The request that puts these items."""
+    return b"put %b%b:\n%b\n" % (queue, b" " + expiry if expiry else b"", b"".join(item + b"\n" for item in items))
+
+
+def put(client: MemoryClient, *items: bytes, queue: bytes = b"work") -> None:
+    assert client.ask(put_(*items, queue=queue)) == b"+%d\n" % len(items)
+
+
+def lines(*items: bytes) -> bytes:
+    """How these items are sent."""
+    return b"".join(b":%b\n" % item for item in items)
+
+
+def drained(server: MemoryServer, queue: bytes = b"work") -> list[bytes]:
+    """Take all that is there, head first."""
+    client = server.connect("text")
+    found = []
+    while (reply := client.ask(b"get %b\n" % queue)) != b"*\n":
+        assert (reply[:1], reply[-1:]) == (b":", b"\n")
+        found.append(reply[1:-1])
+    client.disconnect()
+    server.settle()
+    return found
+
+
+def counts(server: MemoryServer, queue: bytes = b"work") -> tuple[int, int]:
+    """How many items the queue has, and how many open reads. To ask is no use of the queue."""
+    memcache = server.connect()
+    return int(stat(memcache, queue, "items")), int(stat(memcache, queue, "open_transactions"))
+
+
+def is_error(reply: bytes) -> bool:
+    """Whether that is one error with a reason, and nothing else."""
+    return reply[:1] == b"-" and len(reply) > 3 and reply.find(b"\n") == len(reply) - 1
+
+
+def fail(server: MemoryServer, storage: SteppedStorage) -> None:
+    """Let the storage of "work" fail in a commit; what had been safe is safe."""
+    storage.holds_commits = True
+    server.connect("text").send(put_(b"lost"))
+    server.settle()
+    storage.end_commits(error=StorageError("disk failed"))
+    storage.holds_commits = False
+    server.settle()
+
+
+# put.
+
+
+def test_items_come_out_in_the_order_in_which_they_went_in(client: MemoryClient) -> None:
+    assert client.ask(put_(b"one", b"two") + put_(b"three")) == b"+2\n+1\n"
+    assert client.ask(b"get work\n" * 4) == lines(b"one", b"two", b"three") + b"*\n"
+
+
+def test_lines_may_end_in_crlf_and_capitals_do_not_matter_in_the_command(client: MemoryClient) -> None:
+    assert client.ask(b"PUT work:\r\none\r\ntwo\r\n\r\nGeT work\r\n") == b"+2\n:one\n"
+
+
+@pytest.mark.parametrize("item", [b"\x00\xff\x80", b"\xc3\xa9", b" ", b":", b"get work", b"a\rb", b"x" * 300_000])
+def test_bytes_stay_as_they_are(client: MemoryClient, item: bytes) -> None:
+    put(client, item)
+    assert client.ask(b"get work\n") == lines(item)
+
+
+def test_an_item_with_a_line_feed_is_sent_as_it_is(server: MemoryServer, client: MemoryClient) -> None:
+    assert server.connect().ask(set_(b"work", b"one\ntwo\n")) == STORED
+    assert client.ask(b"get work\n") == b":one\ntwo\n\n"
+
+
+@pytest.mark.parametrize("request_", [b"put work\n", b"put work 100\n", b"put work:\n\n"])
+def test_a_put_without_items_stores_none(server: MemoryServer, client: MemoryClient, request_: bytes) -> None:
+    assert client.ask(request_ + b"version\n") == b"+0\n" + VERSION
+    assert drained(server) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "stored", "count"),
+    [
+        ("maxItems = 2", [b"1", b"2"], 2),
+        ("maxSize = 4", [b"1", b"2", b"333"], 3),
+        ("maxItemSize = 2", [b"1", b"2", b"4", b"5"], 4),
+        ("maxItemSize = 3", [b"1", b"2", b"333", b"4", b"5"], 5),
+        ("maxItems = 2\ndiscardOldWhenFull = true", [b"4", b"5"], 5),
+        ("maxItems = 2\nmaxItemSize = 2", [b"1", b"2"], 2),
+    ],
+)
+def test_a_put_goes_on_after_a_refused_item_and_counts_those_that_are_in(
+    settings: str, stored: list[bytes], count: int
+) -> None:
+    server = serving(of_work(settings))
+    assert server.connect("text").ask(put_(b"1", b"2", b"333", b"4", b"5")) == b"+%d\n" % count
+    assert drained(server) == stored
+
+
+def test_what_is_put_to_a_parent_goes_to_its_children_and_the_count_is_the_parents() -> None:
+    server = serving("[[queues]]\nname = 'work+full'\nmaxItems = 1")
+    client = server.connect("text")
+    assert client.ask(b"peek work+all\npeek work+full\n") == b"*\n*\n"
+    put(client, b"one", b"two")
+    assert drained(server) == drained(server, b"work+all") == [b"one", b"two"]
+    assert drained(server, b"work+full") == [b"one"]
+
+
+def test_a_put_to_an_alias_goes_to_each_queue_and_counts_what_all_have_taken() -> None:
+    server = serving(
+        "[[aliases]]\nname = 'all'\ndestinationQueues = ['large', 'small']\n[[queues]]\nname = 'small'\nmaxItems = 1"
+    )
+    client = server.connect("text")
+    assert client.ask(put_(b"one", b"two", queue=b"all")) == b"+1\n"
+    assert client.ask(b"get all 60000\npeek all\nflush all\ndelete all\nmonitor all 10\n") == b"*\n*\n+0\n+0\n*\n"
+    assert (drained(server, b"large"), drained(server, b"small")) == ([b"one", b"two"], [b"one"])
+
+
+def test_too_many_items_are_an_error_that_stores_none_and_the_stream_stays_in_step() -> None:
+    server = serving("maxTextPutItems = 3")
+    client = server.connect("text")
+    assert client.ask(put_(*many(3))) == b"+3\n"
+    first, *behind = client.ask(put_(*many(4)) + b"version\n").splitlines(keepends=True)
+    assert is_error(first)
+    assert behind == [VERSION]
+    assert drained(server) == many(3)
+
+
+def test_an_item_that_is_too_large_is_an_error_that_stores_none_and_closes() -> None:
+    server = serving("maxRequestItemSize = 10")
+    client = server.connect("text")
+    assert client.ask(b"put work:\none\n" + b"x" * 12) == b"-Item too large.\n"
+    assert client.is_closed
+    assert drained(server) == []
+    put(server.connect("text"), b"x" * 10)
+
+
+def test_half_a_put_of_a_client_that_leaves_stores_none(server: MemoryServer, client: MemoryClient) -> None:
+    client.send(b"put work:\none\ntwo\n")
+    client.disconnect()
+    assert drained(server) == []
+
+
+def test_a_put_that_the_storage_refuses_in_the_middle_says_how_many_are_in() -> None:
+    storage = LimitedStorage(room=3)
+    server = serving(storage=storage)
+    client = server.connect("text")
+    assert client.ask(put_(*many(5))) == b"+3\n"
+    reply = client.ask(put_(*many(5)[3:]))
+    assert is_error(reply)
+    assert b"disk full" in reply
+    assert not client.is_closed
+    storage.room = None
+    assert client.ask(put_(*many(5)[3:])) == b"+2\n"
+    assert drained(server) == many(5)
+
+
+def busy(put_s: float = 0.0005) -> tuple[MemoryServer, LimitedStorage]:
+    """A server for which each put is work of that many seconds."""
+    storage = LimitedStorage()
+    server = serving(storage=storage)
+    storage.at_put = lambda: server.spend(put_s)
+    return server, storage
+
+
+def counts_in_memory(server: MemoryServer) -> int:
+    """How many items the queue has at this moment of a tick."""
+    queue = server.manager.known(b"work")
+    return 0 if queue is None else queue.contents.items
+
+
+def test_a_long_put_lets_others_be_served_in_between() -> None:
+    server, _ = busy()
+    client, other = server.connect("text"), server.connect("text")
+    client.send(put_(*many(500)))
+    other.send(put_(b"one", queue=b"other") + b"get other\n")
+    for _ in range(5):
+        server.tick()
+    assert 0 < counts_in_memory(server) < 500, "it is still under way"
+    assert bytes(other.received) == b"+1\n:one\n"
+    assert client.take() == b"+500\n"
+    assert drained(server) == many(500)
+
+
+def test_what_two_long_puts_store_at_once_is_in_order_for_each() -> None:
+    server, _ = busy()
+    first, second = server.connect("text"), server.connect("text")
+    ones, twos = ([prefix + item for item in many(200)] for prefix in (b"a", b"b"))
+    first.send(put_(*ones))
+    second.send(put_(*twos))
+    assert (first.take(), second.take()) == (b"+200\n", b"+200\n")
+    items = drained(server)
+    assert [item for item in items if item[:1] == b"a"] == ones
+    assert [item for item in items if item[:1] == b"b"] == twos
+    assert len(items) == 400
+
+
+def test_what_is_sent_behind_a_long_put_is_answered_after_it() -> None:
+    server, _ = busy()
+    client = server.connect("text")
+    client.send(put_(*many(300)) + b"get work\nversion\n")
+    assert client.take() == b"+300\n" + lines(many(1)[0]) + VERSION
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_long_put_leaves_the_first_items() -> None:
+    server, _ = busy()
+    client, other = server.connect("text"), server.connect("text")
+    client.send(put_(*many(500)) + put_(b"behind"))
+    for _ in range(3):
+        server.tick()
+    client.disconnect()
+    server.settle()
+    stored = counts_in_memory(server)
+    assert 0 < stored < 500
+    put(other, b"next")
+    assert drained(server) == [*many(500)[:stored], b"next"]
+
+
+def test_a_client_that_sends_its_last_byte_behind_a_long_put_is_answered() -> None:
+    server, _ = busy()
+    client = server.connect("text")
+    client.send(put_(*many(300)) + b"version\n")
+    client.half_close()
+    assert client.take() == b"+300\n" + VERSION
+    assert client.is_closed
+
+
+def test_a_stop_in_the_middle_of_a_long_put_says_how_many_are_in() -> None:
+    server, _ = busy()
+    client = server.connect("text")
+    client.send(put_(*many(500)))
+    server.tick()
+    stopped: list[object] = []
+    server.stop().addCallback(stopped.append)
+    reply = client.take()
+    assert stopped
+    assert client.is_closed
+    assert reply == b"+%d\n" % counts_in_memory(server)
+
+
+def test_a_long_put_whose_storage_fills_up_says_how_many_are_in() -> None:
+    server, storage = busy()
+    storage.room = 123
+    client = server.connect("text")
+    client.send(put_(*many(500)))
+    assert client.take() == b"+123\n"
+    assert drained(server) == many(123)
+
+
+def test_a_long_put_in_whose_middle_the_queue_is_deleted_goes_on_in_a_new_one() -> None:
+    server, _ = busy()
+    client, other = server.connect("text"), server.connect("text")
+    client.send(put_(*many(300)))
+    server.tick()
+    assert 0 < counts_in_memory(server) < 300
+    assert other.ask(b"delete work\n") == b"+0\n"
+    assert client.take() == b"+300\n"
+    left = drained(server)
+    assert 0 < len(left) < 300
+    assert left == many(300)[-len(left) :]
+
+
+# Expiry.
+
+
+@pytest.mark.parametrize("expiry", [b"", b"0"])
+def test_an_expiry_of_zero_or_none_is_never(server: MemoryServer, client: MemoryClient, expiry: bytes) -> None:
+    assert client.ask(put_(b"one", expiry=expiry)) == b"+1\n"
+    server.advance(1_000_000_000)
+    assert client.ask(b"get work\n") == b":one\n"
+
+
+def test_an_item_expires_after_its_milliseconds_and_not_yet_at_them(server: MemoryServer, client: MemoryClient) -> None:
+    assert client.ask(put_(b"one", b"two", expiry=b"500")) == b"+2\n"
+    server.advance(0.5)
+    assert client.ask(b"get work\n") == b":one\n"
+    server.advance(0.001)
+    assert client.ask(b"get work\n") == b"*\n"
+
+
+@pytest.mark.parametrize("expiry", [b"-1", b"-2147483648"])
+def test_a_negative_expiry_has_passed_already(server: MemoryServer, client: MemoryClient, expiry: bytes) -> None:
+    assert client.ask(put_(b"one", expiry=expiry) + b"get work\npeek work\n") == b"+1\n*\n*\n"
+    assert stat(server.connect(), b"work", "expired_items") == "1"
+
+
+def test_a_bad_expiry_is_an_error_and_its_items_are_read_over(server: MemoryServer, client: MemoryClient) -> None:
+    assert client.ask(put_(b"one", b"get work", expiry=b"soon") + b"version\n") == (
+        b"-Error parsing expiration time.\n" + VERSION
+    )
+    assert drained(server) == []
+
+
+def test_flush_expired_tells_how_many_items_it_expired(server: MemoryServer, client: MemoryClient) -> None:
+    for queue in (b"work", b"other"):
+        client.ask(put_(b"one", b"two", queue=queue, expiry=b"500"))
+    server.advance(1)
+    assert client.ask(b"flush_expired work\nflush_expired work\nflush_all_expired\n") == b"+2\n+0\n+2\n"
+
+
+# get, and what it leaves open.
+
+
+def test_a_get_leaves_its_item_open(server: MemoryServer, client: MemoryClient, other: MemoryClient) -> None:
+    put(client, b"one", b"two")
+    assert client.ask(b"get work\n") == b":one\n"
+    assert counts(server) == (1, 1)
+    assert other.ask(b"get work\n") == b":two\n"
+    client.disconnect()
+    assert drained(server) == [b"one"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "reply"),
+    [
+        (b"get work\n", b":00003\n"),
+        (b"get work 1000\n", b":00003\n"),
+        (b"peek work\n", b":00003\n"),
+        (b"peek work 1000\n", b":00003\n"),
+        (b"monitor work 0\n", b"*\n"),
+        (b"monitor work 1000\n", b":00003\n:00004\n:00005\n*\n"),
+    ],
+)
+def test_get_peek_and_monitor_first_confirm_all_that_is_open(request_: bytes, reply: bytes, tmp_path: Path) -> None:
+    server = serving(most_open=3, folder=tmp_path / "queues")
+    client = server.connect("text")
+    put(client, *many(6))
+    assert client.ask(b"monitor work 1000\n") == lines(*many(3)) + b"*\n"
+    assert counts(server) == (3, 3)
+    assert client.ask(request_) == reply
+    server.crash()
+    assert drained(server) == many(6)[3:], "the first three are done; the others come back"
+
+
+@pytest.mark.parametrize("request_", [b"get work\n", b"peek work\n", b"monitor work 1000\n"])
+def test_what_finds_nothing_has_confirmed_all_the_same(server: MemoryServer, request_: bytes) -> None:
+    client = server.connect("text")
+    put(client, b"one")
+    assert client.ask(b"get work\n") == b":one\n"
+    client.send(request_)
+    server.advance(1)
+    assert client.take() == b"*\n"
+    assert counts(server) == (0, 0)
+    client.disconnect()
+    assert drained(server) == []
+
+
+def test_only_reads_of_that_queue_and_connection_are_confirmed(
+    server: MemoryServer, client: MemoryClient, other: MemoryClient
+) -> None:
+    for queue in (b"work", b"other"):
+        put(client, b"one", b"two", b"three", queue=queue)
+    assert client.ask(b"get work\nget other\n") == b":one\n:one\n"
+    assert other.ask(b"get work\nget work\n") == b":two\n:three\n"
+    assert (counts(server), counts(server, b"other")) == ((0, 2), (2, 1))
+    client.disconnect()
+    assert (drained(server), drained(server, b"other")) == ([b"one"], [b"one", b"two", b"three"])
+
+
+def test_confirm_finishes_the_oldest_reads(server: MemoryServer, client: MemoryClient) -> None:
+    put(client, *many(6))
+    assert client.ask(b"monitor work 10\nconfirm work 2\n") == lines(*many(6))
+    server.advance(0.01)
+    assert client.take() == b"*\n+2\n"
+    assert counts(server) == (0, 4)
+    client.disconnect()
+    assert drained(server) == many(6)[2:]
+
+
+@pytest.mark.parametrize("count", [b"3", b"2147483647", b"0", b"-1"])
+def test_a_confirm_of_more_than_are_open_or_of_none_is_an_error_that_changes_nothing(count: bytes) -> None:
+    server = serving(most_open=2)
+    client = server.connect("text")
+    put(client, *many(2))
+    assert client.ask(b"monitor work 1000\n") == lines(*many(2)) + b"*\n"
+    assert client.ask(b"confirm work %b\n" % count) == NOT_THAT_MANY
+    assert counts(server) == (0, 2)
+    assert client.ask(b"confirm work 1\nconfirm work 1\nconfirm work 1\n") == b"+1\n+1\n" + NOT_THAT_MANY
+    assert counts(server) == (0, 0)
+
+
+def test_confirm_of_a_missing_queue_is_an_error_and_makes_none(server: MemoryServer, client: MemoryClient) -> None:
+    assert client.ask(b"confirm work 1\n") == NOT_THAT_MANY
+    assert b"items=" not in server.connect().ask(b"dump_stats work\r\n")
+
+
+@pytest.mark.parametrize("end", ["disconnect", "quit", "half-close"])
+def test_a_connection_that_ends_puts_its_open_reads_back_in_order(end: str, tmp_path: Path) -> None:
+    server = serving(most_open=4, folder=tmp_path / "queues")
+    client = server.connect("text")
+    put(client, *many(6))
+    assert client.ask(b"monitor work 1000\n") == lines(*many(4)) + b"*\n"
+    if end == "disconnect":
+        client.disconnect()
+    elif end == "quit":
+        assert client.ask(b"quit\nversion\n") == b""
+    else:
+        client.half_close()
+    server.settle()
+    assert client.is_closed
+    assert counts(server) == (6, 0)
+    server.crash()
+    assert drained(server) == many(6)
+
+
+@pytest.mark.parametrize("is_after_a_crash", [False, True])
+def test_after_a_start_open_reads_are_back_in_order(is_after_a_crash: bool, tmp_path: Path) -> None:
+    server = serving(most_open=3, folder=tmp_path / "queues")
+    client = server.connect("text")
+    put(client, *many(8))
+    assert client.ask(b"monitor work 1000\nconfirm work 1\n") == lines(*many(3)) + b"*\n+1\n"
+    assert server.connect("text").ask(b"get work\n") == b":00003\n"
+    if is_after_a_crash:
+        server.crash()
+    else:
+        server.restart()
+    assert drained(server) == many(8)[1:]
+
+
+def test_a_read_that_timed_out_is_not_confirmed_by_the_next_get() -> None:
+    server = serving(of_work("openTransactionTimeout = '5s'"))
+    client = server.connect("text")
+    put(client, b"one", b"two")
+    assert client.ask(b"get work\n") == b":one\n"
+    server.advance(5)
+    assert counts(server) == (2, 0)
+    assert client.ask(b"get work\n") == b":one\n"
+    server.advance(5)
+    assert client.ask(b"confirm work 1\n") == NOT_THAT_MANY
+    assert drained(server) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("is_there_again", [False, True])
+def test_a_deleted_queue_takes_its_open_reads_along(server: MemoryServer, is_there_again: bool) -> None:
+    client, other = server.connect("text"), server.connect("text")
+    put(client, b"one", b"two")
+    assert client.ask(b"get work\n") == b":one\n"
+    assert other.ask(b"delete work\n") == b"+0\n"
+    if is_there_again:
+        put(other, b"new")
+    assert client.ask(b"confirm work 1\n") == NOT_THAT_MANY
+    assert client.ask(b"get work\n") == (b":new\n" if is_there_again else b"*\n")
+    client.disconnect()
+    assert drained(server) == ([b"new"] if is_there_again else [])
+
+
+@pytest.mark.parametrize("flush", [b"flush work\n", b"flush_all\n"])
+def test_a_flush_drops_the_items_but_no_open_read(server: MemoryServer, client: MemoryClient, flush: bytes) -> None:
+    put(client, b"one", b"two")
+    assert client.ask(b"get work\n") == b":one\n"
+    assert client.ask(flush) == b"+0\n"
+    assert counts(server) == (0, 1)
+    client.disconnect()
+    assert drained(server) == [b"one"]
+
+
+def test_a_peek_takes_nothing_and_opens_nothing(server: MemoryServer, client: MemoryClient) -> None:
+    put(client, b"one", b"two")
+    assert client.ask(b"peek work\npeek work\npeek missing\n") == b":one\n:one\n*\n"
+    assert counts(server) == (2, 0)
+
+
+# Waiting.
+
+
+@pytest.mark.parametrize("request_", [b"get work 250\n", b"peek work 250\n", b"monitor work 250\n"])
+def test_a_wait_ends_exactly_at_its_time(server: MemoryServer, client: MemoryClient, request_: bytes) -> None:
+    assert client.ask(request_) == b""
+    server.advance(0.2499)
+    assert client.take() == b""
+    server.advance(0.0001)
+    assert client.take() == b"*\n"
+    put(server.connect("text"), b"one")
+    assert client.take() == b""
+    assert drained(server) == [b"one"]
+
+
+@pytest.mark.parametrize("wait", [b"", b" 0", b" -1", b" -2147483648"])
+def test_a_wait_of_nothing_or_less_does_not_wait(client: MemoryClient, wait: bytes) -> None:
+    assert client.ask(b"get work%b\npeek work%b\n" % (wait, wait)) == b"*\n*\n"
+    assert client.ask(b"monitor work %b\n" % (wait.strip() or b"0")) == b"*\n"
+
+
+def test_an_item_ends_a_wait_and_who_came_first_is_served_first(server: MemoryServer, client: MemoryClient) -> None:
+    waiters = [server.connect("text") for _ in range(3)]
+    for waiter in waiters:
+        assert waiter.ask(b"get work 1000\n") == b""
+    put(client, b"one", b"two")
+    assert [waiter.take() for waiter in waiters] == [b":one\n", b":two\n", b""]
+
+
+def test_a_wait_holds_up_what_is_behind_it_and_nobody_else(
+    server: MemoryServer, client: MemoryClient, other: MemoryClient
+) -> None:
+    assert client.ask(b"get work 1000\nversion\nget other\n") == b""
+    put(other, b"two", queue=b"other")
+    assert other.ask(b"version\n") == VERSION
+    put(other, b"one")
+    assert client.take() == b":one\n" + VERSION + b":two\n"
+
+
+@pytest.mark.parametrize("request_", [b"get work 1000\n", b"monitor work 1000\n"])
+@pytest.mark.parametrize("leave", ["disconnect", "half_close"])
+def test_a_waiting_client_that_leaves_swallows_nothing(server: MemoryServer, request_: bytes, leave: str) -> None:
+    client, other = server.connect("text"), server.connect("text")
+    assert client.ask(request_) == b""
+    getattr(client, leave)()
+    put(other, b"one")
+    assert counts(server) == (1, 0)
+    assert drained(server) == [b"one"]
+
+
+def test_a_client_that_leaves_before_its_item_is_safe_swallows_nothing(
+    slow: MemoryServer, storage: SteppedStorage
+) -> None:
+    client, other = slow.connect("text"), slow.connect("text")
+    assert client.ask(b"get work 1000\n") == b""
+    storage.holds_commits = True
+    other.send(put_(b"one"))
+    slow.settle()
+    client.disconnect()
+    storage.end_commits()
+    storage.holds_commits = False
+    assert other.take() == b"+1\n"
+    assert drained(slow) == [b"one"]
+
+
+def test_a_deleted_queue_answers_its_waiters_as_an_empty_one(server: MemoryServer, client: MemoryClient) -> None:
+    requests = [b"get work 1000\n", b"peek work 1000\n", b"monitor work 1000\n"]
+    waiters = [server.connect("text") for _ in requests]
+    for waiter, request in zip(waiters, requests, strict=True):
+        assert waiter.ask(request) == b""
+    assert client.ask(b"delete work\n") == b"+0\n"
+    assert [waiter.take() for waiter in waiters] == [b"*\n"] * 3
+
+
+def test_a_stop_answers_who_waits_and_hangs_up(server: MemoryServer) -> None:
+    waiters = [server.connect("text") for _ in range(3)]
+    for waiter, request in zip(waiters, (b"get work 9000\n", b"peek work 9000\n", b"monitor work 9000\n"), strict=True):
+        assert waiter.ask(request) == b""
+    server.stop()
+    assert [waiter.take() for waiter in waiters] == [b"*\n"] * 3
+    assert all(waiter.is_closed for waiter in waiters)
+
+
+def test_who_waits_is_not_idle() -> None:
+    server = serving("clientTimeout = '1s'")
+    client = server.connect("text")
+    assert client.ask(b"get work 5000\n") == b""
+    server.advance(5)
+    assert client.take() == b"*\n"
+    assert not client.is_closed
+    server.advance(1)
+    assert client.is_closed
+
+
+# monitor.
+
+
+def test_a_monitor_sends_each_item_as_it_comes_and_a_star_at_its_time(
+    server: MemoryServer, client: MemoryClient, other: MemoryClient
+) -> None:
+    put(other, b"one")
+    assert client.ask(b"monitor work 1000\n") == b":one\n"
+    put(other, b"two", b"three")
+    assert client.take() == b":two\n:three\n"
+    server.advance(1 - MOMENT_S)
+    assert client.take() == b""
+    server.advance(MOMENT_S)
+    assert client.take() == b"*\n"
+    assert counts(server) == (0, 3)
+    put(other, b"four")
+    assert client.take() == b""
+
+
+def test_a_monitor_ends_at_the_limit_of_open_reads() -> None:
+    server = serving(most_open=3)
+    client, other = server.connect("text"), server.connect("text")
+    put(other, b"one", b"two")
+    assert client.ask(b"monitor work 1000\nversion\n") == b":one\n:two\n"
+    put(other, b"three", b"four")
+    assert client.take() == b":three\n*\n" + VERSION
+    assert counts(server) == (1, 3)
+
+
+def test_monitors_take_turns(server: MemoryServer, client: MemoryClient) -> None:
+    first, second = server.connect("text"), server.connect("text")
+    assert first.ask(b"monitor work 1000\n") == second.ask(b"monitor work 1000\n") == b""
+    put(client, *many(4))
+    assert (first.take(), second.take()) == (b":00000\n:00002\n", b":00001\n:00003\n")
+
+
+def test_an_open_read_limit_of_one_lets_gets_follow_each_other() -> None:
+    server = serving(most_open=1)
+    client = server.connect("text")
+    put(client, *many(3))
+    assert client.ask(b"get work\nget work\nmonitor work 1000\nget work\n") == lines(*many(3)) + b"*\n*\n"
+
+
+# Replies wait for what they say to be safe.
+
+
+@pytest.mark.parametrize(
+    ("request_", "reply"),
+    [
+        (put_(b"three"), b"+1\n"),
+        (b"get work\n", b":two\n"),
+        (b"peek work\n", b":two\n"),
+        (b"monitor work 0\n", b"*\n"),
+        (b"monitor work 1000\n", b":two\n*\n"),
+        (b"confirm work 1\n", b"+1\n"),
+        (b"flush work\n", b"+0\n"),
+        (b"flush_all\n", b"+0\n"),
+    ],
+)
+def test_no_reply_leaves_before_what_it_says_is_safe(
+    slow: MemoryServer, storage: SteppedStorage, request_: bytes, reply: bytes
+) -> None:
+    client = slow.connect("text")
+    put(client, b"one", b"two")
+    assert client.ask(b"get work\n") == b":one\n"
+    storage.holds_commits = True
+    assert client.ask(request_) == b""
+    slow.advance(1)
+    assert client.take() == b""
+    while storage.committing:
+        storage.end_commits()
+        slow.settle()
+    assert client.take() == reply
+
+
+@pytest.mark.parametrize("request_", [b"get work\n", b"get work 1000\n", b"peek work\n", b"monitor work 1000\n"])
+def test_what_finds_nothing_says_so_when_what_it_confirmed_is_safe(
+    slow: MemoryServer, storage: SteppedStorage, request_: bytes
+) -> None:
+    client = slow.connect("text")
+    put(client, b"one")
+    assert client.ask(b"get work\n") == b":one\n"
+    storage.holds_commits = True
+    assert client.ask(request_) == b""
+    slow.advance(1)
+    assert client.take() == b"", "the star says that the item is done"
+    storage.end_commits()
+    assert client.take() == b"*\n"
+
+
+@pytest.mark.parametrize("request_", [b"get work\n", b"get work 1000\n", b"peek work\n", b"monitor work 1000\n"])
+def test_what_finds_nothing_is_an_error_when_what_it_confirmed_is_lost(
+    slow: MemoryServer, storage: SteppedStorage, request_: bytes
+) -> None:
+    client = slow.connect("text")
+    put(client, b"one")
+    assert client.ask(b"get work\n") == b":one\n"
+    storage.holds_commits = True
+    assert client.ask(request_) == b""
+    slow.advance(1)
+    storage.end_commits(error=StorageError("disk failed"))
+    storage.holds_commits = False
+    assert is_error(client.take())
+    client.disconnect()
+    assert drained(slow) == [b"one"]
+
+
+def test_replies_behind_one_that_is_held_do_not_overtake(slow: MemoryServer, storage: SteppedStorage) -> None:
+    client = slow.connect("text")
+    storage.holds_commits = True
+    assert client.ask(put_(b"one") + b"version\n") == b""
+    storage.end_commits()
+    assert client.take() == b"+1\n" + VERSION
+
+
+def test_a_put_whose_items_are_lost_is_an_error(slow: MemoryServer, storage: SteppedStorage) -> None:
+    client = slow.connect("text")
+    put(client, b"safe")
+    storage.holds_commits = True
+    client.send(put_(b"one", b"two") + b"version\n")
+    assert client.take() == b""
+    storage.end_commits(error=StorageError("disk failed"))
+    storage.holds_commits = False
+    error, version = client.take().splitlines(keepends=True)
+    assert is_error(error)
+    assert version == VERSION
+    assert not client.is_closed
+    assert drained(slow) == [b"safe"]
+
+
+def test_a_get_that_is_lost_is_an_error_and_opens_nothing(slow: MemoryServer, storage: SteppedStorage) -> None:
+    client = slow.connect("text")
+    put(client, b"one", b"two")
+    storage.holds_commits = True
+    client.send(b"get work\n")
+    assert client.take() == b""
+    storage.end_commits(error=StorageError("disk failed"))
+    storage.holds_commits = False
+    assert is_error(client.take())
+    assert client.ask(b"confirm work 1\n") == NOT_THAT_MANY
+    assert client.ask(b"get work\nget work\n") == b":one\n:two\n"
+
+
+@pytest.mark.parametrize("request_", [b"get work\n", b"peek work\n", b"monitor work 1000\n", b"confirm work 1\n"])
+def test_what_would_confirm_a_read_whose_queue_failed_is_an_error_once_and_the_item_comes_again(
+    slow: MemoryServer, storage: SteppedStorage, request_: bytes
+) -> None:
+    client = slow.connect("text")
+    put(client, b"one", b"two")
+    assert client.ask(b"get work\n") == b":one\n"
+    fail(slow, storage)
+    assert is_error(client.ask(request_))
+    assert client.ask(b"get work\nget work\nget work\n") == b":one\n:two\n*\n"
+
+
+# Status.
+
+
+def set_status(server: MemoryServer, status: bytes) -> None:
+    assert server.connect().ask(b"status %b\r\n" % status) == END
+
+
+def test_the_status_is_told_in_capitals_and_changed(server: MemoryServer, client: MemoryClient) -> None:
+    assert client.ask(b"status\nstatus readonly\nstatus\nSTATUS WriteAvoid\nstatus\n") == (
+        b":UP\n+0\n:READONLY\n+0\n:WRITEAVOID\n"
+    )
+    assert client.ask(b"status sideways\nstatus Down\nstatus\n") == (
+        b"-Unknown status.\n-Status forbidden.\n:WRITEAVOID\n"
+    )
+    assert server.connect().ask(b"status\r\n") == b"WRITEAVOID\r\n"
+
+
+@pytest.mark.parametrize("status", [b"ReadOnly", b"Quiescent"])
+def test_read_only_refuses_changes_and_the_connection_stays(server: MemoryServer, status: bytes) -> None:
+    client = server.connect("text")
+    put(client, b"one", b"two")
+    set_status(server, status)
+    assert client.ask(put_(b"three") + b"version\n") == REFUSED_PUT + VERSION
+    assert client.ask(b"flush work\n") == b"-Server not available for operation flush\n"
+    assert client.ask(b"delete work\n") == b"-Server not available for operation delete\n"
+    for request in (b"flush_all\n", b"flush_expired work\n"):
+        assert is_error(client.ask(request))
+    assert client.ask(b"flush_all_expired\n") == b"+0\n"
+    assert not client.is_closed
+    set_status(server, b"Up")
+    assert drained(server) == [b"one", b"two"]
+
+
+def test_read_only_lets_gets_peeks_and_monitors_work(server: MemoryServer, client: MemoryClient) -> None:
+    put(client, b"one", b"two")
+    set_status(server, b"ReadOnly")
+    assert client.ask(b"peek work\nget work\nconfirm work 1\nmonitor work 10\n") == b":one\n:one\n+1\n:two\n"
+
+
+def test_quiescent_refuses_reads_and_lets_what_is_open_be_finished(server: MemoryServer) -> None:
+    client, other = server.connect("text"), server.connect("text")
+    put(client, b"one", b"two", b"three")
+    assert client.ask(b"get work\n") == b":one\n"
+    assert other.ask(b"get work\n") == b":two\n"
+    set_status(server, b"Quiescent")
+    reader = server.connect("text")
+    assert reader.ask(b"get work\npeek work\nget work 1000\n") == REFUSED_GET * 3
+    assert reader.ask(b"monitor work 1000\nversion\n") == (
+        b"-Server not available for operation monitorUntil\n" + VERSION
+    )
+    assert client.ask(b"confirm work 1\n") == b"+1\n"
+    other.disconnect()
+    assert counts(server) == (2, 0)
+    set_status(server, b"Up")
+    assert drained(server) == [b"two", b"three"]
+
+
+def test_lists_of_clients_shut_out_those_without_a_name() -> None:
+    server = serving(of_work("whiteListClientIdForEnqueue = 'me'\nwhiteListClientIdForDequeue = 'me'"))
+    client = server.connect("text")
+    for request in (put_(b"one"), b"get work\n", b"peek work\n", b"monitor work 10\n"):
+        assert is_error(client.ask(request))
+    assert not client.is_closed
+    put(client, b"one", queue=b"other")
+
+
+# The rest.
+
+
+def test_shutdown_is_answered_and_quit_is_not(server: MemoryServer, client: MemoryClient) -> None:
+    assert client.ask(b"shutdown\n") == b"+0\n"
+    assert server.control.is_shut_down
+    assert not client.is_closed
+    assert client.ask(b"version\nquit\nversion\n") == VERSION
+    assert client.is_closed
+
+
+def test_requests_are_answered_in_their_order(client: MemoryClient) -> None:
+    asked = b"version\n" + put_(b"one", b"two") + b"peek work\nget work\nnonsense\nget work\nget work\nflush work\n"
+    expected = VERSION + b"+2\n:one\n:one\n-Unknown command: nonsense\n:two\n*\n+0\n"
+    assert client.ask(asked) == expected
+
+
+def test_a_request_in_single_bytes_is_answered_once(client: MemoryClient) -> None:
+    for byte in put_(b"one", b"two") + b"get work\nversion\n":
+        client.send(bytes([byte]))
+    assert client.take() == b"+2\n:one\n" + VERSION
+
+
+@pytest.mark.parametrize(
+    ("request_", "reply"),
+    [
+        (b"\n", b"-Unknown command: \n"),
+        (b"nonsense work\n", b"-Unknown command: nonsense\n"),
+        (b"get\n", b"-Queue name required.\n"),
+        (b"put\n", b"-Queue name required.\n"),
+        (b"delete\n", b"-Queue name required.\n"),
+        (b"flush\n", b"-Queue name required.\n"),
+        (b"monitor work\n", b"-Queue name & timeout required.\n"),
+        (b"confirm work\n", b"-Queue name & count required.\n"),
+        (b"get work soon\n", b"-Error parsing timeout.\n"),
+        (b"peek work soon\n", b"-Error parsing timeout.\n"),
+        (b"monitor work soon\n", b"-Error parsing timeout.\n"),
+    ],
+)
+def test_a_wrong_request_is_an_error_and_the_connection_stays(
+    client: MemoryClient, request_: bytes, reply: bytes
+) -> None:
+    assert client.ask(request_ + b"version\n") == reply + VERSION
+
+
+@pytest.mark.parametrize("name", [b"a/b", b"a.b", b"a~b", b"\x00", b"+", b"x" * 201])
+def test_an_illegal_name_is_an_error_where_a_queue_would_come_into_being(client: MemoryClient, name: bytes) -> None:
+    for request in (put_(b"one", queue=name), b"get %b\n" % name, b"peek %b\n" % name, b"monitor %b 10\n" % name):
+        assert is_error(client.ask(request))
+    assert client.ask(b"flush %b\ndelete %b\nconfirm %b 1\n" % (name, name, name)) == b"+0\n+0\n" + NOT_THAT_MANY
+    assert not client.is_closed
+
+
+def test_a_wrong_request_confirms_nothing(server: MemoryServer, client: MemoryClient) -> None:
+    put(client, b"one", b"two")
+    assert client.ask(b"get work\nget work soon\nmonitor work\npeek work soon\n").startswith(b":one\n-")
+    assert counts(server) == (1, 1)
+
+
+def test_a_line_that_is_too_long_is_an_error_and_closes() -> None:
+    client = serving("maxLineSize = 100").connect("text")
+    assert is_error(client.ask(b"get " + b"x" * 100 + b"\nversion\n"))
+    assert client.is_closed
+
+
+def test_figures_and_settings_are_listed_and_end_in_a_star(server: MemoryServer, client: MemoryClient) -> None:
+    put(client, b"one", b"two")
+    *figures, star = client.ask(b"stats\n").splitlines()
+    assert star == b"*"
+    assert all(line[:1] == b":" for line in figures)
+    assert {b":curr_items 2", b":queue_work_items 2", b":queue_work_bytes 6", b":version 1.2.3"} <= set(figures)
+    *settings, star = client.ask(b"dump_config work\n").splitlines()
+    assert star == b"*"
+    assert b":work maxItems none" in settings
+    assert client.ask(b"reload\n") == b"+0\n"
+    assert server.control.reloads == 1

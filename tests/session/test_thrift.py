@@ -1,0 +1,1727 @@
+"""The thrift service through the whole server, as kestrel.thrift promises it."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from itertools import chain, count, islice, pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.logger import LogLevel, capturedLogs
+
+from kestrel.config.load import loads
+from kestrel.errors import StorageError
+from kestrel.protocols import thrift_binary as binary
+from kestrel.protocols.codec import QueueInfo
+from kestrel.storage.interfaces import IStorage
+from kestrel.testing.faults import FaultyDisk
+from kestrel.testing.server import MemoryServer
+from kestrel.testing.storage import SteppedStorage
+from tests.promises.speaking import END, STORED, set_, stat, value
+from tests.session.slow_storage import LimitedStorage
+from tests.session.thrift_calls import (
+    LONG_MS,
+    NOT_CONFIGURED,
+    QUIESCENT,
+    READ_ONLY,
+    UP,
+    Refused,
+    Reply,
+    Taken,
+    ThriftClient,
+    data_of,
+    ids_of,
+)
+
+MOMENT_S: Final = 2**-10
+"""The least time there is: about a millisecond, without rounding."""
+
+NO_QUEUE: Final = b"queue 'work' {\r\n  \r\n}\r\nEND\r\n"
+"""What dump_stats says of a queue that does not exist."""
+
+
+def serving(
+    settings: str = "", *, most_open: int = 10_000, folder: Path | None = None, storage: IStorage | None = None
+) -> MemoryServer:
+    config = loads(f"maxOpenTransactions = {most_open}\n{settings}\n")
+    return MemoryServer(storage, config=config, folder=folder)
+
+
+def of_work(settings: str) -> str:
+    """Settings of the queue "work"."""
+    return f"[[queues]]\nname = 'work'\n{settings}\n"
+
+
+@pytest.fixture
+def server() -> MemoryServer:
+    return serving()
+
+
+@pytest.fixture
+def client(server: MemoryServer) -> ThriftClient:
+    return ThriftClient(server)
+
+
+@pytest.fixture
+def other(server: MemoryServer) -> ThriftClient:
+    return ThriftClient(server)
+
+
+@pytest.fixture
+def storage() -> SteppedStorage:
+    return SteppedStorage()
+
+
+@pytest.fixture
+def slow(storage: SteppedStorage) -> MemoryServer:
+    """A server over a storage that the test steps."""
+    return serving(storage=storage)
+
+
+def many(number: int) -> list[bytes]:
+    """So many items that tell their place."""
+    return [b"%05d" % place for place in range(number)]
+
+
+def is_refused(call: Callable[[], object], type_: int = binary.INTERNAL_ERROR) -> bool:
+    """Whether that is answered with an exception of this type, and a reason."""
+    with pytest.raises(Refused) as refusal:
+        call()
+    return refusal.value.type == type_ and bool(refusal.value.message)
+
+
+def counts(server: MemoryServer, queue: bytes = b"work") -> tuple[int, int]:
+    """How many items the queue has, and how many open reads. To ask is no use of the queue."""
+    memcache = server.connect()
+    return int(stat(memcache, queue, "items")), int(stat(memcache, queue, "open_transactions"))
+
+
+def drained(server: MemoryServer, queue: bytes = b"work") -> list[bytes]:
+    """Take all that is there, head first."""
+    return ThriftClient(server).items(queue)
+
+
+def given_or_refused(client: ThriftClient) -> list[Taken]:
+    """What a get that is under way was answered; none where that is an exception."""
+    reply = client.reply()
+    assert reply is not None
+    if isinstance(reply.result, Refused):
+        return []
+    assert isinstance(reply.result, list)
+    return reply.result
+
+
+def fail(server: MemoryServer, storage: SteppedStorage) -> None:
+    """Let the storage of "work" fail in a commit; what had been safe is safe."""
+    storage.holds_commits = True
+    ThriftClient(server).send_put(b"work", b"lost")
+    server.settle()
+    storage.end_commits(error=StorageError("disk failed"))
+    storage.holds_commits = False
+    server.settle()
+
+
+# put.
+
+
+@pytest.mark.parametrize("items", [[], [b"one"], [b"one", b"two", b"three"], many(5000)], ids=len)
+def test_a_put_says_how_many_items_went_in_and_they_come_in_their_order(
+    client: ThriftClient, items: list[bytes]
+) -> None:
+    assert client.put(b"work", *items) == len(items)
+    assert client.items(b"work") == items
+
+
+def test_any_bytes_come_back_as_they_are(client: ThriftClient) -> None:
+    items = [b"", b"\n", b"\r\n", b"\x00\xff", bytes(range(256)), b"x" * 300_000]
+    assert client.put(b"work", *items) == len(items)
+    assert client.items(b"work") == items
+
+
+def test_a_put_behind_others_is_appended(client: ThriftClient, other: ThriftClient) -> None:
+    client.put(b"work", b"one", b"two")
+    other.put(b"work", b"three")
+    assert client.put(b"work", b"four") == 1
+    assert client.items(b"work") == [b"one", b"two", b"three", b"four"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "stored"),
+    [
+        ("maxItems = 2", [b"1", b"2"]),
+        ("maxSize = 4", [b"1", b"2", b"333"]),
+        ("maxItemSize = 2", [b"1", b"2"]),
+        ("maxItemSize = 3", [b"1", b"2", b"333", b"4", b"5"]),
+        ("maxItems = 2\ndiscardOldWhenFull = true", [b"4", b"5"]),
+    ],
+)
+def test_a_put_stops_at_the_first_item_that_is_refused(settings: str, stored: list[bytes]) -> None:
+    client = ThriftClient(serving(of_work(settings)))
+    went_in = 5 if "discard" in settings else len(stored)
+    assert client.put(b"work", b"1", b"2", b"333", b"4", b"5") == went_in
+    assert client.items(b"work") == stored
+
+
+def test_a_put_of_which_the_first_item_is_refused_stores_none() -> None:
+    client = ThriftClient(serving(of_work("maxItemSize = 2")))
+    assert client.put(b"work", b"333", b"1") == 0
+    assert client.items(b"work") == []
+
+
+def test_what_a_put_says_went_in_can_be_left_out_of_the_next_one() -> None:
+    client = ThriftClient(serving(of_work("maxItems = 3")))
+    left, seen = many(10), []
+    while left:
+        left = left[client.put(b"work", *left) :]
+        seen += client.items(b"work")
+    assert seen == many(10)
+
+
+def test_what_is_put_to_a_parent_goes_to_its_children_and_the_count_is_the_parents() -> None:
+    server = serving("[[queues]]\nname = 'work+full'\nmaxItems = 1")
+    client = ThriftClient(server)
+    for child in (b"work+all", b"work+full"):
+        assert client.items(child) == []
+    assert client.put(b"work", b"one", b"two", b"three") == 3
+    assert (drained(server), drained(server, b"work+all")) == ([b"one", b"two", b"three"],) * 2
+    assert drained(server, b"work+full") == [b"one"]
+
+
+def test_a_put_to_a_full_parent_stops_though_its_children_have_room() -> None:
+    server = serving(of_work("maxItems = 1") + "[[queues]]\nname = 'work+all'\nmaxItems = 'none'")
+    client = ThriftClient(server)
+    client.items(b"work+all")
+    assert client.put(b"work", b"one", b"two", b"three") == 1
+    assert drained(server) == [b"one"]
+    assert drained(server, b"work+all") == [b"one", b"two"], "the refused one went to the child, and none behind it"
+
+
+def test_a_parent_that_keeps_nothing_says_that_all_went_in() -> None:
+    server = serving(of_work("fanoutOnly = true"))
+    client = ThriftClient(server)
+    assert client.put(b"work", b"before") == 1
+    client.items(b"work+all")
+    assert client.put(b"work", b"one", b"two") == 2
+    assert (drained(server), drained(server, b"work+all")) == ([], [b"one", b"two"])
+
+
+def test_a_put_to_an_alias_goes_to_each_queue_and_stops_where_one_refuses() -> None:
+    server = serving(
+        "[[aliases]]\nname = 'all'\ndestinationQueues = ['large', 'small']\n[[queues]]\nname = 'small'\nmaxItems = 2"
+    )
+    client = ThriftClient(server)
+    assert client.put(b"all", b"one", b"two") == 2
+    assert drained(server, b"large") == drained(server, b"small") == [b"one", b"two"]
+    assert client.put(b"all", b"1", b"2", b"3", b"4") == 2
+    assert drained(server, b"small") == [b"1", b"2"]
+    assert drained(server, b"large") == [b"1", b"2", b"3"], "the refused one, as on the other ports, and none behind it"
+
+
+def test_an_item_that_is_too_large_for_any_request_is_an_exception_and_nothing_is_put() -> None:
+    client = ThriftClient(serving("maxRequestItemSize = 10"))
+    assert is_refused(lambda: client.put(b"work", b"one", b"x" * 11, b"two"))
+    assert client.items(b"work") == []
+    assert client.put(b"work", b"x" * 10) == 1
+
+
+def test_more_items_than_a_call_may_bring_are_an_exception_and_nothing_is_put() -> None:
+    client = ThriftClient(serving("maxThriftListSize = 5"))
+    assert is_refused(lambda: client.put(b"work", *many(6)))
+    assert client.items(b"work") == []
+    assert client.put(b"work", *many(5)) == 5
+    assert is_refused(lambda: client.confirm(b"work", *range(6)))
+    assert client.confirm(b"work", *range(5)) == 0
+
+
+def test_a_put_serves_those_who_wait(client: ThriftClient, other: ThriftClient) -> None:
+    client.send_get(b"work", 2, 1000)
+    assert client.waits()
+    assert other.put(b"work", b"one", b"two", b"three") == 3
+    assert client.taken() == [Taken(b"one", 0), Taken(b"two", 0)]
+
+
+def test_no_put_is_answered_before_its_items_are_safe(slow: MemoryServer, storage: SteppedStorage) -> None:
+    client = ThriftClient(slow)
+    storage.holds_commits = True
+    client.send_put(b"work", b"one", b"two")
+    assert client.waits()
+    storage.end_commits()
+    assert client.result() == 2
+
+
+def test_a_put_whose_items_are_lost_is_an_exception(slow: MemoryServer, storage: SteppedStorage) -> None:
+    client = ThriftClient(slow)
+    client.put(b"work", b"safe")
+    storage.holds_commits = True
+    client.send_put(b"work", b"one", b"two")
+    assert client.waits()
+    storage.end_commits(error=StorageError("disk failed"))
+    assert is_refused(client.result)
+    storage.holds_commits = False
+    assert client.items(b"work") == [b"safe"]
+
+
+def test_a_put_that_the_storage_refuses_in_the_middle_says_how_many_are_in() -> None:
+    storage = LimitedStorage(room=3)
+    client = ThriftClient(serving(storage=storage))
+    assert client.put(b"work", *many(5)) == 3
+    assert is_refused(lambda: client.put(b"work", *many(5)[3:]))
+    assert client.items(b"work") == many(3)
+    storage.room = None
+    assert client.put(b"work", *many(5)[3:]) == 2
+    assert client.items(b"work") == many(5)[3:]
+
+
+def test_a_long_put_lets_others_be_served_in_between() -> None:
+    storage = LimitedStorage()
+    server = serving(storage=storage)
+    storage.at_put = lambda: server.spend(0.0005)
+    client, other = ThriftClient(server), ThriftClient(server)
+    client.send_put(b"work", *many(200))
+    other.send(b"get_version")
+    for _ in range(4):
+        server.tick()
+    assert counts_in_memory(server) < 200, "it is still under way"
+    assert other.result() == b"1.2.3"
+    assert client.result() == 200
+    assert client.items(b"work") == many(200)
+
+
+def counts_in_memory(server: MemoryServer) -> int:
+    """How many items the queue has at this moment of a tick."""
+    queue = server.manager.known(b"work")
+    return 0 if queue is None else queue.contents.items
+
+
+# Expiry.
+
+
+@pytest.mark.parametrize("expiry_ms", [None, 0])
+def test_an_expiry_of_zero_or_none_is_never(
+    server: MemoryServer, client: ThriftClient, expiry_ms: int | None
+) -> None:
+    assert client.put(b"work", b"one", expiry_ms=expiry_ms) == 1
+    server.advance(1_000_000_000)
+    assert client.items(b"work") == [b"one"]
+
+
+def test_an_item_expires_after_its_milliseconds_and_not_yet_at_them(server: MemoryServer, client: ThriftClient) -> None:
+    assert client.put(b"work", b"one", b"two", expiry_ms=500) == 2
+    server.advance(0.5)
+    assert client.items(b"work", 1) == [b"one"]
+    server.advance(0.001)
+    assert client.items(b"work") == []
+    assert client.peek(b"work").head is None
+
+
+@pytest.mark.parametrize("expiry_ms", [-1, -1000, -(2**31)])
+def test_a_negative_expiry_has_passed_already(server: MemoryServer, client: ThriftClient, expiry_ms: int) -> None:
+    assert client.put(b"work", b"one", b"two", expiry_ms=expiry_ms) == 2
+    assert client.items(b"work") == []
+    assert stat(server.connect(), b"work", "expired_items") == "2"
+
+
+def test_an_expiry_is_as_long_as_a_number_says(server: MemoryServer, client: ThriftClient) -> None:
+    assert client.put(b"work", b"one", b"two", expiry_ms=2**31 - 1) == 2
+    server.advance((2**31 - 1) / 1000)
+    assert client.items(b"work", 1) == [b"one"]
+    server.advance(0.001)
+    assert client.items(b"work", 1) == []
+
+
+def test_a_get_that_waits_is_not_given_what_has_expired(server: MemoryServer, client: ThriftClient) -> None:
+    other = ThriftClient(server)
+    client.send_get(b"work", 2, 1000)
+    other.put(b"work", b"expired", expiry_ms=-1)
+    other.put(b"work", b"one")
+    assert client.waits()
+    other.put(b"work", b"two")
+    assert data_of(client.taken()) == [b"one", b"two"]
+
+
+# get: how many.
+
+
+def test_a_get_takes_up_to_max_items_from_the_head_for_good(server: MemoryServer, client: ThriftClient) -> None:
+    client.put(b"work", *many(5))
+    assert client.get(b"work", 2) == [Taken(b"00000", 0), Taken(b"00001", 0)]
+    assert client.get(b"work", 10) == [Taken(item, 0) for item in many(5)[2:]]
+    assert client.get(b"work", 10) == []
+    assert counts(server) == (0, 0)
+
+
+@pytest.mark.parametrize("wait_ms", [0, 1000])
+def test_a_get_of_no_items_is_answered_at_once_with_none(client: ThriftClient, wait_ms: int) -> None:
+    client.put(b"work", b"one")
+    assert client.get(b"work", 0, wait_ms) == []
+    assert client.get(b"work", 0, wait_ms, LONG_MS) == []
+    assert client.items(b"work") == [b"one"]
+
+
+@pytest.mark.parametrize("wait_ms", [0, -1, -(2**31)])
+@pytest.mark.parametrize("max_items", [3, -1, 2**31 - 1])
+def test_a_get_that_does_not_wait_returns_what_is_there(client: ThriftClient, wait_ms: int, max_items: int) -> None:
+    assert client.get(b"work", max_items, wait_ms) == []
+    client.put(b"work", b"one", b"two")
+    assert data_of(client.get(b"work", max_items, wait_ms)) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("max_items", [-1, -(2**31), 6, 2**31 - 1])
+def test_no_reply_has_more_items_than_a_call_may_bring(max_items: int) -> None:
+    client = ThriftClient(serving("maxThriftListSize = 5"))
+    for item in many(12):
+        client.put(b"work", item)
+    assert client.items(b"work", max_items) == many(12)[:5]
+    client.send_get(b"work", max_items, 1000)
+    assert data_of(client.taken()) == many(12)[5:10], "there is no use in waiting for more"
+    assert client.items(b"work", max_items) == many(12)[10:]
+
+
+@pytest.mark.parametrize("size", [0, 1, 17, 100, 333, 334, 490, 512, 800])
+@pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
+@pytest.mark.parametrize("wait_ms", [0, 1000])
+def test_no_reply_is_larger_than_max_request_size_and_what_does_not_fit_is_still_the_head(
+    size: int, auto_abort_ms: int, wait_ms: int
+) -> None:
+    server = serving("maxRequestSize = 1024")
+    client = ThriftClient(server)
+    items = [item + b"x" * size for item in many(60)]
+    for item in items:
+        client.put(b"work", item)
+    taken = data_of(client.get(b"work", -1, wait_ms, auto_abort_ms))
+    assert taken == items[: len(taken)]
+    assert 512 < client.frame_bytes <= 1024 or len(taken) == 1
+    info = client.peek(b"work")
+    assert (info.head, info.items) == (items[len(taken)], len(items) - len(taken))
+    left = items[len(taken) :]
+    while left:
+        more = data_of(client.get(b"work", 60, wait_ms, auto_abort_ms)) if wait_ms == 0 else client.items(b"work")
+        assert more == left[: len(more)] != []
+        assert client.frame_bytes <= 1024
+        left = left[len(more) :]
+
+
+def test_an_item_that_does_not_fit_goes_to_the_next_who_waits() -> None:
+    server = serving("maxRequestSize = 1024")
+    first, second, writer = (ThriftClient(server) for _ in range(3))
+    first.send_get(b"work", 2, 1000)
+    assert first.waits()
+    writer.put(b"work", b"a" * 600)
+    second.send_get(b"work", 1, 1000)
+    assert second.waits()
+    writer.put(b"work", b"b" * 600)
+    assert data_of(first.taken()) == [b"a" * 600]
+    assert data_of(second.taken()) == [b"b" * 600]
+
+
+# get: until when.
+
+
+def test_a_get_that_waits_returns_when_it_has_max_items(client: ThriftClient, other: ThriftClient) -> None:
+    other.put(b"work", b"one")
+    client.send_get(b"work", 3, 1000)
+    assert client.waits()
+    other.put(b"work", b"two")
+    assert client.waits()
+    other.put(b"work", b"three", b"four")
+    assert data_of(client.taken()) == [b"one", b"two", b"three"]
+    assert other.items(b"work") == [b"four"]
+
+
+@pytest.mark.parametrize("max_items", [3, -1])
+@pytest.mark.parametrize("put", [[], [b"one"], [b"one", b"two"]])
+def test_a_get_that_waits_returns_exactly_at_its_time_with_what_there_is(
+    server: MemoryServer, client: ThriftClient, other: ThriftClient, max_items: int, put: list[bytes]
+) -> None:
+    client.send_get(b"work", max_items, 250)
+    other.put(b"work", *put)
+    server.advance(0.2499)
+    assert client.waits()
+    server.advance(0.0001)
+    assert data_of(client.taken()) == put
+    server.advance(1)
+    assert other.put(b"work", b"late") == 1
+    assert client.waits(), "it was answered once"
+    assert other.items(b"work") == [b"late"]
+
+
+def test_gets_that_wait_share_what_comes_and_each_item_is_given_once(server: MemoryServer) -> None:
+    clients = [ThriftClient(server) for _ in range(3)]
+    writer = ThriftClient(server)
+    for client in clients:
+        client.send_get(b"work", 4, 1000)
+        assert client.waits()
+    for item in many(10):
+        writer.put(b"work", item)
+    server.advance(1)
+    taken = [data_of(client.taken()) for client in clients]
+    assert all(part == sorted(part) for part in taken)
+    assert sorted(chain.from_iterable(taken)) == many(10)
+    assert drained(server) == []
+
+
+def test_who_comes_first_is_served_first(server: MemoryServer, client: ThriftClient, other: ThriftClient) -> None:
+    client.send_get(b"work", 1, 1000)
+    assert client.waits()
+    other.send_get(b"work", 1, 1000)
+    assert other.waits()
+    ThriftClient(server).put(b"work", b"one", b"two")
+    assert (data_of(client.taken()), data_of(other.taken())) == ([b"one"], [b"two"])
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("put"), st.integers(1, 5)),
+    st.tuples(
+        st.just("get"),
+        st.integers(0, 2),
+        st.sampled_from([-1, 0, 1, 2, 3, 10]),
+        st.sampled_from([0, 100, 250]),
+        st.sampled_from([0, LONG_MS]),
+    ),
+    st.tuples(st.just("pass time"), st.sampled_from([0.05, 0.1, 0.2])),
+    st.tuples(st.just("leave"), st.integers(0, 2)),
+)
+
+
+@given(st.lists(STEPS, min_size=5, max_size=25))
+def test_whatever_is_asked_and_whoever_leaves_no_item_is_lost_and_none_given_twice(
+    steps: list[tuple[Any, ...]],
+) -> None:
+    server = serving()
+    clients = [ThriftClient(server) for _ in range(3)]
+    writer = ThriftClient(server)
+    numbers = count()
+    put: list[bytes] = []
+    seen: list[bytes] = []
+
+    def look() -> None:
+        for client in clients:
+            for reply in client.replies():
+                taken = reply.result
+                assert isinstance(taken, list), taken
+                seen.extend(data_of(taken))
+                leased = [number for number in ids_of(taken) if number]
+                assert writer.confirm(b"work", *leased) == len(leased)
+
+    for step in steps:
+        match step:
+            case "put", number:
+                items = [b"%05d" % place for place in islice(numbers, number)]
+                assert writer.put(b"work", *items) == number
+                put += items
+            case "get", who, max_items, wait_ms, auto_abort_ms:
+                clients[who].send_get(b"work", max_items, wait_ms, auto_abort_ms)
+            case "pass time", seconds:
+                server.advance(seconds)
+            case "leave", who:
+                look()
+                clients[who].disconnect()
+                clients[who] = ThriftClient(server)
+        look()
+    server.advance(10)
+    look()
+    assert sorted(seen + drained(server)) == put
+    assert counts(server) == (0, 0)
+
+
+def test_a_get_of_many_items_lets_others_be_served_in_between(server: MemoryServer) -> None:
+    client, other = ThriftClient(server), ThriftClient(server)
+    client.put(b"work", *many(5000))
+    client.send_get(b"work", -1)
+    other.send(b"get_version")
+    for _ in range(3):
+        server.tick()
+    assert counts_in_memory(server) > 0, "it is still under way"
+    assert other.result() == b"1.2.3"
+    assert data_of(client.taken()) == many(5000)
+
+
+def test_a_get_that_waits_holds_up_no_other_connection(client: ThriftClient, other: ThriftClient) -> None:
+    client.send_get(b"work", 2, 60_000)
+    assert client.waits()
+    assert other.put(b"other", b"one") == 1
+    assert other.items(b"other") == [b"one"]
+    assert other.get_version() == b"1.2.3"
+    assert client.waits()
+
+
+# A client that leaves.
+
+
+@pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
+@pytest.mark.parametrize("leave", [ThriftClient.disconnect, ThriftClient.half_close])
+def test_a_client_that_leaves_while_it_waits_takes_nothing_along(
+    leave: Callable[[ThriftClient], None], auto_abort_ms: int, tmp_path: Path
+) -> None:
+    server = serving(folder=tmp_path / "queues")
+    client, other = ThriftClient(server), ThriftClient(server)
+    other.put(b"work", b"one", b"two")
+    client.send_get(b"work", 5, 1000, auto_abort_ms)
+    assert client.waits()
+    other.put(b"work", b"three", b"four")
+    assert other.items(b"work") == [], "they are on their way to the first"
+    leave(client)
+    server.settle()
+    assert counts(server) == (4, 0)
+    assert stat(server.connect(), b"work", "canceled_transactions") == "0", "nobody has failed"
+    server.crash()
+    assert drained(server) == [b"one", b"two", b"three", b"four"]
+
+
+def test_what_a_client_that_leaves_gives_back_goes_to_those_who_wait(server: MemoryServer) -> None:
+    client, waiter, other = (ThriftClient(server) for _ in range(3))
+    client.send_get(b"work", 5, 1000)
+    other.put(b"work", b"one", b"two")
+    assert client.waits()
+    waiter.send_get(b"work", 2, 1000)
+    assert waiter.waits()
+    client.disconnect()
+    assert data_of(waiter.taken()) == [b"one", b"two"]
+
+
+def end_commits(server: MemoryServer, storage: SteppedStorage) -> None:
+    """All that waits becomes safe."""
+    while storage.committing:
+        storage.end_commits()
+        server.settle()
+    storage.holds_commits = False
+
+
+@pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
+@pytest.mark.parametrize("wait_ms", [0, 1000])
+def test_a_client_that_leaves_before_its_items_are_safe_takes_nothing_along(
+    slow: MemoryServer, storage: SteppedStorage, wait_ms: int, auto_abort_ms: int
+) -> None:
+    client = ThriftClient(slow)
+    client.put(b"work", *many(5))
+    storage.holds_commits = True
+    client.send_get(b"work", 3, wait_ms, auto_abort_ms)
+    assert client.waits()
+    client.disconnect()
+    end_commits(slow, storage)
+    assert counts(slow) == (5, 0)
+    assert drained(slow) == many(5)
+
+
+@pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
+@pytest.mark.parametrize("leave", [ThriftClient.disconnect, ThriftClient.half_close])
+def test_a_client_that_waited_and_leaves_before_its_items_are_safe_takes_nothing_along(
+    slow: MemoryServer, storage: SteppedStorage, leave: Callable[[ThriftClient], None], auto_abort_ms: int
+) -> None:
+    client, writer = ThriftClient(slow), ThriftClient(slow)
+    client.send_get(b"work", 3, 1000, auto_abort_ms)
+    assert client.waits()
+    storage.holds_commits = True
+    writer.send_put(b"work", *many(5))
+    assert client.waits()
+    leave(client)
+    end_commits(slow, storage)
+    assert client.waits(), "it is told nothing"
+    assert client.is_closed
+    assert writer.result() == 5
+    assert counts(slow) == (5, 0)
+    assert drained(slow) == many(5)
+
+
+def test_what_was_answered_without_auto_abort_is_gone_for_good(tmp_path: Path) -> None:
+    server = serving(folder=tmp_path / "queues")
+    client = ThriftClient(server)
+    client.put(b"work", *many(5))
+    assert client.items(b"work", 3) == many(5)[:3]
+    client.disconnect()
+    assert counts(server) == (2, 0)
+    server.crash()
+    assert drained(server) == many(5)[3:]
+
+
+@pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
+def test_a_client_that_does_not_read_takes_along_only_what_was_handed_to_its_connection(
+    server: MemoryServer, auto_abort_ms: int
+) -> None:
+    client = ThriftClient(server)
+    items = [item * 20_000 for item in many(4)]
+    client.put(b"work", *items)
+    client.stop_reading()
+    for _ in range(2):
+        client.send_get(b"work", 1, 0, auto_abort_ms)
+        server.settle()
+    assert counts(server)[0] == 3, "the first reply has filled the connection"
+    client.disconnect()
+    server.settle()
+    assert counts(server) == (3, 1 if auto_abort_ms else 0)
+    server.advance(LONG_MS / 1000)
+    assert drained(server) == (items if auto_abort_ms else items[1:])
+
+
+def test_who_waits_is_not_idle() -> None:
+    server = serving("clientTimeout = '1s'")
+    client = ThriftClient(server)
+    client.send_get(b"work", 1, 5000)
+    server.advance(4)
+    assert client.waits()
+    server.advance(1)
+    assert client.taken() == []
+    assert not client.is_closed
+    server.advance(1)
+    assert client.is_closed
+
+
+def test_who_sends_its_last_byte_is_answered_all_that_need_not_wait(server: MemoryServer) -> None:
+    client = ThriftClient(server)
+    first = client.send_put(b"work", b"one", b"two")
+    second = client.send_get(b"work", 1)
+    client.send_get(b"work", 5, 1000)
+    client.half_close()
+    assert client.replies() == [Reply(b"put", first, 2), Reply(b"get", second, [Taken(b"one", 0)])]
+    assert client.is_closed
+    assert drained(server) == [b"two"]
+
+
+# Open reads by number.
+
+
+def test_ids_differ_and_rise_over_queues_and_connections(client: ThriftClient, other: ThriftClient) -> None:
+    client.put(b"work", *many(6))
+    client.put(b"other", *many(2))
+    ids = ids_of(client.get(b"work", 2, 0, LONG_MS))
+    ids += ids_of(other.get(b"work", 2, 0, LONG_MS))
+    ids += ids_of(other.get(b"other", 2, 0, LONG_MS))
+    assert client.abort(b"work", *ids[:2]) == 2
+    ids += ids_of(client.get(b"work", 4, 0, LONG_MS))
+    assert len(ids) == 10
+    assert all(before < after for before, after in pairwise(ids))
+    assert 0 < ids[0] <= ids[-1] < 2**53
+
+
+@pytest.mark.parametrize("auto_abort_ms", [0, -1, -(2**31)])
+def test_without_auto_abort_items_have_no_id_and_none_stays_open(
+    server: MemoryServer, client: ThriftClient, auto_abort_ms: int
+) -> None:
+    client.put(b"work", b"one")
+    assert client.get(b"work", 1, 0, auto_abort_ms) == [Taken(b"one", 0)]
+    assert counts(server) == (0, 0)
+    assert client.confirm(b"work", 0) == 0
+    assert client.abort(b"work", 0) == 0
+
+
+@pytest.mark.parametrize("wait_ms", [0, 1000])
+def test_an_open_read_is_given_to_nobody_else(server: MemoryServer, wait_ms: int) -> None:
+    client, other = ThriftClient(server), ThriftClient(server)
+    client.put(b"work", b"one", b"two")
+    assert data_of(client.get(b"work", 1, wait_ms, LONG_MS)) == [b"one"]
+    assert counts(server) == (1, 1)
+    assert other.items(b"work") == [b"two"]
+    assert client.items(b"work") == []
+
+
+def test_confirm_finishes_what_it_names(tmp_path: Path) -> None:
+    server = serving(folder=tmp_path / "queues")
+    client = ThriftClient(server)
+    client.put(b"work", *many(4))
+    ids = ids_of(client.get(b"work", 4, 0, LONG_MS))
+    assert client.confirm(b"work", ids[3], ids[1]) == 2
+    assert counts(server) == (0, 2)
+    server.crash()
+    assert drained(server) == [b"00000", b"00002"]
+
+
+def test_any_connection_may_confirm_and_abort(server: MemoryServer, client: ThriftClient, other: ThriftClient) -> None:
+    client.put(b"work", b"one", b"two")
+    first, second = ids_of(client.get(b"work", 2, 0, LONG_MS))
+    assert other.confirm(b"work", first) == 1
+    assert other.abort(b"work", second) == 1
+    assert client.confirm(b"work", first, second) == 0
+    assert drained(server) == [b"two"]
+
+
+@pytest.mark.parametrize("end", [ThriftClient.confirm, ThriftClient.abort])
+def test_an_id_of_another_queue_is_passed_over(
+    server: MemoryServer, client: ThriftClient, end: Callable[..., int]
+) -> None:
+    client.put(b"work", b"one")
+    client.put(b"other", b"two")
+    of_work, of_other = (ids_of(client.get(queue, 1, 0, LONG_MS))[0] for queue in (b"work", b"other"))
+    assert end(client, b"other", of_work) == 0
+    assert end(client, b"missing", of_work) == 0
+    assert (counts(server), counts(server, b"other")) == ((0, 1), (0, 1))
+    assert end(client, b"work", of_work, of_other) == 1
+    assert counts(server, b"other") == (0, 1)
+
+
+@pytest.mark.parametrize("end", [ThriftClient.confirm, ThriftClient.abort])
+@pytest.mark.parametrize("again", [ThriftClient.confirm, ThriftClient.abort])
+def test_what_has_ended_counts_once(
+    server: MemoryServer, client: ThriftClient, end: Callable[..., int], again: Callable[..., int]
+) -> None:
+    client.put(b"work", b"one", b"two")
+    first, second = ids_of(client.get(b"work", 2, 0, LONG_MS))
+    assert end(client, b"work", first, first) == 1
+    assert again(client, b"work", first, second) == 1
+    assert again(client, b"work", first, second) == 0
+    assert counts(server)[1] == 0
+
+
+@pytest.mark.parametrize("end", [ThriftClient.confirm, ThriftClient.abort])
+def test_unknown_ids_are_passed_over(server: MemoryServer, client: ThriftClient, end: Callable[..., int]) -> None:
+    client.put(b"work", b"one")
+    (known,) = ids_of(client.get(b"work", 1, 0, LONG_MS))
+    unknown = [0, 1, -1, known - 1, known + 1, 2**63 - 1, -(2**63)]
+    assert end(client, b"work", *unknown) == 0
+    assert counts(server) == (0, 1)
+    assert end(client, b"work", *unknown, known) == 1
+    assert end(client, b"work") == 0
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]])
+def test_aborted_items_go_back_to_the_head_in_the_order_in_which_they_were_taken(
+    client: ThriftClient, order: list[int]
+) -> None:
+    client.put(b"work", *many(6))
+    ids = ids_of(client.get(b"work", 4, 0, LONG_MS))
+    assert client.abort(b"work", *(ids[place] for place in order)) == 4
+    assert client.items(b"work") == many(6)
+
+
+def test_aborted_items_go_to_those_who_wait(client: ThriftClient, other: ThriftClient) -> None:
+    client.put(b"work", b"one", b"two")
+    ids = ids_of(client.get(b"work", 2, 0, LONG_MS))
+    other.send_get(b"work", 2, 1000)
+    assert other.waits()
+    assert client.abort(b"work", *ids) == 2
+    assert data_of(other.taken()) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize(("end", "after"), [(b"confirm", []), (b"abort", [b"one"])])
+def test_no_end_of_a_read_is_answered_before_it_is_safe(
+    slow: MemoryServer, storage: SteppedStorage, end: bytes, after: list[bytes]
+) -> None:
+    client = ThriftClient(slow)
+    client.put(b"work", b"one")
+    ids = ids_of(client.get(b"work", 1, 0, LONG_MS))
+    storage.holds_commits = True
+    client.send_ids(end, b"work", ids)
+    assert client.waits()
+    storage.end_commits()
+    assert client.result() == 1
+    storage.holds_commits = False
+    assert drained(slow) == after
+
+
+# Auto-abort.
+
+
+def test_a_read_that_is_due_alone_goes_back_exactly_at_its_time(server: MemoryServer, client: ThriftClient) -> None:
+    client.put(b"work", b"one", b"two")
+    (number,) = ids_of(client.get(b"work", 1, 0, 1000))
+    server.advance(1 - MOMENT_S)
+    assert counts(server) == (1, 1)
+    server.advance(MOMENT_S)
+    assert counts(server) == (2, 0)
+    assert client.confirm(b"work", number) == 0
+    assert client.items(b"work") == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("number", [3, 1000, 6000])
+def test_what_was_taken_together_goes_back_in_order(server: MemoryServer, client: ThriftClient, number: int) -> None:
+    client.put(b"work", *many(number + 1))
+    for _ in range(2):
+        ids = ids_of(client.get(b"work", number, 0, 500))
+        assert counts(server) == (1, number)
+        server.advance(0.5)
+        assert counts(server) == (number + 1, 0)
+        assert client.confirm(b"work", *ids) == 0
+    assert client.items(b"work", -1) == many(number + 1)
+
+
+def test_what_was_taken_one_soon_after_the_other_goes_back_in_order(server: MemoryServer, client: ThriftClient) -> None:
+    client.put(b"work", *many(5))
+    for _ in range(4):
+        client.get(b"work", 1, 0, 1000)
+        server.advance(0.02)
+    server.advance(0.92)
+    assert counts(server)[0] < 5, "the first is due"
+    server.advance(0.1)
+    assert counts(server) == (5, 0)
+    assert client.items(b"work") == many(5)
+
+
+def test_what_is_due_soon_after_the_other_goes_back_in_the_order_in_which_it_was_taken(
+    server: MemoryServer, client: ThriftClient
+) -> None:
+    client.put(b"work", *many(5))
+    for auto_abort_ms in (1050, 1000, 1090, 1010):
+        client.get(b"work", 1, 0, auto_abort_ms)
+    server.advance(1.1)
+    assert counts(server) == (5, 0)
+    assert client.items(b"work") == many(5)
+
+
+def test_who_takes_all_the_time_delays_the_first_by_a_tenth_of_its_time_at_most(
+    server: MemoryServer, client: ThriftClient
+) -> None:
+    client.put(b"work", *many(200))
+    for _ in range(110):
+        client.get(b"work", 1, 0, 1000)
+        server.advance(0.01)
+    assert counts(server)[1] <= 100
+    server.advance(2)
+    assert counts(server) == (200, 0)
+
+
+@pytest.mark.parametrize("auto_abort_ms", [1, 2**31 - 1])
+def test_an_auto_abort_is_as_long_as_a_number_says(
+    server: MemoryServer, client: ThriftClient, auto_abort_ms: int
+) -> None:
+    client.put(b"work", b"one")
+    client.get(b"work", 1, 0, auto_abort_ms)
+    server.advance((auto_abort_ms - 0.5) / 1000)
+    assert counts(server) == (0, 1)
+    server.advance(0.0005)
+    assert counts(server) == (1, 0)
+
+
+def test_the_time_of_what_was_waited_for_begins_with_the_answer(server: MemoryServer, client: ThriftClient) -> None:
+    client.put(b"work", b"one")
+    client.send_get(b"work", 2, 1000, 500)
+    server.advance(1)
+    assert data_of(client.taken()) == [b"one"]
+    server.advance(0.5 - MOMENT_S)
+    assert counts(server) == (0, 1)
+    server.advance(MOMENT_S)
+    assert counts(server) == (1, 0)
+
+
+def test_what_was_confirmed_in_time_does_not_come_back(server: MemoryServer, client: ThriftClient) -> None:
+    client.put(b"work", b"one", b"two")
+    first, _ = ids_of(client.get(b"work", 2, 0, 500))
+    assert client.confirm(b"work", first) == 1
+    server.advance(60)
+    assert client.items(b"work") == [b"two"]
+
+
+def test_who_waits_is_given_what_goes_back(server: MemoryServer, client: ThriftClient, other: ThriftClient) -> None:
+    client.put(b"work", *many(3))
+    client.get(b"work", 3, 0, 500)
+    other.send_get(b"work", 3, 60_000, LONG_MS)
+    server.advance(0.5 - MOMENT_S)
+    assert other.waits()
+    server.advance(MOMENT_S)
+    taken = other.taken()
+    assert data_of(taken) == many(3)
+    assert other.confirm(b"work", *ids_of(taken)) == 3
+
+
+def test_a_stale_id_ends_nothing_that_was_opened_since(server: MemoryServer, client: ThriftClient) -> None:
+    client.put(b"work", b"one")
+    stale = ids_of(client.get(b"work", 1, 0, 500))
+    server.advance(0.5)
+    fresh = ids_of(client.get(b"work", 1, 0, LONG_MS))
+    assert client.confirm(b"work", *stale) == 0
+    assert client.abort(b"work", *stale) == 0
+    assert counts(server) == (0, 1)
+    assert client.confirm(b"work", *fresh) == 1
+
+
+def test_each_read_that_was_aborted_or_came_back_counts_once(server: MemoryServer, client: ThriftClient) -> None:
+    memcache = server.connect()
+
+    def figures() -> tuple[str, str]:
+        return stat(memcache, b"work", "transactions"), stat(memcache, b"work", "canceled_transactions")
+
+    client.put(b"work", *many(4))
+    ids = ids_of(client.get(b"work", 4, 0, 500))
+    assert figures() == ("4", "0")
+    client.confirm(b"work", ids[0])
+    assert figures() == ("4", "0")
+    client.abort(b"work", ids[1])
+    assert figures() == ("4", "1")
+    server.advance(0.5)
+    assert figures() == ("4", "3")
+    server.advance(60)
+    client.abort(b"work", *ids)
+    assert figures() == ("4", "3")
+    client.items(b"work")
+    assert figures() == ("4", "3"), "a plain get is none"
+
+
+def test_reads_that_failed_too_often_go_to_the_error_queue_in_order() -> None:
+    server = serving(of_work("maxRedeliveries = 3\nerrorQueue = 'bad'"))
+    client = ThriftClient(server)
+    client.put(b"work", *many(3))
+    client.get(b"work", 3, 0, 500)
+    server.advance(0.5)
+    assert client.abort(b"work", *ids_of(client.get(b"work", 3, 0, LONG_MS))) == 3
+    assert drained(server, b"bad") == []
+    client.send_get(b"work", 5, 1000)
+    assert client.waits()
+    client.disconnect()  # that is no failure of an item
+    client = ThriftClient(server)
+    assert data_of(client.get(b"work", 3, 0, 500)) == many(3)
+    server.advance(0.5)
+    assert drained(server) == []
+    assert drained(server, b"bad") == many(3)
+
+
+@pytest.mark.parametrize(("auto_abort_ms", "seconds"), [(1000, 1), (LONG_MS, 5)])
+def test_an_open_transaction_timeout_that_is_shorter_ends_a_read(auto_abort_ms: int, seconds: float) -> None:
+    server = serving(of_work("openTransactionTimeout = '5s'"))
+    client = ThriftClient(server)
+    client.put(b"work", b"one")
+    ids = ids_of(client.get(b"work", 1, 0, auto_abort_ms))
+    server.advance(seconds - MOMENT_S)
+    assert counts(server) == (0, 1)
+    server.advance(MOMENT_S)
+    assert counts(server) == (1, 0)
+    assert client.confirm(b"work", *ids) == 0
+
+
+def test_open_reads_survive_their_connection_and_end_at_their_time(server: MemoryServer, client: ThriftClient) -> None:
+    client.put(b"work", b"one", b"two")
+    first, _ = ids_of(client.get(b"work", 2, 0, 500))
+    client.disconnect()
+    assert counts(server) == (0, 2)
+    other = ThriftClient(server)
+    assert other.confirm(b"work", first) == 1
+    server.advance(0.5)
+    assert other.items(b"work") == [b"two"]
+
+
+# The limit of open reads.
+
+
+def free_by_confirm(server: MemoryServer, client: ThriftClient, ids: list[int]) -> None:
+    assert client.confirm(b"work", *ids) == 3
+
+
+def free_by_confirm_of_another(server: MemoryServer, client: ThriftClient, ids: list[int]) -> None:
+    assert ThriftClient(server).confirm(b"work", *ids) == 3
+
+
+def free_by_abort(server: MemoryServer, client: ThriftClient, ids: list[int]) -> None:
+    assert client.abort(b"work", *ids) == 3
+
+
+def free_by_time(server: MemoryServer, client: ThriftClient, ids: list[int]) -> None:
+    server.advance(1)
+
+
+def free_by_delete(server: MemoryServer, client: ThriftClient, ids: list[int]) -> None:
+    ThriftClient(server).delete_queue(b"work")
+
+
+@pytest.mark.parametrize(
+    "free", [free_by_confirm, free_by_confirm_of_another, free_by_abort, free_by_time, free_by_delete]
+)
+def test_a_full_connection_opens_no_more_until_some_of_its_reads_have_ended(
+    free: Callable[[MemoryServer, ThriftClient, list[int]], None],
+) -> None:
+    server = serving(most_open=3)
+    client, writer = ThriftClient(server), ThriftClient(server)
+    for _ in range(3):
+        writer.put(b"work", *many(6))
+        ids = ids_of(client.get(b"work", 2, 0, 1000) + client.get(b"work", 5, 0, 1000))
+        assert len(ids) == 3
+        assert client.get(b"work", 5, 0, 1000) == []
+        free(server, client, ids)
+        writer.flush_queue(b"work")
+    writer.put(b"work", *many(6))
+    assert data_of(client.get(b"work", -1, 0, 1000)) == many(3)
+
+
+def test_the_limit_counts_for_each_connection_and_queue_apart() -> None:
+    server = serving(most_open=3)
+    client, other = ThriftClient(server), ThriftClient(server)
+    client.put(b"work", *many(10))
+    client.put(b"other", *many(10))
+    assert data_of(client.get(b"work", 10, 0, LONG_MS)) == many(10)[:3]
+    assert data_of(client.get(b"other", 10, 0, LONG_MS)) == many(10)[:3]
+    assert data_of(other.get(b"work", 10, 0, LONG_MS)) == many(10)[3:6]
+    assert client.get(b"work", 10, 0, LONG_MS) == client.get(b"other", 10, 0, LONG_MS) == []
+
+
+@pytest.mark.parametrize("wait_ms", [0, 500])
+def test_a_full_connection_may_take_items_for_good(wait_ms: int) -> None:
+    server = serving(most_open=3)
+    client = ThriftClient(server)
+    client.put(b"work", *many(10))
+    assert len(client.get(b"work", 3, 0, LONG_MS)) == 3
+    client.send_get(b"work", 10, wait_ms)
+    server.advance(1)
+    assert client.taken() == [Taken(item, 0) for item in many(10)[3:]]
+
+
+def test_a_get_that_waits_takes_no_more_than_the_limit_lets_it() -> None:
+    server = serving(most_open=3)
+    client, writer = ThriftClient(server), ThriftClient(server)
+    client.send_get(b"work", 5, 1000, LONG_MS)
+    writer.put(b"work", *many(6))
+    server.advance(1)
+    assert data_of(client.taken()) == many(3)
+    client.send_get(b"work", 5, 1000, LONG_MS)
+    server.advance(1)
+    assert client.taken() == []
+    assert writer.items(b"work") == many(6)[3:]
+
+
+# Queues that go.
+
+
+@pytest.mark.parametrize("is_there_again", [False, True])
+def test_a_deleted_queue_takes_its_open_reads_along(is_there_again: bool, tmp_path: Path) -> None:
+    server = serving(folder=tmp_path / "queues")
+    client, other = ThriftClient(server), ThriftClient(server)
+    client.put(b"work", *many(4))
+    ids = ids_of(client.get(b"work", 2, 0, 500))
+    other.delete_queue(b"work")
+    fresh: list[int] = []
+    if is_there_again:
+        other.put(b"work", b"new", b"newer")
+        fresh = ids_of(other.get(b"work", 1, 0, LONG_MS))
+    assert client.abort(b"work", *ids) == 0
+    assert client.confirm(b"work", *ids) == 0
+    server.advance(60)
+    if is_there_again:
+        assert counts(server) == (1, 1)
+        assert other.abort(b"work", *fresh) == 1
+    server.crash()
+    assert drained(server) == ([b"new", b"newer"] if is_there_again else [])
+
+
+def test_a_deleted_queue_answers_those_who_wait_with_nothing(server: MemoryServer, client: ThriftClient) -> None:
+    other = ThriftClient(server)
+    collecting = ThriftClient(server)
+    collecting.send_get(b"work", 5, 1000)
+    other.put(b"work", b"one")
+    assert collecting.waits()
+    client.send_get(b"work", 5, 1000, LONG_MS)
+    assert client.waits()
+    other.delete_queue(b"work")
+    assert client.taken() == []
+    assert collecting.taken() == []
+    other.put(b"work", b"two")
+    assert other.items(b"work") == [b"two"]
+
+
+@pytest.mark.parametrize("flush", ["queue", "all"])
+def test_a_flush_drops_the_items_but_no_open_read(flush: str, tmp_path: Path) -> None:
+    server = serving(folder=tmp_path / "queues")
+    client, other, collecting = (ThriftClient(server) for _ in range(3))
+    client.put(b"work", *many(6))
+    ids = ids_of(client.get(b"work", 3, 0, 500))
+    collecting.send_get(b"work", 2, 100)
+    assert data_of(collecting.taken()) == many(6)[3:5]
+    if flush == "queue":
+        other.flush_queue(b"work")
+    else:
+        other.put(b"other", b"one")
+        other.flush_all_queues()
+        assert other.items(b"other") == []
+    assert counts(server) == (0, 3)
+    assert client.confirm(b"work", ids[0]) == 1
+    assert client.abort(b"work", ids[1]) == 1
+    server.advance(0.5)
+    server.crash()
+    assert drained(server) == [b"00002", b"00001"], "each went to the head when its time came"
+
+
+def test_a_flush_leaves_what_a_waiting_get_has_collected(server: MemoryServer, client: ThriftClient) -> None:
+    other = ThriftClient(server)
+    client.send_get(b"work", 3, 1000)
+    other.put(b"work", b"one", b"two")
+    other.flush_queue(b"work")
+    server.advance(1)
+    assert data_of(client.taken()) == [b"one", b"two"]
+
+
+def test_missing_queues_are_flushed_and_deleted_and_none_comes_into_being(
+    server: MemoryServer, client: ThriftClient
+) -> None:
+    client.flush_queue(b"work")
+    client.delete_queue(b"work")
+    client.flush_all_queues()
+    assert client.confirm(b"work", 1) == client.abort(b"work", 1) == 0
+    assert server.connect().ask(b"dump_stats work\r\n") == NO_QUEUE
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.put(b"work", b"one"),
+        lambda client: client.get(b"work", 1),
+        lambda client: client.peek(b"work"),
+    ],
+    ids=["put", "get", "peek"],
+)
+def test_a_queue_comes_into_being_with(
+    server: MemoryServer, client: ThriftClient, call: Callable[[ThriftClient], object]
+) -> None:
+    call(client)
+    assert b"items=" in server.connect().ask(b"dump_stats work\r\n")
+
+
+@pytest.mark.parametrize("name", [b"", b"a/b", b"a.b", b"a~b", b"a b", b"a\nb", b"\x00", b"+", b"x" * 201])
+def test_an_illegal_name_is_refused_where_a_queue_would_come_into_being(client: ThriftClient, name: bytes) -> None:
+    assert is_refused(lambda: client.put(name, b"one"))
+    assert is_refused(lambda: client.get(name, 1))
+    assert is_refused(lambda: client.get(name, 1, 1000, LONG_MS))
+    assert is_refused(lambda: client.peek(name))
+    client.flush_queue(name)
+    client.delete_queue(name)
+    assert client.confirm(name, 1) == client.abort(name, 1) == 0
+    assert not client.is_closed
+
+
+# A restart, a crash.
+
+
+@pytest.mark.parametrize("start_anew", [MemoryServer.restart, MemoryServer.crash])
+def test_after_a_start_open_reads_are_back_in_order_and_old_ids_mean_nothing(
+    start_anew: Callable[[MemoryServer], None], tmp_path: Path
+) -> None:
+    server = serving(folder=tmp_path / "queues")
+    client, other = ThriftClient(server), ThriftClient(server)
+    client.put(b"work", *many(10))
+    ids = ids_of(client.get(b"work", 3, 0, LONG_MS))
+    ids += ids_of(other.get(b"work", 3, 0, LONG_MS))
+    ids += ids_of(client.get(b"work", 2, 0, LONG_MS))
+    assert client.confirm(b"work", ids[1], ids[6]) == 2
+    server.advance(0.001)
+    start_anew(server)
+    expected = [item for place, item in enumerate(many(10)) if place not in (1, 6)]
+    client = ThriftClient(server)
+    info = client.peek(b"work")
+    assert (info.items, info.open_reads, info.head) == (8, 0, b"00000")
+    taken = client.get(b"work", -1, 0, LONG_MS)
+    assert data_of(taken) == expected
+    assert min(ids_of(taken)) > max(ids)
+    assert client.confirm(b"work", *ids) == client.abort(b"work", *ids) == 0
+    assert counts(server) == (0, 8)
+    assert client.confirm(b"work", *ids_of(taken)) == 8
+
+
+@pytest.mark.parametrize("start_anew", [MemoryServer.restart, MemoryServer.crash])
+@pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
+def test_what_a_waiting_get_has_collected_survives_a_crash_and_is_given_out_at_a_stop(
+    start_anew: Callable[[MemoryServer], None], auto_abort_ms: int, tmp_path: Path
+) -> None:
+    server = serving(folder=tmp_path / "queues")
+    client = ThriftClient(server)
+    client.put(b"work", *many(3))
+    client.send_get(b"work", 5, 60_000, auto_abort_ms)
+    assert client.waits()
+    server.advance(0.001)
+    start_anew(server)
+    assert client.is_closed
+    if start_anew is MemoryServer.crash:
+        assert drained(server) == many(3)
+    elif auto_abort_ms:
+        assert client.reply() is not None
+        assert drained(server) == many(3), "nobody can confirm it any more"
+    else:
+        assert data_of(client.taken()) == many(3)
+        assert drained(server) == []
+
+
+def test_aborted_and_timed_out_reads_are_back_after_a_crash_in_order(tmp_path: Path) -> None:
+    server = serving(folder=tmp_path / "queues")
+    client = ThriftClient(server)
+    client.put(b"work", *many(8))
+    client.get(b"work", 3, 0, 500)
+    ids = ids_of(client.get(b"work", 3, 0, LONG_MS))
+    client.abort(b"work", *ids)
+    server.advance(0.5)
+    server.crash()
+    assert drained(server) == many(8)
+
+
+# A storage that fails.
+
+
+def test_reads_of_a_queue_whose_storage_failed_are_not_confirmed_and_come_again(
+    slow: MemoryServer, storage: SteppedStorage
+) -> None:
+    client = ThriftClient(slow)
+    client.put(b"work", *many(4))
+    old = ids_of(client.get(b"work", 2, 0, LONG_MS))
+    fail(slow, storage)
+    new = ids_of(client.get(b"work", 1, 0, LONG_MS))
+    assert client.confirm(b"work", *old, *new) == 1, "only what was opened since"
+    assert client.abort(b"work", *old, *new) == 0
+    slow.advance(LONG_MS)
+    assert drained(slow) == many(4)[1:]
+
+
+def test_the_failure_of_one_queue_ends_no_read_of_another(slow: MemoryServer, storage: SteppedStorage) -> None:
+    client = ThriftClient(slow)
+    client.put(b"work", b"one")
+    client.put(b"other", b"two")
+    ids = ids_of(client.get(b"other", 1, 0, LONG_MS))
+    fail(slow, storage)
+    assert client.confirm(b"other", *ids) == 1
+
+
+def test_a_failed_storage_frees_the_limit_of_open_reads(storage: SteppedStorage) -> None:
+    server = serving(most_open=2, storage=storage)
+    client = ThriftClient(server)
+    client.put(b"work", *many(3))
+    assert len(client.get(b"work", 3, 0, LONG_MS)) == 2
+    fail(server, storage)
+    assert data_of(client.get(b"work", 3, 0, LONG_MS)) == many(2)
+
+
+@pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
+@pytest.mark.parametrize("wait_ms", [0, 1000])
+def test_a_get_whose_batch_is_lost_is_an_exception_and_the_items_are_still_there(
+    slow: MemoryServer, storage: SteppedStorage, auto_abort_ms: int, wait_ms: int
+) -> None:
+    client = ThriftClient(slow)
+    client.put(b"work", *many(3))
+    storage.holds_commits = True
+    client.send_get(b"work", 2, wait_ms, auto_abort_ms)
+    assert client.waits()
+    storage.end_commits(error=StorageError("disk failed"))
+    storage.holds_commits = False
+    assert is_refused(client.result)
+    assert counts(slow) == (3, 0)
+    slow.advance(LONG_MS)
+    assert client.items(b"work") == many(3)
+
+
+@pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
+@pytest.mark.parametrize("max_items", [4, 5, 10, -1])
+def test_what_a_waiting_get_has_collected_is_there_again_when_the_storage_fails(
+    slow: MemoryServer, storage: SteppedStorage, max_items: int, auto_abort_ms: int
+) -> None:
+    client = ThriftClient(slow)
+    client.put(b"work", *many(3))
+    client.send_get(b"work", max_items, 1000, auto_abort_ms)
+    assert client.waits()
+    fail(slow, storage)
+    slow.advance(1)
+    given = given_or_refused(client)
+    assert client.confirm(b"work", *ids_of(given)) == (len(given) if auto_abort_ms else 0)
+    assert counts(slow) == (3 - len(given), 0)
+    assert data_of(given) + drained(slow) == many(3)
+
+
+def over_a_disk(folder: Path) -> tuple[MemoryServer, FaultyDisk]:
+    """A server with journals, and two items in "work"."""
+    disk = FaultyDisk()
+    server = MemoryServer(config=loads("maxOpenTransactions = 100"), folder=folder / "queues", disk=disk)
+    ThriftClient(server).put(b"work", b"one", b"two")
+    return server, disk
+
+
+def test_a_disk_that_fails_leaves_open_reads_unconfirmed_and_costs_no_item(tmp_path: Path) -> None:
+    server, disk = over_a_disk(tmp_path)
+    client = ThriftClient(server)
+    ids = ids_of(client.get(b"work", 2, 0, LONG_MS))
+    disk.fail("write", errno.EIO, times=1)
+    assert is_refused(lambda: client.confirm(b"work", ids[0]))
+    assert client.confirm(b"work", *ids) == 0
+    assert counts(server) == (2, 0)
+    server.crash()
+    assert drained(server) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
+@pytest.mark.parametrize("max_items", [3, 4, 10, -1])
+def test_a_disk_that_fails_while_a_get_waits_costs_no_item(
+    max_items: int, auto_abort_ms: int, tmp_path: Path
+) -> None:
+    server, disk = over_a_disk(tmp_path)
+    client = ThriftClient(server)
+    client.send_get(b"work", max_items, 1000, auto_abort_ms)
+    assert client.waits()
+    disk.fail("write", errno.EIO, times=1)
+    assert is_refused(lambda: ThriftClient(server).put(b"work", b"lost"))
+    server.advance(1)
+    given = given_or_refused(client)
+    assert client.confirm(b"work", *ids_of(given)) == (len(given) if auto_abort_ms else 0)
+    assert counts(server) == (2 - len(given), 0)
+    assert data_of(given) + drained(server) == [b"one", b"two"]
+    server.crash()
+    assert drained(server) == []
+
+
+@pytest.mark.parametrize("end", [b"confirm", b"abort"])
+def test_an_end_of_reads_that_is_lost_is_an_exception_and_the_items_come_again(
+    slow: MemoryServer, storage: SteppedStorage, end: bytes
+) -> None:
+    client = ThriftClient(slow)
+    client.put(b"work", *many(3))
+    ids = ids_of(client.get(b"work", 2, 0, LONG_MS))
+    storage.holds_commits = True
+    client.send_ids(end, b"work", ids)
+    assert client.waits()
+    storage.end_commits(error=StorageError("disk failed"))
+    storage.holds_commits = False
+    assert is_refused(client.result)
+    assert client.confirm(b"work", *ids) == 0
+    assert client.items(b"work") == many(3)
+
+
+def test_a_queue_that_cannot_be_opened_refuses_and_hangs_up_on_nobody(
+    slow: MemoryServer, storage: SteppedStorage
+) -> None:
+    client = ThriftClient(slow)
+    client.put(b"work", *many(3))
+    ids = ids_of(client.get(b"work", 1, 0, LONG_MS))
+    storage.reopen_refusal = "no such disk"
+    fail(slow, storage)
+    assert is_refused(lambda: client.get(b"work", 1))
+    assert is_refused(lambda: client.put(b"work", b"more"))
+    assert is_refused(lambda: client.peek(b"work"))
+    assert client.confirm(b"work", *ids) == 0
+    assert client.put(b"other", b"one") == 1
+    storage.reopen_refusal = None
+    assert client.items(b"work") == many(3)
+
+
+# Status.
+
+
+def test_the_status_is_told_and_changed_by_its_number(server: MemoryServer, client: ThriftClient) -> None:
+    for status, name in ((UP, b"UP"), (READ_ONLY, b"READONLY"), (QUIESCENT, b"QUIESCENT"), (UP, b"UP")):
+        client.set_status(status)
+        assert client.current_status() == status
+        assert server.connect().ask(b"status\r\n") == name + b"\r\n"
+
+
+def test_a_status_without_a_number_is_told_as_not_configured(server: MemoryServer, client: ThriftClient) -> None:
+    assert server.connect().ask(b"status WriteAvoid\r\n") == END
+    assert client.current_status() == NOT_CONFIGURED
+    assert client.put(b"work", b"one") == 1
+
+
+@pytest.mark.parametrize("status", [NOT_CONFIGURED, -1, 4, 2**31 - 1])
+def test_no_other_status_can_be_set(client: ThriftClient, status: int) -> None:
+    client.set_status(READ_ONLY)
+    assert is_refused(lambda: client.set_status(status))
+    assert client.current_status() == READ_ONLY
+
+
+@pytest.mark.parametrize("status", [READ_ONLY, QUIESCENT])
+def test_read_only_refuses_changes_and_quiescent_reads_too_but_what_is_open_can_be_ended(
+    server: MemoryServer, status: int
+) -> None:
+    client = ThriftClient(server)
+    client.put(b"work", *many(4))
+    first, second, third = ids_of(client.get(b"work", 3, 0, 500))
+    client.set_status(status)
+    assert is_refused(lambda: ThriftClient(server).put(b"work", b"more"))
+    assert is_refused(lambda: ThriftClient(server).flush_queue(b"work"))
+    assert is_refused(lambda: ThriftClient(server).flush_all_queues())
+    assert is_refused(lambda: ThriftClient(server).delete_queue(b"work"))
+    assert ThriftClient(server).confirm(b"work", first) == 1
+    assert ThriftClient(server).abort(b"work", second) == 1
+    assert counts(server) == (2, 1)
+    if status == QUIESCENT:
+        assert is_refused(lambda: ThriftClient(server).get(b"work", 1))
+        assert is_refused(lambda: ThriftClient(server).get(b"work", 1, 1000, LONG_MS))
+        assert is_refused(lambda: ThriftClient(server).peek(b"work"))
+    else:
+        assert ThriftClient(server).peek(b"work").head == b"00001"
+        assert ThriftClient(server).items(b"work", 1) == [b"00001"]
+    server.advance(0.5)
+    assert ThriftClient(server).confirm(b"work", third) == 0
+    ThriftClient(server).set_status(UP)
+    assert drained(server)[0] == b"00002"
+
+
+def test_lists_of_clients_shut_out_those_without_a_name() -> None:
+    server = serving(
+        of_work("whiteListClientIdForEnqueue = 'me'")
+        + "[[queues]]\nname = 'out'\nwhiteListClientIdForDequeue = ['me']"
+    )
+    client = ThriftClient(server)
+    assert is_refused(lambda: client.put(b"work", b"one"))
+    assert client.items(b"work") == []
+    assert client.put(b"out", b"one") == 1
+    assert is_refused(lambda: ThriftClient(server).get(b"out", 1))
+    assert is_refused(lambda: ThriftClient(server).peek(b"out"))
+
+
+# A stop.
+
+
+@pytest.mark.parametrize("collected", [0, 2])
+def test_a_stop_answers_who_waits_with_what_it_has(server: MemoryServer, collected: int) -> None:
+    client = ThriftClient(server)
+    client.put(b"work", *many(collected))
+    client.send_get(b"work", 5, 60_000)
+    behind = client.send(b"get_version")
+    assert client.waits()
+    server.stop()
+    replies = client.replies()
+    assert data_of(replies[0].result) == many(collected)  # type: ignore[arg-type]
+    assert [reply.seqid for reply in replies] in ([behind - 1], [behind - 1, behind])
+    assert client.is_closed
+
+
+# peek.
+
+
+def test_a_peek_tells_of_a_queue_and_takes_nothing(tmp_path: Path) -> None:
+    server = serving(folder=tmp_path / "queues")
+    client, other = ThriftClient(server), ThriftClient(server)
+    client.put(b"work", b"one", b"three")
+    server.advance(1.5)
+    client.put(b"work", b"four")
+    client.get(b"work", 1, 0, LONG_MS)
+    server.advance(1)
+    for _ in range(2):
+        info = other.peek(b"work")
+        size = (tmp_path / "queues" / "work").stat().st_size
+        assert size > 0
+        assert info == QueueInfo(b"three", 2, 9, size, 2500, 0, 1)
+    assert other.items(b"work") == [b"three", b"four"]
+
+
+def test_a_peek_counts_those_who_wait(server: MemoryServer, client: ThriftClient, other: ThriftClient) -> None:
+    client.send_get(b"work", 2, 1000)
+    memcache = server.connect()
+    assert memcache.ask(b"get work/t=1000\r\n") == b""
+    assert other.peek(b"work") == QueueInfo(waiters=2)
+    memcache.disconnect()
+    assert other.peek(b"work") == QueueInfo(waiters=1)
+    server.advance(1)
+    assert other.peek(b"work") == QueueInfo()
+
+
+def test_a_peek_of_a_missing_queue_or_an_alias_is_all_zeros() -> None:
+    server = serving("[[aliases]]\nname = 'all'\ndestinationQueues = ['work']")
+    client = ThriftClient(server)
+    assert client.peek(b"missing") == QueueInfo()
+    client.put(b"all", b"one")
+    assert client.peek(b"all") == QueueInfo()
+    assert client.peek(b"work").head == b"one"
+
+
+def test_an_alias_is_an_empty_queue_to_who_gets_and_is_left_alone_by_flush_and_delete() -> None:
+    server = serving("[[aliases]]\nname = 'all'\ndestinationQueues = ['work']")
+    client = ThriftClient(server)
+    client.put(b"all", b"one")
+    assert client.get(b"all", 1, 60_000) == [], "at once"
+    client.flush_queue(b"all")
+    client.delete_queue(b"all")
+    assert client.items(b"work") == [b"one"]
+    assert client.put(b"all", b"two") == 1
+    assert client.items(b"work") == [b"two"]
+
+
+def test_a_peek_shows_nothing_that_has_expired(server: MemoryServer, client: ThriftClient) -> None:
+    client.put(b"work", b"old", expiry_ms=100)
+    client.put(b"work", b"new")
+    server.advance(1)
+    info = client.peek(b"work")
+    assert (info.head, info.items, info.bytes) == (b"new", 1, 3)
+
+
+def test_an_empty_item_at_the_head_is_an_item(client: ThriftClient) -> None:
+    client.put(b"work", b"")
+    info = client.peek(b"work")
+    assert (info.head, info.items, info.bytes) == (b"", 1, 0)
+
+
+# Messages.
+
+
+def test_calls_that_come_at_once_are_answered_in_their_order(client: ThriftClient) -> None:
+    put = client.send_put(b"work", b"one", b"two")
+    peek = client.send(b"get_version")
+    get = client.send_get(b"work", 1)
+    unknown = client.send(b"no_such_method")
+    flush = client.send(b"flush_queue", binary.binary_field(1, b"work"))
+    empty = client.send_get(b"work", 1)
+    replies = client.replies()
+    assert [(reply.name, reply.seqid) for reply in replies] == [
+        (b"put", put),
+        (b"get_version", peek),
+        (b"get", get),
+        (b"no_such_method", unknown),
+        (b"flush_queue", flush),
+        (b"get", empty),
+    ]
+    assert [reply.result for reply in replies[:3]] == [2, b"1.2.3", [Taken(b"one", 0)]]
+    assert [reply.result for reply in replies[4:]] == [None, []]
+
+
+def test_calls_behind_one_that_waits_are_answered_after_it(client: ThriftClient, other: ThriftClient) -> None:
+    get = client.send_get(b"work", 1, 1000)
+    put = client.send_put(b"other", b"one")
+    version = client.send(b"get_version")
+    assert client.waits()
+    other.put(b"work", b"two")
+    replies = client.replies()
+    assert [reply.seqid for reply in replies] == [get, put, version]
+    assert [reply.result for reply in replies] == [[Taken(b"two", 0)], 1, b"1.2.3"]
+
+
+def test_calls_behind_a_slow_one_are_carried_out_and_answered_after_it(
+    slow: MemoryServer, storage: SteppedStorage
+) -> None:
+    client = ThriftClient(slow)
+    storage.holds_commits = True
+    put = client.send_put(b"work", b"one")
+    version = client.send(b"get_version")
+    assert client.waits(), "the version must not overtake"
+    storage.end_commits()
+    assert client.replies() == [Reply(b"put", put, 1), Reply(b"get_version", version, b"1.2.3")]
+
+
+def test_a_call_in_single_bytes_is_answered_once(server: MemoryServer, client: ThriftClient) -> None:
+    whole = binary.frame(binary.header(b"get_version", binary.CALL, 7), binary.END)
+    for byte in whole:
+        client.send_bytes(bytes([byte]))
+    assert client.replies() == [Reply(b"get_version", 7, b"1.2.3")]
+
+
+def test_a_call_is_answered_in_its_own_form(server: MemoryServer) -> None:
+    old = ThriftClient(server, is_strict=False)
+    assert old.put(b"work", b"one") == 1
+    seqid = old.send(b"get_version")
+    assert old.replies() == [Reply(b"get_version", seqid, b"1.2.3", is_strict=False)]
+    assert is_refused(lambda: old.get(b"", 1))
+    assert old.items(b"work") == [b"one"]
+
+
+@pytest.mark.parametrize("name", [b"no_such_method", b"", b"PUT", b"__can__finagle__trace__v3__"])
+def test_an_unknown_method_is_said_to_be_one(client: ThriftClient, name: bytes) -> None:
+    client.send(name)
+    assert is_refused(client.result, binary.UNKNOWN_METHOD)
+    assert client.get_version() == b"1.2.3"
+
+
+def test_an_argument_that_is_missing_is_a_protocol_error_and_nothing_happens(client: ThriftClient) -> None:
+    client.put(b"work", b"one")
+    client.send(b"get", binary.binary_field(1, b"work"))
+    assert is_refused(client.result, binary.PROTOCOL_ERROR)
+    client.send(b"get", binary.binary_field(1, b"work"), binary.i32_field(2, 1))
+    assert client.taken() == [Taken(b"one", 0)]
+
+
+@pytest.mark.parametrize("type_", [binary.REPLY, binary.EXCEPTION, binary.ONEWAY])
+def test_a_message_that_is_no_call_is_refused(client: ThriftClient, type_: int) -> None:
+    client.send_bytes(binary.frame(binary.header(b"flush_all_queues", type_, 9), binary.END))
+    reply = client.reply()
+    assert reply is not None
+    assert isinstance(reply.result, Refused)
+    assert (reply.seqid, reply.result.type) == (9, binary.INVALID_MESSAGE_TYPE)
+
+
+def test_a_frame_that_is_too_large_is_refused_before_its_data_are_read_and_the_connection_ends() -> None:
+    server = serving("maxRequestSize = 1024")
+    client = ThriftClient(server)
+    client.send_bytes((1025).to_bytes(4, "big") + binary.header(b"put", binary.CALL, 9))
+    reply = client.reply()
+    assert reply is not None
+    assert isinstance(reply.result, Refused)
+    assert (reply.name, reply.seqid, reply.result.type) == (b"put", 9, binary.INTERNAL_ERROR)
+    assert client.is_closed
+
+
+# With the other protocols.
+
+
+def test_the_reads_of_one_protocol_are_not_those_of_another(server: MemoryServer, client: ThriftClient) -> None:
+    memcache = server.connect()
+    assert memcache.ask(set_(b"work", b"one") + set_(b"work", b"two")) == STORED * 2
+    assert memcache.ask(b"get work/open\r\n") == value(b"work", b"one")
+    (number,) = ids_of(client.get(b"work", 2, 0, LONG_MS))
+    assert memcache.ask(b"confirm work 2\r\n") == b"ERROR\r\n"
+    assert client.confirm(b"work", *range(number - 5, number + 5)) == 1
+    memcache.disconnect()
+    assert drained(server) == [b"one"]
+
+
+# Nothing stays open.
+
+TROUBLES = st.one_of(
+    st.tuples(st.just("put"), st.integers(1, 4)),
+    st.tuples(
+        st.just("get"),
+        st.integers(0, 2),
+        st.sampled_from([-1, 1, 2, 3, 10]),
+        st.sampled_from([0, 100, 250]),
+        st.sampled_from([0, 150, LONG_MS]),
+    ),
+    st.tuples(st.just("end"), st.integers(0, 2), st.sampled_from([b"confirm", b"abort"]), st.integers(1, 3)),
+    st.tuples(st.just("pass time"), st.sampled_from([0.05, 0.1, 0.2])),
+    st.tuples(st.just("leave"), st.integers(0, 2)),
+    st.tuples(st.just("half close"), st.integers(0, 2)),
+    st.tuples(st.just("flush")),
+    st.tuples(st.just("delete")),
+    st.tuples(st.just("hold commits")),
+    st.tuples(st.just("end commits"), st.booleans()),
+    st.tuples(st.just("fail")),
+)
+
+
+@given(st.lists(TROUBLES, min_size=10, max_size=25))
+@settings(deadline=None)
+def test_when_all_have_left_and_all_times_are_over_nothing_stays_open(steps: list[tuple[Any, ...]]) -> None:
+    storage = SteppedStorage()
+    server = serving(storage=storage)
+    clients = [ThriftClient(server) for _ in range(3)]
+    ids: list[int] = []
+
+    def look(client: ThriftClient) -> None:
+        for reply in client.replies():
+            if isinstance(reply.result, list):
+                ids.extend(ids_of(reply.result))
+
+    def end_some(is_lost: bool) -> None:
+        if storage.committing:
+            storage.end_commits(error=StorageError("disk failed") if is_lost else None)
+            server.settle()
+
+    def replace(who: int) -> None:
+        look(clients[who])
+        clients[who] = ThriftClient(server)
+
+    with capturedLogs() as logs:
+        for step in steps:
+            match step:
+                case "put", number:
+                    ThriftClient(server).send_put(b"work", *many(number))
+                case "get", who, max_items, wait_ms, auto_abort_ms:
+                    clients[who].send_get(b"work", max_items, wait_ms, auto_abort_ms)
+                case "end", who, end, number:
+                    look(clients[who])
+                    clients[who].send_ids(end, b"work", ids[-number:])
+                case "pass time", seconds:
+                    server.advance(seconds)
+                case "leave", who:
+                    look(clients[who])
+                    clients[who].disconnect()
+                    replace(who)
+                case "half close", who:
+                    look(clients[who])
+                    clients[who].half_close()
+                    replace(who)
+                case "flush",:
+                    ThriftClient(server).send(b"flush_queue", binary.binary_field(1, b"work"))
+                case "delete",:
+                    ThriftClient(server).send(b"delete_queue", binary.binary_field(1, b"work"))
+                case "hold commits",:
+                    storage.holds_commits = True
+                case "end commits", is_lost:
+                    end_some(is_lost)
+                case "fail",:
+                    fail(server, storage)
+            server.settle()
+        storage.holds_commits = False
+        for client in clients:
+            client.disconnect()
+        for _ in range(3):
+            end_some(is_lost=False)
+            server.advance(LONG_MS / 1000)
+        assert drained(server) is not None
+        server.settle()
+    assert counts(server) == (0, 0)
+    assert [event for event in logs if event["log_level"] >= LogLevel.error] == []
