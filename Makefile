@@ -19,7 +19,7 @@ LIBMEMCACHED := $(VENV)/.libmemcached
 CHECKS := $(VENV)/.checks
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check kill-restart moves histories damage benchmark clean
+.PHONY: help run test check kill-restart moves leases histories damage benchmark clean
 .NOTPARALLEL:
 
 help: ## list these targets
@@ -40,6 +40,9 @@ kill-restart: $(TESTS) ## kill -9 a server under load again and again, and count
 
 moves: $(TESTS) ## kill -9 a server while items expire and fail from queue to queue, and count (SEED=1 ITEMS=20000 KILLS=10)
 	@$(VENV)/bin/python -m tests.torture.moves --seed $(SEED) --items $(ITEMS) --kills $(KILLS)
+
+leases: $(TESTS) ## kill -9 a server while thrift clients hold items by number, and count (SEED=1 ITEMS=100000 KILLS=20)
+	@$(VENV)/bin/python -m tests.torture.leases --seed $(SEED) --items $(ITEMS) --kills $(KILLS)
 
 histories: $(TESTS) ## thousands of random histories of queues with tiny limits, over restarts and crashes (SEED=1 EXAMPLES=2000)
 	@$(VENV)/bin/python -m tests.torture.history --seed $(SEED) --examples $(EXAMPLES)

@@ -24,7 +24,7 @@ from tests.server.running import (
     port_in,
     set_request,
 )
-from tests.torture import kill_restart, moves
+from tests.torture import kill_restart, leases, moves
 
 CONFIG = 'queuePath = "queues"\nmaxOpenTransactions = 100\n'
 BOTH_REPLIES = b"STORED\r\nVALUE work 0 5\r\nhello\r\nEND\r\n"
@@ -1013,6 +1013,10 @@ def test_a_short_torture_with_kills_loses_nothing(processes: Processes, capsys: 
 
 def test_items_that_move_are_not_lost_by_kills(processes: Processes) -> None:
     assert moves.torture(processes, seed=2, item_count=1500, kills=2) == 0
+
+
+def test_a_short_torture_of_reads_held_by_number_loses_nothing(processes: Processes) -> None:
+    assert leases.torture(processes, seed=3, item_count=4000, kills=3) == 0
 
 
 def test_a_dead_servers_pidfile_is_no_obstacle(processes: Processes) -> None:
