@@ -1,1 +1,1 @@
-"""Command line tools for the people who look after a server: what is in a journal, and making it small."""
+"""Command line tools: for the journals, and for whoever talks to a server from the shell."""

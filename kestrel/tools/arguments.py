@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
+from typing import Final
 
 import kestrel
+from kestrel.config.units import parse_duration_ms
+from kestrel.errors import BadQueueName
 from kestrel.journal.fileset import Kind, parse_file_name
+from kestrel.names import check_queue_name
+
+_NUMBER: Final = re.compile(r"[0-9]{1,18}")
+_SECONDS: Final = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?")
 
 
 def make_parser(tool: str, description: str, epilog: str) -> ArgumentParser:
@@ -41,3 +49,38 @@ def add_queue_option(parser: ArgumentParser) -> None:
         dest="queues",
         help="this queue of the folder, spelled as its file is called; may be given several times (default: all)",
     )
+
+
+def sent_queue_name(text: str) -> bytes:
+    """A queue's name as it is sent to a server: the bytes that the shell gave."""
+    name = os.fsencode(text)
+    try:
+        check_queue_name(name)
+    except BadQueueName as error:
+        raise ArgumentTypeError(str(error)) from None
+    return name
+
+
+def positive(text: str) -> int:
+    """A whole number from 1 on."""
+    number = int(text) if _NUMBER.fullmatch(text) else 0
+    if not number:
+        raise ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return number
+
+
+def duration_s(text: str) -> float:
+    """A duration, such as ``100ms`` or ``1m30s``, or a number of seconds; in seconds."""
+    number: object = float(text) if _SECONDS.fullmatch(text) else text
+    try:
+        return parse_duration_ms(number) / 1000
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
+def positive_duration_s(text: str) -> float:
+    """The same, and it is not 0."""
+    seconds = duration_s(text)
+    if not seconds:
+        raise ArgumentTypeError("it must be some time")
+    return seconds

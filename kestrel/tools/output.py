@@ -31,6 +31,10 @@ class Output:
         self._write(data)
         self._write(b"\n")
 
+    def exactly(self, data: bytes) -> None:
+        """Bytes as they are, and nothing else."""
+        self._write(data)
+
     def flush(self) -> None:
         """Let the reader have it."""
         try:

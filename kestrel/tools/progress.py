@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -10,8 +11,16 @@ from typing import Final, Self, TextIO
 LARGE_BYTES: Final = 64 * 1024 * 1024
 """Less is read before anybody asks."""
 
+LARGE_LOAD_BYTES: Final = 4 * 1024 * 1024
+"""A load of so much shows how far it is from the beginning."""
+SLOW_LOAD_S: Final = 1.0
+"""And each other one after that time."""
+
 _EVERY_S: Final = 0.1
 _MB: Final = 1_000_000
+_BAR_COLUMNS: Final = 20
+_COLUMNS: Final = 80
+"""Of a terminal that does not say."""
 
 
 class Progress:
@@ -63,5 +72,58 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         if self._is_shown:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+
+class LoadProgress:
+    """How far a load of items has come: drawn on standard error when that is a terminal and the load is large or slow.
+
+    `total` is how many bytes there are to be read, None where nobody knows; then there is no bar, only what went in
+    and how fast. As a context it takes the line away at its end, however it ends.
+    """
+
+    def __init__(
+        self, total: int | None, stream: TextIO | None = None, seconds: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._total = total
+        self._stream = stream or sys.stderr
+        self._seconds = seconds
+        self._may_be_shown = self._stream.isatty()
+        self._is_drawn = False
+        self._start_s = seconds()
+        self._next_s = self._start_s + (0 if (total or 0) >= LARGE_LOAD_BYTES else SLOW_LOAD_S)
+
+    def reached(self, items: int, size: int) -> None:
+        """So many items have been put, of so many bytes that have been read."""
+        if self._may_be_shown and (now_s := self._seconds()) >= self._next_s:
+            self._next_s = now_s + _EVERY_S
+            self._is_drawn = True
+            line = self._line(items, size, now_s - self._start_s)
+            self._stream.write(f"\r{line[: self._columns() - 1]}\x1b[K")
+            self._stream.flush()
+
+    def _line(self, items: int, size: int, passed_s: float) -> str:
+        rate = items / passed_s if passed_s else 0.0
+        put = f"{items} items  {rate:.0f}/s"
+        if not self._total:
+            return f"{put}  {size // _MB} MB"
+        part = min(1.0, size / self._total)
+        bar = ("=" * int(_BAR_COLUMNS * part) + ">")[:_BAR_COLUMNS].ljust(_BAR_COLUMNS)
+        left_s = round(passed_s * (1 - part) / part) if part else 0
+        sizes = f"{size // _MB} of {self._total // _MB} MB"
+        return f"[{bar}] {100 * part:.0f}%  {put}  {sizes}  {left_s // 60}:{left_s % 60:02d} left"
+
+    def _columns(self) -> int:
+        try:
+            return os.get_terminal_size(self._stream.fileno()).columns or _COLUMNS
+        except OSError:
+            return _COLUMNS
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_drawn:
             self._stream.write("\r\x1b[K")
             self._stream.flush()

@@ -15,6 +15,8 @@ EX_FOUND: Final = 1
 """Damage was found, or something could not be read or done."""
 EX_USAGE: Final = 2
 """As argparse's own."""
+EX_SERVER: Final = 3
+"""A server could not be reached, or could not or would not do it."""
 EX_INTERRUPTED: Final = 130
 """As a shell's, for what SIGINT ended."""
 

@@ -51,6 +51,32 @@ def show_time(ms: int) -> str:
     return f"{time:%Y-%m-%dT%H:%M:%S}.{time.microsecond // 1000:03d}Z ({ms})"
 
 
+def show_size(size: int) -> str:
+    """A size in the unit that suits it, in 1024s, with three digits or four."""
+    if size < 1024:
+        return f"{size} B"
+    amount = float(size)
+    for unit in ("KiB", "MiB", "GiB"):
+        amount /= 1024
+        if amount < 1024:
+            return f"{amount:.{1 if amount < 100 else 0}f} {unit}"
+    return f"{amount / 1024:.1f} TiB"
+
+
+def show_duration(ms: int) -> str:
+    """A duration in its two largest units: ``3d2h``, ``1m30s``; below a minute ``1.5s``, below a second ``350ms``."""
+    if ms < 1000:
+        return f"{ms}ms" if ms else "0"
+    if ms < 60_000:
+        return f"{ms / 1000:.1f}".removesuffix(".0") + "s"
+    minutes, seconds = divmod(ms // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d{hours}h"
+    return f"{hours}h{minutes}m" if hours else f"{minutes}m{seconds}s"
+
+
 def count(number: int, noun: str) -> str:
     """The number with its noun."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

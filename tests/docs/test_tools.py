@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from kestrel.tools import qdump, qpack
+import kestrel
+from kestrel.tools import cli, qdump, qpack
 from tests.docs.test_journal_format import dumps
+from tests.server.running import PATIENCE_S, Processes
 
-PAGE: Final = (Path(__file__).parents[2] / "docs" / "tools.md").read_text()
-TOOLS: Final = {"kestrel-qdump": qdump.main, "kestrel-qpack": qpack.main}
+ROOT: Final = Path(__file__).parents[2]
+PAGE: Final = (ROOT / "docs" / "tools.md").read_text()
+TOOLS: Final = {"kestrel-qdump": qdump.main, "kestrel-qpack": qpack.main, "kestrel-cli": cli.main}
+
+VARYING: Final = re.compile(r"(?<=up )\S+(?=,)|(?<= put in )\S+(?= s)")
+"""How long a server is up, and how long a load took."""
 
 
 def examples() -> list[tuple[str, str]]:
@@ -22,28 +31,65 @@ def examples() -> list[tuple[str, str]]:
     return [(command, output) for command, _, output in pairs]
 
 
-def test_there_are_examples_of_both_tools() -> None:
-    assert {command.split()[0] for command, _ in examples()} == set(TOOLS)
+def test_there_are_examples_of_all_tools() -> None:
+    assert set(re.findall(r"kestrel-\w+", " ".join(command for command, _ in examples()))) == set(TOOLS)
 
 
-def test_the_examples_print_what_the_page_says(
+def test_the_examples_of_journals_print_what_the_page_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "work").write_bytes(dumps()[0][1])
     monkeypatch.chdir(tmp_path)
     for command, output in examples():
-        tool, *arguments = command.split()
-        assert TOOLS[tool](arguments) == 0
-        assert capsys.readouterr() == (output, "")
+        if "kestrel-cli" not in command:
+            tool, *arguments = command.split()
+            assert TOOLS[tool](arguments) == 0
+            assert capsys.readouterr() == (output, "")
+
+
+def test_the_examples_with_a_server_print_what_the_page_says(tmp_path: Path) -> None:
+    tool = tmp_path / "kestrel-cli"
+    tool.write_text(f'#!/bin/sh\nexec {sys.executable} -m kestrel.tools.cli "$@"\n')
+    tool.chmod(0o755)
+    commands = [(command, output) for command, output in examples() if "kestrel-cli" in command]
+    with Processes(tmp_path) as processes:
+        port = processes.serve('queuePath = "queues"\n').port
+        environment = {
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "KESTREL_SERVERS": f"127.0.0.1:{port}",
+        }
+        for command, output in commands:
+            done = subprocess.run(
+                ["/bin/sh", "-c", command], env=environment, capture_output=True, text=True, timeout=PATIENCE_S
+            )
+            printed = done.stdout.replace(f"127.0.0.1:{port}", "localhost:22133")
+            printed = printed.replace(f"kestrel {kestrel.__version__},", "kestrel 1.0.0,")
+            assert (VARYING.sub("T", printed), done.stderr) == (VARYING.sub("T", output), "")
+
+
+def help_of(tool: str, capsys: pytest.CaptureFixture[str], *command: str) -> str:
+    """What it says of its options."""
+    with pytest.raises(SystemExit) as end:
+        TOOLS[tool]([*command, "--help"])
+    assert end.value.code == 0
+    return capsys.readouterr().out.partition("examples:")[0]
 
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_the_page_and_the_help_have_the_same_options(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        TOOLS[tool](["--help"])
-    assert end.value.code == 0
-    known = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", capsys.readouterr().out.partition("examples:")[0]))
+    helps = help_of(tool, capsys)
+    for command in re.findall(r"^    ([a-z-]+) {2,}", helps.partition("\ncommands:\n")[2], re.MULTILINE):
+        helps += help_of(tool, capsys, command)
+    known = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", helps))
     (section,) = re.findall(rf"^## {tool}\n(.*?)^## ", PAGE, re.MULTILINE | re.DOTALL)
     told = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", section))
-    assert told <= known
+    assert told - {"--help"} <= known
     assert known - told <= {"--help", "--version", "--dry-run"}
+
+
+def test_the_page_has_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = help_of("kestrel-cli", capsys).partition("\ncommands:\n")[2]
+    commands = re.findall(r"^    ([a-z-]+) {2,}", listed, re.MULTILINE)
+    assert commands
+    assert [name for name in commands if not re.search(rf"^\| .*`{name}\b.*` \|", PAGE, re.MULTILINE)] == []

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import io
-import os
-import pty
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from twisted.internet.task import Clock
 
-from kestrel.tools.progress import LARGE_BYTES, Progress
+from kestrel.tools.progress import LARGE_BYTES, LARGE_LOAD_BYTES, SLOW_LOAD_S, LoadProgress, Progress
 from tests.journal.made import addx
-from tests.tools.running import ENVIRONMENT, command
+from tests.tools.running import command, on_a_terminal
 
 
 class Terminal(io.StringIO):
@@ -60,25 +57,6 @@ def test_there_is_none_for_small_work_and_none_where_nobody_looks(make: Callable
     assert terminal.getvalue() == ""
 
 
-def on_a_terminal(arguments: list[str], stdout: int = subprocess.DEVNULL) -> bytes:
-    """What a command says whose standard error is a terminal."""
-    ours, theirs = pty.openpty()
-    with subprocess.Popen(arguments, stdout=stdout, stderr=theirs, env=ENVIRONMENT) as process:
-        os.close(theirs)
-        said = b""
-        while True:
-            try:
-                part = os.read(ours, 65536)
-            except OSError:  # how a terminal says that the other side is closed
-                break
-            if not part:
-                break
-            said += part
-    os.close(ours)
-    assert process.returncode == 0
-    return said
-
-
 @pytest.fixture
 def large(tmp_path: Path) -> Path:
     """A folder with a queue of some 70 MB in small items."""
@@ -90,8 +68,11 @@ def large(tmp_path: Path) -> Path:
 
 
 def test_a_large_journal_shows_its_progress_on_the_terminal(large: Path) -> None:
-    assert b"work: reading: " in on_a_terminal(command("qdump", "-q", large / "work"))
-    said = on_a_terminal(command("qpack", "--verify", large))
+    status, said = on_a_terminal(command("qdump", "-q", large / "work"))
+    assert status == 0
+    assert b"work: reading: " in said
+    status, said = on_a_terminal(command("qpack", "--verify", large))
+    assert status == 0
     assert b"work: reading: " in said
     assert b" of 70 MB" in said
     assert said.endswith(b"\r\x1b[K")
@@ -99,4 +80,52 @@ def test_a_large_journal_shows_its_progress_on_the_terminal(large: Path) -> None
 
 def test_a_small_journal_shows_none(tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(addx(b"x"))
-    assert on_a_terminal(command("qdump", tmp_path / "work")) == b""
+    assert on_a_terminal(command("qdump", tmp_path / "work")) == (0, b"")
+
+
+# Loads of items.
+
+
+def test_a_large_load_has_a_bar_from_the_beginning() -> None:
+    terminal, clock = Terminal(), Clock()
+    with LoadProgress(LARGE_LOAD_BYTES * 100, terminal, clock.seconds) as progress:
+        progress.reached(0, 0)
+        assert terminal.getvalue() == "\r[>                   ] 0%  0 items  0/s  0 of 419 MB  0:00 left\x1b[K"
+        clock.advance(30)
+        progress.reached(600_000, LARGE_LOAD_BYTES * 25)
+        progress.reached(600_001, LARGE_LOAD_BYTES * 25)
+        assert terminal.getvalue().endswith(
+            "\r[=====>              ] 25%  600000 items  20000/s  104 of 419 MB  1:30 left\x1b[K"
+        )
+    assert terminal.getvalue().endswith("left\x1b[K\r\x1b[K")
+
+
+def test_the_bar_is_full_at_the_end_and_where_a_file_has_grown() -> None:
+    terminal, clock = Terminal(), Clock()
+    progress = LoadProgress(LARGE_LOAD_BYTES, terminal, clock.seconds)
+    clock.advance(1)
+    progress.reached(10, LARGE_LOAD_BYTES + 1)
+    assert terminal.getvalue() == "\r[====================] 100%  10 items  10/s  4 of 4 MB  0:00 left\x1b[K"
+
+
+@pytest.mark.parametrize("total", [LARGE_LOAD_BYTES - 1, None])
+def test_another_load_shows_how_far_it_is_when_it_is_slow(total: int | None) -> None:
+    terminal, clock = Terminal(), Clock()
+    with LoadProgress(total, terminal, clock.seconds) as progress:
+        clock.advance(SLOW_LOAD_S - 0.01)
+        progress.reached(1, 1)
+        assert terminal.getvalue() == ""
+        clock.advance(0.01)
+        progress.reached(5000, 1_000_000)
+        assert "5000 items  5000/s  1 " in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+def test_a_load_shows_nothing_where_nobody_looks_and_clears_nothing_that_it_has_not_shown() -> None:
+    clock = Clock()
+    for stream in (io.StringIO(), Terminal()):
+        with LoadProgress(None, stream, clock.seconds) as progress:
+            if not stream.isatty():
+                clock.advance(10)
+            progress.reached(1, 1)
+        assert stream.getvalue() == ""

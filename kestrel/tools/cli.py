@@ -1,0 +1,331 @@
+"""kestrel-cli: a server's queues from the shell."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from kestrel.client.address import DEFAULT_PORTS
+from kestrel.client.tls import TlsOptions
+from kestrel.tools import cli_items, cli_servers
+from kestrel.tools.arguments import duration_s, make_parser, positive, positive_duration_s, sent_queue_name
+from kestrel.tools.clock import Clock
+from kestrel.tools.running import EX_USAGE, ToolFailed, explained, run
+from kestrel.tools.servers import TOOL, Servers
+
+ENVIRONMENT: Final = "KESTREL_SERVERS"
+"""Names the servers where --server does not."""
+
+Command = Callable[[Servers, Namespace, Clock], int]
+
+_DESCRIPTION: Final = "Puts, takes and shows items of a Kestrel server, and tells how the server is."
+
+_EPILOG: Final = """\
+examples:
+  kestrel-cli put work hello
+  kestrel-cli get work
+  kestrel-cli --server mq1 --server mq2:22134 stats
+  KESTREL_SERVERS=mq1,mq2 kestrel-cli monitor work
+  kestrel-cli put --help
+
+exit status: 0; 1 when there was no item, or an item was refused; 2 when the command line makes no sense; 3 when a
+server cannot be reached, or fails; 130 after Ctrl-C."""
+
+
+def main(argv: Sequence[str] | None = None, clock: Clock | None = None) -> int:
+    """The command. Returns its exit status."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    return run(TOOL, lambda: _do(parser, arguments, clock or Clock()))
+
+
+def _do(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> int:
+    servers = _servers(parser, arguments, clock)
+    do: Command = arguments.do
+    try:
+        return do(servers, arguments, clock)
+    finally:
+        servers.close()
+
+
+def _servers(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> Servers:
+    named = arguments.servers or re.findall(r"[^\s,]+", os.environ.get(ENVIRONMENT, "")) or ["localhost"]
+    tls = None
+    if arguments.tls:
+        tls = TlsOptions(arguments.ca, arguments.cert, arguments.key, arguments.server_name)
+    elif any(each is not None for each in (arguments.ca, arguments.cert, arguments.key, arguments.server_name)):
+        parser.error("--ca, --cert, --key and --server-name want --tls")
+    if arguments.key is not None and arguments.cert is None:
+        parser.error("--key wants the --cert that it belongs to")
+    try:
+        return Servers(named, arguments.protocol, tls, arguments.timeout, clock.seconds)
+    except ValueError as error:
+        parser.error(str(error))
+    except OSError as error:
+        raise ToolFailed(f"the files of --ca, --cert or --key cannot be used: {explained(error)}", EX_USAGE) from None
+
+
+def _parser() -> ArgumentParser:
+    parser = make_parser(TOOL, _DESCRIPTION, _EPILOG)
+    parser.add_argument(
+        "--server",
+        metavar="HOST[:PORT]",
+        action="append",
+        default=[],
+        dest="servers",
+        help=f"where the server is; several share the work (default: {ENVIRONMENT}, with commas between, or localhost)",
+    )
+    parser.add_argument(
+        "--protocol", choices=tuple(DEFAULT_PORTS), default="memcache", help="what is spoken there (default: memcache)"
+    )
+    parser.add_argument("--tls", action="store_true", help="over TLS; the server's certificate is verified")
+    parser.add_argument("--ca", metavar="FILE", help="who signs the server's certificate (default: see the system)")
+    parser.add_argument("--cert", metavar="FILE", help="the certificate to show to the server")
+    parser.add_argument("--key", metavar="FILE", help="its key, where that is in another file")
+    parser.add_argument("--server-name", metavar="NAME", help="whom the certificate is for (default: the host)")
+    parser.add_argument(
+        "--timeout",
+        metavar="DURATION",
+        type=positive_duration_s,
+        default=10.0,
+        help="how long a server may take to answer (default: 10s)",
+    )
+    _Commands(parser).add_all()
+    return parser
+
+
+class _CommandParser(ArgumentParser):
+    """Options may stand anywhere, also between a queue and its items."""
+
+    _is_within = False
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Namespace | None = None
+    ) -> tuple[Namespace, list[str]]:
+        """As argparse's own, by which this is called, and calls it in turn."""
+        if self._is_within:
+            return super().parse_known_args(args, namespace)
+        self._is_within = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_within = False
+
+
+class _Commands:
+    """The parsers of the commands."""
+
+    def __init__(self, parser: ArgumentParser) -> None:
+        self._commands = parser.add_subparsers(
+            metavar="COMMAND", required=True, title="commands", parser_class=_CommandParser
+        )
+
+    def add_all(self) -> None:
+        """In the order of the help."""
+        self._put()
+        self._get()
+        self._peek()
+        self._monitor()
+        self._stats()
+        self._status()
+        self._dump_config()
+        self._version()
+        self._flush()
+        self._delete()
+        self._flush_expired()
+
+    def _add(self, name: str, do: Command, short: str, more: str, *examples: str) -> ArgumentParser:
+        parser = self._commands.add_parser(
+            name,
+            help=short,
+            description=f"{short[0].upper()}{short[1:]}.{more}",
+            epilog="examples:\n" + "\n".join(f"  {example}" for example in examples),
+            formatter_class=RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        parser.set_defaults(do=do)
+        return parser
+
+    def _put(self) -> None:
+        parser = self._add(
+            "put",
+            cli_items.put,
+            "put items to the end of a queue",
+            "\nWithout ITEM they are read from standard input.",
+            "kestrel-cli put work hello 'two words'",
+            "kestrel-cli put work <lines.txt",
+            "kestrel-cli put --whole --expires-in 1h pictures <cat.jpg",
+            "kestrel-cli get --all --length-prefixed old | kestrel-cli put --length-prefixed new",
+        )
+        _queue(parser)
+        parser.add_argument("items", metavar="ITEM", nargs="*", help="an item")
+        form = parser.add_mutually_exclusive_group()
+        form.add_argument(
+            "--length-prefixed",
+            action="store_true",
+            help="before each item of standard input stands its length, 4 bytes, the highest first (else: one a line)",
+        )
+        form.add_argument("--whole", action="store_true", help="standard input is one item")
+        parser.add_argument(
+            "--expires-in", metavar="DURATION", type=positive_duration_s, help="nobody gets them after that time"
+        )
+        parser.add_argument("-q", "--quiet", action="store_true", help="say nothing when all went well")
+
+    def _get(self) -> None:
+        parser = self._add(
+            "get",
+            cli_items.get,
+            "take items from a queue, and write them one a line",
+            "\nEach is confirmed when it has been written; what cannot be written stays in the queue.\n"
+            "The exit status is 1 when there was none.",
+            "kestrel-cli get work",
+            "kestrel-cli get --all work >lines.txt",
+            "kestrel-cli get --wait 1m work || echo nothing came",
+        )
+        _queue(parser)
+        how_many = parser.add_mutually_exclusive_group()
+        how_many.add_argument(
+            "-n", "--number", metavar="N", type=positive, default=1, help="up to so many (default: 1)"
+        )
+        how_many.add_argument("--all", action="store_true", help="until there are no more")
+        parser.add_argument(
+            "--wait", metavar="DURATION", type=duration_s, default=0.0, help="wait so long for each that is not there"
+        )
+        _form(parser)
+
+    def _peek(self) -> None:
+        parser = self._add(
+            "peek",
+            cli_items.peek,
+            "show the item at the head of a queue, and leave it there",
+            "\nThe exit status is 1 when there is none.",
+            "kestrel-cli peek work",
+        )
+        _queue(parser)
+        _form(parser)
+
+    def _monitor(self) -> None:
+        parser = self._add(
+            "monitor",
+            cli_items.monitor,
+            "take items as they come, and write them one a line",
+            "\nEach is confirmed when it has been written. Ctrl-C ends it.",
+            "kestrel-cli monitor work",
+            "kestrel-cli monitor --for 1h --json events | jq .data",
+        )
+        _queue(parser)
+        parser.add_argument("-n", "--number", metavar="N", type=positive, help="until there were so many")
+        parser.add_argument(
+            "--for", metavar="DURATION", type=positive_duration_s, dest="duration", help="until that time is over"
+        )
+        _form(parser)
+
+    def _stats(self) -> None:
+        parser = self._add(
+            "stats",
+            cli_servers.stats,
+            "show the figures of servers and queues",
+            "",
+            "kestrel-cli stats",
+            "kestrel-cli stats work mail --watch 5s",
+            "kestrel-cli stats --json | jq '.queues.work.items'",
+        )
+        _queues(parser, "these queues (default: all)")
+        form = parser.add_mutually_exclusive_group()
+        form.add_argument("--json", action="store_true", help="JSON, an object a server")
+        form.add_argument("--raw", action="store_true", help="the lines of the server")
+        parser.add_argument(
+            "--watch",
+            metavar="DURATION",
+            nargs="?",
+            type=positive_duration_s,
+            const=2.0,
+            help="again and again, so often (default: 2s), until Ctrl-C",
+        )
+
+    def _status(self) -> None:
+        parser = self._add(
+            "status",
+            cli_servers.status,
+            "show the status of a server, or change it",
+            "",
+            "kestrel-cli status",
+            "kestrel-cli status ReadOnly",
+        )
+        parser.add_argument("status", metavar="NEW", nargs="?", type=_status, help=", ".join(_STATUSES.values()))
+
+    def _dump_config(self) -> None:
+        parser = self._add(
+            "dump-config",
+            cli_servers.dump_config,
+            "show the settings in effect for queues and aliases",
+            "",
+            "kestrel-cli dump-config work",
+        )
+        _queues(parser, "these queues, whether they exist or not (default: all)")
+        parser.add_argument("--json", action="store_true", help="JSON, an object a server")
+
+    def _version(self) -> None:
+        self._add("version", cli_servers.version, "show the release of a server", "", "kestrel-cli version")
+
+    def _flush(self) -> None:
+        parser = self._add(
+            "flush", cli_servers.flush, "drop all items of a queue", " Open reads stay.", "kestrel-cli flush --yes work"
+        )
+        _queue(parser)
+        _yes(parser)
+
+    def _delete(self) -> None:
+        parser = self._add(
+            "delete", cli_servers.delete, "forget a queue and all its items", "", "kestrel-cli delete --yes work"
+        )
+        _queue(parser)
+        _yes(parser)
+
+    def _flush_expired(self) -> None:
+        parser = self._add(
+            "flush-expired",
+            cli_servers.flush_expired,
+            "drop the items that have expired, and show how many they were",
+            "",
+            "kestrel-cli flush-expired work",
+        )
+        _queues(parser, "of these queues (default: all)")
+
+
+def _queue(parser: ArgumentParser) -> None:
+    parser.add_argument("queue", metavar="QUEUE", type=sent_queue_name, help="the queue's name")
+
+
+def _queues(parser: ArgumentParser, what: str) -> None:
+    parser.add_argument("queues", metavar="QUEUE", nargs="*", type=sent_queue_name, help=what)
+
+
+def _form(parser: ArgumentParser) -> None:
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--length-prefixed", action="store_true", help="before each item its length, 4 bytes, the highest first"
+    )
+    form.add_argument("--json", action="store_true", help='an object a line: {"data": TEXT}, or {"base64": BYTES}')
+    form.add_argument("--raw", action="store_true", help="control characters as they are, also on a terminal")
+
+
+def _yes(parser: ArgumentParser) -> None:
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask (without a terminal nobody is asked)")
+
+
+_STATUSES: Final = {name.lower(): name for name in ("Up", "WriteAvoid", "ReadOnly", "Quiescent")}
+
+
+def _status(text: str) -> str:
+    if text.lower() not in _STATUSES:
+        raise ArgumentTypeError(f"there is no status {text!r}; there are {', '.join(_STATUSES.values())}")
+    return _STATUSES[text.lower()]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

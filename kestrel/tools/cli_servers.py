@@ -1,0 +1,140 @@
+"""The commands of kestrel-cli about whole queues and servers."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+
+from kestrel.client.call import Call
+from kestrel.client.connection import BlockingConnection
+from kestrel.tools.clock import Clock
+from kestrel.tools.figures import figures_json, queue_table, server_line, stat_lines
+from kestrel.tools.output import Output
+from kestrel.tools.running import EX_FOUND, EX_OK, say
+from kestrel.tools.servers import TOOL, Servers
+from kestrel.tools.shown import show_data, show_text
+
+
+def stats(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+    """Show the figures, once or again and again. Status 1 when a queue that was named is not there."""
+    output = Output()
+    status = _stats(servers, arguments, output)
+    try:
+        while arguments.watch is not None:
+            clock.pause(arguments.watch)
+            if output.is_terminal:
+                output.exactly(b"\x1b[H\x1b[J")  # the top left corner, and nothing on the screen
+            elif not arguments.json:
+                output.line("")
+            status = _stats(servers, arguments, output)
+    except KeyboardInterrupt:
+        return EX_OK
+    return status
+
+
+def _stats(servers: Servers, arguments: Namespace, output: Output) -> int:
+    missing: set[bytes] = set(arguments.queues)
+    calls = servers.memcache
+
+    def ask(connection: BlockingConnection) -> tuple[dict[str, str], dict[bytes, dict[str, str]]]:
+        return connection.ask(calls.stats()), connection.ask(calls.dump_stats(*arguments.queues))
+
+    for address, (figures, queues) in servers.each(ask):
+        of_queues = {name: of_queue for name, of_queue in queues.items() if of_queue}
+        missing.difference_update(of_queues)
+        if arguments.json:
+            output.object(figures_json(str(address), figures, of_queues))
+        elif arguments.raw:
+            for line in stat_lines(figures, of_queues, is_of_queues=bool(arguments.queues)):
+                output.line(show_text(line) if output.is_terminal else line)
+        else:
+            output.line(server_line(str(address), figures, len(of_queues)))
+            for line in queue_table(of_queues):
+                output.line(line)
+    output.flush()
+    for name in sorted(missing):
+        say(TOOL, f"there is no queue {show_data(name)}")
+    return EX_FOUND if missing else EX_OK
+
+
+def status(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+    """Show the status, or have the servers take another one first."""
+    if arguments.status is not None:
+        _have_done(servers, lambda: servers.dialect.set_status(arguments.status))
+    return _tell(servers, lambda connection: connection.ask(servers.dialect.status()))
+
+
+def version(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+    """Show which release the servers are."""
+    return _tell(servers, lambda connection: connection.ask(servers.dialect.version()))
+
+
+def flush_expired(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+    """Drop what has expired, and show how many items that were."""
+    calls = servers.memcache
+    queues: list[bytes] = arguments.queues
+
+    def ask(connection: BlockingConnection) -> int:
+        if not queues:
+            return connection.ask(calls.flush_all_expired())
+        return sum(connection.ask(calls.flush_expired(queue)) for queue in queues)
+
+    return _tell(servers, ask)
+
+
+def _tell(servers: Servers, ask: Callable[[BlockingConnection], object]) -> int:
+    """Show one server's answer; of several, each behind the server's name."""
+    output = Output()
+    for address, answer in servers.each(ask):
+        where = f"{show_text(str(address))}: " if len(servers.addresses) > 1 else ""
+        output.line(f"{where}{show_text(str(answer))}")
+        output.flush()
+    return EX_OK
+
+
+def dump_config(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+    """Show settings in effect."""
+    output = Output()
+    calls = servers.memcache
+    for address, queues in servers.each(lambda connection: connection.ask(calls.dump_config(*arguments.queues))):
+        if arguments.json:
+            shown = {show_data(name): settings for name, settings in queues.items()}
+            output.object({"server": str(address), "queues": shown})
+            continue
+        if len(servers.addresses) > 1:
+            output.line(f"{show_text(str(address))}:")
+        for name, settings in queues.items():
+            output.line(show_data(name))
+            for setting, value in settings.items():
+                output.line(f"  {show_text(setting)} = {show_text(value)}")
+    output.flush()
+    return EX_OK
+
+
+def flush(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+    """Drop what is in a queue."""
+    return _change(servers, arguments, "drop all items of the queue", servers.dialect.flush)
+
+
+def delete(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+    """Forget a queue."""
+    return _change(servers, arguments, "delete the queue, with all its items,", servers.dialect.delete)
+
+
+def _change(servers: Servers, arguments: Namespace, what: str, make_call: Callable[[bytes], Call[None]]) -> int:
+    queue: bytes = arguments.queue
+    if not arguments.yes and sys.stdin is not None and sys.stdin.isatty():
+        where = ", ".join(show_text(str(address)) for address in servers.addresses)
+        sys.stderr.write(f"{what} {show_data(queue)} on {where}? [y/N] ")
+        sys.stderr.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            say(TOOL, "nothing was done")
+            return EX_FOUND
+    _have_done(servers, lambda: make_call(queue))
+    return EX_OK
+
+
+def _have_done(servers: Servers, make_call: Callable[[], Call[None]]) -> None:
+    for _ in servers.each(lambda connection: connection.ask(make_call())):
+        pass

@@ -1,0 +1,85 @@
+"""The figures of servers and queues, for a person and for a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from kestrel.tools.shown import count, show_data, show_duration, show_size, show_text
+
+Figures = Mapping[str, str]
+
+_QUEUE_FIGURE: Final = "queue_"
+
+
+def server_line(address: str, figures: Figures, queues: int) -> str:
+    """A server on a line."""
+    up_ms = 1000 * number(figures, "uptime")
+    return (
+        f"{show_text(address)}: kestrel {show_text(figures.get('version', '?'))}, up {show_duration(up_ms)}, "
+        f"{count(queues, 'queue')}, {count(number(figures, 'curr_items'), 'item')}, "
+        f"{show_size(number(figures, 'bytes'))}, {count(number(figures, 'curr_connections'), 'connection')}"
+    )
+
+
+def queue_table(queues: Mapping[bytes, Figures]) -> Iterator[str]:
+    """A line for each queue under a line of headings, and behind them one for each alias."""
+    rows = [
+        [
+            show_data(name),
+            str(number(figures, "items")),
+            show_size(number(figures, "bytes")),
+            show_duration(number(figures, "age")),
+            str(number(figures, "waiters")),
+            str(number(figures, "open_transactions")),
+        ]
+        for name, figures in queues.items()
+        if "items" in figures
+    ]
+    if rows:
+        yield from _aligned([["queue", "items", "bytes", "age", "waiters", "open reads"], *rows])
+    for name, figures in queues.items():
+        if "put_items" in figures:
+            put = count(number(figures, "put_items"), "item")
+            yield f"{show_data(name)}: alias of {show_text(figures.get('children', ''))}, {put} put to it"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, *others in rows:
+        cells = [name.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]
+        yield "  ".join(cells).rstrip()
+
+
+def stat_lines(figures: Figures, queues: Mapping[bytes, Figures], *, is_of_queues: bool) -> Iterator[str]:
+    """What the server says, line by line: everything, or what it says of some queues."""
+    if not is_of_queues:
+        yield from (f"STAT {name} {value}" for name, value in figures.items())
+        return
+    for queue, of_queue in queues.items():
+        spelled = queue.decode("utf-8", "surrogateescape")
+        yield from (f"STAT queue_{spelled}_{name} {value}" for name, value in of_queue.items())
+
+
+def figures_json(address: str, figures: Figures, queues: Mapping[bytes, Figures]) -> dict[str, Any]:
+    """A server and its queues for a program."""
+    own = {name: value for name, value in figures.items() if not name.startswith(_QUEUE_FIGURE) or "_" not in name[6:]}
+    return {
+        "server": address,
+        "stats": _values(own),
+        "queues": {show_data(name): _values(of_queue) for name, of_queue in queues.items()},
+    }
+
+
+def _values(figures: Figures) -> dict[str, int | str]:
+    return {name: int(value) if _is_number(value) else show_text(value) for name, value in figures.items()}
+
+
+def number(figures: Figures, name: str) -> int:
+    """A figure; 0 where there is none of that name, or it is no number."""
+    value = figures.get(name, "")
+    return int(value) if _is_number(value) else 0
+
+
+def _is_number(value: str) -> bool:
+    return value.isascii() and value.isdigit() and len(value) <= 20

@@ -1,0 +1,129 @@
+"""The servers that a command is for: how they are asked, and what is said when one of them fails."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import Final, Literal, TypeVar
+
+from kestrel.client.address import DEFAULT_PORTS, Address, parse_address
+from kestrel.client.blocking import BlockingClient
+from kestrel.client.choice import RandomChoice
+from kestrel.client.connection import BlockingConnection
+from kestrel.client.dialect import Dialect, MemcacheDialect, ThriftDialect
+from kestrel.client.errors import BadReply, CannotConnect, ClientFailure, ConnectionFailed, OpenReadsError, ServerError
+from kestrel.client.memcache import MemcacheCalls
+from kestrel.client.pool import ConnectionPool
+from kestrel.client.thrift import ThriftCalls
+from kestrel.client.tls import TlsOptions
+from kestrel.tools.running import EX_FOUND, EX_SERVER, EX_USAGE, ToolFailed, say
+from kestrel.tools.shown import show_text
+
+T = TypeVar("T")
+
+TOOL: Final = "kestrel-cli"
+
+
+class Servers:
+    """One server or several that share the work.
+
+    Raises ValueError for what is no address, OSError for TLS files that cannot be used. `seconds` is a clock that never
+    goes back.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        protocol: Literal["memcache", "thrift"],
+        tls: TlsOptions | None,
+        timeout_s: float,
+        seconds: Callable[[], float],
+    ) -> None:
+        port = DEFAULT_PORTS[protocol]
+        self.addresses = list(dict.fromkeys(parse_address(server, port) for server in servers))
+        self.client = BlockingClient(servers, protocol, tls=tls, timeout_s=timeout_s, seconds=seconds)
+        """For taking items."""
+        self._memcache = MemcacheCalls() if protocol == "memcache" else None
+        self.dialect: Dialect = ThriftDialect(ThriftCalls())
+        if self._memcache is not None:
+            self.dialect = MemcacheDialect(self._memcache)
+        context, server_name = (None, None) if tls is None else (tls.context(), tls.server_name)
+        self.pool = ConnectionPool(self.addresses, timeout_s, context, server_name)
+        self.choice = RandomChoice(self.addresses, Random(), seconds)
+        """For putting items."""
+
+    @property
+    def has_memcache(self) -> bool:
+        """Whether that is the protocol."""
+        return self._memcache is not None
+
+    @property
+    def memcache(self) -> MemcacheCalls:
+        """The calls that memcache alone has. Raises `ToolFailed`."""
+        if self._memcache is None:
+            raise ToolFailed("the thrift protocol has no such request: leave out --protocol thrift", EX_USAGE)
+        return self._memcache
+
+    def each(self, ask: Callable[[BlockingConnection], T]) -> Iterator[tuple[Address, T]]:
+        """What each server answers. All are asked, also when some fail; then a `ToolFailed` is raised."""
+        failed: list[ToolFailed] = []
+        for address in self.addresses:
+            try:
+                with self.pool.using(address) as connection:
+                    answer = ask(connection)
+            except ClientFailure as failure:
+                failed.append(self.failed(failure, address))
+            else:
+                yield address, answer
+        for each in failed[:-1]:
+            say(TOOL, str(each))
+        if failed:
+            raise failed[-1]
+
+    def failed(self, failure: ClientFailure, address: Address | None = None) -> ToolFailed:
+        """What is said of a failure, at that server or at some server."""
+        if address is None and len(self.addresses) == 1:
+            address = self.addresses[0]
+        where = "a server" if address is None else show_text(str(address))
+        reason = show_text(str(failure))
+        match failure:
+            case CannotConnect(__cause__=OSError() | ValueError() as cause):
+                # The text is the address, and the system's words with a number that nobody needs.
+                which = show_text(str(failure).removesuffix(str(cause)).removesuffix(": "))
+                said = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
+                return ToolFailed(f"cannot connect to {which}: {show_text(said)}; {_way_out(cause)}", EX_SERVER)
+            case BadReply():
+                return ToolFailed(
+                    f"{where}: {reason}; does it speak that protocol there? name another port with --server", EX_SERVER
+                )
+            case ConnectionFailed(__cause__=TimeoutError()):
+                return ToolFailed(f"{where}: {reason}; give it more time with --timeout", EX_SERVER)
+            case ConnectionFailed():
+                return ToolFailed(f"{where}: {reason}; is the server still running?", EX_SERVER)
+            case OpenReadsError():
+                return ToolFailed(f"{where}: {reason}; were items held for longer than it allows?", EX_SERVER)
+            case ServerError():
+                return ToolFailed(f"{where} will not or cannot: {reason}", EX_SERVER)
+            case _:
+                return ToolFailed(f"{where}: {reason}", EX_FOUND)
+
+    def close(self) -> None:
+        """Hang up."""
+        self.client.close()
+        self.pool.close()
+
+
+def _way_out(cause: OSError | ValueError) -> str:
+    match cause:
+        case ssl.SSLCertVerificationError():
+            return "say with --ca who signs its certificate, and with --server-name whom it is for"
+        case ssl.SSLError():
+            return "is it TLS that is spoken there?"
+        case socket.gaierror() | ValueError():
+            return "name another with --server"
+        case TimeoutError():
+            return "name another with --server, or give it more time with --timeout"
+        case _:
+            return "is the server running? name another with --server"

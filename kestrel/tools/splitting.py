@@ -1,0 +1,88 @@
+"""Items out of a stream of bytes: one a line, each behind its length, or all of it as one.
+
+Each function takes the stream in any pieces and brings, piece by piece, the items that are complete: what comes slowly
+can be put as it comes. What is no item ends it with a `ToolFailed` that says where, after the items before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
+from typing import Final
+
+from kestrel.protocols.buffer import ReceiveBuffer
+from kestrel.protocols.memcache import MAX_ITEM_BYTES
+from kestrel.tools.running import ToolFailed
+
+LENGTH_BYTES: Final = 4
+
+
+def split_lines(pieces: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """One item a line. The line feed is no data, all else is; the last line may be without one."""
+    begun: list[bytes] = []
+    begun_bytes = items = offset = 0
+    for piece in pieces:
+        *lines, rest = piece.split(b"\n")
+        if lines:
+            lines[0] = b"".join([*begun, lines[0]])
+            begun, begun_bytes = [], 0
+        begun.append(rest)
+        begun_bytes += len(rest)
+        complete = list(takewhile(_can_be_an_item, lines))
+        yield complete
+        items += len(complete)
+        offset += sum(map(len, complete)) + len(complete)
+        if len(complete) < len(lines) or begun_bytes > MAX_ITEM_BYTES:
+            where = f"line {items + 1}, which begins at byte {offset},"
+            raise ToolFailed(f"{where} is longer than an item can be ({MAX_ITEM_BYTES} bytes)")
+    if begun_bytes:
+        yield [b"".join(begun)]
+
+
+def _can_be_an_item(data: bytes) -> bool:
+    return len(data) <= MAX_ITEM_BYTES
+
+
+def split_prefixed(pieces: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Before each item its length: 4 bytes, the highest first."""
+    buffer = ReceiveBuffer()
+    size: int | None = None
+    items = offset = 0
+    for piece in pieces:
+        buffer.receive(piece)
+        complete: list[bytes] = []
+        while True:
+            if size is None:
+                length = buffer.take(LENGTH_BYTES)
+                if length is None:
+                    break
+                size = int.from_bytes(length, "big")
+                if size > MAX_ITEM_BYTES:
+                    break
+            data = buffer.take(size)
+            if data is None:
+                break
+            complete.append(data)
+            offset += LENGTH_BYTES + size
+            size = None
+        items += len(complete)
+        yield complete
+        if size is not None and size > MAX_ITEM_BYTES:
+            raise ToolFailed(
+                f"the length of item {items + 1}, at byte {offset}, says {size} bytes, and no item has more than "
+                f"{MAX_ITEM_BYTES}: does the input have lengths, of 4 bytes, the highest first?"
+            )
+    if size is not None or len(buffer):
+        raise ToolFailed(f"the input ends within item {items + 1}, which begins at byte {offset}")
+
+
+def take_whole(pieces: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """All of it is one item."""
+    taken = []
+    size = 0
+    for piece in pieces:
+        taken.append(piece)
+        size += len(piece)
+        if size > MAX_ITEM_BYTES:
+            raise ToolFailed(f"the input is longer than an item can be ({MAX_ITEM_BYTES} bytes)")
+    yield [b"".join(taken)]

@@ -1,0 +1,71 @@
+"""A server for the tests of kestrel-cli, and the command in this process."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kestrel.tools.cli import main
+from kestrel.tools.clock import Clock
+from tests.server.running import Processes, Server
+
+Cli = Callable[..., tuple[int, bytes, str]]
+
+CONFIG = """
+queuePath = "queues"
+maxOpenTransactions = 100
+[[queues]]
+name = "small"
+maxItems = 3
+[[queues]]
+name = "picky"
+maxItemSize = 1
+[[aliases]]
+name = "orders"
+destinationQueues = ["work", "small"]
+"""
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    """Starts servers in a scratch folder, and sees to it that none is left."""
+    with Processes(tmp_path) as processes:
+        yield processes
+
+
+@pytest.fixture(scope="session")
+def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Processes(tmp_path_factory.mktemp("cli")) as processes:
+        yield processes.serve(CONFIG)
+
+
+@pytest.fixture
+def server(one_server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """A server that has nothing in it, and that kestrel-cli asks if nothing else is said."""
+    with one_server.connect() as client:
+        for queue in (b"work", b"small", b"picky", b"other"):
+            client.ask(b"delete %b\r\n" % queue, b"DELETED\r\n")
+    monkeypatch.setenv("KESTREL_SERVERS", f"127.0.0.1:{one_server.port}")
+    return one_server
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Cli:
+    """Run it in this process: exit status, output, what was said."""
+
+    def run_here(*arguments: object, stdin: bytes | None = b"", clock: Clock | None = None) -> tuple[int, bytes, str]:
+        monkeypatch.setattr(sys, "stdin", None if stdin is None else io.TextIOWrapper(io.BytesIO(stdin)))
+        try:
+            status = main([os.fsdecode(each) if isinstance(each, bytes) else str(each) for each in arguments], clock)
+        except SystemExit as end:
+            assert isinstance(end.code, int)
+            status = end.code
+        out, err = capfdbinary.readouterr()
+        return status, out, err.decode()
+
+    return run_here

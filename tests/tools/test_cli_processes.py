@@ -1,0 +1,308 @@
+"""kestrel-cli as a process: pipes that break, servers that die, Ctrl-C, terminals."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from kestrel.tools.progress import LARGE_LOAD_BYTES
+from tests.client.scripted import reset, scripted, talk
+from tests.server.running import PATIENCE_S, Processes, Server, eventually
+from tests.tools.conftest import CONFIG, Cli
+from tests.tools.running import ENVIRONMENT, command, environment, on_a_terminal
+
+A_B_C = [b"set work 0 0 1\r\n%b\r\n" % data for data in (b"a", b"b", b"c")]
+STORED = b"STORED\r\n"
+LARGE = 200_000
+"""More than a pipe holds, and whoever reads it."""
+
+
+def wait_for_items(server: Server, number: int) -> None:
+    """Return when so many are in the queue."""
+    with server.connect() as client:
+        eventually(lambda: int(client.stats().get("queue_work_items", "0")) == number, f"{number} items are there")
+
+
+def put(server: Server, *data: bytes) -> None:
+    with server.connect() as client:
+        client.put(b"work", *data)
+
+
+def begin(server: Server, *arguments: str) -> subprocess.Popen[bytes]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command("cli", *arguments), stdin=pipe, stdout=pipe, stderr=pipe, env=environment(server))
+
+
+def give(process: subprocess.Popen[bytes], data: bytes) -> None:
+    assert process.stdin is not None
+    process.stdin.write(data)
+    process.stdin.flush()
+
+
+# Pipes.
+
+
+@pytest.mark.parametrize("max_open_reads", [1, 100])
+def test_a_reader_that_leaves_loses_nothing_but_what_it_had(processes: Processes, max_open_reads: int) -> None:
+    server = processes.serve(f'queuePath = "queues"\nmaxOpenTransactions = {max_open_reads}\n')
+    put(server, *(data * LARGE for data in (b"a", b"b", b"c")))
+    get = subprocess.Popen(
+        command("cli", "get", "--all", "work"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(server)
+    )
+    first = subprocess.run(["head", "-n", "1"], stdin=get.stdout, capture_output=True, timeout=PATIENCE_S)
+    assert get.stdout is not None
+    get.stdout.close()  # head had it too
+    assert get.communicate()[1] == b""
+    assert (get.returncode, first.stdout) == (0, b"a" * LARGE + b"\n")
+    with server.connect() as client:
+        assert [client.get(b"work"), client.get(b"work"), client.get(b"work")] == [b"b" * LARGE, b"c" * LARGE, None]
+
+
+@pytest.mark.parametrize("arguments", [("get", "work"), ("get", "--all", "work"), ("monitor", "-n", "2", "work")])
+def test_what_cannot_be_written_stays_in_the_queue(server: Server, arguments: tuple[str, ...]) -> None:
+    put(server, b"a", b"b", b"c")
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command("cli", *arguments), stdout=full, stderr=subprocess.PIPE, env=environment(server), timeout=PATIENCE_S
+        )
+    assert done.returncode == 1
+    assert b"standard output cannot be written: No space left on device" in done.stderr
+    wait_for_items(server, 3)
+    with server.connect() as client:
+        assert [client.get(b"work") for _ in range(3)] == [b"a", b"b", b"c"]
+
+
+def test_what_comes_slowly_is_put_as_it_comes(server: Server) -> None:
+    with begin(server, "put", "work") as process:
+        for number in range(1, 4):
+            give(process, b"a line\n")
+            wait_for_items(server, number)
+        out, said = process.communicate(b"without an end")
+    assert (process.returncode, said) == (0, b"")
+    assert out.startswith(b"4 items put in ")
+
+
+# Servers that die.
+
+
+def test_a_server_that_dies_in_the_middle_of_a_load_leaves_an_exact_account(cli: Cli) -> None:
+    with scripted(talk((b"".join(A_B_C), STORED * 2))) as server:
+        status, out, said = cli("--server", server.address, "put", "work", "a", "b", "c")
+    assert (status, out) == (3, b"")
+    assert said == (
+        f"kestrel-cli: {server.address}: the server hung up before it had answered; is the server still running?\n"
+        "kestrel-cli: 2 items put; perhaps put: 3\n"
+    )
+    with scripted(reset((b"".join(A_B_C), STORED))) as server:
+        status, _, said = cli("--server", server.address, "put", "work", stdin=b"a\nb\nc\n")
+    assert status == 3
+    assert said.endswith("\nkestrel-cli: 1 item put; perhaps put: 2 to 3; not put: 4 and all that follow\n")
+
+
+def test_what_is_sent_behind_a_refusal_was_not_put(cli: Cli) -> None:
+    refusal = STORED + b"SERVER_ERROR the server is ReadOnly\r\n"
+    with scripted(talk((b"".join(A_B_C), refusal))) as server:
+        status, _, said = cli("--server", server.address, "put", "work", "a", "b", "c")
+    assert status == 3
+    assert said == (
+        f"kestrel-cli: {server.address} will not or cannot: the server is ReadOnly\n"
+        "kestrel-cli: 1 item put; not put: 2 to 3\n"
+    )
+
+
+class FirstOfAll(Random):
+    """Chance that always chooses the first."""
+
+    def choice(self, seq: Any) -> Any:
+        return seq[0]
+
+
+def test_what_one_server_refuses_another_one_may_take(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kestrel.tools.servers.Random", FirstOfAll)
+    read_only = talk((b"".join(A_B_C), STORED + b"SERVER_ERROR the server is ReadOnly\r\n"))
+    with scripted(read_only) as one, scripted(talk((b"".join(A_B_C[1:]), STORED * 2))) as two:
+        names = ["--server", one.address, "--server", two.address]
+        assert cli(*names, "put", "work", "a", "b", "c") == (0, b"3 items put\n", "")
+
+
+def test_a_real_server_that_is_killed_is_told_with_what_is_in(processes: Processes) -> None:
+    server = processes.serve(CONFIG)
+    with begin(server, "put", "work") as process:
+        give(process, b"a\nb\nc\n")
+        wait_for_items(server, 3)
+        server.kill()
+        out, said = process.communicate(b"d\ne\n")
+    assert (process.returncode, out) == (3, b"")
+    assert said == (
+        b"kestrel-cli: cannot connect to 127.0.0.1:%d: Connection refused; is the server running? "
+        b"name another with --server\nkestrel-cli: 3 items put; not put: 4 and all that follow\n" % server.port
+    )
+
+
+def test_a_monitor_says_when_its_server_goes(processes: Processes) -> None:
+    server = processes.serve(CONFIG)
+    with begin(server, "monitor", "work") as process:
+        assert process.stdout is not None
+        put(server, b"a")
+        assert process.stdout.readline() == b"a\n"
+        server.kill()
+        out, said = process.communicate()
+    assert (process.returncode, out) == (3, b"")
+    assert b"\nkestrel-cli: 1 item taken" in said
+
+
+def test_an_item_that_could_not_be_confirmed_is_told(cli: Cli) -> None:
+    taken = (b"get work/open\r\n", b"VALUE work 0 1\r\na\r\nEND\r\n")
+    with scripted(talk(taken, (b"confirm work 1\r\n", b""))) as server:
+        status, out, said = cli("--server", server.address, "get", "work")
+    assert (status, out) == (3, b"a\n")
+    assert said.endswith("\nkestrel-cli: 1 item taken, of which the last 1 may come again\n")
+
+
+LOOK = (b"dump_stats work\r\n", b"queue 'work' {\r\n  items=2\r\n}\r\nEND\r\n")
+MONITOR = b"monitor work 1 2\r\n"
+ITEM = b"VALUE work 0 1\r\n%b\r\nEND\r\n"
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "out", "account"),
+    [
+        ([(MONITOR, ITEM % b"a")], b"a\n", "1 item taken, of which the last 1 may come again"),
+        (
+            [(MONITOR, ITEM % b"a" + ITEM % b"b" + b"END\r\n"), (b"confirm work 2\r\n", b"ERROR\r\n")],
+            b"a\nb\n",
+            "2 items taken, of which the last 2 may come again",
+        ),
+    ],
+)
+def test_items_that_could_not_be_confirmed_together_are_told(
+    cli: Cli, exchanges: list[tuple[bytes, bytes]], out: bytes, account: str
+) -> None:
+    with scripted(talk(LOOK, *exchanges)) as server:
+        status, written, said = cli("--server", server.address, "get", "--all", "work")
+    assert (status, written) == (3, out)
+    assert said.endswith(f"\nkestrel-cli: {account}\n")
+
+
+def test_items_that_another_client_took_first_are_waited_for_one_by_one(cli: Cli) -> None:
+    nothing = talk((b"get work/open\r\n", b"END\r\n"))
+    with scripted(talk(LOOK, (MONITOR, b"END\r\n")), nothing) as server:
+        assert cli("--server", server.address, "get", "--all", "work") == (1, b"", "")
+
+
+# Ctrl-C.
+
+
+def test_ctrl_c_in_a_load_says_how_many_are_in(server: Server) -> None:
+    with begin(server, "put", "work") as process:
+        give(process, b"a\nb\nc\nd")
+        wait_for_items(server, 3)
+        process.send_signal(signal.SIGINT)
+        out, said = process.communicate()
+    assert (process.returncode, out) == (130, b"")
+    assert said == b"kestrel-cli: interrupted; 3 items put; not put: 4 and all that follow\n"
+
+
+def test_ctrl_c_is_how_a_monitor_ends(server: Server) -> None:
+    with begin(server, "monitor", "work") as process:
+        assert process.stdout is not None
+        for data in (b"a", b"b"):
+            put(server, data)
+            assert process.stdout.readline() == data + b"\n"
+        wait_for_a_waiter(server)
+        process.send_signal(signal.SIGINT)
+        assert process.communicate() == (b"", b"")
+    assert process.returncode == 0
+    wait_for_items(server, 0)
+
+
+def test_ctrl_c_in_a_get_that_waits_takes_nothing(server: Server) -> None:
+    with begin(server, "get", "--wait", "1h", "work") as process:
+        wait_for_a_waiter(server)
+        process.send_signal(signal.SIGINT)
+        assert process.communicate() == (b"", b"kestrel-cli: interrupted\n")
+    assert process.returncode == 130
+    put(server, b"a")
+    wait_for_items(server, 1)
+
+
+def wait_for_a_waiter(server: Server) -> None:
+    """Return when somebody waits for an item."""
+    with server.connect() as client:
+        eventually(lambda: client.stats().get("queue_work_waiters") == "1", "it waits")
+
+
+# Terminals.
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Path:
+    """A file of large lines, and large enough for a bar."""
+    path = tmp_path / "lines"
+    path.write_bytes((b"x" * 4095 + b"\n") * (LARGE_LOAD_BYTES // 4096))
+    return path
+
+
+def test_a_large_load_has_a_bar_on_the_terminal(server: Server, lines: Path) -> None:
+    with lines.open("rb") as stdin:
+        status, said = on_a_terminal(command("cli", "put", "work"), stdin.fileno(), env=environment(server))
+    assert status == 0
+    assert said.startswith(b"\r[=>")
+    assert b" 0 of 4 MB " in said
+    assert said.endswith(b"\r\x1b[K")
+
+
+def test_a_quiet_load_has_none(server: Server, lines: Path) -> None:
+    with lines.open("rb") as stdin:
+        arguments = command("cli", "put", "-q", "work")
+        assert on_a_terminal(arguments, stdin.fileno(), env=environment(server)) == (0, b"")
+
+
+def test_items_can_be_typed(server: Server) -> None:
+    put_all = command("cli", "put", "work")
+    status, said = on_a_terminal(put_all, env=environment(server), is_for="all", typed=b"a\nb\n\4")
+    assert status == 0
+    assert b"kestrel-cli: reading from the terminal, one item a line; Ctrl-D ends\r\n" in said
+    assert b"2 items put in " in said
+
+
+def test_items_do_not_command_a_terminal_unless_they_shall(server: Server) -> None:
+    put(server, b"\x1b[2J\xff\n")
+    peek = command("cli", "peek", "work")
+    assert on_a_terminal(peek, env=environment(server), is_for="stdout") == (0, b"\\x1b[2J\\xff\\n\r\n")
+    assert on_a_terminal([*peek, "--raw"], env=environment(server), is_for="stdout") == (0, b"\x1b[2J\xff\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "left"), [(b"y\n", 0, 0), (b"Yes\n", 0, 0), (b"n\n", 1, 1), (b"\n", 1, 1)]
+)
+@pytest.mark.parametrize("what", ["flush", "delete"])
+def test_who_sits_at_a_terminal_is_asked_before_items_go(
+    server: Server, what: str, answer: bytes, status: int, left: int
+) -> None:
+    put(server, b"a")
+    ended, said = on_a_terminal(command("cli", what, "work"), env=environment(server), is_for="all", typed=answer)
+    assert ended == status
+    assert b" work on 127.0.0.1:%d? [y/N] " % server.port in said
+    wait_for_items(server, left)
+
+
+def test_nobody_is_asked_with_yes(server: Server) -> None:
+    put(server, b"a")
+    arguments = command("cli", "delete", "--yes", "work")
+    assert on_a_terminal(arguments, env=environment(server), is_for="all") == (0, b"")
+    wait_for_items(server, 0)
+
+
+# What it is made of.
+
+
+def test_it_needs_no_twisted() -> None:
+    check = "import sys, kestrel.tools.cli; sys.exit('twisted' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], env=ENVIRONMENT).returncode == 0

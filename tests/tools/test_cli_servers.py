@@ -1,0 +1,305 @@
+"""kestrel-cli: figures, settings, whole queues; and what it says when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import socket
+import ssl
+import sys
+from pathlib import Path
+
+import pytest
+
+from kestrel.tools.cli import main
+from kestrel.tools.clock import Clock
+from tests.client.certificates import Authority
+from tests.client.scripted import scripted, talk
+from tests.server.running import Server
+from tests.tools.conftest import Cli
+
+
+@pytest.fixture
+def nobody() -> str:
+    """An address where nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    return f"127.0.0.1:{port}"
+
+
+def put(server: Server, *items: bytes) -> None:
+    with server.connect() as client:
+        client.put(b"work", *items)
+
+
+def lines(out: bytes) -> list[str]:
+    return out.decode().splitlines()
+
+
+# stats
+
+
+def test_stats_are_a_line_for_the_server_and_a_table_of_queues(server: Server, cli: Cli) -> None:
+    put(server, b"x" * 1536, b"y")
+    status, out, said = cli("stats", "work", "orders")
+    assert (status, said) == (0, "")
+    first, *table = lines(out)
+    address = re.escape(f"127.0.0.1:{server.port}")
+    assert re.fullmatch(address + r": kestrel \S+, up \S+, 2 queues, 2 items, 1.5 KiB, \d connections?", first)
+    assert table == [
+        "queue  items    bytes  age  waiters  open reads",
+        "work       2  1.5 KiB    0        0           0",
+        "orders: alias of work,small, 0 items put to it",
+    ]
+
+
+def test_stats_without_names_are_of_all_queues(server: Server, cli: Cli) -> None:
+    put(server, b"x")
+    assert any(line.startswith("work ") for line in lines(cli("stats")[1]))
+
+
+def test_stats_of_a_queue_that_is_not_there_say_so(server: Server, cli: Cli) -> None:
+    put(server, b"x")
+    status, out, said = cli("stats", "nosuch", "work")
+    assert (status, said) == (1, "kestrel-cli: there is no queue nosuch\n")
+    assert "work       1" in out.decode()
+
+
+def test_stats_for_a_program(server: Server, cli: Cli) -> None:
+    put(server, b"x")
+    status, out, _ = cli("stats", "--json")
+    [figures] = [json.loads(line) for line in out.splitlines()]
+    assert status == 0
+    assert figures["server"] == f"127.0.0.1:{server.port}"
+    assert figures["queues"]["work"]["items"] == 1
+    assert figures["queues"]["orders"]["children"] == "work,small"
+    assert {"uptime", "curr_items", "queue_creates"} <= set(figures["stats"])
+    assert not [name for name in figures["stats"] if name.startswith("queue_work")]
+
+
+def test_raw_stats_are_the_lines_of_the_server(server: Server, cli: Cli) -> None:
+    put(server, b"x")
+    assert lines(cli("stats", "--raw")[1])[0].startswith("STAT uptime ")
+    of_work = lines(cli("stats", "--raw", "work")[1])
+    assert of_work[:2] == ["STAT queue_work_items 1", "STAT queue_work_bytes 1"]
+    assert set(of_work) <= set(lines(cli("stats", "--raw")[1]))
+
+
+def test_stats_can_be_watched_until_ctrl_c(server: Server, cli: Cli) -> None:
+    put(server, b"x")
+    paused: list[float] = []
+
+    def pause(seconds: float) -> None:
+        paused.append(seconds)
+        if len(paused) == 3:
+            raise KeyboardInterrupt
+
+    status, out, said = cli("stats", "work", "--watch", clock=Clock(lambda: 0.0, pause))
+    assert (status, said, paused) == (0, "", [2.0] * 3)
+    assert lines(out).count("work       1    1 B    0        0           0") == 3
+    paused.clear()
+    assert len(cli("stats", "--json", "--watch=500ms", clock=Clock(lambda: 0.0, pause))[1].splitlines()) == 3
+    assert paused == [0.5] * 3
+
+
+def test_watched_on_a_terminal_they_stay_at_its_top(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(server, b"x")
+    paused: list[float] = []
+
+    def pause(seconds: float) -> None:
+        paused.append(seconds)
+        if len(paused) == 2:
+            raise KeyboardInterrupt
+
+    ours, theirs = pty.openpty()
+    with open(theirs, "w") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        assert main(["stats", "work", "--watch"], Clock(lambda: 0.0, pause)) == 0
+        monkeypatch.undo()
+        shown = os.read(ours, 65536)
+    os.close(ours)
+    first, second = shown.split(b"\x1b[H\x1b[J")
+    assert first.count(b"work       1 ") == second.count(b"work       1 ") == 1
+
+
+def test_names_and_answers_do_not_command_a_terminal(cli: Cli) -> None:
+    stats = (b"stats\r\n", b"STAT version 1\x1b[2J\r\nEND\r\n")
+    dump = (b"dump_stats\r\n", b"queue 'a\x1b[2J\xff' {\r\n  items=1\r\n}\r\nEND\r\n")
+    with scripted(talk(stats, dump)) as server:
+        _, out, _ = cli("--server", server.address, "stats")
+    assert b"\x1b" not in out
+    assert rb"a\x1b[2J\xff      1" in out
+    with scripted(talk((b"version\r\n", b"VERSION \x1b[2J\r\n"))) as server:
+        assert cli("--server", server.address, "version")[1] == b"\\x1b[2J\n"
+    with scripted(talk((b"status\r\n", b"SERVER_ERROR \x1b[2J\r\n"))) as server:
+        assert r"\x1b[2J" in cli("--server", server.address, "status")[2]
+
+
+# The others.
+
+
+def test_the_status_is_told_and_changed(server: Server, cli: Cli) -> None:
+    assert cli("status") == (0, b"Up\n", "")
+    assert cli("status", "readonly") == (0, b"ReadOnly\n", "")
+    status, _, said = cli("put", "work", "a")
+    assert status == 3
+    assert said == (
+        f"kestrel-cli: 127.0.0.1:{server.port} will not or cannot: the server is ReadOnly\n"
+        "kestrel-cli: 0 items put; not put: 1\n"
+    )
+    assert cli("status", "Up") == (0, b"Up\n", "")
+
+
+def test_settings_are_shown_for_a_person_and_for_a_program(server: Server, cli: Cli) -> None:
+    status, out, _ = cli("dump-config", "small", "orders")
+    assert status == 0
+    assert lines(out)[:2] == ["small", "  maxItems = 3"]
+    assert lines(out)[-2:] == ["orders", "  destinationQueues = work,small"]
+    [settings] = [json.loads(line) for line in cli("dump-config", "--json", "small")[1].splitlines()]
+    assert settings["server"] == f"127.0.0.1:{server.port}"
+    assert settings["queues"]["small"]["maxItems"] == "3"
+
+
+def test_queues_are_flushed_and_deleted_where_nobody_can_be_asked(server: Server, cli: Cli) -> None:
+    put(server, b"a")
+    assert cli("flush", "work") == (0, b"", "")
+    assert cli("get", "work")[0] == 1
+    assert cli("delete", "work") == (0, b"", "")
+    assert cli("stats", "work")[0] == 1
+
+
+def test_what_has_expired_is_dropped_and_counted(server: Server, cli: Cli) -> None:
+    with server.connect() as client:
+        client.ask(b"set work 0 -1 1\r\na\r\nset work 0 -1 1\r\nb\r\n", b"STORED\r\n" * 2)
+    status, out, _ = cli("flush-expired", "work", "other")
+    assert (status, out) in [(0, b"1\n"), (0, b"2\n")]  # a put may have dropped the first already
+    assert cli("flush-expired") == (0, b"0\n", "")
+
+
+def test_of_several_servers_each_answers_with_its_name(server: Server, cli: Cli, nobody: str) -> None:
+    address = f"127.0.0.1:{server.port}"
+    status, out, said = cli("--server", nobody, "--server", address, "status")
+    assert (status, out) == (3, f"{address}: Up\n".encode())
+    assert said.startswith(f"kestrel-cli: cannot connect to {nobody}: Connection refused; ")
+
+
+def test_the_environment_names_servers_with_commas_or_spaces(
+    server: Server, cli: Cli, nobody: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KESTREL_SERVERS", f"127.0.0.1:{server.port}, {nobody}")
+    assert cli("status")[:2] == (3, f"127.0.0.1:{server.port}: Up\n".encode())
+    assert cli("--server", f"127.0.0.1:{server.port}", "status") == (0, b"Up\n", "")
+
+
+# What can be wrong.
+
+
+def test_a_server_that_cannot_be_reached_is_a_sentence_with_the_way_out(cli: Cli, nobody: str) -> None:
+    for arguments in (["version"], ["get", "work"], ["peek", "work"], ["put", "work", "a"], ["monitor", "work"]):
+        status, out, said = cli("--server", nobody, *arguments)
+        assert (status, out) == (3, b"")
+        assert said.startswith(
+            f"kestrel-cli: cannot connect to {nobody}: Connection refused; "
+            "is the server running? name another with --server"
+        )
+        assert said.count("\n") == (2 if "put" in arguments else 1)
+    status, _, said = cli("--server", "no-such-host.invalid", "version")
+    assert status == 3
+    assert said.endswith("; name another with --server\n")
+    assert "[Errno" not in said
+
+
+def test_another_server_than_one_of_kestrels_is_told_from_it(cli: Cli) -> None:
+    with scripted(talk((b"version\r\n", b"220 smtp.example ESMTP\r\n"))) as server:
+        status, _, said = cli("--server", server.address, "version")
+    assert status == 3
+    assert said.endswith("; does it speak that protocol there? name another port with --server\n")
+
+
+def test_a_server_that_does_not_answer_is_given_up(server: Server, cli: Cli) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        status, _, said = cli("--timeout", "1ms", "--server", address, "version")
+    assert status == 3
+    assert said == f"kestrel-cli: {address}: no answer: timed out; give it more time with --timeout\n"
+
+
+def served_by(authority: Authority, host: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.sign(host))
+    return context
+
+
+def test_tls_is_spoken_where_it_is_wanted(cli: Cli, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    context = served_by(authority, "mq.example")
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(authority.ca_file)
+    cert_file, key_file = authority.sign("worker.example")
+    options = ["--tls", "--ca", authority.ca_file, "--cert", cert_file, "--key", key_file]
+    with scripted(talk((b"version\r\n", b"VERSION 1\r\n")), tls=context) as server:
+        options += ["--server", server.address, "--server-name", "mq.example"]
+        assert cli(*options, "version") == (0, b"1\n", "")
+
+
+def test_a_server_that_is_not_who_it_should_be_is_refused(cli: Cli, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    with (
+        pytest.raises(ssl.SSLError),  # at the end of the server
+        scripted(talk(), tls=served_by(authority, "other.example")) as server,
+    ):
+        options = ["--server", server.address, "--tls", "--ca", authority.ca_file, "--server-name", "mq.example"]
+        status, out, said = cli(*options, "version")
+    assert (status, out) == (3, b"")
+    assert "Hostname mismatch" in said
+    assert said.endswith("; say with --ca who signs its certificate, and with --server-name whom it is for\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "required: COMMAND"),
+        (["pot"], "invalid choice: 'pot'"),
+        (["get"], "required: QUEUE"),
+        (["get", "a/b"], "a queue name cannot hold / ~ . white space or control characters"),
+        (["get", "-n", "0", "work"], "'0' is not a number from 1 on"),
+        (["get", "-n", "1e3", "work"], "'1e3' is not a number from 1 on"),
+        (["get", "--wait", "soon", "work"], '"soon" is not a duration'),
+        (["get", "--all", "-n", "2", "work"], "not allowed with argument"),
+        (["put", "--expires-in", "0", "work", "a"], "it must be some time"),
+        (["put", "--whole", "work", "a"], "leave out the items"),
+        (["stats", "--watch", "work"], '"work" is not a duration'),
+        (["status", "down"], "there is no status 'down'; there are Up, WriteAvoid, ReadOnly, Quiescent"),
+        (["--server", "a b", "version"], "is no address; write host, host:port or [::1]:port"),
+        (["--server", "a:0", "version"], "0 is no port"),
+        (["--protocol", "text", "version"], "invalid choice: 'text'"),
+        (["--protocol", "thrift", "stats"], "leave out --protocol thrift"),
+        (["--ca", "ca.pem", "version"], "want --tls"),
+        (["--tls", "--key", "key.pem", "version"], "--key wants the --cert"),
+        (["--tls", "--ca", "/nosuch/ca.pem", "version"], "cannot be used: No such file or directory"),
+    ],
+)
+def test_a_command_line_that_makes_no_sense_has_status_2(cli: Cli, arguments: list[str], words: str) -> None:
+    status, out, said = cli(*arguments)
+    assert (status, out) == (2, b"")
+    assert words in said
+    assert "Traceback" not in said
+
+
+COMMANDS = ["put", "get", "peek", "monitor", "stats", "status", "dump-config", "version"]
+COMMANDS += ["flush", "delete", "flush-expired"]
+
+
+def test_the_help_lists_the_commands(cli: Cli) -> None:
+    status, out, _ = cli("--help")
+    assert status == 0
+    assert [name for name in COMMANDS if not re.search(rf"^ +{name} ", out.decode(), re.MULTILINE)] == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_each_command_has_an_example(cli: Cli, command: str) -> None:
+    status, out, _ = cli(command, "--help")
+    assert status == 0
+    assert f"  kestrel-cli {command}" in out.decode().partition("examples:\n")[2]
