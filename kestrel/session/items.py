@@ -103,7 +103,14 @@ def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | 
     patient = command.wait_ms > 0
     is_open = not command.peeks and (command.opens or patient)
 
+    contents = queue.contents
+
     def item_arrived(item: Item | None, error: Exception | None) -> None:
+        if ended is not None and not ended.is_settled and not queue.still_has(contents) and not queue.is_deleted:
+            # What was closed on the way has come back, and may be this very item.
+            error = errors.QueueFailed(contents.failure or "the item went back to the queue")
+            if item is not None and is_open:
+                queue.put_back([item.xid], failed=False)
         if error is not None:
             session.refuse(error)
         elif item is None:

@@ -99,7 +99,8 @@ class _Collecting:
 
     def monitor_ended(self, error: Exception | None) -> None:
         """Nothing more comes: give out what there is."""
-        if error is None and self._items and self._contents.failure is not None:
+        queue = self._queue
+        if error is None and self._items and not queue.is_deleted and not queue.still_has(self._contents):
             error = QueueFailed("the queue's storage failed: the items went back to the queue")
         if error is None:
             self._reply()

@@ -472,3 +472,19 @@ def test_a_set_of_three_gigabytes_is_called_too_large() -> None:
     command = codec.next_command()
     assert isinstance(command, commands.Malformed)
     assert (command.reason, command.closes) == ("item too large", True)
+
+
+# The end.
+
+
+@pytest.mark.parametrize("half", [b"get wo", b"set work 0 0 100\r\nhello", b"version\r\nversion\r\n", b""])
+def test_a_codec_whose_connection_is_gone_holds_nothing_and_makes_no_command(half: bytes) -> None:
+    codec = MemcacheCodec()
+    codec.receive(half)
+    if half.startswith(b"set"):
+        assert codec.next_command() is None
+    codec.end()
+    assert len(codec) == 0
+    codec.receive(b"x" * 100 + b"\r\nversion\r\n")
+    assert len(codec) == 0
+    assert codec.next_command() is None

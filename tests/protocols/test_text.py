@@ -507,3 +507,19 @@ def test_what_is_wrong_with_a_request_is_said_as_it_is(request_bytes: bytes, rep
     (command,) = parse_with(TextCodec(), [request_bytes])
     assert isinstance(command, commands.Malformed)
     assert error_line(command) == reply
+
+
+# The end.
+
+
+@pytest.mark.parametrize("half", [b"get wo", b"put work:\none\ntwo\nthr", b"version:\none\n", b"version\n" * 2, b""])
+def test_a_codec_whose_connection_is_gone_holds_nothing_and_makes_no_command(half: bytes) -> None:
+    codec = TextCodec()
+    codec.receive(half)
+    if half.endswith((b"wo", b"thr", b"one\n")):
+        assert codec.next_command() is None
+    codec.end()
+    assert len(codec) == 0
+    codec.receive(b"x\n\nversion\n")
+    assert len(codec) == 0
+    assert codec.next_command() is None

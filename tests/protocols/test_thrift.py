@@ -814,3 +814,24 @@ def test_the_idl_ships_with_the_package_and_declares_what_is_served() -> None:
     idl = (files("kestrel.protocols") / "kestrel.thrift").read_text("utf-8")
     assert all(f" {name.decode()}(" in idl for name in thrift._METHODS)
     assert idl.index("namespace java net.lag.kestrel.thrift") < idl.index("struct Item")
+
+
+# The end.
+
+WHOLE = strict(b"put", WORK + ITEMS + END)
+
+
+@pytest.mark.parametrize(
+    "half",
+    [WHOLE[:2], WHOLE[:30], WHOLE[:-1], WHOLE + WHOLE, struct.pack(">i", MAX_FRAME_BYTES + 1) + WHOLE[4:10], b""],
+)
+def test_a_codec_whose_connection_is_gone_holds_nothing_and_makes_no_command(half: bytes) -> None:
+    codec = codec_of()
+    codec.receive(half)
+    if half != WHOLE + WHOLE:
+        assert codec.next_command() is None
+    codec.end()
+    assert len(codec) == 0
+    codec.receive(WHOLE[-1:] + WHOLE)
+    assert len(codec) == 0
+    assert codec.next_command() is None

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from heapq import heappop
+from typing import Any
+
 import pytest
+from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import Clock
 
 from kestrel.item import Item
+from kestrel.queues import open_reads
 from kestrel.queues.open_reads import ENDED_AT_ONCE, HeldReads
 
 
 class Bench:
-    """Held reads, a clock, and those that were ended, a list for each turn."""
+    """Held reads, a clock, and those that were ended, a list for each turn, behind which `then` is called."""
 
-    def __init__(self, timeout_ms: int | None) -> None:
-        self.clock = Clock()
+    def __init__(self, timeout_ms: int | None, clock: Clock | None = None) -> None:
+        self.clock = clock or Clock()
         self.ended: list[list[int]] = []
+        self.then: Callable[[], object] = lambda: None
         self.held = HeldReads(self.clock, self._timed_out)
         self.held.use_timeout(timeout_ms)
 
@@ -22,6 +29,7 @@ class Bench:
         self.ended.append(xids)
         for xid in xids:
             self.held.ended(xid)
+        self.then()
 
     def open(self, *xids: int) -> None:
         for xid in xids:
@@ -78,6 +86,65 @@ def test_of_many_that_are_late_the_newest_are_ended_first_and_a_bounded_number_i
     # Each goes to the head, in front of those before.
     assert [xid for each in reversed(bench.ended) for xid in each] == xids
     assert bench.timers == 0
+
+
+class TurningClock(Clock):
+    """Tells of each turn when it begins."""
+
+    def __init__(self, turn_began: Callable[[], None]) -> None:
+        super().__init__()
+        self._turn_began = turn_began
+
+    def callLater(self, delay: float, callable: Callable[..., Any], *args: object, **kw: object) -> IDelayedCall:
+        def turn() -> None:
+            self._turn_began()
+            callable(*args, **kw)
+
+        return super().callLater(delay, turn)
+
+
+@pytest.mark.parametrize("is_leased", [True, False])
+def test_of_many_that_are_due_at_once_each_is_found_once_and_a_bounded_number_in_each_turn(
+    is_leased: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[int] = []
+
+    def counting_pop(heap: list[tuple[float, int]]) -> tuple[float, int]:
+        found[-1] += 1
+        return heappop(heap)
+
+    monkeypatch.setattr(open_reads, "heappop", counting_pop)
+    bench = Bench(None if is_leased else 5000, TurningClock(lambda: found.append(0)))
+    xids = list(range(1, 4 * ENDED_AT_ONCE + 1))
+    for xid in xids:
+        bench.held.opened(Item(b"x", 0, 0, xid=xid), Told(5000) if is_leased else None)
+    bench.clock.advance(5)
+    assert [xid for each in reversed(bench.ended) for xid in each] == xids
+    assert max(map(len, bench.ended)) <= ENDED_AT_ONCE
+    assert sum(found) == len(xids)
+    assert max(found) <= ENDED_AT_ONCE
+
+
+def test_a_read_that_is_finished_while_later_ones_go_back_does_not_go_back() -> None:
+    bench = Bench(5000)
+    xids = list(range(1, 2 * ENDED_AT_ONCE + 1))
+    bench.open(*xids)
+    bench.then = lambda: bench.held.ended(1)
+    bench.clock.advance(5)
+    assert [xid for each in reversed(bench.ended) for xid in each] == xids[1:]
+    assert bench.timers == 0
+
+
+@pytest.mark.parametrize("timeout_ms", [None, 100_000])
+def test_what_has_begun_to_go_back_stays_open_when_the_timeout_is_taken_away_or_longer(timeout_ms: int | None) -> None:
+    bench = Bench(5000)
+    bench.open(*range(1, 2 * ENDED_AT_ONCE + 1))
+    bench.then = lambda: bench.held.use_timeout(timeout_ms)
+    bench.clock.advance(5)
+    assert [len(each) for each in bench.ended] == [ENDED_AT_ONCE]
+    assert len(bench.held) == ENDED_AT_ONCE
+    bench.clock.advance(95)
+    assert len(bench.held) == (ENDED_AT_ONCE if timeout_ms is None else 0)
 
 
 def test_those_that_are_not_late_are_left_alone_when_many_are() -> None:

@@ -9,7 +9,10 @@ import pytest
 from kestrel import commands
 from kestrel.config.model import QueueSettings
 from kestrel.item import Item
+from kestrel.protocols.codec import Codec
 from kestrel.protocols.memcache import MemcacheCodec
+from kestrel.protocols.text import TextCodec
+from kestrel.protocols.thrift import ThriftCodec
 from kestrel.queues.turns import TICK_S
 from kestrel.session.session import COMMANDS_PER_TURN
 from kestrel.session.settings import SessionSettings
@@ -377,6 +380,39 @@ def test_an_item_larger_than_the_bound_is_read_all_the_same() -> None:
     assert client.ask(b"set q 0 0 2097152\r\n" + data + b"\r\nget q\r\n") == (
         b"STORED\r\nVALUE q 0 2097152\r\n" + data + b"\r\nEND\r\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("make_codec", "half"),
+    [
+        (MemcacheCodec, b"set work 0 0 1000000\r\n"),
+        (TextCodec, b"put work:\none\n"),
+        (lambda: ThriftCodec(2 * MIB, MIB, 10), MIB.to_bytes(4, "big")),
+    ],
+    ids=["memcache", "text", "thrift"],
+)
+def test_half_a_request_of_a_client_that_is_gone_is_not_held(make_codec: Callable[[], Codec], half: bytes) -> None:
+    codec = make_codec()
+    server = MemoryServer(make_codec=lambda: codec)
+    client = server.connect()
+    assert client.ask(half + b"x" * 500_000) == b""
+    assert len(codec) >= 500_000
+    client.disconnect()
+    server.settle()
+    assert len(codec) == 0
+    assert server.connect("text").ask(b"version\n") == b":1.2.3\n"
+
+
+def test_what_a_client_that_is_gone_sent_behind_a_wait_is_not_held() -> None:
+    server = MeteredServer()
+    client = server.connect()
+    assert client.ask(b"get work/t=60000\r\n" + b"version\r\n" * 1000) == b""
+    (codec,) = server.codecs
+    assert len(codec) == 9000
+    client.disconnect()
+    server.settle()
+    assert len(codec) == 0
+    assert codec.commands_made == 1
 
 
 def test_what_is_sent_after_the_stream_got_out_of_step_is_not_held() -> None:

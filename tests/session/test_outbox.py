@@ -243,6 +243,58 @@ def test_nothing_is_said_after_a_close(wire: Wire) -> None:
     assert told == [False]
 
 
+def test_what_is_forgotten_is_not_said_and_its_items_are_told_so(wire: Wire) -> None:
+    told: list[tuple[int, bool]] = []
+    batch = Batch()
+    wire.outbox.reply(b"one ")
+    wire.barrier.end_of_tick()
+    wire.outbox.reply(b"two ", batch, lambda as_it_stands: told.append((2, as_it_stands)))
+    wire.outbox.reply(b"three ", None, lambda as_it_stands: told.append((3, as_it_stands)))
+    wire.outbox.forget()
+    assert told == [(2, False), (3, False)]
+    assert wire.outbox.held_bytes == 0
+    assert not wire.outbox.holds_replies
+    wire.outbox.reply(b"four")
+    wire.barrier.end_of_tick()
+    batch.settle(None)
+    assert wire.said == b"one four"
+    assert len(told) == 2
+
+
+def test_who_forgets_and_closes_because_a_reply_was_lost_has_said_the_error_last(wire: Wire) -> None:
+    told: list[bool] = []
+    batch = Batch()
+
+    def break_off() -> None:
+        wire.outbox.forget()
+        wire.outbox.close()
+
+    wire.outbox.reply(b"before ")
+    wire.outbox.reply(b"item ", batch, None, break_off)
+    wire.outbox.reply(b"next item ", batch, told.append, break_off)
+    wire.outbox.reply(b"behind")
+    wire.barrier.end_of_tick()
+    batch.settle(LOST)
+    wire.barrier.end_of_tick()
+    assert wire.said == b"before <lost: disk full>"
+    assert wire.is_lost
+    assert told == [False]
+    assert wire.outbox.held_bytes == 0
+
+
+def test_lost_is_called_only_where_an_error_is_said_instead(wire: Wire) -> None:
+    called: list[bytes] = []
+    safe, lost = Batch(), Batch()
+    wire.outbox.reply(b"safe", safe, None, lambda: called.append(b"safe"))
+    wire.outbox.reply(b"lost", lost, None, lambda: called.append(b"lost"))
+    wire.outbox.reply(b"gone", Batch(), None, lambda: called.append(b"gone"))
+    wire.barrier.end_of_tick()
+    safe.settle(None)
+    lost.settle(LOST)
+    wire.outbox.lost()
+    assert called == [b"lost"]
+
+
 # A transport that takes no more.
 
 

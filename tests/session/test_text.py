@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 import pytest
+from twisted.logger import LogLevel, capturedLogs
 
 from kestrel.config.load import loads
 from kestrel.errors import StorageError
 from kestrel.storage.interfaces import IStorage
 from kestrel.testing.server import MemoryClient, MemoryServer
-from kestrel.testing.storage import SteppedStorage
+from kestrel.testing.storage import SteppedQueue, SteppedStorage
 from tests.promises.speaking import END, STORED, set_, stat
 from tests.session.slow_storage import LimitedStorage
 
@@ -311,6 +313,106 @@ def test_a_long_put_whose_storage_fills_up_says_how_many_are_in() -> None:
     client.send(put_(*many(500)))
     assert client.take() == b"+123\n"
     assert drained(server) == many(123)
+
+
+def safe_items(server: MemoryServer) -> int:
+    """How many items of the queue are safe at this moment of a tick."""
+    queue = server.manager.known(b"work")
+    assert queue is not None
+    assert isinstance(queue.contents, SteppedQueue)
+    return len(queue.contents.safe)
+
+
+def test_a_long_put_whose_first_items_are_lost_is_an_error_and_puts_none_behind_them() -> None:
+    server, storage = busy()
+    client = server.connect("text")
+    storage.holds_commits = True
+    client.send(put_(*many(500)))
+    while not storage.committing:
+        server.tick()
+    server.tick()
+    put_so_far = counts_in_memory(server)
+    assert 0 < put_so_far < 500
+    storage.room = 500
+    storage.end_commits(error=StorageError("disk failed"))
+    storage.holds_commits = False
+    assert is_error(client.take())
+    assert storage.room == 500, "there was no further put"
+    assert not client.is_closed
+    assert drained(server) == []
+
+
+def test_a_long_put_of_which_a_later_part_is_lost_says_how_many_are_safe() -> None:
+    server, storage = busy()
+    client = server.connect("text")
+    storage.holds_commits = True
+    client.send(put_(*many(500)))
+    while not storage.committing:
+        server.tick()
+    storage.end_commits()
+    safe = safe_items(server)
+    while not storage.committing:
+        server.tick()
+    assert 0 < safe < counts_in_memory(server) < 500
+    storage.room = 500
+    storage.end_commits(error=StorageError("disk failed"))
+    storage.holds_commits = False
+    assert client.take() == b"+%d\n" % safe
+    assert storage.room == 500, "there was no further put"
+    assert drained(server) == many(500)[:safe]
+
+
+def test_a_long_put_whose_last_part_is_lost_says_how_many_are_safe() -> None:
+    server, storage = busy()
+    client = server.connect("text")
+    storage.holds_commits = True
+    client.send(put_(*many(20)) + b"version\n")
+    while counts_in_memory(server) < 20:
+        server.tick()
+    storage.end_commits()
+    safe = safe_items(server)
+    assert 0 < safe < 20
+    assert client.take() == b"", "the rest is not safe yet"
+    storage.end_commits(error=StorageError("disk failed"))
+    storage.holds_commits = False
+    assert client.take() == b"+%d\n" % safe + VERSION
+    assert drained(server) == many(20)[:safe]
+
+
+def test_a_long_put_looks_at_the_clock_after_each_item() -> None:
+    server, _ = busy(put_s=0.01)
+    client = server.connect("text")
+    for child in range(100):
+        assert client.ask(b"get work+%d\n" % child) == b"*\n"
+    client.send(put_(*many(20)))
+    stored = [counts_in_memory(server)]
+    while not server.is_at_rest:
+        server.tick()
+        stored.append(counts_in_memory(server))
+    assert max(after - before for before, after in pairwise([0, *stored])) == 1
+    assert client.take() == b"+20\n"
+    assert drained(server) == drained(server, b"work+99") == many(20)
+
+
+def test_a_fault_of_ours_in_a_later_turn_of_a_long_put_ends_that_connection_alone() -> None:
+    server, storage = busy()
+    client, other = server.connect("text"), server.connect("text")
+
+    def fault() -> None:
+        server.spend(0.0005)
+        if counts_in_memory(server) == 100:
+            raise ValueError("a fault of ours")
+
+    storage.at_put = fault
+    with capturedLogs() as logs:
+        client.send(put_(*many(500)) + b"version\n")
+        other.send(put_(*many(50), queue=b"other"))
+        assert client.take() == b"-internal error\n"
+    assert client.is_closed
+    assert [event for event in logs if event["log_level"] >= LogLevel.error] != []
+    assert other.take() == b"+50\n"
+    assert other.ask(b"version\n") == VERSION
+    assert drained(server) == many(100)
 
 
 def test_a_long_put_in_whose_middle_the_queue_is_deleted_goes_on_in_a_new_one() -> None:
@@ -725,6 +827,85 @@ def test_what_finds_nothing_is_an_error_when_what_it_confirmed_is_lost(
     assert is_error(client.take())
     client.disconnect()
     assert drained(slow) == [b"one"]
+
+
+WAITS_AFTER_A_CONFIRM = pytest.mark.parametrize(
+    "request_", [b"get work 1000\n", b"peek work 1000\n", b"monitor work 1000\n"]
+)
+
+
+@WAITS_AFTER_A_CONFIRM
+def test_what_waits_is_told_at_once_that_what_it_confirmed_is_lost(
+    slow: MemoryServer, storage: SteppedStorage, request_: bytes
+) -> None:
+    client, other = slow.connect("text"), slow.connect("text")
+    put(other, b"one")
+    assert client.ask(b"get work\n") == b":one\n"
+    storage.holds_commits = True
+    assert client.ask(request_) == b""
+    storage.end_commits(error=StorageError("disk failed"))
+    storage.holds_commits = False
+    reply = client.take()
+    assert is_error(reply.removeprefix(b":one\n") if request_.startswith(b"monitor") else reply)
+    slow.advance(1)
+    assert client.take() == b""
+    client.disconnect()
+    assert drained(slow) == [b"one"]
+
+
+@WAITS_AFTER_A_CONFIRM
+def test_what_waits_behind_others_is_told_that_what_it_confirmed_is_lost_and_takes_nothing_later(
+    slow: MemoryServer, storage: SteppedStorage, request_: bytes
+) -> None:
+    client, first = slow.connect("text"), slow.connect("text")
+    put(first, b"one")
+    assert client.ask(b"get work\n") == b":one\n"
+    assert first.ask(b"get work 5000\n") == b""
+    storage.holds_commits = True
+    assert client.ask(request_) == b""
+    storage.end_commits(error=StorageError("disk failed"))
+    storage.holds_commits = False
+    assert first.take() == b":one\n"
+    assert is_error(client.take())
+    put(slow.connect("text"), b"two")
+    slow.advance(1)
+    assert client.take() == b""
+    assert client.ask(b"get work\n") == b":two\n"
+
+
+@pytest.mark.parametrize("request_", [b"get work 1000\n", b"monitor work 1000\n"])
+def test_what_waits_after_a_confirm_that_is_safe_goes_on_waiting(
+    slow: MemoryServer, storage: SteppedStorage, request_: bytes
+) -> None:
+    client = slow.connect("text")
+    put(client, b"one")
+    assert client.ask(b"get work\n") == b":one\n"
+    storage.holds_commits = True
+    assert client.ask(request_) == b""
+    storage.end_commits()
+    storage.holds_commits = False
+    assert client.take() == b""
+    put(slow.connect("text"), b"two")
+    assert client.take() == b":two\n"
+
+
+def test_a_monitor_that_loses_an_item_is_hung_up_on_behind_the_error_and_nothing_safe_is_lost(
+    slow: MemoryServer, storage: SteppedStorage
+) -> None:
+    client, other = slow.connect("text"), slow.connect("text")
+    put(other, b"one")
+    assert client.ask(b"monitor work 1000\nversion\n") == b":one\n"
+    storage.holds_commits = True
+    other.send(put_(b"two", b"three"))
+    assert client.take() == b""
+    storage.end_commits(error=StorageError("disk failed"))
+    storage.holds_commits = False
+    assert is_error(client.take()), "and nothing behind it"
+    assert client.is_closed
+    assert is_error(other.take())
+    put(other, b"four")
+    assert counts(slow) == (2, 0)
+    assert drained(slow) == [b"one", b"four"]
 
 
 def test_replies_behind_one_that_is_held_do_not_overtake(slow: MemoryServer, storage: SteppedStorage) -> None:

@@ -15,6 +15,7 @@ from twisted.logger import LogLevel, capturedLogs
 
 from kestrel.config.load import loads
 from kestrel.errors import StorageError
+from kestrel.item import Item
 from kestrel.protocols import thrift_binary as binary
 from kestrel.protocols.codec import QueueInfo
 from kestrel.storage.interfaces import IStorage
@@ -291,6 +292,51 @@ def test_a_long_put_lets_others_be_served_in_between() -> None:
     assert client.items(b"work") == many(200)
 
 
+def test_a_long_put_of_which_a_later_part_is_lost_says_how_many_are_safe_and_puts_none_behind_it() -> None:
+    storage = LimitedStorage()
+    server = serving(storage=storage)
+    storage.at_put = lambda: server.spend(0.0005)
+    client = ThriftClient(server)
+    storage.holds_commits = True
+    client.send_put(b"work", *many(500))
+    while not storage.committing:
+        server.tick()
+    storage.end_commits()
+    while not storage.committing:
+        server.tick()
+    storage.room = 500
+    storage.end_commits(error=StorageError("disk failed"))
+    storage.holds_commits = False
+    safe = client.result()
+    assert isinstance(safe, int)
+    assert 0 < safe < 500
+    assert storage.room == 500, "there was no further put"
+    assert drained(server) == many(500)[:safe]
+    assert client.put(b"work", *many(500)[safe:]) == 500 - safe
+    assert drained(server) == many(500)[safe:]
+
+
+def test_a_fault_of_ours_in_a_later_turn_of_a_put_ends_that_connection_alone() -> None:
+    storage = LimitedStorage()
+    server = serving(storage=storage)
+
+    def fault() -> None:
+        server.spend(0.0005)
+        if counts_in_memory(server) == 100:
+            raise ValueError("a fault of ours")
+
+    storage.at_put = fault
+    client, other = ThriftClient(server), ThriftClient(server)
+    with capturedLogs() as logs:
+        client.send_put(b"work", *many(500))
+        other.send_put(b"other", *many(50))
+        assert is_refused(client.result)
+    assert client.is_closed
+    assert [event for event in logs if event["log_level"] >= LogLevel.error] != []
+    assert other.result() == 50
+    assert other.get_version() == b"1.2.3"
+
+
 def counts_in_memory(server: MemoryServer) -> int:
     """How many items the queue has at this moment of a tick."""
     queue = server.manager.known(b"work")
@@ -538,6 +584,31 @@ def test_a_get_of_many_items_lets_others_be_served_in_between(server: MemoryServ
     assert counts_in_memory(server) > 0, "it is still under way"
     assert other.result() == b"1.2.3"
     assert data_of(client.taken()) == many(5000)
+
+
+@pytest.mark.parametrize("wait_ms", [0, 60_000])
+def test_a_fault_of_ours_in_a_later_turn_of_a_get_ends_that_connection_alone_and_costs_no_item(
+    server: MemoryServer, wait_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, other = ThriftClient(server), ThriftClient(server)
+    client.put(b"work", *many(300))
+    queue = server.manager.queue(b"work")
+    take_now, taken = queue.take_now, count()
+
+    def fault(opens: bool) -> Item | None:
+        if next(taken) == 100:
+            raise ValueError("a fault of ours")
+        return take_now(opens)
+
+    monkeypatch.setattr(queue, "take_now", fault)
+    with capturedLogs() as logs:
+        client.send_get(b"work", 300, wait_ms)
+        assert is_refused(client.result)
+    assert client.is_closed
+    assert [event for event in logs if event["log_level"] >= LogLevel.error] != []
+    assert counts(server) == (300, 0)
+    assert other.items(b"work") == many(300)
+    assert server.clock.getDelayedCalls() == []
 
 
 def test_a_get_that_waits_holds_up_no_other_connection(client: ThriftClient, other: ThriftClient) -> None:
@@ -895,6 +966,122 @@ def test_the_time_of_what_was_waited_for_begins_with_the_answer(server: MemorySe
     assert counts(server) == (1, 0)
 
 
+@pytest.mark.parametrize("wait_ms", [0, 5000])
+def test_the_time_of_a_read_begins_when_its_reply_has_left_and_not_while_a_sync_holds_it(
+    storage: SteppedStorage, wait_ms: int
+) -> None:
+    server = serving(of_work("maxRedeliveries = 1\nerrorQueue = 'bad'"), storage=storage)
+    client = ThriftClient(server)
+    client.put(b"work", b"one")
+    storage.holds_commits = True
+    client.send_get(b"work", 1, wait_ms, 500)
+    server.advance(60)
+    assert client.waits()
+    end_commits(server, storage)
+    [taken] = client.taken()
+    server.advance(0.5 - MOMENT_S)
+    assert counts(server) == (0, 1)
+    assert drained(server, b"bad") == []
+    assert client.confirm(b"work", taken.id) == 1
+
+
+def test_the_time_of_a_read_is_over_that_long_after_its_reply_has_left(
+    slow: MemoryServer, storage: SteppedStorage
+) -> None:
+    client = ThriftClient(slow)
+    client.put(b"work", b"one")
+    storage.holds_commits = True
+    client.send_get(b"work", 1, 0, 500)
+    slow.advance(0.4)
+    end_commits(slow, storage)
+    assert data_of(client.taken()) == [b"one"]
+    slow.advance(0.5 - MOMENT_S)
+    assert counts(slow) == (0, 1)
+    slow.advance(MOMENT_S)
+    assert counts(slow) == (1, 0)
+
+
+def held_up(server: MemoryServer, storage: SteppedStorage, auto_abort_ms: int) -> ThriftClient:
+    """A client that reads nothing: the reply to its get of two from "work" is held behind a large one, and safe."""
+    client, writer = ThriftClient(server), ThriftClient(server)
+    writer.put(b"work", *many(2))
+    writer.put(b"large", b"x" * 300_000)
+    client.stop_reading()
+    storage.holds_commits = True
+    client.send_get(b"large", 1)
+    client.send_get(b"work", 2, 0, auto_abort_ms)
+    server.settle()
+    storage.end_commits(b"large")
+    server.settle()
+    storage.end_commits(b"work")
+    server.settle()
+    end_commits(server, storage)
+    return client
+
+
+def test_the_time_of_a_read_begins_when_its_reply_has_left_and_not_while_its_client_reads_nothing(
+    storage: SteppedStorage,
+) -> None:
+    server = serving(of_work("maxRedeliveries = 1\nerrorQueue = 'bad'"), storage=storage)
+    client = held_up(server, storage, 500)
+    server.advance(60)
+    assert counts(server) == (0, 2)
+    client.read_on()
+    _, reply = client.replies()
+    assert isinstance(reply.result, list)
+    server.advance(0.5 - MOMENT_S)
+    assert drained(server, b"bad") == []
+    assert client.confirm(b"work", *ids_of(reply.result)) == 2
+    server.advance(60)
+    assert counts(server) == (0, 0)
+
+
+def leaves_while_a_sync_holds_the_reply(server: MemoryServer, storage: SteppedStorage) -> None:
+    client = ThriftClient(server)
+    client.put(b"work", *many(2))
+    storage.holds_commits = True
+    client.send_get(b"work", 2, 0, 500)
+    server.advance(60)
+    assert client.waits()
+    client.disconnect()
+    end_commits(server, storage)
+
+
+def leaves_a_reply_that_it_did_not_read(server: MemoryServer, storage: SteppedStorage) -> None:
+    client = held_up(server, storage, 500)
+    server.advance(60)
+    client.disconnect()
+    server.settle()
+
+
+@pytest.mark.parametrize("leave", [leaves_while_a_sync_holds_the_reply, leaves_a_reply_that_it_did_not_read])
+def test_a_reply_that_never_left_counts_no_failure_of_its_items(
+    leave: Callable[[MemoryServer, SteppedStorage], None], storage: SteppedStorage
+) -> None:
+    server = serving(of_work("maxRedeliveries = 1\nerrorQueue = 'bad'"), storage=storage)
+    leave(server, storage)
+    assert counts(server) == (2, 0)
+    assert stat(server.connect(), b"work", "canceled_transactions") == "0"
+    server.advance(60)
+    assert drained(server, b"bad") == []
+    assert drained(server) == many(2)
+
+
+def test_a_reply_that_became_an_error_counts_no_failure_of_its_items(storage: SteppedStorage) -> None:
+    server = serving(of_work("maxRedeliveries = 1\nerrorQueue = 'bad'"), storage=storage)
+    client = ThriftClient(server)
+    client.put(b"work", *many(2))
+    storage.holds_commits = True
+    client.send_get(b"work", 2, 0, 500)
+    server.advance(60)
+    storage.end_commits(error=StorageError("disk failed"))
+    storage.holds_commits = False
+    assert is_refused(client.result)
+    server.advance(60)
+    assert stat(server.connect(), b"work", "canceled_transactions") == "0"
+    assert (drained(server, b"bad"), drained(server)) == ([], many(2))
+
+
 def test_what_was_confirmed_in_time_does_not_come_back(server: MemoryServer, client: ThriftClient) -> None:
     client.put(b"work", b"one", b"two")
     first, _ = ids_of(client.get(b"work", 2, 0, 500))
@@ -1041,6 +1228,41 @@ def test_the_limit_counts_for_each_connection_and_queue_apart() -> None:
     assert data_of(client.get(b"other", 10, 0, LONG_MS)) == many(10)[:3]
     assert data_of(other.get(b"work", 10, 0, LONG_MS)) == many(10)[3:6]
     assert client.get(b"work", 10, 0, LONG_MS) == client.get(b"other", 10, 0, LONG_MS) == []
+
+
+def fill_up_with_replies_that_are_held(server: MemoryServer, storage: SteppedStorage, wait_ms: int) -> ThriftClient:
+    """A client that may have three open reads, and has asked for more with three calls; nothing is safe yet."""
+    client = ThriftClient(server)
+    client.put(b"work", *many(10))
+    storage.holds_commits = True
+    for max_items in (2, 5, 5):
+        client.send_get(b"work", max_items, wait_ms, LONG_MS)
+    server.advance(1)
+    assert client.waits()
+    assert counts_in_memory(server) == 7
+    return client
+
+
+@pytest.mark.parametrize("wait_ms", [0, 500])
+def test_open_reads_that_a_reply_is_on_its_way_with_count_in_the_limit(storage: SteppedStorage, wait_ms: int) -> None:
+    server = serving(most_open=3, storage=storage)
+    client = fill_up_with_replies_that_are_held(server, storage, wait_ms)
+    end_commits(server, storage)
+    taken = [reply.result for reply in client.replies()]
+    assert [data_of(part) for part in taken if isinstance(part, list)] == [many(10)[:2], many(10)[2:3], []]
+    assert client.get(b"work", 10, 0, LONG_MS) == []
+    assert counts(server) == (7, 3)
+
+
+@pytest.mark.parametrize("wait_ms", [0, 500])
+def test_open_reads_whose_reply_is_lost_count_in_the_limit_no_more(storage: SteppedStorage, wait_ms: int) -> None:
+    server = serving(most_open=3, storage=storage)
+    client = fill_up_with_replies_that_are_held(server, storage, wait_ms)
+    storage.end_commits(error=StorageError("disk failed"))
+    storage.holds_commits = False
+    assert [type(reply.result) for reply in client.replies()] == [Refused] * 3
+    assert counts(server) == (10, 0)
+    assert data_of(client.get(b"work", 10, 0, LONG_MS)) == many(10)[:3]
 
 
 @pytest.mark.parametrize("wait_ms", [0, 500])

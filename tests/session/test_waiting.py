@@ -421,6 +421,48 @@ def test_a_waiter_goes_on_waiting_over_a_failed_commit(
     assert waiter.take() == value(b"one"), "the open read went back to the head, and somebody waits for the head"
 
 
+CLOSES_AND_WAITS = pytest.mark.parametrize(
+    "request_bytes", [b"get work/close/open/t=1000", b"get work/t=1000/close/open"]
+)
+
+
+def lose_the_close(storage: SteppedStorage, server: MemoryServer, client: MemoryClient, request_bytes: bytes) -> None:
+    """The client sends that, and the close in it is lost."""
+    storage.holds_commits = True
+    assert client.ask(request_bytes + b"\r\n") == b""
+    storage.end_commits(error=StorageError("disk full"))
+    storage.holds_commits = False
+    server.settle()
+
+
+@CLOSES_AND_WAITS
+def test_a_get_that_waits_behind_a_close_is_told_that_the_close_is_lost(
+    storage: SteppedStorage, server: MemoryServer, writer: MemoryClient, request_bytes: bytes
+) -> None:
+    put(writer, b"one")
+    client = server.connect()
+    assert client.ask(b"get work/open\r\n") == value(b"one")
+    lose_the_close(storage, server, client, request_bytes)
+    assert client.take() == b"SERVER_ERROR disk full\r\n"
+    client.disconnect()
+    assert all_items(server) == [b"one"]
+
+
+@CLOSES_AND_WAITS
+def test_a_get_that_waits_in_line_behind_a_close_is_told_that_the_close_is_lost_and_takes_nothing_later(
+    storage: SteppedStorage, server: MemoryServer, writer: MemoryClient, request_bytes: bytes
+) -> None:
+    put(writer, b"one")
+    client = server.connect()
+    assert client.ask(b"get work/open\r\n") == value(b"one")
+    first = asks(server, b"get work/t=1000")
+    lose_the_close(storage, server, client, request_bytes)
+    assert (first.take(), client.take()) == (value(b"one"), b"SERVER_ERROR disk full\r\n")
+    put(writer, b"two")
+    assert client.take() == b""
+    assert all_items(server) == [b"two"]
+
+
 def test_disconnect_returns_open_reads_to_the_head_in_the_order_in_which_they_were_taken(
     server: MemoryServer, writer: MemoryClient
 ) -> None:
@@ -555,6 +597,39 @@ def test_an_item_that_was_waited_for_goes_back_when_the_client_half_closes_befor
         storage.end_commits()
     assert waiter.is_closed
     assert all_items(server) == [b"one"]
+
+
+def test_what_a_client_that_half_closes_gives_back_is_not_served_to_its_own_next_get(
+    storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
+) -> None:
+    waiter = asks(server, b"get work/t=1000\r\nget work/t=1000")
+    storage.holds_commits = True
+    assert writer.ask(set_(b"one")) == b""
+    waiter.half_close()
+    server.settle()
+    while storage.committing:
+        storage.end_commits()
+        server.settle()
+    storage.holds_commits = False
+    assert waiter.take() == b"", "both gets are given up"
+    assert waiter.is_closed
+    assert all_items(server) == [b"one"]
+
+
+def test_what_a_client_that_half_closes_gives_back_goes_to_the_next_who_waits(
+    storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
+) -> None:
+    waiter = asks(server, b"get work/t=1000\r\nget work/t=1000")
+    other = asks(server, b"get work/t=1000")
+    storage.holds_commits = True
+    assert writer.ask(set_(b"one")) == b""
+    waiter.half_close()
+    server.settle()
+    while storage.committing:
+        storage.end_commits()
+        server.settle()
+    storage.holds_commits = False
+    assert (waiter.take(), other.take()) == (b"", value(b"one"))
 
 
 def test_half_a_request_at_the_end_of_the_input_is_dropped(server: MemoryServer) -> None:
@@ -729,6 +804,40 @@ def test_a_monitor_whose_client_has_left_swallows_no_item(
         server.settle()
     assert all_items(server) == [b"one", b"two"]
     assert server.clock.getDelayedCalls() == []
+
+
+def test_a_monitor_that_loses_an_item_is_hung_up_on_behind_the_error_and_nothing_safe_is_lost(
+    storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
+) -> None:
+    put(writer, b"one")
+    watcher = server.connect()
+    assert watcher.ask(b"monitor work 10 100\r\nversion\r\n") == value(b"one")
+    storage.holds_commits = True
+    writer.send(set_(b"two") + set_(b"three"))
+    assert watcher.take() == b""
+    storage.end_commits(error=StorageError("disk full"))
+    storage.holds_commits = False
+    assert watcher.take() == b"SERVER_ERROR disk full\r\n", "and nothing behind it"
+    assert watcher.is_closed
+    assert writer.take() == b"SERVER_ERROR disk full\r\n" * 2
+    put(writer, b"four")
+    assert all_items(server) == [b"one", b"four"]
+
+
+def test_a_monitor_over_many_items_that_are_lost_says_one_error_and_gives_all_back(
+    storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
+) -> None:
+    items = [b"%d" % number for number in range(2 * ITEMS_PER_TURN)]
+    put(writer, *items)
+    watcher = server.connect()
+    storage.holds_commits = True
+    watcher.send(b"monitor work 10 -1\r\n")
+    assert watcher.take() == b""
+    storage.end_commits(error=StorageError("disk full"))
+    storage.holds_commits = False
+    assert watcher.take() == b"SERVER_ERROR disk full\r\n"
+    assert watcher.is_closed
+    assert all_items(server) == items
 
 
 def test_requests_behind_a_monitor_are_answered_after_it(server: MemoryServer, writer: MemoryClient) -> None:

@@ -117,6 +117,10 @@ class ThriftClient:
         """Read nothing any more."""
         self._client.reads = False
 
+    def read_on(self) -> None:
+        """Read again."""
+        self._client.reads = True
+
     def half_close(self) -> None:
         """Send nothing any more, and go on reading."""
         self._client.half_close()
