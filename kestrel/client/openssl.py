@@ -6,7 +6,11 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from OpenSSL.crypto import Error
+from OpenSSL import SSL
+from OpenSSL.crypto import X509, Error
+from service_identity.cryptography import extract_patterns
+from service_identity.hazmat import DNS_ID, IPAddress_ID, verify_service_identity
+from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
 from twisted.internet.ssl import (
     Certificate,
@@ -15,6 +19,9 @@ from twisted.internet.ssl import (
     optionsForClientTLS,
     trustRootFromCertificates,
 )
+from twisted.protocols.tls import TLSMemoryBIOProtocol
+from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from kestrel.client.tls import TlsOptions
 
@@ -30,10 +37,38 @@ def client_tls(options: TlsOptions, host: str) -> IOpenSSLClientConnectionCreato
     extra: dict[str, Any] = {"raiseMinimumTo": TLSVersion.TLSv1_2}
     if options.cert_file is not None:
         own, extra["extraCertChain"] = _own_certificate(options.cert_file, options.key_file or options.cert_file)
-    creator: IOpenSSLClientConnectionCreator = optionsForClientTLS(
-        options.server_name or host, root, own, extraCertificateOptions=extra
-    )
-    return creator
+    name = options.server_name or host
+    return _Verified(optionsForClientTLS(name, root, own, extraCertificateOptions=extra), name)
+
+
+@implementer(IOpenSSLClientConnectionCreator)
+class _Verified:
+    """Makes connections that end unless the server's certificate says that it is for that name.
+
+    Twisted's own check lets a certificate pass that names nobody, and logs that it could not look: here whatever keeps
+    us from looking is a no.
+    """
+
+    def __init__(self, creator: IOpenSSLClientConnectionCreator, name: str) -> None:
+        self._creator = creator
+        self._id = IPAddress_ID(name) if isIPAddress(name) or isIPv6Address(name) else DNS_ID(name)
+
+    def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
+        """One connection."""
+        connection: SSL.Connection = self._creator.clientConnectionForTLS(tlsProtocol)
+
+        def verify(connection: SSL.Connection, certificate: X509, error: int, depth: int, is_trusted: int) -> bool:
+            if depth or not is_trusted:  # only the last certificate of the chain says who the server is
+                return bool(is_trusted)
+            try:
+                verify_service_identity(extract_patterns(certificate.to_cryptography()), [self._id], [])
+            except Exception as failure:
+                tlsProtocol.failVerification(Failure(failure))
+                return False
+            return True
+
+        connection.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, verify)
+        return connection
 
 
 def _certificates(path: str) -> list[Certificate]:

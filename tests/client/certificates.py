@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -29,15 +30,15 @@ class Authority:
         )
         self.ca_file = str(self._write("ca.pem", certificate.public_bytes(serialization.Encoding.PEM)))
 
-    def sign(self, host: str, until: datetime.datetime = _TO) -> tuple[str, str]:
-        """A certificate for that host, and its key: the paths of both."""
+    def sign(self, host: str, until: datetime.datetime = _TO, names: Sequence[str] | None = None) -> tuple[str, str]:
+        """A certificate for that host, and its key: the paths of both. `names` are those it is for, in place of that."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, host)])
-        certificate = (
-            self._builder(subject, key.public_key(), until)
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
-            .sign(self._key, hashes.SHA256())
-        )
+        builder = self._builder(subject, key.public_key(), until)
+        alternatives = [x509.DNSName(name) for name in ([host] if names is None else names)]
+        if alternatives:
+            builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        certificate = builder.sign(self._key, hashes.SHA256())
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )

@@ -278,6 +278,17 @@ async def test_a_server_that_is_not_trusted_hears_nothing(tmp_path: Path) -> Non
         assert Wary.heard == b""
 
 
+@pytest.mark.parametrize("names", [(), ("*.example",), ("127.0.0.1",)], ids=["nobody", "everybody", "a number as a name"])
+@pytest_twisted.ensureDeferred
+async def test_a_certificate_that_does_not_say_whose_it_is_is_nobodys(tmp_path: Path, names: tuple[str, ...]) -> None:
+    authority = Authority(tmp_path)
+    own = private(*authority.sign(HOST, names=names))
+    async with listening(privateKey=own.privateKey.original, certificate=own.original) as port:
+        for name in (HOST, "mq.example", "127.0.0.1"):
+            await refused(f"127.0.0.1:{port}", TlsOptions(authority.ca_file, server_name=name), "127.0.0.1")
+        assert Wary.heard == b""
+
+
 @pytest_twisted.ensureDeferred
 async def test_a_connection_with_a_refusal_ends_also_where_the_server_does_not_hang_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
