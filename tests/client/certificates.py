@@ -31,7 +31,7 @@ class Authority:
         self.ca_file = str(self._write("ca.pem", certificate.public_bytes(serialization.Encoding.PEM)))
 
     def sign(self, host: str, until: datetime.datetime = _TO, names: Sequence[str] | None = None) -> tuple[str, str]:
-        """A certificate for that host, and its key: the paths of both. `names` are those it is for, in place of that."""
+        """A certificate for that host, and its key: the paths of both. `names`: those it is for instead."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, host)])
         builder = self._builder(subject, key.public_key(), until)
