@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
 from typing import Final, cast
 
 from kestrel import commands, errors
@@ -11,6 +11,7 @@ from kestrel.protocols.codec import ItemCodec
 from kestrel.queues.queue import Queue
 from kestrel.queues.waiters import Waiter
 from kestrel.session.monitor import Monitoring
+from kestrel.session.reads import OpenRead
 from kestrel.session.session import Handlers, Session
 from kestrel.storage.barrier import Batch
 
@@ -82,20 +83,10 @@ def _hand_over(session: Session, command: commands.Get, queue: Queue, item: Item
         session.outbox.reply(reply, queue.touch(), sent=sent, was_waited_for=True)
 
 
-def _reply_with_open_read(
-    session: Session, queue: Queue, item: Item, reply: bytes, lost: Callable[[], None] = lambda: None
-) -> None:
-    """The connection holds the item from now on; but a client that is told of an error instead never had it.
-
-    `lost` is called besides then.
-    """
+def _reply_with_open_read(session: Session, queue: Queue, item: Item, reply: bytes) -> None:
+    """The connection holds the item from now on; but a client that is told of an error instead never had it."""
     read = session.reads.add(queue, item)
-
-    def never_had_it() -> None:
-        session.reads.forget(read)
-        lost()
-
-    session.outbox.reply(reply, queue.touch(), lost=never_had_it)
+    session.outbox.reply(reply, queue.touch(), lost=lambda: session.reads.forget(read))
 
 
 def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | None) -> None:
@@ -159,7 +150,7 @@ def monitor(session: Session, command: commands.Monitor) -> None:
     if not audience.may_open():
         session.outbox.reply(_codec(session).no_item(command), ended)
         return
-    monitoring = Monitoring(audience, queue, max_items)
+    monitoring = audience.monitoring = Monitoring(audience, queue, max_items)
     if session.wait_for_client(
         command.wait_ms, monitoring.cancel, lambda: monitoring.end(None), when_replies_left=monitoring.go_on_later
     ):
@@ -171,11 +162,16 @@ def monitor(session: Session, command: commands.Monitor) -> None:
 class _MonitorAudience:
     """A session that watches a queue (`kestrel.session.monitor.Audience`)."""
 
+    monitoring: Monitoring
+
     def __init__(self, session: Session, command: commands.Monitor, queue: Queue, ended: Batch | None) -> None:
         self._session = session
         self._command = command
         self._queue = queue
         self._ended = ended
+        self._on_their_way: deque[OpenRead] = deque()
+        self._is_over = False
+        self._has_lost = False
         self.go_on_later = session.go_on_later
 
     def may_open(self) -> bool:
@@ -188,10 +184,31 @@ class _MonitorAudience:
         session = self._session
         session.counters.get_hits += 1
         reply = _codec(session).item(self._command, item.data)
-        # An error in the midst of items could as well be the end of them: after one the server hangs up.
-        _reply_with_open_read(session, self._queue, item, reply, lost=session.break_off)
+        self._on_their_way.append(session.reads.add(self._queue, item))
+        session.outbox.reply(reply, self._queue.touch(), sent=self._sent_one, lost=self._lost_one)
+
+    def _sent_one(self, as_it_stands: bool) -> None:
+        if as_it_stands:
+            self._on_their_way.popleft()
+
+    def _lost_one(self) -> None:
+        """An error is said in place of an item. To the client that is the end: it never has what would come behind."""
+        if self._has_lost:
+            return
+        self._has_lost = True
+        self.monitoring.cancel()
+        self._session.outbox.forget(self._command)
+        for read in self._on_their_way:
+            self._session.reads.forget(read)
+        still_open = [read.xid for read in self._on_their_way if read.is_open]
+        if still_open:
+            self._queue.put_back(still_open, failed=False)
+        if not self._is_over:
+            self._is_over = True
+            self._session.answered()
 
     def monitor_ended(self, error: Exception | None) -> None:
+        self._is_over = True
         if error is None:
             self._session.outbox.reply(_codec(self._session).no_item(self._command), self._ended)
         else:

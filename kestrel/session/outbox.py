@@ -186,10 +186,15 @@ class Outbox:
         self._entries, dropped = kept, list(self._entries)[len(kept) :]
         self._drop(dropped)
 
-    def forget(self) -> None:
-        """What is held will not be said, and its items go back."""
+    def forget(self, command: Command) -> None:
+        """Of what is held, nothing that answers that command will be said: as if it were all lost."""
         entries, self._entries = self._entries, deque()
-        self._drop(entries)
+        self._entries.extend(entry for entry in entries if entry.command is not command)
+        dropped = [entry for entry in entries if entry.command is command]
+        self._drop(dropped)
+        for entry in dropped:
+            if entry.lost is not None:
+                entry.lost()
 
     def _drop(self, entries: Iterable[_Entry]) -> None:
         for entry in entries:

@@ -295,11 +295,6 @@ class Session:
         if ends or closes:
             self.close()
 
-    def break_off(self) -> None:
-        """Hang up without the replies that are still held."""
-        self.outbox.forget()
-        self.close()
-
     def close(self) -> None:
         """Hang up after the replies so far."""
         self._step(Event.CLOSE)

@@ -243,43 +243,23 @@ def test_nothing_is_said_after_a_close(wire: Wire) -> None:
     assert told == [False]
 
 
-def test_what_is_forgotten_is_not_said_and_its_items_are_told_so(wire: Wire) -> None:
-    told: list[tuple[int, bool]] = []
-    batch = Batch()
+def test_what_is_forgotten_of_a_command_is_not_said_and_counts_as_lost(wire: Wire) -> None:
+    told: list[object] = []
+    batch, monitor = Batch(), Command()
     wire.outbox.reply(b"one ")
     wire.barrier.end_of_tick()
-    wire.outbox.reply(b"two ", batch, lambda as_it_stands: told.append((2, as_it_stands)))
-    wire.outbox.reply(b"three ", None, lambda as_it_stands: told.append((3, as_it_stands)))
-    wire.outbox.forget()
-    assert told == [(2, False), (3, False)]
-    assert wire.outbox.held_bytes == 0
-    assert not wire.outbox.holds_replies
+    wire.outbox.answering = monitor
+    wire.outbox.reply(b"two ", batch, told.append, lambda: told.append("lost"))
+    wire.outbox.reply(b"three ")
+    wire.outbox.answering = Command()
     wire.outbox.reply(b"four")
+    wire.outbox.forget(monitor)
+    assert told == [False, "lost"]
     wire.barrier.end_of_tick()
     batch.settle(None)
     assert wire.said == b"one four"
-    assert len(told) == 2
-
-
-def test_who_forgets_and_closes_because_a_reply_was_lost_has_said_the_error_last(wire: Wire) -> None:
-    told: list[bool] = []
-    batch = Batch()
-
-    def break_off() -> None:
-        wire.outbox.forget()
-        wire.outbox.close()
-
-    wire.outbox.reply(b"before ")
-    wire.outbox.reply(b"item ", batch, None, break_off)
-    wire.outbox.reply(b"next item ", batch, told.append, break_off)
-    wire.outbox.reply(b"behind")
-    wire.barrier.end_of_tick()
-    batch.settle(LOST)
-    wire.barrier.end_of_tick()
-    assert wire.said == b"before <lost: disk full>"
-    assert wire.is_lost
-    assert told == [False]
     assert wire.outbox.held_bytes == 0
+    assert told == [False, "lost"]
 
 
 def test_lost_is_called_only_where_an_error_is_said_instead(wire: Wire) -> None:

@@ -806,7 +806,7 @@ def test_a_monitor_whose_client_has_left_swallows_no_item(
     assert server.clock.getDelayedCalls() == []
 
 
-def test_a_monitor_that_loses_an_item_is_hung_up_on_behind_the_error_and_nothing_safe_is_lost(
+def test_a_monitor_that_loses_an_item_ends_with_the_error_and_nothing_safe_is_lost(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
 ) -> None:
     put(writer, b"one")
@@ -817,10 +817,10 @@ def test_a_monitor_that_loses_an_item_is_hung_up_on_behind_the_error_and_nothing
     assert watcher.take() == b""
     storage.end_commits(error=StorageError("disk full"))
     storage.holds_commits = False
-    assert watcher.take() == b"SERVER_ERROR disk full\r\n", "and nothing behind it"
-    assert watcher.is_closed
+    assert watcher.take() == b"SERVER_ERROR disk full\r\nVERSION 1.2.3\r\n"
     assert writer.take() == b"SERVER_ERROR disk full\r\n" * 2
     put(writer, b"four")
+    watcher.disconnect()
     assert all_items(server) == [b"one", b"four"]
 
 
@@ -836,7 +836,7 @@ def test_a_monitor_over_many_items_that_are_lost_says_one_error_and_gives_all_ba
     storage.end_commits(error=StorageError("disk full"))
     storage.holds_commits = False
     assert watcher.take() == b"SERVER_ERROR disk full\r\n"
-    assert watcher.is_closed
+    assert watcher.ask(b"confirm work 1\r\n") == b"ERROR\r\n", "it never had one"
     assert all_items(server) == items
 
 

@@ -18,6 +18,7 @@ from kestrel.protocols.memcache import MemcacheCodec
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.status import ServerStatus, Status
 from kestrel.queues.turns import Turns
+from kestrel.session.leases import LeasedReads
 from kestrel.session.settings import SessionSettings
 from kestrel.storage.barrier import Barrier
 from kestrel.storage.journal import JournalStorage
@@ -174,7 +175,13 @@ class Server:
         )
         settings = SessionSettings(max_open_reads=10)
         self.connections = ConnectionFactory(
-            self.manager, MemcacheCodec, Control(self.clock), turns, self.clock, lambda: settings
+            self.manager,
+            MemcacheCodec,
+            Control(self.clock),
+            LeasedReads(self.now_ms()),
+            turns,
+            self.clock,
+            lambda: settings,
         )
         self.start_failures: list[Failure] = []
         self.manager.start().addErrback(self.start_failures.append)
