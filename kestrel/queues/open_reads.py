@@ -34,10 +34,9 @@ class Lease(Protocol):
 
 
 class _HeldRead:
-    __slots__ = ("due_s", "item", "lease", "number", "opened_s")
+    __slots__ = ("due_s", "item", "lease", "opened_s")
 
-    def __init__(self, number: int, item: Item, opened_s: float, lease: Lease | None) -> None:
-        self.number = number
+    def __init__(self, item: Item, opened_s: float, lease: Lease | None) -> None:
         self.item = item
         self.opened_s = opened_s
         self.lease = lease
@@ -59,7 +58,6 @@ class HeldReads:
         self._timed_out = timed_out
         self._timeout_s: float | None = None
         self._reads: dict[int, _HeldRead] = {}
-        self._opened = 0
         self._due: list[tuple[float, int]] = []
         """A heap of times and xids; some of reads that have ended since."""
         self._late: dict[int, None] = {}
@@ -80,8 +78,7 @@ class HeldReads:
 
     def opened(self, item: Item, lease: Lease | None = None) -> None:
         """A client holds that item from now on."""
-        self._opened += 1
-        read = self._reads[item.xid] = _HeldRead(self._opened, item, self._clock.seconds(), lease)
+        read = self._reads[item.xid] = _HeldRead(item, self._clock.seconds(), lease)
         if lease is None and self._timeout_s is None:
             return
         read.use_timeout(self._timeout_s)
@@ -160,15 +157,14 @@ class HeldReads:
                 return False
             self._late[heappop(self._due)[1]] = None
             found += 1
-        late = [(self._reads[xid].number, xid) for xid in self._late if xid in self._reads]
+        late = [xid for xid in self._late if xid in self._reads]
         if not late:
             self._late.clear()
             return False
-        first = next(self._reads[xid] for xid in self._late if xid in self._reads)
-        if next_s is not None and next_s <= self._all_back_s(first):
+        if next_s is not None and next_s <= self._all_back_s(self._reads[late[0]]):
             return False
         self._late.clear()
-        self._ending = [xid for _, xid in sorted(late)]
+        self._ending = sorted(late)  # xids rise: the order of taking
         return True
 
     @staticmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from operator import attrgetter
 from typing import Final
 
 from kestrel.item import Item
@@ -71,8 +72,9 @@ class LeasedReads:
         return len(reads), reads[0].queue.abort([read.xid for read in reads]) if reads else None
 
     def _open(self, queue: bytes, ids: Set[int]) -> list[OpenRead]:
-        known = (self._leases.get(number) for number in sorted(ids))
-        return [lease.read for lease in known if lease is not None and lease.is_of(queue)]
+        known = (self._leases.get(number) for number in ids)
+        reads = [lease.read for lease in known if lease is not None and lease.is_of(queue)]
+        return sorted(reads, key=attrgetter("xid"))  # the order of taking; who was answered first may have taken last
 
 
 class _Lease:

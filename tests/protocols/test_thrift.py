@@ -551,6 +551,15 @@ def test_the_items_of_a_reply_fit_what_a_frame_may_be() -> None:
         assert len(reply) - 4 <= 5000
 
 
+def test_no_reply_is_larger_than_what_the_libraries_take_unless_they_are_told_otherwise() -> None:
+    codec: ManyCodec = codec_of(max_frame_bytes=32 * 1024 * 1024)
+    codec.receive(strict(b"get", WORK + b"\x08\x00\x02\xff\xff\xff\xff" + END))
+    command = codec.next_command()
+    assert isinstance(command, commands.GetMany)
+    reply = codec.items(command, [(b"x" * (codec.max_reply_bytes - ITEM_BYTES), 1)])
+    assert 16_000_000 < len(reply) - 4 <= 16_384_000
+
+
 @pytest.mark.parametrize(
     ("error", "reason", "closes"),
     [

@@ -466,3 +466,18 @@ def test_what_a_get_has_collected_counts_once_in_the_memory(tmp_path: Path) -> N
     client.disconnect()
     server.settle()
     assert memory.used_bytes == in_the_queue
+
+
+def test_what_two_clients_took_goes_back_in_the_order_of_taking_whoever_was_answered_first(
+    server: MemoryServer,
+) -> None:
+    first = waiting(server, 2, LONG_MS, LONG_MS)
+    second = waiting(server, 1, LONG_MS, LONG_MS)
+    other = ThriftClient(server)
+    other.put(b"work", b"one")
+    other.put(b"work", b"two")
+    later = ids_of(second.taken())
+    other.put(b"work", b"three")
+    earlier = ids_of(first.taken())
+    assert other.abort(b"work", *earlier, *later) == 3
+    assert drained(server) == [b"one", b"two", b"three"]

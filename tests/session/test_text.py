@@ -16,6 +16,7 @@ from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
 from tests.promises.speaking import END, STORED, set_, stat
 from tests.session.slow_storage import LimitedStorage
+from tests.session.thrift_calls import ThriftClient
 
 VERSION: Final = b":1.2.3\n"
 
@@ -133,6 +134,8 @@ def test_lines_may_end_in_crlf_and_capitals_do_not_matter_in_the_command(client:
 def test_bytes_stay_as_they_are(client: MemoryClient, item: bytes) -> None:
     put(client, item)
     assert client.ask(b"get work\n") == lines(item)
+    assert client.ask(b"put work:\r\n%b\r\r\n\r\n" % item) == b"+1\n"
+    assert client.ask(b"get work\n") == lines(item + b"\r"), "of two CRs the second belongs to the line"
 
 
 def test_an_item_with_a_line_feed_is_sent_as_it_is(server: MemoryServer, client: MemoryClient) -> None:
@@ -192,6 +195,8 @@ def test_too_many_items_are_an_error_that_stores_none_and_the_stream_stays_in_st
     assert is_error(first)
     assert behind == [VERSION]
     assert drained(server) == many(3)
+    put(client, b"next")
+    assert drained(server) == [b"next"], "and none of the others with it"
 
 
 def test_an_item_that_is_too_large_is_an_error_that_stores_none_and_closes() -> None:
@@ -313,6 +318,18 @@ def test_a_long_put_whose_storage_fills_up_says_how_many_are_in() -> None:
     client.send(put_(*many(500)))
     assert client.take() == b"+123\n"
     assert drained(server) == many(123)
+
+
+def test_no_reply_to_a_long_put_leaves_before_all_of_it_is_safe() -> None:
+    server, storage = busy()
+    client = server.connect("text")
+    storage.holds_commits = True
+    client.send(put_(*many(100)))
+    assert client.take() == b""
+    storage.end_commits()
+    assert client.take() == b"", "what came behind the first turn is not safe yet"
+    storage.end_commits()
+    assert client.take() == b"+100\n"
 
 
 def safe_items(server: MemoryServer) -> int:
@@ -444,6 +461,12 @@ def test_an_item_expires_after_its_milliseconds_and_not_yet_at_them(server: Memo
     assert client.ask(b"get work\n") == b":one\n"
     server.advance(0.001)
     assert client.ask(b"get work\n") == b"*\n"
+    thrift = ThriftClient(server)
+    assert thrift.put(b"work", b"one", b"two", expiry_ms=500) == 2
+    server.advance(0.5)
+    assert thrift.items(b"work", 1) == [b"one"]
+    server.advance(0.001)
+    assert thrift.items(b"work", 1) == []
 
 
 @pytest.mark.parametrize("expiry", [b"-1", b"-2147483648"])
@@ -511,6 +534,20 @@ def test_what_finds_nothing_has_confirmed_all_the_same(server: MemoryServer, req
     assert counts(server) == (0, 0)
     client.disconnect()
     assert drained(server) == []
+
+
+@pytest.mark.parametrize("request_", [b"get work\n", b"get work 1000\n", b"peek work\n", b"monitor work 1000\n"])
+def test_what_is_refused_for_the_status_has_confirmed_all_the_same(
+    server: MemoryServer, client: MemoryClient, request_: bytes
+) -> None:
+    put(client, b"one", b"two")
+    assert client.ask(b"get work\n") == b":one\n"
+    set_status(server, b"Quiescent")
+    assert is_error(client.ask(request_))
+    assert counts(server) == (1, 0)
+    client.disconnect()
+    set_status(server, b"Up")
+    assert drained(server) == [b"two"]
 
 
 def test_only_reads_of_that_queue_and_connection_are_confirmed(
@@ -772,6 +809,7 @@ def test_an_open_read_limit_of_one_lets_gets_follow_each_other() -> None:
     ("request_", "reply"),
     [
         (put_(b"three"), b"+1\n"),
+        (put_(b"three", b"four"), b"+2\n"),
         (b"get work\n", b":two\n"),
         (b"peek work\n", b":two\n"),
         (b"monitor work 0\n", b"*\n"),
@@ -779,6 +817,8 @@ def test_an_open_read_limit_of_one_lets_gets_follow_each_other() -> None:
         (b"confirm work 1\n", b"+1\n"),
         (b"flush work\n", b"+0\n"),
         (b"flush_all\n", b"+0\n"),
+        (b"flush_expired late\n", b"+1\n"),
+        (b"flush_all_expired\n", b"+1\n"),
     ],
 )
 def test_no_reply_leaves_before_what_it_says_is_safe(
@@ -786,7 +826,7 @@ def test_no_reply_leaves_before_what_it_says_is_safe(
 ) -> None:
     client = slow.connect("text")
     put(client, b"one", b"two")
-    assert client.ask(b"get work\n") == b":one\n"
+    assert client.ask(b"get work\n" + put_(b"expired", queue=b"late", expiry=b"-1")) == b":one\n+1\n"
     storage.holds_commits = True
     assert client.ask(request_) == b""
     slow.advance(1)
@@ -1056,11 +1096,13 @@ def test_a_request_in_single_bytes_is_answered_once(client: MemoryClient) -> Non
         (b"put\n", b"-Queue name required.\n"),
         (b"delete\n", b"-Queue name required.\n"),
         (b"flush\n", b"-Queue name required.\n"),
+        (b"flush_expired\n", b"-Queue name required.\n"),
         (b"monitor work\n", b"-Queue name & timeout required.\n"),
         (b"confirm work\n", b"-Queue name & count required.\n"),
         (b"get work soon\n", b"-Error parsing timeout.\n"),
         (b"peek work soon\n", b"-Error parsing timeout.\n"),
         (b"monitor work soon\n", b"-Error parsing timeout.\n"),
+        (b"confirm work all\n", b"-Error parsing count.\n"),
     ],
 )
 def test_a_wrong_request_is_an_error_and_the_connection_stays(

@@ -389,6 +389,23 @@ def test_a_get_that_waits_is_not_given_what_has_expired(server: MemoryServer, cl
     assert data_of(client.taken()) == [b"one", b"two"]
 
 
+@pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
+def test_what_expires_while_a_get_waits_for_more_is_not_given_and_gone(
+    server: MemoryServer, client: ThriftClient, auto_abort_ms: int
+) -> None:
+    other = ThriftClient(server)
+    client.send_get(b"work", 3, 1000, auto_abort_ms)
+    other.put(b"work", b"fleeting", expiry_ms=500)
+    other.put(b"work", b"lasting")
+    server.advance(1)
+    taken = client.taken()
+    assert data_of(taken) == [b"lasting"]
+    client.confirm(b"work", *ids_of(taken))
+    assert counts(server)[1] == 0
+    assert drained(server) == []
+    assert stat(server.connect(), b"work", "expired_items") == "1"
+
+
 # get: how many.
 
 
@@ -449,6 +466,19 @@ def test_no_reply_is_larger_than_max_request_size_and_what_does_not_fit_is_still
         assert more == left[: len(more)] != []
         assert client.frame_bytes <= 1024
         left = left[len(more) :]
+
+
+def test_a_get_takes_as_much_as_memory_has_room_for_and_at_least_one_item(tmp_path: Path) -> None:
+    server = serving("maxTotalMemory = '64KiB'", folder=tmp_path / "queues")
+    client = ThriftClient(server)
+    items = [item * 200 for item in many(200)]
+    client.put(b"work", *items)
+    seen: list[bytes] = []
+    while taken := client.get(b"work", -1, 0, LONG_MS):
+        assert len(taken) <= 64
+        assert client.confirm(b"work", *ids_of(taken)) == len(taken)
+        seen += data_of(taken)
+    assert seen == items
 
 
 def test_an_item_that_does_not_fit_goes_to_the_next_who_waits() -> None:
@@ -520,7 +550,7 @@ def test_who_comes_first_is_served_first(server: MemoryServer, client: ThriftCli
 
 
 STEPS = st.one_of(
-    st.tuples(st.just("put"), st.integers(1, 5)),
+    st.tuples(st.just("put"), st.integers(1, 5), st.sampled_from([None, 150])),
     st.tuples(
         st.just("get"),
         st.integers(0, 2),
@@ -534,6 +564,7 @@ STEPS = st.one_of(
 
 
 @given(st.lists(STEPS, min_size=5, max_size=25))
+@settings(deadline=None)
 def test_whatever_is_asked_and_whoever_leaves_no_item_is_lost_and_none_given_twice(
     steps: list[tuple[Any, ...]],
 ) -> None:
@@ -541,7 +572,8 @@ def test_whatever_is_asked_and_whoever_leaves_no_item_is_lost_and_none_given_twi
     clients = [ThriftClient(server) for _ in range(3)]
     writer = ThriftClient(server)
     numbers = count()
-    put: list[bytes] = []
+    lasting: set[bytes] = set()
+    fleeting: set[bytes] = set()
     seen: list[bytes] = []
 
     def look() -> None:
@@ -555,10 +587,10 @@ def test_whatever_is_asked_and_whoever_leaves_no_item_is_lost_and_none_given_twi
 
     for step in steps:
         match step:
-            case "put", number:
+            case "put", number, expiry_ms:
                 items = [b"%05d" % place for place in islice(numbers, number)]
-                assert writer.put(b"work", *items) == number
-                put += items
+                assert writer.put(b"work", *items, expiry_ms=expiry_ms) == number
+                (fleeting if expiry_ms else lasting).update(items)
             case "get", who, max_items, wait_ms, auto_abort_ms:
                 clients[who].send_get(b"work", max_items, wait_ms, auto_abort_ms)
             case "pass time", seconds:
@@ -570,7 +602,9 @@ def test_whatever_is_asked_and_whoever_leaves_no_item_is_lost_and_none_given_twi
         look()
     server.advance(10)
     look()
-    assert sorted(seen + drained(server)) == put
+    seen += drained(server)
+    assert len(seen) == len(set(seen))
+    assert lasting <= set(seen) <= lasting | fleeting
     assert counts(server) == (0, 0)
 
 
@@ -628,7 +662,7 @@ def test_a_get_that_waits_holds_up_no_other_connection(client: ThriftClient, oth
 def test_a_client_that_leaves_while_it_waits_takes_nothing_along(
     leave: Callable[[ThriftClient], None], auto_abort_ms: int, tmp_path: Path
 ) -> None:
-    server = serving(folder=tmp_path / "queues")
+    server = serving(of_work("maxRedeliveries = 2\nerrorQueue = 'bad'"), folder=tmp_path / "queues")
     client, other = ThriftClient(server), ThriftClient(server)
     other.put(b"work", b"one", b"two")
     client.send_get(b"work", 5, 1000, auto_abort_ms)
@@ -639,6 +673,8 @@ def test_a_client_that_leaves_while_it_waits_takes_nothing_along(
     server.settle()
     assert counts(server) == (4, 0)
     assert stat(server.connect(), b"work", "canceled_transactions") == "0", "nobody has failed"
+    assert other.abort(b"work", *ids_of(other.get(b"work", 4, 0, LONG_MS))) == 4
+    assert counts(server) == (4, 0), "that was the first failure of each"
     server.crash()
     assert drained(server) == [b"one", b"two", b"three", b"four"]
 
@@ -851,10 +887,11 @@ def test_unknown_ids_are_passed_over(server: MemoryServer, client: ThriftClient,
 def test_aborted_items_go_back_to_the_head_in_the_order_in_which_they_were_taken(
     client: ThriftClient, order: list[int]
 ) -> None:
-    client.put(b"work", *many(6))
-    ids = ids_of(client.get(b"work", 4, 0, LONG_MS))
-    assert client.abort(b"work", *(ids[place] for place in order)) == 4
-    assert client.items(b"work") == many(6)
+    client.put(b"work", *many(14))
+    ids = ids_of(client.get(b"work", 12, 0, LONG_MS))
+    for first in (8, 4, 0):
+        assert client.abort(b"work", *(ids[first + place] for place in order)) == 4
+    assert client.items(b"work") == many(14)
 
 
 def test_aborted_items_go_to_those_who_wait(client: ThriftClient, other: ThriftClient) -> None:
@@ -908,10 +945,13 @@ def test_what_was_taken_together_goes_back_in_order(server: MemoryServer, client
     assert client.items(b"work", -1) == many(number + 1)
 
 
-def test_what_was_taken_one_soon_after_the_other_goes_back_in_order(server: MemoryServer, client: ThriftClient) -> None:
+@pytest.mark.parametrize("auto_aborts_ms", [(1000, 1000, 1000, 1000), (1030, 1000, 1010, 980)])
+def test_what_was_taken_one_soon_after_the_other_goes_back_in_order(
+    server: MemoryServer, client: ThriftClient, auto_aborts_ms: tuple[int, ...]
+) -> None:
     client.put(b"work", *many(5))
-    for _ in range(4):
-        client.get(b"work", 1, 0, 1000)
+    for auto_abort_ms in auto_aborts_ms:
+        client.get(b"work", 1, 0, auto_abort_ms)
         server.advance(0.02)
     server.advance(0.92)
     assert counts(server)[0] < 5, "the first is due"
@@ -1276,6 +1316,32 @@ def test_a_full_connection_may_take_items_for_good(wait_ms: int) -> None:
     assert client.taken() == [Taken(item, 0) for item in many(10)[3:]]
 
 
+def test_reads_count_in_the_limit_before_their_reply_has_left(storage: SteppedStorage) -> None:
+    server = serving(most_open=3, storage=storage)
+    client = ThriftClient(server)
+    client.put(b"work", *many(6))
+    storage.holds_commits = True
+    for _ in range(3):
+        client.send_get(b"work", 2, 0, LONG_MS)
+    assert client.waits()
+    end_commits(server, storage)
+    given = [reply.result for reply in client.replies()]
+    assert [data_of(each) for each in given] == [many(2), [b"00002"], []]  # type: ignore[arg-type]
+
+
+def test_a_get_that_was_lost_holds_no_place_in_the_limit(storage: SteppedStorage) -> None:
+    server = serving(most_open=2, storage=storage)
+    client = ThriftClient(server)
+    client.put(b"work", *many(3))
+    storage.holds_commits = True
+    client.send_get(b"work", 2, 0, LONG_MS)
+    assert client.waits()
+    storage.end_commits(error=StorageError("disk failed"))
+    storage.holds_commits = False
+    assert is_refused(client.result)
+    assert data_of(client.get(b"work", 3, 0, LONG_MS)) == many(2)
+
+
 def test_a_get_that_waits_takes_no_more_than_the_limit_lets_it() -> None:
     server = serving(most_open=3)
     client, writer = ThriftClient(server), ThriftClient(server)
@@ -1305,7 +1371,9 @@ def test_a_deleted_queue_takes_its_open_reads_along(is_there_again: bool, tmp_pa
         fresh = ids_of(other.get(b"work", 1, 0, LONG_MS))
     assert client.abort(b"work", *ids) == 0
     assert client.confirm(b"work", *ids) == 0
-    server.advance(60)
+    with capturedLogs() as logs:
+        server.advance(60)
+    assert not logs, "nothing is left of them that could time out"
     if is_there_again:
         assert counts(server) == (1, 1)
         assert other.abort(b"work", *fresh) == 1
@@ -1635,23 +1703,25 @@ def test_read_only_refuses_changes_and_quiescent_reads_too_but_what_is_open_can_
     client.put(b"work", *many(4))
     first, second, third = ids_of(client.get(b"work", 3, 0, 500))
     client.set_status(status)
-    assert is_refused(lambda: ThriftClient(server).put(b"work", b"more"))
-    assert is_refused(lambda: ThriftClient(server).flush_queue(b"work"))
-    assert is_refused(lambda: ThriftClient(server).flush_all_queues())
-    assert is_refused(lambda: ThriftClient(server).delete_queue(b"work"))
-    assert ThriftClient(server).confirm(b"work", first) == 1
-    assert ThriftClient(server).abort(b"work", second) == 1
+    other = ThriftClient(server)
+    assert is_refused(lambda: other.put(b"work", b"more"))
+    assert is_refused(lambda: other.flush_queue(b"work"))
+    assert is_refused(lambda: other.flush_all_queues())
+    assert is_refused(lambda: other.delete_queue(b"work"))
+    assert other.confirm(b"work", first) == 1
+    assert other.abort(b"work", second) == 1
     assert counts(server) == (2, 1)
     if status == QUIESCENT:
-        assert is_refused(lambda: ThriftClient(server).get(b"work", 1))
-        assert is_refused(lambda: ThriftClient(server).get(b"work", 1, 1000, LONG_MS))
-        assert is_refused(lambda: ThriftClient(server).peek(b"work"))
+        assert is_refused(lambda: other.get(b"work", 1))
+        assert is_refused(lambda: other.get(b"work", 1, 1000, LONG_MS))
+        assert is_refused(lambda: other.peek(b"work"))
     else:
-        assert ThriftClient(server).peek(b"work").head == b"00001"
-        assert ThriftClient(server).items(b"work", 1) == [b"00001"]
+        assert other.peek(b"work").head == b"00001"
+        assert other.items(b"work", 1) == [b"00001"]
     server.advance(0.5)
-    assert ThriftClient(server).confirm(b"work", third) == 0
-    ThriftClient(server).set_status(UP)
+    assert other.confirm(b"work", third) == 0
+    other.set_status(UP)
+    assert not other.is_closed
     assert drained(server)[0] == b"00002"
 
 
@@ -1808,7 +1878,11 @@ def test_a_call_is_answered_in_its_own_form(server: MemoryServer) -> None:
     assert old.put(b"work", b"one") == 1
     seqid = old.send(b"get_version")
     assert old.replies() == [Reply(b"get_version", seqid, b"1.2.3", is_strict=False)]
-    assert is_refused(lambda: old.get(b"", 1))
+    seqid = old.send_get(b"", 1)
+    reply = old.reply()
+    assert reply is not None
+    assert isinstance(reply.result, Refused)
+    assert (reply.name, reply.seqid, reply.is_strict) == (b"get", seqid, False)
     assert old.items(b"work") == [b"one"]
 
 
@@ -1821,8 +1895,12 @@ def test_an_unknown_method_is_said_to_be_one(client: ThriftClient, name: bytes) 
 
 def test_an_argument_that_is_missing_is_a_protocol_error_and_nothing_happens(client: ThriftClient) -> None:
     client.put(b"work", b"one")
-    client.send(b"get", binary.binary_field(1, b"work"))
-    assert is_refused(client.result, binary.PROTOCOL_ERROR)
+    for method in (b"get", b"put", b"confirm", b"abort"):
+        client.send(method, binary.binary_field(1, b"work"))
+        assert is_refused(client.result, binary.PROTOCOL_ERROR)
+    for method in (b"peek", b"flush_queue", b"delete_queue", b"set_status"):
+        client.send(method)
+        assert is_refused(client.result, binary.PROTOCOL_ERROR)
     client.send(b"get", binary.binary_field(1, b"work"), binary.i32_field(2, 1))
     assert client.taken() == [Taken(b"one", 0)]
 
@@ -1836,10 +1914,11 @@ def test_a_message_that_is_no_call_is_refused(client: ThriftClient, type_: int) 
     assert (reply.seqid, reply.result.type) == (9, binary.INVALID_MESSAGE_TYPE)
 
 
-def test_a_frame_that_is_too_large_is_refused_before_its_data_are_read_and_the_connection_ends() -> None:
+@pytest.mark.parametrize("size", [1025, 2**31 - 1, -1])
+def test_a_frame_that_is_too_large_is_refused_before_its_data_are_read_and_the_connection_ends(size: int) -> None:
     server = serving("maxRequestSize = 1024")
     client = ThriftClient(server)
-    client.send_bytes((1025).to_bytes(4, "big") + binary.header(b"put", binary.CALL, 9))
+    client.send_bytes(size.to_bytes(4, "big", signed=True) + binary.header(b"put", binary.CALL, 9))
     reply = client.reply()
     assert reply is not None
     assert isinstance(reply.result, Refused)

@@ -12,6 +12,7 @@ from tests.server.running import Server
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+ENVIRONMENT.pop("PYTHONUNBUFFERED", None)  # with it everything is written at once, and no flush would be missed
 
 
 def command(tool: str, *arguments: object) -> list[str]:

@@ -98,6 +98,11 @@ def test_what_a_limit_refuses_is_told_by_its_number(server: Server, cli: Cli) ->
     assert said == f"kestrel-cli: item 1 {refused}\nkestrel-cli: 0 items put; not put: 1 to 2\n"
     assert contents(server, b"small") == [b"a", b"b", b"c"]
     assert cli("put", "small", *range(1200))[2].endswith("\nkestrel-cli: 3 items put; not put: 4 to 1200\n")
+    assert cli("put", "--quiet", "small", "h") == (
+        1,
+        b"",
+        f"kestrel-cli: item 1 {refused}\nkestrel-cli: 0 items put; not put: 1\n",
+    ), "also to who wants to hear no more than that"
 
 
 def test_what_went_in_behind_a_refused_item_is_told_as_well(server: Server, cli: Cli) -> None:

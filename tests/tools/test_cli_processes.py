@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import signal
 import subprocess
 import sys
+import termios
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
+from kestrel.tools.clock import Clock
 from kestrel.tools.progress import LARGE_LOAD_BYTES
 from tests.client.scripted import reset, scripted, talk
 from tests.server.running import PATIENCE_S, Processes, Server, eventually
@@ -131,6 +134,16 @@ def test_what_one_server_refuses_another_one_may_take(cli: Cli, monkeypatch: pyt
         assert cli(*names, "put", "work", "a", "b", "c") == (0, b"3 items put\n", "")
 
 
+def test_a_load_that_is_in_doubt_ends_though_another_server_could_have_the_rest(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kestrel.tools.servers.Random", FirstOfAll)
+    with scripted(talk((b"".join(A_B_C), b"SERVER_ERROR disk full\r\n" + STORED))) as one, scripted() as two:
+        status, out, said = cli("--server", one.address, "--server", two.address, "put", "work", "a", "b", "c")
+    assert (status, out) == (3, b"")
+    assert said.endswith("\nkestrel-cli: 1 item put; perhaps put: 3; not put: 1\n")
+
+
 def test_a_real_server_that_is_killed_is_told_with_what_is_in(processes: Processes) -> None:
     server = processes.serve(CONFIG)
     with begin(server, "put", "work") as process:
@@ -165,7 +178,14 @@ def test_an_item_that_could_not_be_confirmed_is_told(cli: Cli) -> None:
     assert said.endswith("\nkestrel-cli: 1 item taken, of which the last 1 may come again\n")
 
 
-LOOK = (b"dump_stats work\r\n", b"queue 'work' {\r\n  items=2\r\n}\r\nEND\r\n")
+
+
+def look(items: int) -> tuple[bytes, bytes]:
+    """How many items there are is asked for, and answered."""
+    return b"dump_stats work\r\n", b"queue 'work' {\r\n  items=%d\r\n}\r\nEND\r\n" % items
+
+
+LOOK = look(2)
 MONITOR = b"monitor work 1 2\r\n"
 ITEM = b"VALUE work 0 1\r\n%b\r\nEND\r\n"
 
@@ -196,13 +216,69 @@ def test_items_that_another_client_took_first_are_waited_for_one_by_one(cli: Cli
         assert cli("--server", server.address, "get", "--all", "work") == (1, b"", "")
 
 
+def test_no_more_than_a_hundred_items_may_come_again(cli: Cli) -> None:
+    nothing = talk((b"get work/open\r\n", b"END\r\n"))
+    with scripted(talk(look(250), (b"monitor work 1 100\r\n", b"END\r\n")), nothing) as server:
+        assert cli("--server", server.address, "get", "--all", "work") == (1, b"", "")
+
+
+# How long is waited.
+
+
+def test_each_item_that_is_not_there_is_waited_for(cli: Cli) -> None:
+    wait = b"get work/t=10000/open\r\n"
+    there_is_one = talk((wait, ITEM % b"a"), (b"confirm work 1\r\n", b"END\r\n"))
+    with scripted(talk(look(0)), there_is_one, talk(look(0)), talk((wait, b"END\r\n"))) as server:
+        assert cli("--server", server.address, "get", "--wait", "10s", "-n", "3", "work") == (0, b"a\n", "")
+
+
+def test_a_monitor_waits_no_longer_than_to_its_end(cli: Cli) -> None:
+    now = [0.0]
+
+    def pause(seconds: float) -> None:
+        now[0] += 60  # the wait at the server and this one
+
+    waits = [talk(look(0)), talk((b"get work/t=60000/open\r\n", b"END\r\n"))]
+    waits += [talk(look(0)), talk((b"get work/t=30000/open\r\n", b"END\r\n"))]
+    with scripted(*waits) as server:
+        ended = cli("--server", server.address, "monitor", "--for", "90s", "work", clock=Clock(lambda: now[0], pause))
+    assert ended == (0, b"", "")
+
+
+# Several servers.
+
+
+def test_many_items_are_taken_at_once_from_whichever_server_has_them(cli: Cli) -> None:
+    taken = (MONITOR, ITEM % b"a" + ITEM % b"b" + b"END\r\n")
+    with scripted(talk(look(0))) as one, scripted(talk(LOOK, taken, (b"confirm work 2\r\n", b"END\r\n"))) as two:
+        names = ["--server", one.address, "--server", two.address]
+        assert cli(*names, "get", "-n", "2", "work") == (0, b"a\nb\n", "")
+
+
+def test_items_are_taken_from_all_servers(server: Server, processes: Processes, cli: Cli) -> None:
+    two = processes.serve(CONFIG)
+    names = ["--server", f"127.0.0.1:{server.port}", "--server", f"127.0.0.1:{two.port}"]
+    for has_more, has_one in ((server, two), (two, server)):
+        put(has_more, b"a", b"b")
+        put(has_one, b"c")
+        assert cli(*names, "get", "--all", "work") == (0, b"a\nb\nc\n", "")
+
+
 # Ctrl-C.
+
+
+def bytes_to_be_read(process: subprocess.Popen[bytes]) -> int:
+    """How much of what it was given it has not read yet."""
+    assert process.stdin is not None
+    return int.from_bytes(fcntl.ioctl(process.stdin, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def test_ctrl_c_in_a_load_says_how_many_are_in(server: Server) -> None:
     with begin(server, "put", "work") as process:
-        give(process, b"a\nb\nc\nd")
+        give(process, b"a\nb\nc\n")
         wait_for_items(server, 3)
+        give(process, b"d")
+        eventually(lambda: bytes_to_be_read(process) == 0, "it reads on, and so has the answers to the first three")
         process.send_signal(signal.SIGINT)
         out, said = process.communicate()
     assert (process.returncode, out) == (130, b"")

@@ -9,6 +9,7 @@ import re
 import socket
 import ssl
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,8 @@ def test_stats_can_be_watched_until_ctrl_c(server: Server, cli: Cli) -> None:
     paused.clear()
     assert len(cli("stats", "--json", "--watch=500ms", clock=Clock(lambda: 0.0, pause))[1].splitlines()) == 3
     assert paused == [0.5] * 3
+    paused.clear()
+    assert cli("stats", "nosuch", "--watch", clock=Clock(lambda: 0.0, pause))[0] == 0, "it may come yet"
 
 
 def test_watched_on_a_terminal_they_stay_at_its_top(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +121,10 @@ def test_watched_on_a_terminal_they_stay_at_its_top(server: Server, monkeypatch:
         monkeypatch.setattr(sys, "stdout", terminal)
         assert main(["stats", "work", "--watch"], Clock(lambda: 0.0, pause)) == 0
         monkeypatch.undo()
-        shown = os.read(ours, 65536)
+    shown = b""
+    with suppress(OSError):  # how a terminal says that the other side is closed
+        while part := os.read(ours, 65536):
+            shown += part
     os.close(ours)
     first, second = shown.split(b"\x1b[H\x1b[J")
     assert first.count(b"work       1 ") == second.count(b"work       1 ") == 1
@@ -173,9 +179,12 @@ def test_queues_are_flushed_and_deleted_where_nobody_can_be_asked(server: Server
 def test_what_has_expired_is_dropped_and_counted(server: Server, cli: Cli) -> None:
     with server.connect() as client:
         client.ask(b"set work 0 -1 1\r\na\r\nset work 0 -1 1\r\nb\r\n", b"STORED\r\n" * 2)
-    status, out, _ = cli("flush-expired", "work", "other")
+    status, out, _ = cli("flush-expired", "work")
     assert (status, out) in [(0, b"1\n"), (0, b"2\n")]  # a put may have dropped the first already
     assert cli("flush-expired") == (0, b"0\n", "")
+    with server.connect() as client:
+        client.ask(b"set work 0 -1 1\r\na\r\nset other 0 -1 1\r\nb\r\n", b"STORED\r\n" * 2)
+    assert cli("flush-expired", "work", "other") == (0, b"2\n", "")
 
 
 def test_of_several_servers_each_answers_with_its_name(server: Server, cli: Cli, nobody: str) -> None:
@@ -183,6 +192,21 @@ def test_of_several_servers_each_answers_with_its_name(server: Server, cli: Cli,
     status, out, said = cli("--server", nobody, "--server", address, "status")
     assert (status, out) == (3, f"{address}: Up\n".encode())
     assert said.startswith(f"kestrel-cli: cannot connect to {nobody}: Connection refused; ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exchanges"),
+    [
+        (["flush", "work"], [(b"flush work\r\n", b"END\r\n")]),
+        (["delete", "work"], [(b"delete work\r\n", b"DELETED\r\n")]),
+        (["status", "ReadOnly"], [(b"status ReadOnly\r\n", b"END\r\n"), (b"status\r\n", b"READONLY\r\n")]),
+    ],
+)
+def test_what_is_to_be_done_is_done_by_each_server(
+    cli: Cli, arguments: list[str], exchanges: list[tuple[bytes, bytes]]
+) -> None:
+    with scripted(talk(*exchanges)) as one, scripted(talk(*exchanges)) as two:
+        assert cli("--server", one.address, "--server", two.address, *arguments)[0] == 0
 
 
 def test_the_environment_names_servers_with_commas_or_spaces(
