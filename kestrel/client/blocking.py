@@ -13,20 +13,20 @@ Queue names are bytes, or strings that are sent as UTF-8; items are bytes. Times
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from random import Random
 from typing import Literal, NamedTuple, Self, TypeVar
 
 from kestrel.client.address import DEFAULT_PORTS, Address, parse_address
-from kestrel.client.arguments import Name, expiry_ms, milliseconds, name_bytes
+from kestrel.client.arguments import Name, check_options, expiry_ms, milliseconds, name_bytes
 from kestrel.client.call import Call
 from kestrel.client.choice import GETS_PER_SERVER, RandomChoice, StayingChoice
 from kestrel.client.connection import BlockingConnection
 from kestrel.client.dialect import Dialect, MemcacheDialect, ThriftDialect
-from kestrel.client.errors import ClientFailure, RequestError
+from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed, OpenReadsError, RequestError
 from kestrel.client.memcache import MemcacheCalls
-from kestrel.client.plan import Plan, follow, search, somewhere
+from kestrel.client.plan import Plan, follow, of_server, search, somewhere
 from kestrel.client.pool import ConnectionPool
 from kestrel.client.put_batch import PutBatch, batches
 from kestrel.client.thrift import OpenRead, ThriftCalls
@@ -44,6 +44,15 @@ class _Held(NamedTuple):
     read: OpenRead
 
 
+class _Monitored(NamedTuple):
+    """A monitor that has begun: its first item, or None where it had none, and those that follow."""
+
+    address: Address
+    connection: BlockingConnection
+    first: bytes | None
+    items: Generator[bytes, None, None]
+
+
 class BlockingClient:
     """Puts and gets items, of one server or several that share the work. For one thread.
 
@@ -51,7 +60,10 @@ class BlockingClient:
     that one will not or cannot have it; gets stay with one server for `gets_per_server` requests, or until it is empty
     or fails. A server that failed is left alone for a while.
 
-    `timeout_s` is how long the server may take for anything, besides the time that it was asked to wait.
+    `timeout_s` is how long a server may be silent while it has something to read or owes an answer, besides the time
+    that it was asked to wait, and how long connecting may take.
+
+    A process that was forked makes connections of its own; those of its parent it leaves alone.
 
     A put whose connection ended before the reply was there may have been stored. It is not put again, and
     `ConnectionFailed` says so; unless `repeats`, for those who would rather have an item twice than think about it.
@@ -72,13 +84,14 @@ class BlockingClient:
         random: Random | None = None,
         seconds: Callable[[], float] = time.monotonic,
     ) -> None:
+        check_options(timeout_s, tls)
         if protocol not in DEFAULT_PORTS:
             raise ValueError(f"there is no protocol {protocol!r}; there are {', '.join(DEFAULT_PORTS)}")
         if isinstance(servers, str):
             servers = [servers]
         self._addresses = list(dict.fromkeys(parse_address(server, DEFAULT_PORTS[protocol]) for server in servers))
         self._memcache = MemcacheCalls(max_item_bytes) if protocol == "memcache" else None
-        self._dialect: Dialect = ThriftDialect(ThriftCalls())
+        self._dialect: Dialect = ThriftDialect(ThriftCalls(max_item_bytes=max_item_bytes))
         if self._memcache is not None:
             self._dialect = MemcacheDialect(self._memcache)
         self._repeats = repeats
@@ -89,7 +102,10 @@ class BlockingClient:
         self._pool = ConnectionPool(self._addresses, timeout_s, context, server_name)
 
     def close(self) -> None:
-        """Hang up. The client can be used again."""
+        """Hang up. The client can be used again.
+
+        A monitor that is running fails, and so does the end of a reliable read of memcache.
+        """
         self._pool.close()
 
     def __enter__(self) -> Self:
@@ -130,7 +146,7 @@ class BlockingClient:
 
         def ask(address: Address) -> None:
             sizes_and_calls = self._dialect.put(queue, batch.left, ms)
-            with self._pool.using(address) as connection:
+            with of_server(address), self._pool.using(address) as connection:
                 answers = connection.ask_all([call for _, call in sizes_and_calls])
                 batch.answered([size for size, _ in sizes_and_calls], answers)
 
@@ -153,7 +169,8 @@ class BlockingClient:
         """An item for the time of a `with`, or None when there was none for so long.
 
         At the end it is confirmed; an exception puts it back at the head of its queue. If this program dies it goes
-        back as well: on memcache at once, on thrift after `hold` seconds, within which it must be confirmed.
+        back as well: on memcache at once, on thrift after `hold` seconds, within which it must be confirmed; there that
+        is tried once more if the connection fails.
         `OpenReadsError` at the end: it was open for too long, and has gone back. `ConnectionFailed`: it may have.
         """
         name, hold_ms = name_bytes(queue), max(1, milliseconds(hold))  # 0 would take it for good
@@ -161,25 +178,47 @@ class BlockingClient:
         if held is None:
             yield None
             return
+        is_finished = False
         try:
             try:
                 yield held.read.data
             except BaseException:
                 with suppress(ClientFailure):  # without a connection it goes back by itself
-                    held.connection.ask(self._dialect.abort(name, held.read))
+                    self._finish(held, lambda: self._dialect.abort(name, held.read))
+                    is_finished = True
                 raise
-            held.connection.ask(self._dialect.confirm(name, held.read))
+            self._finish(held, lambda: self._dialect.confirm(name, held.read))
+            is_finished = True
         finally:
+            if not is_finished:  # somebody else's confirm would be for this read
+                held.connection.close()
             self._pool.give_back(held.address, held.connection)
 
     def _open(self, address: Address, queue: bytes, wait_ms: int, hold_ms: int) -> _Held | None:
         call = self._dialect.open(queue, wait_ms, hold_ms)
-        connection = self._pool.take(address)
-        read = connection.ask(call)
+        with of_server(address):
+            connection = self._pool.take(address)
+            read = connection.ask(call)
         if read is None:
             self._pool.give_back(address, connection)
             return None
         return _Held(address, connection, read)
+
+    def _finish(self, held: _Held, make_call: Callable[[], Call[None]]) -> None:
+        with of_server(held.address):
+            try:
+                if not held.connection.is_at_rest():
+                    raise CannotConnect("the connection has ended meanwhile")
+                held.connection.ask(make_call())
+            except ConnectionFailed as failure:
+                if self._dialect.reads_are_of_connection:
+                    raise
+                try:
+                    self._ask(held.address, make_call())
+                except OpenReadsError:
+                    if isinstance(failure, CannotConnect):
+                        raise
+                    raise failure from None  # the read may have ended because the first time it was confirmed
 
     def peek(self, queue: Name) -> bytes | None:
         """The head of the queue, which stays there, of the first server that has one."""
@@ -189,22 +228,42 @@ class BlockingClient:
     def monitor(self, queue: Name, seconds: int, max_items: int | None = None) -> Iterator[bytes]:
         """Items of one server as they come, for so many seconds or until there were `max_items`. Memcache alone.
 
+        With several servers another one is monitored when one fails or refuses before its first item, and the next time
+        when it had none for so long.
+
         None stands for as many as the server's maxOpenTransactions, which always is the most. At the end all are
         confirmed together. Until then they are open reads: if the loop is left early, all go back to the queue.
         """
         name = name_bytes(queue)
-        stream = self._memcache_calls().monitor(name, seconds, max_items)
+        calls = self._memcache_calls()
         count = 0
-        address, connection = self._somewhere(self._reads, lambda address: (address, self._pool.take(address)))
+
+        def begin(address: Address) -> _Monitored:
+            stream = calls.monitor(name, seconds, max_items)
+            with of_server(address):
+                connection = self._pool.take(address)
+                items = connection.stream(stream)
+                return _Monitored(address, connection, next(items, None), items)
+
+        # Nothing is doubled by asking another server before there was an item.
+        plan: Plan[Address, _Monitored, _Monitored] = somewhere(self._reads, repeats=True)
+        address, connection, item, items = follow(plan, begin)
+        if item is None:
+            self._reads.was_empty(address)
         try:
-            with closing(connection.stream(stream)) as items:
-                for item in items:
+            with closing(items):
+                while item is not None:
                     count += 1
                     yield item
+                    with of_server(address):
+                        item = next(items, None)
             if count:
-                connection.ask(self._memcache_calls().confirm(name, count))
-        finally:
-            self._pool.give_back(address, connection)
+                with of_server(address):
+                    connection.ask(calls.confirm(name, count))
+        except BaseException:
+            connection.close()  # what is open goes back
+            raise
+        self._pool.give_back(address, connection)
 
     # Queues and servers. All servers are asked, also when one of them fails; then the first failure is raised.
 
@@ -247,7 +306,7 @@ class BlockingClient:
     # Which server.
 
     def _ask(self, address: Address, call: Call[T]) -> T:
-        with self._pool.using(address) as connection:
+        with of_server(address), self._pool.using(address) as connection:
             return connection.ask(call)
 
     def _of_all(self, make_call: Callable[[], Call[T]]) -> dict[str, T]:

@@ -20,6 +20,9 @@ _STATUSES: Final = {name.upper(): name for name in ("Up", "WriteAvoid", "ReadOnl
 class Dialect(Protocol):
     """Makes the calls of one connection. Times are milliseconds; errors are those of the calls."""
 
+    reads_are_of_connection: bool
+    """Whether an open read ends with its connection, and is confirmed on that one alone."""
+
     def put(self, queue: bytes, items: Sequence[bytes], expiry_ms: int) -> Sequence[tuple[int, Call[int]]]:
         """Calls that put the items together, in their order: how many items a call has, and how many go in.
 
@@ -65,6 +68,8 @@ class Dialect(Protocol):
 class MemcacheDialect:
     """`Dialect` of the memcache protocol."""
 
+    reads_are_of_connection = True
+
     def __init__(self, calls: MemcacheCalls) -> None:
         self._calls = calls
         self.flush = calls.flush
@@ -100,6 +105,8 @@ class MemcacheDialect:
 
 class ThriftDialect:
     """`Dialect` of the thrift service. A `WriteAvoid` is told as ``NotConfigured``: thrift has no word for it."""
+
+    reads_are_of_connection = False
 
     def __init__(self, calls: ThriftCalls) -> None:
         self._calls = calls

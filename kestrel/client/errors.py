@@ -26,7 +26,7 @@ class ConnectionFailed(ClientFailure):
 
 
 class CannotConnect(ConnectionFailed):
-    """No connection, or it ended while the request was being sent: it was not carried out."""
+    """No connection, or it ended before the server had the whole request or began with it: it was not carried out."""
 
 
 class BadReply(ConnectionFailed):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, NoReturn, TypeVar
 
+from kestrel.client.arguments import check_item
 from kestrel.client.call import LINE, MAX_LINE_BYTES, Call, HangUp, Reply, Stream
 from kestrel.client.errors import BadReply, OpenReadsError, RequestError, ServerError
 from kestrel.names import check_queue_name
@@ -47,6 +48,7 @@ class MemcacheCalls:
         epoch.
         """
         check_queue_name(queue)
+        check_item(data)
         if len(data) > self._max_item_bytes:
             raise RequestError(f"item too large; limit={self._max_item_bytes}")
         request = b"set %b 0 %d %d\r\n%b\r\n" % (queue, _checked(expiry_s), len(data), data)

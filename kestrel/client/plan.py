@@ -6,7 +6,8 @@ the whole request comes to. `follow` carries one out by asking and waiting, `fol
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Hashable
+from collections.abc import Awaitable, Callable, Generator, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Final, TypeAlias, TypeVar
 
 from kestrel.client.choice import RandomChoice, StayingChoice
@@ -80,6 +81,17 @@ def search(choice: StayingChoice[S], timeout_ms: int, *, is_alone: bool) -> Plan
         if left_ms <= 0:
             return None
         wait_ms = ONE_WAIT_MS
+
+
+@contextmanager
+def of_server(server: object) -> Iterator[None]:
+    """What fails within this `with` says which server it was: the text begins with it, once."""
+    try:
+        yield
+    except (ServerError, ConnectionFailed) as error:
+        if not str(error).startswith(f"{server}: "):
+            error.args = (f"{server}: {error}",)
+        raise
 
 
 def follow(plan: Plan[Q, A, T], ask: Callable[[Q], A]) -> T:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from weakref import WeakSet
 
 from kestrel.client.address import Address
 from kestrel.client.connection import BlockingConnection
 
 
 class ConnectionPool:
-    """As many connections to each server as were in use at a time. `server_name` is whose certificate is wanted."""
+    """As many connections to each server as were in use at a time. `server_name` is whose certificate is wanted.
+
+    A process that was forked has none of its parent's: both would read the replies to each other's requests.
+    """
 
     def __init__(
         self,
@@ -21,6 +25,7 @@ class ConnectionPool:
         server_name: str | None = None,
     ) -> None:
         self._idle: dict[Address, list[BlockingConnection]] = {address: [] for address in addresses}
+        self._all: WeakSet[BlockingConnection] = WeakSet()
         self._timeout_s = timeout_s
         self._tls = tls
         self._server_name = server_name
@@ -35,7 +40,9 @@ class ConnectionPool:
             connection = idle.pop()
             if connection.is_at_rest():
                 return connection
-        return BlockingConnection.to(address, self._timeout_s, self._tls, self._server_name)
+        connection = BlockingConnection.to(address, self._timeout_s, self._tls, self._server_name)
+        self._all.add(connection)
+        return connection
 
     def give_back(self, address: Address, connection: BlockingConnection) -> None:
         """Keep the connection for the next request, if it is still of use."""
@@ -54,7 +61,8 @@ class ConnectionPool:
             self.give_back(address, connection)
 
     def close(self) -> None:
-        """Hang up on all servers."""
+        """Hang up on all servers, also where a connection is in use."""
+        for connection in list(self._all):
+            connection.close()
         for idle in self._idle.values():
-            while idle:
-                idle.pop().close()
+            idle.clear()

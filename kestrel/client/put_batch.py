@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from kestrel.client.errors import ConnectionFailed, Refused, ServerError
+from kestrel.client.arguments import check_item, check_items
+from kestrel.client.errors import CannotConnect, ConnectionFailed, Refused, ServerError
 
 BATCH_ITEMS: Final = 500
 BATCH_BYTES: Final = 512 * 1024
@@ -13,10 +14,15 @@ BATCH_BYTES: Final = 512 * 1024
 
 
 def batches(items: Iterable[bytes]) -> Iterator[Sequence[bytes]]:
-    """The items, in lists of no more than `BATCH_ITEMS` and `BATCH_BYTES`; an item that is larger goes alone."""
+    """The items, in lists of no more than `BATCH_ITEMS` and `BATCH_BYTES`; an item that is larger goes alone.
+
+    Raises TypeError where they are none, when it comes to the first that is none.
+    """
+    check_items(items)
     batch: list[bytes] = []
     size = 0
     for item in items:
+        check_item(item)
         if batch and (len(batch) == BATCH_ITEMS or size + len(item) > BATCH_BYTES):
             yield batch
             batch, size = [], 0
@@ -41,14 +47,13 @@ class PutBatch:
     def answered(self, sizes: Sequence[int], answers: Iterable[int | Refused | ConnectionFailed]) -> None:
         """What is left was put by calls of so many items each, and these are the answers, in the same order.
 
-        Raises `ServerError` when the server refused some, which are left; behind one with which it hung up it has
-        carried out nothing. Raises `ConnectionFailed`, as `answers` does or has it, when nobody knows of those that are
-        left whether they are stored.
+        What was certainly not stored is left, and raised is why: the last `ServerError`, or a `CannotConnect` that
+        `answers` raises or has (the server hung up before it had come so far). Of any other `ConnectionFailed` it is
+        raised that one: then nobody knows of those that are left whether they are stored.
         """
         items = self.left
         again: list[bytes] = []
-        refusal: ServerError | None = None
-        last_was_refused = False
+        refusal: ServerError | CannotConnect | None = None
         position = 0
         try:
             for size, answer in zip(sizes, answers, strict=True):
@@ -56,7 +61,6 @@ class PutBatch:
                     raise answer
                 part = items[position : position + size]
                 position += size
-                last_was_refused = isinstance(answer, ServerError)
                 if isinstance(answer, ServerError):
                     refusal = answer
                     again += part
@@ -66,10 +70,11 @@ class PutBatch:
                     self.stored += answer
                     if size > 1:
                         self.untried += part[answer:]
-        except ConnectionFailed:
+        except ConnectionFailed as failure:
             again += items[position:]
-            if not last_was_refused:
+            if not isinstance(failure, CannotConnect):
                 raise
+            refusal = refusal or failure
         finally:
             self.left = again
         if refusal is not None:

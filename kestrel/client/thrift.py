@@ -1,20 +1,24 @@
 """Kestrel's thrift service from the client's side: a `Call` for every method, framed, in the binary protocol.
 
 A refusal is a TApplicationException. One of type 6, which is all that the server says of a request that it has
-understood, is a `ServerError`, whatever is the reason; all others are `RequestError`s.
+understood, is a `ServerError`, unless its words are those for a request that is too large; all others are
+`RequestError`s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from itertools import count
 from typing import Final, NamedTuple, TypeVar
 
+from kestrel.client.arguments import check_item
 from kestrel.client.call import Call, Reply
 from kestrel.client.errors import BadReply, RequestError, ServerError
 from kestrel.names import check_queue_name
 from kestrel.protocols import thrift_binary as binary
 from kestrel.protocols.codec import QueueInfo
+from kestrel.protocols.memcache import MAX_ITEM_BYTES
 
 T = TypeVar("T")
 
@@ -26,6 +30,11 @@ _LARGEST: Final = (1 << 31) - 1
 
 STATUSES: Final = ("NotConfigured", "Quiescent", "ReadOnly", "Up")
 """The statuses that the service knows; their places are their numbers. The first stands for all others."""
+
+_STATUS_NUMBERS: Final = {status.upper(): number for number, status in enumerate(STATUSES) if number}
+
+_TOO_LARGE: Final = ("item too large", "frame too large", "too many items")
+"""How the server begins to say that a request will never do."""
 
 
 class OpenRead(NamedTuple):
@@ -39,11 +48,13 @@ class ThriftCalls:
     """Makes the calls of one connection, with numbers of its own by which replies are told apart.
 
     Queue names are checked first: one that cannot be raises `kestrel.errors.BadQueueName`. Numbers that the protocol
-    cannot say raise `RequestError`, and so does a request of more than `max_frame_bytes`; a longer reply is no reply.
+    cannot say raise `RequestError`, and so does an item of more than `max_item_bytes`, or a request of more than
+    `max_frame_bytes`; a longer reply is no reply.
     """
 
-    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES, *, max_item_bytes: int = MAX_ITEM_BYTES) -> None:
         self._max_frame_bytes = max_frame_bytes
+        self._max_item_bytes = max_item_bytes
         self._numbers = count(1)
 
     # Items.
@@ -53,13 +64,17 @@ class ThriftCalls:
 
         `expiry_ms` counts from now; 0 is never.
         """
+        for data in items:
+            check_item(data)
+            if len(data) > self._max_item_bytes:
+                raise RequestError(f"item too large; limit={self._max_item_bytes}")
         arguments = [
             _name(queue),
             binary.list_field(2, binary.STRING, len(items)),
             *map(binary.binary, items),
             _i32(3, expiry_ms),
         ]
-        return self._call(b"put", arguments, binary.I32, binary.Reader.i32)
+        return self._call(b"put", arguments, binary.I32, partial(_count, most=len(items)))
 
     def get(self, queue: bytes, max_items: int, wait_ms: int = 0, hold_ms: int = 0) -> Call[list[OpenRead]]:
         """Up to `max_items`; those that are there after `wait_ms` at the latest.
@@ -68,15 +83,16 @@ class ThriftCalls:
         They do not depend on the connection.
         """
         arguments = [_name(queue), _i32(2, max_items), _i32(3, wait_ms), _i32(4, hold_ms)]
-        return self._call(b"get", arguments, binary.LIST, _items, wait_ms=max(0, wait_ms))
+        read = partial(_items, most=max(0, max_items))
+        return self._call(b"get", arguments, binary.LIST, read, wait_ms=max(0, wait_ms))
 
     def confirm(self, queue: bytes, ids: Collection[int]) -> Call[int]:
         """Finish these open reads; how many were open."""
-        return self._call(b"confirm", [_name(queue), _ids(2, ids)], binary.I32, binary.Reader.i32)
+        return self._call(b"confirm", [_name(queue), _ids(2, ids)], binary.I32, partial(_count, most=len(ids)))
 
     def abort(self, queue: bytes, ids: Collection[int]) -> Call[int]:
         """Put these open reads back at the head; how many were open."""
-        return self._call(b"abort", [_name(queue), _ids(2, ids)], binary.I32, binary.Reader.i32)
+        return self._call(b"abort", [_name(queue), _ids(2, ids)], binary.I32, partial(_count, most=len(ids)))
 
     # Queues.
 
@@ -103,10 +119,11 @@ class ThriftCalls:
         return self._call(b"current_status", [], binary.I32, _status)
 
     def set_status(self, status: str) -> Call[None]:
-        """Have the server take another status: Quiescent, ReadOnly or Up."""
-        if status not in STATUSES[1:]:
+        """Have the server take another status: Quiescent, ReadOnly or Up, in any case."""
+        number = _STATUS_NUMBERS.get(status.upper())
+        if number is None:
             raise RequestError(f"thrift has no status {status!r}; it has {', '.join(STATUSES[1:])}")
-        return self._void(b"set_status", [_i32(1, STATUSES.index(status))])
+        return self._void(b"set_status", [_i32(1, number)])
 
     def version(self) -> Call[str]:
         """The server's release."""
@@ -148,7 +165,8 @@ class ThriftCalls:
             raise BadReply("the reply is that of another request")
         if header.type == binary.EXCEPTION:
             type_, message = binary.read_application_exception(reader)
-            raise (ServerError if type_ == binary.INTERNAL_ERROR else RequestError)(message)
+            may_do_later = type_ == binary.INTERNAL_ERROR and not message.startswith(_TOO_LARGE)
+            raise (ServerError if may_do_later else RequestError)(message)
         if header.type != binary.REPLY:
             raise BadReply("the message is no reply")
         return reader
@@ -202,8 +220,17 @@ def _status(reader: binary.Reader) -> str:
     return STATUSES[number] if 0 <= number < len(STATUSES) else STATUSES[0]
 
 
-def _items(reader: binary.Reader) -> list[OpenRead]:
+def _count(reader: binary.Reader, *, most: int) -> int:
+    number = reader.i32()
+    if not 0 <= number <= most:
+        raise BadReply(f"the reply counts {number} of {most}")
+    return number
+
+
+def _items(reader: binary.Reader, *, most: int) -> list[OpenRead]:
     type_, size = reader.list_header()
+    if size > most:  # before any is made: an empty one is a byte on the wire and many in memory
+        raise BadReply(f"the reply has {size} items; limit={most}")
     if size and type_ != binary.STRUCT:
         raise BadReply("the result is not of the type that it should be")
     return [_item(reader) for _ in range(size)]

@@ -40,6 +40,10 @@ class ScriptedServer:
         except Exception as error:  # told by the test's own thread
             self._error = error
 
+    def wait_until_over(self) -> None:
+        """Return when the script has been played, and the last connection has ended."""
+        self._thread.join(PATIENCE_S)
+
     def close(self) -> None:
         """End, and fail if the script went wrong."""
         self._is_closing = True

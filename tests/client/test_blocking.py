@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Iterator
 from random import Random
@@ -427,6 +428,26 @@ def test_a_wrong_item_ends_a_put_of_many(nobody: str) -> None:
         client.put_many("work", [b"a", b"b", b"c"])
 
 
+BEHIND_A_REFUSAL: dict[str, Connection] = {
+    "silence": talk_and_stay((sets(b"a", b"b"), READ_ONLY)),
+    "garbage": talk_and_stay((sets(b"a", b"b"), READ_ONLY + b"WHAT?\r\n")),
+    "half a reply": talk((sets(b"a", b"b"), READ_ONLY + b"STOR")),
+}
+
+
+@pytest.mark.parametrize("play", BEHIND_A_REFUSAL.values(), ids=list(BEHIND_A_REFUSAL))
+def test_items_behind_a_refusal_are_not_put_again_unless_the_server_hung_up_with_it(
+    play: Connection, nobody: str
+) -> None:
+    with (
+        scripted(play) as server,
+        make_client(server.address, nobody, timeout_s=0.1) as client,
+        pytest.raises(ConnectionFailed) as raised,
+    ):
+        client.put_many("work", [b"a", b"b"])
+    assert not isinstance(raised.value, CannotConnect)
+
+
 # Gets from several servers.
 
 
@@ -551,3 +572,96 @@ def test_a_connection_is_kept_after_an_abort() -> None:
         with pytest.raises(ZeroDivisionError), client.reliable_get("work"):
             raise ZeroDivisionError
         assert client.get("work") == b"a"
+
+
+def test_the_end_of_a_read_whose_connection_has_ended_was_certainly_not_carried_out() -> None:
+    with (
+        scripted(talk((b"get work/open\r\n", ITEM))) as server,
+        make_client(server.address) as client,
+        pytest.raises(CannotConnect, match=server.address),
+        client.reliable_get("work"),
+    ):
+        server.wait_until_over()
+
+
+def test_a_read_that_was_not_finished_ends_with_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the next confirm on that connection would be for it."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with (
+        scripted(talk_and_stay((b"get work/open\r\n", ITEM)), talk((GET, ITEM))) as server,
+        make_client(server.address) as client,
+    ):
+        monkeypatch.setattr(client, "_finish", interrupted)
+        with pytest.raises(KeyboardInterrupt), client.reliable_get("work"):
+            pass
+        assert client.get("work") == b"a"
+
+
+# Monitors of several servers.
+
+MONITOR = b"monitor work 1 1\r\n"
+CONFIRM = b"confirm work 1\r\n"
+
+
+def test_a_server_that_refuses_to_be_monitored_is_left_for_another() -> None:
+    with (
+        scripted(talk((MONITOR, READ_ONLY))) as one,
+        scripted(talk(*[(MONITOR, ITEM + END), (CONFIRM, END)] * 2)) as two,
+        make_client(one.address, two.address) as client,
+    ):
+        assert [list(client.monitor("work", 1, 1)) for _ in range(2)] == [[b"a"], [b"a"]]
+
+
+def test_after_a_monitor_that_found_nothing_the_next_one_is_of_another_server() -> None:
+    with (
+        scripted(talk((MONITOR, END))) as one,
+        scripted(talk((MONITOR, ITEM + END), (CONFIRM, END))) as two,
+        make_client(one.address, two.address) as client,
+    ):
+        assert [list(client.monitor("work", 1, 1)) for _ in range(2)] == [[], [b"a"]]
+
+
+# The end.
+
+
+def test_a_closed_client_has_no_monitor_running() -> None:
+    with scripted(talk_and_stay((MONITOR, ITEM))) as server:
+        client = make_client(server.address)
+        items = client.monitor("work", 1, 1)
+        assert next(items) == b"a"
+        client.close()
+        with pytest.raises(ConnectionFailed, match="closed"):
+            next(items)
+
+
+def test_a_forked_process_has_connections_of_its_own() -> None:
+    with (
+        scripted(talk_and_stay((GET, ITEM)), talk((GET, ITEM))) as server,
+        make_client(server.address) as client,
+    ):
+        assert client.get("work") == b"a"
+        parent = os.getpid()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: parent + 1)
+            assert client.get("work") == b"a"
+
+
+# Errors.
+
+
+def test_a_failure_names_the_server_once() -> None:
+    for play in (talk((GET, READ_ONLY)), talk((GET, b""))):
+        with scripted(play) as server, make_client(server.address) as client:
+            with pytest.raises((ServerError, ConnectionFailed)) as raised:
+                client.get("work")
+            assert str(raised.value).count(server.address) == 1
+
+
+def test_what_is_no_option_is_told_when_the_client_is_made() -> None:
+    with pytest.raises(ValueError, match="timeout_s"):
+        BlockingClient("localhost", timeout_s=0)
+    with pytest.raises(TypeError, match="tls"):
+        BlockingClient("localhost", tls=True)  # type: ignore[arg-type]

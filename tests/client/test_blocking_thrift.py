@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from kestrel.client.blocking import BlockingClient
-from kestrel.client.errors import OpenReadsError, RequestError, ServerError
+from kestrel.client.errors import ConnectionFailed, OpenReadsError, RequestError, ServerError
 from kestrel.client.thrift import ThriftCalls
 from kestrel.protocols import thrift_binary as binary
 from tests.client.scripted import ScriptedServer, scripted, talk
-from tests.server.running import PATIENCE_S
+from tests.server.running import ANY_PORT, PATIENCE_S, Processes
 
 HELD = binary.list_field(0, binary.STRUCT, 1) + binary.binary_field(1, b"a") + binary.i64_field(2, 7) + binary.END
 NOTHING = binary.list_field(0, binary.STRUCT, 0)
@@ -156,3 +156,55 @@ def test_what_thrift_does_not_have_is_told() -> None:
         for ask in (client.stats, client.dump_config, lambda: next(client.monitor("work", 1))):
             with pytest.raises(RequestError, match="no such request"):
                 ask()
+
+
+def test_a_confirm_whose_connection_has_ended_meanwhile_is_made_on_another(calls: ThriftCalls, reply: Replies) -> None:
+    first = talk((calls.get(b"work", 1, 0, 60_000).request, reply(b"get", HELD)))
+    second = talk((calls.confirm(b"work", [7]).request, reply.number(b"confirm", 1)))
+    with scripted(first, second) as server, make_client(server) as client, client.reliable_get("work") as item:
+        assert item == b"a"
+
+
+def test_a_confirm_that_was_not_answered_is_tried_once_more(calls: ThriftCalls, reply: Replies) -> None:
+    taken, held = calls.get(b"work", 1, 0, 60_000).request, reply(b"get", HELD)
+    lost, again = calls.confirm(b"work", [7]).request, calls.confirm(b"work", [7]).request
+    reply.number(b"confirm", 1)  # the one that is lost
+    first = talk((taken, held), (lost, b""))
+    second = talk((again, reply.number(b"confirm", 1)))
+    with scripted(first, second) as server, make_client(server) as client, client.reliable_get("work") as item:
+        assert item == b"a"
+
+
+def test_whether_a_confirm_that_was_not_answered_was_done_is_not_known_by_asking_again(
+    calls: ThriftCalls, reply: Replies
+) -> None:
+    taken, held = calls.get(b"work", 1, 0, 60_000).request, reply(b"get", HELD)
+    lost, again = calls.confirm(b"work", [7]).request, calls.confirm(b"work", [7]).request
+    reply.number(b"confirm", 1)  # the one that is lost
+    first = talk((taken, held), (lost, b""))
+    second = talk((again, reply.number(b"confirm", 0)))
+    with (
+        scripted(first, second) as server,
+        make_client(server) as client,
+        pytest.raises(ConnectionFailed),
+        client.reliable_get("work"),
+    ):
+        pass
+
+
+def test_an_item_that_is_too_large_goes_to_no_server() -> None:
+    with (
+        BlockingClient("127.0.0.1", "thrift", max_item_bytes=3) as client,
+        pytest.raises(RequestError, match="too large"),
+    ):
+        client.put("work", b"xxxx")
+
+
+def test_reliable_gets_within_each_other_have_connections_of_their_own(processes: Processes) -> None:
+    server = processes.serve('queuePath = "queues"\nmaxOpenTransactions = 1\n', "--thrift", ANY_PORT)
+    address = f"127.0.0.1:{server.port_of('thrift')}"
+    with BlockingClient(address, "thrift", timeout_s=PATIENCE_S) as client:
+        client.put_many("work", [b"a", b"b"])
+        with client.reliable_get("work") as first, client.reliable_get("work") as second:
+            assert (first, second) == (b"a", b"b")
+        assert client.get("work") is None

@@ -217,7 +217,7 @@ def test_a_name_that_cannot_be_is_never_sent(name: bytes) -> None:
 def test_what_the_protocol_cannot_say_is_refused_before_it_is_sent() -> None:
     with pytest.raises(RequestError, match="too large a number"):
         ThriftCalls().get(b"work", 1, 1 << 31)
-    for status in ("WriteAvoid", "NotConfigured", "up"):
+    for status in ("WriteAvoid", "NotConfigured", "down"):
         with pytest.raises(RequestError, match="no status"):
             ThriftCalls().set_status(status)
 
@@ -245,3 +245,47 @@ def test_any_damage_to_a_reply_leaves_a_reply_or_a_bad_one(made_by: tuple[Any, .
     reply[data.draw(st.integers(0, len(reply) - 1))] = data.draw(st.integers(0, 255))
     with suppress(BadReply, Refused):
         answered(make_call(ThriftCalls(max_frame_bytes=1000)), bytes(reply))
+
+
+def test_an_item_that_is_too_large_is_refused_before_it_is_sent() -> None:
+    calls = ThriftCalls(max_item_bytes=5)
+    calls.put(b"work", [b"x" * 5])
+    with pytest.raises(RequestError, match="item too large; limit=5"):
+        calls.put(b"work", [b"a", b"x" * 6])
+
+
+@pytest.mark.parametrize(
+    "words", ["item too large; limit=9", "frame too large; limit=9", "too many items in one call; limit=9"]
+)
+def test_what_is_too_large_for_the_server_will_never_do(words: str) -> None:
+    exception = binary.application_exception(binary.INTERNAL_ERROR, words)
+    with pytest.raises(RequestError, match=words):
+        answered(ThriftCalls().put(b"work", [b"a"]), message(b"put", binary.EXCEPTION, exception))
+
+
+def test_a_reply_with_more_items_than_were_asked_for_is_none_and_makes_no_items() -> None:
+    items = binary.list_field(0, binary.STRUCT, 2) + binary.END * 2 + binary.END
+    assert len(answered(ThriftCalls().get(b"work", 2), message(b"get", binary.REPLY, items))) == 2
+    with pytest.raises(BadReply, match="2 items; limit=1"):
+        answered(ThriftCalls().get(b"work", 1), message(b"get", binary.REPLY, items))
+
+
+@pytest.mark.parametrize("count", [-1, 2])
+@pytest.mark.parametrize(
+    ("method", "make_call"),
+    [
+        (b"put", lambda: ThriftCalls().put(b"work", [b"a"])),
+        (b"confirm", lambda: ThriftCalls().confirm(b"work", [7])),
+        (b"abort", lambda: ThriftCalls().abort(b"work", [7])),
+    ],
+)
+def test_a_reply_that_counts_what_was_not_asked_for_is_none(
+    method: bytes, make_call: Callable[[], Call[int]], count: int
+) -> None:
+    with pytest.raises(BadReply, match=f"counts {count} of 1"):
+        answered(make_call(), message(method, binary.REPLY, binary.i32_field(0, count) + binary.END))
+
+
+def test_a_status_may_be_written_in_any_case() -> None:
+    requests = {ThriftCalls().set_status(status).request for status in ("ReadOnly", "readonly", "READONLY")}
+    assert len(requests) == 1

@@ -95,9 +95,38 @@ def test_no_connection_is_older_than_tls_1_2() -> None:
     assert TlsOptions().context().minimum_version == ssl.TLSVersion.TLSv1_2
 
 
-def test_files_that_cannot_be_used_are_told_at_once(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="No such file"):
-        make_client("localhost", TlsOptions(ca_file=str(tmp_path / "none.pem")))
+def test_a_certificate_that_names_nobody_but_in_its_subject_is_refused(authority: Authority) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.sign(HOST, names=[]))
+    with (
+        pytest.raises(ssl.SSLError),  # at the end of the server
+        scripted(refused, tls=context) as server,
+        make_client(server.address, TlsOptions(authority.ca_file, server_name=HOST)) as client,
+        pytest.raises(CannotConnect, match="Hostname mismatch"),
+    ):
+        client.version()
+
+
+def test_files_that_cannot_be_used_are_told_at_once_and_by_name(tmp_path: Path, authority: Authority) -> None:
+    none, junk = str(tmp_path / "none.pem"), str(tmp_path / "junk.pem")
+    Path(junk).write_bytes(b"not a certificate \xc3\xa9\n")
+    (own, key), (_, other_key) = authority.sign("worker.example"), authority.sign("other.example")
+    for options, culprit in (
+        (TlsOptions(ca_file=none), none),
+        (TlsOptions(ca_file=junk), junk),
+        (TlsOptions(ca_file=str(tmp_path)), str(tmp_path)),
+        (TlsOptions(cert_file=none, key_file=key), none),
+        (TlsOptions(cert_file=junk, key_file=key), junk),
+        (TlsOptions(cert_file=own, key_file=none), none),
+        (TlsOptions(cert_file=own, key_file=junk), junk),
+        (TlsOptions(cert_file=own, key_file=other_key), other_key),
+        (TlsOptions(cert_file=own), own),
+    ):
+        with pytest.raises(OSError, match=Path(culprit).name) as raised:
+            make_client("localhost", options)
+        assert raised.value.filename == culprit
+    with pytest.raises(ValueError, match="without the cert_file"):
+        make_client("localhost", TlsOptions(key_file=key))
 
 
 def test_a_server_without_tls_is_no_server_with_it(authority: Authority) -> None:

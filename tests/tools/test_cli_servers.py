@@ -302,7 +302,7 @@ def test_a_server_that_is_not_who_it_should_be_is_refused(cli: Cli, tmp_path: Pa
         (["--protocol", "thrift", "stats"], "leave out --protocol thrift"),
         (["--ca", "ca.pem", "version"], "want --tls"),
         (["--tls", "--key", "key.pem", "version"], "--key wants the --cert"),
-        (["--tls", "--ca", "/nosuch/ca.pem", "version"], "cannot be used: No such file or directory"),
+        (["--tls", "--ca", "/nosuch/ca.pem", "version"], "cannot be used: /nosuch/ca.pem: No such file or directory"),
     ],
 )
 def test_a_command_line_that_makes_no_sense_has_status_2(cli: Cli, arguments: list[str], words: str) -> None:

@@ -1,0 +1,67 @@
+"""What callers of a client say: what cannot be is told in a sentence, before anything is sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kestrel.client.arguments import check_options, expiry_ms, milliseconds, name_bytes
+from kestrel.client.memcache import MemcacheCalls
+from kestrel.client.put_batch import batches
+from kestrel.client.thrift import ThriftCalls
+from kestrel.client.tls import TlsOptions
+from kestrel.errors import BadQueueName
+
+
+def test_a_name_is_bytes_or_a_string_of_unicode() -> None:
+    assert name_bytes("w\xf6rk") == name_bytes(b"w\xc3\xb6rk") == b"w\xc3\xb6rk"
+    with pytest.raises(BadQueueName, match="surrogate"):
+        name_bytes("work\udcff")
+    for wrong in (None, 5, bytearray(b"work")):
+        with pytest.raises(TypeError, match="name is bytes or a string"):
+            name_bytes(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", ["abc", 5, None, bytearray(b"abc")])
+def test_an_item_is_bytes(wrong: Any) -> None:
+    for put in (
+        lambda: MemcacheCalls().put(b"work", wrong),
+        lambda: ThriftCalls().put(b"work", [wrong]),
+        lambda: list(batches([b"a", wrong])),
+    ):
+        with pytest.raises(TypeError, match=f"items are bytes, not {type(wrong).__name__}"):
+            put()
+
+
+@pytest.mark.parametrize("wrong", [b"abc", b"", "abc", ""])
+def test_one_item_is_not_many(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="an iterable of bytes"):
+        list(batches(wrong))
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("-inf"), float("nan")])
+def test_a_time_is_finite(seconds: float) -> None:
+    for take in (milliseconds, expiry_ms, lambda seconds: check_options(seconds, None)):
+        with pytest.raises(ValueError, match=r"finite number of seconds, not -?(inf|nan)"):
+            take(seconds)
+
+
+def test_a_time_is_a_number() -> None:
+    wrong: Any
+    for wrong in (None, "5"):
+        with pytest.raises(TypeError, match="a time is a number of seconds"):
+            milliseconds(wrong)
+        with pytest.raises(TypeError, match="timeout_s is a number of seconds"):
+            check_options(wrong, None)
+    with pytest.raises(TypeError, match="expires_in is a number of seconds"):
+        expiry_ms("5")  # type: ignore[arg-type]
+
+
+def test_a_client_has_some_time_and_tls_or_none() -> None:
+    check_options(0.001, TlsOptions())
+    for timeout_s in (0, -1):
+        with pytest.raises(ValueError, match="more than 0"):
+            check_options(timeout_s, None)
+    with pytest.raises(TypeError, match="TlsOptions or None, not True"):
+        check_options(1, True)  # type: ignore[arg-type]
