@@ -25,8 +25,8 @@ CHECKS := $(VENV)/.checks
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: $(SERVER) ## start the server in the foreground, with its queues under ./var/
-	@$(VENV)/bin/twistd --nodaemon --pidfile= kestrel --config tap-configs/development.toml
+run: $(SERVER) ## start the server in the foreground, its queues under ./var/ (ARGS="--memcache tcp:22134:interface=127.0.0.1")
+	@$(VENV)/bin/twistd --nodaemon --pidfile= kestrel --config tap-configs/development.toml $(ARGS)
 
 test: $(TESTS) $(LIBMEMCACHED) ## run the tests (ARGS="-k name" is passed to pytest)
 	@$(VENV)/bin/python -m pytest $(ARGS)

@@ -1,7 +1,7 @@
 """A Twisted program that has its work from a queue server: pages are put by one, fetched by three.
 
-    make run                                    in one shell
-    python examples/client.py [HOST[:PORT] ...] in another
+    make run                                              in one shell
+    .venv/bin/python examples/client.py [HOST[:PORT] ...] in another
 
 puts ten pages and works on them, until there have been none for a second. The third page fails when it is tried for
 the first time: it goes back to the head of its queue, and one of the three takes it again. Kill it half-way, with

@@ -1,9 +1,9 @@
 """A Twisted program with a durable queue in itself: orders are packed, then shipped.
 
-    python examples/library.py [FOLDER]
+    .venv/bin/python examples/library.py [FOLDER [SECONDS]]
 
-keeps its queue in that folder, or in a temporary one. Stop it half-way, with Ctrl-C or kill -9, and start it again over
-the same folder: no order is lost.
+keeps its queue in that folder, or in a temporary one. Each step takes so many seconds, none unless they are given. Give
+it one, stop it half-way, with Ctrl-C or kill -9, and start it again over the same folder: no order is lost.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tempfile
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.task import react
+from twisted.internet.task import deferLater, react
 
 from kestrel.config.model import QueueSettings
 from kestrel.library import PersistentQueue
@@ -26,7 +26,7 @@ SETTINGS = QueueSettings(
 )
 
 
-async def main(reactor: Any, folder: str) -> None:
+async def main(reactor: Any, folder: str, step_s: float) -> None:
     """Take up what is left from the last time, take some new orders, and work until there are none."""
     queue = PersistentQueue(b"orders", folder, reactor, settings=SETTINGS)
     await queue.setup()
@@ -40,6 +40,7 @@ async def main(reactor: Any, folder: str) -> None:
 
     while (item := await queue.wait_remove(deadline_s=0.2, opened=True)) is not None:
         print(item.data.decode())
+        await deferLater(reactor, step_s)
         what, _, order = item.data.partition(b" ")
         if what == b"pack":
             queue.continue_(item.xid, b"ship " + order)  # packed, and to be shipped: both or neither
@@ -52,4 +53,5 @@ async def main(reactor: Any, folder: str) -> None:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as temporary:
         path = sys.argv[1] if len(sys.argv) > 1 else temporary
-        react(lambda reactor: Deferred.fromCoroutine(main(reactor, path)))
+        seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
+        react(lambda reactor: Deferred.fromCoroutine(main(reactor, path, seconds)))

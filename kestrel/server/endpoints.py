@@ -41,15 +41,16 @@ def parse_endpoint(reactor: Any, endpoint: str) -> IStreamServerEndpoint:
     return server
 
 
-def listen(reactor: Any, endpoint: str, factory: IProtocolFactory) -> Deferred[IListeningPort]:
-    """Listen on an endpoint string. Raises or fails with `CannotServe`."""
+def listen(reactor: Any, protocol: str, endpoint: str, factory: IProtocolFactory) -> Deferred[IListeningPort]:
+    """Listen on an endpoint string. Raises or fails with `CannotServe`, which says what to change for the protocol."""
     server = parse_endpoint(reactor, endpoint)
 
     def failed(failure: Failure) -> Failure:
         error = failure.value
         cause = error.socketError if isinstance(error, CannotListenError) else error
         reason = getattr(cause, "strerror", None) or cause
-        return Failure(CannotServe(f"cannot listen on {endpoint}: {reason}", EX_UNAVAILABLE))
+        way_out = f"change {protocol}ListenPort, or name another endpoint with --{protocol}"
+        return Failure(CannotServe(f"cannot listen on {endpoint}: {reason}; {way_out}", EX_UNAVAILABLE))
 
     listening: Deferred[IListeningPort] = server.listen(factory)
     return listening.addErrback(failed)

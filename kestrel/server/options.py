@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from itertools import chain
 from typing import Any, NoReturn
@@ -82,6 +83,9 @@ class Options(usage.Options):
                 print(f"It sets {setting}, which has no effect in this release.")
             for name in masked_queues(self.settings):
                 print(f"Its alias {name.decode('latin-1')} masks the queue of that name.")
+            log_folder = os.path.dirname(os.path.abspath(self.settings.logging.file or ""))
+            if not os.path.isdir(log_folder):
+                print(f"The folder of its log, {log_folder}, is not there: make it first.")
             sys.exit(0)
 
     def _check_what_is_named(self) -> None:

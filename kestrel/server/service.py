@@ -113,7 +113,7 @@ class KestrelService(Service):
                 self._try_it_port = port_number(port)
             log.info("{protocol}: listening on {where}", protocol=protocol, where=describe(port))
 
-        _now(listen(self._reactor, endpoint, factory).addCallback(listening), self._stop_because)
+        _now(listen(self._reactor, protocol, endpoint, factory).addCallback(listening), self._stop_because)
 
     def startService(self) -> None:
         """Own the storage and load the queues; then serve."""
@@ -137,10 +137,10 @@ class KestrelService(Service):
             return
         queues = self.manager.all_queues()
         log.info(
-            "kestrel {version} serves {queues} queues with {items} items, loaded in {seconds:.2f} s",
+            "kestrel {version} serves {queues} with {items}, loaded in {seconds:.2f} s",
             version=__version__,
-            queues=len(queues),
-            items=sum(queue.contents.items for queue in queues),
+            queues=_count(len(queues), "queue"),
+            items=_count(sum(queue.contents.items for queue in queues), "item"),
             seconds=self._reactor.seconds() - self._started_at,
         )
         if self._try_it_port is not None:
@@ -227,6 +227,10 @@ class KestrelService(Service):
         self._is_stopping = True
         log.info("A client asked for the shutdown")
         self._reactor.callWhenRunning(self._reactor.stop)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _storage_description(config: Config) -> str:

@@ -5,20 +5,26 @@ from __future__ import annotations
 import os
 import re
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from kestrel.client.address import DEFAULT_PORTS
 from kestrel.client.tls import TlsOptions
 from kestrel.tools import cli_items, cli_servers
 from kestrel.tools.arguments import duration_s, make_parser, positive, positive_duration_s, sent_queue_name
 from kestrel.tools.clock import Clock
-from kestrel.tools.running import EX_USAGE, ToolFailed, explained, run
+from kestrel.tools.running import EX_USAGE, ToolFailed, run
 from kestrel.tools.servers import TOOL, Servers
 
 ENVIRONMENT: Final = "KESTREL_SERVERS"
 """Names the servers where --server does not."""
+
+_SERVER_OPTIONS: Final = (
+    "\n\n--server and the other options of kestrel-cli (kestrel-cli --help) may stand here as well."
+)
+
+_MAKES_A_QUEUE: Final = "\nA queue that is not there is made by it: servers do that."
 
 Command = Callable[[Servers, Namespace, Clock], int]
 
@@ -32,14 +38,17 @@ examples:
   KESTREL_SERVERS=mq1,mq2 kestrel-cli monitor work
   kestrel-cli put --help
 
-exit status: 0; 1 when there was no item, or an item was refused; 2 when the command line makes no sense; 3 when a
-server cannot be reached, or fails; 130 after Ctrl-C."""
+exit status: 0; 1 when there was no item or no such queue, or an item was refused; 2 when the command line makes no
+sense; 3 when a server cannot be reached, or fails; 130 after Ctrl-C."""
 
 
 def main(argv: Sequence[str] | None = None, clock: Clock | None = None) -> int:
     """The command. Returns its exit status."""
     parser = _parser()
-    arguments = parser.parse_args(argv)
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        hint = "; items that begin with - stand behind --: put QUEUE -- -x" if arguments.do is cli_items.put else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     return run(TOOL, lambda: _do(parser, arguments, clock or Clock()))
 
 
@@ -53,49 +62,78 @@ def _do(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> int:
 
 
 def _servers(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> Servers:
-    named = arguments.servers or re.findall(r"[^\s,]+", os.environ.get(ENVIRONMENT, "")) or ["localhost"]
+    named = [each for servers in arguments.servers for each in servers.split(",")]
+    addresses = named or re.findall(r"[^\s,]+", os.environ.get(ENVIRONMENT, "")) or ["localhost"]
     tls = None
     if arguments.tls:
-        tls = TlsOptions(arguments.ca, arguments.cert, arguments.key, arguments.server_name)
+        tls = _tls_options(parser, arguments)
     elif any(each is not None for each in (arguments.ca, arguments.cert, arguments.key, arguments.server_name)):
         parser.error("--ca, --cert, --key and --server-name want --tls")
-    if arguments.key is not None and arguments.cert is None:
-        parser.error("--key wants the --cert that it belongs to")
     try:
-        return Servers(named, arguments.protocol, tls, arguments.timeout, clock.seconds)
+        return Servers(addresses, arguments.protocol, tls, arguments.timeout, clock.seconds)
     except ValueError as error:
         parser.error(str(error))
-    except OSError as error:
-        raise ToolFailed(f"the files of --ca, --cert or --key cannot be used: {explained(error)}", EX_USAGE) from None
+
+
+def _tls_options(parser: ArgumentParser, arguments: Namespace) -> TlsOptions:
+    """What the options say. Raises `ToolFailed` where a file cannot be used, with its name: OpenSSL does not tell."""
+    if arguments.key is not None and arguments.cert is None:
+        parser.error("--key wants the --cert that it belongs to")
+    for option, file in (("--ca", arguments.ca), ("--cert", arguments.cert), ("--key", arguments.key)):
+        if file is not None:
+            try:
+                open(file, "rb").close()
+            except OSError as error:
+                raise ToolFailed(f"{option}: {file} cannot be read: {error.strerror}", EX_USAGE) from None
+    its_own = f"--cert: {arguments.cert}" + (f" with --key: {arguments.key}" if arguments.key is not None else "")
+    for files, options in (
+        (f"--ca: {arguments.ca}", TlsOptions(arguments.ca)),
+        (its_own, TlsOptions(None, arguments.cert, arguments.key)),
+    ):
+        try:
+            options.context()
+        except OSError as error:
+            raise ToolFailed(f"{files} cannot be used: {error.strerror}; is it PEM?", EX_USAGE) from None
+    return TlsOptions(arguments.ca, arguments.cert, arguments.key, arguments.server_name)
 
 
 def _parser() -> ArgumentParser:
     parser = make_parser(TOOL, _DESCRIPTION, _EPILOG)
-    parser.add_argument(
-        "--server",
-        metavar="HOST[:PORT]",
-        action="append",
-        default=[],
-        dest="servers",
-        help=f"where the server is; several share the work (default: {ENVIRONMENT}, with commas between, or localhost)",
-    )
-    parser.add_argument(
-        "--protocol", choices=tuple(DEFAULT_PORTS), default="memcache", help="what is spoken there (default: memcache)"
-    )
-    parser.add_argument("--tls", action="store_true", help="over TLS; the server's certificate is verified")
-    parser.add_argument("--ca", metavar="FILE", help="who signs the server's certificate (default: see the system)")
-    parser.add_argument("--cert", metavar="FILE", help="the certificate to show to the server")
-    parser.add_argument("--key", metavar="FILE", help="its key, where that is in another file")
-    parser.add_argument("--server-name", metavar="NAME", help="whom the certificate is for (default: the host)")
-    parser.add_argument(
-        "--timeout",
-        metavar="DURATION",
-        type=positive_duration_s,
-        default=10.0,
-        help="how long a server may take to answer (default: 10s)",
-    )
+    _server_options(parser)
     _Commands(parser).add_all()
     return parser
+
+
+def _server_options(parser: ArgumentParser, *, is_of_command: bool = False) -> None:
+    """What stands before the command, or behind it, where it wins and the help does not repeat it."""
+
+    def add(option: str, help_: str, default: object = None, **more: Any) -> None:
+        if is_of_command:
+            help_, default = SUPPRESS, SUPPRESS
+        parser.add_argument(option, help=help_, default=default, **more)
+
+    add(
+        "--server",
+        "where the server is; several, with commas between or one an option, share the work"
+        f" (default: {ENVIRONMENT}, or localhost)",
+        default=[],
+        metavar="HOST[:PORT]",
+        action="append",
+        dest="servers",
+    )
+    add("--protocol", "what is spoken there (default: memcache)", default="memcache", choices=tuple(DEFAULT_PORTS))
+    add("--tls", "over TLS; the server's certificate is verified", default=False, action="store_true")
+    add("--ca", "who signs the server's certificate (default: see the system)", metavar="FILE")
+    add("--cert", "the certificate to show to the server", metavar="FILE")
+    add("--key", "its key, where that is in another file", metavar="FILE")
+    add("--server-name", "whom the certificate is for (default: the host)", metavar="NAME")
+    add(
+        "--timeout",
+        "how long a server may take to answer (default: 10s)",
+        default=10.0,
+        metavar="DURATION",
+        type=positive_duration_s,
+    )
 
 
 class _CommandParser(ArgumentParser):
@@ -143,11 +181,12 @@ class _Commands:
             name,
             help=short,
             description=f"{short[0].upper()}{short[1:]}.{more}",
-            epilog="examples:\n" + "\n".join(f"  {example}" for example in examples),
+            epilog="examples:\n" + "\n".join(f"  {example}" for example in examples) + _SERVER_OPTIONS,
             formatter_class=RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
         parser.set_defaults(do=do)
+        _server_options(parser, is_of_command=True)
         return parser
 
     def _put(self) -> None:
@@ -155,14 +194,15 @@ class _Commands:
             "put",
             cli_items.put,
             "put items to the end of a queue",
-            "\nWithout ITEM they are read from standard input.",
+            "\nWithout ITEM they are read from standard input. Items that begin with - stand behind --.",
             "kestrel-cli put work hello 'two words'",
+            "kestrel-cli put work -- -1 --not-an-option",
             "kestrel-cli put work <lines.txt",
             "kestrel-cli put --whole --expires-in 1h pictures <cat.jpg",
             "kestrel-cli get --all --length-prefixed old | kestrel-cli put --length-prefixed new",
         )
         _queue(parser)
-        parser.add_argument("items", metavar="ITEM", nargs="*", help="an item")
+        parser.add_argument("items", metavar="ITEM", nargs="*", default=[], help="an item")
         form = parser.add_mutually_exclusive_group()
         form.add_argument(
             "--length-prefixed",
@@ -181,7 +221,7 @@ class _Commands:
             cli_items.get,
             "take items from a queue, and write them one a line",
             "\nEach is confirmed when it has been written; what cannot be written stays in the queue.\n"
-            "The exit status is 1 when there was none.",
+            "The exit status is 1 when there was none." + _MAKES_A_QUEUE,
             "kestrel-cli get work",
             "kestrel-cli get --all work >lines.txt",
             "kestrel-cli get --wait 1m work || echo nothing came",
@@ -202,7 +242,7 @@ class _Commands:
             "peek",
             cli_items.peek,
             "show the item at the head of a queue, and leave it there",
-            "\nThe exit status is 1 when there is none.",
+            "\nThe exit status is 1 when there is none." + _MAKES_A_QUEUE,
             "kestrel-cli peek work",
         )
         _queue(parser)
@@ -213,7 +253,8 @@ class _Commands:
             "monitor",
             cli_items.monitor,
             "take items as they come, and write them one a line",
-            "\nEach is confirmed when it has been written. Ctrl-C ends it.",
+            "\nEach is confirmed when it has been written. Ctrl-C ends it. When the server goes it ends with status 3."
+            + _MAKES_A_QUEUE,
             "kestrel-cli monitor work",
             "kestrel-cli monitor --for 1h --json events | jq .data",
         )
@@ -229,7 +270,7 @@ class _Commands:
             "stats",
             cli_servers.stats,
             "show the figures of servers and queues",
-            "",
+            "\nThe last wait of a queue is how long the item that was taken last had been in it.",
             "kestrel-cli stats",
             "kestrel-cli stats work mail --watch 5s",
             "kestrel-cli stats --json | jq '.queues.work.items'",
@@ -244,7 +285,7 @@ class _Commands:
             nargs="?",
             type=positive_duration_s,
             const=2.0,
-            help="again and again, so often (default: 2s), until Ctrl-C",
+            help="again and again, so often (default: 2s), until Ctrl-C; also while a server is away",
         )
 
     def _status(self) -> None:
@@ -302,7 +343,7 @@ def _queue(parser: ArgumentParser) -> None:
 
 
 def _queues(parser: ArgumentParser, what: str) -> None:
-    parser.add_argument("queues", metavar="QUEUE", nargs="*", type=sent_queue_name, help=what)
+    parser.add_argument("queues", metavar="QUEUE", nargs="*", default=[], type=sent_queue_name, help=what)
 
 
 def _form(parser: ArgumentParser) -> None:

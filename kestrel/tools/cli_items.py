@@ -8,7 +8,7 @@ import stat
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from io import BufferedReader
 from typing import Final, cast
 
@@ -119,19 +119,18 @@ class _Input:
 
 def get(servers: Servers, arguments: Namespace, clock: Clock) -> int:
     """Take items. Status 0 if there was one."""
-    taking = _taking(servers, arguments)
     most = math.inf if arguments.all else arguments.number
-    while taking.count < most and taking.take(arguments.wait, most - taking.count):
-        pass
-    return EX_OK if taking.count else EX_FOUND
+    with closing(_taking(servers, arguments)) as taking:
+        while taking.count < most and taking.take(arguments.wait, most - taking.count):
+            pass
+        return EX_OK if taking.count else EX_FOUND
 
 
 def monitor(servers: Servers, arguments: Namespace, clock: Clock) -> int:
     """Take items as they come: until there were so many, the time is up, or Ctrl-C."""
-    taking = _taking(servers, arguments)
     most = math.inf if arguments.number is None else arguments.number
     end_s = math.inf if arguments.duration is None else clock.seconds() + arguments.duration
-    with suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt), closing(_taking(servers, arguments)) as taking:
         while taking.count < most and (begun_s := clock.seconds()) < end_s:
             wait_s = min(_ONE_WAIT_S, end_s - begun_s)
             if not taking.take(wait_s, most - taking.count):

@@ -11,7 +11,7 @@ from kestrel.client.connection import BlockingConnection
 from kestrel.tools.clock import Clock
 from kestrel.tools.figures import figures_json, queue_table, server_line, stat_lines
 from kestrel.tools.output import Output
-from kestrel.tools.running import EX_FOUND, EX_OK, say
+from kestrel.tools.running import EX_FOUND, EX_OK, EX_SERVER, ToolFailed, say
 from kestrel.tools.servers import TOOL, Servers
 from kestrel.tools.shown import show_data, show_text
 
@@ -19,18 +19,29 @@ from kestrel.tools.shown import show_data, show_text
 def stats(servers: Servers, arguments: Namespace, clock: Clock) -> int:
     """Show the figures, once or again and again. Status 1 when a queue that was named is not there."""
     output = Output()
-    status = _stats(servers, arguments, output)
+    if arguments.watch is None:
+        return _stats(servers, arguments, output)
     try:
-        while arguments.watch is not None:
+        while True:
+            _stats_or_why_not(servers, arguments, output)
             clock.pause(arguments.watch)
             if output.is_terminal:
                 output.exactly(b"\x1b[H\x1b[J")  # the top left corner, and nothing on the screen
             elif not arguments.json:
                 output.line("")
-            status = _stats(servers, arguments, output)
     except KeyboardInterrupt:
         return EX_OK
-    return status
+
+
+def _stats_or_why_not(servers: Servers, arguments: Namespace, output: Output) -> None:
+    """Show the figures, or say that a server is away: it may come back."""
+    try:
+        _stats(servers, arguments, output)
+    except ToolFailed as failed:
+        if failed.status != EX_SERVER:
+            raise
+        output.flush()
+        say(TOOL, str(failed))
 
 
 def _stats(servers: Servers, arguments: Namespace, output: Output) -> int:
@@ -38,10 +49,10 @@ def _stats(servers: Servers, arguments: Namespace, output: Output) -> int:
     calls = servers.memcache
 
     def ask(connection: BlockingConnection) -> tuple[dict[str, str], dict[bytes, dict[str, str]]]:
-        return connection.ask(calls.stats()), connection.ask(calls.dump_stats(*arguments.queues))
+        return connection.ask(calls.stats()), connection.ask(calls.dump_stats())
 
     for address, (figures, queues) in servers.each(ask):
-        of_queues = {name: of_queue for name, of_queue in queues.items() if of_queue}
+        of_queues = {name: queues[name] for name in arguments.queues or queues if name in queues}
         missing.difference_update(of_queues)
         if arguments.json:
             output.object(figures_json(str(address), figures, of_queues))
@@ -49,7 +60,7 @@ def _stats(servers: Servers, arguments: Namespace, output: Output) -> int:
             for line in stat_lines(figures, of_queues, is_of_queues=bool(arguments.queues)):
                 output.line(show_text(line) if output.is_terminal else line)
         else:
-            output.line(server_line(str(address), figures, len(of_queues)))
+            output.line(server_line(str(address), figures, len(queues), len(of_queues)))
             for line in queue_table(of_queues):
                 output.line(line)
     output.flush()
@@ -114,25 +125,35 @@ def dump_config(servers: Servers, arguments: Namespace, clock: Clock) -> int:
 
 def flush(servers: Servers, arguments: Namespace, clock: Clock) -> int:
     """Drop what is in a queue."""
-    return _change(servers, arguments, "drop all items of the queue", servers.dialect.flush)
+    return _change(servers, arguments, "drop all items of the queue {queue}, on {servers}?", servers.dialect.flush)
 
 
 def delete(servers: Servers, arguments: Namespace, clock: Clock) -> int:
     """Forget a queue."""
-    return _change(servers, arguments, "delete the queue, with all its items,", servers.dialect.delete)
+    return _change(
+        servers, arguments, "delete the queue {queue} with all its items, on {servers}?", servers.dialect.delete
+    )
 
 
-def _change(servers: Servers, arguments: Namespace, what: str, make_call: Callable[[bytes], Call[None]]) -> int:
+def _change(servers: Servers, arguments: Namespace, question: str, make_call: Callable[[bytes], Call[None]]) -> int:
     queue: bytes = arguments.queue
+    if servers.has_memcache and not _is_there(servers, queue):  # thrift does not tell
+        raise ToolFailed(f"there is no queue {show_data(queue)}", EX_FOUND)
     if not arguments.yes and sys.stdin is not None and sys.stdin.isatty():
         where = ", ".join(show_text(str(address)) for address in servers.addresses)
-        sys.stderr.write(f"{what} {show_data(queue)} on {where}? [y/N] ")
+        sys.stderr.write(f"{question.format(queue=show_data(queue), servers=where)} [y/N] ")
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             say(TOOL, "nothing was done")
             return EX_FOUND
     _have_done(servers, lambda: make_call(queue))
     return EX_OK
+
+
+def _is_there(servers: Servers, queue: bytes) -> bool:
+    """Whether a server has that queue. Raises `ToolFailed` where some do not, and others do not answer."""
+    calls = servers.memcache
+    return any(queues.get(queue) for _, queues in servers.each(lambda each: each.ask(calls.dump_stats(queue))))
 
 
 def _have_done(servers: Servers, make_call: Callable[[], Call[None]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -10,14 +11,16 @@ from kestrel.tools.shown import count, show_data, show_duration, show_size, show
 Figures = Mapping[str, str]
 
 _QUEUE_FIGURE: Final = "queue_"
+_FRACTION: Final = re.compile(r"[0-9]{1,15}\.[0-9]{1,15}")
 
 
-def server_line(address: str, figures: Figures, queues: int) -> str:
-    """A server on a line."""
+def server_line(address: str, figures: Figures, queues: int, shown: int) -> str:
+    """A server on a line: all that it has, and how many of its queues are shown below."""
+    of_queues = count(queues, "queue") if shown == queues else f"{shown} of {count(queues, 'queue')}"
     up_ms = 1000 * number(figures, "uptime")
     return (
         f"{show_text(address)}: kestrel {show_text(figures.get('version', '?'))}, up {show_duration(up_ms)}, "
-        f"{count(queues, 'queue')}, {count(number(figures, 'curr_items'), 'item')}, "
+        f"{of_queues}, {count(number(figures, 'curr_items'), 'item')}, "
         f"{show_size(number(figures, 'bytes'))}, {count(number(figures, 'curr_connections'), 'connection')}"
     )
 
@@ -37,7 +40,7 @@ def queue_table(queues: Mapping[bytes, Figures]) -> Iterator[str]:
         if "items" in figures
     ]
     if rows:
-        yield from _aligned([["queue", "items", "bytes", "age", "waiters", "open reads"], *rows])
+        yield from _aligned([["queue", "items", "bytes", "last wait", "waiters", "open reads"], *rows])
     for name, figures in queues.items():
         if "put_items" in figures:
             put = count(number(figures, "put_items"), "item")
@@ -71,8 +74,14 @@ def figures_json(address: str, figures: Figures, queues: Mapping[bytes, Figures]
     }
 
 
-def _values(figures: Figures) -> dict[str, int | str]:
-    return {name: int(value) if _is_number(value) else show_text(value) for name, value in figures.items()}
+def _values(figures: Figures) -> dict[str, int | float | str]:
+    return {name: _value(value) for name, value in figures.items()}
+
+
+def _value(value: str) -> int | float | str:
+    if _is_number(value):
+        return int(value)
+    return float(value) if _FRACTION.fullmatch(value) else show_text(value)
 
 
 def number(figures: Figures, name: str) -> int:

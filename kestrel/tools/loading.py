@@ -7,7 +7,7 @@ from enum import IntEnum, auto
 from typing import Final
 
 from kestrel.client.address import Address
-from kestrel.client.errors import ClientFailure, ConnectionFailed, Refused, ServerError
+from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed, Refused, ServerError
 from kestrel.client.put_batch import batches
 from kestrel.tools.running import EX_FOUND, ToolFailed
 from kestrel.tools.servers import Servers
@@ -73,17 +73,17 @@ class Load:
         failure: ClientFailure | None = None
         asked: set[Address] = set()
         try:
-            while _Fate.NOT_PUT in fates and (address := self._servers.choice.next(asked)) is not None:
+            while _Fate.NOT_PUT in fates and (address := self._servers.writes.next(asked)) is not None:
                 asked.add(address)
                 try:
                     self._send(address, batch, fates)
                 except (ServerError, ConnectionFailed) as error:
-                    self._servers.choice.failed(address)
+                    self._servers.writes.failed(address)
                     failure = error
                     if _Fate.UNKNOWN in fates:
                         break
                 else:
-                    self._servers.choice.answered(address)
+                    self._servers.writes.answered(address)
                     failure = None
                     break
         except Refused as refused:
@@ -133,7 +133,7 @@ class Load:
                         fates[position] = _Fate.NOT_PUT
                     if stored < size and answer is not refusal:
                         fates[part[stored]] = _Fate.REFUSED
-            except ConnectionFailed:
+            except CannotConnect:
                 if not isinstance(answer, Refused):
                     raise
                 for position in positions[done:]:  # it hung up with the refusal, and did nothing of what came behind

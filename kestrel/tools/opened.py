@@ -108,10 +108,13 @@ class Folder:
         return list(dict.fromkeys(names)) if names else list(queues)
 
     def _has_no(self, name: bytes, status: int = EX_FOUND) -> ToolFailed:
+        return ToolFailed(f"there is no queue {show_queue(name)} in {show_path(self.path)}: it {self.shown()}", status)
+
+    def shown(self) -> str:
+        """What it has, for a sentence."""
         there = [show_queue(each) for each in self.queues()]
         more = f" and {len(there) - 10} more" if len(there) > 10 else ""
-        others = f"it has {', '.join(there[:10])}{more}" if there else "it has none; name another folder"
-        return ToolFailed(f"there is no queue {show_queue(name)} in {show_path(self.path)}: {others}", status)
+        return f"has {', '.join(there[:10])}{more}" if there else "has no queues; name another folder"
 
     def open(self, name: bytes) -> OpenJournal:
         """All files of that queue that count, as they are at one moment. Raises `ToolFailed` or OSError."""

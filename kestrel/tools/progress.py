@@ -107,11 +107,11 @@ class LoadProgress:
         rate = items / passed_s if passed_s else 0.0
         put = f"{items} items  {rate:.0f}/s"
         if not self._total:
-            return f"{put}  {size // _MB} MB"
+            return f"{put}  {size / _MB:.1f} MB"
         part = min(1.0, size / self._total)
         bar = ("=" * int(_BAR_COLUMNS * part) + ">")[:_BAR_COLUMNS].ljust(_BAR_COLUMNS)
         left_s = round(passed_s * (1 - part) / part) if part else 0
-        sizes = f"{size // _MB} of {self._total // _MB} MB"
+        sizes = f"{size / _MB:.1f} of {self._total / _MB:.1f} MB"
         return f"[{bar}] {100 * part:.0f}%  {put}  {sizes}  {left_s // 60}:{left_s % 60:02d} left"
 
     def _columns(self) -> int:

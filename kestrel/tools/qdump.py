@@ -163,7 +163,10 @@ def _sources_at(folder: Folder, name: bytes, arguments: Namespace) -> Iterator[_
         raise ToolFailed(
             f"{show_path(name)} is not the name of a journal file; with --this-file it is read all the same", EX_USAGE
         )
-    yield from (_Source(folder, queue) for queue in folder.chosen([file.queue]))
+    if file.queue not in folder.queues():
+        missing = show_path(os.path.join(folder.path, name))
+        raise ToolFailed(f"there is no {missing}: {show_path(folder.path)} {folder.shown()}", EX_USAGE)
+    yield _Source(folder, file.queue)
 
 
 # What is shown.

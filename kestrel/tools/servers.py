@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeVar
 
 from kestrel.client.address import DEFAULT_PORTS, Address, parse_address
 from kestrel.client.blocking import BlockingClient
-from kestrel.client.choice import RandomChoice
+from kestrel.client.choice import RandomChoice, StayingChoice
 from kestrel.client.connection import BlockingConnection
 from kestrel.client.dialect import Dialect, MemcacheDialect, ThriftDialect
 from kestrel.client.errors import BadReply, CannotConnect, ClientFailure, ConnectionFailed, OpenReadsError, ServerError
@@ -44,15 +44,18 @@ class Servers:
         port = DEFAULT_PORTS[protocol]
         self.addresses = list(dict.fromkeys(parse_address(server, port) for server in servers))
         self.client = BlockingClient(servers, protocol, tls=tls, timeout_s=timeout_s, seconds=seconds)
-        """For taking items."""
+        """For what any one of them may answer."""
         self._memcache = MemcacheCalls() if protocol == "memcache" else None
         self.dialect: Dialect = ThriftDialect(ThriftCalls())
         if self._memcache is not None:
             self.dialect = MemcacheDialect(self._memcache)
         context, server_name = (None, None) if tls is None else (tls.context(), tls.server_name)
         self.pool = ConnectionPool(self.addresses, timeout_s, context, server_name)
-        self.choice = RandomChoice(self.addresses, Random(), seconds)
+        self.writes = RandomChoice(self.addresses, Random(), seconds)
         """For putting items."""
+        self.reads = StayingChoice(self.addresses, Random(), seconds)
+        """For taking them."""
+        self._speaks = f"does it speak {protocol} there, {'without' if tls is None else 'with'} TLS?"
 
     @property
     def has_memcache(self) -> bool:
@@ -93,15 +96,13 @@ class Servers:
                 # The text is the address, and the system's words with a number that nobody needs.
                 which = show_text(str(failure).removesuffix(str(cause)).removesuffix(": "))
                 said = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
-                return ToolFailed(f"cannot connect to {which}: {show_text(said)}; {_way_out(cause)}", EX_SERVER)
+                return ToolFailed(f"cannot connect to {which}: {show_text(said)}; {self._way_out(cause)}", EX_SERVER)
             case BadReply():
-                return ToolFailed(
-                    f"{where}: {reason}; does it speak that protocol there? name another port with --server", EX_SERVER
-                )
+                return ToolFailed(f"{where}: {reason}; {self._speaks} name another port with --server", EX_SERVER)
             case ConnectionFailed(__cause__=TimeoutError()):
-                return ToolFailed(f"{where}: {reason}; give it more time with --timeout", EX_SERVER)
+                return ToolFailed(f"{where}: {reason}; give it more time with --timeout; {self._speaks}", EX_SERVER)
             case ConnectionFailed():
-                return ToolFailed(f"{where}: {reason}; is the server still running?", EX_SERVER)
+                return ToolFailed(f"{where}: {reason}; is the server still running? {self._speaks}", EX_SERVER)
             case OpenReadsError():
                 return ToolFailed(f"{where}: {reason}; were items held for longer than it allows?", EX_SERVER)
             case ServerError():
@@ -114,16 +115,15 @@ class Servers:
         self.client.close()
         self.pool.close()
 
-
-def _way_out(cause: OSError | ValueError) -> str:
-    match cause:
-        case ssl.SSLCertVerificationError():
-            return "say with --ca who signs its certificate, and with --server-name whom it is for"
-        case ssl.SSLError():
-            return "is it TLS that is spoken there?"
-        case socket.gaierror() | ValueError():
-            return "name another with --server"
-        case TimeoutError():
-            return "name another with --server, or give it more time with --timeout"
-        case _:
-            return "is the server running? name another with --server"
+    def _way_out(self, cause: OSError | ValueError) -> str:
+        match cause:
+            case ssl.SSLCertVerificationError():
+                return "say with --ca who signs its certificate, and with --server-name whom it is for"
+            case ssl.SSLError() | ConnectionResetError():
+                return self._speaks
+            case socket.gaierror() | ValueError():
+                return "name another with --server"
+            case TimeoutError():
+                return f"name another with --server, or give it more time with --timeout; {self._speaks}"
+            case _:
+                return "is the server running? name another with --server"

@@ -47,7 +47,7 @@ def test_the_example_runs_to_its_end() -> None:
 
 def test_the_example_runs_again_over_the_folder_that_it_is_given(tmp_path: Path) -> None:
     folder = tmp_path / "queues"
-    assert run_the_example(str(folder)) == OUTPUT
+    assert run_the_example(str(folder), "0.001") == OUTPUT
     reactor = ProgramReactor()
     queue = PersistentQueue(b"orders", folder, reactor, reserve_bytes=1)
     reactor.result(queue.setup())

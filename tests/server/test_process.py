@@ -668,7 +668,11 @@ def test_a_port_that_is_taken_is_said_in_one_sentence(processes: Processes, daem
     config = f'queuePath = "elsewhere"\nlistenAddress = "127.0.0.1"\nmemcacheListenPort = {port}\n'
     status, stderr = refused(processes, config, daemon=daemon)
     is_refused_with(EX_UNAVAILABLE, status, daemon)
-    says(stderr, rf"cannot listen on .*{port}.*: Address already in use", daemon=daemon)
+    says(
+        stderr,
+        rf"cannot listen on .*{port}.*: Address already in use; change memcacheListenPort, or .* --memcache",
+        daemon=daemon,
+    )
     assert len(processes.running()) == 1
 
 
@@ -864,6 +868,24 @@ def test_the_tac_file_serves_reloads_and_stops_in_order(processes: Processes) ->
 def test_the_shipped_configurations_are_valid(processes: Processes, path: Path) -> None:
     ended = processes.run(*processes.twistd("--config", str(path), "--validate"))
     assert (ended.returncode, ended.stderr) == (0, "")
+    assert "no effect" not in ended.stdout
+
+
+@pytest.mark.parametrize(("file", "is_there"), [("kestrel.log", True), ("nowhere/kestrel.log", False)])
+def test_validate_says_when_the_folder_of_the_log_is_missing(processes: Processes, file: str, is_there: bool) -> None:
+    processes.write("good.toml", f'{CONFIG}[logging]\nfile = "{file}"\n')
+    ended = processes.run(*processes.twistd("--config", "good.toml", "--validate"))
+    missing = "" if is_there else f"The folder of its log, {processes.folder}/nowhere, is not there: make it first.\n"
+    assert (ended.returncode, ended.stdout) == (0, f"The configuration is valid.\n{missing}")
+
+
+@pytest.mark.parametrize(("items", "told"), [(0, "0 queues with 0 items"), (1, "1 queue with 1 item")])
+def test_the_start_says_what_is_served(processes: Processes, items: int, told: str) -> None:
+    server = processes.serve(CONFIG)
+    with server.connect() as client:
+        client.put(b"work", *[b"a"] * items)
+    server.stop()
+    assert f"serves {told}, loaded in " in processes.serve(CONFIG).logged()
 
 
 def test_help_mentions_every_option(processes: Processes) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import signal
+import socket
 import subprocess
 import sys
 import termios
+import threading
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -99,7 +101,8 @@ def test_a_server_that_dies_in_the_middle_of_a_load_leaves_an_exact_account(cli:
         status, out, said = cli("--server", server.address, "put", "work", "a", "b", "c")
     assert (status, out) == (3, b"")
     assert said == (
-        f"kestrel-cli: {server.address}: the server hung up before it had answered; is the server still running?\n"
+        f"kestrel-cli: {server.address}: the server hung up before it had answered; is the server still running? "
+        "does it speak memcache there, without TLS?\n"
         "kestrel-cli: 2 items put; perhaps put: 3\n"
     )
     with scripted(reset((b"".join(A_B_C), STORED))) as server:
@@ -170,6 +173,75 @@ def test_a_monitor_says_when_its_server_goes(processes: Processes) -> None:
     assert b"\nkestrel-cli: 1 item taken" in said
 
 
+PROTOCOLS = pytest.mark.parametrize("protocol", ["memcache", "thrift"])
+
+
+def begin_with(server: Server, protocol: str, *arguments: str) -> subprocess.Popen[bytes]:
+    """Run it with that protocol; return when it waits."""
+    address = f"127.0.0.1:{server.port_of(protocol)}"
+    process = begin(server, "--protocol", protocol, "--server", address, *arguments)
+    wait_for_a_waiter(server)
+    return process
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("arguments", [("monitor", "work"), ("get", "--wait", "1h", "-n", "2", "work")])
+def test_who_waits_is_told_of_an_orderly_stop_and_does_not_connect_again(
+    processes: Processes, protocol: str, arguments: tuple[str, ...]
+) -> None:
+    server = processes.serve(CONFIG)
+    with begin_with(server, protocol, *arguments) as process:
+        assert process.stdout is not None
+        put(server, b"a")
+        assert process.stdout.readline() == b"a\n"
+        wait_for_a_waiter(server)
+        port = server.port
+        server.stop()
+        processes.serve(CONFIG, endpoint=f"tcp:{port}:interface=127.0.0.1")
+        out, said = process.communicate()
+    assert (process.returncode, out) == (3, b"")
+    assert said.endswith(b"\nkestrel-cli: 1 item taken\n")
+
+
+@PROTOCOLS
+def test_a_get_that_waits_for_nothing_is_told_as_well(processes: Processes, protocol: str) -> None:
+    server = processes.serve(CONFIG)
+    with begin_with(server, protocol, "get", "--wait", "1h", "work") as process:
+        server.stop()
+        out, said = process.communicate()
+    assert (process.returncode, out) == (3, b"")
+    assert b"is the server still running?" in said
+
+
+NO_ITEMS = (b"dump_stats work\r\n", b"queue 'work' {\r\n  items=0\r\n}\r\nEND\r\n")
+
+
+def test_a_server_that_goes_between_two_requests_is_not_connected_to_again(cli: Cli) -> None:
+    waited = (b"get work/t=60000/open\r\n", b"END\r\n"), (b"version\r\n", b"VERSION 1\r\n")
+    is_gone = threading.Event()
+
+    def go(connection: socket.socket) -> None:
+        talk(NO_ITEMS, *waited)(connection)
+        connection.shutdown(socket.SHUT_RDWR)
+        is_gone.set()
+
+    def pause(seconds: float) -> None:
+        assert is_gone.wait(PATIENCE_S)
+
+    with scripted(go) as server:
+        clock = Clock(lambda: 0.0, pause)
+        status, out, said = cli("--server", server.address, "monitor", "work", clock=clock)
+    assert (status, out) == (3, b"")
+    assert said.startswith(f"kestrel-cli: {server.address}: the server hung up; ")
+
+
+def test_of_several_servers_the_others_are_asked_when_one_goes(server: Server, cli: Cli) -> None:
+    put(server, b"a", b"b")
+    with scripted(talk(NO_ITEMS, (b"get work/open\r\n", b""))) as other:
+        names = f"{other.address},127.0.0.1:{server.port}"
+        assert cli("--server", names, "get", "--all", "work") == (0, b"a\nb\n", "")
+
+
 def test_an_item_that_could_not_be_confirmed_is_told(cli: Cli) -> None:
     taken = (b"get work/open\r\n", b"VALUE work 0 1\r\na\r\nEND\r\n")
     with scripted(talk(taken, (b"confirm work 1\r\n", b""))) as server:
@@ -211,24 +283,26 @@ def test_items_that_could_not_be_confirmed_together_are_told(
 
 
 def test_items_that_another_client_took_first_are_waited_for_one_by_one(cli: Cli) -> None:
-    nothing = talk((b"get work/open\r\n", b"END\r\n"))
-    with scripted(talk(LOOK, (MONITOR, b"END\r\n")), nothing) as server:
+    with scripted(talk(LOOK, (MONITOR, b"END\r\n"), (b"get work/open\r\n", b"END\r\n"))) as server:
         assert cli("--server", server.address, "get", "--all", "work") == (1, b"", "")
 
 
 def test_no_more_than_a_hundred_items_may_come_again(cli: Cli) -> None:
-    nothing = talk((b"get work/open\r\n", b"END\r\n"))
-    with scripted(talk(look(250), (b"monitor work 1 100\r\n", b"END\r\n")), nothing) as server:
+    nothing = (b"get work/open\r\n", b"END\r\n")
+    with scripted(talk(look(250), (b"monitor work 1 100\r\n", b"END\r\n"), nothing)) as server:
         assert cli("--server", server.address, "get", "--all", "work") == (1, b"", "")
 
 
 # How long is waited.
 
+IS_THERE = (b"version\r\n", b"VERSION 1.0\r\n")
+"""What is asked when a wait brought nothing: a server that stops says that to all who wait."""
+
 
 def test_each_item_that_is_not_there_is_waited_for(cli: Cli) -> None:
     wait = b"get work/t=10000/open\r\n"
-    there_is_one = talk((wait, ITEM % b"a"), (b"confirm work 1\r\n", b"END\r\n"))
-    with scripted(talk(look(0)), there_is_one, talk(look(0)), talk((wait, b"END\r\n"))) as server:
+    there_is_one = (wait, ITEM % b"a"), (b"confirm work 1\r\n", b"END\r\n")
+    with scripted(talk(look(0), *there_is_one, look(0), (wait, b"END\r\n"), IS_THERE)) as server:
         assert cli("--server", server.address, "get", "--wait", "10s", "-n", "3", "work") == (0, b"a\n", "")
 
 
@@ -238,21 +312,14 @@ def test_a_monitor_waits_no_longer_than_to_its_end(cli: Cli) -> None:
     def pause(seconds: float) -> None:
         now[0] += 60  # the wait at the server and this one
 
-    waits = [talk(look(0)), talk((b"get work/t=60000/open\r\n", b"END\r\n"))]
-    waits += [talk(look(0)), talk((b"get work/t=30000/open\r\n", b"END\r\n"))]
-    with scripted(*waits) as server:
+    waits = [look(0), (b"get work/t=60000/open\r\n", b"END\r\n"), IS_THERE]
+    waits += [look(0), (b"get work/t=30000/open\r\n", b"END\r\n"), IS_THERE]
+    with scripted(talk(*waits)) as server:
         ended = cli("--server", server.address, "monitor", "--for", "90s", "work", clock=Clock(lambda: now[0], pause))
     assert ended == (0, b"", "")
 
 
 # Several servers.
-
-
-def test_many_items_are_taken_at_once_from_whichever_server_has_them(cli: Cli) -> None:
-    taken = (MONITOR, ITEM % b"a" + ITEM % b"b" + b"END\r\n")
-    with scripted(talk(look(0))) as one, scripted(talk(LOOK, taken, (b"confirm work 2\r\n", b"END\r\n"))) as two:
-        names = ["--server", one.address, "--server", two.address]
-        assert cli(*names, "get", "-n", "2", "work") == (0, b"a\nb\n", "")
 
 
 def test_items_are_taken_from_all_servers(server: Server, processes: Processes, cli: Cli) -> None:
@@ -261,7 +328,8 @@ def test_items_are_taken_from_all_servers(server: Server, processes: Processes, 
     for has_more, has_one in ((server, two), (two, server)):
         put(has_more, b"a", b"b")
         put(has_one, b"c")
-        assert cli(*names, "get", "--all", "work") == (0, b"a\nb\nc\n", "")
+        status, out, said = cli(*names, "get", "--all", "work")
+        assert (status, sorted(out.split()), said) == (0, [b"a", b"b", b"c"], "")
 
 
 # Ctrl-C.
@@ -330,7 +398,7 @@ def test_a_large_load_has_a_bar_on_the_terminal(server: Server, lines: Path) -> 
         status, said = on_a_terminal(command("cli", "put", "work"), stdin.fileno(), env=environment(server))
     assert status == 0
     assert said.startswith(b"\r[=>")
-    assert b" 0 of 4 MB " in said
+    assert b" of 4.2 MB " in said
     assert said.endswith(b"\r\x1b[K")
 
 
@@ -365,8 +433,16 @@ def test_who_sits_at_a_terminal_is_asked_before_items_go(
     put(server, b"a")
     ended, said = on_a_terminal(command("cli", what, "work"), env=environment(server), is_for="all", typed=answer)
     assert ended == status
-    assert b" work on 127.0.0.1:%d? [y/N] " % server.port in said
+    question = {"flush": b"drop all items of the queue work,", "delete": b"delete the queue work with all its items,"}
+    assert question[what] + b" on 127.0.0.1:%d? [y/N] " % server.port in said
     wait_for_items(server, left)
+
+
+@pytest.mark.parametrize("what", ["flush", "delete"])
+def test_nobody_is_asked_about_a_queue_that_is_not_there(server: Server, what: str) -> None:
+    arguments = command("cli", what, "nosuch")
+    asked = on_a_terminal(arguments, env=environment(server), is_for="all")
+    assert asked == (1, b"kestrel-cli: there is no queue nosuch\r\n")
 
 
 def test_nobody_is_asked_with_yes(server: Server) -> None:

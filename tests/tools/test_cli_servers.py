@@ -50,8 +50,8 @@ def test_stats_are_a_line_for_the_server_and_a_table_of_queues(server: Server, c
     address = re.escape(f"127.0.0.1:{server.port}")
     assert re.fullmatch(address + r": kestrel \S+, up \S+, 2 queues, 2 items, 1.5 KiB, \d connections?", first)
     assert table == [
-        "queue  items    bytes  age  waiters  open reads",
-        "work       2  1.5 KiB    0        0           0",
+        "queue  items    bytes  last wait  waiters  open reads",
+        "work       2  1.5 KiB          0        0           0",
         "orders: alias of work,small, 0 items put to it",
     ]
 
@@ -68,6 +68,14 @@ def test_stats_of_a_queue_that_is_not_there_say_so(server: Server, cli: Cli) -> 
     assert "work       1" in out.decode()
 
 
+def test_the_server_line_tells_all_its_queues_where_some_are_shown(server: Server, cli: Cli) -> None:
+    put(server, b"x")
+    assert ", 1 of 2 queues, 1 item, " in lines(cli("stats", "work")[1])[0]
+    status, out, said = cli("stats", "nosuch")
+    assert (status, said, len(lines(out))) == (1, "kestrel-cli: there is no queue nosuch\n", 1)
+    assert ", 0 of 2 queues, " in out.decode()
+
+
 def test_stats_for_a_program(server: Server, cli: Cli) -> None:
     put(server, b"x")
     status, out, _ = cli("stats", "--json")
@@ -77,6 +85,7 @@ def test_stats_for_a_program(server: Server, cli: Cli) -> None:
     assert figures["queues"]["work"]["items"] == 1
     assert figures["queues"]["orders"]["children"] == "work,small"
     assert {"uptime", "curr_items", "queue_creates"} <= set(figures["stats"])
+    assert isinstance(figures["stats"]["reserved_memory_ratio"], float)
     assert not [name for name in figures["stats"] if name.startswith("queue_work")]
 
 
@@ -99,12 +108,26 @@ def test_stats_can_be_watched_until_ctrl_c(server: Server, cli: Cli) -> None:
 
     status, out, said = cli("stats", "work", "--watch", clock=Clock(lambda: 0.0, pause))
     assert (status, said, paused) == (0, "", [2.0] * 3)
-    assert lines(out).count("work       1    1 B    0        0           0") == 3
+    assert lines(out).count("work       1    1 B          0        0           0") == 3
     paused.clear()
     assert len(cli("stats", "--json", "--watch=500ms", clock=Clock(lambda: 0.0, pause))[1].splitlines()) == 3
     assert paused == [0.5] * 3
     paused.clear()
     assert cli("stats", "nosuch", "--watch", clock=Clock(lambda: 0.0, pause))[0] == 0, "it may come yet"
+
+
+def test_watching_goes_on_while_a_server_is_away(server: Server, cli: Cli, nobody: str) -> None:
+    paused: list[float] = []
+
+    def pause(seconds: float) -> None:
+        paused.append(seconds)
+        if len(paused) == 2:
+            raise KeyboardInterrupt
+
+    arguments = ["--server", f"{nobody},127.0.0.1:{server.port}", "stats", "--raw", "--watch"]
+    status, out, said = cli(*arguments, clock=Clock(lambda: 0.0, pause))
+    assert (status, out.count(b"STAT uptime ")) == (0, 2)
+    assert said.count(f"kestrel-cli: cannot connect to {nobody}: Connection refused; ") == said.count("\n") == 2
 
 
 def test_watched_on_a_terminal_they_stay_at_its_top(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,6 +199,18 @@ def test_queues_are_flushed_and_deleted_where_nobody_can_be_asked(server: Server
     assert cli("stats", "work")[0] == 1
 
 
+@pytest.mark.parametrize("what", ["flush", "delete"])
+def test_a_queue_that_is_not_there_is_neither_flushed_nor_deleted(
+    server: Server, cli: Cli, nobody: str, what: str
+) -> None:
+    assert cli(what, "nosuch") == (1, b"", "kestrel-cli: there is no queue nosuch\n")
+    assert cli("--server", f"127.0.0.1:{server.port},{nobody}", what, "nosuch")[0] == 3
+    put(server, b"a")
+    status, _, said = cli("--server", f"{nobody},127.0.0.1:{server.port}", what, "work")
+    assert (status, said.count("\n")) == (3, 1)
+    assert cli("get", "work")[0] == 1
+
+
 def test_what_has_expired_is_dropped_and_counted(server: Server, cli: Cli) -> None:
     with server.connect() as client:
         client.ask(b"set work 0 -1 1\r\na\r\nset work 0 -1 1\r\nb\r\n", b"STORED\r\n" * 2)
@@ -194,18 +229,23 @@ def test_of_several_servers_each_answers_with_its_name(server: Server, cli: Cli,
     assert said.startswith(f"kestrel-cli: cannot connect to {nobody}: Connection refused; ")
 
 
+LOOK = (b"dump_stats work\r\n", b"queue 'work' {\r\n  items=1\r\n}\r\nEND\r\n")
+"""Whether the queue is there: one server that has it is enough."""
+
+
 @pytest.mark.parametrize(
     ("arguments", "exchanges"),
     [
-        (["flush", "work"], [(b"flush work\r\n", b"END\r\n")]),
-        (["delete", "work"], [(b"delete work\r\n", b"DELETED\r\n")]),
+        (["flush", "work"], [LOOK, (b"flush work\r\n", b"END\r\n")]),
+        (["delete", "--yes", "work"], [LOOK, (b"delete work\r\n", b"DELETED\r\n")]),
         (["status", "ReadOnly"], [(b"status ReadOnly\r\n", b"END\r\n"), (b"status\r\n", b"READONLY\r\n")]),
     ],
 )
 def test_what_is_to_be_done_is_done_by_each_server(
     cli: Cli, arguments: list[str], exchanges: list[tuple[bytes, bytes]]
 ) -> None:
-    with scripted(talk(*exchanges)) as one, scripted(talk(*exchanges)) as two:
+    without_a_look = [exchange for exchange in exchanges if exchange != LOOK]
+    with scripted(talk(*exchanges)) as one, scripted(talk(*without_a_look)) as two:
         assert cli("--server", one.address, "--server", two.address, *arguments)[0] == 0
 
 
@@ -215,6 +255,23 @@ def test_the_environment_names_servers_with_commas_or_spaces(
     monkeypatch.setenv("KESTREL_SERVERS", f"127.0.0.1:{server.port}, {nobody}")
     assert cli("status")[:2] == (3, f"127.0.0.1:{server.port}: Up\n".encode())
     assert cli("--server", f"127.0.0.1:{server.port}", "status") == (0, b"Up\n", "")
+
+
+def test_an_option_names_servers_with_commas_too(server: Server, cli: Cli, nobody: str) -> None:
+    assert cli("--server", f"127.0.0.1:{server.port},{nobody}", "status")[:2] == (
+        3,
+        f"127.0.0.1:{server.port}: Up\n".encode(),
+    )
+
+
+def test_the_options_of_the_server_may_stand_behind_the_command(server: Server, cli: Cli, nobody: str) -> None:
+    put(server, b"a")
+    address = f"127.0.0.1:{server.port}"
+    assert cli("--server", nobody, "peek", "work", "--server", address) == (0, b"a\n", "")
+    assert cli("get", "--timeout", "5s", "work", "--server", address) == (0, b"a\n", "")
+    assert cli("put", "work", "--server", address, "a", "--", "-b") == (0, b"2 items put\n", "")
+    thrift = f"127.0.0.1:{server.port_of('thrift')}"
+    assert cli("get", "work", "--server", thrift, "--protocol", "thrift") == (0, b"a\n", "")
 
 
 # What can be wrong.
@@ -239,7 +296,22 @@ def test_another_server_than_one_of_kestrels_is_told_from_it(cli: Cli) -> None:
     with scripted(talk((b"version\r\n", b"220 smtp.example ESMTP\r\n"))) as server:
         status, _, said = cli("--server", server.address, "version")
     assert status == 3
-    assert said.endswith("; does it speak that protocol there? name another port with --server\n")
+    assert said.endswith("; does it speak memcache there, without TLS? name another port with --server\n")
+
+
+def test_a_server_that_only_hangs_up_may_be_another_one(cli: Cli) -> None:
+    with scripted(talk()) as server:
+        status, _, said = cli("--server", server.address, "version")
+    assert status == 3
+    assert said.endswith("; is the server still running? does it speak memcache there, without TLS?\n")
+
+
+def test_tls_in_vain_says_that_it_may_be_none(cli: Cli) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        status, _, said = cli("--tls", "--protocol", "thrift", "--timeout", "1ms", "--server", address, "version")
+    assert status == 3
+    assert said.endswith("; does it speak thrift there, with TLS?\n")
 
 
 def test_a_server_that_does_not_answer_is_given_up(server: Server, cli: Cli) -> None:
@@ -247,7 +319,10 @@ def test_a_server_that_does_not_answer_is_given_up(server: Server, cli: Cli) -> 
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         status, _, said = cli("--timeout", "1ms", "--server", address, "version")
     assert status == 3
-    assert said == f"kestrel-cli: {address}: no answer: timed out; give it more time with --timeout\n"
+    assert said == (
+        f"kestrel-cli: {address}: no answer: timed out; give it more time with --timeout; "
+        "does it speak memcache there, without TLS?\n"
+    )
 
 
 def served_by(authority: Authority, host: str) -> ssl.SSLContext:
@@ -302,7 +377,14 @@ def test_a_server_that_is_not_who_it_should_be_is_refused(cli: Cli, tmp_path: Pa
         (["--protocol", "thrift", "stats"], "leave out --protocol thrift"),
         (["--ca", "ca.pem", "version"], "want --tls"),
         (["--tls", "--key", "key.pem", "version"], "--key wants the --cert"),
-        (["--tls", "--ca", "/nosuch/ca.pem", "version"], "cannot be used: /nosuch/ca.pem: No such file or directory"),
+        (["--tls", "--ca", "/nosuch/ca.pem", "version"], "--ca: /nosuch/ca.pem cannot be read: No such file"),
+        (["--tls", "--cert", "/", "version"], "--cert: / cannot be read: Is a directory"),
+        (["--tls", "--ca", "/dev/null", "version"], "--ca: /dev/null cannot be used: "),
+        (["--tls", "--cert", "/dev/null", "version"], "--cert: /dev/null cannot be used: "),
+        (["put"], "required: QUEUE\n"),
+        (["put", "work", "-x"], "unrecognized arguments: -x; items that begin with - stand behind --: put QUEUE -- -x"),
+        (["get", "work", "-x"], "unrecognized arguments: -x\n"),
+        (["--server", "a,", "version"], "'' is no address"),
     ],
 )
 def test_a_command_line_that_makes_no_sense_has_status_2(cli: Cli, arguments: list[str], words: str) -> None:

@@ -90,12 +90,12 @@ def test_a_large_load_has_a_bar_from_the_beginning() -> None:
     terminal, clock = Terminal(), Clock()
     with LoadProgress(LARGE_LOAD_BYTES * 100, terminal, clock.seconds) as progress:
         progress.reached(0, 0)
-        assert terminal.getvalue() == "\r[>                   ] 0%  0 items  0/s  0 of 419 MB  0:00 left\x1b[K"
+        assert terminal.getvalue() == "\r[>                   ] 0%  0 items  0/s  0.0 of 419.4 MB  0:00 left\x1b[K"
         clock.advance(30)
         progress.reached(600_000, LARGE_LOAD_BYTES * 25)
         progress.reached(600_001, LARGE_LOAD_BYTES * 25)
         assert terminal.getvalue().endswith(
-            "\r[=====>              ] 25%  600000 items  20000/s  104 of 419 MB  1:30 left\x1b[K"
+            "\r[=====>              ] 25%  600000 items  20000/s  104.9 of 419.4 MB  1:30 left\x1b[K"
         )
     assert terminal.getvalue().endswith("left\x1b[K\r\x1b[K")
 
@@ -105,7 +105,7 @@ def test_the_bar_is_full_at_the_end_and_where_a_file_has_grown() -> None:
     progress = LoadProgress(LARGE_LOAD_BYTES, terminal, clock.seconds)
     clock.advance(1)
     progress.reached(10, LARGE_LOAD_BYTES + 1)
-    assert terminal.getvalue() == "\r[====================] 100%  10 items  10/s  4 of 4 MB  0:00 left\x1b[K"
+    assert terminal.getvalue() == "\r[====================] 100%  10 items  10/s  4.2 of 4.2 MB  0:00 left\x1b[K"
 
 
 @pytest.mark.parametrize("total", [LARGE_LOAD_BYTES - 1, None])
@@ -117,7 +117,7 @@ def test_another_load_shows_how_far_it_is_when_it_is_slow(total: int | None) -> 
         assert terminal.getvalue() == ""
         clock.advance(0.01)
         progress.reached(5000, 1_000_000)
-        assert "5000 items  5000/s  1 " in terminal.getvalue()
+        assert "5000 items  5000/s  1.0 " in terminal.getvalue()
     assert terminal.getvalue().endswith("\r\x1b[K")
 
 

@@ -354,7 +354,7 @@ def test_a_queue_that_is_deleted_meanwhile_is_a_sentence(tmp_path: Path, dump: D
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["{folder}/nothing"], "there is no queue nothing in {folder}: it has work"),
+        (["{folder}/nothing"], "there is no {folder}/nothing: {folder} has work"),
         (["{folder}/nowhere/work"], "there is no folder {folder}/nowhere: name one that has journals"),
         (["{folder}/foreign.txt"], "foreign.txt is not the name of a journal file; with --this-file it is read all"),
         (["--this-file", "{folder}/nothing"], "there is no file {folder}/nothing: name one that is there"),
