@@ -5,19 +5,22 @@
 
 puts ten pages and works on them, until there have been none for a second. The third page fails when it is tried for
 the first time: it goes back to the head of its queue, and one of the three takes it again. Kill it half-way, with
-Ctrl-C or kill -9, and start it again: no page is lost.
+Ctrl-C or kill -9, and start it again: no page is lost. The status at the end is 1 where the servers fail, and 130 after
+Ctrl-C.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import CancelledError, Deferred, FirstError, gatherResults
 from twisted.internet.task import deferLater, react
 
 from kestrel.client.client import Client
+from kestrel.client.errors import ClientFailure
 
 QUEUE = "pages"
 
@@ -62,9 +65,25 @@ async def main(reactor: Any, servers: Sequence[str]) -> None:
         stored = await client.put_many(QUEUE, [b"page %d" % number for number in range(1, 11)])
         print(f"{stored} pages are put")
         workers = [Worker(reactor, client, name) for name in ("Ann", "Ben", "Cleo")]
-        await gatherResults([Deferred.fromCoroutine(worker.run()) for worker in workers])
+        try:
+            await gatherResults([Deferred.fromCoroutine(worker.run()) for worker in workers], consumeErrors=True)
+        except FirstError as error:
+            error.subFailure.raiseException()
     print("nothing is left")
 
 
+async def program(reactor: Any) -> None:
+    """The same from the shell: Ctrl-C and servers that fail end it with a line."""
+    working = Deferred.fromCoroutine(main(reactor, sys.argv[1:] or ["localhost"]))
+    signal.signal(signal.SIGINT, lambda *_: reactor.callFromThread(working.cancel))  # pages in work go back
+    try:
+        await working
+    except ClientFailure as error:
+        sys.exit(str(error))
+    except CancelledError:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
 if __name__ == "__main__":
-    react(lambda reactor: Deferred.fromCoroutine(main(reactor, sys.argv[1:] or ["localhost"])))
+    react(lambda reactor: Deferred.fromCoroutine(program(reactor)))

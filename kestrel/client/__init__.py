@@ -10,6 +10,7 @@
 | `arguments`, `put_batch` | what else both clients have in common |
 | `connection`, `pool` | one blocking connection that carries out calls, and those that are kept |
 | `pipeline`, `server` | one connection of Twisted's, and all to a server |
+| `last_words` | the refusals with which a server hangs up |
 | `openssl` | TLS on Twisted's endpoints |
 
 `client`, `server`, `pipeline` and `openssl` import Twisted, and none of the others does.

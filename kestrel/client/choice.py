@@ -52,8 +52,10 @@ class RandomChoice(Generic[S]):
         return self._random.choice(servers)
 
     def failed(self, server: S) -> None:
-        """It did not answer, or would not: leave it alone for a while."""
-        self._backoffs[server].failed(self._seconds())
+        """It did not answer, or would not: leave it alone for a while. Failures within that are the same failure."""
+        backoff, now_s = self._backoffs[server], self._seconds()
+        if backoff.ends_s <= now_s:
+            backoff.failed(now_s)
 
     def answered(self, server: S) -> None:
         """It did."""

@@ -22,7 +22,7 @@ from random import Random
 from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 from twisted.internet.defer import Deferred, DeferredList
-from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
+from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python.failure import Failure
 
@@ -32,8 +32,9 @@ from kestrel.client.call import Call
 from kestrel.client.choice import GETS_PER_SERVER, RandomChoice, StayingChoice
 from kestrel.client.dialect import Dialect, MemcacheDialect, ThriftDialect
 from kestrel.client.errors import ClientFailure, ConnectionFailed, Refused, RequestError
+from kestrel.client.last_words import is_last_word, is_never_last
 from kestrel.client.memcache import MemcacheCalls
-from kestrel.client.openssl import client_tls
+from kestrel.client.openssl import tls_endpoint
 from kestrel.client.pipeline import HungUpBefore, Pipeline
 from kestrel.client.plan import Plan, follow_async, search, somewhere
 from kestrel.client.put_batch import PutBatch, batches
@@ -67,13 +68,15 @@ class Client:
 
     `timeout_s` is how long a server may be silent while it owes an answer, besides the time that it was asked to wait,
     and how long connecting may take. There are at most `max_connections` to each server: one for all requests that
-    are answered at once, and one each for gets that wait, reliable reads and monitors, as long as they last.
+    are answered at once, and one each for gets with a timeout, reliable reads and monitors. Those are kept for the next
+    for half a minute. Who would need one more stands in line, for `timeout_s` and the time that it may wait for an
+    item; then it is a `CannotConnect`.
 
     A put whose connection ended before the reply was there may have been stored. It is not put again, and
     `ConnectionFailed` says so; unless `repeats`, for those who would rather have an item twice than think about it.
 
     `tls` is for servers that are given as addresses; for an endpoint it needs a `server_name`. `reactor` is whatever
-    tells the time, and connects to addresses. `random` is for tests.
+    tells the time, and connects to addresses (under asyncio that is Twisted's asyncioreactor). `random` is for tests.
 
     A Deferred made of any of the coroutines can be cancelled. A put may have been stored all the same.
     """
@@ -111,6 +114,7 @@ class Client:
                 max_connections=max_connections,
                 random=chance,
                 is_last_hope=self._all_are_resting,
+                is_last_word=is_never_last if self._memcache is None else is_last_word,
             )
             for name, endpoint in _endpoints(reactor, servers, DEFAULT_PORTS[protocol], tls, timeout_s).items()
         ]
@@ -119,6 +123,8 @@ class Client:
 
     async def close(self) -> None:
         """Hang up, for good. What is under way fails at once; returns when all connections have ended."""
+        for server in self._servers:  # what one of them has not done must not go to the next
+            server.shut()
         await _all([server.close() for server in self._servers])
 
     async def __aenter__(self) -> Self:
@@ -147,9 +153,8 @@ class Client:
         """How many of the items were stored; the others were refused by a limit of the queue, one by one.
 
         They are sent many at once, each such batch to a server of its own, and to another one as far as the first will
-        not have them. When this raises, any of the items may have been stored. Where the server hangs up behind a
-        `ServerError`, it has not carried out what came after; on thrift such an error is that of a whole batch, and
-        where a disk failed a part of it may be stored all the same, and then twice.
+        not have them. When this raises, any of the items may have been stored. On thrift a `ServerError` is that of a
+        whole batch, and where a disk failed a part of it may be stored all the same, and then twice.
         """
         name, ms = name_bytes(queue), expiry_ms(expires_in)
         stored = 0
@@ -176,18 +181,21 @@ class Client:
     async def get(self, queue: Name, timeout: float = 0) -> bytes | None:
         """An item, taken for good, or None when there was none for so long.
 
-        It is lost if the connection ends while it is on its way, or if this program dies with it. To cancel a get that
-        waits ends its connection: the server then gives it nothing, but what is on its way in that moment is lost as
-        well; `reliable_get` loses nothing.
-        Of several servers each is asked, and while there is time each of them for a second in turn.
+        It is lost if the connection ends while it is on its way, or if this program dies with it. To cancel a get with
+        a timeout ends its connection: what the server gives it before it has seen that is lost as well. To cancel one
+        without loses its item, if there is one. `reliable_get` loses nothing.
+
+        Of several servers each is asked, and while there is time each of them for a second in turn. `timeout` is how
+        long servers are asked to wait. On top of it come what connecting and an answer take, each no longer than
+        `timeout_s` at each server that is asked, and the time in line where all `max_connections` are in use.
         """
         name = name_bytes(queue)
 
         async def ask(server: Server, wait_ms: int) -> bytes | None:
             call = self._dialect.get(name, wait_ms)
-            if not wait_ms:
+            if not timeout:
                 return await self._ask(server, call)
-            async with server.own() as connection:
+            async with server.own(wait_ms) as connection:  # which ends with a get that is cancelled
                 return await connection.ask(call)
 
         return await self._search(ask, timeout)
@@ -198,7 +206,8 @@ class Client:
 
         At the end it is confirmed; an exception, a cancellation among them, puts it back at the head of its queue. If
         this program dies it goes back as well: on memcache at once, on thrift after `hold` seconds, within which it
-        must be confirmed. So it does if this is cancelled while the item is on its way.
+        must be confirmed. So it does if this is cancelled while the item is on its way. If it is cancelled while the
+        confirm is, the item may be confirmed, or it goes back.
         `OpenReadsError` at the end: it was open for too long, and has gone back. `ConnectionFailed`: it may have.
         """
         name, hold_ms = name_bytes(queue), max(1, milliseconds(hold))  # 0 would take it for good
@@ -224,7 +233,7 @@ class Client:
 
     async def _open(self, server: Server, queue: bytes, wait_ms: int, hold_ms: int) -> _Held | None:
         call = self._dialect.open(queue, wait_ms, hold_ms)
-        connection = await server.take()
+        connection = await server.take(wait_ms)
         read = None
         try:
             read = await connection.ask(call)
@@ -309,10 +318,14 @@ class Client:
         return await self._share(server, lambda connection: connection.ask(call))
 
     async def _share(self, server: Server, ask: Callable[[Pipeline], Awaitable[T]]) -> T:
-        try:
-            return await ask(await server.shared())
-        except HungUpBefore:  # somebody else asked for that: it is no reason to fail, or to leave the server alone
-            return await ask(await server.shared())
+        """Ask over the connection that all share; where somebody else's refusal ends it, once more. If that happens
+        again, over one where nobody else is: who asks has an answer that is his own.
+        """
+        for _ in range(2):
+            with suppress(HungUpBefore):
+                return await ask(await server.shared())
+        async with server.own() as connection:
+            return await ask(connection)
 
     async def _of_all(self, make_call: Callable[[], Call[T]]) -> dict[str, T]:
         calls = [make_call() for _ in self._servers]
@@ -348,7 +361,7 @@ def _endpoints(
             host, name, endpoint = "", f"servers[{number}]", server
             if tls is not None and tls.server_name is None:
                 raise ValueError("an endpoint does not say who the server is: TlsOptions needs a server_name")
-        endpoints[name] = endpoint if tls is None else wrapClientTLS(client_tls(tls, host), endpoint)
+        endpoints[name] = endpoint if tls is None else tls_endpoint(tls, host, endpoint)
     return endpoints
 
 

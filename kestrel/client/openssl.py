@@ -11,7 +11,14 @@ from OpenSSL.crypto import X509, Error
 from service_identity.cryptography import extract_patterns
 from service_identity.hazmat import DNS_ID, IPAddress_ID, verify_service_identity
 from twisted.internet.abstract import isIPAddress, isIPv6Address
-from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
+from twisted.internet.defer import Deferred, fail
+from twisted.internet.endpoints import wrapClientTLS
+from twisted.internet.interfaces import (
+    IOpenSSLClientConnectionCreator,
+    IProtocol,
+    IProtocolFactory,
+    IStreamClientEndpoint,
+)
 from twisted.internet.ssl import (
     Certificate,
     PrivateCertificate,
@@ -23,9 +30,41 @@ from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from kestrel.client.errors import CannotConnect
 from kestrel.client.tls import TlsOptions
 
+_Codes: Final = SSL.X509VerificationCodes
+
+_REASONS: Final[dict[int, str]] = {
+    _Codes.ERR_CERT_NOT_YET_VALID: "it is not valid yet",
+    _Codes.ERR_CERT_HAS_EXPIRED: "it has expired",
+    _Codes.ERR_DEPTH_ZERO_SELF_SIGNED_CERT: "nobody but itself has signed it",
+}
+"""What is wrong with a certificate; in all other cases it comes to the same."""
+
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+
+
+def tls_endpoint(options: TlsOptions, host: str, endpoint: IStreamClientEndpoint) -> IStreamClientEndpoint:
+    """Connects with TLS to that host, which is what the endpoint connects to. Raises as `client_tls` does; but of a
+    name that no host can have who connects is told.
+    """
+    try:
+        return wrapClientTLS(client_tls(options, host), endpoint)
+    except ValueError as error:
+        return _Nowhere(f"{options.server_name or host!r} cannot be the name of a host: {error}")
+
+
+@implementer(IStreamClientEndpoint)
+class _Nowhere:
+    """Connects to nobody, and says why."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        """A failure."""
+        return fail(CannotConnect(self._why))
 
 
 def client_tls(options: TlsOptions, host: str) -> IOpenSSLClientConnectionCreator:
@@ -51,6 +90,7 @@ class _Verified:
 
     def __init__(self, creator: IOpenSSLClientConnectionCreator, name: str) -> None:
         self._creator = creator
+        self._name = name
         self._id = IPAddress_ID(name) if isIPAddress(name) or isIPv6Address(name) else DNS_ID(name)
 
     def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
@@ -58,14 +98,19 @@ class _Verified:
         connection: SSL.Connection = self._creator.clientConnectionForTLS(tlsProtocol)
 
         def verify(connection: SSL.Connection, certificate: X509, error: int, depth: int, is_trusted: int) -> bool:
-            if depth or not is_trusted:  # only the last certificate of the chain says who the server is
-                return bool(is_trusted)
+            if not is_trusted:
+                return refuse(_REASONS.get(error, "nobody who is trusted has signed it"))
+            if depth:  # only the last certificate of the chain says who the server is
+                return True
             try:
                 verify_service_identity(extract_patterns(certificate.to_cryptography()), [self._id], [])
-            except Exception as failure:
-                tlsProtocol.failVerification(Failure(failure))
-                return False
+            except Exception:
+                return refuse(f"it is not for {self._name}")
             return True
+
+        def refuse(why: str) -> bool:
+            tlsProtocol.failVerification(Failure(CannotConnect(f"certificate verify failed: {why}")))
+            return False
 
         connection.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, verify)
         return connection

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from twisted.internet.defer import Deferred, fail, succeed
@@ -28,7 +28,13 @@ T = TypeVar("T")
 
 
 class HungUpBefore(CannotConnect):
-    """The server refused a request that stood before this one, maybe somebody else's, and hung up."""
+    """The server refused a request that stood before this one, maybe somebody else's, and hung up on both.
+
+    So this one was not carried out, and may be asked again.
+    """
+
+    def __init__(self, refusal: Refused) -> None:
+        super().__init__(f"the server hung up on a request before this one: {refusal}")
 
 
 class _Asked(Generic[T]):
@@ -116,26 +122,33 @@ class Pipeline(Protocol):
     The server owes an answer to the oldest of them. If nothing comes for `timeout_s` and the time that this one lets
     the server wait, or if what comes is no answer, the connection is dropped, and all that was under way fails.
 
-    After a refusal it takes no new requests and ends when all are answered: the server may be about to hang up, and a
+    After a refusal it sends no more requests and ends when all are answered: the server may be about to hang up, and a
     request that is sent into that is one of which nobody knows whether it was carried out.
 
-    What the transport cannot take is held back, so that of this much it is known that it was not carried out.
+    Of what stands behind a refusal that `is_last_word` it is known that it was not carried out, when the connection
+    ends and nothing else has come. Behind any other one nobody knows: a server that goes on may have done it, and died.
+
+    What the transport cannot take is held back, so that of this much it is known that it was not carried out; nor was
+    the last one that the transport took, as long as it has not let go of its end.
     """
 
     # Any: what a stream transport can do is spread over several of Twisted's interfaces.
     transport: Any
 
-    def __init__(self, clock: IReactorTime, timeout_s: float) -> None:
+    def __init__(self, clock: IReactorTime, timeout_s: float, is_last_word: Callable[[Refused], bool]) -> None:
         self._clock = clock
         self._timeout_s = timeout_s
+        self._is_last_word = is_last_word
         self._timer: IDelayedCall | None = None
+        self._until_abort: IDelayedCall | None = None
         self._buffer = ReceiveBuffer()
         self._sent: deque[_UnderWay] = deque()
         self._held: deque[_UnderWay] = deque()
         self._transport_is_full = False
         self._listens = True
         self._is_reading = False
-        self._last_answer_was_refusal = False
+        self._is_over = False
+        self._last_word: Refused | None = None
         self.is_usable = False
         """Whether it takes requests."""
         self.is_ready = False
@@ -172,9 +185,10 @@ class Pipeline(Protocol):
         return self.is_usable and not (self._sent or self._held or len(self._buffer))
 
     def retire(self) -> None:
-        """Take no more requests, and hang up when all are answered."""
+        """Take no more requests, and hang up when all are answered; the server has `timeout_s` to do so too."""
         self.is_usable = False
-        if not (self._sent or self._held) and self.transport is not None:
+        if not (self._sent or self._held) and self._until_abort is None and not self._is_over:
+            self._until_abort = self._clock.callLater(self._timeout_s, self._abort)
             self.transport.unregisterProducer()  # a TLS transport would wait for its producer for ever
             self.transport.loseConnection()
 
@@ -224,16 +238,18 @@ class Pipeline(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """The connection has ended, from either side."""
         self.is_usable = False
+        self._is_over = True
+        if self._until_abort is not None and self._until_abort.active():
+            self._until_abort.cancel()
         sent, held = self._nothing_is_under_way()
         why = reason.getErrorMessage()
         if not self.is_ready:
             self.ready.errback(CannotConnect(why))
-        not_begun = self._last_answer_was_refusal and not len(self._buffer)
+        last_word = None if len(self._buffer) else self._last_word
         hung_up = reason.check(ConnectionDone) is not None
         for asked in sent:
-            if not_begun:
-                # A server that refuses and hangs up has done nothing of what came behind.
-                asked.failed(HungUpBefore("the server hung up on a request before this one"))
+            if last_word is not None:
+                asked.failed(HungUpBefore(last_word))
             elif hung_up:
                 _server_hung_up(asked)
             else:
@@ -257,7 +273,7 @@ class Pipeline(Protocol):
 
     def stopProducing(self) -> None:
         """The transport is closing; connectionLost follows."""
-        self._transport_is_full = True
+        self.is_usable = False
 
     # Replies.
 
@@ -284,16 +300,19 @@ class Pipeline(Protocol):
             value = asked.call.read(self._buffer)
         except Refused as refusal:
             self._sent.popleft()
-            self._last_answer_was_refusal = True
+            self._last_word = refusal if self._is_last_word(refusal) else None
+            held, self._held = self._held, deque()
             self.retire()
             asked.failed(refusal)
+            for each in held:  # it was not sent, and will not be
+                each.failed(HungUpBefore(refusal))
             return True
         except BadReply as error:
             self._drop(error)
             return False
         if value is NOT_YET:
             return False
-        self._last_answer_was_refusal = False
+        self._last_word = None
         if asked.is_last(value):
             self._sent.popleft()
             if not self.is_usable:
@@ -332,10 +351,16 @@ class Pipeline(Protocol):
         self._timer = None
         self._drop(ConnectionFailed(f"nothing came for {limit_s:g} s"))
 
+    def _abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abortConnection()
+
     def _nothing_is_under_way(self) -> tuple[deque[_UnderWay], deque[_UnderWay]]:
         self._stop_watching()
         sent, self._sent = self._sent, deque()
         held, self._held = self._held, deque()
+        if sent and self._transport_is_full:  # with the end of the last one
+            held.appendleft(sent.pop())
         return sent, held
 
     def _drop(self, error: ConnectionFailed) -> None:
@@ -343,8 +368,7 @@ class Pipeline(Protocol):
         self.is_usable = False
         self._buffer.clear()
         sent, held = self._nothing_is_under_way()
-        if self.transport is not None:
-            self.transport.abortConnection()
+        self._abort()
         for number, asked in enumerate(sent):
             asked.failed(error if number == 0 else ConnectionFailed(str(error)))
         for asked in held:

@@ -10,18 +10,21 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError
-from twisted.internet.interfaces import IAddress, IReactorTime, IStreamClientEndpoint
+from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 
 from kestrel.client.backoff import LONGEST_S, Backoff
-from kestrel.client.errors import CannotConnect
+from kestrel.client.errors import CannotConnect, Refused
 from kestrel.client.pipeline import Pipeline
 
 T = TypeVar("T")
+
+IDLE_S: Final = 30.0
+"""How long a connection is kept that nobody wants."""
 
 
 class _Pipelines(Factory):
@@ -29,20 +32,21 @@ class _Pipelines(Factory):
 
     noisy = False
 
-    def __init__(self, clock: IReactorTime, timeout_s: float) -> None:
+    def __init__(self, clock: IReactorTime, timeout_s: float, is_last_word: Callable[[Refused], bool]) -> None:
         self._clock = clock
         self._timeout_s = timeout_s
+        self._is_last_word = is_last_word
 
     def buildProtocol(self, addr: IAddress | None) -> Pipeline:
         """One for a connection that is there."""
-        return Pipeline(self._clock, self._timeout_s)
+        return Pipeline(self._clock, self._timeout_s, self._is_last_word)
 
 
 class Server:
     """One connection that all share, for requests that are answered at once, and others that one has for himself.
 
     There are never more than `max_connections`, besides those that are ending. Who would need one more waits until one
-    is given back; `CannotConnect` when that takes longer than `timeout_s`.
+    is given back; `CannotConnect` when that takes longer than `timeout_s` and the time that the request may wait.
 
     When a connection could not be made, the next attempt is made after a pause, which grows with each failure
     (`Backoff`). A request that comes meanwhile waits for it if the server `is_last_hope`; else it is a `CannotConnect`
@@ -59,6 +63,7 @@ class Server:
         max_connections: int,
         random: Random,
         is_last_hope: Callable[[], bool],
+        is_last_word: Callable[[Refused], bool],
     ) -> None:
         self.name = name
         self._endpoint = endpoint
@@ -68,9 +73,10 @@ class Server:
         self._backoff = Backoff(random, longest_s=min(LONGEST_S, timeout_s))
         self._why_it_rests = ""
         self._is_last_hope = is_last_hope
+        self._pipelines = _Pipelines(clock, timeout_s, is_last_word)
         self._shared: Pipeline | None = None
         self._waiting_for_shared: list[Deferred[Pipeline]] = []
-        self._idle: list[Pipeline] = []
+        self._idle: dict[Pipeline, IDelayedCall] = {}  # and when it will have been so for too long
         self._free = max_connections - 1  # besides the shared one
         self._line: deque[Deferred[Pipeline | None]] = deque()
         self._attempts: set[Deferred[Pipeline]] = set()
@@ -113,16 +119,17 @@ class Server:
 
     # Those that one has for himself.
 
-    async def take(self) -> Pipeline:
-        """A connection for oneself, to be given back. Raises `CannotConnect`."""
+    async def take(self, wait_ms: int = 0) -> Pipeline:
+        """A connection for oneself, to be given back; for a request that is to wait so long. Raises `CannotConnect`."""
         while self._idle:
-            pipeline = self._idle.pop()
+            pipeline, too_long = self._idle.popitem()
+            too_long.cancel()
             if pipeline.is_at_rest:
                 return pipeline
             self._one_less()
         if self._free:
             self._free -= 1
-        elif (given := await self._stand_in_line()) is not None:
+        elif (given := await self._stand_in_line(self._timeout_s + wait_ms / 1000)) is not None:
             return given
         try:
             return await self._connect()
@@ -131,7 +138,9 @@ class Server:
             raise
 
     def give_back(self, pipeline: Pipeline) -> None:
-        """Keep the connection for the next request, if it is at rest; else it is dropped, unless it ends by itself."""
+        """Keep the connection for the next request, for `IDLE_S` at most, if it is at rest; else it is dropped, unless
+        it ends by itself.
+        """
         if pipeline.is_usable and not pipeline.is_at_rest:
             pipeline.drop()
         if not pipeline.is_usable:
@@ -139,25 +148,30 @@ class Server:
         elif (next_in_line := self._next_in_line()) is not None:
             next_in_line.callback(pipeline)
         else:
-            self._idle.append(pipeline)
+            self._idle[pipeline] = self._clock.callLater(IDLE_S, self._idle_for_too_long, pipeline)
+
+    def _idle_for_too_long(self, pipeline: Pipeline) -> None:
+        del self._idle[pipeline]
+        pipeline.retire()
+        self._one_less()
 
     @asynccontextmanager
-    async def own(self) -> AsyncIterator[Pipeline]:
-        """A connection for the time of a `with`. Raises `CannotConnect`."""
-        pipeline = await self.take()
+    async def own(self, wait_ms: int = 0) -> AsyncIterator[Pipeline]:
+        """The same for the time of a `with`."""
+        pipeline = await self.take(wait_ms)
         try:
             yield pipeline
         finally:
             self.give_back(pipeline)
 
-    async def _stand_in_line(self) -> Pipeline | None:
+    async def _stand_in_line(self, limit_s: float) -> Pipeline | None:
         """A connection that was given back, or None: there may be one more now."""
         if self._is_closed:
             raise self._closed()
         waiting: Deferred[Pipeline | None] = Deferred()
         self._line.append(waiting)
         try:
-            return await waiting.addTimeout(self._timeout_s, self._clock)
+            return await waiting.addTimeout(limit_s, self._clock)
         except TimeoutError:
             raise CannotConnect(f"{self}: all connections that there may be are in use") from None
 
@@ -220,7 +234,7 @@ class Server:
         return pipeline
 
     async def _connected(self) -> Pipeline:
-        pipeline = await self._endpoint.connect(_Pipelines(self._clock, self._timeout_s))
+        pipeline = await self._endpoint.connect(self._pipelines)
         assert isinstance(pipeline, Pipeline)
         self._connections.add(pipeline)
         pipeline.ended.addCallback(lambda _: self._ended(pipeline))
@@ -233,8 +247,9 @@ class Server:
 
     def _ended(self, pipeline: Pipeline) -> None:
         self._connections.discard(pipeline)
-        if pipeline in self._idle:
-            self._idle.remove(pipeline)
+        too_long = self._idle.pop(pipeline, None)
+        if too_long is not None:
+            too_long.cancel()
             self._one_less()
         if not self._connections:
             closing, self._closing = self._closing, []
@@ -244,11 +259,13 @@ class Server:
 
     # The end.
 
-    async def close(self) -> None:
-        """Hang up on the server. What is under way fails at once, and whatever is asked later; returns when all
-        connections have ended.
-        """
+    def shut(self) -> None:
+        """Begin nothing more: whatever is asked from now on is a `CannotConnect`."""
         self._is_closed = True
+
+    async def close(self) -> None:
+        """Hang up on the server. What is under way fails at once; returns when all connections have ended."""
+        self.shut()
         for attempt in list(self._attempts):
             attempt.cancel()
         while (waiting := self._next_in_line()) is not None:

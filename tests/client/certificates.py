@@ -30,11 +30,17 @@ class Authority:
         )
         self.ca_file = str(self._write("ca.pem", certificate.public_bytes(serialization.Encoding.PEM)))
 
-    def sign(self, host: str, until: datetime.datetime = _TO, names: Sequence[str] | None = None) -> tuple[str, str]:
+    def sign(
+        self,
+        host: str,
+        until: datetime.datetime = _TO,
+        names: Sequence[str] | None = None,
+        since: datetime.datetime = _FROM,
+    ) -> tuple[str, str]:
         """A certificate for that host, and its key: the paths of both. `names`: those it is for instead."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, host)])
-        builder = self._builder(subject, key.public_key(), until)
+        builder = self._builder(subject, key.public_key(), until, since)
         alternatives = [x509.DNSName(name) for name in ([host] if names is None else names)]
         if alternatives:
             builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
@@ -46,7 +52,11 @@ class Authority:
         return str(cert_file), str(self._write(f"{host}.key", private))
 
     def _builder(
-        self, subject: x509.Name, public_key: ec.EllipticCurvePublicKey, until: datetime.datetime = _TO
+        self,
+        subject: x509.Name,
+        public_key: ec.EllipticCurvePublicKey,
+        until: datetime.datetime = _TO,
+        since: datetime.datetime = _FROM,
     ) -> x509.CertificateBuilder:
         return (
             x509.CertificateBuilder()
@@ -54,7 +64,7 @@ class Authority:
             .issuer_name(self._name)
             .public_key(public_key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(_FROM)
+            .not_valid_before(since)
             .not_valid_after(until)
         )
 

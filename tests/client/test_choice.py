@@ -58,6 +58,18 @@ def test_a_server_that_failed_is_left_alone_until_its_time_is_up(clock: Clock) -
     assert {choice.next() for _ in range(50)} == {"a", "b", "c"}
 
 
+def test_requests_that_fail_together_are_one_failure(clock: Clock) -> None:
+    choice = make_random(clock)
+    for _ in range(40):
+        choice.failed("a")
+        clock.now_s += 0.01
+    clock.now_s += 0.6
+    assert {choice.next() for _ in range(50)} == {"a", "b", "c"}
+    choice.failed("a")
+    clock.now_s += 1 - 0.01
+    assert {choice.next() for _ in range(50)} == {"b", "c"}  # and this is the second
+
+
 def test_a_server_that_answers_is_asked_again_at_once(clock: Clock) -> None:
     choice = make_random(clock)
     choice.failed("a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,9 +12,20 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
-from kestrel.client.errors import BadReply, CannotConnect, ConnectionFailed, OpenReadsError, RequestError, ServerError
+from kestrel.client.errors import (
+    BadReply,
+    CannotConnect,
+    ConnectionFailed,
+    OpenReadsError,
+    Refused,
+    RequestError,
+    ServerError,
+)
+from kestrel.client.last_words import is_last_word, is_never_last
 from kestrel.client.memcache import MemcacheCalls
 from kestrel.client.pipeline import HungUpBefore, Pipeline
+from kestrel.client.thrift import ThriftCalls
+from kestrel.protocols import thrift_binary as binary
 
 CALLS = MemcacheCalls()
 TIMEOUT_S = 10.0
@@ -24,9 +36,9 @@ READ_ONLY = b"SERVER_ERROR the server is ReadOnly\r\n"
 class Wire:
     """A pipeline on a transport that a test moves."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_last_word: Callable[[Refused], bool] = is_last_word) -> None:
         self.clock = Clock()
-        self.pipeline = Pipeline(self.clock, TIMEOUT_S)
+        self.pipeline = Pipeline(self.clock, TIMEOUT_S, is_last_word)
         self.transport: Any = StringTransport()
         self.pipeline.makeConnection(self.transport)
 
@@ -132,6 +144,34 @@ def test_what_stood_behind_a_refusal_with_which_the_server_hung_up_was_not_carri
     assert [error_of(each) for each in (refused, *behind)] == [ServerError, HungUpBefore, HungUpBefore]
 
 
+@pytest.mark.parametrize("reason", [ConnectionDone(), ConnectionLost()])
+def test_nobody_knows_of_what_stood_behind_a_refusal_with_which_servers_go_on(wire: Wire, reason: Exception) -> None:
+    refused, behind = wire.pipeline.ask_all([CALLS.put(b"work", b"a"), CALLS.put(b"work", b"b")])
+    wire.receive(b"SERVER_ERROR disk full\r\n")
+    wire.lose(reason)
+    assert [error_of(refused), error_of(behind)] == [ServerError, ConnectionFailed]
+
+
+def test_thrift_goes_on_behind_every_refusal() -> None:
+    thrift, wire = ThriftCalls(), Wire(is_never_last)
+    refused, behind = wire.pipeline.ask_all([thrift.put(b"work", [b"a"]), thrift.put(b"work", [b"b"])])
+    error = binary.application_exception(binary.INTERNAL_ERROR, "the server is ReadOnly")
+    wire.receive(binary.frame(binary.header(b"put", binary.EXCEPTION, 1), error))
+    wire.lose(ConnectionDone())
+    assert [error_of(refused), error_of(behind)] == [ServerError, ConnectionFailed]
+
+
+def test_what_was_held_back_behind_a_refusal_is_not_sent_any_more(wire: Wire) -> None:
+    refused = wire.pipeline.ask(CALLS.put(b"work", b"a"))
+    wire.pipeline.pauseProducing()
+    held = wire.pipeline.ask(CALLS.put(b"work", b"b"))
+    wire.sent()
+    wire.receive(b"SERVER_ERROR disk full\r\n")
+    wire.pipeline.resumeProducing()
+    assert wire.sent() == b"" and wire.transport.disconnecting
+    assert [error_of(refused), error_of(held)] == [ServerError, HungUpBefore]
+
+
 def test_a_reply_that_had_begun_behind_a_refusal_may_have_been_carried_out(wire: Wire) -> None:
     refused, behind = wire.pipeline.ask_all([CALLS.put(b"work", b"a"), CALLS.put(b"work", b"b")])
     wire.receive(b"SERVER_ERROR disk full\r\nSTO")
@@ -160,13 +200,21 @@ def test_a_hang_up_is_the_answer_to_shutdown_and_a_broken_connection_is_none() -
         assert error_of(asked) is expected
 
 
-def test_what_the_transport_could_not_take_is_held_back_and_was_not_carried_out(wire: Wire) -> None:
-    sent = wire.pipeline.ask(CALLS.put(b"work", b"a"))
-    wire.pipeline.pauseProducing()
-    held = wire.pipeline.ask(CALLS.put(b"work", b"b"))
-    assert wire.sent() == b"set work 0 0 1\r\na\r\n"
+def test_what_the_transport_has_not_let_go_of_was_not_carried_out(wire: Wire) -> None:
+    asked = wire.pipeline.ask_all([CALLS.put(b"work", b"a"), CALLS.put(b"work", b"b")])
+    wire.pipeline.pauseProducing()  # the end of the second one is still in it
+    asked.append(wire.pipeline.ask(CALLS.put(b"work", b"c")))
+    assert wire.sent() == b"set work 0 0 1\r\na\r\nset work 0 0 1\r\nb\r\n"
+    wire.pipeline.stopProducing()
     wire.lose(ConnectionLost())
-    assert (error_of(sent), error_of(held)) == (ConnectionFailed, CannotConnect)
+    assert [error_of(each) for each in asked] == [ConnectionFailed, CannotConnect, CannotConnect]
+
+
+def test_all_that_has_left_may_have_been_carried_out(wire: Wire) -> None:
+    asked = wire.pipeline.ask(CALLS.put(b"work", b"a"))
+    wire.pipeline.stopProducing()  # which a transport says when the connection ends
+    wire.lose(ConnectionLost())
+    assert error_of(asked) is ConnectionFailed
 
 
 def test_what_was_held_back_follows_in_order_unless_nobody_wants_it_any_more(wire: Wire) -> None:
@@ -197,7 +245,19 @@ def test_a_retired_connection_answers_what_was_asked_and_then_ends(wire: Wire) -
     assert not wire.transport.disconnecting
     wire.receive(b"VERSION 1\r\n")
     assert outcome(asked) == "1"
-    assert wire.transport.disconnecting and wire.clock.getDelayedCalls() == []
+    assert wire.transport.disconnecting and not wire.is_dropped
+    wire.lose(ConnectionDone())
+    assert wire.clock.getDelayedCalls() == []
+
+
+def test_a_retired_connection_is_dropped_when_the_server_does_not_hang_up_as_well(wire: Wire) -> None:
+    wire.pipeline.retire()
+    wire.clock.advance(TIMEOUT_S - 0.25)
+    assert wire.transport.disconnecting and not wire.is_dropped
+    wire.clock.advance(0.25)
+    assert wire.is_dropped
+    wire.lose(ConnectionLost())
+    assert wire.clock.getDelayedCalls() == []
 
 
 # Out of step.
@@ -225,15 +285,15 @@ def test_a_server_that_speaks_unasked_is_hung_up_on(wire: Wire) -> None:
 
 
 def test_an_answer_may_take_the_timeout_and_no_longer(wire: Wire) -> None:
-    asked, behind = wire.pipeline.ask(CALLS.put(b"work", b"a")), wire.pipeline.ask(CALLS.put(b"work", b"b"))
+    asked, behind, last = wire.pipeline.ask_all([CALLS.put(b"work", data) for data in (b"a", b"b", b"c")])
     wire.pipeline.pauseProducing()
-    held = wire.pipeline.ask(CALLS.put(b"work", b"c"))
+    held = wire.pipeline.ask(CALLS.put(b"work", b"d"))
     wire.clock.advance(TIMEOUT_S - 0.25)
     assert not asked.called
     wire.clock.advance(0.25)
     assert wire.is_dropped
     assert str(outcome(asked)) == "nothing came for 10 s"
-    assert (error_of(behind), error_of(held)) == (ConnectionFailed, CannotConnect)
+    assert [error_of(each) for each in (behind, last, held)] == [ConnectionFailed, CannotConnect, CannotConnect]
 
 
 def test_the_time_that_the_server_was_asked_to_wait_comes_on_top(wire: Wire) -> None:
@@ -348,6 +408,6 @@ def test_a_stream_may_be_refused(wire: Wire) -> None:
 
 
 def test_a_connection_that_ends_before_it_is_ready_could_not_be_made() -> None:
-    pipeline = Pipeline(Clock(), TIMEOUT_S)
+    pipeline = Pipeline(Clock(), TIMEOUT_S, is_last_word)
     pipeline.connectionLost(Failure(ConnectionLost("the certificate is another's")))
     assert error_of(pipeline.ready) is CannotConnect

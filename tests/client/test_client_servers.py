@@ -14,6 +14,7 @@ from zope.interface import implementer
 
 from kestrel.client.client import Client
 from kestrel.client.errors import CannotConnect, ConnectionFailed, RequestError, ServerError
+from kestrel.client.server import IDLE_S
 from kestrel.client.tls import TlsOptions
 from kestrel.testing.network import MemoryEndpoint, MemoryNetwork
 from kestrel.testing.server import MemoryServer
@@ -138,6 +139,25 @@ def test_a_connection_of_its_own_is_kept_for_the_next() -> None:
     assert world.attempts() == [1]
 
 
+def test_connections_that_nobody_wants_any_more_are_closed_after_a_while() -> None:
+    world = World()
+    for seconds in (1, 1):
+        waiting = [world.begin(world.client.get("work", timeout=seconds)) for _ in range(10)]
+        world.advance(seconds)
+        assert [world.result(each) for each in waiting] == [None] * 10
+        assert world.connections() == world.attempts() == [10]
+    world.advance(IDLE_S - 0.25)
+    assert world.connections() == [10]
+    world.advance(0.25)
+    assert world.connections() == [0]
+    waiting = [world.begin(world.client.get("work", timeout=1)) for _ in range(99)]
+    assert world.connections() == [99]
+    world.result(world.begin(world.client.close()))
+    assert world.network.clock.getDelayedCalls() == []
+    for each in waiting:
+        each.addErrback(lambda failure: failure.trap(ConnectionFailed))
+
+
 def test_no_more_connections_are_made_than_may_be() -> None:
     world = World(max_connections=3)
     waiting = [world.begin(world.client.get("work", timeout=30)) for _ in range(3)]
@@ -148,9 +168,9 @@ def test_no_more_connections_are_made_than_may_be() -> None:
 
 def test_who_gets_no_connection_in_time_is_told() -> None:
     world = World(max_connections=2)
-    waiting = world.begin(world.client.get("work", timeout=30))
-    late = world.begin(world.client.get("work", timeout=30))
-    world.advance(TIMEOUT_S - 0.25)
+    waiting = world.begin(world.client.get("work", timeout=60))
+    late = world.begin(world.client.get("work", timeout=5))
+    world.advance(5 + TIMEOUT_S - 0.25)  # the time that it may wait is for waiting in line as well
     assert not late.called
     world.advance(0.25)
     with pytest.raises(CannotConnect, match="in use"):
@@ -311,6 +331,30 @@ def test_one_bad_request_does_not_spoil_what_others_ask_behind_it() -> None:
     assert world.attempts() == [2]
 
 
+def test_gets_are_served_beside_puts_that_are_refused_and_all_are_told_what_is_the_matter() -> None:
+    world = World()
+    world.have_put(0, b"a", b"b", b"c")
+    world.run(world.client.version())
+    world.refuse_writes(0)
+    asked = []
+    for _ in range(3):
+        asked.append(Deferred.fromCoroutine(world.client.put("work", b"x")))
+        asked.append(Deferred.fromCoroutine(world.client.put("work", b"x")))
+        asked.append(Deferred.fromCoroutine(world.client.get("work")))
+        asked.append(Deferred.fromCoroutine(world.client.status()))
+    world.network.settle()
+    told = []
+    for each in asked:
+        try:
+            told.append(world.result(each))
+        except ServerError as error:
+            told.append(str(error))
+    no, status = "the server is ReadOnly", {"servers[0]": "ReadOnly"}
+    assert [told[:2], told[4:6], told[8:10]] == [[no, no]] * 3
+    assert told[3::4] == [status] * 3
+    assert sorted(told[2::4]) == [b"a", b"b", b"c"]
+
+
 def test_a_put_that_everyone_refuses_fails_as_the_last_one_said() -> None:
     world = World(2)
     world.refuse_writes(0)
@@ -323,6 +367,20 @@ def silenced(world: World, number: int) -> None:
     """Let the server hear nothing more on the connections that it has."""
     for connection in world.endpoints[number].connections:
         connection.server_end.transport.pauseProducing()
+
+
+def test_many_requests_that_fail_together_are_one_failure_of_their_server() -> None:
+    world = World(2)
+    world.run(world.client.version())
+    silenced(world, 0)
+    puts = [world.begin(world.client.put("work", b"a")) for _ in range(40)]
+    world.advance(TIMEOUT_S)
+    for put in puts:
+        with pytest.raises(ConnectionFailed):
+            world.result(put)
+    world.advance(0.5)
+    assert world.run(world.client.put("work", b"b"))
+    assert world.items() == [1, 0]
 
 
 @pytest.mark.parametrize("repeats", [False, True])
@@ -517,6 +575,34 @@ def test_a_get_that_is_cancelled_while_it_waits_takes_nothing() -> None:
     assert world.items() == [1]
     assert world.connections() == [0]
     assert world.network.clock.getDelayedCalls() == []
+
+
+@pytest.mark.parametrize("protocol", ["memcache", "thrift"])
+def test_a_get_with_a_timeout_that_is_cancelled_before_it_was_sent_takes_nothing_of_several_servers(
+    protocol: str,
+) -> None:
+    network = MemoryNetwork()
+    servers = [MemoryServer(clock=network.clock) for _ in range(2)]
+    client = Client(network.clock, [network.endpoint(each, protocol) for each in servers], protocol)
+    network.run(client.put_many("work", [b"a"]))
+    waiting = Deferred.fromCoroutine(client.get("work", timeout=60))
+    waiting.addErrback(lambda failure: failure.trap(CancelledError)).cancel()
+    network.settle()
+    assert network.run(client.get("work")) == b"a"
+
+
+def test_a_client_that_is_closed_asks_nobody_else() -> None:
+    world = World(3)
+    for number in (1, 2):
+        world.have_put(number, b"a")
+    world.endpoints[0].is_silent = True
+    get, put = world.begin(world.client.get("work")), world.begin(world.client.put("work", b"b"))
+    world.result(world.begin(world.client.close()))
+    for each in (get, put):
+        with pytest.raises(CannotConnect, match="the client is closed"):
+            world.result(each)
+    assert world.attempts() == [1, 0, 0]
+    assert world.items() == [0, 1, 1]
 
 
 # What a client is made of.

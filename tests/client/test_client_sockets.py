@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from tests.server.running import ANY_PORT, PATIENCE_S, ROOT, Processes, Server
 
 HOST: Final = "mq.example"
 EXPIRED: Final = datetime.datetime(2021, 1, 1)
+IN_FAR_FUTURE: Final = datetime.datetime(2110, 1, 1)
 
 
 class Served(NamedTuple):
@@ -173,6 +175,37 @@ def test_the_example_does_every_page_once_and_leaves_nothing(served: Served) -> 
         assert other.get(b"pages") is None
 
 
+def test_the_example_says_in_a_line_that_nobody_is_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    program = [sys.executable, str(ROOT / "examples" / "client.py"), f"127.0.0.1:{port}"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(rf"127\.0\.0\.1:{port}: Connection was refused .*\n", done.stderr)
+
+
+def test_ctrl_c_ends_the_example_in_a_line_and_its_pages_go_back(served: Served) -> None:
+    program = [sys.executable, "-u", str(ROOT / "examples" / "client.py"), served.memcache]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as running:
+        assert running.stdout is not None
+        done = 0
+        while done < 2:
+            done += "is done" in running.stdout.readline()
+        running.send_signal(signal.SIGINT)
+        out, said = running.communicate(timeout=60)
+    assert (running.returncode, said) == (130, "interrupted\n")
+    done += out.count("is done")
+    with served.server.connect() as other:
+        left = 0
+        while other.get(b"pages") is not None:
+            left += 1
+    assert done + left == 10
+
+
 # TLS.
 
 
@@ -210,24 +243,44 @@ async def refused(address: str, tls: TlsOptions, why: str, protocol: str = "memc
 
 @pytest_twisted.ensureDeferred
 async def test_a_certificate_for_another_host_is_refused(served: Served, ca: str) -> None:
-    await refused(f"127.0.0.1:{served.tls}", TlsOptions(ca, server_name="other.example"), "VerificationError")
-    await refused(f"localhost:{served.tls}", TlsOptions(ca), "VerificationError")
-    await refused(f"127.0.0.1:{served.tls}", TlsOptions(ca), "VerificationError")
-    await refused(f"127.0.0.1:{served.tls_localhost}", TlsOptions(ca), "VerificationError")
-    await refused(f"localhost:{served.thrift_tls}", TlsOptions(ca), "VerificationError", "thrift")
+    await refused(f"127.0.0.1:{served.tls}", TlsOptions(ca, server_name="other.example"), "it is not for")
+    await refused(f"localhost:{served.tls}", TlsOptions(ca), "it is not for")
+    await refused(f"127.0.0.1:{served.tls}", TlsOptions(ca), "it is not for")
+    await refused(f"127.0.0.1:{served.tls_localhost}", TlsOptions(ca), "it is not for")
+    await refused(f"localhost:{served.thrift_tls}", TlsOptions(ca), "it is not for", "thrift")
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_certificate_that_has_expired_is_refused(served: Served, ca: str) -> None:
     options = TlsOptions(ca, server_name="expired.example")
-    await refused(f"127.0.0.1:{served.tls_expired}", options, "certificate verify failed")
+    await refused(f"127.0.0.1:{served.tls_expired}", options, "certificate verify failed: it has expired")
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_certificate_that_nobody_known_has_signed_is_refused(served: Served, tmp_path: Path) -> None:
     foreign = Authority(tmp_path)
-    await refused(f"127.0.0.1:{served.tls}", TlsOptions(foreign.ca_file, server_name=HOST), "certificate verify failed")
-    await refused(f"127.0.0.1:{served.tls}", TlsOptions(server_name=HOST), "certificate verify failed")
+    await refused(
+        f"127.0.0.1:{served.tls}", TlsOptions(foreign.ca_file, server_name=HOST), "nobody who is trusted has signed it"
+    )
+    await refused(f"127.0.0.1:{served.tls}", TlsOptions(server_name=HOST), "nobody who is trusted has signed it")
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_certificate_that_is_not_valid_yet_is_refused(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    own = private(*authority.sign(HOST, since=IN_FAR_FUTURE))
+    async with listening(privateKey=own.privateKey.original, certificate=own.original) as port:
+        options = TlsOptions(authority.ca_file, server_name=HOST)
+        await refused(f"127.0.0.1:{port}", options, "certificate verify failed: it is not valid yet")
+
+
+@pytest.mark.parametrize("host", ["my_host.invalid", "xn--.invalid", "a" * 64 + ".invalid"])
+@pytest_twisted.ensureDeferred
+async def test_a_name_that_no_host_can_have_is_one_that_cannot_be_connected_to(host: str) -> None:
+    for tls in (None, TlsOptions()):
+        async with client_of(f"{host}:1", tls=tls) as client:
+            with pytest.raises(CannotConnect, match=f"^{host}:1: "):
+                await client.version()
 
 
 @pytest_twisted.ensureDeferred
@@ -274,7 +327,7 @@ async def test_a_server_that_is_not_trusted_hears_nothing(tmp_path: Path) -> Non
     authority = Authority(tmp_path)
     own = private(*authority.sign("other.example"))
     async with listening(privateKey=own.privateKey.original, certificate=own.original) as port:
-        await refused(f"127.0.0.1:{port}", TlsOptions(authority.ca_file, server_name=HOST), "VerificationError")
+        await refused(f"127.0.0.1:{port}", TlsOptions(authority.ca_file, server_name=HOST), "it is not for")
         assert Wary.heard == b""
 
 
