@@ -27,16 +27,23 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python.failure import Failure
 
 from kestrel.client.address import DEFAULT_PORTS, parse_address
-from kestrel.client.arguments import Name, expiry_ms, milliseconds, name_bytes
+from kestrel.client.arguments import Name, check_options, expiry_ms, milliseconds, name_bytes
 from kestrel.client.call import Call
 from kestrel.client.choice import GETS_PER_SERVER, RandomChoice, StayingChoice
 from kestrel.client.dialect import Dialect, MemcacheDialect, ThriftDialect
-from kestrel.client.errors import ClientFailure, ConnectionFailed, Refused, RequestError
+from kestrel.client.errors import (
+    CannotConnect,
+    ClientFailure,
+    ConnectionFailed,
+    OpenReadsError,
+    Refused,
+    RequestError,
+)
 from kestrel.client.last_words import is_last_word, is_never_last
 from kestrel.client.memcache import MemcacheCalls
 from kestrel.client.openssl import tls_endpoint
-from kestrel.client.pipeline import HungUpBefore, Pipeline
-from kestrel.client.plan import Plan, follow_async, search, somewhere
+from kestrel.client.pipeline import HungUpBefore, Items, Pipeline
+from kestrel.client.plan import Plan, follow_async, of_server, search, somewhere
 from kestrel.client.put_batch import PutBatch, batches
 from kestrel.client.server import Server
 from kestrel.client.thrift import OpenRead, ThriftCalls
@@ -57,6 +64,15 @@ class _Held(NamedTuple):
     server: Server
     connection: Pipeline
     read: OpenRead
+
+
+class _Monitored(NamedTuple):
+    """A monitor that has begun, and its first item, if there was one."""
+
+    server: Server
+    connection: Pipeline
+    first: bytes | None
+    items: Items[bytes]
 
 
 class Client:
@@ -99,8 +115,9 @@ class Client:
             raise ValueError(f"there is no protocol {protocol!r}; there are {', '.join(DEFAULT_PORTS)}")
         if max_connections < 2:
             raise ValueError("there must be at least two connections: one to share, and one to wait on")
+        check_options(timeout_s, tls)
         self._memcache = MemcacheCalls(max_item_bytes) if protocol == "memcache" else None
-        self._dialect: Dialect = ThriftDialect(ThriftCalls())
+        self._dialect: Dialect = ThriftDialect(ThriftCalls(max_item_bytes=max_item_bytes))
         if self._memcache is not None:
             self._dialect = MemcacheDialect(self._memcache)
         self._repeats = repeats
@@ -221,15 +238,30 @@ class Client:
                 yield held.read.data
             except Exception:
                 with suppress(ClientFailure):  # without a connection it goes back by itself
-                    await connection.ask(self._dialect.abort(name, held.read))
+                    await self._finish(held, lambda: self._dialect.abort(name, held.read))
                 raise
             except BaseException:  # the coroutine itself is at its end, and cannot wait any more
                 connection.ask(self._dialect.abort(name, held.read)).addErrback(_forget)
                 connection.retire()
                 raise
-            await connection.ask(self._dialect.confirm(name, held.read))
+            await self._finish(held, lambda: self._dialect.confirm(name, held.read))
         finally:
             held.server.give_back(connection)
+
+    async def _finish(self, held: _Held, make_call: Callable[[], Call[None]]) -> None:
+        """End an open read. Where it is of no connection, and its own has ended meanwhile, over another one."""
+        with of_server(held.server):
+            try:
+                await held.connection.ask(make_call())
+            except ConnectionFailed as failure:
+                if self._dialect.reads_are_of_connection:
+                    raise
+                try:
+                    await self._ask(held.server, make_call())
+                except OpenReadsError:
+                    if isinstance(failure, CannotConnect):
+                        raise
+                    raise failure from None  # the read may have ended because the first time it was confirmed
 
     async def _open(self, server: Server, queue: bytes, wait_ms: int, hold_ms: int) -> _Held | None:
         call = self._dialect.open(queue, wait_ms, hold_ms)
@@ -250,26 +282,45 @@ class Client:
     async def monitor(self, queue: Name, seconds: int, max_items: int | None = None) -> AsyncGenerator[bytes, None]:
         """Items of one server as they come, for so many seconds or until there were `max_items`. Memcache alone.
 
+        With several servers another one is monitored when one fails or refuses before its first item, and the next time
+        when it had none for so long.
+
         None stands for as many as the server's maxOpenTransactions, which always is the most. At the end all are
         confirmed together. Until then they are open reads: if the loop is left early, all go back to the queue.
         (`contextlib.aclosing` around it says when that is.) Items are read from the network as they are asked for.
         """
         name = name_bytes(queue)
-        stream = self._memcache_calls().monitor(name, seconds, max_items)
+        calls = self._memcache_calls()
         count = 0
 
-        async def take(server: Server) -> tuple[Server, Pipeline]:
-            return server, await server.take()
-
-        server, connection = await self._somewhere(self._reads, take)
-        try:
+        async def begin(server: Server) -> _Monitored:
+            stream = calls.monitor(name, seconds, max_items)
+            connection = await server.take()
             items = connection.stream(stream)
-            while (item := await items.next()) is not None:
-                count += 1
-                yield item
-            if count:
-                await connection.ask(self._memcache_calls().confirm(name, count))
+            try:
+                return _Monitored(server, connection, await items.next(), items)
+            except BaseException:
+                server.give_back(connection)
+                raise
+
+        # Nothing is doubled by asking another server before there was an item.
+        plan: Plan[Server, _Monitored, _Monitored] = somewhere(self._reads, repeats=True)
+        server, connection, item, items = await follow_async(plan, _named(begin))
+        if item is None:
+            self._reads.was_empty(server)
+        is_over = False
+        try:
+            with of_server(server):
+                while item is not None:
+                    count += 1
+                    yield item
+                    item = await items.next()
+                if count:
+                    await connection.ask(calls.confirm(name, count))
+            is_over = True
         finally:
+            if not is_over:
+                connection.drop()  # what is open goes back
             server.give_back(connection)
 
     # Queues and servers. All servers are asked, also when one of them fails; then the first failure is raised.
@@ -317,6 +368,10 @@ class Client:
     async def _ask(self, server: Server, call: Call[T]) -> T:
         return await self._share(server, lambda connection: connection.ask(call))
 
+    async def _ask_of(self, server: Server, call: Call[T]) -> T:
+        with of_server(server):
+            return await self._ask(server, call)
+
     async def _share(self, server: Server, ask: Callable[[Pipeline], Awaitable[T]]) -> T:
         """Ask over the connection that all share; where somebody else's refusal ends it, once more. If that happens
         again, over one where nobody else is: who asks has an answer that is his own.
@@ -329,17 +384,23 @@ class Client:
 
     async def _of_all(self, make_call: Callable[[], Call[T]]) -> dict[str, T]:
         calls = [make_call() for _ in self._servers]
-        values = await _all([self._ask(server, call) for server, call in zip(self._servers, calls, strict=True)])
+        asked = zip(self._servers, calls, strict=True)
+        values = await _all([self._ask_of(server, call) for server, call in asked])
         return {server.name: value for server, value in zip(self._servers, values, strict=True)}
 
     async def _somewhere(self, choice: RandomChoice[Server], ask: Callable[[Server], Awaitable[T]]) -> T:
         plan: Plan[Server, T, T] = somewhere(choice, repeats=self._repeats)
-        return await follow_async(plan, ask)
+        return await follow_async(plan, _named(ask))
 
     async def _search(self, ask: Callable[[Server, int], Awaitable[T | None]], timeout: float) -> T | None:
         plan: Plan[tuple[Server, int], T | None, T | None]
         plan = search(self._reads, milliseconds(timeout), is_alone=len(self._servers) == 1)
-        return await follow_async(plan, lambda question: ask(*question))
+
+        async def ask_named(question: tuple[Server, int]) -> T | None:
+            with of_server(question[0]):
+                return await ask(*question)
+
+        return await follow_async(plan, ask_named)
 
     def _all_are_resting(self) -> bool:
         return all(server.is_resting for server in self._servers)
@@ -363,6 +424,16 @@ def _endpoints(
                 raise ValueError("an endpoint does not say who the server is: TlsOptions needs a server_name")
         endpoints[name] = endpoint if tls is None else tls_endpoint(tls, host, endpoint)
     return endpoints
+
+
+def _named(ask: Callable[[Server], Awaitable[T]]) -> Callable[[Server], Awaitable[T]]:
+    """The same, with failures that say which server it was."""
+
+    async def ask_named(server: Server) -> T:
+        with of_server(server):
+            return await ask(server)
+
+    return ask_named
 
 
 async def _all(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

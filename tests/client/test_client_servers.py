@@ -349,7 +349,7 @@ def test_gets_are_served_beside_puts_that_are_refused_and_all_are_told_what_is_t
             told.append(world.result(each))
         except ServerError as error:
             told.append(str(error))
-    no, status = "the server is ReadOnly", {"servers[0]": "ReadOnly"}
+    no, status = "servers[0]: the server is ReadOnly", {"servers[0]": "ReadOnly"}
     assert [told[:2], told[4:6], told[8:10]] == [[no, no]] * 3
     assert told[3::4] == [status] * 3
     assert sorted(told[2::4]) == [b"a", b"b", b"c"]

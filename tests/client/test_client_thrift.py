@@ -128,3 +128,17 @@ def test_what_thrift_has_no_words_for_is_a_wrong_request(world: World) -> None:
     for work in (monitor(), world.client.stats(), world.client.dump_config()):
         with pytest.raises(RequestError, match="use the memcache protocol"):
             world.run(work)
+
+
+def test_a_read_outlives_its_connection_and_is_confirmed_over_another(world: World) -> None:
+    world.run(world.client.put("work", b"a"))
+    done: Deferred[None] = Deferred()
+    working = world.begin(work_on(world.client, done))
+    world.settle()
+    world.servers[0].core.abort()
+    world.settle()
+    done.callback(None)
+    world.settle()
+    assert world.result(working) == b"a"
+    world.advance(61)
+    assert world.take() is None
