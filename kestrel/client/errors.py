@@ -29,6 +29,10 @@ class CannotConnect(ConnectionFailed):
     """No connection, or it ended before the server had the whole request or began with it: it was not carried out."""
 
 
+class AllInUse(CannotConnect):
+    """All connections that this client may have to the server are in use: nothing is wrong with the server."""
+
+
 class BadReply(ConnectionFailed):
     """What came is no reply to the request; nothing that follows on this connection can be trusted."""
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Final, TypeAlias, TypeVar
 
 from kestrel.client.choice import RandomChoice, StayingChoice
-from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed, ServerError
+from kestrel.client.errors import AllInUse, CannotConnect, ClientFailure, ConnectionFailed, ServerError
 
 A = TypeVar("A")
 Q = TypeVar("Q")
@@ -37,7 +37,7 @@ def somewhere(choice: RandomChoice[S], *, repeats: bool = False) -> Plan[S, T, T
         try:
             value = yield server
         except (ServerError, ConnectionFailed) as error:
-            choice.failed(server)
+            _tell(choice, server, error)
             if not (repeats or isinstance(error, ServerError | CannotConnect)):
                 raise
             failure = error
@@ -67,7 +67,7 @@ def search(choice: StayingChoice[S], timeout_ms: int, *, is_alone: bool) -> Plan
             try:
                 found = yield server, wait_ms
             except (ServerError, ConnectionFailed) as error:
-                choice.failed(server)
+                _tell(choice, server, error)
                 failure = error
                 continue
             has_answered = True
@@ -81,6 +81,12 @@ def search(choice: StayingChoice[S], timeout_ms: int, *, is_alone: bool) -> Plan
         if left_ms <= 0:
             return None
         wait_ms = ONE_WAIT_MS
+
+
+def _tell(choice: RandomChoice[S], server: S, error: ClientFailure) -> None:
+    """The server is left alone for a while, unless it is our own limit that was reached."""
+    if not isinstance(error, AllInUse):
+        choice.failed(server)
 
 
 @contextmanager

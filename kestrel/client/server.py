@@ -18,7 +18,7 @@ from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 
 from kestrel.client.backoff import LONGEST_S, Backoff
-from kestrel.client.errors import CannotConnect, Refused
+from kestrel.client.errors import AllInUse, CannotConnect, Refused
 from kestrel.client.pipeline import Pipeline
 
 T = TypeVar("T")
@@ -173,7 +173,7 @@ class Server:
         try:
             return await waiting.addTimeout(limit_s, self._clock)
         except TimeoutError:
-            raise CannotConnect(f"{self}: all connections that there may be are in use") from None
+            raise AllInUse(f"{self}: all connections that there may be are in use") from None
 
     def _next_in_line(self) -> Deferred[Pipeline | None] | None:
         while self._line:

@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 from kestrel.client.choice import RandomChoice, StayingChoice
-from kestrel.client.errors import BadReply, CannotConnect, ClientFailure, ConnectionFailed, RequestError, ServerError
+from kestrel.client.errors import (
+    AllInUse,
+    BadReply,
+    CannotConnect,
+    ClientFailure,
+    ConnectionFailed,
+    RequestError,
+    ServerError,
+)
 from kestrel.client.plan import follow, follow_async, search, somewhere
 
 
@@ -120,3 +128,12 @@ def test_a_plan_is_the_same_where_answers_are_awaited() -> None:
     servers = Servers(a=[None], b=["item"])
     plan = search(servers.reads, 0, is_alone=False)
     assert asyncio.run(follow_async(plan, servers.ask_and_await)) == "item"
+
+
+def test_a_server_to_which_all_our_connections_are_in_use_is_not_left_alone() -> None:
+    servers = Servers(a=[AllInUse("all in use"), "yes"], b=["no"])
+    assert servers.put() == "no", "another one has it meanwhile"
+    assert servers.put() == "yes"
+    servers = Servers(a=[AllInUse("all in use"), b"an item"], b=[None])
+    assert servers.get(0) is None
+    assert servers.get(0) == b"an item"
