@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+
 import pytest
 
 from kestrel.client.blocking import BlockingClient
@@ -159,10 +162,18 @@ def test_what_thrift_does_not_have_is_told() -> None:
 
 
 def test_a_confirm_whose_connection_has_ended_meanwhile_is_made_on_another(calls: ThriftCalls, reply: Replies) -> None:
-    first = talk((calls.get(b"work", 1, 0, 60_000).request, reply(b"get", HELD)))
+    gives = talk((calls.get(b"work", 1, 0, 60_000).request, reply(b"get", HELD)))
     second = talk((calls.confirm(b"work", [7]).request, reply.number(b"confirm", 1)))
+    has_hung_up = threading.Event()
+
+    def first(connection: socket.socket) -> None:
+        gives(connection)
+        connection.close()
+        has_hung_up.set()
+
     with scripted(first, second) as server, make_client(server) as client, client.reliable_get("work") as item:
         assert item == b"a"
+        assert has_hung_up.wait(PATIENCE_S)
 
 
 def test_a_confirm_that_was_not_answered_is_tried_once_more(calls: ThriftCalls, reply: Replies) -> None:
