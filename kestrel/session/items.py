@@ -93,7 +93,6 @@ def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | 
     """No item is at hand: wait for one, or at least until it is known that there is none."""
     patient = command.wait_ms > 0
     is_open = not command.peeks and (command.opens or patient)
-
     contents = queue.contents
 
     def item_arrived(item: Item | None, error: Exception | None) -> None:

@@ -124,17 +124,24 @@ class _Collecting:
     def _given_out(self) -> list[Item]:
         """Those that the client is to have: what has expired meanwhile goes back, and leaves as it would have."""
         items, self._items = self._items, []
-        queue, command = self._queue, self._command
-        if not queue.still_has(self._contents):
+        if not self._queue.still_has(self._contents):
             return []  # they went with the queue
         if self._command.auto_abort_ms > 0 and not self._session.leases.can_be_ended:
             self._put_back(items)
             return []
-        if not self._waits or command.wait_ms <= 0:
+        if not self._has_waited:
             return items
-        expired = [item for item in items if queue.head.expires_now(item)]
+        given: list[Item] = []
+        expired: list[Item] = []
+        for item in items:  # asked once of each: time goes on
+            (expired if self._queue.head.expires_now(item) else given).append(item)
         self._put_back(expired)
-        return [item for item in items if not queue.head.expires_now(item)] if expired else items
+        return given
+
+    @property
+    def _has_waited(self) -> bool:
+        """Whether the client did: not all was there at once, and it had asked to wait."""
+        return self._waits and self._command.wait_ms > 0
 
     def _reply(self) -> None:
         session, command, queue = self._session, self._command, self._queue
@@ -165,7 +172,7 @@ class _Collecting:
             _codec(session).items(command, [(item.data, number) for item, number in zip(items, numbers, strict=True)]),
             queue.touch(),
             sent=sent,
-            was_waited_for=self._waits and command.wait_ms > 0,
+            was_waited_for=self._has_waited,
         )
 
 

@@ -311,6 +311,31 @@ def test_what_expires_while_a_get_waits_goes_to_nobody_else_either(server: Memor
     assert next_one.waits()
 
 
+class HurriedServer(MemoryServer):
+    """While `hurries`, its wall clock goes on with each look at it."""
+
+    hurries = False
+
+    def now_ms(self) -> int:
+        if self.hurries:
+            self.step_wall_clock(10)
+        return super().now_ms()
+
+
+@pytest.mark.parametrize("left_ms", range(0, 120, 10))
+def test_what_expires_while_the_reply_is_made_is_given_out_or_goes_and_is_held_by_nobody(left_ms: int) -> None:
+    server = HurriedServer(config=config_of())
+    writer = ThriftClient(server)
+    writer.put(b"work", b"short", expiry_ms=500)
+    writer.put(b"work", b"long", expiry_ms=1000 + left_ms)
+    client = waiting(server, 10)
+    server.hurries = True
+    server.advance(1)
+    server.hurries = False
+    assert data_of(client.taken()) in ([], [b"long"])
+    assert counts(server)[1] == 0
+
+
 def test_what_expires_while_a_get_waits_moves_as_it_would_have() -> None:
     server = serving(of_work("expireToQueue = 'old'"))
     ThriftClient(server).put(b"work", b"one", b"two", expiry_ms=500)
