@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -76,25 +77,18 @@ def _servers(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> Serv
 
 
 def _tls_options(parser: ArgumentParser, arguments: Namespace) -> TlsOptions:
-    """What the options say. Raises `ToolFailed` where a file cannot be used, with its name: OpenSSL does not tell."""
+    """What the options say. Raises `ToolFailed` where a file cannot be used, with its name and option."""
     if arguments.key is not None and arguments.cert is None:
         parser.error("--key wants the --cert that it belongs to")
-    for option, file in (("--ca", arguments.ca), ("--cert", arguments.cert), ("--key", arguments.key)):
-        if file is not None:
-            try:
-                open(file, "rb").close()
-            except OSError as error:
-                raise ToolFailed(f"{option}: {file} cannot be read: {error.strerror}", EX_USAGE) from None
-    its_own = f"--cert: {arguments.cert}" + (f" with --key: {arguments.key}" if arguments.key is not None else "")
-    for files, options in (
-        (f"--ca: {arguments.ca}", TlsOptions(arguments.ca)),
-        (its_own, TlsOptions(None, arguments.cert, arguments.key)),
-    ):
-        try:
-            options.context()
-        except OSError as error:
-            raise ToolFailed(f"{files} cannot be used: {error.strerror}; is it PEM?", EX_USAGE) from None
-    return TlsOptions(arguments.ca, arguments.cert, arguments.key, arguments.server_name)
+    options = TlsOptions(arguments.ca, arguments.cert, arguments.key, arguments.server_name)
+    try:
+        options.context()
+    except OSError as error:
+        given = {arguments.ca: "--ca", arguments.cert: "--cert", arguments.key: "--key"}
+        is_read = error.errno == errno.EINVAL  # what is in it is of no use
+        problem = f"used: {error.strerror}; is it PEM?" if is_read else f"read: {error.strerror}"
+        raise ToolFailed(f"{given[error.filename]}: {error.filename} cannot be {problem}", EX_USAGE) from None
+    return options
 
 
 def _parser() -> ArgumentParser:
