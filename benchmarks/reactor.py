@@ -39,7 +39,7 @@ from benchmarks.heartbeat import Beats, Heartbeat
 from benchmarks.journals import ADD_MS, QUEUE, JournalMaker
 from kestrel.config.model import QueueSettings
 from kestrel.config.units import GIB, MIB
-from kestrel.journal.fileset import ERASE_FOLDER
+from kestrel.disk.folders import ERASE_FOLDER
 from kestrel.journal.records import ADDX_HEADER_BYTES, REMOVE_RECORD
 from kestrel.server.reactor import use_monotonic_time
 from kestrel.server.service import STORAGE_THREADS

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kestrel.disk import steps
 from kestrel.disk.files import Disk
-from kestrel.journal import steps
 from kestrel.journal.fileset import QueueFiles, current_name, files_of, pack_name, rotated_name
 
 

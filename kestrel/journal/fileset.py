@@ -17,22 +17,10 @@ from typing import Final, NamedTuple
 from kestrel.errors import BadQueueName
 from kestrel.names import check_queue_name
 
-PRIVATE_FOLDER: Final = b".kestrel"
-"""What is ours and no journal lies there: the lock, the reserve, what was set aside. Kestrel looks at files only."""
-
-ERASE_FOLDER: Final = PRIVATE_FOLDER + b"/erase"
-"""Where files are on their way out, so that erasing a large one delays nobody."""
-
-DAMAGED_FOLDER: Final = PRIVATE_FOLDER + b"/damaged"
-"""Where copies of what was cut are kept, and files that cannot be trusted."""
-
 PACK_SUFFIX: Final = b".pack"
 
 MAX_FILE_NAME_BYTES: Final = 230
 """So that the longest suffix still fits the 255 bytes of common file systems."""
-
-LARGEST_NUMBER: Final = 10**15 - 1
-"""A file with a longer number is foreign: those behind it could not be told from foreign ones any more."""
 
 _NAME: Final = re.compile(rb"([^./~\s\x00-\x1f\x7f]+)(?:(~~)(\d{1,15})|\.(\d{1,15})(\.pack)?)?", re.DOTALL)
 
@@ -120,6 +108,10 @@ class QueueFiles:
     def has_items(self) -> bool:
         """Whether there is more than temporary files, which are no queue."""
         return self.has_current or bool(self.rotated or self.packs)
+
+    def numbers(self) -> list[int]:
+        """Those of its rotated files and packs."""
+        return [file.number for file in (*self.rotated, *self.packs)]
 
     def in_replay_order(self) -> list[bytes]:
         """The file names to replay one after the other."""

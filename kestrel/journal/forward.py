@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 from typing import Final, NamedTuple
 
+from kestrel.disk.reader import PART_BYTES, FileReader
 from kestrel.item import Item
 from kestrel.journal.error_counts import ErrorCounts
-from kestrel.journal.reader import PART_BYTES, JournalReader
 from kestrel.journal.records import ADDX_HEADER_BYTES
 from kestrel.journal.replay import do_part
 
@@ -27,7 +27,7 @@ class ItemsRead(NamedTuple):
 
 
 def read_items(
-    reader: JournalReader, start: int, offset: int, end: int, skip: int, max_items: int, room_bytes: int, now_ms: int
+    reader: FileReader, start: int, offset: int, end: int, skip: int, max_items: int, room_bytes: int, now_ms: int
 ) -> ItemsRead:
     """The next items from `offset` on: as many as stand near each other and find room, and one if there is one.
 

@@ -12,18 +12,12 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from kestrel.disk import steps
 from kestrel.disk.files import Disk
-from kestrel.journal import steps
-from kestrel.journal.fileset import (
-    DAMAGED_FOLDER,
-    ERASE_FOLDER,
-    PACK_SUFFIX,
-    QueueFiles,
-    pack_name,
-    rotated_name,
-    temporary_name,
-)
-from kestrel.journal.reader import JournalReader, RecordScan
+from kestrel.disk.folders import DAMAGED_FOLDER, ERASE_FOLDER
+from kestrel.disk.reader import FileReader
+from kestrel.journal.fileset import PACK_SUFFIX, QueueFiles, pack_name, rotated_name, temporary_name
+from kestrel.journal.reader import RecordScan
 
 
 class Stopped(Exception):
@@ -113,7 +107,7 @@ def clean_up(disk: Disk, folder: bytes, files: QueueFiles) -> None:
 
 
 def _is_whole(disk: Disk, path: bytes) -> bool:
-    with JournalReader(disk, path) as reader:
+    with FileReader(disk, path) as reader:
         scan = RecordScan(reader)
         deque(scan, maxlen=0)
     return scan.end.problem is None

@@ -5,10 +5,11 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
+from kestrel.disk.reader import PART_BYTES, FileReader, Part
 from kestrel.item import Item
 from kestrel.journal.error_counts import CONCERNED, ErrorCounts
 from kestrel.journal.opcodes import ADDX_HEADER, Opcode
-from kestrel.journal.reader import CUT_SHORT, PART_BYTES, JournalReader, Part, ReplayEnd
+from kestrel.journal.reader import CUT_SHORT, ReplayEnd
 from kestrel.journal.records import (
     DamagedRecord,
     Record,
@@ -61,7 +62,7 @@ class Replayed(Protocol):
         """The next record opens the head without saying its xid: that follows from records before it."""
 
 
-def replay(reader: JournalReader, queue: Replayed, now_ms: int, start: int = 0) -> ReplayEnd:
+def replay(reader: FileReader, queue: Replayed, now_ms: int, start: int = 0) -> ReplayEnd:
     """Do every record of one file to `queue`; a record that names what is not there is ignored.
 
     `now_ms` is the add time of items whose record has none (ADD, of the earliest releases); `start` is the place of

@@ -16,10 +16,10 @@ from itertools import count
 from typing import Final, NamedTuple
 
 from kestrel.disk.files import Disk
+from kestrel.disk.reader import PART_BYTES, FileReader
 from kestrel.item import Item
 from kestrel.journal.forward import read_items
 from kestrel.journal.history import Span
-from kestrel.journal.reader import PART_BYTES, JournalReader
 from kestrel.journal.records import ADDX_HEADER_BYTES, XID_RECORD_BYTES, encode_item, encode_open, encode_put_back
 
 EMPTY_ITEM: Final = encode_item(b"", 0, 0)
@@ -184,7 +184,7 @@ class Replacement:
         for span in spans:
             if next_id == end_id or offset >= span.end:
                 continue
-            with JournalReader(disk, folder + b"/" + span.file_name) as reader:
+            with FileReader(disk, folder + b"/" + span.file_name) as reader:
                 while offset < span.end and next_id < end_id:
                     read = read_items(
                         reader, span.start, offset, span.end, skip, end_id - next_id, PART_BYTES, behind.now_ms

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from kestrel.disk import steps
+from kestrel.disk.copy import copy_range
 from kestrel.disk.files import Disk
-from kestrel.journal import steps
-from kestrel.journal.copy import copy_range
+from kestrel.disk.reader import FileReader
 from kestrel.journal.fileset import current_name, rotated_name, temporary_name
-from kestrel.journal.reader import JournalReader
 
 
 class Sync(NamedTuple):
@@ -171,7 +171,7 @@ class JournalWriter:
     def _copy_to_new_file(self) -> None:
         self.close()
         temporary = self._folder + b"/" + temporary_name(self._queue, self._next_number())
-        with JournalReader(self._disk, self._path) as reader:
+        with FileReader(self._disk, self._path) as reader:
             copy_range(self._disk, reader, 0, self.size, temporary)
         self._disk.reached(steps.COPY_WRITTEN)
         self._disk.rename(temporary, self._path)

@@ -19,21 +19,14 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from kestrel.config.model import QueueSettings
+from kestrel.disk import steps
 from kestrel.disk.files import Disk
+from kestrel.disk.folders import ERASE_FOLDER, PRIVATE_FOLDER
 from kestrel.disk.lock import FolderLock
+from kestrel.disk.numbers import FileNumbers
 from kestrel.errors import BadQueueName, QueueFailed, StorageError
-from kestrel.journal import steps
 from kestrel.journal.deletion import erase_deleted, mark_deleted, mark_of_deleted
-from kestrel.journal.fileset import (
-    ERASE_FOLDER,
-    MAX_FILE_NAME_BYTES,
-    PRIVATE_FOLDER,
-    QueueFiles,
-    current_name,
-    files_of,
-    group_by_queue,
-)
-from kestrel.journal.numbers import FileNumbers
+from kestrel.journal.fileset import MAX_FILE_NAME_BYTES, QueueFiles, current_name, files_of, group_by_queue
 from kestrel.journal.pack import clean_up
 from kestrel.journal.records import encode_item
 from kestrel.journal.writer import JournalWriter
@@ -123,7 +116,7 @@ class JournalStorage:
         for name, mark in deleted.items():
             self._erase_deleted(name, mark)
         self._full_disk.make_reserve()
-        self._numbers.know(queues.values())
+        self._numbers.know(number for files in queues.values() for number in files.numbers())
         each = [(files, settings_for(name)) for name, files in queues.items()]
         return self._jobs.run(self._load_all, each).addCallback(self._loaded)
 

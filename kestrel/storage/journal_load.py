@@ -6,10 +6,11 @@ from twisted.logger import Logger
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
+from kestrel.disk.reader import FileReader
+from kestrel.disk.repair import repair
 from kestrel.journal.fileset import QueueFiles, current_name
 from kestrel.journal.pack import clean_up
-from kestrel.journal.reader import JournalReader, ReplayEnd
-from kestrel.journal.repair import repair
+from kestrel.journal.reader import ReplayEnd
 from kestrel.journal.replay import replay
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.journal_queue import JournalQueue
@@ -38,7 +39,7 @@ def load_queue(
     clean_up(disk, folder, files)
     queue = JournalQueue(files.queue, settings, writer, memory)
     queue.now_ms = now_ms
-    replayed = ReplayedQueue(queue, open_file or (lambda name: JournalReader(disk, folder + b"/" + name)))
+    replayed = ReplayedQueue(queue, open_file or (lambda name: FileReader(disk, folder + b"/" + name)))
     is_closed = False
     for file in files.rotated:
         size = _replay_file(replayed, disk, folder, file.file_name).offset

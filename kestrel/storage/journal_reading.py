@@ -7,9 +7,9 @@ from collections.abc import Callable
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from kestrel.disk.reader import FileReader
 from kestrel.errors import QueueFailed
 from kestrel.journal.forward import DamagedFile, ItemsRead, read_items
-from kestrel.journal.reader import JournalReader
 from kestrel.storage.journal_queue import JournalQueue
 from kestrel.storage.journal_rewriting import Rewriting
 from kestrel.storage.journal_services import Services, error_of, reason_of
@@ -61,16 +61,16 @@ class Reading:
         finally:
             services.reading.release()
 
-    def _open(self) -> tuple[JournalReader, int, int, int, int, int, int, int]:
+    def _open(self) -> tuple[FileReader, int, int, int, int, int, int, int]:
         queue, services = self._queue, self._services
         name, start, end = queue.history.file_at(queue.behind_offset)
-        reader = JournalReader(services.disk, services.folder + b"/" + name)
+        reader = FileReader(services.disk, services.folder + b"/" + name)
         end = queue.written_end if end is None else end
         room_bytes = queue.room_bytes
         return reader, start, queue.behind_offset, end, queue.behind_skip, queue.behind_items, room_bytes, queue.now_ms
 
     @staticmethod
-    def _read_part(reader: JournalReader, *args: int) -> ItemsRead:
+    def _read_part(reader: FileReader, *args: int) -> ItemsRead:
         with reader:
             return read_items(reader, *args)
 

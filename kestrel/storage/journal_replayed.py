@@ -6,12 +6,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TypeAlias
 
+from kestrel.disk.reader import FileReader
 from kestrel.item import Item
 from kestrel.journal.forward import read_items
-from kestrel.journal.reader import JournalReader
 from kestrel.storage.journal_queue import JournalQueue
 
-OpenFile: TypeAlias = Callable[[bytes], AbstractContextManager[JournalReader]]
+OpenFile: TypeAlias = Callable[[bytes], AbstractContextManager[FileReader]]
 """A reader of the queue's file of that name, for as long as the context lasts. Raises OSError."""
 
 

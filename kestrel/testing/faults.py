@@ -78,7 +78,7 @@ class FaultyDisk(Disk):
     """The real disk, but for what was arranged.
 
     Operations are named list, open, open_read, read, write, sync, sync_folder, cut, rename, erase and allocate, and
-    each step of `kestrel.journal.steps` is one as well; `calls` names what was done, in order. `room` bounds the
+    each step of `kestrel.disk.steps` is one as well; `calls` names what was done, in order. `room` bounds the
     bytes that may still be written or allocated, None is no bound; erased and cut bytes are room again.
     `open_descriptors` are those not yet closed.
     """

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Final, Self
 
 from kestrel.disk.files import Disk
+from kestrel.disk.reader import FileReader
 from kestrel.journal.fileset import JournalFile, QueueFiles, group_by_queue
-from kestrel.journal.reader import JournalReader
 from kestrel.tools.progress import Progress
 from kestrel.tools.running import EX_FOUND, EX_USAGE, ToolFailed
 from kestrel.tools.shown import show_path, show_queue
@@ -19,7 +19,7 @@ _SETTLED_NS: Final = 1_000_000_000
 """A folder's time is coarse: two changes may bear the same one, but not if so much has passed since."""
 
 
-class WatchedReader(JournalReader):
+class WatchedReader(FileReader):
     """A journal file whose reading is told to a progress."""
 
     def __init__(self, disk: Disk, path: bytes, progress: Progress | None = None) -> None:
@@ -61,7 +61,7 @@ class OpenJournal:
         for reader in self.readers.values():
             reader.progress = progress
 
-    def open_file(self, file_name: bytes) -> AbstractContextManager[JournalReader]:
+    def open_file(self, file_name: bytes) -> AbstractContextManager[FileReader]:
         """One of the files; it stays open (`kestrel.storage.journal_replayed.OpenFile`)."""
         return nullcontext(self.readers[file_name])
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 
 from kestrel.disk.files import Disk
+from kestrel.disk.numbers import FileNumbers
 from kestrel.journal.fileset import JournalFile, Kind, QueueFiles, current_name, rotated_name, temporary_name
-from kestrel.journal.numbers import FileNumbers
 from kestrel.journal.pack import publish, write_temporary
 from kestrel.journal.records import encode_item
 from kestrel.journal.rewrite import Replacement

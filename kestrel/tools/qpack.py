@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from kestrel.disk.files import Disk
+from kestrel.disk.folders import PRIVATE_FOLDER
 from kestrel.disk.lock import FolderLock
+from kestrel.disk.numbers import FileNumbers
 from kestrel.errors import FolderInUse
-from kestrel.journal.fileset import PRIVATE_FOLDER
-from kestrel.journal.numbers import FileNumbers
 from kestrel.server.failures import EX_CANNOT_CREATE, EX_TRY_AGAIN
 from kestrel.server.reactor import raise_file_limit
 from kestrel.tools.arguments import add_queue_option, make_parser
@@ -84,7 +84,7 @@ class _Work:
             with self._owned(folder):
                 folder.hold()
                 numbers = FileNumbers(lambda: self._now_ms)
-                numbers.know(folder.queues().values())
+                numbers.know(number for files in folder.queues().values() for number in files.numbers())
                 self._each(folder, numbers)
         return self._status
 

@@ -8,8 +8,8 @@ from twisted.internet.task import Clock
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
+from kestrel.disk.reader import FileReader
 from kestrel.item import Item
-from kestrel.journal.reader import JournalReader
 from kestrel.storage.journal import JournalStorage
 from kestrel.storage.window import Window
 from kestrel.testing.threads import SteppedThreads
@@ -69,7 +69,7 @@ def open_(xid: int) -> bytes:
     return b"\x09" + i32(xid)
 
 
-class BytesReader(JournalReader):
+class BytesReader(FileReader):
     """A journal file that is bytes at hand."""
 
     def __init__(self, contents: bytes) -> None:

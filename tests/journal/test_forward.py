@@ -6,8 +6,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from kestrel.disk.reader import PART_BYTES
 from kestrel.journal.forward import ItemsRead, read_items
-from kestrel.journal.reader import PART_BYTES
 from tests.journal.made import (
     REMOVE,
     REMOVE_TENTATIVE,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kestrel.config.model import QueueSettings
-from kestrel.journal import steps
+from kestrel.disk import steps
 from kestrel.journal.fileset import group_by_queue
 from kestrel.storage import journal as journal_module
 from kestrel.storage import open_files

@@ -14,8 +14,8 @@ import pytest
 from twisted.internet.task import Clock
 
 from kestrel.config.model import QueueSettings
+from kestrel.disk import steps
 from kestrel.item import Item
-from kestrel.journal import steps
 from kestrel.journal.fileset import group_by_queue
 from kestrel.journal.rewrite import Boundary
 from kestrel.storage import journal_queue

@@ -16,9 +16,9 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
+from kestrel.disk import steps
+from kestrel.disk.folders import ERASE_FOLDER
 from kestrel.errors import QueueFailed
-from kestrel.journal import steps
-from kestrel.journal.fileset import ERASE_FOLDER
 from kestrel.journal.records import encode_item
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.jobs import Jobs

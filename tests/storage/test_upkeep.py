@@ -13,9 +13,9 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
+from kestrel.disk import steps
 from kestrel.errors import QueueFailed
 from kestrel.item import Item
-from kestrel.journal import steps
 from kestrel.storage import journal as journal_module
 from kestrel.storage.journal import JournalStorage
 from kestrel.storage.journal_queue import JournalQueue

@@ -1,12 +1,12 @@
-"""Copying a run of a journal file to another file."""
+"""Copying a run of a file to another file."""
 
 from __future__ import annotations
 
 from kestrel.disk.files import Disk
-from kestrel.journal.reader import PART_BYTES, JournalReader
+from kestrel.disk.reader import PART_BYTES, FileReader
 
 
-def copy_range(disk: Disk, reader: JournalReader, start: int, end: int, path: bytes) -> None:
+def copy_range(disk: Disk, reader: FileReader, start: int, end: int, path: bytes) -> None:
     """Append these bytes to the file of that path, which is made when missing, and sync it."""
     descriptor = disk.open_append(path)
     try:

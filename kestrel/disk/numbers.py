@@ -1,11 +1,13 @@
-"""The numbers of new journal files."""
+"""The numbers of new files."""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable
+from typing import Final
 
-from kestrel.journal.fileset import LARGEST_NUMBER, QueueFiles
+LARGEST_NUMBER: Final = 10**15 - 1
+"""A file with a longer number is foreign: those behind it could not be told from foreign ones any more."""
 
 
 class FileNumbers:
@@ -15,9 +17,8 @@ class FileNumbers:
         self._now_ms = now_ms
         self._last = 0
 
-    def know(self, queues: Iterable[QueueFiles]) -> None:
-        """These files are there already."""
-        numbers = [file.number for files in queues for file in (*files.rotated, *files.packs)]
+    def know(self, numbers: Iterable[int]) -> None:
+        """Files of these numbers are there already."""
         self._last = max(numbers, default=0)
 
     def next(self) -> int:

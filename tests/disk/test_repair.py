@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kestrel.disk.files import Disk
-from kestrel.journal.repair import repair
+from kestrel.disk.repair import repair
 from kestrel.journal.replay import ReplayEnd, replay
 from kestrel.testing.faults import Died, FaultyDisk
 from tests.journal.made import (

@@ -1,14 +1,14 @@
-"""What is done with a journal file that does not end where its last record ends: keep the evidence, then cut."""
+"""What is done with a file of records that does not end where its last record ends: keep the evidence, then cut."""
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
+from kestrel.disk import steps
+from kestrel.disk.copy import copy_range
 from kestrel.disk.files import Disk
-from kestrel.journal import steps
-from kestrel.journal.copy import copy_range
-from kestrel.journal.fileset import DAMAGED_FOLDER
-from kestrel.journal.reader import JournalReader, ReplayEnd
+from kestrel.disk.folders import DAMAGED_FOLDER
+from kestrel.disk.reader import FileReader
 
 _NAME_BYTES: Final = 225
 
@@ -18,6 +18,13 @@ MOST_TAILS: Final = 100
 """Of the whole folder."""
 
 
+class End(Protocol):
+    """Where the reading of a file ended: behind its last good record; `is_unfinished`: the rest is one cut short."""
+
+    offset: int
+    is_unfinished: bool
+
+
 class Repair(NamedTuple):
     """What a repair set aside: the path of the copy, and how many bytes are in it."""
 
@@ -25,7 +32,7 @@ class Repair(NamedTuple):
     size: int
 
 
-def repair(disk: Disk, folder: bytes, file_name: bytes, end: ReplayEnd, now_ms: int) -> Repair:
+def repair(disk: Disk, folder: bytes, file_name: bytes, end: End, now_ms: int) -> Repair:
     """Set aside what stands behind the last good record and cut the file there.
 
     A file whose first record is damaged is moved whole: there may be something quite different in it. A crash
@@ -38,7 +45,7 @@ def repair(disk: Disk, folder: bytes, file_name: bytes, end: ReplayEnd, now_ms: 
     if end.is_unfinished:
         _erase_oldest_tails(disk, damaged)
     copy = _unused_path(disk, damaged, file_name, now_ms, TAIL_SUFFIX if end.is_unfinished else b"")
-    with JournalReader(disk, path) as reader:
+    with FileReader(disk, path) as reader:
         size = reader.size - end.offset
         if end.offset or end.is_unfinished:
             copy_range(disk, reader, end.offset, reader.size, copy)

@@ -1,0 +1,62 @@
+"""One file, read part by part: a large file takes little memory, and a bad sector is an OSError."""
+
+from __future__ import annotations
+
+import errno
+from types import TracebackType
+from typing import Final, Self
+
+from kestrel.disk.files import Disk
+
+PART_BYTES: Final = 1 << 20
+
+
+class Part:
+    """A run of a file's bytes (`kestrel.journal.records.Whole`)."""
+
+    __slots__ = ("_reader", "_start", "data", "length")
+
+    def __init__(self, reader: FileReader, start: int, size: int) -> None:
+        self._reader = reader
+        self._start = start
+        self.data = reader.read(start, size)
+        self.length = reader.size - start
+
+    def look(self, offset: int, size: int) -> bytes:
+        """The bytes there, in this part or behind it; fewer where the file ends."""
+        if offset + size <= len(self.data):
+            return self.data[offset : offset + size]
+        return self._reader.read(self._start + offset, size)
+
+
+class FileReader:
+    """A file of records, open to be read. Raises OSError; `size` is that at the opening."""
+
+    def __init__(self, disk: Disk, path: bytes) -> None:
+        self._disk = disk
+        self._descriptor = disk.open_read(path)
+        self.size = disk.size(self._descriptor)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """The bytes there, fewer where the file ended when it was opened."""
+        size = max(0, min(size, self.size - offset))
+        data = self._disk.read(self._descriptor, offset, size)
+        if len(data) < size:
+            raise OSError(errno.EIO, "the file became shorter while it was read")
+        return data
+
+    def part(self, offset: int, size: int = PART_BYTES) -> Part:
+        """The part that begins there, of that size or to the end of the file."""
+        return Part(self, offset, size)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        self._disk.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
