@@ -19,7 +19,7 @@ FLOORS = (
     {"session"},
     {"queues"},
     {"storage"},
-    {"protocols", "journal"},
+    {"protocols", "journal", "scroll"},
     {"disk", "config"},
     {"names"},
     {"item", "commands", "errors"},
@@ -28,13 +28,13 @@ FLOORS = (
 
 FLOOR_OF = {part: number for number, floor in enumerate(FLOORS) for part in floor}
 
-WITHOUT_TWISTED = {"item", "commands", "errors", "names", "protocols", "journal", "disk", "config"}
+WITHOUT_TWISTED = {"item", "commands", "errors", "names", "protocols", "journal", "scroll", "disk", "config"}
 """A worker process that only reads journals must not need Twisted, and a codec has no use for it."""
 
 CLIENTS_WITH_TWISTED = {"client", "server", "pipeline", "openssl"}
 """The modules of `kestrel.client` that are Twisted's; a Spark worker imports the others."""
 
-STANDARD_LIBRARY_ONLY = {"item", "commands", "errors", "names", "journal", "disk"}
+STANDARD_LIBRARY_ONLY = {"item", "commands", "errors", "names", "journal", "scroll", "disk"}
 
 REACTOR_ALLOWED = {"server"}
 

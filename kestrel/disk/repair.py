@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from kestrel.disk import steps
 from kestrel.disk.copy import copy_range
@@ -18,11 +18,22 @@ MOST_TAILS: Final = 100
 """Of the whole folder."""
 
 
-class End(Protocol):
-    """Where the reading of a file ended: behind its last good record; `is_unfinished`: the rest is one cut short."""
+CUT_SHORT: Final = "the last record is cut short"
 
-    offset: int
-    is_unfinished: bool
+
+class End:
+    """Where the reading of one file ended: the offset behind the last good record, and why it went no further.
+
+    `problem` is None at the proper end of the file; `is_unfinished` tells a cut-short last record, the usual
+    trace of a crash, from damage.
+    """
+
+    __slots__ = ("is_unfinished", "offset", "problem")
+
+    def __init__(self, offset: int, problem: str | None = None, *, is_unfinished: bool = False) -> None:
+        self.offset = offset
+        self.problem = problem
+        self.is_unfinished = is_unfinished
 
 
 class Repair(NamedTuple):

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from kestrel.disk.reader import PART_BYTES, FileReader
+from kestrel.disk.repair import CUT_SHORT, End
 from kestrel.journal.error_counts import ErrorCounts
 from kestrel.journal.records import DamagedRecord, Record, UnfinishedRecord, decode_record
 
-CUT_SHORT: Final = "the last record is cut short"
 
+class ReplayEnd(End):
+    """Where the reading of one journal file ended, and how many records it was.
 
-class ReplayEnd:
-    """Where the reading of one file ended: the offset behind the last good record, and why it went no further.
-
-    `problem` is None at the proper end of the file; `is_unfinished` tells a cut-short last record, the usual
-    trace of a crash, from damage. `is_closed` says that the file's last record lets nothing follow it.
+    `is_closed` says that the file's last record lets nothing follow it.
     """
 
-    __slots__ = ("is_closed", "is_unfinished", "offset", "problem", "records")
+    __slots__ = ("is_closed", "records")
 
     def __init__(
         self,
@@ -30,10 +27,8 @@ class ReplayEnd:
         is_unfinished: bool = False,
         is_closed: bool = False,
     ) -> None:
-        self.offset = offset
+        super().__init__(offset, problem, is_unfinished=is_unfinished)
         self.records = records
-        self.problem = problem
-        self.is_unfinished = is_unfinished
         self.is_closed = is_closed
 
 

@@ -6,10 +6,11 @@ from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
 from kestrel.disk.reader import PART_BYTES, FileReader, Part
+from kestrel.disk.repair import CUT_SHORT
 from kestrel.item import Item
 from kestrel.journal.error_counts import CONCERNED, ErrorCounts
 from kestrel.journal.opcodes import ADDX_HEADER, Opcode
-from kestrel.journal.reader import CUT_SHORT, ReplayEnd
+from kestrel.journal.reader import ReplayEnd
 from kestrel.journal.records import (
     DamagedRecord,
     Record,

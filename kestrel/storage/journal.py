@@ -30,14 +30,15 @@ from kestrel.journal.fileset import MAX_FILE_NAME_BYTES, QueueFiles, current_nam
 from kestrel.journal.pack import clean_up
 from kestrel.journal.records import encode_item
 from kestrel.journal.writer import JournalWriter
+from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.full_disk import FullDisk, is_full
 from kestrel.storage.interfaces import InThread, IQueueStorage, IStorage, SettingsFor
 from kestrel.storage.jobs import Jobs
 from kestrel.storage.journal_load import load_queue
 from kestrel.storage.journal_queue import JournalQueue
-from kestrel.storage.journal_services import Services, error_of, reason_of
 from kestrel.storage.journal_upkeep import Upkeep
 from kestrel.storage.open_files import OpenFiles
+from kestrel.storage.services import Services
 from kestrel.storage.total_memory import MemoryLimit
 
 log = Logger()

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from twisted.internet.interfaces import IReactorTime
 from zope.interface import implementer
 
-from kestrel.config.units import parse_size
-from kestrel.errors import BadStorageArgument
+from kestrel.storage.folder_options import folder_argument, refuse_other_options, reserve_option
 from kestrel.storage.interfaces import InThread, IStorageFactory
 from kestrel.storage.journal import JournalStorage
 from kestrel.storage.total_memory import MemoryLimit
@@ -34,16 +33,7 @@ class JournalStorageFactory:
         memory: MemoryLimit,
     ) -> JournalStorage:
         """A storage over that folder; nothing is touched before it is started."""
-        if not argument:
-            raise BadStorageArgument("journal: needs a folder, as in journal:/var/spool/kestrel")
-        unknown = sorted(set(options) - {"reserve"})
-        if unknown:
-            raise BadStorageArgument(f"journal: has no option {', '.join(unknown)}; it knows reserve")
-        try:
-            reserve = options.get("reserve", "16MiB")
-            reserve_bytes = int(reserve) if reserve.isdigit() else parse_size(reserve)
-        except ValueError as error:
-            raise BadStorageArgument(f"journal: reserve: {error}") from error
-        folder = argument.rstrip("/") or "/"
-        path = folder.encode("utf-8", "surrogateescape")
-        return JournalStorage(path, clock, in_thread, reserve_bytes=reserve_bytes, memory=memory)
+        folder = folder_argument(self.name, argument)
+        refuse_other_options(self.name, options, {"reserve"})
+        reserve_bytes = reserve_option(self.name, options)
+        return JournalStorage(folder, clock, in_thread, reserve_bytes=reserve_bytes, memory=memory)

@@ -10,9 +10,10 @@ from twisted.python.failure import Failure
 from kestrel.disk.reader import FileReader
 from kestrel.errors import QueueFailed
 from kestrel.journal.forward import DamagedFile, ItemsRead, read_items
+from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.journal_queue import JournalQueue
 from kestrel.storage.journal_rewriting import Rewriting
-from kestrel.storage.journal_services import Services, error_of, reason_of
+from kestrel.storage.services import Services
 
 
 class Reading:

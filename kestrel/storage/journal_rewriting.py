@@ -14,7 +14,7 @@ from kestrel.journal.fileset import pack_name, rotated_name, temporary_name
 from kestrel.journal.pack import Stopped, publish, write_temporary
 from kestrel.journal.rewrite import Replacement
 from kestrel.storage.journal_queue import JournalQueue
-from kestrel.storage.journal_services import Services
+from kestrel.storage.services import Services
 
 log = Logger()
 

@@ -21,9 +21,10 @@ from twisted.python.failure import Failure
 from kestrel.errors import QueueFailed
 from kestrel.journal.pack import HalfPublished
 from kestrel.journal.writer import Sync
+from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.journal_queue import JournalQueue
 from kestrel.storage.journal_rewriting import Rewriting
-from kestrel.storage.journal_services import Services, error_of, reason_of
+from kestrel.storage.services import Services
 
 log = Logger()
 

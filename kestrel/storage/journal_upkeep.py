@@ -12,12 +12,13 @@ from kestrel.errors import QueueFailed
 from kestrel.journal.pack import HalfPublished, Stopped
 from kestrel.journal.policy import Compaction, JournalState, Limits, choose, should_rotate
 from kestrel.journal.rewrite import Boundary, Replacement
+from kestrel.storage.failures import reason_of
 from kestrel.storage.journal_queue import JournalQueue
 from kestrel.storage.journal_reading import Reading
 from kestrel.storage.journal_rewriting import Rewriting
-from kestrel.storage.journal_services import Services, reason_of
 from kestrel.storage.journal_sync import QueueSync, SyncState
 from kestrel.storage.runs import Runs
+from kestrel.storage.services import Services
 
 log = Logger()
 

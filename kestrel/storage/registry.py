@@ -12,10 +12,11 @@ from kestrel.errors import BadStorageArgument
 from kestrel.storage.interfaces import InThread, IStorage, IStorageFactory
 from kestrel.storage.journal_factory import JournalStorageFactory
 from kestrel.storage.memory import MemoryStorageFactory
+from kestrel.storage.scroll_factory import ScrollStorageFactory
 from kestrel.storage.total_memory import MemoryLimit
 
 FACTORIES: Final[Mapping[str, IStorageFactory]] = {
-    factory.name: factory for factory in (JournalStorageFactory(), MemoryStorageFactory())
+    factory.name: factory for factory in (JournalStorageFactory(), ScrollStorageFactory(), MemoryStorageFactory())
 }
 
 

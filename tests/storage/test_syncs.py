@@ -24,8 +24,8 @@ from kestrel.journal.writer import JournalWriter
 from kestrel.storage.jobs import Jobs
 from kestrel.storage.journal_queue import JournalQueue
 from kestrel.storage.journal_rewriting import Rewriting
-from kestrel.storage.journal_services import SYNCS_AT_ONCE, Services
 from kestrel.storage.journal_sync import RETRY_S, QueueSync, SyncState
+from kestrel.storage.services import SYNCS_AT_ONCE, Services
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.threads import SteppedThreads
 from tests.storage.serving import (
@@ -133,7 +133,7 @@ def test_descriptors_are_bounded_however_many_queues_wait_for_their_sync(server:
 def test_a_queue_that_is_deleted_before_the_turn_of_its_sync_does_not_come_back(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kestrel.storage.journal_services.SYNCS_AT_ONCE", 1)
+    monkeypatch.setattr("kestrel.storage.services.SYNCS_AT_ONCE", 1)
     server = machine.start()
     server.reload(SYNCED)
     server.settle()
@@ -240,7 +240,7 @@ class TestSyncThatFindsNoDescriptor:
     def test_a_put_that_waits_for_it_is_stored_when_it_went_well(
         self, machine: Machine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("kestrel.storage.journal_services.SYNCS_AT_ONCE", 1)
+        monkeypatch.setattr("kestrel.storage.services.SYNCS_AT_ONCE", 1)
         monkeypatch.setattr("kestrel.storage.open_files.MAX_OPEN_FILES", 1)
         server = machine.start()
         server.reload(SYNCED)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from twisted.internet.defer import DeferredSemaphore
-from twisted.python.failure import Failure
 
 from kestrel.disk.files import Disk
 from kestrel.errors import QueueFailed
 from kestrel.storage.jobs import Jobs
-from kestrel.storage.journal_queue import JournalQueue
 
 SYNCS_AT_ONCE: Final = 32
 """Each needs a descriptor of its own. Where the process may open few, an eighth of those; so for the others."""
@@ -26,7 +24,8 @@ REWRITES_AT_ONCE: Final = 2
 class Services:
     """The disk, the threads, and how many of a kind may be at work at once.
 
-    `kill` makes a queue's object dead and returns the failure to tell; `is_disk_full` tells whether puts are refused.
+    `kill` makes the object of a queue, or of a journal that queues share, dead and returns the failure to tell;
+    `is_disk_full` tells whether puts are refused.
     """
 
     def __init__(
@@ -34,7 +33,7 @@ class Services:
         disk: Disk,
         folder: bytes,
         jobs: Jobs,
-        kill: Callable[[JournalQueue, Exception], QueueFailed],
+        kill: Callable[[Any, Exception], QueueFailed],
         is_disk_full: Callable[[], bool] = lambda: False,
     ) -> None:
         self.disk = disk
@@ -46,13 +45,3 @@ class Services:
         self.syncing = DeferredSemaphore(min(SYNCS_AT_ONCE, descriptors))
         self.reading = DeferredSemaphore(min(READS_AT_ONCE, descriptors))
         self.rewriting = DeferredSemaphore(min(REWRITES_AT_ONCE, descriptors))
-
-
-def reason_of(error: BaseException) -> str:
-    """The system's words for an error, without paths."""
-    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
-
-
-def error_of(failure: Failure) -> Exception:
-    """The exception of a failure."""
-    return failure.value if isinstance(failure.value, Exception) else QueueFailed(str(failure.value))

@@ -1,0 +1,73 @@
+"""A file that grows at its end: how much of it is good, and how much of that is known to be on the medium."""
+
+from __future__ import annotations
+
+from kestrel.disk.files import Disk
+
+
+class AppendedFile:
+    """One file, made when it is first written to.
+
+    `size` counts what was written whole, `synced_size` what a sync is known to have reached. The file is opened when it
+    is needed and may be closed at any time, so that idle queues hold no descriptor. Methods raise OSError.
+    """
+
+    def __init__(self, disk: Disk, path: bytes, size: int = 0) -> None:
+        self._disk = disk
+        self.path = path
+        self.size = size
+        self.synced_size = 0
+        self._descriptor = -1
+        self.is_in_doubt = False
+        """Whether a failed write may have left something behind its `size`."""
+
+    def append(self, data: bytes) -> None:
+        """Write all of it. After an OSError none of it counts, and `settle` takes it from the file."""
+        self.settle()
+        self._open()
+        try:
+            self._disk.write(self._descriptor, data)
+        except OSError:
+            self.is_in_doubt = True
+            raise
+        self.size += len(data)
+
+    def settle(self) -> None:
+        """Take from the file what a failed write left behind its `size`."""
+        if self.is_in_doubt:
+            self.cut(self.size)
+
+    def cut(self, size: int) -> None:
+        """Let nothing behind that size count."""
+        self.is_in_doubt = True
+        self.size = size
+        self.synced_size = min(size, self.synced_size)
+        self._open()
+        self._disk.cut(self._descriptor, size)
+        self.is_in_doubt = False
+
+    def replaced(self, size: int) -> None:
+        """Another file of that size, which is on the medium, has taken its name."""
+        self.close()
+        self.is_in_doubt = False
+        self.size = self.synced_size = size
+
+    def duplicate(self) -> int:
+        """A descriptor for a thread to sync; closing this file meanwhile is no harm."""
+        was_open = self._descriptor >= 0
+        self._open()
+        try:
+            return self._disk.duplicate(self._descriptor)
+        finally:
+            if not was_open:
+                self.close()
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            self._disk.close(descriptor)
+
+    def _open(self) -> None:
+        if self._descriptor < 0:
+            self._descriptor = self._disk.open_append(self.path)

@@ -1,0 +1,106 @@
+"""Reading a writer file forward for one reader: the items that are for it, as memory frees for them."""
+
+from __future__ import annotations
+
+import errno
+from typing import Final, NamedTuple
+
+from kestrel.disk.reader import PART_BYTES, FileReader
+from kestrel.scroll.records import (
+    PUT_BYTES,
+    PUT_EXPIRING_BYTES,
+    Command,
+    DamagedRecord,
+    Record,
+    Targets,
+    UnfinishedRecord,
+    decode_record,
+)
+from kestrel.scroll.survey import PUT, PUT_EXPIRING, PUT_HEAD
+
+_LEAST_BYTES: Final = 4096
+
+
+class DamagedFile(OSError):
+    """The file does not hold what it held when it was surveyed."""
+
+
+class ItemsRead(NamedTuple):
+    """Items as their PUT records; reading goes on with the item `next_id`, no earlier than at `offset`."""
+
+    records: list[bytes]
+    next_id: int
+    offset: int
+
+
+def read_items(
+    reader: FileReader, offset: int, end: int, first_id: int, who: bytes, most_items: int, room_bytes: int
+) -> ItemsRead:
+    """The next items for that reader, from the item `first_id` on, which does not stand before `offset`.
+
+    As many as stand near each other and find room (`room_bytes` of data), and one if there is one; what is not for
+    the reader is passed over. With none the file holds no more up to `end`. Raises `DamagedFile`, or another OSError.
+    """
+    records: list[bytes] = []
+    targets: Targets | None = None
+    start, next_id = offset, first_id  # of the item that comes next, or of what says for whom it is
+    usual = max(_LEAST_BYTES, min(PART_BYTES, 2 * room_bytes))
+    while offset < end:
+        data = reader.read(offset, min(usual, end - offset))
+        position, length = 0, len(data)
+        while position < length:
+            command = data[position]
+            header = PUT_BYTES if command == PUT else PUT_EXPIRING_BYTES
+            if command in (PUT, PUT_EXPIRING) and position + header <= length:
+                size, _, item_id = PUT_HEAD.unpack_from(data, position + 1)
+                stop = position + header + size
+                if size < 0 or offset + stop > end:
+                    raise DamagedFile(errno.EIO, "the journal file is damaged")
+                if stop > length:
+                    if position and (records or item_id >= next_id):
+                        break  # what is cut by the end of this part begins the next
+                    if item_id >= next_id and (targets is None or targets.has(who)):
+                        data += reader.read(offset + length, stop - length)
+                        length = len(data)
+                is_wanted = item_id >= next_id and (targets is None or targets.has(who))
+                if is_wanted:
+                    if records and (most_items <= len(records) or room_bytes <= 0):
+                        return ItemsRead(records, next_id, start)
+                    records.append(data[position:stop])
+                    room_bytes -= size
+                next_id = max(next_id, item_id + 1)
+                targets = None
+                position = stop
+                start = offset + position
+                continue
+            record = _other_record(reader, offset + position, end)
+            if record.command == Command.PUT and record.item_id >= next_id:
+                if targets is None or targets.has(who):
+                    if records and (most_items <= len(records) or room_bytes <= 0):
+                        return ItemsRead(records, next_id, start)
+                    records.append(record.raw)
+                    room_bytes -= record.data_size
+                next_id = record.item_id + 1
+            targets = record.targets if record.command == Command.TARGETS else None
+            position += record.size
+            if targets is None:
+                start = offset + position
+        offset += position
+        if records:
+            break
+    return ItemsRead(records, next_id, start)
+
+
+def _other_record(reader: FileReader, offset: int, end: int) -> Record:
+    part = reader.part(offset, min(_LEAST_BYTES, end - offset))
+    try:
+        try:
+            record = decode_record(part.data, 0, part)
+        except UnfinishedRecord as unfinished:
+            part = reader.part(offset, unfinished.needs)
+            record = decode_record(part.data, 0, part)
+    except (DamagedRecord, UnfinishedRecord):
+        record = None
+    if record is None or offset + record.size > end:
+        raise DamagedFile(errno.EIO, "the journal file is damaged")
+    return record

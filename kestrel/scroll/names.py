@@ -1,0 +1,118 @@
+"""Queue names in file names: which journal and which reader a queue is, and how both are spelled.
+
+A journal holds a fanout queue and all its children: the children are readers of it.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+from kestrel.disk.files import Disk
+from kestrel.disk.folders import PRIVATE_FOLDER
+from kestrel.disk.whole_file import WholeFile
+from kestrel.names import parent_of
+
+OWN_READER: Final = b":own"
+"""The reader that is the parent itself, where it has children. No name is spelled like that."""
+
+DEFAULT_READER: Final = b""
+"""The one reader of a queue that has no children."""
+
+STEM_BYTES: Final = 180
+"""A journal's name takes no more of a file name."""
+
+STEM_AND_READER_BYTES: Final = 220
+"""A journal's and a reader's name together take no more: so a temporary file of a reader has 243 bytes at most."""
+
+NAMES_FOLDER: Final = PRIVATE_FOLDER + b"/names"
+"""Where the true names lie of those that are too long for a file name."""
+
+_HASH_MARK: Final = b"::"
+_HASH_BYTES: Final = 16
+_MOST_NAME_BYTES: Final = 4096
+
+_UNLIKE_ITSELF: Final = re.compile(rb"[^A-Za-z0-9_-]")
+_SPELLED: Final = re.compile(rb"(?:[A-Za-z0-9_-]|:[0-9a-f]{2})*")
+_HASHED: Final = re.compile(rb"::[0-9a-f]{32}")
+_ESCAPE: Final = re.compile(rb":([0-9a-f]{2})")
+
+
+class Place(NamedTuple):
+    """Where a queue is: the name of its journal, and its own as a child; None if the journal is the queue's own."""
+
+    journal: bytes
+    child: bytes | None
+
+
+def place_of(queue: bytes) -> Place:
+    """Where the queue of that name is: ``work+x`` in the journal of ``work``; ``+x`` and ``x+`` have their own."""
+    parent = parent_of(queue)
+    if parent is None or len(parent) + 1 == len(queue):
+        return Place(queue, None)
+    return Place(parent, queue[len(parent) + 1 :])
+
+
+def queue_of(place: Place) -> bytes:
+    """The name of the queue that is there."""
+    return place.journal if place.child is None else place.journal + b"+" + place.child
+
+
+def encode_part(name: bytes, most_bytes: int) -> bytes:
+    """A name as it stands in a file name: `decode_part` reads it, unless it had to be hashed to fit."""
+    part = _UNLIKE_ITSELF.sub(lambda byte: b":%02x" % byte[0][0], name)
+    return part if len(part) <= most_bytes else _HASH_MARK + _hash(name)
+
+
+def stem_of(journal: bytes) -> bytes:
+    """What the names of all files of that journal begin with, before the first dot."""
+    return encode_part(journal, STEM_BYTES)
+
+
+def reader_part(stem: bytes, child: bytes) -> bytes:
+    """What the name of a child's reader file ends with."""
+    return encode_part(child, STEM_AND_READER_BYTES - len(stem))
+
+
+def decode_part(part: bytes) -> bytes | None:
+    """The name that is spelled like that; None for a hash and for what `encode_part` does not write."""
+    if _SPELLED.fullmatch(part) is None:
+        return None
+    name = _ESCAPE.sub(lambda escape: bytes([int(escape[1], 16)]), part)
+    return name if encode_part(name, len(part)) == part else None
+
+
+def _hash(name: bytes) -> bytes:
+    return blake2b(name, digest_size=_HASH_BYTES).hexdigest().encode()
+
+
+class TrueNames:
+    """The names in a queue folder, those among them that are hashed in file names. Blocks."""
+
+    def __init__(self, disk: Disk, folder: bytes) -> None:
+        self._disk = disk
+        self._folder = folder
+
+    def remember(self, part: bytes, name: bytes) -> None:
+        """Let `name_of` know that name, also after a power failure. Raises OSError."""
+        if not part.startswith(_HASH_MARK) or self.name_of(part) == name:
+            return
+        names = self._folder + b"/" + NAMES_FOLDER
+        self._disk.make_folder(names)
+        self._disk.sync_folder(self._folder)
+        self._disk.sync_folder(self._folder + b"/" + PRIVATE_FOLDER)
+        self._file(part).write(name)
+
+    def name_of(self, part: bytes) -> bytes | None:
+        """The name that is spelled like that; None if it is unknown. Raises OSError."""
+        if _HASHED.fullmatch(part) is None:
+            return decode_part(part)
+        try:
+            name = self._file(part).read(_MOST_NAME_BYTES)
+        except FileNotFoundError:
+            return None
+        return name if _HASH_MARK + _hash(name) == part else None
+
+    def _file(self, part: bytes) -> WholeFile:
+        return WholeFile(self._disk, b"%b/%b/%b" % (self._folder, NAMES_FOLDER, part.removeprefix(_HASH_MARK)))

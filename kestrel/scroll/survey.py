@@ -1,0 +1,302 @@
+"""What a writer file holds: its ids, how many items for which reader, and where in it to find them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
+from struct import Struct
+from typing import Final, NamedTuple
+
+from kestrel.disk.reader import PART_BYTES, FileReader
+from kestrel.disk.repair import CUT_SHORT, End
+from kestrel.scroll.records import (
+    LARGEST_ID,
+    MAX_DATA_BYTES,
+    PUT_BYTES,
+    PUT_EXPIRING_BYTES,
+    WRITER_MAGIC,
+    Command,
+    DamagedRecord,
+    Record,
+    Targets,
+    UnfinishedRecord,
+    decode_record,
+)
+
+MARK_BYTES: Final = 64 * 1024
+"""From one mark to the next: to find an item takes no more reading than that."""
+
+PUT: Final = Command.PUT << 4 | 6
+PUT_EXPIRING: Final = Command.PUT << 4 | 8
+PUT_HEAD: Final = Struct("<iiq")
+"""Behind the first byte: how many bytes of data, errors, id."""
+
+
+LARGE_BYTES: Final = 16 * 1024
+HOP_BYTES: Final = 4096
+"""Behind an item that large, no more than this is read to find the next header."""
+
+
+class Counts(NamedTuple):
+    """How many items, and their data in bytes."""
+
+    items: int
+    bytes: int
+
+    def plus(self, other: Counts) -> Counts:
+        """Both together."""
+        return Counts(self.items + other.items, self.bytes + other.bytes)
+
+    def minus(self, other: Counts) -> Counts:
+        """These without those."""
+        return Counts(self.items - other.items, self.bytes - other.bytes)
+
+
+NONE: Final = Counts(0, 0)
+
+
+class Tally:
+    """Items counted as the writer put them: those for all readers, and what single readers have more or less."""
+
+    __slots__ = ("bytes", "extra", "items")
+
+    def __init__(self, items: int = 0, data_bytes: int = 0, extra: Mapping[bytes, Counts] | None = None) -> None:
+        self.items = items
+        self.bytes = data_bytes
+        self.extra: dict[bytes, Counts] = dict(extra or {})
+
+    def add(self, size: int, targets: Targets | None) -> None:
+        """One more item, of that many bytes."""
+        if targets is None or targets.are_left_out:
+            self.items += 1
+            self.bytes += size
+        if targets is not None:
+            one = Counts(-1, -size) if targets.are_left_out else Counts(1, size)
+            for reader in targets.readers:
+                self.extra[reader] = self.extra.get(reader, NONE).plus(one)
+
+    def of(self, reader: bytes) -> Counts:
+        """What that reader was given."""
+        extra = self.extra.get(reader, NONE)
+        return Counts(self.items + extra.items, self.bytes + extra.bytes)
+
+    def copy(self) -> Tally:
+        """As it is now."""
+        return Tally(self.items, self.bytes, self.extra)
+
+
+class Mark(NamedTuple):
+    """A place in a writer file: the record at `offset` is the item of that id, or says for whom it is."""
+
+    item_id: int
+    offset: int
+    before: Tally
+    """What stands before it in the file."""
+
+
+class WriterFile:
+    """One writer file as far as it is known: up to `size`, where its last good record ends."""
+
+    def __init__(self, file_name: bytes, number: int) -> None:
+        self.file_name = file_name
+        self.number = number
+        self.first_id = 0
+        """0: it holds no item."""
+        self.last_id = 0
+        self.last_offset = 0
+        """Where its last item stands, or what says for whom that is."""
+        self.size = 0
+        self.is_closed = False
+        """Whether nothing may be appended: zeros follow, or a sync of it has failed."""
+        self.tally = Tally()
+        self.marks: list[Mark] = []
+
+    def added(self, item_id: int, offset: int, size: int, targets: Targets | None) -> None:
+        """It holds one more item at that offset; `size` is that of its data."""
+        self.last_offset = offset
+        self.first_id = self.first_id or item_id
+        self.last_id = item_id
+        self.tally.add(size, targets)
+
+    def mark(self, item_id: int, offset: int) -> None:
+        """The item of that id, and what says for whom it is, will stand there: remember it if that is worth it."""
+        if not self.marks or offset - self.marks[-1].offset >= MARK_BYTES:
+            self.marks.append(Mark(item_id, offset, self.tally.copy()))
+
+    def add_mark(self, mark: Mark) -> None:
+        """Remember a place that was found otherwise."""
+        index = bisect_right(self.marks, mark.item_id, key=attrgetter("item_id"))
+        if not index or self.marks[index - 1].item_id != mark.item_id:
+            self.marks.insert(index, mark)
+
+    def before(self, item_id: int) -> Mark:
+        """The last known place that is not behind the item of that id."""
+        index = bisect_right(self.marks, item_id, key=attrgetter("item_id"))
+        return self.marks[index - 1] if index else Mark(self.first_id, len(WRITER_MAGIC), Tally())
+
+
+class WrongMark(Exception):
+    """A file does not hold what a hint says."""
+
+
+def survey(reader: FileReader, file: WriterFile, floor_id: int = 0) -> End:
+    """Count what the file holds behind what is known of it. Items whose id is not above `floor_id` do not count.
+
+    Data is not read: the survey goes from header to header. Raises OSError.
+    """
+    if not file.size:
+        magic = reader.read(0, len(WRITER_MAGIC))
+        if magic != WRITER_MAGIC:
+            is_unfinished = WRITER_MAGIC.startswith(magic)
+            return End(0, CUT_SHORT if is_unfinished else "this is no journal", is_unfinished=is_unfinished)
+        file.size = len(WRITER_MAGIC)
+    walk = _Walk(reader, file.size)
+    last_id = max(floor_id, file.last_id)
+    while walk.next():
+        if walk.item_id > last_id:
+            last_id = walk.item_id
+            file.mark(walk.item_id, walk.start)
+            file.added(walk.item_id, walk.start, walk.data_bytes, walk.targets)
+    file.size = walk.end.offset
+    file.is_closed = file.is_closed or (walk.end.problem is None and file.size < reader.size)
+    return walk.end
+
+
+def check_known(reader: FileReader, file: WriterFile) -> None:
+    """Raise `WrongMark` unless the last item that is known of the file stands where it should. Raises OSError."""
+    if reader.size < file.size:
+        raise WrongMark
+    walk = _Walk(reader, file.last_offset)
+    if not walk.next() or walk.item_id != file.last_id or walk.end.offset != file.size:
+        raise WrongMark
+
+
+def counts_to(reader: FileReader, file: WriterFile, who: bytes, item_id: int) -> Counts:
+    """What that reader was given of this file up to that item, it included. Raises `WrongMark`, or OSError."""
+    if item_id < file.first_id:
+        return NONE
+    if item_id >= file.last_id:
+        return file.tally.of(who)
+    mark = file.before(item_id + 1)
+    tally = mark.before.copy()
+    for walk in _from_mark(reader, mark):
+        if walk.item_id > item_id:
+            break
+        tally.add(walk.data_bytes, walk.targets)
+    return tally.of(who)
+
+
+def counts_in(reader: FileReader, file: WriterFile, who: bytes, ranges: Sequence[tuple[int, int]]) -> Counts:
+    """What of this file, within these ranges of ids, which are sorted, that reader was given. Raises as `counts_to`."""
+    tally = Tally()
+    rest = iter(ranges)
+    first, last = next(rest, (0, -1))
+    for walk in _from_mark(reader, file.before(first)):
+        while walk.item_id > last:
+            first, last = next(rest, (0, -1))
+            if last < 0:
+                return tally.of(who)
+        if walk.item_id >= first:
+            tally.add(walk.data_bytes, walk.targets)
+    return tally.of(who)
+
+
+def _from_mark(reader: FileReader, mark: Mark) -> Iterator[_Walk]:
+    walk = _Walk(reader, mark.offset)
+    last_id = mark.item_id - 1
+    while walk.next():
+        if walk.item_id != mark.item_id and last_id < mark.item_id:
+            raise WrongMark
+        if walk.item_id > last_id:
+            last_id = walk.item_id
+            yield walk
+
+
+class _Walk:
+    """Goes from item to item of a file. `start` is where the item's records begin."""
+
+    def __init__(self, reader: FileReader, offset: int) -> None:
+        self._reader = reader
+        self._offset = offset
+        """Where the next record begins,"""
+        self._data = b""
+        self._data_start = offset
+        """and where the bytes at hand begin."""
+        self.start = offset
+        self.item_id = 0
+        self.data_bytes = 0
+        self.targets: Targets | None = None
+        self.end = End(offset)
+
+    def next(self) -> bool:
+        """The next item. False at the end of what is good: `end` says how that is."""
+        self.targets = None
+        self.start = self._offset
+        file_size = self._reader.size
+        while self._offset < file_size:
+            position = self._offset - self._data_start
+            if position + PUT_EXPIRING_BYTES > len(self._data):
+                self._data = self._reader.read(self._offset, PART_BYTES if self.data_bytes < LARGE_BYTES else HOP_BYTES)
+                self._data_start, position = self._offset, 0
+            command = self._data[position]
+            if command in (PUT, PUT_EXPIRING):
+                header = PUT_BYTES if command == PUT else PUT_EXPIRING_BYTES
+                if self._offset + header > file_size:
+                    return self._ends(CUT_SHORT, is_unfinished=True)
+                size, _, item_id = PUT_HEAD.unpack_from(self._data, position + 1)
+                if not 0 <= size <= MAX_DATA_BYTES:
+                    return self._ends(f"impossible size {size}")
+                if item_id > LARGEST_ID:
+                    return self._ends("impossible id")
+                if self._offset + header + size > file_size:
+                    return self._ends(CUT_SHORT, is_unfinished=True)
+                self._offset += header + size
+                self.item_id, self.data_bytes = item_id, size
+                self.end.offset = self._offset
+                return True
+            if not command:
+                return self._ends_with_zeros()
+            record = self._other_record()
+            if record is None:
+                return False
+            start, self._offset = self._offset, self._offset + record.size
+            if record.command == Command.PUT:
+                self.item_id, self.data_bytes = record.item_id, record.data_size
+                self.end.offset = self._offset
+                return True
+            self.targets = record.targets if record.command == Command.TARGETS else None
+            if self.targets is None:
+                self.start = self._offset
+                self.end.offset = self._offset
+            else:
+                self.start = start
+        if self.targets is not None:
+            return self._ends(CUT_SHORT, is_unfinished=True)  # the item that it is about is missing
+        return False
+
+    def _other_record(self) -> Record | None:
+        """One that is no item in its usual form. None: it is not good, and `end` says why."""
+        part = self._reader.part(self._offset, HOP_BYTES)
+        try:
+            try:
+                return decode_record(part.data, 0, part)
+            except UnfinishedRecord as unfinished:
+                part = self._reader.part(self._offset, unfinished.needs)
+                return decode_record(part.data, 0, part)
+        except UnfinishedRecord:
+            self._ends(CUT_SHORT, is_unfinished=True)
+        except DamagedRecord as damage:
+            self._ends(str(damage))
+        return None
+
+    def _ends(self, problem: str, *, is_unfinished: bool = False) -> bool:
+        self.end.problem, self.end.is_unfinished = problem, is_unfinished
+        return False
+
+    def _ends_with_zeros(self) -> bool:
+        """A writer that makes its files large at once leaves zeros behind its last record."""
+        for offset in range(self._offset, self._reader.size, PART_BYTES):
+            if self._reader.read(offset, PART_BYTES).strip(b"\0"):
+                return self._ends("zeros stand before other bytes", is_unfinished=True)
+        return False

@@ -1,0 +1,518 @@
+"""The scroll backend: every fanout queue and its children in one of libkestrel's journals, committed once a tick.
+
+What a tick put to a queue and its children is one write, and what it took from each of them is one more.
+docs/storage.md says what each failure means. Here the queues that share a journal share its fate: when one of its
+files fails they are all dead until the journal is opened anew.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred, DeferredList, fail
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from kestrel.config.model import QueueSettings
+from kestrel.disk.appended import AppendedFile
+from kestrel.disk.files import Disk
+from kestrel.disk.folders import PRIVATE_FOLDER
+from kestrel.disk.lock import FolderLock
+from kestrel.disk.numbers import FileNumbers
+from kestrel.errors import QueueFailed, StorageError
+from kestrel.scroll.done_set import DoneSet
+from kestrel.scroll.fileset import JournalFiles, group_by_stem, reader_name
+from kestrel.scroll.hints import HINTS_FOLDER, hint_path
+from kestrel.scroll.names import DEFAULT_READER, OWN_READER, Place, TrueNames, place_of, reader_part, stem_of
+from kestrel.scroll.reader_file import ReaderState, encode_state
+from kestrel.scroll.survey import NONE, WriterFile
+from kestrel.storage.failures import error_of, reason_of
+from kestrel.storage.full_disk import FullDisk, is_full
+from kestrel.storage.interfaces import InThread, IQueueStorage, IStorage, SettingsFor
+from kestrel.storage.jobs import Jobs
+from kestrel.storage.scroll_files import replace_file
+from kestrel.storage.scroll_journal import ScrollJournal
+from kestrel.storage.scroll_load import ScrollLoader
+from kestrel.storage.scroll_queue import ScrollQueue
+from kestrel.storage.scroll_services import ScrollServices
+from kestrel.storage.scroll_upkeep import ScrollUpkeep
+from kestrel.storage.total_memory import MemoryLimit
+
+log = Logger()
+
+RESERVE_BYTES: Final = 16 * 1024 * 1024
+
+HINTS_EVERY_S: Final = 10.0
+
+LOADED_AT_ONCE_BYTES: Final = 1 << 20
+LOADED_AT_ONCE_READERS: Final = 16
+"""A failed journal of which no more is unknown, and with no more readers, is opened within its next use."""
+
+_IS_LOADING: Final = "the queue is being loaded again: try again in a moment"
+
+
+@implementer(IStorage)
+class ScrollStorage:
+    """All queues of one folder (`IStorage`). `archive` is where writer files go that no reader needs, None: nowhere."""
+
+    def __init__(
+        self,
+        folder: bytes,
+        clock: IReactorTime,
+        in_thread: InThread,
+        *,
+        reserve_bytes: int = RESERVE_BYTES,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+        disk: Disk | None = None,
+        memory: MemoryLimit | None = None,
+        archive: bytes | None = None,
+    ) -> None:
+        self._folder = folder
+        self._private = folder + b"/" + PRIVATE_FOLDER
+        self._disk = disk or Disk()
+        self._jobs = Jobs(clock, in_thread)
+        self._full_disk = FullDisk(self._disk, self._private + b"/reserve", reserve_bytes, self._jobs)
+        self._numbers = FileNumbers(now_ms)
+        self._services = ScrollServices(
+            self._disk,
+            folder,
+            self._jobs,
+            self._kill,
+            refusal=lambda: self._full_disk.refusal,
+            numbers=self._numbers,
+            memory_limit=memory or MemoryLimit(),
+            archive=archive,
+        )
+        self._names = TrueNames(self._disk, folder)
+        self._loader = ScrollLoader(self._services, self._names, now_ms)
+        self._journals: dict[bytes, ScrollJournal] = {}
+        """By stem, as all that follow."""
+        self._upkeeps: dict[ScrollJournal, ScrollUpkeep] = {}
+        self._failed: dict[bytes, ScrollJournal | None] = {}
+        """Journals that are not live but may have files."""
+        self._loading: set[bytes] = set()
+        self._last_ids: dict[bytes, int] = {}
+        """Of journals whose files are being erased because their last queue was deleted: ids go on."""
+        self._lock: FolderLock | None = None
+
+    @property
+    def refusal(self) -> str | None:
+        """None, or the sentence why no put is taken now."""
+        return self._full_disk.refusal
+
+    # Start and stop.
+
+    def start(self, settings_for: SettingsFor) -> Deferred[dict[bytes, IQueueStorage | Failure]]:
+        """Lock the folder, then load every journal in a thread."""
+        try:
+            for path in (self._folder, self._private, self._folder + b"/" + HINTS_FOLDER):
+                self._disk.make_folder(path)
+            self._lock = FolderLock(self._private + b"/lock")
+            groups = group_by_stem(self._disk.list_files(self._folder))
+        except OSError as error:
+            if self._lock is not None:
+                self._lock.release()
+            folder = self._folder.decode("utf-8", "backslashreplace")
+            raise StorageError(f"the queue folder {folder} cannot be used: {reason_of(error)}") from error
+        self._full_disk.make_reserve()
+        self._numbers.know(number for files in groups.values() for number in files.numbers())
+        self._jobs.later(HINTS_EVERY_S, self._write_hints)
+        return self._jobs.run(self._load_all, list(groups.values()), settings_for).addCallback(self._loaded)
+
+    def _load_all(
+        self, groups: Sequence[JournalFiles], settings_for: SettingsFor
+    ) -> list[tuple[JournalFiles, ScrollJournal | Exception]]:
+        loaded: list[tuple[JournalFiles, ScrollJournal | Exception]] = []
+        for files in groups:
+            try:
+                loaded.append((files, self._loader.load(files, settings_for)))
+            except Exception as error:  # one bad journal is never a failed start
+                if not isinstance(error, OSError):
+                    log.failure("Scroll {stem!r} was not loaded for a fault of ours", stem=files.stem)
+                loaded.append((files, error))
+        return loaded
+
+    def _loaded(
+        self, loaded: list[tuple[JournalFiles, ScrollJournal | Exception]]
+    ) -> dict[bytes, IQueueStorage | Failure]:
+        queues: dict[bytes, IQueueStorage | Failure] = {}
+        for files, journal in loaded:
+            if isinstance(journal, ScrollJournal):
+                queues |= {queue.name: queue for queue in journal.readers.values()}
+                queues |= self._failures(files, journal.unserved.values(), _load_failed(OSError("unreadable")))
+                self._adopt(journal)
+            else:
+                self._failed[files.stem] = None
+                queues |= self._failures(files, files.readers or (DEFAULT_READER,), _load_failed(journal))
+        return queues
+
+    def _failures(self, files: JournalFiles, parts: Any, failure: QueueFailed) -> dict[bytes, Failure]:
+        names = [self._loader.name_of(files.stem, part) for part in parts]
+        for name in names:
+            log.error("Queue {queue!r} is not served: {reason}", queue=name, reason=str(failure))
+        return {name: Failure(failure) for name in names if name is not None}
+
+    def close(self, compacts: bool = False) -> Deferred[None]:
+        """Write what is pending, sync what is promised, checkpoint every reader, and let the folder go."""
+        return self._jobs.close().addCallback(self._commit_last).addCallback(self._checkpoint, compacts)
+
+    def _commit_last(self, _: object) -> Deferred[Any]:
+        syncs = []
+        for journal in list(self._journals.values()):
+            if self._write(journal, list(journal.readers.values())) is None:
+                syncs.append(self._upkeeps[journal].sync.once())
+        return DeferredList(syncs, consumeErrors=True)
+
+    def _checkpoint(self, syncs: list[tuple[bool, Any]], compacts: bool) -> Deferred[None]:
+        for is_synced, result in syncs:
+            if not is_synced:
+                log.failure("A scroll could not be synced at the stop", result)
+        closing = [self._upkeeps[journal].closing(compacts) for journal in self._journals.values()]
+        return self._jobs.run(self._close_all, closing).addErrback(self._not_checkpointed).addCallback(self._release)
+
+    @staticmethod
+    def _close_all(closing: Sequence[Callable[[], None]]) -> None:
+        """All journals in one batch. Runs in a thread."""
+        for close in closing:
+            close()
+
+    def _not_checkpointed(self, failure: Failure) -> None:
+        log.error("Not all readers are checkpointed: {reason}", reason=reason_of(error_of(failure)))
+
+    def _release(self, _: object) -> None:
+        for journal in self._journals.values():
+            journal.close_files()
+            for queue in journal.readers.values():
+                queue.failure = "the server is stopping"
+        if self._lock is not None:
+            self._lock.release()
+
+    # Queues.
+
+    def queue(self, name: bytes, settings: QueueSettings) -> ScrollQueue:
+        """The live queue, a new empty one, or after a failure what its files hold."""
+        place = place_of(name)
+        stem = stem_of(place.journal)
+        reader = OWN_READER if place.child is None else reader_part(stem, place.child)
+        try:
+            journal = self._journal(stem)
+            queue = journal.readers.get(reader)
+            if queue is None and reader in journal.unserved:
+                self._loader.load_unserved(journal, reader, lambda _: settings)
+                queue = self._serve(journal, journal.readers[reader])
+        except (OSError, KeyError) as error:
+            raise _load_failed(error) from error
+        if queue is None:
+            return self._make_queue(journal, name, place, reader, settings)
+        if queue.settings is not settings:
+            queue.settings = settings
+            self._upkeeps[journal].sync.settings_changed()
+        return queue
+
+    def _journal(self, stem: bytes) -> ScrollJournal:
+        """The live journal, a new one, or after a failure what its files hold. Raises OSError, or `QueueFailed`."""
+        journal = self._journals.get(stem)
+        if journal is not None:
+            return journal
+        if stem in self._loading:
+            raise QueueFailed(_IS_LOADING)
+        if stem in self._failed:
+            return self._open_again(stem)
+        journal = ScrollJournal(stem, self._services, [], self._last_ids.get(stem, 0) + 1)
+        self._adopt(journal)
+        return journal
+
+    def _open_again(self, stem: bytes) -> ScrollJournal:
+        dead = self._failed[stem]
+        known: Mapping[bytes, WriterFile] = {}
+        settings: dict[bytes, QueueSettings] = {}
+        if dead is not None:
+            dead.settle()
+            known = dead.known()
+            settings = {queue.name: queue.settings for queue in dead.readers.values()}
+        group = group_by_stem(self._disk.list_files(self._folder)).get(stem, JournalFiles(stem))
+        unknown = [file.file_name for file in group.writers if file.file_name not in known]
+        unknown_bytes = sum(self._disk.length(self._services.path(file_name)) for file_name in unknown)
+        has_lost_a_sync = dead is not None and dead.has_lost_a_sync
+
+        def load() -> ScrollJournal:
+            settings_of = lambda name: settings.get(name) or QueueSettings()  # noqa: E731
+            return self._loader.load(group, settings_of, known, has_lost_a_sync=has_lost_a_sync)
+
+        if unknown_bytes > LOADED_AT_ONCE_BYTES or len(group.readers) > LOADED_AT_ONCE_READERS:
+            self._loading.add(stem)
+            self._jobs.run(load).addCallbacks(self._loaded_again, self._not_loaded_again).addBoth(
+                lambda _: self._loading.discard(stem)
+            )
+            raise QueueFailed(_IS_LOADING)
+        journal = load()
+        self._loaded_again(journal)
+        return journal
+
+    def _loaded_again(self, journal: ScrollJournal) -> None:
+        self._failed.pop(journal.stem, None)
+        self._adopt(journal)
+        log.info("Scroll {stem!r} is served again", stem=journal.stem)
+
+    def _not_loaded_again(self, failure: Failure) -> None:
+        log.error("A scroll that failed cannot be loaded again: {reason}", reason=reason_of(error_of(failure)))
+
+    def _adopt(self, journal: ScrollJournal) -> None:
+        """The journal is live from now on, or there is nothing left of it."""
+        for file_name in journal.deleted:
+            if journal.readers or journal.unserved:
+                self._disk.erase(self._services.path(file_name))
+        if journal.deleted and not journal.readers and not journal.unserved:
+            self._erase_journal(journal)
+            return
+        self._journals[journal.stem] = journal
+        upkeep = self._upkeeps[journal] = ScrollUpkeep(journal, self._services)
+        upkeep.sync.settings_changed()
+        upkeep.drop_done_files()
+
+    def _make_queue(
+        self, journal: ScrollJournal, name: bytes, place: Place, reader: bytes, settings: QueueSettings
+    ) -> ScrollQueue:
+        """A new queue, which begins behind the last item that there is."""
+        part = reader
+        if reader == OWN_READER and not journal.readers and not journal.unserved:
+            part = DEFAULT_READER
+        state = ReaderState(DoneSet(journal.last_id))
+        contents = encode_state(state)
+        path = self._services.path(reader_name(journal.stem, part))
+        try:
+            self._names.remember(journal.stem, place.journal)
+            if place.child is not None:
+                self._names.remember(reader, place.child)
+                self._rename_default(journal)
+            self._with_room(lambda: replace_file(self._disk, path, contents, self._numbers.next(), is_synced=False))
+        except OSError as error:
+            raise QueueFailed(f"the queue cannot be made: {reason_of(error)}") from error
+        file = AppendedFile(self._disk, path, len(contents))
+        queue = journal.readers[reader] = ScrollQueue(name, reader, settings, journal, state, file, NONE)
+        return self._serve(journal, queue)
+
+    def _serve(self, journal: ScrollJournal, queue: ScrollQueue) -> ScrollQueue:
+        upkeep = self._upkeeps[journal]
+        upkeep.sync.folder_is_synced = False
+        upkeep.serve(queue)
+        return queue
+
+    def _rename_default(self, journal: ScrollJournal) -> None:
+        """A parent that gets its first child is a reader like others from now on."""
+        default = self._services.path(reader_name(journal.stem, DEFAULT_READER))
+        own = journal.readers.get(OWN_READER)
+        if own is not None and own.file.path == default:
+            path = self._services.path(reader_name(journal.stem, OWN_READER))
+            self._disk.rename(default, path)
+            own.file.path = path
+
+    # Deleting.
+
+    def delete(self, queue: ScrollQueue) -> None:
+        """Drop the reader; if it was the last one its journal goes as well, in a thread."""
+        journal = queue.journal
+        if queue.failure is not None or journal.readers.get(queue.reader) is not queue:
+            if journal.stem in self._loading:
+                raise StorageError(_IS_LOADING)
+            if queue.failure is None or self._journals.get(journal.stem) is not None or queue.is_deleted:
+                return
+            self._delete_dead(queue)
+            return
+        is_last = len(journal.readers) == 1 and not journal.unserved
+        try:
+            if is_last:
+                deleted = encode_state(ReaderState(DoneSet(journal.last_id), is_deleted=True))
+                self._with_room(
+                    lambda: replace_file(self._disk, queue.file.path, deleted, self._numbers.next(), is_synced=False)
+                )
+            else:
+                self._disk.erase(queue.file.path)
+        except OSError as error:
+            raise StorageError(f"the queue's files could not be removed: {reason_of(error)}") from error
+        queue.is_deleted = True
+        self._end(queue, "the queue was deleted")
+        del journal.readers[queue.reader]
+        upkeep = self._upkeeps[journal]
+        upkeep.forget(queue)
+        if is_last:
+            journal.deleted.append(queue.file.path[len(self._folder) + 1 :])
+            del self._journals[journal.stem], self._upkeeps[journal]
+            upkeep.sync.died(QueueFailed("the queue was deleted"))
+            self._erase_journal(journal)
+        else:
+            upkeep.drop_done_files()
+
+    def _delete_dead(self, queue: ScrollQueue) -> None:
+        """Open the queue again in order to delete it."""
+        try:
+            self.delete(self.queue(queue.name, queue.settings))
+        except QueueFailed as failure:
+            raise StorageError(str(failure)) from failure
+        queue.is_deleted = True
+
+    def _erase_journal(self, journal: ScrollJournal) -> None:
+        """Erase its writer files, then what says that it is deleted, unless it is there again by then."""
+        stem, last_id = journal.stem, journal.last_id
+        self._last_ids[stem] = last_id
+        paths = [self._services.path(file_name) for file_name in journal.abandon()]
+        paths.append(hint_path(self._folder, stem))
+        self._jobs.run(self._erase_all, paths).addCallback(self._erased, journal).addErrback(
+            lambda failure: log.failure("A deleted queue's files could not be erased; a start does it", failure)
+        )
+
+    def _erase_all(self, paths: Sequence[bytes]) -> None:
+        for path in paths:
+            self._disk.erase(path)
+        self._disk.sync_folder(self._folder)  # or what says that they count no more might go first
+
+    def _erased(self, _: object, journal: ScrollJournal) -> None:
+        if journal.stem not in self._journals and journal.stem not in self._failed:
+            del self._last_ids[journal.stem]
+            for file_name in journal.deleted:
+                self._disk.erase(self._services.path(file_name))
+
+    def _end(self, queue: ScrollQueue, why: str) -> None:
+        """The object is dead from now on."""
+        queue.failure = why
+        queue.turn += 1  # what is being read for it does not come into memory
+        queue.let_go()
+        queue.memory.is_now(0)
+        self._services.open_files.close(queue.file)
+
+    def _kill(self, journal: ScrollJournal, error: Exception) -> QueueFailed:
+        """A file of the journal failed: what its files hold is what there is."""
+        failure = QueueFailed(f"queue storage failed: {reason_of(error)}")
+        if self._journals.get(journal.stem) is not journal:
+            return failure
+        log.error("Scroll {stem!r}: {reason}; it will be opened anew", stem=journal.stem, reason=str(failure))
+        del self._journals[journal.stem]
+        self._failed[journal.stem] = journal
+        for queue in journal.readers.values():
+            self._end(queue, str(failure))
+        journal.close_files()
+        try:
+            journal.settle()
+        except OSError:
+            log.failure("Scroll {stem!r}: what failed could not be taken from its files", stem=journal.stem)
+        self._upkeeps.pop(journal).sync.died(failure)
+        return failure
+
+    # Puts and commits.
+
+    def put(self, queues: Sequence[ScrollQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:
+        """Append one item to each queue: one record in each journal."""
+        size = len(data)
+        for queue in queues:
+            queue.check_put(size)
+        journal = queues[0].journal
+        if all(queue.journal is journal for queue in queues):
+            journal.put(queues, data, add_ms, expiry_ms)
+        else:
+            by_journal: dict[ScrollJournal, list[ScrollQueue]] = {}
+            for queue in queues:
+                by_journal.setdefault(queue.journal, []).append(queue)
+            for journal, readers in by_journal.items():
+                journal.put(readers, data, add_ms, expiry_ms)
+        if self._services.memory_limit.most_bytes is not None:  # the commit may be a while away
+            for queue in queues:
+                queue.count_memory()
+
+    def commit(self, queues: Sequence[ScrollQueue]) -> Sequence[tuple[Sequence[IQueueStorage], Deferred[Any]]]:
+        """Write what was recorded; a journal that must be synced first is pending, with all its queues here."""
+        pending: list[tuple[Sequence[IQueueStorage], Deferred[Any]]] = []
+        by_journal: dict[ScrollJournal, list[ScrollQueue]] = {}
+        for queue in queues:
+            if queue.is_deleted:
+                outcome = self._commit_deletion(queue)
+                if outcome is not None:
+                    pending.append(((queue,), outcome))
+            else:
+                by_journal.setdefault(queue.journal, []).append(queue)
+        for journal, group in by_journal.items():
+            outcome = self._commit(journal, group)
+            if outcome is not None:
+                pending.append((group, outcome))
+        return pending
+
+    def _commit_deletion(self, queue: ScrollQueue) -> Deferred[Any] | None:
+        if queue.settings.sync_journal_ms is None:
+            return None
+        synced = self._jobs.run(self._sync_deletion, queue.file.path)
+        if queue.settings.sync_journal_ms == 0:
+            return synced
+        synced.addErrback(lambda failure: log.failure("A deletion could not be synced", failure))
+        return None
+
+    def _sync_deletion(self, path: bytes) -> None:
+        try:
+            descriptor = self._disk.open_read(path)
+        except FileNotFoundError:
+            pass
+        else:
+            try:
+                self._disk.sync(descriptor)
+            finally:
+                self._disk.close(descriptor)
+        self._disk.sync_folder(self._folder)
+
+    def _commit(self, journal: ScrollJournal, queues: Sequence[ScrollQueue]) -> Deferred[Any] | None:
+        """Write a journal's records, when they may be. None if that is as safe as they must be."""
+        upkeep = self._upkeeps.get(journal)
+        if upkeep is None:
+            return fail(QueueFailed(queues[0].failure or "the queue is dead"))
+        writable = upkeep.sync.when_writable()
+        if writable is None:
+            return self._commit_now(None, journal, queues)
+        return writable.addCallback(self._commit_now, journal, queues)
+
+    def _commit_now(self, _: None, journal: ScrollJournal, queues: Sequence[ScrollQueue]) -> Deferred[Any] | None:
+        live = [queue for queue in queues if not queue.is_deleted]
+        failure = self._write(journal, live) if live else None
+        return fail(failure) if failure is not None else self._upkeeps[journal].written(live) if live else None
+
+    def _write(self, journal: ScrollJournal, queues: Sequence[ScrollQueue]) -> QueueFailed | None:
+        """Write what is pending on a journal and of these queues. None, or the failure that they are dead of."""
+        if self._journals.get(journal.stem) is not journal:
+            return QueueFailed(queues[0].failure or "the queue is dead")
+        try:
+            self._with_room(journal.write)
+            for queue in queues:
+                if queue.has_changes:
+                    changes = queue.take_changes()
+                    self._with_room(lambda: queue.file.append(changes))  # noqa: B023
+                    self._services.open_files.used(queue.file)
+                queue.count_memory()
+        except OSError as error:
+            return self._kill(journal, error)
+        return None
+
+    def _with_room(self, write: Callable[[], None]) -> None:
+        """Write, and once more with the reserve's room if the disk is full. Raises OSError."""
+        try:
+            write()
+        except OSError as error:
+            if not is_full(error) or not self._full_disk.make_room():
+                raise
+            write()
+
+    # Hints.
+
+    def _write_hints(self) -> None:
+        self._jobs.later(HINTS_EVERY_S, self._write_hints)
+        hints = [(upkeep, hint) for upkeep in self._upkeeps.values() if (hint := upkeep.due_hint()) is not None]
+        if hints:
+            self._jobs.run(self._write_all_hints, hints)
+
+    @staticmethod
+    def _write_all_hints(hints: Sequence[tuple[ScrollUpkeep, tuple[bytes, bytes]]]) -> None:
+        for upkeep, hint in hints:
+            upkeep.write_hint(*hint)
+
+
+def _load_failed(error: Exception) -> QueueFailed:
+    return QueueFailed(f"the queue cannot be loaded: {reason_of(error)}")

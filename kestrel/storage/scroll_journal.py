@@ -1,0 +1,328 @@
+"""A scroll: the journal that a parent queue and its children share, each a reader with a head of its own.
+
+An item that is put to many of them is written once. One that is not for all of them stands behind a record that says
+for whom it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from twisted.internet.defer import Deferred
+
+from kestrel.disk import steps
+from kestrel.disk.appended import AppendedFile
+from kestrel.disk.reader import FileReader
+from kestrel.item import Item
+from kestrel.scroll.fileset import writer_name
+from kestrel.scroll.forward import ItemsRead, read_items
+from kestrel.scroll.left import left_for
+from kestrel.scroll.records import WRITER_MAGIC, Targets, data_bytes, decode_put, encode_put, encode_targets
+from kestrel.scroll.survey import Counts, WriterFile
+from kestrel.storage.scroll_files import shorten
+from kestrel.storage.scroll_queue import ScrollQueue
+from kestrel.storage.scroll_services import ScrollServices
+from kestrel.storage.total_memory import MemoryLimit
+
+RANGE_ITEMS: Final = 10_000
+"""No more is read at once for a range."""
+
+
+class ScrollJournal:
+    """The writer files of one journal, what is not written to them yet, and its readers.
+
+    `readers` holds those that are served, by their names in the writer files; `unserved` has the others, with the part
+    of their file names, because they cannot be read now: the journal is kept for them.
+    """
+
+    def __init__(self, stem: bytes, services: ScrollServices, files: list[WriterFile], next_id: int) -> None:
+        self.stem = stem
+        self.memory_limit: MemoryLimit = services.memory_limit
+        self.files = files
+        """Oldest first."""
+        self.next_id = next_id
+        self.readers: dict[bytes, ScrollQueue] = {}
+        self.unserved: dict[bytes, bytes] = {}
+        self.deleted: list[bytes] = []
+        """The names of reader files that say that their reader is deleted."""
+        self.own_refusal: str | None = None
+        """None, or why this journal takes no put now."""
+        self.rotations = 0
+        self.repaired_bytes = 0
+        self.unsynced: dict[WriterFile, int] = {}
+        """Files that no sync is known to have reached whole, and how much of each one has reached."""
+        self.safe_id = next_id - 1
+        """The last item that is as safe as was promised."""
+        self._lost: set[bytes] = set()
+        self.has_lost_a_sync = False
+        """Whether what is not synced does not count any more."""
+        self._services = services
+        self._pending: list[bytes] = []
+        """The PUT records that are not written, in order,"""
+        self._pending_bytes = 0
+        self._pending_targets: dict[int, Targets] = {}
+        """and for whom those are, by id, that are not for all readers."""
+        self._current: tuple[WriterFile, AppendedFile] | None = None
+        """The file that items are appended to: the last of `files` once it holds one."""
+
+    # Items in.
+
+    @property
+    def refusal(self) -> str | None:
+        """None, or why no put is taken now."""
+        return self._services.refusal() or self.own_refusal
+
+    @property
+    def last_id(self) -> int:
+        """The id of the last item, written or not."""
+        return self.next_id - 1
+
+    @property
+    def written_id(self) -> int:
+        """The id of the last item that is written."""
+        return self.next_id - 1 - len(self._pending)
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """What is not written yet."""
+        return self._pending_bytes
+
+    def put(self, queues: Sequence[ScrollQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:
+        """Append one item, which is for these of its readers."""
+        item_id = self.next_id
+        self.next_id += 1
+        record = encode_put(item_id, data, add_ms, expiry_ms)
+        self._pending.append(record)
+        self._pending_bytes += len(record)
+        size = len(data)
+        for queue in queues:
+            queue.put(record, item_id, size)
+        if len(queues) != len(self.readers) or self.unserved:
+            self._put_for_some({queue.reader for queue in queues}, item_id)
+
+    def _put_for_some(self, given: set[bytes], item_id: int) -> None:
+        for reader, queue in self.readers.items():
+            if reader not in given:
+                queue.pass_by(item_id)
+        others = (self.readers.keys() | self.unserved.keys()) - given
+        are_left_out = len(others) < len(given)
+        self._pending_targets[item_id] = Targets(frozenset(others if are_left_out else given), are_left_out)
+
+    # Writing.
+
+    def write(self) -> None:
+        """Write what is pending. An OSError leaves what is not written pending."""
+        while self._pending:
+            info, file = self._file_for(len(self._pending[0]))
+            records, size = self._what_fits(info)
+            parts = [*([] if info.size else [WRITER_MAGIC]), *records]
+            start = max(info.size, len(WRITER_MAGIC))
+            synced_size = self.unsynced.get(info, info.size)
+            file.append(b"".join(parts))
+            self.unsynced[info] = synced_size
+            self._written(info, size, start)
+
+    def _written(self, info: WriterFile, count: int, start: int) -> None:
+        """So many of the pending items stand in that file now, from that offset on."""
+        first_id, targets = self.written_id + 1, self._pending_targets
+        if not info.first_id:
+            self.files.append(info)
+        info.mark(first_id, start)
+        offset = start
+        for item_id, record in enumerate(self._pending[:count], first_id):
+            target = targets.pop(item_id, None) if targets else None
+            info.added(item_id, offset, data_bytes(record), target)
+            offset += len(record) + (0 if target is None else len(encode_targets(target)))
+            self._pending_bytes -= len(record)
+        info.size = offset
+        del self._pending[:count]
+        if self._current is not None:
+            self._services.open_files.used(self._current[1])
+
+    def _file_for(self, size: int) -> tuple[WriterFile, AppendedFile]:
+        """The file that takes the next item, of that size: another one when this one is full."""
+        if self._current is None and self.files and not self.files[-1].is_closed:
+            last = self.files[-1]
+            self._current = last, AppendedFile(self._services.disk, self._services.path(last.file_name), last.size)
+        if self._current is not None:
+            info = self._current[0]
+            if not info.first_id or info.size + size <= self.most_file_bytes:
+                return self._current
+            self.rotate()
+        number = self._services.numbers.next()
+        info = WriterFile(writer_name(self.stem, number), number)
+        self._current = info, AppendedFile(self._services.disk, self._services.path(info.file_name))
+        self.rotations += bool(self.files)
+        return self._current
+
+    def _what_fits(self, info: WriterFile) -> tuple[list[bytes], int]:
+        """Of what is pending, the bytes of as many items as that file takes, at least one; and how many that is."""
+        first_id, targets = self.written_id + 1, self._pending_targets
+        room = self.most_file_bytes - (info.size or len(WRITER_MAGIC))
+        if not targets and self._pending_bytes <= room:
+            return self._pending, len(self._pending)
+        parts: list[bytes] = []
+        count = 0
+        for item_id, record in enumerate(self._pending, first_id):
+            marker = encode_targets(targets[item_id]) if item_id in targets else b""
+            room -= len(marker) + len(record)
+            if count and room < 0:
+                break
+            parts += (marker, record)
+            count += 1
+        return parts, count
+
+    def rotate(self) -> None:
+        """Append nothing more to the current file."""
+        if self.files:
+            self.files[-1].is_closed = True
+        if self._current is not None:
+            self._services.open_files.close(self._current[1])
+            self._current = None
+            self._services.disk.reached(steps.ROTATED)
+
+    @property
+    def most_file_bytes(self) -> int:
+        """How large a writer file becomes: defaultJournalSize of its queues, and if they differ the least."""
+        return min(queue.settings.default_journal_size_bytes for queue in self.readers.values())
+
+    def current_descriptor(self, info: WriterFile) -> int | None:
+        """A descriptor of that file, for a thread to sync, if it is the current one."""
+        if self._current is not None and self._current[0] is info:
+            return self._current[1].duplicate()
+        return None
+
+    def give_up_unsynced(self) -> None:
+        """A sync has failed, and nobody was told of what it did not reach: that does not count any more."""
+        self.has_lost_a_sync = True
+        self._lost = {info.file_name for info in self.unsynced}
+
+    def known(self) -> Mapping[bytes, WriterFile]:
+        """What is known for certain of its writer files, by name."""
+        return {info.file_name: info for info in self.files if info.file_name not in self._lost}
+
+    def abandon(self) -> list[bytes]:
+        """It has no readers any more, and nothing that it holds counts. The names of its writer files."""
+        self.rotate()
+        self._pending.clear()
+        self._pending_targets.clear()
+        names, self.files, self._pending_bytes = [info.file_name for info in self.files], [], 0
+        self.unsynced.clear()
+        return names
+
+    def settle(self) -> None:
+        """Take from the files what a failure left there. An OSError leaves that to be done again."""
+        services = self._services
+        disk, next_number = services.disk, services.numbers.next
+        if not self.has_lost_a_sync:
+            files = [queue.file for queue in self.readers.values()] + ([self._current[1]] if self._current else [])
+            for file in files:
+                if file.is_in_doubt:
+                    shorten(disk, file, file.size, next_number())
+            return
+        for info, size in list(self.unsynced.items()):
+            path = services.path(info.file_name)
+            if size:
+                shorten(disk, AppendedFile(disk, path), size, next_number())
+            else:
+                disk.erase(path)
+            del self.unsynced[info]
+        for queue in self.readers.values():
+            if queue.file.size != queue.file.synced_size:
+                shorten(disk, queue.file, queue.file.synced_size, next_number())
+
+    def close_files(self) -> None:
+        """Give the descriptors back."""
+        if self._current is not None:
+            self._services.open_files.close(self._current[1])
+        for queue in self.readers.values():
+            self._services.open_files.close(queue.file)
+
+    # Reading.
+
+    def file_with(self, item_id: int) -> WriterFile | None:
+        """The file where that item stands, or the next one that there is; None if none is written."""
+        return next((file for file in self.files if file.last_id >= item_id), None)
+
+    def fill_from_pending(self, queue: ScrollQueue) -> None:
+        """Take into the window of a reader what is not written yet."""
+        first_id = self.written_id + 1
+        for record in self._pending[max(0, queue.next_id - first_id) :]:
+            item_id = queue.next_id
+            if queue.has_head and not queue.has_room:
+                break
+            target = self._pending_targets.get(item_id)
+            if target is None or target.has(queue.reader):
+                queue.take_forward(ItemsRead([record], item_id + 1, 0))
+            else:
+                queue.take_forward(ItemsRead([], item_id + 1, 0))
+            if not queue.behind_items:
+                break
+
+    def left_behind(self, queue: ScrollQueue) -> Counts:
+        """What there is for a reader from its `next_id` on. Raises OSError."""
+        left = left_for(queue.reader, queue.next_id - 1, queue.done.ranges(), self.files, self.open_file)
+        for item_id, record in enumerate(self._pending, self.written_id + 1):
+            target = self._pending_targets.get(item_id)
+            is_given = target is None or target.has(queue.reader)
+            if item_id >= queue.next_id and is_given and item_id not in queue.done:
+                left = left.plus(Counts(1, data_bytes(record)))
+        return left
+
+    def open_file(self, file_name: bytes) -> FileReader:
+        """One of its files, open to be read. Raises OSError."""
+        return FileReader(self._services.disk, self._services.path(file_name))
+
+    def read_range(
+        self, queue: ScrollQueue, first_id: int, end_id: int, max_bytes: int
+    ) -> Deferred[list[tuple[int, Item]]]:
+        """The items of a reader with these ids, read in a thread."""
+        files = [
+            (file.file_name, file.before(first_id).offset, file.size)
+            for file in self.files
+            if file.last_id >= first_id and file.first_id < end_id
+        ]
+        return self._services.jobs.run(self._read_range, files, queue.reader, first_id, end_id, max_bytes)
+
+    def _read_range(
+        self, files: Sequence[tuple[bytes, int, int]], who: bytes, first_id: int, end_id: int, max_bytes: int
+    ) -> list[tuple[int, Item]]:
+        items: list[tuple[int, Item]] = []
+        for file_name, offset, size in files:
+            with self.open_file(file_name) as reader:
+                while len(items) < RANGE_ITEMS:
+                    read = read_items(reader, offset, size, first_id, who, RANGE_ITEMS, max_bytes)
+                    for record in read.records:
+                        item = decode_put(record)
+                        max_bytes -= len(item.data)
+                        if item.id >= end_id or (items and max_bytes < 0):
+                            return items
+                        items.append((item.id, item))
+                    if not read.records:
+                        break
+                    first_id, offset = read.next_id, read.offset
+        return items
+
+    # Figures.
+
+    @property
+    def bytes(self) -> int:
+        """Its writer files together."""
+        return sum(file.size for file in self.files)
+
+    def bytes_behind(self, head: int) -> int:
+        """Those of its writer files that hold something behind that id."""
+        return sum(file.size for file in self.files if file.last_id > head)
+
+    @property
+    def stats(self) -> Mapping[str, int]:
+        """Its own figures."""
+        return {
+            "logsize": self.files[-1].size if self.files else 0,
+            "journal_rewrites": 0,
+            "journal_rotations": self.rotations,
+            "journal_bytes": self.bytes,
+            "journal_files": len(self.files),
+            "journal_repaired_bytes": self.repaired_bytes,
+        }

@@ -1,0 +1,96 @@
+"""What lies behind a scroll queue's window is read forward, in a thread, before it is asked for if possible."""
+
+from __future__ import annotations
+
+import errno
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from kestrel.errors import QueueFailed
+from kestrel.scroll.forward import DamagedFile, ItemsRead, read_items
+from kestrel.scroll.survey import WriterFile
+from kestrel.storage.failures import error_of, reason_of
+from kestrel.storage.scroll_journal import ScrollJournal
+from kestrel.storage.scroll_queue import WINDOW_BYTES, WINDOW_ITEMS, ScrollQueue
+from kestrel.storage.scroll_services import ScrollServices
+
+
+class ScrollReading:
+    """The reading of one queue's items, one part at a time."""
+
+    def __init__(self, queue: ScrollQueue, journal: ScrollJournal, services: ScrollServices) -> None:
+        self._queue = queue
+        self._journal = journal
+        self._services = services
+        self._is_reading = False
+        self._waiting: list[Deferred[None]] = []
+        queue.read_more = self.more
+
+    def more(self) -> Deferred[None] | None:
+        """Read on; fires when something has been read, or fails with `QueueFailed`. None: the window has it now."""
+        if self._queue.next_id > self._journal.written_id:
+            self._journal.fill_from_pending(self._queue)
+            return None
+        done: Deferred[None] = Deferred()
+        self._waiting.append(done)
+        self._begin()
+        return done
+
+    def ahead(self) -> None:
+        """Read on if there is room for it, though nobody waits yet."""
+        queue = self._queue
+        is_low = 2 * queue.mem_bytes <= WINDOW_BYTES and 2 * queue.mem_items <= WINDOW_ITEMS
+        if queue.behind_items and is_low and queue.has_room and queue.next_id <= self._journal.written_id:
+            self._begin()
+
+    def _begin(self) -> None:
+        if not self._is_reading:
+            self._is_reading = True
+            Deferred.fromCoroutine(self._read()).addCallbacks(self._done, self._failed)
+
+    async def _read(self) -> None:
+        queue, services = self._queue, self._services
+        await services.reading.acquire()
+        try:
+            file = self._journal.file_with(queue.next_id)
+            if queue.failure is not None or not queue.behind_items or file is None:
+                return
+            number, offset = queue.place
+            if number != file.number:
+                offset = file.before(queue.next_id).offset
+            turn, room_items = queue.turn, max(1, WINDOW_ITEMS - queue.mem_items)
+            room = room_items, queue.room_bytes
+            read = await services.jobs.run(self._read_part, file, offset, file.size, queue.next_id, *room)
+            if queue.turn == turn and queue.failure is None:
+                self._take(file, read)
+        finally:
+            services.reading.release()
+
+    def _read_part(self, file: WriterFile, offset: int, end: int, first_id: int, *room: int) -> ItemsRead:
+        with self._journal.open_file(file.file_name) as reader:
+            read = read_items(reader, offset, end, first_id, self._queue.reader, *room)
+        if not read.records and read.next_id <= file.last_id:
+            raise DamagedFile(errno.EIO, "the journal file is damaged")
+        return read
+
+    def _take(self, file: WriterFile, read: ItemsRead) -> None:
+        queue = self._queue
+        queue.place = file.number, read.offset
+        queue.take_forward(read)
+        queue.count_memory()
+
+    def _done(self, _: object) -> None:
+        self._is_reading = False
+        waiting, self._waiting = self._waiting, []
+        for done in waiting:
+            done.callback(None)
+
+    def _failed(self, failure: Failure) -> None:
+        self._is_reading = False
+        waiting, self._waiting = self._waiting, []
+        error = QueueFailed(f"the head cannot be read: {reason_of(error_of(failure))}")
+        if failure.check(DamagedFile) and self._queue.failure is None:
+            self._services.kill(self._journal, error_of(failure))  # opened anew, it is repaired
+        for done in waiting:
+            done.errback(error)

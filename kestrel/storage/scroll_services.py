@@ -1,0 +1,41 @@
+"""What the journals of one scroll folder share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kestrel.disk.files import Disk
+from kestrel.disk.numbers import FileNumbers
+from kestrel.errors import QueueFailed
+from kestrel.storage.jobs import Jobs
+from kestrel.storage.open_files import OpenFiles
+from kestrel.storage.services import Services
+from kestrel.storage.total_memory import MemoryLimit
+
+
+class ScrollServices(Services):
+    """`Services`, the numbers of new files, and the folder to which files go that no reader needs (None: they go)."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: bytes,
+        jobs: Jobs,
+        kill: Callable[[Any, Exception], QueueFailed],
+        *,
+        refusal: Callable[[], str | None],
+        numbers: FileNumbers,
+        memory_limit: MemoryLimit,
+        archive: bytes | None,
+    ) -> None:
+        super().__init__(disk, folder, jobs, kill, lambda: refusal() is not None)
+        self.refusal = refusal
+        self.numbers = numbers
+        self.memory_limit = memory_limit
+        self.archive = archive
+        self.open_files = OpenFiles()
+
+    def path(self, file_name: bytes) -> bytes:
+        """That of a file in the queue folder."""
+        return self.folder + b"/" + file_name

@@ -1,0 +1,383 @@
+"""When the files of a scroll are synced, when they are written anew, and what becomes of its queues when that fails.
+
+One thing at a time is done to the files of a journal beside appending: a sync, or a rewriting. If a sync fails, a
+second one of the same file would succeed and mean nothing. So if nobody has been told that what lies beyond the last
+sync is kept (syncJournal 0), it is given up: the queues are dead and opened at what was synced. Else the files that are
+not known to be safe are written anew, under their names, and synced; until that is done commits wait and no put is
+taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kestrel.disk.files import Disk
+from kestrel.errors import QueueFailed
+from kestrel.scroll.survey import WriterFile
+from kestrel.storage.failures import error_of, reason_of
+from kestrel.storage.scroll_files import copy_writer_file, replace_file
+from kestrel.storage.scroll_journal import ScrollJournal
+from kestrel.storage.scroll_queue import ScrollQueue
+from kestrel.storage.scroll_services import ScrollServices
+
+log = Logger()
+
+RETRY_S: Final = 1.0
+
+COMPACTED_BYTES: Final = 64 * 1024
+"""A reader file is written anew when it is larger than that, and twice as large as it was then."""
+
+
+class SyncState(Enum):
+    """What is being done to the files of one journal.
+
+    From IDLE or DUE a sync begins (SYNCING) and ends in IDLE, or DUE if more was written meanwhile. One that fails
+    kills the queues, or leads to REWRITING, as does a reader file that has grown large; from there it is IDLE, or dead.
+    """
+
+    IDLE = "idle"
+    DUE = "due"
+    SYNCING = "syncing"
+    REWRITING = "rewriting"
+
+
+class _CannotOpen(Exception):
+    """There was no descriptor for the sync, so nothing was synced and nothing has failed."""
+
+
+class _Part(NamedTuple):
+    """A file that a sync covers, up to that size; and of a reader file the head that it says."""
+
+    of: WriterFile | ScrollQueue
+    path: bytes
+    size: int
+    head: int
+    descriptor: int | None
+
+
+class _Sync(NamedTuple):
+    """What one sync covers."""
+
+    parts: Sequence[_Part]
+    written_id: int
+    syncs_folder: bool
+
+
+class _Anew:
+    """Files to be written anew: writer files as they are up to a size, and reader files as checkpoints."""
+
+    def __init__(self, files: Sequence[tuple[bytes, int]], is_synced: bool) -> None:
+        self.files = files
+        self.is_synced = is_synced
+        self.checkpoints: list[tuple[bytes, bytes]] = []
+        self.copied = self.replaced = 0
+        """How many of each are done,"""
+        self.error: OSError | None = None
+        """and why it is not all of them."""
+
+    def write(self, services: ScrollServices) -> _Anew:
+        """Do it. Runs in a thread."""
+        try:
+            for path, size in self.files:
+                copy_writer_file(services.disk, path, size, services.numbers.next())
+                self.copied += 1
+            for path, data in self.checkpoints:
+                replace_file(services.disk, path, data, services.numbers.next(), is_synced=self.is_synced)
+                self.replaced += 1
+            if self.is_synced:
+                services.disk.sync_folder(services.folder)
+        except OSError as error:
+            self.error = error
+        return self
+
+
+class ScrollSync:
+    """The syncs and rewritings of one journal. `on_safe` is called when more of it has become safe."""
+
+    def __init__(self, journal: ScrollJournal, services: ScrollServices, on_safe: Callable[[], None]) -> None:
+        self._journal = journal
+        self._services = services
+        self._on_safe = on_safe
+        self._timer: IDelayedCall | None = None
+        self._waiting: list[Deferred[None]] = []
+        """Commits whose records are written and not synced."""
+        self._held: list[Deferred[None]] = []
+        """Commits that may not write before the rewriting is done."""
+        self._grown: dict[ScrollQueue, None] = {}
+        """Readers whose files are due to be written anew."""
+        self._is_kept = True
+        """Whether somebody may have been told that what is not synced is kept."""
+        self._failure: QueueFailed | None = None
+        self.folder_is_synced = False
+        self.state = SyncState.IDLE
+
+    @property
+    def period_ms(self) -> int | None:
+        """The strictest syncJournal of the journal's queues."""
+        periods = [queue.settings.sync_journal_ms for queue in self._journal.readers.values()]
+        return min((period for period in periods if period is not None), default=None)
+
+    # What the storage tells.
+
+    def written(self, queues: Sequence[ScrollQueue]) -> Deferred[None] | None:
+        """What was recorded on these queues was written: None if it is as safe now as was promised.
+
+        Else a Deferred that fires when it is synced, or fails with `QueueFailed`, the queues then being dead.
+        """
+        for queue in queues:
+            if queue.file.size > max(COMPACTED_BYTES, 2 * queue.compacted_bytes):
+                self._grown[queue] = None
+        period_ms = self.period_ms
+        done: Deferred[None] | None = None
+        if period_ms == 0:
+            if not self.is_synced:
+                done = Deferred()
+                self._waiting.append(done)
+                if self.state in (SyncState.IDLE, SyncState.DUE):
+                    self._begin()
+        else:
+            self._is_kept = self._is_kept or not self.is_synced
+            self._journal.safe_id = self._journal.written_id
+            self.settings_changed()
+            self._on_safe()
+        self._go_on()
+        return done
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether all that is written is known to be safe."""
+        journal = self._journal
+        if journal.unsynced or not self.folder_is_synced:
+            return False
+        return all(queue.file.size <= queue.file.synced_size for queue in journal.readers.values())
+
+    def settings_changed(self) -> None:
+        """syncJournal may be another, or the journal was loaded: what is not synced is due accordingly."""
+        period_ms = self.period_ms
+        if period_ms is not None and not self.is_synced:
+            self._due_within(period_ms / 1000)
+
+    def when_writable(self) -> Deferred[None] | None:
+        """None if a commit may write now; else fires when it may, or fails with `QueueFailed`."""
+        if self.state is not SyncState.REWRITING:
+            return None
+        held: Deferred[None] = Deferred()
+        self._held.append(held)
+        return held
+
+    def once(self) -> Deferred[Any]:
+        """A sync at the stop, when nothing else runs; fails with the OSError."""
+        return succeed(None) if self.period_ms is None or self.is_synced else self._services.syncing.run(self._run)
+
+    def died(self, failure: QueueFailed) -> None:
+        """The journal's queues are dead of that."""
+        self._failure = failure
+        if self._timer is not None and self._timer.active():
+            self._services.jobs.forget(self._timer)
+        self._tell_all(failure)
+
+    # One sync.
+
+    def _due_within(self, seconds: float) -> None:
+        if self.state not in (SyncState.IDLE, SyncState.DUE):
+            return  # it is looked at again when that is over
+        jobs = self._services.jobs
+        if self._timer is not None and self._timer.active():
+            if self._timer.getTime() <= jobs.seconds() + seconds:
+                return
+            self._timer.reset(seconds)
+            return
+        self.state = SyncState.DUE
+        self._timer = jobs.later(seconds, self._begin)
+
+    def _begin(self) -> None:
+        if self._timer is not None and self._timer.active():
+            self._services.jobs.forget(self._timer)
+        self._timer = None
+        if self._failure is not None or self.state is SyncState.REWRITING:
+            return
+        self.state = SyncState.SYNCING
+        commits, self._waiting = self._waiting, []
+        self._services.syncing.run(self._run).addCallbacks(
+            self._synced, self._failed, callbackArgs=(commits,), errbackArgs=(commits,)
+        )
+
+    def _run(self) -> Deferred[_Sync]:
+        try:
+            sync = self._what_is_unsynced()
+        except OSError as error:
+            raise _CannotOpen(str(error)) from error
+        services = self._services
+        return services.jobs.run(_sync, services.disk, services.folder, sync).addCallback(lambda _: sync)
+
+    def _what_is_unsynced(self) -> _Sync:
+        journal, parts = self._journal, []
+        try:
+            for file in journal.unsynced:
+                descriptor = journal.current_descriptor(file)
+                parts.append(_Part(file, self._services.path(file.file_name), file.size, 0, descriptor))
+        except OSError:
+            for part in parts:
+                if part.descriptor is not None:
+                    self._services.disk.close(part.descriptor)
+            raise
+        for queue in journal.readers.values():
+            if queue.file.size > queue.file.synced_size:
+                parts.append(_Part(queue, queue.file.path, queue.file.size, queue.written_head, None))
+        return _Sync(parts, journal.written_id, not self.folder_is_synced)
+
+    def _synced(self, sync: _Sync, commits: list[Deferred[None]]) -> None:
+        self.state = SyncState.IDLE
+        if self._failure is not None:
+            self._waiting += commits
+            self._tell_all(self._failure)
+            return
+        journal, is_whole = self._journal, True
+        for part in sync.parts:
+            if isinstance(part.of, WriterFile):
+                if part.size == part.of.size:
+                    journal.unsynced.pop(part.of, None)
+                elif part.of in journal.unsynced:
+                    journal.unsynced[part.of] = part.size
+            elif part.of.file.path == part.path:
+                part.of.file.synced_size = part.size
+                part.of.synced_head = part.head
+            else:
+                is_whole = is_whole and part.of.is_deleted  # it got another name while it was synced
+        self.folder_is_synced = self.folder_is_synced or sync.syncs_folder
+        if not is_whole:
+            self._waiting = commits + self._waiting
+            self._begin()
+            return
+        self._is_kept = not self.is_synced and self.period_ms != 0
+        journal.safe_id = max(journal.safe_id, sync.written_id)
+        self._on_safe()
+        for done in commits:
+            done.callback(None)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Nothing is being done, or the timer runs: see what is due."""
+        if self.state not in (SyncState.IDLE, SyncState.DUE) or self._failure is not None:
+            return
+        if self._waiting:
+            self._begin()
+        elif self._grown and (self.period_ms is None or self.is_synced):
+            grown, self._grown = self._grown, {}
+            self._rewrite([], [queue for queue in grown if not queue.is_deleted], why=None)
+        else:
+            self.settings_changed()
+
+    def _failed(self, failure: Failure, commits: list[Deferred[None]]) -> None:
+        self.state = SyncState.IDLE
+        self._waiting = commits + self._waiting
+        if self._failure is not None:
+            self._tell_all(self._failure)
+        elif failure.check(_CannotOpen):
+            log.error("No file can be opened to sync {stem!r}: {reason}", stem=self._journal.stem, reason=failure.value)
+            self._due_within(RETRY_S)
+        elif self._is_kept:
+            self._mend(error_of(failure))
+        else:
+            self._journal.give_up_unsynced()
+            self._services.kill(self._journal, error_of(failure))
+
+    # Files written anew.
+
+    def _mend(self, error: Exception) -> None:
+        journal = self._journal
+        reason = reason_of(error)
+        log.error("The journal of {stem!r} failed to sync ({reason}): rewriting it", stem=journal.stem, reason=reason)
+        journal.own_refusal = f"queue storage failed: {reason}; the queue is being rewritten"
+        queues = [queue for queue in journal.readers.values() if queue.file.size > queue.file.synced_size]
+        self._rewrite(list(journal.unsynced), queues, why=error)
+
+    def _rewrite(self, files: list[WriterFile], queues: list[ScrollQueue], why: Exception | None) -> None:
+        self.state = SyncState.REWRITING
+        journal, services = self._journal, self._services
+        if files:
+            journal.rotate()
+        anew = _Anew([(services.path(file.file_name), file.size) for file in files], self.period_ms is not None)
+        for queue in queues:
+            anew.checkpoints.append((queue.file.path, queue.begin_checkpoint()))
+            services.open_files.close(queue.file)
+        services.jobs.run(anew.write, services).addCallbacks(
+            self._rewritten, self._not_rewritten, callbackArgs=(files, queues, why), errbackArgs=(why,)
+        )
+
+    def _rewritten(
+        self, anew: _Anew, files: list[WriterFile], queues: list[ScrollQueue], why: Exception | None
+    ) -> None:
+        self.state = SyncState.IDLE
+        journal = self._journal
+        for file in files[: anew.copied]:
+            journal.unsynced.pop(file, None)
+        for index, (queue, (_, data)) in enumerate(zip(queues, anew.checkpoints, strict=True)):
+            if index < anew.replaced:
+                queue.end_checkpoint(len(data))
+            else:
+                queue.write_all_again()
+        self.folder_is_synced = anew.error is None and anew.is_synced
+        if self._failure is not None:
+            self._tell_all(self._failure)
+        elif anew.error is None:
+            if why is not None:
+                journal.own_refusal = None
+                journal.safe_id = journal.written_id
+                self._is_kept = False
+                log.info("The journal of {stem!r} is rewritten and safe", stem=journal.stem)
+            self._tell_all(None)
+            self._go_on()
+        elif why is None:
+            reason = reason_of(anew.error)
+            log.error("A reader file of {stem!r} is not rewritten: {reason}", stem=journal.stem, reason=reason)
+            self._tell_all(None)
+        else:
+            journal.give_up_unsynced()
+            self._services.kill(journal, why)
+
+    def _not_rewritten(self, failure: Failure, why: Exception | None) -> None:
+        log.failure("A scroll was not rewritten for a fault of ours", failure)
+        self.state = SyncState.IDLE
+        self._services.kill(self._journal, why or error_of(failure))
+
+    def _tell_all(self, failure: QueueFailed | None) -> None:
+        """Nothing is under way any more; whoever waited may go on, or has failed."""
+        waiting = self._waiting + self._held
+        self._waiting, self._held = [], []
+        for done in waiting:
+            done.callback(None) if failure is None else done.errback(failure)
+
+
+def _sync(disk: Disk, folder: bytes, sync: _Sync) -> None:
+    """Sync all of that, in this order. Runs in a thread."""
+    try:
+        for part in sync.parts:
+            _sync_part(disk, part)
+        if sync.syncs_folder:
+            disk.sync_folder(folder)
+    finally:
+        for part in sync.parts:
+            if part.descriptor is not None:
+                disk.close(part.descriptor)
+
+
+def _sync_part(disk: Disk, part: _Part) -> None:
+    if part.descriptor is not None:
+        disk.sync(part.descriptor)
+        return
+    try:
+        descriptor = disk.open_read(part.path)
+    except FileNotFoundError:  # it has another name by now, or nobody needs it any more
+        return
+    try:
+        disk.sync(descriptor)
+    finally:
+        disk.close(descriptor)

@@ -1,0 +1,172 @@
+"""What goes on beside the operations of one scroll: its syncs, its reading, and files that no reader needs any more."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kestrel.disk import steps
+from kestrel.disk.copy import copy_range
+from kestrel.disk.reader import FileReader
+from kestrel.scroll.fileset import archived_name
+from kestrel.scroll.hints import encode_hint, hint_path
+from kestrel.storage.failures import error_of, reason_of
+from kestrel.storage.scroll_files import replace_file
+from kestrel.storage.scroll_journal import ScrollJournal
+from kestrel.storage.scroll_queue import ScrollQueue
+from kestrel.storage.scroll_reading import ScrollReading
+from kestrel.storage.scroll_services import ScrollServices
+from kestrel.storage.scroll_sync import ScrollSync
+
+log = Logger()
+
+SPENT_BYTES: Final = 1 << 20
+"""The last writer file goes as well when nobody needs it and it is larger than that."""
+
+HINTED_BYTES: Final = 256 * 1024
+"""A journal that is smaller is read as fast without a hint."""
+
+HINTED_ITEMS: Final = 10_000
+"""A hint is written again when so many items more were put or done."""
+
+
+class ScrollUpkeep:
+    """The upkeep of one journal."""
+
+    def __init__(self, journal: ScrollJournal, services: ScrollServices) -> None:
+        self._journal = journal
+        self._services = services
+        self.sync = ScrollSync(journal, services, self.drop_done_files)
+        self._readings: dict[ScrollQueue, ScrollReading] = {}
+        self._hinted = 0
+        for queue in journal.readers.values():
+            self.serve(queue)
+
+    def serve(self, queue: ScrollQueue) -> None:
+        """A queue is a reader of the journal from now on."""
+        self._readings[queue] = ScrollReading(queue, self._journal, self._services)
+
+    def forget(self, queue: ScrollQueue) -> None:
+        """It is no more."""
+        del self._readings[queue]
+
+    def written(self, queues: Sequence[ScrollQueue]) -> Deferred[None] | None:
+        """What was recorded on these queues was written just now; returns as `ScrollSync.written`."""
+        done = self.sync.written(queues)
+        for queue in queues:
+            if queue.behind_items:
+                self._readings[queue].ahead()
+        return done
+
+    # Files that nobody needs.
+
+    def drop_done_files(self) -> None:
+        """Erase or archive the writer files that all readers have done with; the last one stays, unless it is large."""
+        journal = self._journal
+        files = journal.files
+        if not files or journal.unserved or not journal.readers:
+            return
+        least_id = files[0].last_id
+        is_safe_when_synced = self.sync.period_ms == 0
+        for queue in journal.readers.values():
+            if (queue.synced_head if is_safe_when_synced else queue.written_head) < least_id:
+                return
+        heads = [queue.synced_head if is_safe_when_synced else queue.written_head for queue in journal.readers.values()]
+        head = min(heads)
+        if head >= journal.last_id and (files[-1].size >= SPENT_BYTES or self._services.is_disk_full()):
+            journal.rotate()
+            kept = 0
+        else:
+            kept = 1
+        while len(files) > kept and files[0].last_id <= head:
+            file = files.pop(0)
+            journal.unsynced.pop(file, None)
+            self._services.jobs.run(self._remove, file.file_name).addErrback(self._not_removed)
+
+    def _not_removed(self, failure: Failure) -> None:
+        log.error("A writer file that nobody needs stays: {reason}", reason=reason_of(error_of(failure)))
+
+    def _remove(self, file_name: bytes) -> None:
+        """Erase it, or move it to the archive. Runs in a thread."""
+        services = self._services
+        path = services.path(file_name)
+        if services.archive is None:
+            services.disk.erase(path)
+            return
+        services.disk.make_folder(services.archive)
+        target = services.archive + b"/" + archived_name(file_name)
+        try:
+            services.disk.rename(path, target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            self._copy_to_archive(path, target)
+
+    def _copy_to_archive(self, path: bytes, target: bytes) -> None:
+        """The archive is on another file system."""
+        disk = self._services.disk
+        temporary = target + b"~~"
+        disk.erase(temporary)
+        with FileReader(disk, path) as reader:
+            copy_range(disk, reader, 0, reader.size, temporary)
+        disk.rename(temporary, target)
+        disk.reached(steps.COPY_PUBLISHED)
+        disk.erase(path)
+
+    # Hints.
+
+    @property
+    def progress(self) -> int:
+        """How much was put and done, in items."""
+        return self._journal.written_id + sum(queue.done.head for queue in self._journal.readers.values())
+
+    def due_hint(self, least_progress: int = HINTED_ITEMS) -> tuple[bytes, bytes] | None:
+        """The path and contents of a hint, if there is so much more to tell than the last one did."""
+        journal = self._journal
+        progress = self.progress
+        if journal.bytes < HINTED_BYTES or progress - self._hinted < least_progress:
+            return None
+        self._hinted = progress
+        heads = [queue.done.head for queue in journal.readers.values()]
+        return hint_path(self._services.folder, journal.stem), encode_hint(journal.files, heads)
+
+    # The end.
+
+    def closing(self, compacts: bool) -> Callable[[], None]:
+        """What is to be done in a thread when nothing follows: a checkpoint of each reader, and a hint.
+
+        `compacts`: of a journal that nobody needs anything of no writer file stays; its readers know the last id.
+        """
+        journal, services = self._journal, self._services
+        is_synced = self.sync.period_ms is not None
+        checkpoints = [
+            (queue.file.path, queue.begin_checkpoint())
+            for queue in journal.readers.values()
+            if queue.file.size != len(queue.checkpoint())
+        ]
+        hint = self.due_hint(1)
+        is_spent = not journal.unserved and all(queue.is_spent for queue in journal.readers.values())
+        spent = [file.file_name for file in journal.files] if compacts and is_spent else []
+
+        def close() -> None:
+            for path, data in checkpoints:
+                replace_file(services.disk, path, data, services.numbers.next(), is_synced=is_synced)
+            if is_synced:
+                services.disk.sync_folder(services.folder)
+            for file_name in spent:
+                self._remove(file_name)
+            if hint is not None:
+                self.write_hint(*hint)
+
+        return close
+
+    def write_hint(self, path: bytes, data: bytes) -> None:
+        """Write a hint, or not: a start does without it. Runs in a thread."""
+        with suppress(OSError):
+            replace_file(self._services.disk, path, data, self._services.numbers.next(), is_synced=False)
