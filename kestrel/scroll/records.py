@@ -147,6 +147,10 @@ def _little_endian(numbers: Iterable[int]) -> bytes:
     return _swapped(array("q", numbers)).tobytes()
 
 
+def _numbers(data: bytes) -> array[int]:
+    return _swapped(array("q", data))
+
+
 def _swapped(numbers: array[int]) -> array[int]:
     if sys.byteorder == "big":
         numbers.byteswap()
@@ -242,12 +246,12 @@ class Record:
     @property
     def ids(self) -> Sequence[int]:
         """The ids of a READ_DONE."""
-        return _swapped(array("q", self.data))
+        return _numbers(self.data)
 
     @property
     def ranges(self) -> Iterable[tuple[int, int]]:
         """The ranges of a DONE_RANGES, each from its first id to its last."""
-        numbers = _swapped(array("q", self.data))
+        numbers = _numbers(self.data)
         return zip(numbers[::2], numbers[1::2], strict=True)
 
     @property
@@ -335,8 +339,4 @@ def decode_record(data: bytes, position: int, part: Whole | None = None) -> Reco
 
 
 def _largest_done(record: Record) -> int:
-    if record.command == Command.READ_DONE:
-        return max(record.ids, default=0)
-    if record.command == Command.DONE_RANGES:
-        return max((last for _, last in record.ranges), default=0)
-    return 0
+    return 0 if record.command == Command.ERRORS else max(_numbers(record.data), default=0)

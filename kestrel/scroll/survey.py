@@ -119,6 +119,12 @@ class WriterFile:
         self.last_id = item_id
         self.tally.add(size, targets)
 
+    def added_more(self, last_id: int, last_offset: int, counts: Counts) -> None:
+        """It holds so many more items, which are for all readers; the last of them is that one."""
+        self.last_id, self.last_offset = last_id, last_offset
+        self.tally.items += counts.items
+        self.tally.bytes += counts.bytes
+
     def mark(self, item_id: int, offset: int) -> None:
         """The item of that id, and what says for whom it is, will stand there: remember it if that is worth it."""
         if not self.marks or offset - self.marks[-1].offset >= MARK_BYTES:
@@ -158,6 +164,10 @@ def survey(reader: FileReader, file: WriterFile, floor_id: int = 0) -> End:
             last_id = walk.item_id
             file.mark(walk.item_id, walk.start)
             file.added(walk.item_id, walk.start, walk.data_bytes, walk.targets)
+            run = walk.run()
+            if run.items:
+                last_id = walk.item_id
+                file.added_more(last_id, walk.start, run)
     file.size = walk.end.offset
     file.is_closed = file.is_closed or (walk.end.problem is None and file.size < reader.size)
     return walk.end
@@ -274,6 +284,31 @@ class _Walk:
         if self.targets is not None:
             return self._ends(CUT_SHORT, is_unfinished=True)  # the item that it is about is missing
         return False
+
+    def run(self) -> Counts:
+        """Go on over items in their usual form, whose ids rise and which are for all, as far as the bytes at hand go.
+
+        No further than it is from one mark to the next. It stands at the last of them then.
+        """
+        data, unpack = self._data, PUT_HEAD.unpack_from
+        position = begin = self._offset - self._data_start
+        stop = min(len(data) - PUT_EXPIRING_BYTES, begin + MARK_BYTES)
+        last_start, last_id, items, data_size = self.start, self.item_id, 0, 0
+        while position < stop:
+            command = data[position]
+            header = PUT_BYTES if command == PUT else PUT_EXPIRING_BYTES
+            size, _, item_id = unpack(data, position + 1)
+            end = position + header + size
+            if command not in (PUT, PUT_EXPIRING) or size < 0 or end > len(data) or not last_id < item_id <= LARGEST_ID:
+                break
+            last_start, last_id = position, item_id
+            items += 1
+            data_size += size
+            position = end
+        if items:
+            self.start, self.item_id = self._data_start + last_start, last_id
+            self._offset = self.end.offset = self._data_start + position
+        return Counts(items, data_size)
 
     def _other_record(self) -> Record | None:
         """One that is no item in its usual form. None: it is not good, and `end` says why."""

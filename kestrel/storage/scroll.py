@@ -46,7 +46,7 @@ log = Logger()
 
 RESERVE_BYTES: Final = 16 * 1024 * 1024
 
-HINTS_EVERY_S: Final = 10.0
+CHECKPOINTS_EVERY_S: Final = 10.0
 
 LOADED_AT_ONCE_BYTES: Final = 1 << 20
 LOADED_AT_ONCE_READERS: Final = 16
@@ -120,7 +120,7 @@ class ScrollStorage:
             raise StorageError(f"the queue folder {folder} cannot be used: {reason_of(error)}") from error
         self._full_disk.make_reserve()
         self._numbers.know(number for files in groups.values() for number in files.numbers())
-        self._jobs.later(HINTS_EVERY_S, self._write_hints)
+        self._jobs.later(CHECKPOINTS_EVERY_S, self._checkpoint_all)
         return self._jobs.run(self._load_all, list(groups.values()), settings_for).addCallback(self._loaded)
 
     def _load_all(
@@ -151,10 +151,11 @@ class ScrollStorage:
         return queues
 
     def _failures(self, files: JournalFiles, parts: Any, failure: QueueFailed) -> dict[bytes, Failure]:
-        names = [self._loader.name_of(files.stem, part) for part in parts]
+        each = (self._loader.name_of(files.stem, part) for part in parts)
+        names = [name for name in each if name is not None]
         for name in names:
             log.error("Queue {queue!r} is not served: {reason}", queue=name, reason=str(failure))
-        return {name: Failure(failure) for name in names if name is not None}
+        return {name: Failure(failure) for name in names}
 
     def close(self, compacts: bool = False) -> Deferred[None]:
         """Write what is pending, sync what is promised, checkpoint every reader, and let the folder go."""
@@ -371,8 +372,9 @@ class ScrollStorage:
         self._disk.sync_folder(self._folder)  # or what says that they count no more might go first
 
     def _erased(self, _: object, journal: ScrollJournal) -> None:
-        if journal.stem not in self._journals and journal.stem not in self._failed:
+        if self._last_ids.get(journal.stem) == journal.last_id:
             del self._last_ids[journal.stem]
+        if journal.stem not in self._journals and journal.stem not in self._failed:
             for file_name in journal.deleted:
                 self._disk.erase(self._services.path(file_name))
 
@@ -500,10 +502,13 @@ class ScrollStorage:
                 raise
             write()
 
-    # Hints.
+    # Checkpoints and hints.
 
-    def _write_hints(self) -> None:
-        self._jobs.later(HINTS_EVERY_S, self._write_hints)
+    def _checkpoint_all(self) -> None:
+        """Let reader files be short again, and hints new; each journal's in one go."""
+        self._jobs.later(CHECKPOINTS_EVERY_S, self._checkpoint_all)
+        for upkeep in list(self._upkeeps.values()):
+            upkeep.checkpoint()
         hints = [(upkeep, hint) for upkeep in self._upkeeps.values() if (hint := upkeep.due_hint()) is not None]
         if hints:
             self._jobs.run(self._write_all_hints, hints)

@@ -12,10 +12,10 @@ from kestrel.disk.reader import FileReader
 from kestrel.scroll.fileset import temporary_name
 
 
-def replace_file(disk: Disk, path: bytes, data: bytes, number: int, *, is_synced: bool) -> None:
-    """Let the file of that path hold that, at once: a crash leaves the old file or the new one.
+def write_file(disk: Disk, path: bytes, data: bytes, number: int, *, is_synced: bool) -> bytes:
+    """Write what is to take the place of that file, and return where it stands until then.
 
-    `is_synced`: it is on the medium before it gets the name. An OSError leaves the old one.
+    `is_synced`: it is on the medium then. An OSError leaves nothing.
     """
     temporary = temporary_name(path, number)
     try:
@@ -26,13 +26,32 @@ def replace_file(disk: Disk, path: bytes, data: bytes, number: int, *, is_synced
                 disk.sync(descriptor)
         finally:
             disk.close(descriptor)
-        disk.reached(steps.COPY_WRITTEN)
-        disk.rename(temporary, path)
     except OSError:
         with suppress(OSError):
             disk.erase(temporary)
         raise
+    return temporary
+
+
+def replace_file(disk: Disk, path: bytes, data: bytes, number: int, *, is_synced: bool) -> None:
+    """Let the file of that path hold that, at once: a crash, or an OSError, leaves the old file or the new one."""
+    temporary = write_file(disk, path, data, number, is_synced=is_synced)
+    disk.reached(steps.COPY_WRITTEN)
+    disk.rename(temporary, path)
     disk.reached(steps.COPY_PUBLISHED)
+
+
+def copy_file(disk: Disk, path: bytes, size: int, number: int) -> bytes:
+    """Copy what the file holds up to that size, to take its place, and return where it stands, on the medium."""
+    temporary = temporary_name(path, number)
+    try:
+        with FileReader(disk, path) as reader:
+            copy_range(disk, reader, 0, size, temporary)
+    except OSError:
+        with suppress(OSError):
+            disk.erase(temporary)
+        raise
+    return temporary
 
 
 def shorten(disk: Disk, file: AppendedFile, size: int, number: int) -> None:
@@ -41,21 +60,6 @@ def shorten(disk: Disk, file: AppendedFile, size: int, number: int) -> None:
         file.cut(size)
     except OSError:
         file.close()
-        copy_writer_file(disk, file.path, size, number)
+        disk.rename(copy_file(disk, file.path, size, number), file.path)
         file.replaced(size)
     file.close()
-
-
-def copy_writer_file(disk: Disk, path: bytes, size: int, number: int) -> None:
-    """Write what the file holds up to that size to another file, sync that, and let it take the name."""
-    temporary = temporary_name(path, number)
-    try:
-        with FileReader(disk, path) as reader:
-            copy_range(disk, reader, 0, size, temporary)
-        disk.reached(steps.COPY_WRITTEN)
-        disk.rename(temporary, path)
-    except OSError:
-        with suppress(OSError):
-            disk.erase(temporary)
-        raise
-    disk.reached(steps.COPY_PUBLISHED)

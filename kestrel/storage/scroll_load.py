@@ -144,15 +144,17 @@ class ScrollLoader:
         states: dict[bytes, ReaderState] = {}
         for part, file_name in files.readers.items():
             try:
-                state = self._read_state(journal, file_name)
+                state, is_whole = self._read_state(journal, file_name)
             except OSError as error:
                 log.error("Reader file {file!r} cannot be read: {reason}", file=file_name, reason=error.strerror)
                 journal.unserved[part or OWN_READER] = part
                 continue
             if state.is_deleted:
                 journal.deleted.append(file_name)
-            else:
-                states[part] = state
+                continue
+            states[part] = state
+            if not is_whole:
+                self._write_anew(file_name, state)
         if not files.readers and journal.files:
             states[DEFAULT_READER] = ReaderState()
         first_id = journal.files[0].first_id if journal.files else 1
@@ -160,17 +162,27 @@ class ScrollLoader:
             state.done.add(1, first_id - 1)
         return states
 
-    def _read_state(self, journal: ScrollJournal, file_name: bytes) -> ReaderState:
+    def _read_state(self, journal: ScrollJournal, file_name: bytes) -> tuple[ReaderState, bool]:
+        """How far a reader is, and whether its file is as it should be, so that it may be appended to."""
         with journal.open_file(file_name) as reader:
             state, end = read_state(reader)
+            is_whole = end.offset == reader.size
         if end.problem is not None:
             self._repair(journal, file_name, end)
-        return state
+        return state, is_whole
+
+    def _write_anew(self, file_name: bytes, state: ReaderState) -> None:
+        services = self._services
+        path, number = services.path(file_name), services.numbers.next()
+        replace_file(services.disk, path, encode_state(state), number, is_synced=True)
 
     def load_unserved(self, journal: ScrollJournal, reader: bytes, settings_of: SettingsOf) -> None:
         """Try a reader again that could not be read. Raises OSError."""
         part = journal.unserved[reader]
-        state = self._read_state(journal, reader_name(journal.stem, part))
+        file_name = reader_name(journal.stem, part)
+        state, is_whole = self._read_state(journal, file_name)
+        if not is_whole:
+            self._write_anew(file_name, state)
         self._make_queue(journal, part, state, settings_of, is_written_anew=False)
         if reader in journal.readers:
             del journal.unserved[reader]
@@ -200,9 +212,10 @@ class ScrollLoader:
             log.error("Reader file {file!r} is left alone: the name of its queue is not known", file=file_name)
             journal.unserved[reader] = part
             return
-        path = services.path(reader_name(journal.stem, part))
+        file_name = reader_name(journal.stem, part)
+        path = services.path(file_name)
         if is_written_anew or not self._is_there(path):
-            replace_file(services.disk, path, encode_state(state), services.numbers.next(), is_synced=is_written_anew)
+            self._write_anew(file_name, state)
         file = AppendedFile(services.disk, path, services.disk.length(path))
         file.synced_size = file.size if is_written_anew else 0
         left = left_for(reader, state.done.head, state.done.ranges(), journal.files, journal.open_file)

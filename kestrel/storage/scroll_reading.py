@@ -54,8 +54,10 @@ class ScrollReading:
         await services.reading.acquire()
         try:
             file = self._journal.file_with(queue.next_id)
-            if queue.failure is not None or not queue.behind_items or file is None:
+            if queue.failure is not None or not queue.behind_items:
                 return
+            if file is None:
+                raise DamagedFile(errno.EIO, "there should be more items")
             number, offset = queue.place
             if number != file.number:
                 offset = file.before(queue.next_id).offset

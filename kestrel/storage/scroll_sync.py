@@ -10,6 +10,7 @@ taken.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -18,11 +19,12 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from kestrel.disk import steps
 from kestrel.disk.files import Disk
 from kestrel.errors import QueueFailed
 from kestrel.scroll.survey import WriterFile
 from kestrel.storage.failures import error_of, reason_of
-from kestrel.storage.scroll_files import copy_writer_file, replace_file
+from kestrel.storage.scroll_files import copy_file, write_file
 from kestrel.storage.scroll_journal import ScrollJournal
 from kestrel.storage.scroll_queue import ScrollQueue
 from kestrel.storage.scroll_services import ScrollServices
@@ -31,8 +33,11 @@ log = Logger()
 
 RETRY_S: Final = 1.0
 
-COMPACTED_BYTES: Final = 64 * 1024
-"""A reader file is written anew when it is larger than that, and twice as large as it was then."""
+COMPACTED_BYTES: Final = 4096
+"""A reader file is due to be written anew when it is larger than that, and twice as large as it was then,"""
+
+LARGEST_BYTES: Final = 1 << 20
+"""which is looked at from time to time, or as soon as it is larger than this."""
 
 
 class SyncState(Enum):
@@ -70,32 +75,12 @@ class _Sync(NamedTuple):
     syncs_folder: bool
 
 
-class _Anew:
-    """Files to be written anew: writer files as they are up to a size, and reader files as checkpoints."""
+class _Temporary(NamedTuple):
+    """A file that is written anew: what it takes the place of, where it stands meanwhile, and its size."""
 
-    def __init__(self, files: Sequence[tuple[bytes, int]], is_synced: bool) -> None:
-        self.files = files
-        self.is_synced = is_synced
-        self.checkpoints: list[tuple[bytes, bytes]] = []
-        self.copied = self.replaced = 0
-        """How many of each are done,"""
-        self.error: OSError | None = None
-        """and why it is not all of them."""
-
-    def write(self, services: ScrollServices) -> _Anew:
-        """Do it. Runs in a thread."""
-        try:
-            for path, size in self.files:
-                copy_writer_file(services.disk, path, size, services.numbers.next())
-                self.copied += 1
-            for path, data in self.checkpoints:
-                replace_file(services.disk, path, data, services.numbers.next(), is_synced=self.is_synced)
-                self.replaced += 1
-            if self.is_synced:
-                services.disk.sync_folder(services.folder)
-        except OSError as error:
-            self.error = error
-        return self
+    of: WriterFile | ScrollQueue
+    path: bytes
+    size: int
 
 
 class ScrollSync:
@@ -112,7 +97,7 @@ class ScrollSync:
         """Commits that may not write before the rewriting is done."""
         self._grown: dict[ScrollQueue, None] = {}
         """Readers whose files are due to be written anew."""
-        self._is_kept = True
+        self._is_kept = bool(journal.unsynced)
         """Whether somebody may have been told that what is not synced is kept."""
         self._failure: QueueFailed | None = None
         self.folder_is_synced = False
@@ -132,8 +117,8 @@ class ScrollSync:
         Else a Deferred that fires when it is synced, or fails with `QueueFailed`, the queues then being dead.
         """
         for queue in queues:
-            if queue.file.size > max(COMPACTED_BYTES, 2 * queue.compacted_bytes):
-                self._grown[queue] = None
+            if queue.file.size > LARGEST_BYTES:
+                self.checkpoint([queue])
         period_ms = self.period_ms
         done: Deferred[None] | None = None
         if period_ms == 0:
@@ -147,8 +132,14 @@ class ScrollSync:
             self._journal.safe_id = self._journal.written_id
             self.settings_changed()
             self._on_safe()
-        self._go_on()
+        self.go_on()
         return done
+
+    def checkpoint(self, queues: Sequence[ScrollQueue]) -> None:
+        """Those of the reader files are written anew that have grown, or do not say how far their readers are."""
+        for queue in queues:
+            if queue.has_changes or queue.file.size > max(COMPACTED_BYTES, 2 * queue.compacted_bytes):
+                self._grown[queue] = None
 
     @property
     def is_synced(self) -> bool:
@@ -261,9 +252,9 @@ class ScrollSync:
         self._on_safe()
         for done in commits:
             done.callback(None)
-        self._go_on()
+        self.go_on()
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
         """Nothing is being done, or the timer runs: see what is due."""
         if self.state not in (SyncState.IDLE, SyncState.DUE) or self._failure is not None:
             return
@@ -300,53 +291,92 @@ class ScrollSync:
         self._rewrite(list(journal.unsynced), queues, why=error)
 
     def _rewrite(self, files: list[WriterFile], queues: list[ScrollQueue], why: Exception | None) -> None:
+        """Write these files anew, because of that error, or because they have grown."""
         self.state = SyncState.REWRITING
-        journal, services = self._journal, self._services
         if files:
-            journal.rotate()
-        anew = _Anew([(services.path(file.file_name), file.size) for file in files], self.period_ms is not None)
-        for queue in queues:
-            anew.checkpoints.append((queue.file.path, queue.begin_checkpoint()))
-            services.open_files.close(queue.file)
-        services.jobs.run(anew.write, services).addCallbacks(
-            self._rewritten, self._not_rewritten, callbackArgs=(files, queues, why), errbackArgs=(why,)
+            self._journal.rotate()
+        Deferred.fromCoroutine(self._write_anew(files, queues)).addCallbacks(
+            self._rewritten, self._not_rewritten, callbackArgs=(why,), errbackArgs=(queues, why)
         )
 
-    def _rewritten(
-        self, anew: _Anew, files: list[WriterFile], queues: list[ScrollQueue], why: Exception | None
-    ) -> None:
+    async def _write_anew(self, files: list[WriterFile], queues: list[ScrollQueue]) -> None:
+        """Each file is whole, and synced if that is promised, before it gets its name. Raises OSError."""
+        services, is_synced = self._services, self.period_ms is not None
+        copies = [(file, services.path(file.file_name), file.size) for file in files]
+        checkpoints = [(queue, queue.file.path, queue.begin_checkpoint()) for queue in queues]
+        written = await services.jobs.run(self._write_temporary, copies, checkpoints, is_synced)
+        for temporary in written:
+            self._publish(temporary)
+        if is_synced:
+            await services.jobs.run(services.disk.sync_folder, services.folder)
+            self.folder_is_synced = True
+
+    def _write_temporary(
+        self,
+        copies: Sequence[tuple[WriterFile, bytes, int]],
+        checkpoints: Sequence[tuple[ScrollQueue, bytes, bytes]],
+        is_synced: bool,
+    ) -> list[_Temporary]:
+        """Runs in a thread."""
+        disk, next_number = self._services.disk, self._services.numbers.next
+        written: list[_Temporary] = []
+        try:
+            for file, path, size in copies:
+                written.append(_Temporary(file, copy_file(disk, path, size, next_number()), size))
+            for queue, path, data in checkpoints:
+                temporary = write_file(disk, path, data, next_number(), is_synced=is_synced)
+                written.append(_Temporary(queue, temporary, len(data)))
+        except OSError:
+            for each in written:
+                with suppress(OSError):
+                    disk.erase(each.path)
+            raise
+        disk.reached(steps.COPY_WRITTEN)
+        return written
+
+    def _publish(self, temporary: _Temporary) -> None:
+        """Let it take its place, if there is still somebody who needs it."""
+        disk, of = self._services.disk, temporary.of
+        if isinstance(of, WriterFile):
+            is_needed, path = of in self._journal.files, self._services.path(of.file_name)
+        else:
+            is_needed, path = not of.is_deleted, of.file.path
+        if not is_needed:
+            disk.erase(temporary.path)
+            return
+        disk.rename(temporary.path, path)
+        disk.reached(steps.COPY_PUBLISHED)
+        if isinstance(of, WriterFile):
+            self._journal.unsynced.pop(of, None)
+        else:
+            of.end_checkpoint(temporary.size)
+
+    def _rewritten(self, _: object, why: Exception | None) -> None:
         self.state = SyncState.IDLE
         journal = self._journal
-        for file in files[: anew.copied]:
-            journal.unsynced.pop(file, None)
-        for index, (queue, (_, data)) in enumerate(zip(queues, anew.checkpoints, strict=True)):
-            if index < anew.replaced:
-                queue.end_checkpoint(len(data))
-            else:
-                queue.write_all_again()
-        self.folder_is_synced = anew.error is None and anew.is_synced
+        if why is not None and self._failure is None:
+            journal.own_refusal = None
+            journal.safe_id = journal.written_id
+            self._is_kept = False
+            log.info("The journal of {stem!r} is rewritten and safe", stem=journal.stem)
+        self._tell_all(self._failure)
+        self.go_on()
+
+    def _not_rewritten(self, failure: Failure, queues: list[ScrollQueue], why: Exception | None) -> None:
+        self.state = SyncState.IDLE
+        journal = self._journal
         if self._failure is not None:
             self._tell_all(self._failure)
-        elif anew.error is None:
-            if why is not None:
-                journal.own_refusal = None
-                journal.safe_id = journal.written_id
-                self._is_kept = False
-                log.info("The journal of {stem!r} is rewritten and safe", stem=journal.stem)
-            self._tell_all(None)
-            self._go_on()
-        elif why is None:
-            reason = reason_of(anew.error)
-            log.error("A reader file of {stem!r} is not rewritten: {reason}", stem=journal.stem, reason=reason)
-            self._tell_all(None)
-        else:
+        elif why is not None:
             journal.give_up_unsynced()
             self._services.kill(journal, why)
-
-    def _not_rewritten(self, failure: Failure, why: Exception | None) -> None:
-        log.failure("A scroll was not rewritten for a fault of ours", failure)
-        self.state = SyncState.IDLE
-        self._services.kill(self._journal, why or error_of(failure))
+        else:
+            reason = reason_of(error_of(failure))
+            log.error("A reader file of {stem!r} is not rewritten: {reason}", stem=journal.stem, reason=reason)
+            self.folder_is_synced = False
+            for queue in queues:
+                queue.write_all_again()
+            self._tell_all(None)
 
     def _tell_all(self, failure: QueueFailed | None) -> None:
         """Nothing is under way any more; whoever waited may go on, or has failed."""
@@ -377,6 +407,8 @@ def _sync_part(disk: Disk, part: _Part) -> None:
         descriptor = disk.open_read(part.path)
     except FileNotFoundError:  # it has another name by now, or nobody needs it any more
         return
+    except OSError as error:
+        raise _CannotOpen(str(error)) from error
     try:
         disk.sync(descriptor)
     finally:

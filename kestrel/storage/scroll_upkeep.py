@@ -64,6 +64,11 @@ class ScrollUpkeep:
                 self._readings[queue].ahead()
         return done
 
+    def checkpoint(self) -> None:
+        """Write reader files anew that have grown."""
+        self.sync.checkpoint(list(self._journal.readers.values()))
+        self.sync.go_on()
+
     # Files that nobody needs.
 
     def drop_done_files(self) -> None:

@@ -1,0 +1,234 @@
+"""A reader of scroll folders that was written from docs/scroll_format.md alone: it knows nothing of `kestrel.scroll`.
+
+Other tests read with it what the server has written, so that a mistake would have to be made twice to stay unseen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+
+class FoundItem(NamedTuple):
+    """An item that a queue still has."""
+
+    id: int
+    data: bytes
+    add_ms: int
+    expiry_ms: int
+    """0: never."""
+    errors: int
+
+
+class FoundQueue(NamedTuple):
+    """A queue: what its reader file says, and its items in order."""
+
+    head: int
+    done: list[tuple[int, int]]
+    """As it stands in the file: ranges, both ends included, in any order."""
+    items: list[FoundItem]
+
+    @property
+    def ids(self) -> list[int]:
+        """Those of the items."""
+        return [item.id for item in self.items]
+
+
+class Put(NamedTuple):
+    """A PUT, and for whom it is: None for all readers, else a kind of 0 or 1 and the readers that are named."""
+
+    item: FoundItem
+    targets: tuple[int, set[bytes]] | None
+
+
+class Said:
+    """What a reader file says."""
+
+    def __init__(self) -> None:
+        self.head = 0
+        self.done: list[tuple[int, int]] = []
+        self.errors: dict[int, int] = {}
+        self.is_deleted = False
+
+
+def queues_in(folder: Path | bytes) -> dict[bytes, FoundQueue]:
+    """Every queue of a folder, by name."""
+    path = Path(os.fsdecode(folder))
+    writers: dict[bytes, list[Path]] = {}
+    readers: dict[bytes, dict[bytes, Path]] = {}
+    for file in path.iterdir():
+        name = os.fsencode(file.name)
+        if not file.is_file():
+            continue
+        if match := re.fullmatch(rb"([A-Za-z0-9_:-]+)\.[0-9]{1,15}", name):
+            writers.setdefault(match[1], []).append(file)
+        elif match := re.fullmatch(rb"([A-Za-z0-9_:-]+)\.read\.([A-Za-z0-9_:-]*)", name):
+            readers.setdefault(match[1], {})[match[2]] = file
+    found: dict[bytes, FoundQueue] = {}
+    for stem in writers.keys() | readers.keys():
+        journal = name_spelled(path, stem)
+        if journal is None:
+            continue
+        puts = puts_of(writers.get(stem, []))
+        for reader, said in readers_of(readers.get(stem, {})).items():
+            child = None if reader == b":own" else name_spelled(path, reader)
+            if said.is_deleted or (child is None and reader != b":own"):
+                continue
+            queue = journal if child is None else journal + b"+" + child
+            found[queue] = FoundQueue(said.head, said.done, items_for(reader, said, puts))
+    return found
+
+
+def readers_of(files: dict[bytes, Path]) -> dict[bytes, Said]:
+    """What each reader's file says, the queue itself always being `:own`."""
+    if not files:
+        return {b":own": Said()}
+    found = {}
+    for reader, file in files.items():
+        if reader or b":own" not in files:
+            found[reader or b":own"] = said_by(file.read_bytes())
+    return found
+
+
+def name_spelled(folder: Path, part: bytes) -> bytes | None:
+    """The name that stands in a file name as that, or None."""
+    if re.fullmatch(rb"::[0-9a-f]{32}", part):
+        file = folder / ".kestrel" / "names" / part[2:].decode()
+        if not file.exists():
+            return None
+        name = file.read_bytes()
+        return name if hashlib.blake2b(name, digest_size=16).hexdigest().encode() == part[2:] else None
+    name, position = b"", 0
+    while position < len(part):
+        if part[position : position + 1] != b":":
+            name += part[position : position + 1]
+            position += 1
+            continue
+        digits = part[position + 1 : position + 3]
+        if not re.fullmatch(rb"[0-9a-f]{2}", digits):
+            return None
+        byte = bytes.fromhex(digits.decode())
+        if re.fullmatch(rb"[A-Za-z0-9_-]", byte):
+            return None
+        name += byte
+        position += 3
+    return name
+
+
+def number(data: bytes) -> int:
+    return int.from_bytes(data, "little", signed=True)
+
+
+def numbers(data: bytes, *sizes: int) -> Iterator[tuple[int, ...]]:
+    """The data in rows of numbers of so many bytes each."""
+    while data:
+        row = []
+        for size in sizes:
+            row.append(number(data[:size]))
+            data = data[size:]
+        yield tuple(row)
+
+
+MOST_BYTES = 16_777_216
+LARGEST_ID = 4_611_686_018_427_387_903
+ENTRIES = {9: (8,), 10: (8, 4), 11: (8, 8)}
+
+
+def records_of(contents: bytes, magic: str) -> Iterator[tuple[int, int, bytes, bytes]]:
+    """Each record of a file as command, words, header and data, to the end of what is good."""
+    if contents[:4] != bytes.fromhex(magic):
+        return
+    position = 4
+    while position < len(contents) and contents[position]:
+        command, words = contents[position] >> 4, contents[position] & 15
+        header = contents[position + 1 : position + 1 + 4 * words]
+        if len(header) < 4 * words or words < {0: 2, 8: 6}.get(command, 1 if command > 8 else 0):
+            return
+        size = number(header[:4]) if command >= 8 else 0
+        start = position + 1 + 4 * words
+        if not 0 <= size <= MOST_BYTES or start + size > len(contents):
+            return
+        data = contents[start : start + size]
+        if size % sum(ENTRIES.get(command, (1,))):
+            return
+        ids = [number(header[8:16])] if command == 8 else [number(header[:8])] if command == 0 else []
+        if command in (9, 11):
+            ids = [each for row in numbers(data, 8) for each in row]
+        if max(ids, default=0) > LARGEST_ID:
+            return
+        yield command, words, header, data
+        position = start + size
+
+
+def puts_of(files: list[Path]) -> list[Put]:
+    """The items of a journal, in the order in which they were put."""
+    in_number_order = sorted(files, key=lambda file: int(file.suffix[1:]))
+    found = [puts for puts in map(puts_in, in_number_order) if puts]
+    found.sort(key=lambda puts: puts[0].item.id)
+    kept: list[Put] = []
+    last = 0
+    for put in (put for puts in found for put in puts):
+        if put.item.id > last:
+            kept.append(put)
+            last = put.item.id
+    return kept
+
+
+def puts_in(file: Path) -> list[Put]:
+    """The items of one writer file."""
+    found = []
+    targets = None
+    for command, words, header, data in records_of(file.read_bytes(), "27 64 26 03"):
+        if command == 8:
+            expiry_ms = number(header[24:32]) if words >= 8 else 0
+            item = FoundItem(number(header[8:16]), data, number(header[16:24]), expiry_ms, number(header[4:8]))
+            found.append(Put(item, targets))
+        targets = targets_in(data) if command == 12 else None
+    return found
+
+
+def targets_in(data: bytes) -> tuple[int, set[bytes]] | None:
+    if data[:1] not in (b"\0", b"\1"):
+        return None
+    kind, names, rest = data[0], set(), data[1:]
+    while rest:
+        name = rest[1 : 1 + rest[0]]
+        if len(name) < rest[0]:
+            return None
+        names.add(name)
+        rest = rest[1 + len(name) :]
+    return kind, names
+
+
+def said_by(contents: bytes) -> Said:
+    said = Said()
+    for command, _, header, data in records_of(contents, "26 3C 26 03"):
+        if command == 0:
+            said.head = number(header[:8])
+        elif command == 9:
+            said.done += [(each, each) for (each,) in numbers(data, 8)]
+        elif command == 10:
+            said.errors.update({each: count for each, count in numbers(data, 8, 4) if count >= 0})
+        elif command == 11:
+            said.done += [(first, last) for first, last in numbers(data, 8, 8)]
+        elif command == 13:
+            said.is_deleted = True
+    return said
+
+
+def items_for(reader: bytes, said: Said, puts: list[Put]) -> list[FoundItem]:
+    """The items that this reader still has."""
+    found = []
+    done = {first for first, last in said.done if first == last}
+    ranges = [(first, last) for first, last in said.done if first < last]
+    for item, targets in puts:
+        if item.id <= said.head or item.id in done or any(first <= item.id <= last for first, last in ranges):
+            continue
+        if targets is not None and (reader in targets[1]) is (targets[0] == 1):
+            continue
+        found.append(item._replace(errors=said.errors.get(item.id, item.errors)))
+    return found

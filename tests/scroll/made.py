@@ -1,0 +1,43 @@
+"""Scroll records made by hand, from the format's table."""
+
+from __future__ import annotations
+
+from tests.journal.made import i32, i64
+
+WRITER = b"\x27\x64\x26\x03"
+READER = b"\x26\x3c\x26\x03"
+
+T = 1_700_000_000_000
+
+
+def put(item_id: int, data: bytes, add_ms: int = T, expiry_ms: int = 0, errors: int = 0) -> bytes:
+    header = i32(len(data)) + i32(errors) + i64(item_id) + i64(add_ms)
+    return b"\x88" + header + i64(expiry_ms) + data if expiry_ms else b"\x86" + header + data
+
+
+def read_head(item_id: int) -> bytes:
+    return b"\x02" + i64(item_id)
+
+
+def read_done(*ids: int) -> bytes:
+    return with_data(9, b"".join(map(i64, ids)))
+
+
+def errors(**counts: int) -> bytes:
+    """Each as `_7=1`: the item 7 has one error."""
+    return with_data(10, b"".join(i64(int(name[1:])) + i32(count) for name, count in counts.items()))
+
+
+def done_ranges(*ranges: tuple[int, int]) -> bytes:
+    return with_data(11, b"".join(i64(first) + i64(last) for first, last in ranges))
+
+
+def targets(kind: int, *readers: bytes) -> bytes:
+    return with_data(12, bytes([kind]) + b"".join(bytes([len(name)]) + name for name in readers))
+
+
+DELETED = b"\xd1\0\0\0\0"
+
+
+def with_data(command: int, data: bytes) -> bytes:
+    return bytes([command << 4 | 1]) + i32(len(data)) + data

@@ -1,0 +1,95 @@
+"""What a reader is done with, however the ids come."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import example, given
+
+from kestrel.scroll import done_set
+from kestrel.scroll.done_set import DoneSet
+from kestrel.scroll.records import LARGEST_ID
+
+STEPS = st.lists(st.tuples(st.integers(-3, 60), st.integers(-2, 8)), max_size=60)
+"""Where a range begins, and by how much its last id is higher."""
+
+
+def of(head: int, *ranges: tuple[int, int]) -> DoneSet:
+    done = DoneSet(head)
+    for first, last in ranges:
+        done.add(first, last)
+    return done
+
+
+@given(st.integers(0, 10), STEPS)
+@example(0, [(1, 0)] * 3)
+@example(0, [(5, 0), (3, 0), (4, 0), (1, 1)])
+@example(2, [(10, 2), (20, 2), (30, 2), (9, 22)])
+def test_it_holds_what_was_added_in_as_few_ranges_as_there_can_be(head: int, steps: list[tuple[int, int]]) -> None:
+    done, model = DoneSet(head), set(range(-10, head + 1))
+    for first, more in steps:
+        done.add(first, first + more)
+        model.update(range(first, first + more + 1))
+        assert [each for each in range(-10, 80) if each in done] == sorted(model)
+        beyond = [each for each in sorted(model) if each > done.head]
+        assert done.head + 1 not in model
+        assert [each for first, last in done.ranges() for each in range(first, last + 1)] == beyond
+        gaps = zip(done.ranges(), done.ranges()[1:], strict=False)
+        assert all(last + 1 < first for (_, last), (first, _) in gaps)
+        assert len(done) == len(done.ranges())
+        assert done.last == max(model)
+
+
+def test_one_id_after_the_other_moves_the_head_alone() -> None:
+    done = DoneSet(41)
+    for item_id in range(42, 1000):
+        done.add(item_id)
+    assert (done.head, done.ranges(), len(done), done.last) == (999, [], 0, 999)
+
+
+def test_an_id_beyond_a_gap_waits_for_those_before_it() -> None:
+    done = of(0, (2, 2), (4, 4))
+    assert (done.head, done.ranges(), done.last) == (0, [(2, 2), (4, 4)], 4)
+    done.add(1)
+    assert (done.head, done.ranges()) == (2, [(4, 4)])
+    done.add(3)
+    assert (done.head, done.ranges()) == (4, [])
+
+
+def test_ranges_that_touch_or_overlap_are_one() -> None:
+    assert of(0, (10, 12), (13, 15)).ranges() == [(10, 15)]
+    assert of(0, (13, 15), (10, 12)).ranges() == [(10, 15)]
+    assert of(0, (10, 14), (12, 18), (5, 30)).ranges() == [(5, 30)]
+    assert of(0, (10, 11), (20, 21), (30, 31), (11, 30)).ranges() == [(10, 31)]
+
+
+def test_what_is_done_already_and_what_is_empty_changes_nothing() -> None:
+    done = of(10, (20, 30))
+    for first, last in ((1, 10), (5, 5), (-5, 3), (20, 30), (25, 26), (25, 24), (40, 35), (11, 10)):
+        done.add(first, last)
+    assert (done.head, done.ranges()) == (10, [(20, 30)])
+
+
+def test_the_largest_id_can_be_done() -> None:
+    done = of(0, (LARGEST_ID, LARGEST_ID), (1, LARGEST_ID - 1))
+    assert (done.head, len(done)) == (LARGEST_ID, 0)
+
+
+@pytest.mark.parametrize("most_spent", [0, 3, 1 << 20])
+def test_ranges_that_the_head_has_passed_are_gone_however_long_they_are_kept(
+    monkeypatch: pytest.MonkeyPatch, most_spent: int
+) -> None:
+    monkeypatch.setattr(done_set, "_MOST_SPENT", most_spent)
+    done = DoneSet()
+    for item_id in range(2, 100, 2):
+        done.add(item_id)
+    for item_id in range(1, 50, 2):
+        done.add(item_id)
+        assert (done.head, len(done)) == (item_id + 1, 49 - (item_id + 1) // 2)
+        assert done.ranges()[0] == (item_id + 3, item_id + 3)
+        assert item_id + 2 not in done and item_id + 3 in done
+    done.add(53)
+    done.add(57)
+    assert done.ranges()[:3] == [(52, 54), (56, 58), (60, 60)]
+    done.add(51, 97)
+    assert (done.head, done.ranges(), done.last) == (98, [], 98)

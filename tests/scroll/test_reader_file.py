@@ -1,0 +1,188 @@
+"""What a reader file says, whole and appended to."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import example, given
+
+from kestrel.disk.repair import End
+from kestrel.scroll.done_set import DoneSet
+from kestrel.scroll.reader_file import LONGEST_RUN, ReaderState, encode_changes, encode_state, read_state
+from tests.journal.made import BytesReader
+from tests.scroll.made import (
+    DELETED,
+    READER,
+    WRITER,
+    done_ranges,
+    errors,
+    put,
+    read_done,
+    read_head,
+    targets,
+    with_data,
+)
+
+RANGES = st.lists(st.tuples(st.integers(1, 400), st.integers(0, 100)).map(lambda pair: (pair[0], sum(pair))))
+ERRORS = st.dictionaries(st.integers(1, 500), st.integers(0, 9))
+
+
+def read(contents: bytes) -> tuple[ReaderState, End]:
+    return read_state(BytesReader(contents))
+
+
+def said(contents: bytes) -> tuple[int, list[tuple[int, int]], dict[int, int]]:
+    """Head, ranges and errors of a file that is whole."""
+    state, end = read(contents)
+    assert (end.offset, end.problem, end.is_unfinished) == (len(contents), None, False)
+    return state.done.head, state.done.ranges(), state.errors
+
+
+def state_of(
+    head: int, ranges: list[tuple[int, int]], errors: dict[int, int] | None = None, is_deleted: bool = False
+) -> ReaderState:
+    done = DoneSet(head)
+    for first, last in ranges:
+        done.add(first, last)
+    return ReaderState(done, errors, is_deleted)
+
+
+# A whole file.
+
+
+def test_without_long_runs_and_errors_it_is_what_libkestrel_writes() -> None:
+    assert encode_state(ReaderState()) == READER + read_head(0) + read_done()
+    assert encode_state(state_of(7, [(9, 9), (11, 13)])) == READER + read_head(7) + read_done(9, 11, 12, 13)
+
+
+def test_long_runs_are_ranges_and_short_ones_are_ids() -> None:
+    short, long = (10, 9 + LONGEST_RUN), (1000, 1000 + LONGEST_RUN)
+    contents = encode_state(state_of(7, [short, long]))
+    assert contents == READER + read_head(7) + read_done(*range(10, 10 + LONGEST_RUN)) + done_ranges(long)
+    assert LONGEST_RUN == 64
+
+
+def test_errors_of_what_is_done_are_not_written() -> None:
+    contents = encode_state(state_of(7, [(9, 9)], {3: 1, 8: 2, 9: 3, 10: 0}))
+    assert contents == READER + read_head(7) + read_done(9) + errors(_8=2, _10=0)
+
+
+def test_a_deleted_reader_says_so() -> None:
+    contents = encode_state(state_of(7, [], is_deleted=True))
+    assert contents == READER + read_head(7) + read_done() + DELETED
+    assert read(contents)[0].is_deleted
+    assert not read(READER + read_head(7))[0].is_deleted
+
+
+@given(st.integers(0, 300), RANGES, ERRORS, st.booleans())
+def test_a_state_is_read_as_it_was_written(
+    head: int, ranges: list[tuple[int, int]], counts: dict[int, int], is_deleted: bool
+) -> None:
+    state = state_of(head, ranges, counts, is_deleted)
+    contents = encode_state(state)
+    left = {item_id: count for item_id, count in counts.items() if item_id not in state.done}
+    assert said(contents) == (state.done.head, state.done.ranges(), left)
+    assert read(contents)[0].is_deleted == is_deleted
+    assert encode_state(read(contents)[0]) == contents
+
+
+# What is appended.
+
+
+def test_a_commit_appends_what_has_changed_and_nothing_else() -> None:
+    assert encode_changes(None, [], {}) == b""
+    assert encode_changes(9, [], {}) == read_head(9)
+    assert encode_changes(0, [], {}) == read_head(0)
+    assert encode_changes(None, [(12, 12), (10, 10)], {}) == read_done(10, 12)
+    assert encode_changes(None, [(10, 99)], {}) == done_ranges((10, 99))
+    assert encode_changes(None, [], {10: 1}) == errors(_10=1)
+    assert encode_changes(9, [(11, 12), (100, 164)], {13: 2}) == (
+        read_head(9) + read_done(11, 12) + done_ranges((100, 164)) + errors(_13=2)
+    )
+
+
+@given(RANGES, st.lists(st.tuples(RANGES, ERRORS), max_size=5))
+@example([], [([(5, 5)], {}), ([(1, 4)], {5: 1, 6: 1})])
+def test_what_was_appended_adds_up(
+    ranges: list[tuple[int, int]], commits: list[tuple[list[tuple[int, int]], dict[int, int]]]
+) -> None:
+    state = state_of(0, ranges)
+    contents = encode_state(state)
+    counts: dict[int, int] = {}
+    for done, changed in commits:
+        head = state.done.head
+        for first, last in done:
+            state.done.add(first, last)
+        beyond = [(first, last) for first, last in done if last > state.done.head]
+        contents += encode_changes(state.done.head if state.done.head != head else None, beyond, changed)
+        counts.update(changed)
+    left = {item_id: count for item_id, count in counts.items() if item_id not in state.done}
+    assert said(contents) == (state.done.head, state.done.ranges(), left)
+
+
+def test_each_record_of_a_commit_is_true_without_the_next() -> None:
+    before = encode_state(state_of(3, [(6, 6)]))
+    commit = encode_changes(7, [(9, 9), (20, 120)], {8: 1})
+    states = set()
+    for size in range(len(commit) + 1):
+        state, end = read(before + commit[:size])
+        assert end.is_unfinished == (end.offset != len(before) + size)
+        states.add((state.done.head, tuple(state.done.ranges()), tuple(state.errors.items())))
+    assert states == {
+        (3, ((6, 6),), ()),
+        (7, (), ()),
+        (7, ((9, 9),), ()),
+        (7, ((9, 9), (20, 120)), ()),
+        (7, ((9, 9), (20, 120)), ((8, 1),)),
+    }
+
+
+# Reading.
+
+
+def test_the_last_head_counts_and_what_is_done_adds_up() -> None:
+    assert said(READER + read_head(3) + read_done(5) + read_head(7) + read_done(9)) == (7, [(9, 9)], {})
+    assert said(READER + read_done(5, 9) + read_head(7)) == (7, [(9, 9)], {})
+    assert said(READER + read_head(7) + read_done(9) + read_head(3)) == (3, [(9, 9)], {})
+    assert said(READER + read_done(1, 2, 5) + read_head(0)) == (2, [(5, 5)], {})
+    assert said(READER + read_head(3) + read_done(4, 5)) == (5, [], {})
+
+
+def test_the_last_count_of_an_item_counts_and_negative_ones_do_not() -> None:
+    assert said(READER + errors(_5=1, _6=1) + errors(_5=2, _7=-1)) == (0, [], {5: 2, 6: 1})
+
+
+def test_odd_ids_do_no_harm() -> None:
+    assert said(READER + read_head(-5) + read_done(-9, 0)) == (0, [], {})
+    assert said(READER + done_ranges((9, 5), (-9, 3), (7, 8)))[:2] == (3, [(7, 8)])
+
+
+def test_other_records_are_skipped() -> None:
+    contents = (
+        READER + read_head(7) + put(9, b"data") + with_data(14, b"?") + b"\x32????????" + targets(0) + put(1, b"")
+    )
+    assert said(contents + read_done(9)) == (7, [(9, 9)], {})
+
+
+@pytest.mark.parametrize("contents", [WRITER + read_head(7), b"\0\0", bytes(30), b"no reader file"])
+def test_another_file_is_damaged_and_says_nothing(contents: bytes) -> None:
+    state, end = read(contents)
+    assert (state.done.head, len(state.done), state.errors, state.is_deleted) == (0, 0, {}, False)
+    assert (end.offset, end.is_unfinished, end.problem is None) == (0, False, False)
+
+
+@pytest.mark.parametrize("size", range(4))
+def test_a_file_that_is_cut_within_its_first_bytes_is_unfinished(size: int) -> None:
+    state, end = read(READER[:size])
+    assert (state.done.head, end.offset, end.is_unfinished) == (0, 0, True)
+
+
+def test_damage_leaves_what_was_said_before_it() -> None:
+    state, end = read(READER + read_head(7) + read_done(9) + with_data(9, b"half") + read_head(99))
+    assert (state.done.head, state.done.ranges()) == (7, [(9, 9)])
+    assert (end.offset, end.is_unfinished, end.problem) == (26, False, "impossible size 4")
+
+
+def test_zeros_end_the_file_where_they_begin() -> None:
+    state, end = read(READER + read_head(7) + bytes(20) + read_head(9))
+    assert (state.done.head, end.offset, end.problem) == (7, 13, None)

@@ -1,0 +1,126 @@
+"""What libkestrel wrote is read as it read it, and written as it wrote it.
+
+golden/<case>/ holds folders of files and, in expected.json, what libkestrel made of them, its faults included.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from kestrel.scroll.fileset import Kind, parse_file_name
+from kestrel.scroll.reader_file import encode_state, read_state
+from kestrel.scroll.records import READER_MAGIC, WRITER_MAGIC, Command, Record, decode_put, encode_put
+from kestrel.scroll.scan import RecordScan
+from tests.journal.made import BytesReader
+
+GOLDEN: Final = Path(__file__).with_name("golden")
+CUT: Final = "L40_truncations"
+
+
+class RecordedFile(NamedTuple):
+    """One recorded file, and what libkestrel found in it: the records, and then how it ended."""
+
+    path: Path
+    found: list[dict[str, Any]]
+    end: dict[str, Any]
+
+    @property
+    def contents(self) -> bytes:
+        return self.path.read_bytes()
+
+    @property
+    def is_writer(self) -> bool:
+        file = parse_file_name(self.path.name.encode())
+        assert file is not None
+        return file.kind is Kind.WRITER
+
+
+def recorded() -> list[RecordedFile]:
+    files = []
+    for path in sorted(GOLDEN.glob("*/expected.json")):
+        for folder, expected in json.loads(path.read_text()).items():
+            if folder.startswith("journal"):
+                for name, found in expected["ops"].items():
+                    files.append(RecordedFile(path.parent / folder / name, found[:-1], found[-1]))
+    return files
+
+
+FILES: Final = recorded()
+EACH: Final = pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.path.relative_to(GOLDEN)))
+
+
+def records_of(file: RecordedFile) -> tuple[list[tuple[int, Record]], RecordScan]:
+    scan = RecordScan(BytesReader(file.contents), WRITER_MAGIC if file.is_writer else READER_MAGIC)
+    return list(scan), scan
+
+
+def test_there_are_recorded_files_of_every_kind() -> None:
+    assert len(FILES) == 61
+    assert {op["op"] for file in FILES for op in file.found} == {"PUT", "READ_HEAD", "READ_DONE", "UNKNOWN"}
+
+
+@EACH
+def test_every_record_is_found_where_libkestrel_found_it_with_its_values(file: RecordedFile) -> None:
+    assert [values_of(offset, record) for offset, record in records_of(file)[0]] == file.found
+
+
+def values_of(offset: int, record: Record) -> dict[str, Any]:
+    """A record as expected.json has it."""
+    values: dict[str, Any] = {"offset": offset, "op": record.name}
+    if record.command == Command.PUT:
+        item = decode_put(record.raw)
+        data = base64.b64encode(item.data).decode()
+        times = {"add_time": item.add_ms, "expiry": item.expiry_ms or None}
+        return values | {"id": item.id} | times | {"errors": item.errors, "data": data}
+    if record.command == Command.READ_HEAD:
+        return values | {"id": record.item_id}
+    if record.command == Command.READ_DONE:
+        return values | {"ids": list(record.ids)}
+    assert record.targets is None, "libkestrel has no targets"
+    return values | {"op": "UNKNOWN", "command": record.command}
+
+
+@EACH
+def test_every_file_ends_where_libkestrel_says(file: RecordedFile) -> None:
+    end = records_of(file)[1].end
+    if "error" in file.end:
+        assert (end.offset, end.is_unfinished) == (file.end["last_valid_position"], True)
+    else:
+        assert (end.offset, end.problem) == (file.end["end_at"], None)
+        assert file.contents[end.offset :].strip(b"\0") == b""
+
+
+@pytest.mark.parametrize(
+    "file", [file for file in FILES if file.is_writer], ids=lambda file: str(file.path.relative_to(GOLDEN))
+)
+def test_every_item_is_written_with_the_same_bytes(file: RecordedFile) -> None:
+    for _, record in records_of(file)[0]:
+        if record.command == Command.PUT:
+            item = decode_put(record.raw)
+            assert encode_put(item.id, item.data, item.add_ms, item.expiry_ms, item.errors) == record.raw
+
+
+@pytest.mark.parametrize(
+    "file",
+    [file for file in FILES if not file.is_writer and "~~" not in file.path.name],
+    ids=lambda file: str(file.path.relative_to(GOLDEN)),
+)
+def test_every_reader_file_is_written_with_the_same_bytes(file: RecordedFile) -> None:
+    state, end = read_state(BytesReader(file.contents))
+    assert end.problem is None
+    assert encode_state(state) == file.contents
+
+
+def test_every_cut_of_a_file_leaves_the_items_that_libkestrel_found() -> None:
+    expected = json.loads((GOLDEN / CUT / "expected.json").read_text())
+    contents = base64.b64decode(expected["base_b64"])
+    assert contents == (GOLDEN / CUT / "journal" / "work.1700000000000").read_bytes()
+    assert [cut["n"] for cut in expected["cuts"]] == list(range(len(contents) + 1))
+    for cut in expected["cuts"]:
+        scan = RecordScan(BytesReader(contents[: cut["n"]]), WRITER_MAGIC)
+        assert [record.item_id for _, record in scan] == cut["ids"]
