@@ -298,9 +298,8 @@ class ScrollStorage:
         return self._serve(journal, queue)
 
     def _serve(self, journal: ScrollJournal, queue: ScrollQueue) -> ScrollQueue:
-        upkeep = self._upkeeps[journal]
-        upkeep.sync.folder_is_synced = False
-        upkeep.serve(queue)
+        journal.names += 1
+        self._upkeeps[journal].serve(queue)
         return queue
 
     def _rename_default(self, journal: ScrollJournal) -> None:

@@ -52,6 +52,8 @@ class ScrollJournal:
         self.repaired_bytes = 0
         self.unsynced: dict[WriterFile, int] = {}
         """Files that no sync is known to have reached whole, and how much of each one has reached."""
+        self.names, self.synced_names = 1, 0
+        """How often one of its files got a name, and how many of those a sync of the folder is known to have reached."""
         self.safe_id = next_id - 1
         """The last item that is as safe as was promised."""
         self._lost: set[bytes] = set()
@@ -154,6 +156,7 @@ class ScrollJournal:
         info = WriterFile(writer_name(self.stem, number), number)
         self._current = info, AppendedFile(self._services.disk, self._services.path(info.file_name))
         self.rotations += bool(self.files)
+        self.names += 1
         return self._current
 
     def _what_fits(self, info: WriterFile) -> tuple[list[bytes], int]:
@@ -186,6 +189,11 @@ class ScrollJournal:
     def most_file_bytes(self) -> int:
         """How large a writer file becomes: defaultJournalSize of its queues, and if they differ the least."""
         return min(queue.settings.default_journal_size_bytes for queue in self.readers.values())
+
+    @property
+    def has_synced_names(self) -> bool:
+        """Whether its files are found by their names after a power failure."""
+        return self.names == self.synced_names
 
     def current_descriptor(self, info: WriterFile) -> int | None:
         """A descriptor of that file, for a thread to sync, if it is the current one."""

@@ -278,7 +278,7 @@ class ScrollQueue(Window):
     def take_forward(self, read: ItemsRead) -> None:
         """Items that were read come into the window; those between them are not for this reader."""
         records = read.records
-        if len(self.done):  # some of what lies ahead may be done already
+        if records and id_of(records[0]) <= self.done.last:  # a restart finds that some of what lies ahead is done
             records = [record for record in records if id_of(record) not in self.done]
         for record in records:
             item_id = id_of(record)

@@ -72,6 +72,7 @@ class _Sync(NamedTuple):
 
     parts: Sequence[_Part]
     written_id: int
+    names: int
     syncs_folder: bool
 
 
@@ -100,7 +101,6 @@ class ScrollSync:
         self._is_kept = bool(journal.unsynced)
         """Whether somebody may have been told that what is not synced is kept."""
         self._failure: QueueFailed | None = None
-        self.folder_is_synced = False
         self.state = SyncState.IDLE
 
     @property
@@ -145,7 +145,7 @@ class ScrollSync:
     def is_synced(self) -> bool:
         """Whether all that is written is known to be safe."""
         journal = self._journal
-        if journal.unsynced or not self.folder_is_synced:
+        if journal.unsynced or not journal.has_synced_names:
             return False
         return all(queue.file.size <= queue.file.synced_size for queue in journal.readers.values())
 
@@ -222,7 +222,7 @@ class ScrollSync:
         for queue in journal.readers.values():
             if queue.file.size > queue.file.synced_size:
                 parts.append(_Part(queue, queue.file.path, queue.file.size, queue.written_head, None))
-        return _Sync(parts, journal.written_id, not self.folder_is_synced)
+        return _Sync(parts, journal.written_id, journal.names, not journal.has_synced_names)
 
     def _synced(self, sync: _Sync, commits: list[Deferred[None]]) -> None:
         self.state = SyncState.IDLE
@@ -242,7 +242,7 @@ class ScrollSync:
                 part.of.synced_head = part.head
             else:
                 is_whole = is_whole and part.of.is_deleted  # it got another name while it was synced
-        self.folder_is_synced = self.folder_is_synced or sync.syncs_folder
+        journal.synced_names = sync.names
         if not is_whole:
             self._waiting = commits + self._waiting
             self._begin()
@@ -308,8 +308,9 @@ class ScrollSync:
         for temporary in written:
             self._publish(temporary)
         if is_synced:
+            names = self._journal.names
             await services.jobs.run(services.disk.sync_folder, services.folder)
-            self.folder_is_synced = True
+            self._journal.synced_names = names
 
     def _write_temporary(
         self,
@@ -344,6 +345,7 @@ class ScrollSync:
         if not is_needed:
             disk.erase(temporary.path)
             return
+        self._journal.names += 1
         disk.rename(temporary.path, path)
         disk.reached(steps.COPY_PUBLISHED)
         if isinstance(of, WriterFile):
@@ -373,7 +375,6 @@ class ScrollSync:
         else:
             reason = reason_of(error_of(failure))
             log.error("A reader file of {stem!r} is not rewritten: {reason}", stem=journal.stem, reason=reason)
-            self.folder_is_synced = False
             for queue in queues:
                 queue.write_all_again()
             self._tell_all(None)
