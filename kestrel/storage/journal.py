@@ -31,6 +31,7 @@ from kestrel.journal.pack import clean_up
 from kestrel.journal.records import encode_item
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.failures import error_of, reason_of
+from kestrel.storage.folder_kind import claim_folder
 from kestrel.storage.full_disk import FullDisk, is_full
 from kestrel.storage.interfaces import InThread, IQueueStorage, IStorage, SettingsFor
 from kestrel.storage.jobs import Jobs
@@ -102,14 +103,17 @@ class JournalStorage:
             for path in (self._folder, self._private, self._bin):
                 self._disk.make_folder(path)
             self._lock = FolderLock(self._private + b"/lock")
+            claim_folder(self._disk, self._folder, "journal")
             queues = group_by_queue(self._disk.list_files(self._folder))
             for name in [name for name, files in queues.items() if not files.has_items]:
                 clean_up(self._disk, self._folder, queues.pop(name))
             deleted = self._take_deleted(queues)
             thrown_away = self._disk.list_files(self._bin)
-        except OSError as error:
+        except (OSError, StorageError) as error:
             if self._lock is not None:
                 self._lock.release()
+            if isinstance(error, StorageError):
+                raise
             folder = self._folder.decode("utf-8", "backslashreplace")
             raise StorageError(f"the queue folder {folder} cannot be used: {reason_of(error)}") from error
         for name in thrown_away:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from twisted.logger import Logger
 
 from kestrel.config.model import QueueSettings
@@ -13,6 +15,7 @@ from kestrel.journal.pack import clean_up
 from kestrel.journal.reader import ReplayEnd
 from kestrel.journal.replay import replay
 from kestrel.journal.writer import JournalWriter
+from kestrel.scroll.records import WRITER_MAGIC
 from kestrel.storage.journal_queue import JournalQueue
 from kestrel.storage.journal_replayed import OpenFile, ReplayedQueue
 from kestrel.storage.total_memory import MemoryLimit
@@ -65,7 +68,10 @@ def _replay_file(replayed: ReplayedQueue, disk: Disk, folder: bytes, file_name: 
     replayed.file_name = file_name
     with replayed.open_file(file_name) as reader:
         end = replay(reader, replayed, queue.now_ms, queue.history.current_start)
+        is_scroll = reader.read(0, len(WRITER_MAGIC)) == WRITER_MAGIC
     if end.problem is not None:
+        if not end.offset and is_scroll:
+            raise OSError(errno.EINVAL, "its file is one of a scroll (--storage scroll:FOLDER)")
         repaired = repair(disk, folder, file_name, end, queue.now_ms)
         queue.repaired_bytes += repaired.size
         log.warn(

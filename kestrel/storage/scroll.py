@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, DeferredList, fail
@@ -28,13 +29,15 @@ from kestrel.scroll.done_set import DoneSet
 from kestrel.scroll.fileset import JournalFiles, group_by_stem, reader_name
 from kestrel.scroll.hints import HINTS_FOLDER, hint_path
 from kestrel.scroll.names import DEFAULT_READER, OWN_READER, Place, TrueNames, place_of, reader_part, stem_of
-from kestrel.scroll.reader_file import ReaderState, encode_state
+from kestrel.scroll.reader_file import ReaderState
+from kestrel.scroll.records import DELETED_RECORD
 from kestrel.scroll.survey import NONE, WriterFile
 from kestrel.storage.failures import error_of, reason_of
+from kestrel.storage.folder_kind import claim_folder
 from kestrel.storage.full_disk import FullDisk, is_full
 from kestrel.storage.interfaces import InThread, IQueueStorage, IStorage, SettingsFor
 from kestrel.storage.jobs import Jobs
-from kestrel.storage.scroll_files import replace_file
+from kestrel.storage.scroll_files import write_file
 from kestrel.storage.scroll_journal import ScrollJournal
 from kestrel.storage.scroll_load import ScrollLoader
 from kestrel.storage.scroll_queue import ScrollQueue
@@ -97,6 +100,8 @@ class ScrollStorage:
         self._loading: set[bytes] = set()
         self._last_ids: dict[bytes, int] = {}
         """Of journals whose files are being erased because their last queue was deleted: ids go on."""
+        self._unborn: dict[ScrollQueue, list[Deferred[None]]] = {}
+        """Queues whose reader files are being made, with the commits that wait for that."""
         self._lock: FolderLock | None = None
 
     @property
@@ -112,10 +117,13 @@ class ScrollStorage:
             for path in (self._folder, self._private, self._folder + b"/" + HINTS_FOLDER):
                 self._disk.make_folder(path)
             self._lock = FolderLock(self._private + b"/lock")
+            claim_folder(self._disk, self._folder, "scroll")
             groups = group_by_stem(self._disk.list_files(self._folder))
-        except OSError as error:
+        except (OSError, StorageError) as error:
             if self._lock is not None:
                 self._lock.release()
+            if isinstance(error, StorageError):
+                raise
             folder = self._folder.decode("utf-8", "backslashreplace")
             raise StorageError(f"the queue folder {folder} cannot be used: {reason_of(error)}") from error
         self._full_disk.make_reserve()
@@ -283,19 +291,51 @@ class ScrollStorage:
         if reader == OWN_READER and not journal.readers and not journal.unserved:
             part = DEFAULT_READER
         state = ReaderState(DoneSet(journal.last_id))
-        contents = encode_state(state)
-        path = self._services.path(reader_name(journal.stem, part))
+        file = AppendedFile(self._disk, self._services.path(reader_name(journal.stem, part)))
+        queue = ScrollQueue(name, reader, settings, journal, state, file, NONE)
         try:
             self._names.remember(journal.stem, place.journal)
             if place.child is not None:
                 self._names.remember(reader, place.child)
                 self._rename_default(journal)
-            self._with_room(lambda: replace_file(self._disk, path, contents, self._numbers.next(), is_synced=False))
+            if not journal.last_id:
+                self._with_room(lambda: file.append(queue.checkpoint()))
         except OSError as error:
             raise QueueFailed(f"the queue cannot be made: {reason_of(error)}") from error
-        file = AppendedFile(self._disk, path, len(contents))
-        queue = journal.readers[reader] = ScrollQueue(name, reader, settings, journal, state, file, NONE)
-        return self._serve(journal, queue)
+        journal.readers[reader] = queue
+        self._serve(journal, queue)
+        if journal.last_id:
+            self._make_reader_file(queue)
+        return queue
+
+    def _make_reader_file(self, queue: ScrollQueue) -> None:
+        """It must be on the medium before it has its name: one that says nothing would begin at the first item.
+
+        Until then what is recorded on the queue is not safe.
+        """
+        self._unborn[queue] = []
+        contents = queue.checkpoint()
+        number = self._numbers.next()
+        writing = self._jobs.run(partial(write_file, is_synced=True), self._disk, queue.file.path, contents, number)
+        writing.addCallback(self._publish_reader_file, queue, len(contents)).addErrback(self._not_made, queue)
+
+    def _publish_reader_file(self, temporary: bytes, queue: ScrollQueue, size: int) -> None:
+        if queue.failure is None:
+            self._disk.rename(temporary, queue.file.path)
+            queue.end_checkpoint(size)
+            queue.journal.names += 1
+        else:
+            self._disk.erase(temporary)
+        for done in self._unborn.pop(queue):
+            done.callback(None)
+
+    def _not_made(self, failure: Failure, queue: ScrollQueue) -> None:
+        error = QueueFailed(f"the queue cannot be made: {reason_of(error_of(failure))}")
+        log.error("Queue {queue!r}: {reason}", queue=queue.name, reason=str(error))
+        if queue.failure is None:
+            self._forget(queue, str(error))
+        for done in self._unborn.pop(queue):
+            done.errback(error)
 
     def _serve(self, journal: ScrollJournal, queue: ScrollQueue) -> ScrollQueue:
         journal.names += 1
@@ -325,27 +365,27 @@ class ScrollStorage:
             return
         is_last = len(journal.readers) == 1 and not journal.unserved
         try:
-            if is_last:
-                deleted = encode_state(ReaderState(DoneSet(journal.last_id), is_deleted=True))
-                self._with_room(
-                    lambda: replace_file(self._disk, queue.file.path, deleted, self._numbers.next(), is_synced=False)
-                )
+            if is_last and queue.file.size:
+                self._with_room(lambda: queue.file.append(DELETED_RECORD))
             else:
                 self._disk.erase(queue.file.path)
         except OSError as error:
             raise StorageError(f"the queue's files could not be removed: {reason_of(error)}") from error
         queue.is_deleted = True
-        self._end(queue, "the queue was deleted")
-        del journal.readers[queue.reader]
-        upkeep = self._upkeeps[journal]
-        upkeep.forget(queue)
+        self._forget(queue, "the queue was deleted")
         if is_last:
             journal.deleted.append(queue.file.path[len(self._folder) + 1 :])
-            del self._journals[journal.stem], self._upkeeps[journal]
-            upkeep.sync.died(QueueFailed("the queue was deleted"))
+            del self._journals[journal.stem]
+            self._upkeeps.pop(journal).sync.end(None)
             self._erase_journal(journal)
         else:
-            upkeep.drop_done_files()
+            self._upkeeps[journal].drop_done_files()
+
+    def _forget(self, queue: ScrollQueue, why: str) -> None:
+        """It is no reader of its journal any more."""
+        self._end(queue, why)
+        del queue.journal.readers[queue.reader]
+        self._upkeeps[queue.journal].forget(queue)
 
     def _delete_dead(self, queue: ScrollQueue) -> None:
         """Open the queue again in order to delete it."""
@@ -361,14 +401,19 @@ class ScrollStorage:
         self._last_ids[stem] = last_id
         paths = [self._services.path(file_name) for file_name in journal.abandon()]
         paths.append(hint_path(self._folder, stem))
-        self._jobs.run(self._erase_all, paths).addCallback(self._erased, journal).addErrback(
+        deleted = [self._services.path(file_name) for file_name in journal.deleted]
+        self._jobs.run(self._erase_all, deleted, paths).addCallback(self._erased, journal).addErrback(
             lambda failure: log.failure("A deleted queue's files could not be erased; a start does it", failure)
         )
 
-    def _erase_all(self, paths: Sequence[bytes]) -> None:
+    def _erase_all(self, deleted: Sequence[bytes], paths: Sequence[bytes]) -> None:
+        """First it must be on the medium that they count no more, and then that they are gone. Runs in a thread."""
+        for path in deleted:
+            self._sync_file(path)
+        self._disk.sync_folder(self._folder)
         for path in paths:
             self._disk.erase(path)
-        self._disk.sync_folder(self._folder)  # or what says that they count no more might go first
+        self._disk.sync_folder(self._folder)
 
     def _erased(self, _: object, journal: ScrollJournal) -> None:
         if self._last_ids.get(journal.stem) == journal.last_id:
@@ -400,7 +445,7 @@ class ScrollStorage:
             journal.settle()
         except OSError:
             log.failure("Scroll {stem!r}: what failed could not be taken from its files", stem=journal.stem)
-        self._upkeeps.pop(journal).sync.died(failure)
+        self._upkeeps.pop(journal).sync.end(failure)
         return failure
 
     # Puts and commits.
@@ -432,6 +477,10 @@ class ScrollStorage:
                 outcome = self._commit_deletion(queue)
                 if outcome is not None:
                     pending.append(((queue,), outcome))
+            elif queue in self._unborn:
+                made: Deferred[Any] = Deferred()
+                self._unborn[queue].append(made)
+                pending.append(((queue,), made.addCallback(self._commit_made, queue)))
             else:
                 by_journal.setdefault(queue.journal, []).append(queue)
         for journal, group in by_journal.items():
@@ -450,16 +499,18 @@ class ScrollStorage:
         return None
 
     def _sync_deletion(self, path: bytes) -> None:
+        self._sync_file(path)
+        self._disk.sync_folder(self._folder)
+
+    def _sync_file(self, path: bytes) -> None:
         try:
             descriptor = self._disk.open_read(path)
         except FileNotFoundError:
-            pass
-        else:
-            try:
-                self._disk.sync(descriptor)
-            finally:
-                self._disk.close(descriptor)
-        self._disk.sync_folder(self._folder)
+            return
+        try:
+            self._disk.sync(descriptor)
+        finally:
+            self._disk.close(descriptor)
 
     def _commit(self, journal: ScrollJournal, queues: Sequence[ScrollQueue]) -> Deferred[Any] | None:
         """Write a journal's records, when they may be. None if that is as safe as they must be."""
@@ -470,6 +521,9 @@ class ScrollStorage:
         if writable is None:
             return self._commit_now(None, journal, queues)
         return writable.addCallback(self._commit_now, journal, queues)
+
+    def _commit_made(self, _: None, queue: ScrollQueue) -> Deferred[Any] | None:
+        return None if queue.is_deleted else self._commit(queue.journal, [queue])
 
     def _commit_now(self, _: None, journal: ScrollJournal, queues: Sequence[ScrollQueue]) -> Deferred[Any] | None:
         live = [queue for queue in queues if not queue.is_deleted]

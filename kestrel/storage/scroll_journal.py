@@ -14,6 +14,7 @@ from twisted.internet.defer import Deferred
 from kestrel.disk import steps
 from kestrel.disk.appended import AppendedFile
 from kestrel.disk.reader import FileReader
+from kestrel.errors import QueueFailed
 from kestrel.item import Item
 from kestrel.scroll.fileset import writer_name
 from kestrel.scroll.forward import ItemsRead, read_items
@@ -53,7 +54,7 @@ class ScrollJournal:
         self.unsynced: dict[WriterFile, int] = {}
         """Files that no sync is known to have reached whole, and how much of each one has reached."""
         self.names, self.synced_names = 1, 0
-        """How often one of its files got a name, and how many of those a sync of the folder is known to have reached."""
+        """How often one of its files got a name, and how many of those times a sync of the folder has reached."""
         self.safe_id = next_id - 1
         """The last item that is as safe as was promised."""
         self._lost: set[bytes] = set()
@@ -209,6 +210,10 @@ class ScrollJournal:
     def known(self) -> Mapping[bytes, WriterFile]:
         """What is known for certain of its writer files, by name."""
         return {info.file_name: info for info in self.files if info.file_name not in self._lost}
+
+    def fail(self, error: Exception) -> QueueFailed:
+        """One of its files cannot be read as it should: all of its queues are dead. Returns what to tell."""
+        return self._services.kill(self, error)
 
     def abandon(self) -> list[bytes]:
         """It has no readers any more, and nothing that it holds counts. The names of its writer files."""

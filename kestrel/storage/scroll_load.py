@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -118,6 +119,8 @@ class ScrollLoader:
         if end.problem is not None:
             if hint is not None:
                 raise WrongMark
+            if not end.offset and not end.is_unfinished:
+                raise OSError(errno.EINVAL, f"{writer.file_name.decode('ascii')} is no writer file of a scroll")
             self._repair(journal, writer.file_name, end)
         if not file.first_id:
             self._services.disk.erase(self._services.path(writer.file_name))
@@ -166,10 +169,10 @@ class ScrollLoader:
         """How far a reader is, and whether its file is as it should be, so that it may be appended to."""
         with journal.open_file(file_name) as reader:
             state, end = read_state(reader)
-            is_whole = end.offset == reader.size
+            is_whole = end.problem is not None or end.offset == reader.size
         if end.problem is not None:
             self._repair(journal, file_name, end)
-        return state, is_whole
+        return state, is_whole and end.offset > 0
 
     def _write_anew(self, file_name: bytes, state: ReaderState) -> None:
         services = self._services

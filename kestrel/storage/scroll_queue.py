@@ -11,12 +11,12 @@ from zope.interface.interface import InterfaceClass
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk.appended import AppendedFile
-from kestrel.errors import ItemTooLarge, StorageRefused
+from kestrel.errors import ItemTooLarge, QueueFailed, StorageRefused
 from kestrel.item import Item
 from kestrel.scroll.forward import ItemsRead
 from kestrel.scroll.reader_file import ReaderState, encode_changes, encode_state
 from kestrel.scroll.records import MAX_DATA_BYTES, data_bytes, decode_put, id_of
-from kestrel.scroll.survey import Counts
+from kestrel.scroll.survey import NONE, Counts, WrongMark
 from kestrel.storage.interfaces import IItemRanges, IQueueStorage
 from kestrel.storage.scroll_ranges import ItemRanges
 from kestrel.storage.total_memory import ITEM_BYTES, MemoryLimit, MemoryShare
@@ -51,6 +51,9 @@ class Journal(Protocol):
     @property
     def stats(self) -> Mapping[str, int]:
         """Its own figures."""
+
+    def fail(self, error: Exception) -> QueueFailed:
+        """One of its files cannot be read as it should: all of its queues are dead. Returns what to tell."""
 
     def left_behind(self, queue: Any) -> Counts:
         """What there is for a reader from its `next_id` on. Raises OSError."""
@@ -209,7 +212,10 @@ class ScrollQueue(Window):
         if end_id > self.next_id:
             self.next_id = end_id
             self.turn += 1
-            left = self._journal.left_behind(self) if end_id <= self._journal.last_id else Counts(0, 0)
+            try:
+                left = self._journal.left_behind(self) if end_id <= self._journal.last_id else NONE
+            except (OSError, WrongMark) as error:
+                raise self._journal.fail(error) from error
             self.behind_items, self.behind_bytes = left
 
     # Ranges of ids.

@@ -101,6 +101,8 @@ class ScrollSync:
         self._is_kept = bool(journal.unsynced)
         """Whether somebody may have been told that what is not synced is kept."""
         self._failure: QueueFailed | None = None
+        self._is_over = False
+        """Whether the journal's queues are dead of that, or deleted."""
         self.state = SyncState.IDLE
 
     @property
@@ -138,6 +140,8 @@ class ScrollSync:
     def checkpoint(self, queues: Sequence[ScrollQueue]) -> None:
         """Those of the reader files are written anew that have grown, or do not say how far their readers are."""
         for queue in queues:
+            if not queue.file.size:
+                continue  # it is being made
             if queue.has_changes or queue.file.size > max(COMPACTED_BYTES, 2 * queue.compacted_bytes):
                 self._grown[queue] = None
 
@@ -167,9 +171,9 @@ class ScrollSync:
         """A sync at the stop, when nothing else runs; fails with the OSError."""
         return succeed(None) if self.period_ms is None or self.is_synced else self._services.syncing.run(self._run)
 
-    def died(self, failure: QueueFailed) -> None:
-        """The journal's queues are dead of that."""
-        self._failure = failure
+    def end(self, failure: QueueFailed | None) -> None:
+        """The journal's queues are dead of that, or deleted."""
+        self._is_over, self._failure = True, failure
         if self._timer is not None and self._timer.active():
             self._services.jobs.forget(self._timer)
         self._tell_all(failure)
@@ -192,7 +196,7 @@ class ScrollSync:
         if self._timer is not None and self._timer.active():
             self._services.jobs.forget(self._timer)
         self._timer = None
-        if self._failure is not None or self.state is SyncState.REWRITING:
+        if self._is_over or self.state is SyncState.REWRITING:
             return
         self.state = SyncState.SYNCING
         commits, self._waiting = self._waiting, []
@@ -226,7 +230,7 @@ class ScrollSync:
 
     def _synced(self, sync: _Sync, commits: list[Deferred[None]]) -> None:
         self.state = SyncState.IDLE
-        if self._failure is not None:
+        if self._is_over:
             self._waiting += commits
             self._tell_all(self._failure)
             return
@@ -256,7 +260,7 @@ class ScrollSync:
 
     def go_on(self) -> None:
         """Nothing is being done, or the timer runs: see what is due."""
-        if self.state not in (SyncState.IDLE, SyncState.DUE) or self._failure is not None:
+        if self.state not in (SyncState.IDLE, SyncState.DUE) or self._is_over:
             return
         if self._waiting:
             self._begin()
@@ -269,7 +273,7 @@ class ScrollSync:
     def _failed(self, failure: Failure, commits: list[Deferred[None]]) -> None:
         self.state = SyncState.IDLE
         self._waiting = commits + self._waiting
-        if self._failure is not None:
+        if self._is_over:
             self._tell_all(self._failure)
         elif failure.check(_CannotOpen):
             log.error("No file can be opened to sync {stem!r}: {reason}", stem=self._journal.stem, reason=failure.value)
@@ -300,14 +304,14 @@ class ScrollSync:
         )
 
     async def _write_anew(self, files: list[WriterFile], queues: list[ScrollQueue]) -> None:
-        """Each file is whole, and synced if that is promised, before it gets its name. Raises OSError."""
-        services, is_synced = self._services, self.period_ms is not None
+        """Each file is on the medium before it takes the place of another. Raises OSError."""
+        services = self._services
         copies = [(file, services.path(file.file_name), file.size) for file in files]
         checkpoints = [(queue, queue.file.path, queue.begin_checkpoint()) for queue in queues]
-        written = await services.jobs.run(self._write_temporary, copies, checkpoints, is_synced)
+        written = await services.jobs.run(self._write_temporary, copies, checkpoints)
         for temporary in written:
             self._publish(temporary)
-        if is_synced:
+        if self.period_ms is not None:
             names = self._journal.names
             await services.jobs.run(services.disk.sync_folder, services.folder)
             self._journal.synced_names = names
@@ -316,7 +320,6 @@ class ScrollSync:
         self,
         copies: Sequence[tuple[WriterFile, bytes, int]],
         checkpoints: Sequence[tuple[ScrollQueue, bytes, bytes]],
-        is_synced: bool,
     ) -> list[_Temporary]:
         """Runs in a thread."""
         disk, next_number = self._services.disk, self._services.numbers.next
@@ -325,7 +328,7 @@ class ScrollSync:
             for file, path, size in copies:
                 written.append(_Temporary(file, copy_file(disk, path, size, next_number()), size))
             for queue, path, data in checkpoints:
-                temporary = write_file(disk, path, data, next_number(), is_synced=is_synced)
+                temporary = write_file(disk, path, data, next_number(), is_synced=True)
                 written.append(_Temporary(queue, temporary, len(data)))
         except OSError:
             for each in written:
@@ -356,18 +359,24 @@ class ScrollSync:
     def _rewritten(self, _: object, why: Exception | None) -> None:
         self.state = SyncState.IDLE
         journal = self._journal
-        if why is not None and self._failure is None:
+        if self._is_over:
+            self._tell_all(self._failure)
+            return
+        held, self._held = self._held, []
+        if why is not None:
+            held, self._waiting = self._waiting + held, []
             journal.own_refusal = None
             journal.safe_id = journal.written_id
             self._is_kept = False
             log.info("The journal of {stem!r} is rewritten and safe", stem=journal.stem)
-        self._tell_all(self._failure)
+        for done in held:
+            done.callback(None)
         self.go_on()
 
     def _not_rewritten(self, failure: Failure, queues: list[ScrollQueue], why: Exception | None) -> None:
         self.state = SyncState.IDLE
         journal = self._journal
-        if self._failure is not None:
+        if self._is_over:
             self._tell_all(self._failure)
         elif why is not None:
             journal.give_up_unsynced()
@@ -377,7 +386,10 @@ class ScrollSync:
             log.error("A reader file of {stem!r} is not rewritten: {reason}", stem=journal.stem, reason=reason)
             for queue in queues:
                 queue.write_all_again()
-            self._tell_all(None)
+            held, self._held = self._held, []
+            for done in held:
+                done.callback(None)
+            self.go_on()
 
     def _tell_all(self, failure: QueueFailed | None) -> None:
         """Nothing is under way any more; whoever waited may go on, or has failed."""

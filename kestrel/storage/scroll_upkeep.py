@@ -149,7 +149,7 @@ class ScrollUpkeep:
         `compacts`: of a journal that nobody needs anything of no writer file stays; its readers know the last id.
         """
         journal, services = self._journal, self._services
-        is_synced = self.sync.period_ms is not None
+        syncs_folder = self.sync.period_ms is not None
         checkpoints = [
             (queue.file.path, queue.begin_checkpoint())
             for queue in journal.readers.values()
@@ -161,8 +161,8 @@ class ScrollUpkeep:
 
         def close() -> None:
             for path, data in checkpoints:
-                replace_file(services.disk, path, data, services.numbers.next(), is_synced=is_synced)
-            if is_synced:
+                replace_file(services.disk, path, data, services.numbers.next(), is_synced=True)
+            if syncs_folder:
                 services.disk.sync_folder(services.folder)
             for file_name in spent:
                 self._remove(file_name)
