@@ -8,8 +8,9 @@ from kestrel.disk.files import Disk
 class AppendedFile:
     """One file, made when it is first written to.
 
-    `size` counts what was written whole, `synced_size` what a sync is known to have reached. The file is opened when it
-    is needed and may be closed at any time, so that idle queues hold no descriptor. Methods raise OSError.
+    `size` counts what was written whole, `synced_size` what a sync is known to have reached, and `kept_size` what stays
+    whatever fails, because somebody was told so. The file is opened when it is needed and may be closed at any time, so
+    that idle queues hold no descriptor. Methods raise OSError.
     """
 
     def __init__(self, disk: Disk, path: bytes, size: int = 0) -> None:
@@ -17,6 +18,7 @@ class AppendedFile:
         self.path = path
         self.size = size
         self.synced_size = 0
+        self.kept_size = size
         self._descriptor = -1
         self.is_in_doubt = False
         """Whether a failed write may have left something behind its `size`."""
@@ -42,6 +44,7 @@ class AppendedFile:
         self.is_in_doubt = True
         self.size = size
         self.synced_size = min(size, self.synced_size)
+        self.kept_size = min(size, self.kept_size)
         self._open()
         self._disk.cut(self._descriptor, size)
         self.is_in_doubt = False
@@ -50,7 +53,7 @@ class AppendedFile:
         """Another file of that size, which is on the medium, has taken its name."""
         self.close()
         self.is_in_doubt = False
-        self.size = self.synced_size = size
+        self.size = self.synced_size = self.kept_size = size
 
     def duplicate(self) -> int:
         """A descriptor for a thread to sync; closing this file meanwhile is no harm."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -102,6 +103,8 @@ class ScrollStorage:
         """Of journals whose files are being erased because their last queue was deleted: ids go on."""
         self._unborn: dict[ScrollQueue, list[Deferred[None]]] = {}
         """Queues whose reader files are being made, with the commits that wait for that."""
+        self._marking: dict[ScrollQueue, Deferred[Any]] = {}
+        """Deleted queues of which no commit has told, with what fires when that is safe."""
         self._lock: FolderLock | None = None
 
     @property
@@ -211,6 +214,9 @@ class ScrollStorage:
             journal = self._journal(stem)
             queue = journal.readers.get(reader)
             if queue is None and reader in journal.unserved:
+                self._names.remember(stem, place.journal)
+                if place.child is not None:
+                    self._names.remember(reader, place.child)
                 self._loader.load_unserved(journal, reader, lambda _: settings)
                 queue = self._serve(journal, journal.readers[reader])
         except (OSError, KeyError) as error:
@@ -263,8 +269,8 @@ class ScrollStorage:
         return journal
 
     def _loaded_again(self, journal: ScrollJournal) -> None:
-        self._failed.pop(journal.stem, None)
         self._adopt(journal)
+        self._failed.pop(journal.stem, None)
         log.info("Scroll {stem!r} is served again", stem=journal.stem)
 
     def _not_loaded_again(self, failure: Failure) -> None:
@@ -272,11 +278,10 @@ class ScrollStorage:
 
     def _adopt(self, journal: ScrollJournal) -> None:
         """The journal is live from now on, or there is nothing left of it."""
-        for file_name in journal.deleted:
-            if journal.readers or journal.unserved:
-                self._disk.erase(self._services.path(file_name))
+        if journal.readers or journal.unserved:
+            self._erase_deleted(journal)
         if journal.deleted and not journal.readers and not journal.unserved:
-            self._erase_journal(journal)
+            self._erase_journal(journal).addErrback(lambda _: None)  # it is told elsewhere
             return
         self._journals[journal.stem] = journal
         upkeep = self._upkeeps[journal] = ScrollUpkeep(journal, self._services)
@@ -357,11 +362,8 @@ class ScrollStorage:
         """Drop the reader; if it was the last one its journal goes as well, in a thread."""
         journal = queue.journal
         if queue.failure is not None or journal.readers.get(queue.reader) is not queue:
-            if journal.stem in self._loading:
-                raise StorageError(_IS_LOADING)
-            if queue.failure is None or self._journals.get(journal.stem) is not None or queue.is_deleted:
-                return
-            self._delete_dead(queue)
+            if not queue.is_deleted:
+                self._delete_dead(queue)
             return
         is_last = len(journal.readers) == 1 and not journal.unserved
         try:
@@ -377,7 +379,7 @@ class ScrollStorage:
             journal.deleted.append(queue.file.path[len(self._folder) + 1 :])
             del self._journals[journal.stem]
             self._upkeeps.pop(journal).sync.end(None)
-            self._erase_journal(journal)
+            self._marking[queue] = self._erase_journal(journal)
         else:
             self._upkeeps[journal].drop_done_files()
 
@@ -395,22 +397,27 @@ class ScrollStorage:
             raise StorageError(str(failure)) from failure
         queue.is_deleted = True
 
-    def _erase_journal(self, journal: ScrollJournal) -> None:
-        """Erase its writer files, then what says that it is deleted, unless it is there again by then."""
+    def _erase_journal(self, journal: ScrollJournal) -> Deferred[Any]:
+        """Erase its writer files, then what says that it is deleted, unless it is there again by then.
+
+        Fires when no power failure brings it back.
+        """
         stem, last_id = journal.stem, journal.last_id
         self._last_ids[stem] = last_id
         paths = [self._services.path(file_name) for file_name in journal.abandon()]
         paths.append(hint_path(self._folder, stem))
         deleted = [self._services.path(file_name) for file_name in journal.deleted]
-        self._jobs.run(self._erase_all, deleted, paths).addCallback(self._erased, journal).addErrback(
-            lambda failure: log.failure("A deleted queue's files could not be erased; a start does it", failure)
-        )
+        # First it must be on the medium that they count no more, and then that they are gone.
+        marked = self._jobs.run(self._sync_deletion, deleted)
+        _also(marked).addCallback(lambda _: self._jobs.run(self._erase_all, paths)).addCallback(
+            self._erased, journal
+        ).addErrback(self._not_erased)
+        return marked
 
-    def _erase_all(self, deleted: Sequence[bytes], paths: Sequence[bytes]) -> None:
-        """First it must be on the medium that they count no more, and then that they are gone. Runs in a thread."""
-        for path in deleted:
-            self._sync_file(path)
-        self._disk.sync_folder(self._folder)
+    def _not_erased(self, failure: Failure) -> None:
+        log.error("A deleted queue's files stay until a start: {reason}", reason=reason_of(error_of(failure)))
+
+    def _erase_all(self, paths: Sequence[bytes]) -> None:
         for path in paths:
             self._disk.erase(path)
         self._disk.sync_folder(self._folder)
@@ -419,7 +426,12 @@ class ScrollStorage:
         if self._last_ids.get(journal.stem) == journal.last_id:
             del self._last_ids[journal.stem]
         if journal.stem not in self._journals and journal.stem not in self._failed:
-            for file_name in journal.deleted:
+            self._erase_deleted(journal)
+
+    def _erase_deleted(self, journal: ScrollJournal) -> None:
+        """At once, for the name may be used again; what cannot be erased a later start erases."""
+        for file_name in journal.deleted:
+            with suppress(OSError):
                 self._disk.erase(self._services.path(file_name))
 
     def _end(self, queue: ScrollQueue, why: str) -> None:
@@ -490,16 +502,21 @@ class ScrollStorage:
         return pending
 
     def _commit_deletion(self, queue: ScrollQueue) -> Deferred[Any] | None:
+        synced = self._marking.pop(queue, None)
         if queue.settings.sync_journal_ms is None:
+            if synced is not None:
+                synced.addErrback(lambda _: None)  # it is told elsewhere
             return None
-        synced = self._jobs.run(self._sync_deletion, queue.file.path)
+        if synced is None:
+            synced = self._jobs.run(self._disk.sync_folder, self._folder)
         if queue.settings.sync_journal_ms == 0:
             return synced
         synced.addErrback(lambda failure: log.failure("A deletion could not be synced", failure))
         return None
 
-    def _sync_deletion(self, path: bytes) -> None:
-        self._sync_file(path)
+    def _sync_deletion(self, paths: Sequence[bytes]) -> None:
+        for path in paths:
+            self._sync_file(path)
         self._disk.sync_folder(self._folder)
 
     def _sync_file(self, path: bytes) -> None:
@@ -517,7 +534,10 @@ class ScrollStorage:
         upkeep = self._upkeeps.get(journal)
         if upkeep is None:
             return fail(QueueFailed(queues[0].failure or "the queue is dead"))
-        writable = upkeep.sync.when_writable()
+        try:
+            writable = upkeep.sync.when_writable()
+        except QueueFailed as failure:
+            return fail(failure)
         if writable is None:
             return self._commit_now(None, journal, queues)
         return writable.addCallback(self._commit_now, journal, queues)
@@ -570,6 +590,18 @@ class ScrollStorage:
     def _write_all_hints(hints: Sequence[tuple[ScrollUpkeep, tuple[bytes, bytes]]]) -> None:
         for upkeep, hint in hints:
             upkeep.write_hint(*hint)
+
+
+def _also(deferred: Deferred[Any]) -> Deferred[Any]:
+    """Fires as that one does, which others wait for as well."""
+    other: Deferred[Any] = Deferred()
+
+    def pass_on(result: Any) -> Any:
+        other.callback(result)
+        return result
+
+    deferred.addBoth(pass_on)
+    return other
 
 
 def _load_failed(error: Exception) -> QueueFailed:

@@ -18,6 +18,7 @@ from kestrel.errors import QueueFailed
 from kestrel.item import Item
 from kestrel.scroll.fileset import writer_name
 from kestrel.scroll.forward import ItemsRead, read_items
+from kestrel.scroll.hints import hint_path
 from kestrel.scroll.left import left_for
 from kestrel.scroll.records import WRITER_MAGIC, Targets, data_bytes, decode_put, encode_put, encode_targets
 from kestrel.scroll.survey import Counts, WriterFile
@@ -28,6 +29,16 @@ from kestrel.storage.total_memory import MemoryLimit
 
 RANGE_ITEMS: Final = 10_000
 """No more is read at once for a range."""
+
+
+class Unsynced:
+    """How much of a file a sync is known to have reached, and how much stays whatever fails."""
+
+    __slots__ = ("kept_size", "synced_size")
+
+    def __init__(self, synced_size: int, kept_size: int) -> None:
+        self.synced_size = synced_size
+        self.kept_size = kept_size
 
 
 class ScrollJournal:
@@ -51,15 +62,17 @@ class ScrollJournal:
         """None, or why this journal takes no put now."""
         self.rotations = 0
         self.repaired_bytes = 0
-        self.unsynced: dict[WriterFile, int] = {}
-        """Files that no sync is known to have reached whole, and how much of each one has reached."""
+        self.unsynced: dict[WriterFile, Unsynced] = {}
+        """Files that no sync is known to have reached whole."""
+        self._unpromised: set[WriterFile] = set()
+        """Those of them that were written to since somebody was told that what is in them is kept."""
         self.names, self.synced_names = 1, 0
         """How often one of its files got a name, and how many of those times a sync of the folder has reached."""
         self.safe_id = next_id - 1
         """The last item that is as safe as was promised."""
-        self._lost: set[bytes] = set()
+        self._distrusted: set[WriterFile] = set()
         self.has_lost_a_sync = False
-        """Whether what is not synced does not count any more."""
+        """Whether a sync of its files has failed: none of them is written to again."""
         self._services = services
         self._pending: list[bytes] = []
         """The PUT records that are not written, in order,"""
@@ -121,9 +134,10 @@ class ScrollJournal:
             records, size = self._what_fits(info)
             parts = [*([] if info.size else [WRITER_MAGIC]), *records]
             start = max(info.size, len(WRITER_MAGIC))
-            synced_size = self.unsynced.get(info, info.size)
             file.append(b"".join(parts))
-            self.unsynced[info] = synced_size
+            if info not in self.unsynced:
+                self.unsynced[info] = Unsynced(info.size, info.size)
+            self._unpromised.add(info)
             self._written(info, size, start)
 
     def _written(self, info: WriterFile, count: int, start: int) -> None:
@@ -202,14 +216,38 @@ class ScrollJournal:
             return self._current[1].duplicate()
         return None
 
-    def give_up_unsynced(self) -> None:
-        """A sync has failed, and nobody was told of what it did not reach: that does not count any more."""
-        self.has_lost_a_sync = True
-        self._lost = {info.file_name for info in self.unsynced}
+    def promise(self, queues: Sequence[ScrollQueue]) -> None:
+        """Somebody is told that what was recorded on these queues is kept."""
+        for info in self._unpromised:
+            if info in self.unsynced:
+                self.unsynced[info].kept_size = info.size
+        self._unpromised.clear()
+        for queue in queues:
+            queue.file.kept_size = queue.file.size
+
+    @property
+    def keeps_unsynced(self) -> bool:
+        """Whether something is to be kept that no sync has reached."""
+        return any(each.kept_size > each.synced_size for each in self.unsynced.values()) or any(
+            queue.file.kept_size > queue.file.synced_size for queue in self.readers.values()
+        )
+
+    def synced(self, info: WriterFile, size: int) -> None:
+        """A sync has reached so much of that file."""
+        each = self.unsynced.get(info)
+        if each is not None and size == info.size:
+            del self.unsynced[info]
+        elif each is not None:
+            each.synced_size = size
+            each.kept_size = max(each.kept_size, size)
 
     def known(self) -> Mapping[bytes, WriterFile]:
         """What is known for certain of its writer files, by name."""
-        return {info.file_name: info for info in self.files if info.file_name not in self._lost}
+        return {info.file_name: info for info in self.files if info not in self._distrusted}
+
+    def distrust(self, info: WriterFile) -> None:
+        """What is known of that file may be wrong."""
+        self._distrusted.add(info)
 
     def fail(self, error: Exception) -> QueueFailed:
         """One of its files cannot be read as it should: all of its queues are dead. Returns what to tell."""
@@ -225,25 +263,27 @@ class ScrollJournal:
         return names
 
     def settle(self) -> None:
-        """Take from the files what a failure left there. An OSError leaves that to be done again."""
+        """Let nothing count but what is to be kept. An OSError leaves that to be done again."""
         services = self._services
         disk, next_number = services.disk, services.numbers.next
-        if not self.has_lost_a_sync:
-            files = [queue.file for queue in self.readers.values()] + ([self._current[1]] if self._current else [])
-            for file in files:
-                if file.is_in_doubt:
-                    shorten(disk, file, file.size, next_number())
-            return
-        for info, size in list(self.unsynced.items()):
-            path = services.path(info.file_name)
-            if size:
-                shorten(disk, AppendedFile(disk, path), size, next_number())
-            else:
-                disk.erase(path)
-            del self.unsynced[info]
+        disk.erase(hint_path(services.folder, self.stem))
+        if self._current is not None and self._current[0] not in self.unsynced:
+            info, file = self._current
+            if not info.size:
+                disk.erase(file.path)  # a failed write may have begun it
+            elif file.is_in_doubt:
+                shorten(disk, file, info.size, next_number())
+        for info, unsynced in list(self.unsynced.items()):
+            file = AppendedFile(disk, services.path(info.file_name), info.size)
+            if not unsynced.kept_size:
+                disk.erase(file.path)
+            elif unsynced.kept_size < info.size or (self._current is not None and self._current[0] is info):
+                shorten(disk, file, unsynced.kept_size, next_number())
+            if unsynced.kept_size != info.size:
+                self.distrust(info)
         for queue in self.readers.values():
-            if queue.file.size != queue.file.synced_size:
-                shorten(disk, queue.file, queue.file.synced_size, next_number())
+            if queue.file.is_in_doubt or queue.file.kept_size != queue.file.size:
+                shorten(disk, queue.file, queue.file.kept_size, next_number())
 
     def close_files(self) -> None:
         """Give the descriptors back."""

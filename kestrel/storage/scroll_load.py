@@ -19,7 +19,7 @@ from kestrel.scroll.names import DEFAULT_READER, OWN_READER, Place, TrueNames, q
 from kestrel.scroll.reader_file import ReaderState, encode_state, read_state
 from kestrel.scroll.survey import WriterFile, WrongMark, check_known, survey
 from kestrel.storage.scroll_files import replace_file
-from kestrel.storage.scroll_journal import ScrollJournal
+from kestrel.storage.scroll_journal import ScrollJournal, Unsynced
 from kestrel.storage.scroll_queue import ScrollQueue
 from kestrel.storage.scroll_services import ScrollServices
 
@@ -78,7 +78,8 @@ class ScrollLoader:
         last_ids += [state.done.last for state in states.values()]
         journal.next_id = max(last_ids, default=0) + 1
         journal.safe_id = journal.last_id
-        journal.unsynced = dict.fromkeys(journal.files, 0)  # who wrote them may have ended before they were synced
+        # Who wrote them may have ended before they were synced.
+        journal.unsynced = {file: Unsynced(0, file.size) for file in journal.files}
         if has_lost_a_sync and journal.files:
             journal.files[-1].is_closed = True
         if OWN_READER in states:

@@ -52,6 +52,7 @@ class ScrollReading:
     async def _read(self) -> None:
         queue, services = self._queue, self._services
         await services.reading.acquire()
+        file = None
         try:
             file = self._journal.file_with(queue.next_id)
             if queue.failure is not None or not queue.behind_items:
@@ -66,13 +67,17 @@ class ScrollReading:
             read = await services.jobs.run(self._read_part, file, offset, file.size, queue.next_id, *room)
             if queue.turn == turn and queue.failure is None:
                 self._take(file, read)
+        except DamagedFile:
+            if file is not None:
+                self._journal.distrust(file)
+            raise
         finally:
             services.reading.release()
 
     def _read_part(self, file: WriterFile, offset: int, end: int, first_id: int, *room: int) -> ItemsRead:
         with self._journal.open_file(file.file_name) as reader:
             read = read_items(reader, offset, end, first_id, self._queue.reader, *room)
-        if not read.records and read.next_id <= file.last_id:
+        if read.next_id > file.last_id + 1 or (not read.records and read.next_id <= file.last_id):
             raise DamagedFile(errno.EIO, "the journal file is damaged")
         return read
 

@@ -37,7 +37,10 @@ COMPACTED_BYTES: Final = 4096
 """A reader file is due to be written anew when it is larger than that, and twice as large as it was then,"""
 
 LARGEST_BYTES: Final = 1 << 20
-"""which is looked at from time to time, or as soon as it is larger than this."""
+"""which is looked at from time to time, or as soon as it is larger than this,"""
+
+COMPACTED_ON_A_FULL_DISK: Final = 512
+"""or than this: to take items from a full disk must not come to an end."""
 
 
 class SyncState(Enum):
@@ -98,8 +101,8 @@ class ScrollSync:
         """Commits that may not write before the rewriting is done."""
         self._grown: dict[ScrollQueue, None] = {}
         """Readers whose files are due to be written anew."""
-        self._is_kept = bool(journal.unsynced)
-        """Whether somebody may have been told that what is not synced is kept."""
+        self.doom: Exception | None = None
+        """What the queues will be dead of as soon as there is a commit that can be told."""
         self._failure: QueueFailed | None = None
         self._is_over = False
         """Whether the journal's queues are dead of that, or deleted."""
@@ -119,8 +122,8 @@ class ScrollSync:
         Else a Deferred that fires when it is synced, or fails with `QueueFailed`, the queues then being dead.
         """
         for queue in queues:
-            if queue.file.size > LARGEST_BYTES:
-                self.checkpoint([queue])
+            if queue.file.size > (COMPACTED_ON_A_FULL_DISK if self._services.is_disk_full() else LARGEST_BYTES):
+                self._grown[queue] = None
         period_ms = self.period_ms
         done: Deferred[None] | None = None
         if period_ms == 0:
@@ -130,7 +133,7 @@ class ScrollSync:
                 if self.state in (SyncState.IDLE, SyncState.DUE):
                     self._begin()
         else:
-            self._is_kept = self._is_kept or not self.is_synced
+            self._journal.promise(queues)
             self._journal.safe_id = self._journal.written_id
             self.settings_changed()
             self._on_safe()
@@ -161,6 +164,8 @@ class ScrollSync:
 
     def when_writable(self) -> Deferred[None] | None:
         """None if a commit may write now; else fires when it may, or fails with `QueueFailed`."""
+        if self.doom is not None:
+            raise self._services.kill(self._journal, self.doom)
         if self.state is not SyncState.REWRITING:
             return None
         held: Deferred[None] = Deferred()
@@ -237,12 +242,10 @@ class ScrollSync:
         journal, is_whole = self._journal, True
         for part in sync.parts:
             if isinstance(part.of, WriterFile):
-                if part.size == part.of.size:
-                    journal.unsynced.pop(part.of, None)
-                elif part.of in journal.unsynced:
-                    journal.unsynced[part.of] = part.size
+                journal.synced(part.of, part.size)
             elif part.of.file.path == part.path:
-                part.of.file.synced_size = part.size
+                file = part.of.file
+                file.synced_size, file.kept_size = part.size, max(part.size, file.kept_size)
                 part.of.synced_head = part.head
             else:
                 is_whole = is_whole and part.of.is_deleted  # it got another name while it was synced
@@ -251,7 +254,6 @@ class ScrollSync:
             self._waiting = commits + self._waiting
             self._begin()
             return
-        self._is_kept = not self.is_synced and self.period_ms != 0
         journal.safe_id = max(journal.safe_id, sync.written_id)
         self._on_safe()
         for done in commits:
@@ -260,13 +262,13 @@ class ScrollSync:
 
     def go_on(self) -> None:
         """Nothing is being done, or the timer runs: see what is due."""
-        if self.state not in (SyncState.IDLE, SyncState.DUE) or self._is_over:
+        if self.state not in (SyncState.IDLE, SyncState.DUE) or self._is_over or self.doom is not None:
             return
         if self._waiting:
             self._begin()
         elif self._grown and (self.period_ms is None or self.is_synced):
-            grown, self._grown = self._grown, {}
-            self._rewrite([], [queue for queue in grown if not queue.is_deleted], why=None)
+            grown, self._grown = [queue for queue in self._grown if queue.failure is None], {}
+            self._rewrite([], grown, why=None)
         else:
             self.settings_changed()
 
@@ -278,11 +280,19 @@ class ScrollSync:
         elif failure.check(_CannotOpen):
             log.error("No file can be opened to sync {stem!r}: {reason}", stem=self._journal.stem, reason=failure.value)
             self._due_within(RETRY_S)
-        elif self._is_kept:
+        elif self._journal.keeps_unsynced:
             self._mend(error_of(failure))
         else:
-            self._journal.give_up_unsynced()
-            self._services.kill(self._journal, error_of(failure))
+            self._journal.has_lost_a_sync = True
+            self._give_up(error_of(failure))
+
+    def _give_up(self, error: Exception) -> None:
+        """The queues die in a commit: of those that wait, or of the next."""
+        if self._waiting or self._held:
+            self._services.kill(self._journal, error)
+        else:
+            self._journal.own_refusal = None  # a put is recorded, so that there is such a commit
+            self.doom = error
 
     # Files written anew.
 
@@ -352,7 +362,7 @@ class ScrollSync:
         disk.rename(temporary.path, path)
         disk.reached(steps.COPY_PUBLISHED)
         if isinstance(of, WriterFile):
-            self._journal.unsynced.pop(of, None)
+            self._journal.synced(of, of.size)
         else:
             of.end_checkpoint(temporary.size)
 
@@ -367,8 +377,8 @@ class ScrollSync:
             held, self._waiting = self._waiting + held, []
             journal.own_refusal = None
             journal.safe_id = journal.written_id
-            self._is_kept = False
             log.info("The journal of {stem!r} is rewritten and safe", stem=journal.stem)
+        self._on_safe()
         for done in held:
             done.callback(None)
         self.go_on()
@@ -379,8 +389,8 @@ class ScrollSync:
         if self._is_over:
             self._tell_all(self._failure)
         elif why is not None:
-            journal.give_up_unsynced()
-            self._services.kill(journal, why)
+            journal.has_lost_a_sync = True
+            self._give_up(why)
         else:
             reason = reason_of(error_of(failure))
             log.error("A reader file of {stem!r} is not rewritten: {reason}", stem=journal.stem, reason=reason)
