@@ -66,7 +66,11 @@ class QueueManager:
         self.settings_for: SettingsFor = config.settings_for
         self._storage = storage
         self._memory = memory
-        self._services = QueueServices(self.barrier, turns, clock, now_ms, put_elsewhere or self.put_moved)
+        self._turns = turns
+        self._services = QueueServices(
+            self.barrier, turns, clock, now_ms, put_elsewhere or self.put_moved, self._storage_failed
+        )
+        self._is_reopening = False
         self._queues: dict[bytes, Queue] = {}
         self._families = Families()
         self._unloadable: set[bytes] = set()
@@ -326,8 +330,15 @@ class QueueManager:
     def _swept(self, queues: Sequence[Queue]) -> Deferred[Swept]:
         return Sweep(queues, self._services.turns).done
 
+    def _storage_failed(self) -> None:
+        """A queue's contents have died; those that died with it are opened for who waits on them."""
+        if not self._is_reopening:
+            self._is_reopening = True
+            self._turns.go_on_later(self.reopen_failed)
+
     def reopen_failed(self) -> None:
-        """Open what has failed anew, where that is possible by now: for those who look at figures."""
+        """Open what has failed anew, where that is possible by now: for those who look at figures or wait."""
+        self._is_reopening = False
         for queue in self._queues.values():
             with suppress(KestrelError):
                 queue.reopen()

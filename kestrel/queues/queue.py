@@ -345,6 +345,7 @@ class Queue:
         except KestrelError as error:
             log.error("Queue {queue!r} cannot be opened: {reason}", queue=self.name, reason=str(error))
             self.answer_all(error)
+        self._services.storage_failed()
 
     def reopen(self) -> None:
         """Open dead contents anew; raises `QueueFailed` when that fails too."""

@@ -41,9 +41,12 @@ class QueueServices:
         clock: IReactorTime,
         now_ms: Callable[[], int],
         put: PutElsewhere,
+        storage_failed: Callable[[], None] = lambda: None,
     ) -> None:
         self.barrier = barrier
         self.turns = turns
         self.clock = clock
         self.now_ms = now_ms
         self.put = put
+        self.storage_failed = storage_failed
+        """To be told when the contents of a queue have died: others may have died with them."""

@@ -44,6 +44,7 @@ def read_items(
     records: list[bytes] = []
     targets: Targets | None = None
     start, next_id = offset, first_id  # of the item that comes next, or of what says for whom it is
+    last_id = -1
     usual = max(_LEAST_BYTES, min(PART_BYTES, 2 * room_bytes))
     while offset < end:
         data = reader.read(offset, min(usual, end - offset))
@@ -54,7 +55,7 @@ def read_items(
             if command in (PUT, PUT_EXPIRING) and position + header <= length:
                 size, _, item_id = PUT_HEAD.unpack_from(data, position + 1)
                 stop = position + header + size
-                if size < 0 or offset + stop > end:
+                if size < 0 or offset + stop > end or item_id <= last_id:
                     raise DamagedFile(errno.EIO, "the journal file is damaged")
                 if stop > length:
                     if position and (records or item_id >= next_id):
@@ -68,7 +69,7 @@ def read_items(
                         return ItemsRead(records, next_id, start)
                     records.append(data[position:stop])
                     room_bytes -= size
-                next_id = max(next_id, item_id + 1)
+                next_id, last_id = max(next_id, item_id + 1), item_id
                 targets = None
                 position = stop
                 start = offset + position

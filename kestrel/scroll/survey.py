@@ -149,7 +149,7 @@ class WrongMark(Exception):
 def survey(reader: FileReader, file: WriterFile, floor_id: int = 0) -> End:
     """Count what the file holds behind what is known of it. Items whose id is not above `floor_id` do not count.
 
-    Data is not read: the survey goes from header to header. Raises OSError.
+    In one file ids rise: one that does not is damage. Data is not read: the survey goes from header to header. Raises OSError.
     """
     if not file.size:
         magic = reader.read(0, len(WRITER_MAGIC))
@@ -158,6 +158,7 @@ def survey(reader: FileReader, file: WriterFile, floor_id: int = 0) -> End:
             return End(0, CUT_SHORT if is_unfinished else "this is no journal", is_unfinished=is_unfinished)
         file.size = len(WRITER_MAGIC)
     walk = _Walk(reader, file.size)
+    walk.item_id = file.last_id or walk.item_id
     last_id = max(floor_id, file.last_id)
     while walk.next():
         if walk.item_id > last_id:
@@ -234,7 +235,7 @@ class _Walk:
         self._data_start = offset
         """and where the bytes at hand begin."""
         self.start = offset
-        self.item_id = 0
+        self.item_id = -1
         self.data_bytes = 0
         self.targets: Targets | None = None
         self.end = End(offset)
@@ -257,7 +258,7 @@ class _Walk:
                 size, _, item_id = PUT_HEAD.unpack_from(self._data, position + 1)
                 if not 0 <= size <= MAX_DATA_BYTES:
                     return self._ends(f"impossible size {size}")
-                if item_id > LARGEST_ID:
+                if not self.item_id < item_id <= LARGEST_ID:
                     return self._ends("impossible id")
                 if self._offset + header + size > file_size:
                     return self._ends(CUT_SHORT, is_unfinished=True)
@@ -272,6 +273,8 @@ class _Walk:
                 return False
             start, self._offset = self._offset, self._offset + record.size
             if record.command == Command.PUT:
+                if record.item_id <= self.item_id:
+                    return self._ends("impossible id")
                 self.item_id, self.data_bytes = record.item_id, record.data_size
                 self.end.offset = self._offset
                 return True

@@ -64,7 +64,8 @@ class ScrollReading:
                 offset = file.before(queue.next_id).offset
             turn, room_items = queue.turn, max(1, WINDOW_ITEMS - queue.mem_items)
             room = room_items, queue.room_bytes
-            read = await services.jobs.run(self._read_part, file, offset, file.size, queue.next_id, *room)
+            span = offset, file.size, queue.next_id
+            read = await services.jobs.run(self._read_part, file.file_name, file.last_id, *span, *room)
             if queue.turn == turn and queue.failure is None:
                 self._take(file, read)
         except DamagedFile:
@@ -74,10 +75,13 @@ class ScrollReading:
         finally:
             services.reading.release()
 
-    def _read_part(self, file: WriterFile, offset: int, end: int, first_id: int, *room: int) -> ItemsRead:
-        with self._journal.open_file(file.file_name) as reader:
+    def _read_part(
+        self, file_name: bytes, last_id: int, offset: int, end: int, first_id: int, *room: int
+    ) -> ItemsRead:
+        """Runs in a thread; the file may grow meanwhile."""
+        with self._journal.open_file(file_name) as reader:
             read = read_items(reader, offset, end, first_id, self._queue.reader, *room)
-        if read.next_id > file.last_id + 1 or (not read.records and read.next_id <= file.last_id):
+        if read.next_id > last_id + 1 or (not read.records and read.next_id <= last_id):
             raise DamagedFile(errno.EIO, "the journal file is damaged")
         return read
 
