@@ -149,7 +149,8 @@ class WrongMark(Exception):
 def survey(reader: FileReader, file: WriterFile, floor_id: int = 0) -> End:
     """Count what the file holds behind what is known of it. Items whose id is not above `floor_id` do not count.
 
-    In one file ids rise: one that does not is damage. Data is not read: the survey goes from header to header. Raises OSError.
+    In one file ids rise: one that does not is damage. Data is not read: the survey goes from header to header. Raises
+    OSError.
     """
     if not file.size:
         magic = reader.read(0, len(WRITER_MAGIC))

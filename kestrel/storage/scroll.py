@@ -38,7 +38,7 @@ from kestrel.storage.folder_kind import claim_folder
 from kestrel.storage.full_disk import FullDisk, is_full
 from kestrel.storage.interfaces import InThread, IQueueStorage, IStorage, SettingsFor
 from kestrel.storage.jobs import Jobs
-from kestrel.storage.scroll_files import write_file
+from kestrel.storage.scroll_files import replace_file, write_file
 from kestrel.storage.scroll_journal import ScrollJournal
 from kestrel.storage.scroll_load import ScrollLoader
 from kestrel.storage.scroll_queue import ScrollQueue
@@ -99,8 +99,8 @@ class ScrollStorage:
         self._failed: dict[bytes, ScrollJournal | None] = {}
         """Journals that are not live but may have files."""
         self._loading: set[bytes] = set()
-        self._last_ids: dict[bytes, int] = {}
-        """Of journals whose files are being erased because their last queue was deleted: ids go on."""
+        self._erasing: dict[bytes, ScrollJournal] = {}
+        """Journals whose files are being erased, because their last queue was deleted: ids go on."""
         self._unborn: dict[ScrollQueue, list[Deferred[None]]] = {}
         """Queues whose reader files are being made, with the commits that wait for that."""
         self._marking: dict[ScrollQueue, Deferred[Any]] = {}
@@ -129,10 +129,23 @@ class ScrollStorage:
                 raise
             folder = self._folder.decode("utf-8", "backslashreplace")
             raise StorageError(f"the queue folder {folder} cannot be used: {reason_of(error)}") from error
+        groups = {stem: files for stem, files in groups.items() if self._has_name(stem)}
         self._full_disk.make_reserve()
         self._numbers.know(number for files in groups.values() for number in files.numbers())
         self._jobs.later(CHECKPOINTS_EVERY_S, self._checkpoint_all)
         return self._jobs.run(self._load_all, list(groups.values()), settings_for).addCallback(self._loaded)
+
+    def _has_name(self, stem: bytes) -> bool:
+        """Whether it is known whose files they are that begin with that stem; others are left alone."""
+        try:
+            name = self._names.name_of(stem)
+        except OSError:
+            name = None
+        if name is None or stem_of(name) != stem:
+            log.error("The files of scroll {stem!r} are left alone: the name of its queue is not known", stem=stem)
+            self._failed[stem] = None
+            return False
+        return True
 
     def _load_all(
         self, groups: Sequence[JournalFiles], settings_for: SettingsFor
@@ -200,6 +213,7 @@ class ScrollStorage:
             journal.close_files()
             for queue in journal.readers.values():
                 queue.failure = "the server is stopping"
+                queue.memory.is_now(0)
         if self._lock is not None:
             self._lock.release()
 
@@ -211,10 +225,11 @@ class ScrollStorage:
         stem = stem_of(place.journal)
         reader = OWN_READER if place.child is None else reader_part(stem, place.child)
         try:
+            if stem not in self._journals:
+                self._names.remember(stem, place.journal)
             journal = self._journal(stem)
             queue = journal.readers.get(reader)
             if queue is None and reader in journal.unserved:
-                self._names.remember(stem, place.journal)
                 if place.child is not None:
                     self._names.remember(reader, place.child)
                 self._loader.load_unserved(journal, reader, lambda _: settings)
@@ -237,7 +252,8 @@ class ScrollStorage:
             raise QueueFailed(_IS_LOADING)
         if stem in self._failed:
             return self._open_again(stem)
-        journal = ScrollJournal(stem, self._services, [], self._last_ids.get(stem, 0) + 1)
+        erasing = self._erasing.get(stem)
+        journal = ScrollJournal(stem, self._services, [], 1 if erasing is None else erasing.next_id)
         self._adopt(journal)
         return journal
 
@@ -293,18 +309,18 @@ class ScrollStorage:
     ) -> ScrollQueue:
         """A new queue, which begins behind the last item that there is."""
         part = reader
-        if reader == OWN_READER and not journal.readers and not journal.unserved:
+        is_alone = not journal.readers and not journal.unserved and journal.stem not in self._erasing
+        if reader == OWN_READER and is_alone:
             part = DEFAULT_READER
         state = ReaderState(DoneSet(journal.last_id))
         file = AppendedFile(self._disk, self._services.path(reader_name(journal.stem, part)))
         queue = ScrollQueue(name, reader, settings, journal, state, file, NONE)
         try:
-            self._names.remember(journal.stem, place.journal)
             if place.child is not None:
                 self._names.remember(reader, place.child)
                 self._rename_default(journal)
             if not journal.last_id:
-                self._with_room(lambda: file.append(queue.checkpoint()))
+                self._with_room(lambda: self._replace(file, queue.checkpoint()))
         except OSError as error:
             raise QueueFailed(f"the queue cannot be made: {reason_of(error)}") from error
         journal.readers[reader] = queue
@@ -312,6 +328,10 @@ class ScrollStorage:
         if journal.last_id:
             self._make_reader_file(queue)
         return queue
+
+    def _replace(self, file: AppendedFile, data: bytes) -> None:
+        replace_file(self._disk, file.path, data, self._numbers.next(), is_synced=False)
+        file.size = file.kept_size = len(data)
 
     def _make_reader_file(self, queue: ScrollQueue) -> None:
         """It must be on the medium before it has its name: one that says nothing would begin at the first item.
@@ -402,8 +422,8 @@ class ScrollStorage:
 
         Fires when no power failure brings it back.
         """
-        stem, last_id = journal.stem, journal.last_id
-        self._last_ids[stem] = last_id
+        stem = journal.stem
+        self._erasing[stem] = journal
         paths = [self._services.path(file_name) for file_name in journal.abandon()]
         paths.append(hint_path(self._folder, stem))
         deleted = [self._services.path(file_name) for file_name in journal.deleted]
@@ -423,8 +443,9 @@ class ScrollStorage:
         self._disk.sync_folder(self._folder)
 
     def _erased(self, _: object, journal: ScrollJournal) -> None:
-        if self._last_ids.get(journal.stem) == journal.last_id:
-            del self._last_ids[journal.stem]
+        if self._erasing.get(journal.stem) is not journal:
+            return  # it was made and deleted again meanwhile
+        del self._erasing[journal.stem]
         if journal.stem not in self._journals and journal.stem not in self._failed:
             self._erase_deleted(journal)
 

@@ -37,7 +37,12 @@ def replace_file(disk: Disk, path: bytes, data: bytes, number: int, *, is_synced
     """Let the file of that path hold that, at once: a crash, or an OSError, leaves the old file or the new one."""
     temporary = write_file(disk, path, data, number, is_synced=is_synced)
     disk.reached(steps.COPY_WRITTEN)
-    disk.rename(temporary, path)
+    try:
+        disk.rename(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            disk.erase(temporary)
+        raise
     disk.reached(steps.COPY_PUBLISHED)
 
 

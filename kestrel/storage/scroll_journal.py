@@ -11,6 +11,7 @@ from typing import Final
 
 from twisted.internet.defer import Deferred
 
+from kestrel.config.model import QueueSettings
 from kestrel.disk import steps
 from kestrel.disk.appended import AppendedFile
 from kestrel.disk.reader import FileReader
@@ -29,6 +30,9 @@ from kestrel.storage.total_memory import MemoryLimit
 
 RANGE_ITEMS: Final = 10_000
 """No more is read at once for a range."""
+
+
+_NO_SETTINGS: Final = QueueSettings()
 
 
 class Unsynced:
@@ -203,7 +207,8 @@ class ScrollJournal:
     @property
     def most_file_bytes(self) -> int:
         """How large a writer file becomes: defaultJournalSize of its queues, and if they differ the least."""
-        return min(queue.settings.default_journal_size_bytes for queue in self.readers.values())
+        sizes = (queue.settings.default_journal_size_bytes for queue in self.readers.values())
+        return min(sizes, default=_NO_SETTINGS.default_journal_size_bytes)
 
     @property
     def has_synced_names(self) -> bool:

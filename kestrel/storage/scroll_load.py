@@ -192,11 +192,14 @@ class ScrollLoader:
             del journal.unserved[reader]
 
     def name_of(self, stem: bytes, part: bytes) -> bytes | None:
-        """The name of the queue that has that reader file; None if that is not known. Raises OSError."""
-        parent = self._names.name_of(stem)
-        if parent is None or part in (DEFAULT_READER, OWN_READER):
-            return parent
-        child = self._names.name_of(part)
+        """The name of the queue that has that reader file; None if that is not known."""
+        try:
+            parent = self._names.name_of(stem)
+            if parent is None or part in (DEFAULT_READER, OWN_READER):
+                return parent
+            child = self._names.name_of(part)
+        except OSError:
+            return None
         return None if child is None else queue_of(Place(parent, child))
 
     def _make_queue(

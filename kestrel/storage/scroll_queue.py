@@ -100,8 +100,8 @@ class ScrollQueue(Window):
         self.bytes = left.bytes
         self.behind_items, self.behind_bytes = left
         self.next_id = state.done.head + 1
-        self.place = 0, 0
-        """The number of a writer file and an offset: the item `next_id` does not stand before it in that file."""
+        self.place = b"", 0
+        """The name of a writer file and an offset: the item `next_id` does not stand before it in that file."""
         self.turn = 0
         """Another one when items were dropped: what was being read then does not count."""
         self.synced_head = state.done.head

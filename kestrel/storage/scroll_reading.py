@@ -59,8 +59,8 @@ class ScrollReading:
                 return
             if file is None:
                 raise DamagedFile(errno.EIO, "there should be more items")
-            number, offset = queue.place
-            if number != file.number:
+            file_name, offset = queue.place
+            if file_name != file.file_name:
                 offset = file.before(queue.next_id).offset
             turn, room_items = queue.turn, max(1, WINDOW_ITEMS - queue.mem_items)
             room = room_items, queue.room_bytes
@@ -87,7 +87,7 @@ class ScrollReading:
 
     def _take(self, file: WriterFile, read: ItemsRead) -> None:
         queue = self._queue
-        queue.place = file.number, read.offset
+        queue.place = file.file_name, read.offset
         queue.take_forward(read)
         queue.count_memory()
 

@@ -351,7 +351,9 @@ class ScrollSync:
     def _publish(self, temporary: _Temporary) -> None:
         """Let it take its place, if there is still somebody who needs it."""
         disk, of = self._services.disk, temporary.of
-        if isinstance(of, WriterFile):
+        if self._is_over:
+            is_needed, path = False, b""
+        elif isinstance(of, WriterFile):
             is_needed, path = of in self._journal.files, self._services.path(of.file_name)
         else:
             is_needed, path = not of.is_deleted, of.file.path
