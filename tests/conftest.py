@@ -1,9 +1,11 @@
 """The marker `needs`: a test is left out where a system package is missing, and the run ends by saying so.
 
-With KESTREL_REQUIRE_ALL=1 in the environment whatever would be left out fails, any other skip included.
+With KESTREL_REQUIRE_ALL=1 in the environment whatever would be left out fails, any other skip included, but for the
+tests of the storage contract that a backend need not pass: nothing that can be installed would make it promise more.
 """
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -14,6 +16,9 @@ from tests import system_packages
 LEFT_OUT_FOR = "left out for"
 """The property of a test's report that names a missing package; properties survive a split over processes."""
 
+NOT_PROMISED = re.compile(r"Skipped: needs (capability|hook) '\w+'")
+"""Why the storage contract leaves a test out (`kestrel.testing.contract.needs`)."""
+
 
 class LeftOut:
     """Counts what a run did not run, and says it below pytest's own closing line."""
@@ -22,6 +27,7 @@ class LeftOut:
         self.is_everything_required = is_everything_required
         self.tests_by_package: Counter[str] = Counter()
         self.test_count = 0
+        self.not_promised_count = 0
         self.other_skip_count = 0
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -32,7 +38,9 @@ class LeftOut:
             if packages:
                 return
         if report.skipped and not hasattr(report, "wasxfail"):
-            self.other_skip_count += 1
+            is_not_promised = isinstance(report.longrepr, tuple) and NOT_PROMISED.fullmatch(report.longrepr[2])
+            self.not_promised_count += bool(is_not_promised)
+            self.other_skip_count += not is_not_promised
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.skipped:
@@ -52,6 +60,8 @@ class LeftOut:
 
     def closing_lines(self) -> Iterator[str]:
         """What was left out, and how to get it."""
+        if self.not_promised_count:
+            yield f"of what storages need not promise: {tests(self.not_promised_count)} skipped (-rs says which)"
         if self.other_skip_count:
             yield f"skipped for reasons of their own: {tests(self.other_skip_count)} (-rs lists them)"
         if self.test_count:

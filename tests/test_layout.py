@@ -36,6 +36,11 @@ CLIENTS_WITH_TWISTED = {"client", "server", "pipeline", "openssl"}
 
 STANDARD_LIBRARY_ONLY = {"item", "commands", "errors", "names", "journal", "scroll", "disk"}
 
+BACKENDS = ("kestrel.storage.journal", "kestrel.storage.memory", "kestrel.journal", "kestrel.disk")
+
+CONTRACT = PACKAGE / "testing" / "contract"
+"""The tests that a backend inherits."""
+
 REACTOR_ALLOWED = {"server"}
 
 
@@ -111,16 +116,27 @@ def test_only_the_server_knows_the_real_reactor(path: Path) -> None:
     assert not reactors or part_of(path) in REACTOR_ALLOWED
 
 
+@pytest.mark.parametrize("path", modules(), ids=IDS)
+def test_only_the_contract_suite_needs_the_test_tools(path: Path) -> None:
+    if not path.is_relative_to(CONTRACT):
+        assert not [name for name in imports_of(path) if name.split(".")[0] in {"pytest", "hypothesis"}]
+
+
+def test_the_contract_suite_knows_no_backend_and_nothing_above_the_storage() -> None:
+    for path in CONTRACT.rglob("*.py"):
+        assert set(ours(path)) <= {"testing", "storage", "config", "errors", "item"}
+        assert not [name for name in imports_of(path) if name.startswith(BACKENDS)], path
+
+
 def test_the_library_needs_no_client() -> None:
     beside = {"testing", "net", "session", "protocols", "commands"}
     assert not beside.intersection(ours(PACKAGE / "library.py"))
 
 
 def test_the_queues_know_no_backend() -> None:
-    backends = ("kestrel.storage.journal", "kestrel.storage.memory", "kestrel.journal", "kestrel.disk")
     for path in modules():
         if part_of(path) in {"queues", "session", "net"}:
-            assert not [name for name in imports_of(path) if name.startswith(backends)], path
+            assert not [name for name in imports_of(path) if name.startswith(BACKENDS)], path
 
 
 def test_no_two_modules_import_each_other() -> None:

@@ -112,3 +112,25 @@ def test_the_script_prints_the_debian_packages_of_what_is_missing() -> None:
 def test_all_that_the_table_names_can_be_installed() -> None:
     """Runs where the install line was followed; an entry that names a wrong Debian package shows there."""
     assert not system_packages.missing(SYSTEM_PACKAGES)
+
+
+@pytest.mark.parametrize("reason", ["needs capability 'ranges'", "needs hook 'disk'"])
+def test_what_a_storage_need_not_promise_is_counted_apart_and_fails_no_complete_run(
+    run_tests: RunTests, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    monkeypatch.setenv("KESTREL_REQUIRE_ALL", "1")
+    result = run_tests(f'@pytest.mark.skip(reason="{reason}")\ndef test_a(): pass\ndef test_b(): pass')
+    result.assert_outcomes(passed=1, skipped=1)
+    assert result.ret == pytest.ExitCode.OK
+    assert result.outlines[-2:] == [
+        "of what storages need not promise: 1 test skipped (-rs says which)",
+        "left out for want of a system package: nothing",
+    ]
+
+
+def test_a_reason_that_is_only_like_those_fails_a_complete_run(
+    run_tests: RunTests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KESTREL_REQUIRE_ALL", "1")
+    result = run_tests("@pytest.mark.skip(reason=\"needs capability 'ranges', one day\")\ndef test_a(): pass")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED

@@ -76,7 +76,8 @@ class IQueueStorage(Interface):
     def put_back(xids: Sequence[int], failed: bool) -> None:
         """Return open reads to the head; xids[0] is the next one taken. `failed` adds one to each item's errors.
 
-        Where `errors_kept` is among the capabilities, errors last as long as the item; a restart adds none.
+        Where `errors_kept` is among the capabilities, errors last as long as the item; a restart adds none. Where
+        `order_kept` is, the items stay in this order over a restart.
         """
 
     def clear() -> None:
@@ -86,7 +87,9 @@ class IQueueStorage(Interface):
         """Bring the head into memory.
 
         None: `take` and `peek` tell the truth now. A Deferred: call again when it fires; on errback the head
-        cannot be read now. At most one is outstanding; clear, put and take may happen meanwhile.
+        cannot be read now, and all is as it was. At most one is outstanding; clear, put and take may happen meanwhile,
+        and so does the commit of what was recorded before, for which it may wait. It fires in any case, also when the
+        queue was cleared or deleted.
         """
 
 
@@ -106,7 +109,9 @@ class IStorage(Interface):
 
         Ownership (a lock, a folder that can be written) is settled before this returns: failing that it raises
         a `StorageError`. The Deferred brings every queue there is, with the open reads of the last run back at
-        the head. One queue that cannot be loaded is a Failure in its place, never a failed start.
+        the head, in the order in which they were opened (without `order_kept` among the capabilities: all that was
+        open or put back stands where it was put). One queue that cannot be loaded is a Failure in its place, never a
+        failed start.
         """
 
     def queue(name: bytes, settings: QueueSettings) -> IQueueStorage:
@@ -133,8 +138,8 @@ class IStorage(Interface):
         settings promise; () is the usual answer. Never called for a queue whose earlier Deferred is pending.
         Records of one queue keep call order; between queues there is none. On errback every queue of the pair
         is dead (calls raise `QueueFailed`), what was recorded on it since the commit began has failed too, and
-        `queue` opens it at its last safe state. A queue dies in a commit alone: a fault that is found at
-        another time is told by the next one, with or without records. A failed fsync is never repeated on the
+        `queue` opens it at its last safe state. A queue dies in a commit alone, its own or that of one that it shares
+        data with: a fault that is found at another time is told by the next one, with or without records. A failed fsync is never repeated on the
         same file. A deleted queue may still be named here once, and has nothing to commit.
         """
 
@@ -150,7 +155,19 @@ class IStorageFactory(Interface):
 
     name: str = Attribute("The word before the colon.")
     help: str = Attribute("What it is and what its argument and options are, for people.")
-    capabilities: frozenset[str] = Attribute("Of: durable, ranges, shared_fanout, errors_kept.")
+    capabilities: frozenset[str] = Attribute(
+        """What its storages promise beyond the interfaces, of:
+
+        durable: what was committed outlives the process, and what it promises a sync for, the machine.
+        ranges: its queues can be adapted to `IItemRanges`.
+        shared_fanout: an item that is put to a fanout's queues together is stored once.
+        errors_kept: an item's errors last as long as the item, over restarts of a durable storage too.
+        order_kept: what was put back stays in that order over a restart, what was open in front of it; and a batch that
+        a crash cuts short leaves the queue as it was after one of its calls. Without it, a restart brings what was
+        open or put back in the order in which it was put, and a crash may leave the puts of a batch up to one call, and
+        all else up to another.
+        """
+    )
 
     def storage(
         argument: str, options: Mapping[str, str], clock: IReactorTime, in_thread: InThread, memory: MemoryLimit

@@ -22,7 +22,7 @@ class JournalStorageFactory:
         "journal:FOLDER[?reserve=SIZE]  keeps queues in Kestrel's journal files in FOLDER. reserve (16MiB) is disk"
         " space put by, so that a full disk still takes the writes that found it full."
     )
-    capabilities = frozenset({"durable", "errors_kept"})
+    capabilities = frozenset({"durable", "errors_kept", "order_kept"})
 
     def storage(
         self,

@@ -13,8 +13,9 @@ from kestrel.config.model import QueueSettings
 from kestrel.disk.appended import AppendedFile
 from kestrel.errors import ItemTooLarge, QueueFailed, StorageRefused
 from kestrel.item import Item
+from kestrel.scroll.changes import Changes
 from kestrel.scroll.forward import ItemsRead
-from kestrel.scroll.reader_file import ReaderState, encode_changes, encode_state
+from kestrel.scroll.reader_file import ReaderState, encode_state
 from kestrel.scroll.records import MAX_DATA_BYTES, data_bytes, decode_put, id_of
 from kestrel.scroll.survey import NONE, Counts, WrongMark
 from kestrel.storage.interfaces import IItemRanges, IQueueStorage
@@ -109,11 +110,9 @@ class ScrollQueue(Window):
         self.read_more: Callable[[], Deferred[None] | None] = lambda: None
         """Brings what is behind into the window: None if that is done, else fires when some of it is."""
         self._errors = state.errors
-        self._written_head = state.done.head
         self.compacted_bytes = 0
         """The size that its file had when it was written anew."""
-        self._newly_done: list[tuple[int, int]] = []
-        self._new_errors: dict[int, int] = {}
+        self._changes = Changes(state.done.head)
 
     def __conform__(self, interface: InterfaceClass) -> Any:
         """Its ids are durable, so it has ranges (`IItemRanges`)."""
@@ -180,7 +179,8 @@ class ScrollQueue(Window):
         super().put_back(xids, failed)
         if failed:
             for item in returned:
-                self._errors[item.id] = self._new_errors[item.id] = item.errors
+                self._errors[item.id] = item.errors
+                self._changes.errors_are(item.id, item.errors)
 
     def clear(self) -> None:
         """Drop every item that is not an open read."""
@@ -191,11 +191,9 @@ class ScrollQueue(Window):
 
     def _finished(self, item_id: int) -> None:
         self.done.add(item_id)
-        if item_id > self.done.head:
-            self._newly_done.append((item_id, item_id))
+        self._changes.are_done(item_id, item_id, self.done.head)
         if self._errors:
             self._errors.pop(item_id, None)
-            self._new_errors.pop(item_id, None)
 
     def _drop_to(self, end_id: int, kept: Any) -> None:
         """All below that id is done, but for these ids; nothing below it is behind the window any more."""
@@ -204,11 +202,10 @@ class ScrollQueue(Window):
         for item_id in (*kept_ids, end_id):
             if first < item_id:
                 self.done.add(first, item_id - 1)
-                self._newly_done.append((first, item_id - 1))
+                self._changes.are_done(first, item_id - 1, self.done.head)
             first = item_id + 1
         remaining = set(kept_ids)
         self._errors = {each: errors for each, errors in self._errors.items() if each >= end_id or each in remaining}
-        self._new_errors = {each: errors for each, errors in self._new_errors.items() if each in self._errors}
         if end_id > self.next_id:
             self.next_id = end_id
             self.turn += 1
@@ -317,26 +314,18 @@ class ScrollQueue(Window):
     # Its reader file.
 
     def take_changes(self) -> bytes:
-        """The records of what was done since the last call; nothing when that is nothing."""
-        head = self.done.head
-        if head == self._written_head and not self._newly_done and not self._new_errors:
-            return b""
-        done = [each for each in self._newly_done if each[1] > head]
-        records = encode_changes(None if head == self._written_head else head, done, self._new_errors)
-        self._written_head = head
-        self._newly_done = []
-        self._new_errors = {}
-        return records
+        """The records of what was done since the last call, in order; nothing when that is nothing."""
+        return self._changes.take(self.done.head)
 
     @property
     def has_changes(self) -> bool:
         """Whether something was done that is not written."""
-        return self.done.head != self._written_head or bool(self._newly_done or self._new_errors)
+        return self._changes.are_there(self.done.head)
 
     @property
     def written_head(self) -> int:
         """The head that is in the file."""
-        return self._written_head
+        return self._changes.head
 
     def checkpoint(self) -> bytes:
         """A whole reader file that says how far it is now."""
@@ -352,13 +341,15 @@ class ScrollQueue(Window):
         """That checkpoint, of so many bytes, has taken the place of its file."""
         self.file.replaced(size)
         self.compacted_bytes = size
-        self.synced_head = self._written_head
+        self.synced_head = self.written_head
 
     def write_all_again(self) -> None:
         """What its file says is not known: let the next changes say all of it."""
-        self._written_head = -1
-        self._newly_done = self.done.ranges()
-        self._new_errors = dict(self._errors)
+        self._changes = Changes(-1)
+        for first, last in self.done.ranges():
+            self._changes.are_done(first, last, -1)
+        for item_id, errors in self._errors.items():
+            self._changes.errors_are(item_id, errors)
 
     @property
     def state(self) -> ReaderState:

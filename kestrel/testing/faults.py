@@ -252,3 +252,37 @@ class FaultyDisk(Disk):
 
     def reached(self, step: str) -> None:
         self._check(step)
+
+
+class UnsyncedDisk(Disk):
+    """The real disk, which need not outlive the real machine."""
+
+    def sync(self, descriptor: int) -> None:
+        """Nothing: a test's medium is the `Medium`."""
+
+    def sync_folder(self, path: bytes) -> None:
+        """Nothing."""
+
+
+class MortalDisk(FaultyDisk, UnsyncedDisk):
+    """A faulty disk on which nothing changes any more when the process is dead.
+
+    A Deferred catches whatever its callbacks raise, Died as well, and code goes on behind it that no dead process
+    would run. `is_dead` tells the test, and that code meets a disk which does nothing.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_dead = False
+
+    def _check(self, operation: str) -> None:
+        try:
+            super()._check(operation)
+        except Died:
+            self.is_dead = True
+            raise
+
+    def write(self, descriptor: int, data: bytes) -> None:
+        if self.is_dead:
+            raise Died  # or the second half would follow the first
+        super().write(descriptor, data)

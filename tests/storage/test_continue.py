@@ -15,11 +15,13 @@ from kestrel.config.model import QueueSettings
 from kestrel.errors import ItemTooLarge, QueueFailed, StorageRefused
 from kestrel.journal.fileset import files_of
 from kestrel.storage.interfaces import IContinue, IQueueStorage
+from kestrel.testing.contract.backend import Subject
+from kestrel.testing.contract.samples import ADD_MS, HugeItem
+from kestrel.testing.contract.suite import StorageContract
 from kestrel.testing.faults import FaultyDisk
 from tests.journal.made import addx, continue_, open_
 from tests.journal.reference import EIGHT, items_after, read
 from tests.storage import test_journal, test_memory
-from tests.storage.contract import ADD_MS, HugeItem, StorageContract, Subject, take_all_data
 from tests.storage.test_journal import NOW_MS
 from tests.storage.test_read_behind_history import QuickDisk, Running
 
@@ -65,7 +67,7 @@ def test_the_read_is_ended_and_the_item_stands_at_the_tail(subject: Subject) -> 
 def test_of_a_number_that_is_no_open_read_only_the_item_is_added(subject: Subject) -> None:
     queue, xid = opened(subject)
     IContinue(queue).continue_(xid + 1, b"next", ADD_MS, 0)
-    assert (take_all_data(queue), queue.open_reads) == ([b"next"], 1)
+    assert (subject.take_all_data(queue), queue.open_reads) == ([b"next"], 1)
 
 
 def test_an_item_that_is_too_large_changes_nothing(subject: Subject) -> None:

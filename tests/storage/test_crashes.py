@@ -27,11 +27,11 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
-from kestrel.disk.files import Disk
 from kestrel.item import Item
 from kestrel.storage.interfaces import IQueueStorage
 from kestrel.storage.journal import JournalStorage
-from kestrel.testing.faults import Died, FaultyDisk
+from kestrel.testing import faults
+from kestrel.testing.faults import Died
 from kestrel.testing.threads import SteppedThreads
 from tests.journal.made import REMOVE, addx, open_
 
@@ -166,27 +166,12 @@ class History:
 # One run of a storage.
 
 
-class UnsyncedDisk(Disk):
-    """The real disk, which need not outlive the real machine."""
-
-    def sync(self, descriptor: int) -> None:
-        """Nothing: a test's medium is the `Medium`."""
-
-    def sync_folder(self, path: bytes) -> None:
-        """Nothing."""
-
-
-class MortalDisk(FaultyDisk, UnsyncedDisk):
-    """A faulty disk on which nothing changes any more when the process is dead.
-
-    A Deferred catches whatever its callbacks raise, Died as well, and code goes on behind it that no dead process
-    would run. `is_dead` tells the test, and that code meets a disk which does nothing.
-    """
+class MortalDisk(faults.MortalDisk):
+    """One that knows which files of a folder a power failure would bring back."""
 
     def __init__(self, folder: Path) -> None:
         """What lies in that folder is safe."""
         super().__init__()
-        self.is_dead = False
         self.erased: set[str] = set()
         """The names of files that are on the medium still, where it was not told yet that they are erased."""
         self._folder = os.fsencode(folder)
@@ -197,18 +182,6 @@ class MortalDisk(FaultyDisk, UnsyncedDisk):
     def _look_around(self) -> None:
         self._on_medium = {entry.path: entry.inode() for entry in os.scandir(self._folder)}
         self.erased.clear()
-
-    def _check(self, operation: str) -> None:
-        try:
-            super()._check(operation)
-        except Died:
-            self.is_dead = True
-            raise
-
-    def write(self, descriptor: int, data: bytes) -> None:
-        if self.is_dead:
-            raise Died  # or the second half would follow the first
-        super().write(descriptor, data)
 
     def erase(self, path: bytes) -> None:
         inode = os.stat(path).st_ino if os.path.exists(path) else 0

@@ -11,25 +11,18 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
-from zope.interface.verify import verifyObject
 
 from kestrel.config.model import QueueSettings
 from kestrel.errors import BadQueueName, BadStorageArgument, FolderInUse, QueueFailed, StorageError
 from kestrel.storage import open_files
-from kestrel.storage.interfaces import InThread, IStorageFactory
+from kestrel.storage.interfaces import InThread, IQueueStorage
 from kestrel.storage.journal import JournalStorage
 from kestrel.storage.journal_factory import JournalStorageFactory
 from kestrel.storage.total_memory import MemoryLimit
-from kestrel.testing.faults import FaultyDisk
+from kestrel.testing.contract.backend import Subject
+from kestrel.testing.contract.samples import NAMES
+from kestrel.testing.contract.suite import OnFaultyDisk, StorageContract
 from kestrel.testing.threads import SteppedThreads
-from tests.storage.contract import (
-    ADD_MS,
-    NAMES,
-    StorageContract,
-    Subject,
-    take_all,
-    take_all_data,
-)
 
 NOW_MS = 1_700_003_600_000
 
@@ -42,11 +35,16 @@ def addx(data: bytes) -> bytes:
     return ADDX_AT_ADD_MS % (16 + len(data)) + data
 
 
-class TestJournal(StorageContract):
-    is_durable = True
+def take_all_data(queue: IQueueStorage) -> list[bytes]:
+    """The data of every item of a queue, all of which is in memory, taken for good."""
+    return [item.data for item in iter(lambda: queue.take(False), None)]
+
+
+class TestJournal(OnFaultyDisk, StorageContract):
+    factory = JournalStorageFactory()
+    has_window = True
 
     def make(self, folder: Path, clock: Clock, in_thread: InThread) -> JournalStorage:
-        self.disk = FaultyDisk()
         return JournalStorage(
             str(folder).encode(), clock, in_thread, reserve_bytes=100, now_ms=lambda: NOW_MS, disk=self.disk
         )
@@ -153,42 +151,6 @@ class TestJournal(StorageContract):
 
     # Restarts.
 
-    def test_a_restart_brings_the_items_as_they_were(self, subject: Subject, folder: Path) -> None:
-        queue = subject.queue()
-        subject.storage.put([queue], bytes(range(256)), 1, 2)
-        subject.put(queue, b"", b"last")
-        items = take_all(self.restarted(subject, folder).queue())
-        assert [(item.data, item.add_ms, item.expiry_ms) for item in items] == [
-            (bytes(range(256)), 1, 2),
-            (b"", ADD_MS, 0),
-            (b"last", ADD_MS, 0),
-        ]
-
-    @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-    def test_a_restart_brings_a_queue_of_any_legal_name(self, subject: Subject, folder: Path, name: bytes) -> None:
-        subject.put(subject.queue(name), name)
-        again = self.restarted(subject, folder)
-        assert list(again.loaded) == [name]
-        assert take_all_data(again.queue(name)) == [name]
-
-    def test_a_restart_says_how_many_items_it_replayed(self, subject: Subject, folder: Path) -> None:
-        queue = subject.queue()
-        subject.put(queue, b"a", b"b", b"c")
-        queue.take(False)
-        queue.take(True)
-        assert self.restarted(subject, folder).queue().replayed_items == 2
-
-    def test_an_empty_queue_is_known_again_after_a_restart(self, subject: Subject, folder: Path) -> None:
-        subject.queue(b"parent+child")
-        assert list(self.restarted(subject, folder).loaded) == [b"parent+child"]
-
-    def test_a_deleted_queue_is_not_known_after_a_restart(self, subject: Subject, folder: Path) -> None:
-        queue = subject.queue()
-        subject.put(queue, b"a")
-        subject.commit(queue)
-        subject.storage.delete(queue)
-        assert self.restarted(subject, folder).loaded == {}
-
     def test_a_deleted_queues_file_is_erased(self, subject: Subject, folder: Path) -> None:
         queue = subject.queue()
         subject.put(queue, b"a secret")
@@ -211,23 +173,6 @@ class TestJournal(StorageContract):
         left = [path for path in left_behind.rglob("*") if path.is_file() and b"a secret" in path.read_bytes()]
         assert (again.loaded, left) == ({}, [])
 
-    def test_a_crash_after_the_commit_loses_nothing(self, subject: Subject, folder: Path) -> None:
-        queue = subject.queue()
-        subject.put(queue, b"a", b"b", b"c")
-        queue.take(False)
-        subject.commit(queue)
-        assert take_all_data(self.crashed(folder).queue()) == [b"b", b"c"]
-
-    def test_a_crash_loses_of_what_was_not_committed_a_suffix_only(self, subject: Subject, folder: Path) -> None:
-        queue = subject.queue()
-        subject.put(queue, b"a", b"b")
-        subject.commit(queue)
-        history = [[b"a", b"b"]]
-        for data in (b"c", b"d", b"e"):
-            subject.put(queue, data)
-            history.append([*history[-1], data])
-        assert take_all_data(self.crashed(folder).queue()) in history
-
     @pytest.mark.parametrize("half", [0.25, 0.5, 0.75])
     def test_a_batch_cut_short_by_a_crash_loses_a_suffix_only(
         self, subject: Subject, folder: Path, half: float
@@ -242,16 +187,6 @@ class TestJournal(StorageContract):
         (folder / "work").write_bytes(contents[: len(addx(b"a")) + int(half * 3 * len(addx(b"b")))])
         history = [[b"a"], [b"a", b"b"], [b"a", b"b", b"c"]]
         assert take_all_data(self.crashed(folder).queue()) == history[int(half * 3)]
-
-    def test_open_reads_come_back_to_the_head_the_lowest_xid_first(self, subject: Subject, folder: Path) -> None:
-        queue = subject.queue()
-        subject.put(queue, *[b"%d" % number for number in range(6)])
-        xids = [queue.take(True).xid for _ in range(4)]
-        queue.confirm([xids[1]])
-        subject.commit(queue)
-        again = self.crashed(folder).queue()
-        assert again.open_reads == 0
-        assert take_all_data(again) == [b"0", b"2", b"3", b"4", b"5"]
 
     def test_open_reads_go_back_in_the_file_too_before_anything_else_is_recorded(
         self, subject: Subject, folder: Path
@@ -276,19 +211,6 @@ class TestJournal(StorageContract):
         again.close()
         record = b"\x09%b\x04\0\0\0\0\x05%b" % (xid.to_bytes(4, "little"), xid.to_bytes(4, "little"))
         assert (folder / "work").read_bytes() == addx(b"a") + record
-
-    def test_an_xid_of_the_last_run_is_open_no_more(self, subject: Subject, folder: Path) -> None:
-        queue = subject.queue()
-        subject.put(queue, b"a")
-        xid = queue.take(True).xid
-        again = self.restarted(subject, folder).queue()
-        assert (again.is_open(xid), again.confirm([xid]), again.items) == (False, 0, 1)
-
-    def test_an_item_put_to_many_queues_is_in_each_after_a_restart(self, subject: Subject, folder: Path) -> None:
-        names = [b"a", b"a+x", b"a+y"]
-        subject.storage.put([subject.queue(name) for name in names], b"item", ADD_MS, 0)
-        again = self.restarted(subject, folder)
-        assert [take_all_data(again.queue(name)) for name in names] == [[b"item"]] * 3
 
     def test_close_writes_what_was_not_committed(self, subject: Subject, folder: Path) -> None:
         subject.put(subject.queue(), b"a")
@@ -390,10 +312,6 @@ class TestJournal(StorageContract):
         with pytest.raises(FolderInUse):
             second.start(lambda name: QueueSettings())
 
-    def test_a_closed_storage_has_let_its_folder_go(self, subject: Subject, folder: Path) -> None:
-        subject.close()
-        assert self.opened(folder).loaded == {}
-
     def test_a_folder_that_cannot_be_one_is_refused_at_once(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"")
         storage = self.make(tmp_path / "file", Clock(), SteppedThreads())
@@ -466,13 +384,6 @@ class TestJournal(StorageContract):
 
     # Settings change.
 
-    def test_a_queue_takes_new_settings_from_now_on(self, subject: Subject) -> None:
-        queue = subject.queue()
-        assert subject.queue(sync_journal_ms=0) is queue
-        subject.put(queue, b"a")
-        assert [list(group) for group, _ in subject.storage.commit([queue])] == [[queue]]
-        subject.threads.run_all()
-
     # Stopping.
 
     def test_close_waits_for_a_sync_that_runs(self, subject: Subject) -> None:
@@ -488,10 +399,12 @@ class TestJournal(StorageContract):
         subject._is_closed = True
 
 
-def test_its_factory_is_a_storage_factory_that_promises_durability_of_error_counts_too() -> None:
-    factory = JournalStorageFactory()
-    assert verifyObject(IStorageFactory, factory)
-    assert factory.capabilities == {"durable", "errors_kept"}
+def test_its_factory_promises_durability_of_error_counts_and_of_what_was_put_back_too() -> None:
+    assert JournalStorageFactory().capabilities == {"durable", "errors_kept", "order_kept"}
+
+
+def test_it_runs_all_of_the_contract_suite_that_it_has_the_capabilities_for() -> None:
+    assert set(TestJournal.left_out.values()) == {"needs capability 'ranges'", "needs capability 'shared_fanout'"}
 
 
 def test_its_factory_touches_nothing_yet(tmp_path: Path) -> None:

@@ -12,13 +12,20 @@ from kestrel.errors import BadStorageArgument
 from kestrel.storage.interfaces import InThread, IStorageFactory
 from kestrel.storage.memory import MemoryStorage, MemoryStorageFactory
 from kestrel.storage.total_memory import MemoryLimit
+from kestrel.testing.contract.backend import Subject
+from kestrel.testing.contract.suite import StorageContract
 from kestrel.testing.threads import SteppedThreads
-from tests.storage.contract import StorageContract, Subject
 
 
 class TestMemory(StorageContract):
+    factory = MemoryStorageFactory()
+
     def make(self, folder: Path, clock: Clock, in_thread: InThread) -> MemoryStorage:
-        return MemoryStorage()
+        self.limit = MemoryLimit()
+        return MemoryStorage(self.limit)
+
+    def refuse_puts(self, subject: Subject) -> None:
+        self.limit.most_bytes = 0
 
     def test_it_takes_nothing_on_a_medium_and_holds_everything_in_memory(self, subject: Subject) -> None:
         queue = subject.queue()

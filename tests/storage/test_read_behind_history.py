@@ -42,10 +42,10 @@ from kestrel.journal.fileset import group_by_queue
 from kestrel.storage.interfaces import IQueueStorage, SettingsFor
 from kestrel.storage.journal import JournalStorage
 from kestrel.storage.journal_queue import JournalQueue
+from kestrel.testing.contract.tracked import Seen, seen
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.threads import SteppedThreads
 from tests.journal import reference
-from tests.storage.contract import Seen, seen
 
 NOW_MS: Final = 1_700_003_600_000
 RESERVE_BYTES: Final = 1

@@ -1,0 +1,254 @@
+"""A disk that fails, and a process that dies in the middle of what it does."""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import pytest
+
+from kestrel.errors import QueueFailed, StorageError
+from kestrel.storage.interfaces import IQueueStorage
+from kestrel.testing.contract.backend import Backend, Outcome, Subject
+from kestrel.testing.contract.contents import assert_dead
+from kestrel.testing.contract.needs import needs
+from kestrel.testing.contract.scenario import LIMITS, STEPS, STEPS_WITH_A_DELETION, Step
+from kestrel.testing.contract.tracked import Tracked
+from kestrel.testing.faults import Died
+
+FAILING: Final = ("list", "open", "open_read", "read", "write", "sync", "sync_folder", "cut", "rename", "erase")
+
+Batch: TypeAlias = Callable[[Subject, IQueueStorage, int], None]
+"""Records something on a queue that has an open read of that number."""
+
+
+def put(subject: Subject, queue: IQueueStorage, xid: int) -> None:
+    """A new item."""
+    subject.put(queue, b"new")
+
+
+def take(subject: Subject, queue: IQueueStorage, xid: int) -> None:
+    """A plain take."""
+    queue.take(False)
+
+
+def open_and_put(subject: Subject, queue: IQueueStorage, xid: int) -> None:
+    """An open read, which need not be recorded, and a new item."""
+    queue.take(True)
+    subject.put(queue, b"new")
+
+
+def confirm(subject: Subject, queue: IQueueStorage, xid: int) -> None:
+    """The end of the open read."""
+    queue.confirm([xid])
+
+
+def put_back_and_put(subject: Subject, queue: IQueueStorage, xid: int) -> None:
+    """Its way back, which need not be recorded, and a new item."""
+    queue.put_back([xid], True)
+    subject.put(queue, b"new")
+
+
+def clear(subject: Subject, queue: IQueueStorage, xid: int) -> None:
+    """A clear."""
+    queue.clear()
+
+
+BATCHES: Final[tuple[Batch, ...]] = (put, take, open_and_put, confirm, put_back_and_put, clear)
+"""What a batch that fails may hold."""
+
+
+def name_of(batch: Batch) -> str:
+    """How the test with that batch is called."""
+    return batch.__name__
+
+
+def begin(synced: Subject) -> tuple[IQueueStorage, int]:
+    """A queue with b"b" and b"c" behind an open read of b"a", all of it safe; and its xid."""
+    queue = synced.queue()
+    synced.put(queue, b"a", b"b", b"c")
+    xid = synced.open(queue).xid
+    synced.commit(queue)
+    return queue, xid
+
+
+def check_all_that_is_left(subject: Subject, expected: list[bytes]) -> None:
+    """Here, after a kill, after a power failure, and after a restart."""
+    assert subject.data_in(subject.reopened()) == expected
+    subject.commit(subject.queue())
+    for again in (subject.killed(), subject.without_power()):
+        assert again.data_in(again.queue()) == expected
+    again = subject.restarted()
+    assert again.data_in(again.queue()) == expected
+
+
+@needs("durable", "disk")
+class CommitFailureTests(Backend):
+    """With syncJournal = 0 a failed commit is the end of the queue's object, and of nothing that was safe."""
+
+    @pytest.fixture
+    def synced(self, tmp_path: Path) -> Iterator[Subject]:
+        """A storage that acknowledges what is on the medium."""
+        subject = Subject(self, tmp_path / "synced", sync_journal_ms=0)
+        yield subject
+        subject.end()
+
+    @pytest.mark.parametrize("operation", ["sync", "write"])
+    @pytest.mark.parametrize("batch", BATCHES, ids=name_of)
+    def test_nothing_of_a_batch_that_failed_comes_back_and_all_that_was_safe_does(
+        self, synced: Subject, operation: str, batch: Batch
+    ) -> None:
+        queue, xid = begin(synced)
+        batch(synced, queue, xid)
+        synced.faulty_disk.fail(operation, errno.EIO, times=1)
+        with pytest.raises(StorageError):
+            synced.commit(queue)
+        assert_dead(synced, queue, xid)
+        assert synced.reopened() is not queue
+        check_all_that_is_left(synced, [b"a", b"b", b"c"])
+
+    @pytest.mark.parametrize("operation", ["sync", "write"])
+    @pytest.mark.parametrize("batch", BATCHES, ids=name_of)
+    def test_what_was_recorded_since_a_commit_that_failed_has_failed_too(
+        self, synced: Subject, operation: str, batch: Batch
+    ) -> None:
+        queue, xid = begin(synced)
+        synced.put(queue, b"first batch")
+        synced.faulty_disk.fail(operation, errno.EIO, times=1)
+        first = [Outcome(deferred) for _, deferred in synced.storage.commit([queue])]
+        assert first, "the commit can only be known to be safe when it has not failed"
+        with suppress(QueueFailed):
+            batch(synced, queue, xid)
+        synced.run_threads()
+        assert any(outcome.has_failed for outcome in first)
+        assert_dead(synced, queue, xid)
+        with suppress(QueueFailed):
+            later = [Outcome(deferred) for _, deferred in synced.storage.commit([queue])]
+            synced.run_threads()
+            assert any(outcome.has_failed for outcome in later), "a batch is acknowledged that stood on a lost one"
+        check_all_that_is_left(synced, [b"a", b"b", b"c"])
+
+    @pytest.mark.parametrize("operation", ["sync", "write"])
+    def test_a_queue_that_was_opened_anew_keeps_its_promises(self, synced: Subject, operation: str) -> None:
+        queue, _ = begin(synced)
+        for turn in range(3):
+            synced.put(queue, b"lost")
+            synced.faulty_disk.fail(operation, errno.EIO, times=1)
+            with pytest.raises(StorageError):
+                synced.commit(queue)
+            queue = synced.reopened()
+            synced.put(queue, b"%d" % turn)
+            synced.commit(queue)
+        check_all_that_is_left(synced, [b"a", b"b", b"c", b"0", b"1", b"2"])
+
+    def test_a_batch_of_many_queues_that_fails_comes_back_in_none_that_was_told_so(self, synced: Subject) -> None:
+        names = [b"a", b"a+x", b"a+y", b"other"]
+        queues = [synced.queue(name) for name in names]
+        synced.storage.put(queues, b"safe", 1, 0)
+        synced.commit(*queues)
+        synced.storage.put(queues, b"new", 2, 0)
+        synced.faulty_disk.fail("sync", errno.EIO, times=1)
+        pairs = synced.storage.commit(queues)
+        outcomes = [(group, Outcome(deferred)) for group, deferred in pairs]
+        synced.run_threads()
+        failed = {id(queue) for group, outcome in outcomes if outcome.has_failed for queue in group}
+        assert failed
+        expected = [[b"safe"] if id(queue) in failed else [b"safe", b"new"] for queue in queues]
+        assert [synced.data_in(synced.reopened(name)) for name in names] == expected
+        again = synced.restarted()
+        assert [again.data_in(again.queue(name)) for name in names] == expected
+
+    def test_a_queue_that_cannot_be_opened_anew_yet_is_tried_again(self, synced: Subject) -> None:
+        queue, _ = begin(synced)
+        synced.put(queue, b"lost")
+        synced.faulty_disk.fail("sync", errno.EIO, times=1)
+        with pytest.raises(StorageError):
+            synced.commit(queue)
+        for operation in ("read", "open_read", "list"):
+            synced.faulty_disk.fail(operation, errno.EIO)
+        with suppress(QueueFailed):
+            synced.reopened()
+        synced.faulty_disk.mend()
+        check_all_that_is_left(synced, [b"a", b"b", b"c"])
+
+
+def begun(backend: Backend, folder: Path) -> Tracked:
+    """A storage that acknowledges what is on the medium, with tiny limits."""
+    tracked = Tracked(Subject(backend, folder, **LIMITS))
+    tracked.subject.faulty_disk.calls.clear()
+    return tracked
+
+
+def play(tracked: Tracked, steps: tuple[Step, ...]) -> list[str]:
+    """What the disk does in them when all goes well."""
+    for step in steps:
+        step(tracked)
+        tracked.commit()
+    tracked.check()
+    return tracked.subject.faulty_disk.calls.copy()
+
+
+@needs("durable", "disk")
+class DiskFaultTests(Backend):
+    """The same few queues, with each of the disk's operations failing once, or ending the process."""
+
+    def test_whichever_operation_fails_once_what_was_acknowledged_stays(self, tmp_path: Path) -> None:
+        clean = begun(self, tmp_path / "clean")
+        calls = Counter(play(clean, tuple(STEPS)))
+        clean.subject.end()
+        for operation in FAILING:
+            for number in range(calls[operation]):
+                tracked = begun(self, tmp_path / f"{operation}-{number}")
+                tracked.subject.faulty_disk.fail(operation, errno.EIO, times=1, after=number)
+                for step in STEPS:
+                    try:
+                        step(tracked)
+                        tracked.commit()
+                    except (StorageError, OSError):
+                        tracked.recover()
+                tracked.subject.faulty_disk.mend()
+                tracked.recover()
+                tracked.check()
+                try:
+                    tracked.commit()
+                except StorageError:  # a fault that was found between two commits is told by the next one
+                    tracked.recover()
+                    tracked.commit()
+                tracked.killed().check()
+                tracked.restarted().check()
+                tracked.subject.end()
+
+    def test_wherever_the_process_or_the_machine_dies_what_was_acknowledged_stays(self, tmp_path: Path) -> None:
+        clean = begun(self, tmp_path / "clean")
+        calls = len(play(clean, tuple(STEPS_WITH_A_DELETION)))
+        clean.subject.end()
+        for number in range(calls):
+            tracked = begun(self, tmp_path / f"dies-after-{number}")
+            disk = tracked.subject.faulty_disk
+            disk.die_after(number)
+            for step in STEPS_WITH_A_DELETION:
+                try:
+                    step(tracked)
+                    tracked.commit()
+                except (Exception, Died):
+                    if not disk.is_dead:
+                        raise
+                if disk.is_dead:
+                    break
+            for again in (tracked.killed(), tracked.without_power()):
+                put_after_the_crash(again)
+                again.restarted().check()
+            tracked.subject.bury()
+            tracked.subject.end()
+
+
+def put_after_the_crash(tracked: Tracked) -> None:
+    """Go on with every queue that is there."""
+    tracked.check()
+    for name in list(tracked.models):
+        tracked.put([name], b"after the crash")
+    tracked.commit()

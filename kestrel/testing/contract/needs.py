@@ -1,0 +1,52 @@
+"""Tests that only some backends have to pass: those without are left out by name, as pytest's skips.
+
+A skip, rather than a test that is not there: an author's own `pytest -rs` then lists what a backend does not
+promise, without a plugin of ours, and nobody takes a missing test for one that passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import pytest
+
+CAPABILITIES: Final = frozenset({"durable", "ranges", "shared_fanout", "errors_kept", "order_kept"})
+"""All that `IStorageFactory.capabilities` may hold."""
+
+Tests = TypeVar("Tests", bound=Callable[..., Any])
+
+
+def needs(*what: str) -> Callable[[Tests], Tests]:
+    """Mark a test, or each test of a class, as one for backends with these capabilities and hooks."""
+
+    def mark(tests: Tests) -> Tests:
+        marked = [tests]
+        if isinstance(tests, type):
+            marked = [test for name, test in vars(tests).items() if name.startswith("test_")]
+        for test in marked:
+            test.needs = (*needed_by(test), *what)  # type: ignore[attr-defined]
+        return tests
+
+    return mark
+
+
+def needed_by(test: object) -> tuple[str, ...]:
+    """The capabilities and hooks that a test needs."""
+    found: tuple[str, ...] = getattr(test, "needs", ())
+    return found
+
+
+def reason_for(missing: str) -> str:
+    """Why a test is left out that needs this."""
+    return f"needs {'capability' if missing in CAPABILITIES else 'hook'} {missing!r}"
+
+
+def left_out(name: str, reason: str) -> Callable[..., None]:
+    """What stands in a test's place, to be skipped by its name for that reason."""
+
+    def test(self: object) -> None:
+        """Never run."""
+
+    test.__name__ = name
+    return pytest.mark.skip(reason=reason)(test)

@@ -1,0 +1,303 @@
+"""Durable item ids: reading a range again and again, and releasing it (`IItemRanges`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from zope.interface.verify import verifyObject
+
+from kestrel.item import Item
+from kestrel.storage.interfaces import IItemRanges, IQueueStorage
+from kestrel.testing.contract.backend import Backend, Outcome, Subject
+from kestrel.testing.contract.needs import needs
+from kestrel.testing.contract.samples import ADD_MS
+
+MANY_BYTES: Final = 1 << 30
+
+ITEMS: Final = [b"%d" % number for number in range(10)]
+
+
+def begin(subject: Subject, *items: bytes) -> IQueueStorage:
+    """A queue with these items, all safe."""
+    queue = subject.queue()
+    subject.put(queue, *(items or ITEMS))
+    subject.commit(queue)
+    return queue
+
+
+def read(
+    subject: Subject, queue: IQueueStorage, first_id: int, end_id: int, max_bytes: int = MANY_BYTES
+) -> list[tuple[int, Item]]:
+    """The items of that range with their ids; where bytes are bounded, those that come at once."""
+    pairs: list[tuple[int, Item]] = subject.wait(IItemRanges(queue).read_range(first_id, end_id, max_bytes))
+    ids = [item_id for item_id, _ in pairs]
+    assert ids == sorted(set(ids)), "ids rise"
+    assert all(first_id <= item_id < end_id for item_id in ids)
+    return pairs
+
+
+def read_all(subject: Subject, queue: IQueueStorage) -> list[tuple[int, bytes]]:
+    """Ids and data of all that is not released."""
+    ranges = IItemRanges(queue)
+    return data_of(read(subject, queue, ranges.first_id, ranges.next_id))
+
+
+def data_of(pairs: Sequence[tuple[int, Item]]) -> list[tuple[int, bytes]]:
+    """Their ids and data."""
+    return [(item_id, item.data) for item_id, item in pairs]
+
+
+@needs("ranges")
+class RangeTests(Backend):
+    """What a queue adapted to `IItemRanges` promises."""
+
+    def test_a_queue_can_be_adapted(self, subject: Subject) -> None:
+        assert verifyObject(IItemRanges, IItemRanges(subject.queue()))
+
+    def test_a_new_queue_has_an_empty_range(self, subject: Subject) -> None:
+        queue = subject.queue()
+        ranges = IItemRanges(queue)
+        assert ranges.first_id == ranges.next_id
+        assert read(subject, queue, ranges.first_id, ranges.first_id + 100) == []
+
+    def test_ids_rise_with_the_order_of_the_items(self, subject: Subject) -> None:
+        queue = begin(subject)
+        pairs = read_all(subject, queue)
+        assert [data for _, data in pairs] == ITEMS
+        ranges = IItemRanges(queue)
+        assert pairs[0][0] == ranges.first_id
+        assert pairs[-1][0] < ranges.next_id
+
+    def test_a_range_holds_the_items_with_all_that_they_were_put_with(self, subject: Subject) -> None:
+        queue = subject.queue()
+        subject.storage.put([queue], b"zeros\0\0", 7, 8)
+        subject.commit(queue)
+        ((_, item),) = read(subject, queue, IItemRanges(queue).first_id, IItemRanges(queue).next_id)
+        assert (item.data, item.add_ms, item.expiry_ms) == (b"zeros\0\0", 7, 8)
+
+    def test_a_part_of_a_range_is_those_items(self, subject: Subject) -> None:
+        queue = begin(subject)
+        pairs = read_all(subject, queue)
+        for first in range(len(pairs)):
+            for end in range(first, len(pairs)):
+                assert data_of(read(subject, queue, pairs[first][0], pairs[end][0])) == pairs[first:end]
+
+    def test_beyond_the_end_there_is_nothing(self, subject: Subject) -> None:
+        queue = begin(subject)
+        next_id = IItemRanges(queue).next_id
+        assert read(subject, queue, next_id, next_id + 100) == []
+        pairs = read_all(subject, queue)
+        assert data_of(read(subject, queue, pairs[-2][0], next_id + 100)) == pairs[-2:]
+
+    def test_bytes_are_bounded_but_one_item_comes_always(self, subject: Subject) -> None:
+        queue = begin(subject, *[b"x" * 100] * 10)
+        first_id, next_id = IItemRanges(queue).first_id, IItemRanges(queue).next_id
+        for max_bytes, most in ((0, 1), (1, 1), (100, 1), (250, 2), (1000, 10), (MANY_BYTES, 10)):
+            count = len(read(subject, queue, first_id, next_id, max_bytes))
+            assert 1 <= count <= most
+        assert len(read(subject, queue, first_id, next_id)) == 10
+
+    def test_a_reader_that_goes_on_behind_the_last_id_sees_each_item_once(self, subject: Subject) -> None:
+        queue = begin(subject, *[b"%03d" % number * 10 for number in range(50)])
+        everything = read_all(subject, queue)
+        found: list[tuple[int, bytes]] = []
+        next_id = IItemRanges(queue).first_id
+        while more := data_of(read(subject, queue, next_id, IItemRanges(queue).next_id, max_bytes=100)):
+            found += more
+            next_id = more[-1][0] + 1
+        assert found == everything
+        assert len(found) == 50
+
+    # The same answer every time.
+
+    def test_the_answer_is_the_same_every_time(self, subject: Subject) -> None:
+        queue = begin(subject)
+        before = read_all(subject, queue)
+        subject.put(queue, b"more")
+        subject.commit(queue)
+        assert read_all(subject, queue)[: len(before)] == before
+        assert len(read_all(subject, queue)) == len(before) + 1
+
+    def test_expired_items_are_included(self, subject: Subject) -> None:
+        queue = subject.queue()
+        subject.storage.put([queue], b"expired", 1, 2)
+        subject.put(queue, b"not expired")
+        subject.commit(queue)
+        subject.clock.advance(10**6)
+        assert [data for _, data in read_all(subject, queue)] == [b"expired", b"not expired"]
+
+    def test_takes_and_confirms_out_of_order_change_no_answer(self, subject: Subject) -> None:
+        queue = begin(subject)
+        before = read_all(subject, queue)
+        opened = [subject.open(queue).xid for _ in range(6)]
+        subject.commit(queue)
+        assert read_all(subject, queue) == before
+        queue.confirm([opened[4], opened[2]])
+        queue.put_back([opened[3], opened[1]], True)
+        subject.commit(queue)
+        assert IItemRanges(queue).first_id == before[0][0]
+        assert read_all(subject, queue) == before
+
+    def test_what_was_taken_from_the_head_may_be_released_and_the_rest_keeps_its_ids(self, subject: Subject) -> None:
+        queue = begin(subject)
+        before = read_all(subject, queue)
+        for _ in range(3):
+            subject.get(queue)
+        subject.commit(queue)
+        ranges = IItemRanges(queue)
+        assert before[0][0] <= ranges.first_id <= before[3][0]
+        assert read_all(subject, queue) == [pair for pair in before if pair[0] >= ranges.first_id]
+
+    @needs("durable")
+    def test_the_answer_is_the_same_after_restarts_and_kills(self, subject: Subject) -> None:
+        queue = begin(subject)
+        before = read_all(subject, queue)
+        for again in (subject.killed(), subject.restarted()):
+            assert read_all(again, again.queue()) == before
+
+    # Items that are not safe.
+
+    def test_what_is_not_committed_is_invisible(self, subject: Subject) -> None:
+        queue = begin(subject)
+        next_id = IItemRanges(queue).next_id
+        before = read_all(subject, queue)
+        subject.put(queue, b"not safe")
+        assert IItemRanges(queue).next_id == next_id
+        assert data_of(read(subject, queue, IItemRanges(queue).first_id, next_id + 100)) == before
+        subject.commit(queue)
+        assert IItemRanges(queue).next_id > next_id
+        assert [data for _, data in read_all(subject, queue)] == [*ITEMS, b"not safe"]
+
+    @needs("durable")
+    def test_what_is_being_committed_is_invisible_until_it_is_safe(self, subject: Subject) -> None:
+        queue = subject.queue(sync_journal_ms=0)
+        subject.put(queue, *ITEMS)
+        subject.commit(queue)
+        first_id, next_id = IItemRanges(queue).first_id, IItemRanges(queue).next_id
+        subject.put(queue, b"not safe")
+        commits = [Outcome(deferred) for _, deferred in subject.storage.commit([queue])]
+        assert commits, "with sync_journal_ms = 0 a commit pends until its records are on the medium"
+        reading = Outcome(IItemRanges(queue).read_range(first_id, next_id + 100, MANY_BYTES))
+        while not all(commit.is_there for commit in commits):
+            assert IItemRanges(queue).next_id == next_id
+            if reading.is_there:
+                assert [item.data for _, item in reading.result()] == ITEMS
+            subject.threads.run_one()
+        assert IItemRanges(queue).next_id > next_id
+        assert [data for _, data in read_all(subject, queue)] == [*ITEMS, b"not safe"]
+
+    # Release.
+
+    def test_what_is_released_is_gone_for_everybody(self, subject: Subject) -> None:
+        queue = begin(subject, b"four", b"five5", b"sixsix")
+        ids = [item_id for item_id, _ in read_all(subject, queue)]
+        IItemRanges(queue).release(ids[2])
+        assert (queue.items, queue.bytes) == (1, 6)
+        assert IItemRanges(queue).first_id == ids[2]
+        assert read_all(subject, queue) == [(ids[2], b"sixsix")]
+        assert subject.take_all_data(queue) == [b"sixsix"]
+
+    def test_a_release_of_what_was_looked_at_or_put_back_takes_it_away(self, subject: Subject) -> None:
+        queue = begin(subject)
+        ids = [item_id for item_id, _ in read_all(subject, queue)]
+        queue.put_back([subject.open(queue).xid], False)
+        subject.peek(queue)
+        IItemRanges(queue).release(ids[4])
+        assert queue.items == 6
+        assert subject.take_all_data(queue) == ITEMS[4:]
+
+    def test_a_release_counts_what_was_taken_already_once(self, subject: Subject) -> None:
+        queue = begin(subject)
+        ids = [item_id for item_id, _ in read_all(subject, queue)]
+        subject.get(queue)
+        opened = [subject.open(queue).xid for _ in range(3)]
+        queue.confirm([opened[1]])
+        queue.put_back([opened[0], opened[2]], False)
+        IItemRanges(queue).release(ids[6])
+        assert (queue.items, queue.bytes) == (4, 4)
+        assert subject.take_all_data(queue) == ITEMS[6:]
+
+    def test_to_release_again_or_less_is_harmless(self, subject: Subject) -> None:
+        queue = begin(subject)
+        pairs = read_all(subject, queue)
+        for place in (5, 5, 2, 0, 5):
+            IItemRanges(queue).release(pairs[place][0])
+            subject.commit(queue)
+            assert read_all(subject, queue) == pairs[5:]
+            assert queue.items == 5
+
+    def test_everything_can_be_released(self, subject: Subject) -> None:
+        queue = begin(subject)
+        next_id = IItemRanges(queue).next_id
+        IItemRanges(queue).release(next_id)
+        subject.commit(queue)
+        assert (queue.items, queue.bytes, subject.peek(queue)) == (0, 0, None)
+        assert (IItemRanges(queue).first_id, IItemRanges(queue).next_id) == (next_id, next_id)
+        subject.put(queue, b"new")
+        subject.commit(queue)
+        assert read_all(subject, queue) == [(next_id, b"new")]
+
+    @needs("durable")
+    def test_a_release_is_safe_at_the_commit(self, subject: Subject) -> None:
+        queue = begin(subject)
+        pairs = read_all(subject, queue)
+        IItemRanges(queue).release(pairs[4][0])
+        subject.commit(queue)
+        for again in (subject.killed(), subject.restarted()):
+            found = again.queue()
+            assert IItemRanges(found).first_id == pairs[4][0]
+            assert read_all(again, found) == pairs[4:]
+            assert (found.items, again.take_all_data(found)) == (6, ITEMS[4:])
+
+    @needs("durable")
+    def test_a_release_that_is_not_committed_may_be_lost_whole(self, subject: Subject) -> None:
+        queue = begin(subject)
+        pairs = read_all(subject, queue)
+        IItemRanges(queue).release(pairs[4][0])
+        again = subject.killed()
+        assert read_all(again, again.queue()) in (pairs, pairs[4:])
+
+    # Ids are never given again.
+
+    @needs("durable")
+    def test_ids_go_on_over_restarts_and_kills(self, subject: Subject) -> None:
+        given: list[int] = []
+        for turn in range(6):
+            queue = begin(subject, b"%d" % turn)
+            next_id = IItemRanges(queue).next_id
+            given.append(read_all(subject, queue)[-1][0])
+            IItemRanges(queue).release(next_id)
+            subject.commit(queue)
+            subject = subject.restarted() if turn % 2 else subject.killed()
+            assert IItemRanges(subject.queue()).next_id >= next_id
+        assert given == sorted(set(given))
+
+    # Fanout.
+
+    def test_children_have_ranges_of_their_own(self, subject: Subject) -> None:
+        names = [b"fan", b"fan+a", b"fan+b"]
+        queues = [subject.queue(name) for name in names]
+        for data in ITEMS:
+            subject.storage.put(queues, data, ADD_MS, 0)
+        subject.commit(*queues)
+        before = [read_all(subject, queue) for queue in queues]
+        assert [[data for _, data in pairs] for pairs in before] == [ITEMS] * 3
+        IItemRanges(queues[1]).release(before[1][7][0])
+        subject.commit(*queues)
+        assert [read_all(subject, queue) for queue in queues] == [before[0], before[1][7:], before[2]]
+        assert [queue.items for queue in queues] == [10, 3, 10]
+
+    def test_an_item_for_one_child_alone_is_in_no_range_of_another(self, subject: Subject) -> None:
+        parent, child, sibling = (subject.queue(name) for name in (b"fan", b"fan+a", b"fan+b"))
+        subject.storage.put([parent, child, sibling], b"first", ADD_MS, 0)
+        subject.put(child, b"for the child")
+        subject.put(parent, b"for the parent")
+        subject.storage.put([parent, child, sibling], b"last", ADD_MS, 0)
+        subject.commit(parent, child, sibling)
+        found = [[data for _, data in read_all(subject, queue)] for queue in (parent, child, sibling)]
+        assert found == [
+            [b"first", b"for the parent", b"last"],
+            [b"first", b"for the child", b"last"],
+            [b"first", b"last"],
+        ]

@@ -1,0 +1,91 @@
+"""What a backend does of itself to keep its medium small changes sizes, and never contents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kestrel.testing.contract.backend import Backend, Subject
+from kestrel.testing.contract.needs import needs
+from kestrel.testing.contract.tracked import Tracked
+
+PUT_BYTES = 100_000
+KEPT_BYTES = 30_000
+"""Of those a storage may still take so many when all but a few items are gone."""
+
+
+@needs("durable")
+class UpkeepTests(Backend):
+    """With `upkeep_settings`."""
+
+    @pytest.fixture
+    def kept_small(self, tmp_path: Path) -> Iterator[Subject]:
+        """A storage with limits of a few kilobytes."""
+        subject = Subject(self, tmp_path / "kept-small", **self.upkeep_settings)
+        yield subject
+        subject.end()
+
+    def test_what_was_taken_takes_no_room_for_long(self, kept_small: Subject) -> None:
+        queue = kept_small.queue()
+        items = [b"%05d" % number * 20 for number in range(PUT_BYTES // 100)]
+        for number, data in enumerate(items):
+            kept_small.put(queue, data)
+            if number % 20 == 19:
+                kept_small.commit(queue)
+        for number, data in enumerate(items[:-3]):
+            assert kept_small.get(queue).data == data
+            if number % 20 == 19:
+                kept_small.commit(queue)
+        kept_small.commit(queue)
+        self.compact(kept_small, queue)
+        assert queue.disk_bytes < KEPT_BYTES
+        assert self.taken_bytes(kept_small) < KEPT_BYTES
+        assert kept_small.data_in(queue) == items[-3:]
+        again = kept_small.restarted()
+        assert again.take_all_data(again.queue()) == items[-3:]
+
+    def test_what_was_deleted_takes_no_room_for_long(self, kept_small: Subject) -> None:
+        old = kept_small.queue()
+        for _ in range(PUT_BYTES // 1000):
+            kept_small.put(old, *[b"." * 100] * 10)
+            kept_small.commit(old)
+        kept_small.storage.delete(old)
+        new = kept_small.queue()
+        kept_small.commit(old, new)
+        self.compact(kept_small, new)
+        assert self.taken_bytes(kept_small) < KEPT_BYTES
+        assert kept_small.take_all_data(new) == []
+
+    def test_upkeep_of_a_queue_that_nobody_uses_makes_it_no_larger(self, kept_small: Subject) -> None:
+        queue = kept_small.queue()
+        kept_small.put(queue, *[b"%03d" % number for number in range(50)])
+        kept_small.commit(queue)
+        self.compact(kept_small, queue)
+        size = queue.disk_bytes
+        for _ in range(3):
+            self.compact(kept_small, queue)
+            assert queue.disk_bytes <= size
+        assert (queue.items, queue.bytes) == (50, 150)
+
+    def test_upkeep_changes_no_contents(self, kept_small: Subject) -> None:
+        tracked = Tracked(kept_small)
+        names = [b"a", b"a+x", b"a+y", b"other"]
+        for turn in range(30):
+            for number in range(5):
+                tracked.put(names, b"%d-%d;" % (turn, number) * 10, expires=number == 3)
+            for name in names[:3]:
+                tracked.take(name, opened=True)
+                tracked.take(name, opened=turn % 3 == 0)
+            opened = list(tracked.models[b"a+x"].opened)
+            tracked.put_back(b"a+x", opened[1::3], failed=True)
+            tracked.confirm(b"a+x", opened[2::3])
+            tracked.compact(names[turn % 4])
+            tracked.check()
+        killed = tracked.killed()
+        killed.check()
+        for name in names:
+            killed.compact(name)
+        killed.check()
+        killed.restarted().check()

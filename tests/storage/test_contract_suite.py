@@ -1,0 +1,132 @@
+"""The contract suite finds what is broken, passes what is not, and says what it leaves out."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from kestrel.storage.memory import MemoryStorageFactory
+from kestrel.testing.contract.needs import needs
+from kestrel.testing.contract.suite import StorageContract
+
+ROOT = Path(__file__).parents[2]
+BROKEN = "tests/storage/broken.py"
+
+CAUGHT_BY: Mapping[str, tuple[str, ...]] = {
+    "TestLosesTheLastItem": (
+        "test_a_restart_brings_the_items_as_they_were",
+        "test_a_kill_after_the_commit_loses_nothing",
+    ),
+    "TestReordersOnAbort": ("test_the_first_of_those_put_back_is_the_next_one_taken",),
+    "TestForgetsConfirms": (
+        "test_what_was_confirmed_out_of_order_is_gone_after_a_restart",
+        "test_a_kill_after_the_commit_loses_nothing",
+    ),
+    "TestDoublesOnCompaction": (
+        "test_what_was_taken_takes_no_room_for_long",
+        "test_upkeep_changes_no_contents",
+    ),
+    "TestMixesTwoQueues": ("test_names_that_look_alike_are_different_queues_after_a_restart",),
+    "TestAcknowledgesBeforeTheCommit": (
+        "test_what_is_said_to_be_safe_is_left_by_a_kill_at_that_moment",
+        "test_what_is_said_to_be_safe_without_delay_is_left_by_a_power_failure_at_that_moment",
+    ),
+    "TestAcknowledgesALaterBatch": ("test_what_was_recorded_since_a_commit_that_failed_has_failed_too",),
+    "TestTruncatesZeros": ("test_a_restart_brings_bytes_of_all_kinds_as_they_are",),
+    "TestLeaksDeletedQueues": (
+        "test_a_deleted_queue_is_not_known_after_a_restart",
+        "test_a_deleted_queue_is_gone_after_a_kill_when_its_last_commit_was_made",
+    ),
+}
+"""For each broken storage the tests that are about what is wrong with it."""
+
+Outcomes = Mapping[tuple[str, str], set[str]]
+"""What became of a test, whatever its parameters: by class and name."""
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+    """Of all tests of the unbroken storage, and of those that are to find the faults of the others."""
+    folder = tmp_path_factory.mktemp("suite")
+    wanted = [f"{BROKEN}::{each}::{test}" for each, tests in CAUGHT_BY.items() for test in tests]
+    arguments = ["-q", "-p", "no:cacheprovider", f"--basetemp={folder / 'tmp'}", f"--junitxml={folder / 'report.xml'}"]
+    command = [sys.executable, "-m", "pytest", *arguments, f"{BROKEN}::TestUnbroken", *wanted]
+    subprocess.run(command, cwd=ROOT, check=False, capture_output=True, timeout=120)
+    found: dict[tuple[str, str], set[str]] = {}
+    for case in ElementTree.parse(folder / "report.xml").iter("testcase"):
+        ended = {child.tag for child in case if child.tag in {"failure", "error", "skipped"}} or {"passed"}
+        key = case.attrib["classname"].rpartition(".")[2], case.attrib["name"].partition("[")[0]
+        found.setdefault(key, set()).update(ended)
+    return found
+
+
+def test_a_storage_that_is_not_broken_passes_everything_but_what_it_does_not_promise(outcomes: Outcomes) -> None:
+    of_it = {name: ended for (each, name), ended in outcomes.items() if each == "TestUnbroken"}
+    skipped = {name for name, ended in of_it.items() if ended == {"skipped"}}
+    assert len(of_it) > 100
+    assert {name: ended for name, ended in of_it.items() if ended != {"passed"} and name not in skipped} == {}
+    assert skipped == {"test_what_was_put_back_stays_in_that_order_over_restarts"}
+
+
+@pytest.mark.parametrize(
+    ("broken", "test"), [(broken, test) for broken, tests in CAUGHT_BY.items() for test in tests]
+)
+def test_a_broken_storage_is_caught(outcomes: Outcomes, broken: str, test: str) -> None:
+    assert "failure" in outcomes[broken, test]
+    assert outcomes["TestUnbroken", test] == {"passed"}
+
+
+def test_the_class_of_the_document_runs_it_and_what_need_not_be_passed_is_named_with_the_reason(
+    pytester: pytest.Pytester,
+) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "storage.md").read_text(), re.DOTALL)
+    pytester.makepyfile(
+        test_acme=example,
+        acme="""
+            from kestrel.storage.memory import MemoryStorage, MemoryStorageFactory as AcmeStorageFactory
+
+            def AcmeStorage(folder, clock, in_thread):
+                return MemoryStorage()
+        """,
+    )
+    result = pytester.runpytest_inprocess("-p", "no:twisted", "-rs", "-k", "not history")
+    assert result.ret == pytest.ExitCode.OK
+    assert result.parseoutcomes()["passed"] > 50
+    reasons = ["capability 'ranges'", "hook 'has_window'", "hook 'refuse_puts'"]
+    result.stdout.fnmatch_lines_random([f"SKIPPED *: needs {reason}" for reason in reasons])
+
+
+def test_a_class_says_what_it_leaves_out() -> None:
+    class OfMemory(StorageContract):
+        factory = MemoryStorageFactory()
+
+    assert OfMemory.left_out["test_everything_can_be_released"] == "needs capability 'ranges'"
+    assert OfMemory.left_out["test_a_fill_brings_the_head"] == "needs hook 'has_window'"
+    assert "test_items_come_out_in_the_order_in_which_they_went_in" not in OfMemory.left_out
+
+
+def test_a_need_of_a_class_is_one_of_each_of_its_tests() -> None:
+    @needs("first")
+    class Tests:
+        @needs("second")
+        def test_both(self) -> None: ...
+
+        def test_one(self) -> None: ...
+
+        def helper(self) -> None: ...
+
+    assert (Tests.test_both.needs, Tests.test_one.needs) == (("second", "first"), ("first",))
+    assert not hasattr(Tests.helper, "needs")
+
+
+@pytest.mark.parametrize("missing", ["pytest", "hypothesis"])
+def test_without_the_test_tools_it_is_said_how_to_get_them(missing: str) -> None:
+    program = f"import sys; sys.modules[{missing!r}] = None; import kestrel.testing.contract"
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.stderr.splitlines()[-1].endswith("pip install 'kestrel-mq[test]'")
