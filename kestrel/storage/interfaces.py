@@ -139,8 +139,9 @@ class IStorage(Interface):
         Records of one queue keep call order; between queues there is none. On errback every queue of the pair
         is dead (calls raise `QueueFailed`), what was recorded on it since the commit began has failed too, and
         `queue` opens it at its last safe state. A queue dies in a commit alone, its own or that of one that it shares
-        data with: a fault that is found at another time is told by the next one, with or without records. A failed fsync is never repeated on the
-        same file. A deleted queue may still be named here once, and has nothing to commit.
+        data with: a fault that is found at another time is told by the next one, with or without records. A failed
+        fsync is never repeated on the same file. A deleted queue may still be named here once, and has nothing to
+        commit.
         """
 
     def close(compacts: bool = False) -> Deferred[None]:
