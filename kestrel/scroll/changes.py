@@ -40,7 +40,7 @@ class Changes:
 
     def are_there(self, head: int) -> bool:
         """Whether there is something to write, the head being there."""
-        return head != self.head or bool(self._records or self._done or self._errors)
+        return head != self.head or self._head != self.head or bool(self._records or self._done or self._errors)
 
     def take(self, head: int) -> bytes:
         """The records of all changes, the head being there now; nothing when there are none."""

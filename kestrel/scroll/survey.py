@@ -158,7 +158,7 @@ def survey(reader: FileReader, file: WriterFile, floor_id: int = 0) -> End:
             is_unfinished = WRITER_MAGIC.startswith(magic)
             return End(0, CUT_SHORT if is_unfinished else "this is no journal", is_unfinished=is_unfinished)
         file.size = len(WRITER_MAGIC)
-    walk = _Walk(reader, file.size)
+    walk = _Walk(reader, file.size, PART_BYTES)
     walk.item_id = file.last_id or walk.item_id
     last_id = max(floor_id, file.last_id)
     while walk.next():
@@ -223,13 +223,16 @@ def _from_mark(reader: FileReader, mark: Mark) -> Iterator[_Walk]:
         if walk.item_id > last_id:
             last_id = walk.item_id
             yield walk
+    if last_id < mark.item_id:
+        raise WrongMark
 
 
 class _Walk:
     """Goes from item to item of a file. `start` is where the item's records begin."""
 
-    def __init__(self, reader: FileReader, offset: int) -> None:
+    def __init__(self, reader: FileReader, offset: int, part_bytes: int = MARK_BYTES) -> None:
         self._reader = reader
+        self._part_bytes = part_bytes
         self._offset = offset
         """Where the next record begins,"""
         self._data = b""
@@ -249,7 +252,8 @@ class _Walk:
         while self._offset < file_size:
             position = self._offset - self._data_start
             if position + PUT_EXPIRING_BYTES > len(self._data):
-                self._data = self._reader.read(self._offset, PART_BYTES if self.data_bytes < LARGE_BYTES else HOP_BYTES)
+                size = self._part_bytes if self.data_bytes < LARGE_BYTES else HOP_BYTES
+                self._data = self._reader.read(self._offset, size)
                 self._data_start, position = self._offset, 0
             command = self._data[position]
             if command in (PUT, PUT_EXPIRING):

@@ -331,7 +331,8 @@ class ScrollStorage:
 
     def _replace(self, file: AppendedFile, data: bytes) -> None:
         replace_file(self._disk, file.path, data, self._numbers.next(), is_synced=False)
-        file.size = file.kept_size = len(data)
+        # Without it the queue would begin at the first item as well, so it need not be on the medium.
+        file.replaced(len(data))
 
     def _make_reader_file(self, queue: ScrollQueue) -> None:
         """It must be on the medium before it has its name: one that says nothing would begin at the first item.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -121,7 +120,8 @@ class ScrollLoader:
             if hint is not None:
                 raise WrongMark
             if not end.offset and not end.is_unfinished:
-                raise OSError(errno.EINVAL, f"{writer.file_name.decode('ascii')} is no writer file of a scroll")
+                log.error("{file!r} is no writer file of a scroll: it is left alone", file=writer.file_name)
+                return None
             self._repair(journal, writer.file_name, end)
         if not file.first_id:
             self._services.disk.erase(self._services.path(writer.file_name))

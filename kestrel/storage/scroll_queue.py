@@ -323,6 +323,11 @@ class ScrollQueue(Window):
         return self._changes.are_there(self.done.head)
 
     @property
+    def has_unwritten(self) -> bool:
+        """The same, but for what was merely found to be for others."""
+        return self._changes.are_there(self._changes.head)
+
+    @property
     def written_head(self) -> int:
         """The head that is in the file."""
         return self._changes.head

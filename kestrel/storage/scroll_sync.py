@@ -79,12 +79,13 @@ class _Sync(NamedTuple):
     syncs_folder: bool
 
 
-class _Temporary(NamedTuple):
-    """A file that is written anew: what it takes the place of, where it stands meanwhile, and its size."""
+class _Copy(NamedTuple):
+    """What is written anew: a file as it is up to that size, or with other contents, which are so large."""
 
     of: WriterFile | ScrollQueue
     path: bytes
     size: int
+    contents: bytes | None
 
 
 class ScrollSync:
@@ -267,8 +268,11 @@ class ScrollSync:
         if self._waiting:
             self._begin()
         elif self._grown and (self.period_ms is None or self.is_synced):
-            grown, self._grown = [queue for queue in self._grown if queue.failure is None], {}
-            self._rewrite([], grown, why=None)
+            # What a checkpoint says is kept, so nothing may be in it that is not written yet.
+            grown = [queue for queue in self._grown if queue.failure is None and not queue.has_unwritten]
+            self._grown = {queue: None for queue in self._grown if queue.failure is None and queue.has_unwritten}
+            if grown:
+                self._rewrite([], grown, why=None)
         else:
             self.settings_changed()
 
@@ -309,64 +313,72 @@ class ScrollSync:
         self.state = SyncState.REWRITING
         if files:
             self._journal.rotate()
-        Deferred.fromCoroutine(self._write_anew(files, queues)).addCallbacks(
+        Deferred.fromCoroutine(self._write_anew(files, queues, why)).addCallbacks(
             self._rewritten, self._not_rewritten, callbackArgs=(why,), errbackArgs=(queues, why)
         )
 
-    async def _write_anew(self, files: list[WriterFile], queues: list[ScrollQueue]) -> None:
-        """Each file is on the medium before it takes the place of another. Raises OSError."""
-        services = self._services
-        copies = [(file, services.path(file.file_name), file.size) for file in files]
-        checkpoints = [(queue, queue.file.path, queue.begin_checkpoint()) for queue in queues]
-        written = await services.jobs.run(self._write_temporary, copies, checkpoints)
-        for temporary in written:
-            self._publish(temporary)
-        if self.period_ms is not None:
-            names = self._journal.names
-            await services.jobs.run(services.disk.sync_folder, services.folder)
-            self._journal.synced_names = names
+    async def _write_anew(self, files: list[WriterFile], queues: list[ScrollQueue], why: Exception | None) -> None:
+        """Each file is on the medium before it takes the place of another. Raises OSError.
 
-    def _write_temporary(
-        self,
-        copies: Sequence[tuple[WriterFile, bytes, int]],
-        checkpoints: Sequence[tuple[ScrollQueue, bytes, bytes]],
-    ) -> list[_Temporary]:
-        """Runs in a thread."""
+        Because of an error they are copied as they are: what fails after all must not hold what was not promised.
+        """
+        journal, services = self._journal, self._services
+        copies: list[_Copy] = [_Copy(file, services.path(file.file_name), file.size, None) for file in files]
+        for queue in queues:
+            checkpoint = queue.begin_checkpoint() if why is None else None
+            size = queue.file.size if checkpoint is None else len(checkpoint)
+            copies.append(_Copy(queue, queue.file.path, size, checkpoint))
+        written = await services.jobs.run(self._write_temporary, copies)
+        for copy, temporary in zip(copies, written, strict=True):
+            self._publish(copy, temporary)
+        if self.period_ms is None and why is None:
+            return
+        names = journal.names
+        await services.jobs.run(services.disk.sync_folder, services.folder)
+        journal.synced_names = names
+        for copy in copies if why is not None else ():
+            if isinstance(copy.of, WriterFile):
+                journal.synced(copy.of, copy.size)
+            else:
+                copy.of.file.replaced(copy.size)
+
+    def _write_temporary(self, copies: Sequence[_Copy]) -> list[bytes]:
+        """Runs in a thread. Returns where the files stand."""
         disk, next_number = self._services.disk, self._services.numbers.next
-        written: list[_Temporary] = []
+        written: list[bytes] = []
         try:
-            for file, path, size in copies:
-                written.append(_Temporary(file, copy_file(disk, path, size, next_number()), size))
-            for queue, path, data in checkpoints:
-                temporary = write_file(disk, path, data, next_number(), is_synced=True)
-                written.append(_Temporary(queue, temporary, len(data)))
+            for copy in copies:
+                if copy.contents is None:
+                    written.append(copy_file(disk, copy.path, copy.size, next_number()))
+                else:
+                    written.append(write_file(disk, copy.path, copy.contents, next_number(), is_synced=True))
         except OSError:
-            for each in written:
+            for path in written:
                 with suppress(OSError):
-                    disk.erase(each.path)
+                    disk.erase(path)
             raise
         disk.reached(steps.COPY_WRITTEN)
         return written
 
-    def _publish(self, temporary: _Temporary) -> None:
+    def _publish(self, copy: _Copy, temporary: bytes) -> None:
         """Let it take its place, if there is still somebody who needs it."""
-        disk, of = self._services.disk, temporary.of
+        disk, of = self._services.disk, copy.of
         if self._is_over:
             is_needed, path = False, b""
         elif isinstance(of, WriterFile):
-            is_needed, path = of in self._journal.files, self._services.path(of.file_name)
+            is_needed, path = of in self._journal.files, copy.path
         else:
             is_needed, path = not of.is_deleted, of.file.path
         if not is_needed:
-            disk.erase(temporary.path)
+            disk.erase(temporary)
             return
         self._journal.names += 1
-        disk.rename(temporary.path, path)
+        disk.rename(temporary, path)
         disk.reached(steps.COPY_PUBLISHED)
-        if isinstance(of, WriterFile):
-            self._journal.synced(of, of.size)
-        else:
-            of.end_checkpoint(temporary.size)
+        if isinstance(of, ScrollQueue):
+            self._services.open_files.close(of.file)
+            if copy.contents is not None:
+                of.end_checkpoint(copy.size)
 
     def _rewritten(self, _: object, why: Exception | None) -> None:
         self.state = SyncState.IDLE
