@@ -6,6 +6,7 @@ ARGS ?=
 SEED ?= 1
 ITEMS ?= 100000
 KILLS ?= 20
+STORAGE ?= journal
 EXAMPLES ?= 2000
 
 VENV := .venv
@@ -35,14 +36,14 @@ check: $(CHECKS) ## run ruff and mypy
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 
-kill-restart: $(TESTS) ## kill -9 a server under load again and again, and count (SEED=1 ITEMS=100000 KILLS=20)
-	@$(VENV)/bin/python -m tests.torture.kill_restart --seed $(SEED) --items $(ITEMS) --kills $(KILLS)
+kill-restart: $(TESTS) ## kill -9 a server under load again and again, and count (SEED=1 ITEMS=100000 KILLS=20 STORAGE=scroll)
+	@$(VENV)/bin/python -m tests.torture.kill_restart --storage $(STORAGE) --seed $(SEED) --items $(ITEMS) --kills $(KILLS)
 
 moves: $(TESTS) ## kill -9 a server while items expire and fail from queue to queue, and count (SEED=1 ITEMS=20000 KILLS=10)
-	@$(VENV)/bin/python -m tests.torture.moves --seed $(SEED) --items $(ITEMS) --kills $(KILLS)
+	@$(VENV)/bin/python -m tests.torture.moves --storage $(STORAGE) --seed $(SEED) --items $(ITEMS) --kills $(KILLS)
 
-leases: $(TESTS) ## kill -9 a server while thrift clients hold items by number, and count (SEED=1 ITEMS=100000 KILLS=20)
-	@$(VENV)/bin/python -m tests.torture.leases --seed $(SEED) --items $(ITEMS) --kills $(KILLS)
+leases: $(TESTS) ## kill -9 a server while thrift clients hold items by number, and count (SEED=1 ITEMS=100000 KILLS=20 STORAGE=scroll)
+	@$(VENV)/bin/python -m tests.torture.leases --storage $(STORAGE) --seed $(SEED) --items $(ITEMS) --kills $(KILLS)
 
 histories: $(TESTS) ## thousands of random histories of queues with tiny limits, over restarts and crashes (SEED=1 EXAMPLES=2000)
 	@$(VENV)/bin/python -m tests.torture.history --seed $(SEED) --examples $(EXAMPLES)

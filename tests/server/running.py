@@ -245,6 +245,8 @@ class Processes:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.arguments: tuple[str, ...] = ()
+        """Of each server that is started in the foreground."""
         self._mark = f"KESTREL_TEST={uuid.uuid4()}"
         self._servers: list[subprocess.Popen[bytes]] = []
 
@@ -291,7 +293,9 @@ class Processes:
         """A server in the foreground with that configuration; `log` is where that says that the log is."""
         path = self.write("kestrel.toml", config)
         output = self.folder / f"server-{len(self._servers)}.out"
-        command = self.twistd("--config", str(path), "--memcache", endpoint, *arguments, pidfile=pidfile)
+        command = self.twistd(
+            "--config", str(path), "--memcache", endpoint, *self.arguments, *arguments, pidfile=pidfile
+        )
         with output.open("wb") as out, output.with_suffix(".err").open("wb") as err:
             process = subprocess.Popen(
                 command,

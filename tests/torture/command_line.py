@@ -24,8 +24,10 @@ def run(torture: Torture, description: str, *, items: int, kills: int) -> int:
     parser.add_argument("--seed", type=int, default=None, help="another one, another story; default: the time")
     parser.add_argument("--items", type=int, default=items)
     parser.add_argument("--kills", type=int, default=kills)
+    parser.add_argument("--storage", default="journal", help="the backend: journal or scroll")
     arguments = parser.parse_args()
     seed = time.time_ns() if arguments.seed is None else arguments.seed
     with tempfile.TemporaryDirectory() as folder, Processes(Path(folder)) as processes:
+        processes.arguments = ("--storage", f"{arguments.storage}:queues")
         failed = torture(processes, seed=seed, item_count=arguments.items, kills=arguments.kills)
     return 1 if failed else 0
