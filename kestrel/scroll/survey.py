@@ -120,13 +120,17 @@ class WriterFile:
         self.tally.add(size, targets)
 
     def added_more(self, last_id: int, last_offset: int, counts: Counts) -> None:
-        """It holds so many more items, which are for all readers; the last of them is that one."""
+        """It holds so many more items, which are for all readers; the last of them is that one.
+
+        Of the first that it holds `mark` has told.
+        """
         self.last_id, self.last_offset = last_id, last_offset
         self.tally.items += counts.items
         self.tally.bytes += counts.bytes
 
     def mark(self, item_id: int, offset: int) -> None:
         """The item of that id, and what says for whom it is, will stand there: remember it if that is worth it."""
+        self.first_id = self.first_id or item_id
         if not self.marks or offset - self.marks[-1].offset >= MARK_BYTES:
             self.marks.append(Mark(item_id, offset, self.tally.copy()))
 

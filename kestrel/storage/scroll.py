@@ -350,6 +350,7 @@ class ScrollStorage:
             self._disk.rename(temporary, queue.file.path)
             queue.end_checkpoint(size)
             queue.journal.names += 1
+            self._erase_deleted(queue.journal)
         else:
             self._disk.erase(temporary)
         for done in self._unborn.pop(queue):
@@ -386,23 +387,32 @@ class ScrollStorage:
             if not queue.is_deleted:
                 self._delete_dead(queue)
             return
-        is_last = len(journal.readers) == 1 and not journal.unserved
+        others = [other for other in journal.readers.values() if other is not queue]
         try:
-            if is_last and queue.file.size:
+            if queue.file.size and not journal.unserved and not any(other.file.size for other in others):
+                # Without any reader file it would seem to be a journal of which nothing has been read.
                 self._with_room(lambda: queue.file.append(DELETED_RECORD))
+                journal.deleted.append(queue.file.path[len(self._folder) + 1 :])
             else:
                 self._disk.erase(queue.file.path)
         except OSError as error:
             raise StorageError(f"the queue's files could not be removed: {reason_of(error)}") from error
         queue.is_deleted = True
         self._forget(queue, "the queue was deleted")
-        if is_last:
-            journal.deleted.append(queue.file.path[len(self._folder) + 1 :])
+        if not others and not journal.unserved:
             del self._journals[journal.stem]
             self._upkeeps.pop(journal).sync.end(None)
             self._marking[queue] = self._erase_journal(journal)
         else:
-            self._upkeeps[journal].drop_done_files()
+            # Nothing that only it needed may go before it is on the medium that it went.
+            self._jobs.run(self._disk.sync_folder, self._folder).addCallbacks(
+                lambda _: self._drop_done_files(journal), self._not_erased
+            )
+
+    def _drop_done_files(self, journal: ScrollJournal) -> None:
+        upkeep = self._upkeeps.get(journal)
+        if upkeep is not None:
+            upkeep.drop_done_files()
 
     def _forget(self, queue: ScrollQueue, why: str) -> None:
         """It is no reader of its journal any more."""
@@ -452,9 +462,11 @@ class ScrollStorage:
 
     def _erase_deleted(self, journal: ScrollJournal) -> None:
         """At once, for the name may be used again; what cannot be erased a later start erases."""
-        for file_name in journal.deleted:
+        in_use = {queue.file.path for queue in journal.readers.values()}
+        for path in {self._services.path(file_name) for file_name in journal.deleted} - in_use:
             with suppress(OSError):
-                self._disk.erase(self._services.path(file_name))
+                self._disk.erase(path)
+        journal.deleted.clear()
 
     def _end(self, queue: ScrollQueue, why: str) -> None:
         """The object is dead from now on."""
@@ -487,17 +499,14 @@ class ScrollStorage:
     def put(self, queues: Sequence[ScrollQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:
         """Append one item to each queue: one record in each journal."""
         size = len(data)
+        by_journal: dict[ScrollJournal, list[ScrollQueue]] = {}
         for queue in queues:
-            queue.check_put(size)
-        journal = queues[0].journal
-        if all(queue.journal is journal for queue in queues):
-            journal.put(queues, data, add_ms, expiry_ms)
-        else:
-            by_journal: dict[ScrollJournal, list[ScrollQueue]] = {}
-            for queue in queues:
-                by_journal.setdefault(queue.journal, []).append(queue)
-            for journal, readers in by_journal.items():
-                journal.put(readers, data, add_ms, expiry_ms)
+            queue.check()
+            by_journal.setdefault(queue.journal, []).append(queue)
+        for journal in by_journal:
+            journal.check_put(size)
+        for journal, readers in by_journal.items():
+            journal.put(readers, data, add_ms, expiry_ms)
         if self._services.memory_limit.most_bytes is not None:  # the commit may be a while away
             for queue in queues:
                 queue.count_memory()

@@ -15,13 +15,21 @@ from kestrel.config.model import QueueSettings
 from kestrel.disk import steps
 from kestrel.disk.appended import AppendedFile
 from kestrel.disk.reader import FileReader
-from kestrel.errors import QueueFailed
+from kestrel.errors import ItemTooLarge, QueueFailed, StorageRefused
 from kestrel.item import Item
 from kestrel.scroll.fileset import writer_name
 from kestrel.scroll.forward import ItemsRead, read_items
 from kestrel.scroll.hints import hint_path
 from kestrel.scroll.left import left_for
-from kestrel.scroll.records import WRITER_MAGIC, Targets, data_bytes, decode_put, encode_put, encode_targets
+from kestrel.scroll.records import (
+    MAX_DATA_BYTES,
+    WRITER_MAGIC,
+    Targets,
+    data_bytes,
+    decode_put,
+    encode_put,
+    encode_targets,
+)
 from kestrel.scroll.survey import Counts, WriterFile
 from kestrel.storage.scroll_files import shorten
 from kestrel.storage.scroll_queue import ScrollQueue
@@ -31,6 +39,9 @@ from kestrel.storage.total_memory import MemoryLimit
 RANGE_ITEMS: Final = 10_000
 """No more is read at once for a range."""
 
+
+UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL: Final = 1 << 20
+"""While the server's memory is full, a journal whose commits wait for the disk takes no more than that."""
 
 _NO_SETTINGS: Final = QueueSettings()
 
@@ -88,10 +99,15 @@ class ScrollJournal:
 
     # Items in.
 
-    @property
-    def refusal(self) -> str | None:
-        """None, or why no put is taken now."""
-        return self._services.refusal() or self.own_refusal
+    def check_put(self, size: int) -> None:
+        """Raise the `StorageError` why it takes no item of so many bytes now, if there is one."""
+        refusal = self._services.refusal() or self.own_refusal
+        if refusal is not None:
+            raise StorageRefused(refusal)
+        if size > MAX_DATA_BYTES:
+            raise ItemTooLarge(f"an item holds at most {MAX_DATA_BYTES} bytes")
+        if self.memory_limit.is_reached and self._pending_bytes > UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL:
+            raise StorageRefused("the server's memory is full, and the disk is slow")
 
     @property
     def last_id(self) -> int:
@@ -102,11 +118,6 @@ class ScrollJournal:
     def written_id(self) -> int:
         """The id of the last item that is written."""
         return self.next_id - 1 - len(self._pending)
-
-    @property
-    def unwritten_bytes(self) -> int:
-        """What is not written yet."""
-        return self._pending_bytes
 
     def put(self, queues: Sequence[ScrollQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:
         """Append one item, which is for these of its readers."""
@@ -142,6 +153,7 @@ class ScrollJournal:
             if info not in self.unsynced:
                 self.unsynced[info] = Unsynced(info.size, info.size)
             self._unpromised.add(info)
+            self._services.open_files.used(file)
             self._written(info, size, start)
 
     def _written(self, info: WriterFile, count: int, start: int) -> None:
@@ -150,6 +162,9 @@ class ScrollJournal:
         if not info.first_id:
             self.files.append(info)
         info.mark(first_id, start)
+        if not targets and count == len(self._pending):
+            self._written_for_all(info, start)
+            return
         offset = start
         for item_id, record in enumerate(self._pending[:count], first_id):
             target = targets.pop(item_id, None) if targets else None
@@ -158,8 +173,14 @@ class ScrollJournal:
             self._pending_bytes -= len(record)
         info.size = offset
         del self._pending[:count]
-        if self._current is not None:
-            self._services.open_files.used(self._current[1])
+
+    def _written_for_all(self, info: WriterFile, start: int) -> None:
+        """The same for all that is pending, none of which is for some readers alone."""
+        pending, self._pending = self._pending, []
+        written_bytes, self._pending_bytes = self._pending_bytes, 0
+        info.size = start + written_bytes
+        counts = Counts(len(pending), sum(map(data_bytes, pending)))
+        info.added_more(self.last_id, info.size - len(pending[-1]), counts)
 
     def _file_for(self, size: int) -> tuple[WriterFile, AppendedFile]:
         """The file that takes the next item, of that size: another one when this one is full."""

@@ -11,12 +11,12 @@ from zope.interface.interface import InterfaceClass
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk.appended import AppendedFile
-from kestrel.errors import ItemTooLarge, QueueFailed, StorageRefused
+from kestrel.errors import QueueFailed
 from kestrel.item import Item
 from kestrel.scroll.changes import Changes
 from kestrel.scroll.forward import ItemsRead
 from kestrel.scroll.reader_file import ReaderState, encode_state
-from kestrel.scroll.records import MAX_DATA_BYTES, data_bytes, decode_put, id_of
+from kestrel.scroll.records import data_bytes, decode_put, id_of
 from kestrel.scroll.survey import NONE, Counts, WrongMark
 from kestrel.storage.interfaces import IItemRanges, IQueueStorage
 from kestrel.storage.scroll_ranges import ItemRanges
@@ -27,9 +27,6 @@ WINDOW_BYTES: Final = 256 * 1024
 WINDOW_ITEMS: Final = 4096
 """No more of a queue is in memory than these, its open reads, and one item."""
 
-UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL: Final = 1 << 20
-"""While the server's memory is full, a journal whose commits wait for the disk takes no more than that."""
-
 
 class Journal(Protocol):
     """What a reader asks of the journal that it reads (`kestrel.storage.scroll_journal.ScrollJournal`)."""
@@ -38,16 +35,8 @@ class Journal(Protocol):
     safe_id: int
 
     @property
-    def refusal(self) -> str | None:
-        """None, or why no put is taken now."""
-
-    @property
     def last_id(self) -> int:
         """The id of the last item, written or not."""
-
-    @property
-    def unwritten_bytes(self) -> int:
-        """What is not written yet."""
 
     @property
     def stats(self) -> Mapping[str, int]:
@@ -119,18 +108,6 @@ class ScrollQueue(Window):
         return ItemRanges(self) if interface is IItemRanges else None
 
     # Items in.
-
-    def check_put(self, size: int) -> None:
-        """Raise the `StorageError` why it takes no item of so many bytes now, if there is one."""
-        journal = self._journal
-        refusal = journal.refusal
-        if refusal is not None:
-            raise StorageRefused(refusal)
-        if size > MAX_DATA_BYTES:
-            raise ItemTooLarge(f"an item holds at most {MAX_DATA_BYTES} bytes")
-        self.check()
-        if journal.memory_limit.is_reached and journal.unwritten_bytes > UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL:
-            raise StorageRefused("the server's memory is full, and the disk is slow")
 
     def put(self, record: bytes, item_id: int, size: int) -> None:
         """One more item at the tail: its PUT record, its id, and how much data it has."""
@@ -260,16 +237,22 @@ class ScrollQueue(Window):
         return self.bytes - self.behind_bytes
 
     @property
+    def mem_items(self) -> int:
+        """How many items are in the window."""
+        return self.items - self.behind_items
+
+    @property
     def room_bytes(self) -> int:
         """How much more data the window is to hold."""
-        if self._journal.memory_limit.is_reached:
+        limit = self._journal.memory_limit
+        if limit.most_bytes is not None and limit.is_reached:
             return 0
-        return min(WINDOW_BYTES, self.settings.max_memory_size_bytes) - self.mem_bytes
+        return min(WINDOW_BYTES, self.settings.max_memory_size_bytes) - self.bytes + self.behind_bytes
 
     @property
     def has_room(self) -> bool:
         """Whether one more item is to come into memory."""
-        return self.room_bytes > 0 and self.mem_items < WINDOW_ITEMS
+        return self.items - self.behind_items < WINDOW_ITEMS and self.room_bytes > 0
 
     def fill(self) -> Deferred[None] | None:
         """None, or if the head must be read from a file a Deferred."""
