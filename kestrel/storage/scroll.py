@@ -99,8 +99,8 @@ class ScrollStorage:
         self._failed: dict[bytes, ScrollJournal | None] = {}
         """Journals that are not live but may have files."""
         self._loading: set[bytes] = set()
-        self._erasing: dict[bytes, ScrollJournal] = {}
-        """Journals whose files are being erased, because their last queue was deleted: ids go on."""
+        self._erasing: dict[bytes, tuple[ScrollJournal, Sequence[bytes]]] = {}
+        """Journals whose last queue was deleted, with the paths of the files that are being erased: ids go on."""
         self._unborn: dict[ScrollQueue, list[Deferred[None]]] = {}
         """Queues whose reader files are being made, with the commits that wait for that."""
         self._marking: dict[ScrollQueue, Deferred[Any]] = {}
@@ -253,7 +253,7 @@ class ScrollStorage:
         if stem in self._failed:
             return self._open_again(stem)
         erasing = self._erasing.get(stem)
-        journal = ScrollJournal(stem, self._services, [], 1 if erasing is None else erasing.next_id)
+        journal = ScrollJournal(stem, self._services, [], 1 if erasing is None else erasing[0].next_id)
         self._adopt(journal)
         return journal
 
@@ -393,7 +393,7 @@ class ScrollStorage:
                 # Without any reader file it would seem to be a journal of which nothing has been read.
                 self._with_room(lambda: queue.file.append(DELETED_RECORD))
                 journal.deleted.append(queue.file.path[len(self._folder) + 1 :])
-            else:
+            elif queue.file.size:
                 self._disk.erase(queue.file.path)
         except OSError as error:
             raise StorageError(f"the queue's files could not be removed: {reason_of(error)}") from error
@@ -434,9 +434,13 @@ class ScrollStorage:
         Fires when no power failure brings it back.
         """
         stem = journal.stem
-        self._erasing[stem] = journal
         paths = [self._services.path(file_name) for file_name in journal.abandon()]
         paths.append(hint_path(self._folder, stem))
+        if stem in self._erasing:  # it was made again and deleted again meanwhile
+            earlier, earlier_paths = self._erasing[stem]
+            journal.deleted += earlier.deleted
+            paths += earlier_paths
+        self._erasing[stem] = journal, paths
         deleted = [self._services.path(file_name) for file_name in journal.deleted]
         # First it must be on the medium that they count no more, and then that they are gone.
         marked = self._jobs.run(self._sync_deletion, deleted)
@@ -454,8 +458,8 @@ class ScrollStorage:
         self._disk.sync_folder(self._folder)
 
     def _erased(self, _: object, journal: ScrollJournal) -> None:
-        if self._erasing.get(journal.stem) is not journal:
-            return  # it was made and deleted again meanwhile
+        if self._erasing[journal.stem][0] is not journal:
+            return  # it was made and deleted again meanwhile, which does the rest
         del self._erasing[journal.stem]
         if journal.stem not in self._journals and journal.stem not in self._failed:
             self._erase_deleted(journal)
