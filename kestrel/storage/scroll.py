@@ -458,7 +458,8 @@ class ScrollStorage:
         self._disk.sync_folder(self._folder)
 
     def _erased(self, _: object, journal: ScrollJournal) -> None:
-        if self._erasing[journal.stem][0] is not journal:
+        erasing = self._erasing.get(journal.stem)
+        if erasing is None or erasing[0] is not journal:
             return  # it was made and deleted again meanwhile, which does the rest
         del self._erasing[journal.stem]
         if journal.stem not in self._journals and journal.stem not in self._failed:
