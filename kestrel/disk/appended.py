@@ -49,6 +49,11 @@ class AppendedFile:
         self._disk.cut(self._descriptor, size)
         self.is_in_doubt = False
 
+    def sync(self) -> None:
+        """Return when it is on the medium as it is, which takes its time."""
+        self._open()
+        self._disk.sync(self._descriptor)
+
     def replaced(self, size: int) -> None:
         """Another file of that size, which is on the medium, has taken its name."""
         self.close()

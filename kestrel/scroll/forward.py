@@ -48,6 +48,8 @@ def read_items(
     usual = max(_LEAST_BYTES, min(PART_BYTES, 2 * room_bytes))
     while offset < end:
         data = reader.read(offset, min(usual, end - offset))
+        if not data:
+            raise DamagedFile(errno.EIO, "the journal file became shorter")
         position, length = 0, len(data)
         while position < length:
             command = data[position]

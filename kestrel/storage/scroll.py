@@ -197,16 +197,16 @@ class ScrollStorage:
             if not is_synced:
                 log.failure("A scroll could not be synced at the stop", result)
         closing = [self._upkeeps[journal].closing(compacts) for journal in self._journals.values()]
-        return self._jobs.run(self._close_all, closing).addErrback(self._not_checkpointed).addCallback(self._release)
+        return self._jobs.run(self._close_all, closing).addCallback(self._release)
 
     @staticmethod
     def _close_all(closing: Sequence[Callable[[], None]]) -> None:
         """All journals in one batch. Runs in a thread."""
         for close in closing:
-            close()
-
-    def _not_checkpointed(self, failure: Failure) -> None:
-        log.error("Not all readers are checkpointed: {reason}", reason=reason_of(error_of(failure)))
+            try:
+                close()
+            except OSError as error:
+                log.error("Not all readers are checkpointed: {reason}", reason=reason_of(error))
 
     def _release(self, _: object) -> None:
         for journal in self._journals.values():

@@ -60,9 +60,10 @@ def copy_file(disk: Disk, path: bytes, size: int, number: int) -> bytes:
 
 
 def shorten(disk: Disk, file: AppendedFile, size: int, number: int) -> None:
-    """Let nothing behind that size count: cut the file, or if that fails let a copy of its good part take its place."""
+    """Let nothing behind that size count, for good: cut the file, or let a copy of its good part take its place."""
     try:
         file.cut(size)
+        file.sync()
     except OSError:
         file.close()
         disk.rename(copy_file(disk, file.path, size, number), file.path)

@@ -85,6 +85,8 @@ class ScrollLoader:
             states.pop(DEFAULT_READER, None)
         for part, state in states.items():
             self._make_queue(journal, part, state, settings_of, is_written_anew=has_lost_a_sync)
+        if has_lost_a_sync:
+            services.disk.sync_folder(services.folder)  # or what was answered with an error might come back
         return journal
 
     # Writer files.

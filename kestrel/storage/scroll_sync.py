@@ -174,8 +174,14 @@ class ScrollSync:
         return held
 
     def once(self) -> Deferred[Any]:
-        """A sync at the stop, when nothing else runs; fails with the OSError."""
-        return succeed(None) if self.period_ms is None or self.is_synced else self._services.syncing.run(self._run)
+        """A sync at the stop, when nothing else runs; fails with the OSError. Whoever waits is told."""
+        is_done = self.period_ms is None or self.is_synced
+        syncing: Deferred[Any] = succeed(None) if is_done else self._services.syncing.run(self._run)
+        return syncing.addCallbacks(lambda _: self._tell_all(None), self._not_synced_at_the_stop)
+
+    def _not_synced_at_the_stop(self, failure: Failure) -> Failure:
+        self._tell_all(QueueFailed(f"queue storage failed: {reason_of(error_of(failure))}"))
+        return failure
 
     def end(self, failure: QueueFailed | None) -> None:
         """The journal's queues are dead of that, or deleted."""

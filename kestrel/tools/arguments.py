@@ -47,7 +47,7 @@ def add_queue_option(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         dest="queues",
-        help="this queue of the folder, spelled as its file is called; may be given several times (default: all)",
+        help="this queue of the folder, such as work or work+child; may be given several times (default: all)",
     )
 
 

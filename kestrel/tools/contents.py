@@ -2,47 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
 from kestrel.config.model import QueueSettings
 from kestrel.item import Item
-from kestrel.journal.fileset import JournalFile
-from kestrel.journal.reader import RecordScan, ReplayEnd
+from kestrel.journal.reader import RecordScan
 from kestrel.journal.records import ADDX_HEADER_BYTES, Record
 from kestrel.journal.replay import do_record, replay
 from kestrel.journal.rewrite import ERRORS_BYTES
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.journal_queue import JournalQueue
 from kestrel.storage.journal_replayed import ReplayedQueue
-from kestrel.tools.opened import OpenJournal
+from kestrel.tools.opened import FileRead, OpenJournal
 from kestrel.tools.progress import Progress
 from kestrel.tools.shown import show_queue
 
 SETTINGS: Final = QueueSettings(max_memory_size_bytes=8 * 1024 * 1024)
 """However large a queue is, no more of it is in memory than that, its open reads, and an item."""
-
-
-class FileRead:
-    """One file: how much of it is good, and which records that is."""
-
-    def __init__(self, file: JournalFile, size: int) -> None:
-        self.file = file
-        self.size = size
-        self.end = ReplayEnd(0, 0)
-        self.records: Counter[str] = Counter()
-        """By name; empty when they were not looked at one by one."""
-
-    @property
-    def is_damaged(self) -> bool:
-        """Whether something in it is no record; an unfinished last one is no damage."""
-        return self.end.problem is not None and not self.end.is_unfinished
-
-    @property
-    def bytes_behind(self) -> int:
-        """What stands behind the last good record."""
-        return self.size - self.end.offset
 
 
 class Contents:
@@ -70,7 +47,7 @@ class Contents:
     def records(self, *, are_done: bool = True) -> Iterator[tuple[FileRead, int, Record]]:
         """Every record with its file and offset; they are done to the queue unless not wanted."""
         for read in self._files():
-            scan = RecordScan(self._journal.readers[read.file.file_name])
+            scan = RecordScan(self._journal.readers[read.file_name])
             read.end = scan.end
             start = self._queue.history.current_start
             for offset, record in scan:
@@ -82,18 +59,20 @@ class Contents:
     def replay(self) -> None:
         """Do all records, as fast as may be."""
         for read in self._files():
-            reader = self._journal.readers[read.file.file_name]
+            reader = self._journal.readers[read.file_name]
             read.end = replay(reader, self._replayed, self._now_ms, self._queue.history.current_start)
 
     def _files(self) -> Iterator[FileRead]:
         with self._progress("reading", self.size) as progress:
             self._journal.watch(progress)
+            number = 0
             for file in self._journal.files:
                 if self.files:
                     last = self.files[-1]
-                    self._queue.history.rotate(last.file.number, last.end.offset, last.file.file_name)
+                    self._queue.history.rotate(number, last.end.offset, last.file_name)
+                number = file.number
                 self._replayed.file_name = file.file_name
-                self.files.append(FileRead(file, self._journal.readers[file.file_name].size))
+                self.files.append(FileRead(file.file_name, self._journal.readers[file.file_name].size))
                 yield self.files[-1]
             self._journal.watch(None)
 

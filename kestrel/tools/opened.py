@@ -1,26 +1,21 @@
-"""A queue's files, all opened at one moment: a server may rename and erase them, and they are read all the same."""
+"""The files of a journal or scroll, all opened at one moment: a server may rename and erase them meanwhile."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import Final, Self
+from typing import Self
 
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
-from kestrel.journal.fileset import JournalFile, QueueFiles, group_by_queue
+from kestrel.disk.repair import End
+from kestrel.journal.fileset import JournalFile
 from kestrel.tools.progress import Progress
-from kestrel.tools.running import EX_FOUND, EX_USAGE, ToolFailed
-from kestrel.tools.shown import show_path, show_queue
-
-_ATTEMPTS: Final = 20
-_SETTLED_NS: Final = 1_000_000_000
-"""A folder's time is coarse: two changes may bear the same one, but not if so much has passed since."""
 
 
 class WatchedReader(FileReader):
-    """A journal file whose reading is told to a progress."""
+    """A file whose reading is told to a progress."""
 
     def __init__(self, disk: Disk, path: bytes, progress: Progress | None = None) -> None:
         super().__init__(disk, path)
@@ -35,20 +30,17 @@ class WatchedReader(FileReader):
         return data
 
 
-class OpenJournal:
-    """Files of one queue, in replay order, open until the context ends. They are read to where they end now."""
+class OpenFiles:
+    """Files that are open until the context ends. They are read to where they end now."""
 
-    def __init__(self, disk: Disk, folder: bytes, queue: bytes, files: Sequence[JournalFile]) -> None:
+    def __init__(self, disk: Disk, folder: bytes, file_names: Iterable[bytes]) -> None:
         self.disk = disk
         self.folder = folder
-        self.queue = queue
-        self.files = files
         self.readers: dict[bytes, WatchedReader] = {}
         """By file name."""
         with ExitStack() as stack:
-            for file in files:
-                reader = WatchedReader(disk, folder + b"/" + file.file_name)
-                self.readers[file.file_name] = stack.enter_context(reader)
+            for name in file_names:
+                self.readers[name] = stack.enter_context(WatchedReader(disk, folder + b"/" + name))
             self._stack = stack.pop_all()
 
     @property
@@ -72,66 +64,31 @@ class OpenJournal:
         self._stack.close()
 
 
-class Folder:
-    """A folder of journals, which a server may be at work in."""
+class OpenJournal(OpenFiles):
+    """Files of one queue, in replay order."""
 
-    def __init__(self, disk: Disk, path: bytes) -> None:
-        self.disk = disk
-        self.path = path
-        self._listed_ns: int | None = None
-        self._queues: dict[bytes, QueueFiles] = {}
-        self._is_held = False
+    def __init__(self, disk: Disk, folder: bytes, queue: bytes, files: Sequence[JournalFile]) -> None:
+        super().__init__(disk, folder, (file.file_name for file in files))
+        self.queue = queue
+        self.files = files
 
-    def hold(self) -> None:
-        """Nobody else changes the folder from now on: it is listed once more, and then no more."""
-        self._listed_ns = None
-        self.queues()
-        self._is_held = True
 
-    def queues(self) -> dict[bytes, QueueFiles]:
-        """The queues there are now, by name. Raises OSError."""
-        if self._is_held:
-            return self._queues
-        changed_ns = self.disk.changed_ns(self.path)
-        if changed_ns != self._listed_ns:
-            groups = group_by_queue(self.disk.list_files(self.path))
-            self._queues = {name: groups[name] for name in sorted(groups) if groups[name].has_items}
-            self._listed_ns = changed_ns if time.time_ns() - changed_ns > _SETTLED_NS else None
-        return self._queues
+class FileRead:
+    """One file: how much of it is good, and which records that is."""
 
-    def chosen(self, names: Sequence[bytes]) -> list[bytes]:
-        """The queues of these names, or all. Raises `ToolFailed` when one is not there."""
-        queues = self.queues()
-        for name in names:
-            if name not in queues:
-                raise self._has_no(name, EX_USAGE)
-        return list(dict.fromkeys(names)) if names else list(queues)
+    def __init__(self, file_name: bytes, size: int) -> None:
+        self.file_name = file_name
+        self.size = size
+        self.end = End(0)
+        self.records: Counter[str] = Counter()
+        """By name; empty when they were not looked at one by one."""
 
-    def _has_no(self, name: bytes, status: int = EX_FOUND) -> ToolFailed:
-        return ToolFailed(f"there is no queue {show_queue(name)} in {show_path(self.path)}: it {self.shown()}", status)
+    @property
+    def is_damaged(self) -> bool:
+        """Whether something in it is no record; an unfinished last one is no damage."""
+        return self.end.problem is not None and not self.end.is_unfinished
 
-    def shown(self) -> str:
-        """What it has, for a sentence."""
-        there = [show_queue(each) for each in self.queues()]
-        more = f" and {len(there) - 10} more" if len(there) > 10 else ""
-        return f"has {', '.join(there[:10])}{more}" if there else "has no queues; name another folder"
-
-    def open(self, name: bytes) -> OpenJournal:
-        """All files of that queue that count, as they are at one moment. Raises `ToolFailed` or OSError."""
-        for _ in range(_ATTEMPTS):
-            files = self._counting(name)
-            try:
-                journal = OpenJournal(self.disk, self.path, name, files)
-            except FileNotFoundError:
-                continue
-            if self._counting(name) == files:
-                return journal
-            with journal:
-                pass
-        raise ToolFailed(f"queue {show_queue(name)}: its files are renamed all the time; run this again in a moment")
-
-    def _counting(self, name: bytes) -> list[JournalFile]:
-        files = self.queues().get(name)
-        if files is None:
-            raise self._has_no(name)
-        return files.counting()
+    @property
+    def bytes_behind(self) -> int:
+        """What stands behind the last good record."""
+        return self.size - self.end.offset

@@ -13,8 +13,8 @@ from kestrel.journal.records import encode_item
 from kestrel.journal.rewrite import Replacement
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.journal_load import load_queue
-from kestrel.tools.contents import SETTINGS, Contents, FileRead
-from kestrel.tools.opened import OpenJournal, WatchedReader
+from kestrel.tools.contents import SETTINGS, Contents
+from kestrel.tools.opened import FileRead, OpenJournal, WatchedReader
 from kestrel.tools.progress import Progress
 from kestrel.tools.running import ToolFailed
 from kestrel.tools.shown import show_queue
@@ -29,6 +29,7 @@ class Inspected:
         contents.replay()
         contents.restart()
         self.files: list[FileRead] = contents.files
+        self._kinds = [file.kind for file in journal.files]
         self.bytes = contents.size
         self.packed_bytes = contents.packed_bytes
         self.items = 0
@@ -47,8 +48,7 @@ class Inspected:
     @property
     def is_packed(self) -> bool:
         """Whether there is but the current file, and nothing in it but the items."""
-        kinds = [read.file.kind for read in self.files]
-        return kinds == [Kind.CURRENT] and self.bytes == self.packed_bytes
+        return self._kinds == [Kind.CURRENT] and self.bytes == self.packed_bytes
 
 
 def pack_queue(

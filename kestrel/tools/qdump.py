@@ -1,4 +1,4 @@
-"""kestrel-qdump: what is in a queue's journal, without a server and beside one. It only reads."""
+"""kestrel-qdump: what is in a queue's journal or scroll, without a server and beside one. It only reads."""
 
 from __future__ import annotations
 
@@ -9,26 +9,29 @@ import time
 from abc import ABC, abstractmethod
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from kestrel.disk.files import Disk
-from kestrel.journal.fileset import JournalFile, Kind, parse_file_name
-from kestrel.journal.opcodes import Opcode
-from kestrel.journal.records import Record
 from kestrel.server.reactor import raise_file_limit
 from kestrel.tools.arguments import add_queue_option, make_parser
-from kestrel.tools.contents import Contents, FileRead
-from kestrel.tools.opened import Folder, OpenJournal
+from kestrel.tools.dump import Dump, ShownRecord
+from kestrel.tools.folder import Folder
+from kestrel.tools.found import Found, FoundFile, FoundJournal, FoundOnce, FoundScroll
+from kestrel.tools.journal_dump import JournalDump
+from kestrel.tools.opened import FileRead, OpenJournal
 from kestrel.tools.output import Output
 from kestrel.tools.running import EX_FOUND, EX_OK, EX_USAGE, OutputFailed, ToolFailed, explained, run, say
-from kestrel.tools.shown import count, show_data, show_path, show_queue, show_time, spell_queue
-from kestrel.tools.summary import Left, damage_sentence, summary_json, summary_lines
+from kestrel.tools.scroll_dump import ScrollDump
+from kestrel.tools.scrolls import OpenScroll
+from kestrel.tools.shown import show_data, show_path
+from kestrel.tools.summary import damage_sentence
 
 TOOL: Final = "kestrel-qdump"
 
 _DESCRIPTION: Final = """\
-Shows what is in the journal of a queue: every record, then what is left in the queue. It only reads: nothing is
-repaired or cleaned up, and it may run while a server is at work on the same files."""
+Shows what is in the journal of a queue, or in the scroll of a queue and its children: every record, then what is left
+in each queue. It only reads: nothing is repaired or cleaned up, and it may run while a server is at work on the same
+files. It finds out by itself which format a file has."""
 
 _EPILOG: Final = """\
 examples:
@@ -38,11 +41,10 @@ examples:
   kestrel-qdump -Q /var/spool/kestrel/work >items what is in the queue, an item a line
   kestrel-qdump --json -d /var/spool/kestrel/work | jq .
   kestrel-qdump --this-file /var/spool/kestrel/.kestrel/damaged/work.1700000000000
+  kestrel-qdump /var/spool/scrolls/work.read.x    of a scroll: all records, and what is left in work+x
 
 exit status: 0; 1 when a file is damaged or cannot be read (an unfinished last record is only a warning); 2 when the
 command line makes no sense."""
-
-_ADDING: Final = frozenset({Opcode.ADD, Opcode.ADDX, Opcode.ADD_XID, Opcode.CONTINUE})
 
 
 def main(argv: Sequence[str] | None = None, disk: Disk | None = None) -> int:
@@ -58,7 +60,8 @@ def _parser() -> ArgumentParser:
         "paths",
         metavar="PATH",
         nargs="+",
-        help="a journal file, which stands for all files of its queue; or a folder, for all its queues",
+        help="a journal file, which stands for all files of its queue; a reader file of a scroll, for its queue, or a"
+        " writer file, for all its queues; or a folder",
     )
     add_queue_option(parser)
     parser.add_argument("--this-file", action="store_true", help="read these files alone, whatever they are called")
@@ -81,20 +84,20 @@ def _dump_all(parser: ArgumentParser, arguments: Namespace, disk: Disk) -> int:
     is_summary = arguments.quiet and not (arguments.added or arguments.queued)
     may_show_progress = is_summary or not output.is_terminal  # else the lines of both would be mixed
     status = EX_OK
-    for source in _sources(parser, arguments, disk):
+    for folder, found in _found(parser, arguments, disk):
         try:
-            with source.open() as journal:
-                contents = Contents(journal, now_ms, may_show_progress=may_show_progress)
-                form.dump(journal.queue, contents, now_ms)
+            with _open(folder, found) as opened:
+                dump = _dump_of(opened, now_ms, may_show_progress=may_show_progress)
+                form.show(dump)
         except (BrokenPipeError, OutputFailed):
             raise
         except (OSError, ToolFailed) as error:
             status = EX_FOUND
             output.flush()
-            say(TOOL, f"{source.shown}: {explained(error)}" if isinstance(error, OSError) else str(error))
+            say(TOOL, f"{found.shown}: {explained(error)}" if isinstance(error, OSError) else str(error))
             continue
         output.flush()
-        for read in contents.files:
+        for read in dump.files:
             if read.end.problem is not None:
                 say(TOOL, damage_sentence(read))
                 status = EX_FOUND if read.is_damaged else status
@@ -106,29 +109,10 @@ def _dump_all(parser: ArgumentParser, arguments: Namespace, disk: Disk) -> int:
 # What is read.
 
 
-class _Source(NamedTuple):
-    """A queue of a folder, or of it one file alone."""
-
-    folder: Folder
-    queue: bytes
-    only: JournalFile | None = None
-
-    @property
-    def shown(self) -> str:
-        """For a sentence."""
-        return f"queue {show_queue(self.queue)}" if self.only is None else show_path(self.only.file_name)
-
-    def open(self) -> OpenJournal:
-        """Its files."""
-        if self.only is None:
-            return self.folder.open(self.queue)
-        return OpenJournal(self.folder.disk, self.folder.path, self.queue, [self.only])
-
-
-def _sources(parser: ArgumentParser, arguments: Namespace, disk: Disk) -> Iterator[_Source]:
+def _found(parser: ArgumentParser, arguments: Namespace, disk: Disk) -> Iterator[tuple[Folder, Found]]:
     """What the paths stand for. Two paths that are files of one queue stand for it once."""
-    found: dict[tuple[bytes, bytes, bytes | None], _Source] = {}
     folders: dict[bytes, Folder] = {}
+    once = FoundOnce()
     for text in arguments.paths:
         path = os.fsencode(text)
         is_folder = os.path.isdir(path)
@@ -140,33 +124,40 @@ def _sources(parser: ArgumentParser, arguments: Namespace, disk: Disk) -> Iterat
             parser.error(f"--queue wants a folder, and {text} is none")
         if not os.path.isdir(folder.path):
             raise ToolFailed(f"there is no folder {show_path(folder.path)}: name one that has journals", EX_USAGE)
-        for source in _sources_at(folder, name, arguments):
-            only = source.only.file_name if source.only else None
-            found.setdefault((folder.path, source.queue, only), source)
-    yield from found.values()
+        for found in folder.chosen(arguments.queues) if is_folder else [_found_at(folder, name, arguments)]:
+            once.add(folder_path, found)
+    return ((folders[folder_path], found) for folder_path, found in once.each())
 
 
-def _sources_at(folder: Folder, name: bytes, arguments: Namespace) -> Iterator[_Source]:
-    if not name:
-        for queue in folder.chosen(arguments.queues):
-            yield _Source(folder, queue)
-        return
-    file = parse_file_name(name)
+def _found_at(folder: Folder, name: bytes, arguments: Namespace) -> Found:
     if arguments.this_file:
         path = folder.path + b"/" + name
         if not os.path.isfile(path):
             raise ToolFailed(f"there is no file {show_path(path)}: name one that is there", EX_USAGE)
-        file = file or JournalFile(name, Kind.CURRENT, 0, name)
-        yield _Source(folder, file.queue, file)
-        return
-    if file is None:
-        raise ToolFailed(
-            f"{show_path(name)} is not the name of a journal file; with --this-file it is read all the same", EX_USAGE
-        )
-    if file.queue not in folder.queues():
-        missing = show_path(os.path.join(folder.path, name))
-        raise ToolFailed(f"there is no {missing}: {show_path(folder.path)} {folder.shown()}", EX_USAGE)
-    yield _Source(folder, file.queue)
+        return FoundFile(name)
+    found = folder.found_at(name)
+    if arguments.queued and isinstance(found, FoundScroll) and found.readers is None:
+        queues = folder.scrolls()[found.stem].queues
+        if len(queues) > 1:
+            files = ", ".join(show_path(queue.file_name or b"") for queue in queues[:10])
+            raise ToolFailed(
+                f"{show_path(name)} is for {len(queues)} queues: name the reader file of one ({files}), or the"
+                " folder, for all of them",
+                EX_USAGE,
+            )
+    return found
+
+
+def _open(folder: Folder, found: Found) -> OpenJournal | OpenScroll:
+    if isinstance(found, FoundJournal):
+        return folder.open_journal(found.queue)
+    return folder.open_scroll(found) if isinstance(found, FoundScroll) else folder.open_file(found.file_name)
+
+
+def _dump_of(opened: OpenJournal | OpenScroll, now_ms: int, *, may_show_progress: bool) -> Dump[Any]:
+    if isinstance(opened, OpenJournal):
+        return JournalDump(opened, now_ms, may_show_progress=may_show_progress)
+    return ScrollDump(opened, now_ms, may_show_progress=may_show_progress)
 
 
 # What is shown.
@@ -175,11 +166,11 @@ def _sources_at(folder: Folder, name: bytes, arguments: Namespace) -> Iterator[_
 class _Form(Protocol):
     """A form of output."""
 
-    def dump(self, queue: bytes, contents: Contents, now_ms: int) -> None:
-        """Show one queue."""
+    def show(self, dump: Dump[Any]) -> None:
+        """Show one journal or scroll."""
 
     def end(self) -> None:
-        """All queues have been shown."""
+        """All have been shown."""
 
 
 def _form(arguments: Namespace, output: Output) -> _Form:
@@ -196,10 +187,9 @@ class _Added:
     def __init__(self, output: Output) -> None:
         self._output = output
 
-    def dump(self, queue: bytes, contents: Contents, now_ms: int) -> None:
-        for _, _, record in contents.records(are_done=False):
-            if _adds(record):
-                self._output.raw(record.data)
+    def show(self, dump: Dump[Any]) -> None:
+        for data in dump.added():
+            self._output.raw(data)
 
     def end(self) -> None:
         pass
@@ -211,10 +201,9 @@ class _Queued:
     def __init__(self, output: Output) -> None:
         self._output = output
 
-    def dump(self, queue: bytes, contents: Contents, now_ms: int) -> None:
-        contents.replay()
-        for item in contents.items():
-            self._output.raw(item.data)
+    def show(self, dump: Dump[Any]) -> None:
+        for data in dump.queued():
+            self._output.raw(data)
 
     def end(self) -> None:
         pass
@@ -228,26 +217,25 @@ class _Listing(ABC):
         self._is_quiet = is_quiet
         self._has_data = has_data
 
-    def dump(self, queue: bytes, contents: Contents, now_ms: int) -> None:
-        for read, offset, record in contents.records():
-            if not self._is_quiet:
-                self._record(queue, read, offset, record)
-        left = Left(contents.open_reads, now_ms)
-        for item in contents.items():
-            left.add(item)
-        self._summary(queue, contents.files, left)
+    def show(self, dump: Dump[Any]) -> None:
+        if self._is_quiet:
+            dump.read()
+        else:
+            for read, offset, record in dump.records():
+                self._record(dump, read, offset, record)
+        self._summary(dump)
 
     @abstractmethod
-    def _record(self, queue: bytes, read: FileRead, offset: int, record: Record) -> None:
+    def _record(self, dump: Dump[Any], read: FileRead, offset: int, record: ShownRecord) -> None:
         """Show a record."""
 
     @abstractmethod
-    def _summary(self, queue: bytes, files: Sequence[FileRead], left: Left) -> None:
-        """Show what a queue comes to, or keep it for the end."""
+    def _summary(self, dump: Dump[Any]) -> None:
+        """Show what it comes to, or keep it for the end."""
 
     @abstractmethod
     def end(self) -> None:
-        """There are no more queues."""
+        """There are no more."""
 
 
 class _Text(_Listing):
@@ -255,16 +243,17 @@ class _Text(_Listing):
 
     _file: FileRead | None = None
 
-    def _record(self, queue: bytes, read: FileRead, offset: int, record: Record) -> None:
+    def _record(self, dump: Dump[Any], read: FileRead, offset: int, record: ShownRecord) -> None:
         if read is not self._file:
             self._file = read
-            self._output.line(f"file {show_path(read.file.file_name)}")
-        fields = ", ".join(_fields(record))
-        data = f"  {show_data(record.data)}" if self._has_data and _adds(record) else ""
-        self._output.line(f"{offset:>12}  {record.name:<20}  {fields}{data}".rstrip())
+            self._output.line(f"file {show_path(read.file_name)}")
+        fields = ", ".join(dump.fields(record))
+        data = dump.data_of(record) if self._has_data else None
+        shown = "" if data is None else f"  {show_data(data)}"
+        self._output.line(f"{offset:>12}  {record.name:<20}  {fields}{shown}".rstrip())
 
-    def _summary(self, queue: bytes, files: Sequence[FileRead], left: Left) -> None:
-        for line in summary_lines(queue, files, left):
+    def _summary(self, dump: Dump[Any]) -> None:
+        for line in dump.summary_lines():
             self._output.line(line)
 
     def end(self) -> None:
@@ -276,55 +265,27 @@ class _Json(_Listing):
 
     def __init__(self, output: Output, *, is_quiet: bool, has_data: bool) -> None:
         super().__init__(output, is_quiet=is_quiet, has_data=has_data)
-        self._queues: list[dict[str, Any]] = []
+        self._summaries: dict[str, list[dict[str, Any]]] = {"summary": []}
 
-    def _record(self, queue: bytes, read: FileRead, offset: int, record: Record) -> None:
-        fields: dict[str, Any] = {
-            "queue": spell_queue(queue),
-            "file": show_path(read.file.file_name),
+    def _record(self, dump: Dump[Any], read: FileRead, offset: int, record: ShownRecord) -> None:
+        fields = {
+            **dump.place_json(read),
             "offset": offset,
             "record": record.name,
             "bytes": record.size,
+            **dump.fields_json(record),
         }
-        if _has_xid(record):
-            fields["xid"] = record.xid
-        if record.opcode is Opcode.UNREMOVE:
-            fields["errors"] = record.errors
-        if record.restates is not None:
-            fields["restates"] = record.restates
-        if _adds(record):
-            fields |= {"data_bytes": len(record.data), "add_ms": record.add_ms, "expiry_ms": record.expiry_ms or None}
-            if self._has_data:
-                fields["data"] = base64.b64encode(record.data).decode("ascii")
+        data = dump.data_of(record) if self._has_data else None
+        if data is not None:
+            fields["data"] = base64.b64encode(data).decode("ascii")
         self._output.object(fields)
 
-    def _summary(self, queue: bytes, files: Sequence[FileRead], left: Left) -> None:
-        self._queues.append(summary_json(queue, files, left))
+    def _summary(self, dump: Dump[Any]) -> None:
+        for about, objects in dump.summary_json().items():
+            self._summaries.setdefault(about, []).extend(objects)
 
     def end(self) -> None:
-        self._output.object({"summary": self._queues})
-
-
-def _adds(record: Record) -> bool:
-    return record.opcode in _ADDING and record.restates is None
-
-
-def _has_xid(record: Record) -> bool:
-    return record.opcode not in (Opcode.ADD, Opcode.ADDX, Opcode.REMOVE, Opcode.REMOVE_TENTATIVE)
-
-
-def _fields(record: Record) -> Iterator[str]:
-    if _has_xid(record):
-        yield f"xid {record.xid}"
-    if record.opcode is Opcode.UNREMOVE:
-        yield "one error more" if record.errors is None else count(record.errors, "error")
-    if record.restates is not None:
-        yield f"restates {count(record.restates, 'open read')}"
-    if _adds(record):
-        yield count(len(record.data), "byte")
-        if record.add_ms is not None:
-            yield f"added {show_time(record.add_ms)}"
-        yield f"expires {show_time(record.expiry_ms)}" if record.expiry_ms else "no expiry"
+        self._output.object(self._summaries)
 
 
 if __name__ == "__main__":

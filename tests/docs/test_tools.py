@@ -13,8 +13,10 @@ import pytest
 
 import kestrel
 from kestrel.tools import cli, qdump, qpack
-from tests.docs.test_journal_format import dumps
+from tests.docs.test_journal_format import dumps as journal_dumps
+from tests.docs.test_scroll_format import dumps as scroll_dumps
 from tests.server.running import PATIENCE_S, Processes
+from tests.tools.running import fill
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "tools.md").read_text()
@@ -35,10 +37,13 @@ def test_there_are_examples_of_all_tools() -> None:
     assert set(re.findall(r"kestrel-\w+", " ".join(command for command, _ in examples()))) == set(TOOLS)
 
 
-def test_the_examples_of_journals_print_what_the_page_says(
+def test_the_examples_of_journals_and_scrolls_print_what_the_page_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "work").write_bytes(dumps()[0][1])
+    (tmp_path / "work").write_bytes(journal_dumps()[0][1])
+    items, own, own_later, child = (data for _, data in scroll_dumps())
+    scroll = {"work.1700000000000": items, "work.read.:own": own + own_later, "work.read.x": child}
+    fill(tmp_path / "scrolls", scroll)
     monkeypatch.chdir(tmp_path)
     for command, output in examples():
         if "kestrel-cli" not in command:
