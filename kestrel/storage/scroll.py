@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, DeferredList, fail
@@ -28,7 +26,7 @@ from kestrel.disk.numbers import FileNumbers
 from kestrel.errors import QueueFailed, StorageError
 from kestrel.scroll.done_set import DoneSet
 from kestrel.scroll.fileset import JournalFiles, group_by_stem, reader_name
-from kestrel.scroll.hints import HINTS_FOLDER, hint_path
+from kestrel.scroll.hints import HINTS_FOLDER
 from kestrel.scroll.names import DEFAULT_READER, OWN_READER, Place, TrueNames, place_of, reader_part, stem_of
 from kestrel.scroll.reader_file import ReaderState
 from kestrel.scroll.records import DELETED_RECORD
@@ -38,7 +36,8 @@ from kestrel.storage.folder_kind import claim_folder
 from kestrel.storage.full_disk import FullDisk, is_full
 from kestrel.storage.interfaces import InThread, IQueueStorage, IStorage, SettingsFor
 from kestrel.storage.jobs import Jobs
-from kestrel.storage.scroll_files import replace_file, write_file
+from kestrel.storage.scroll_birth import Births
+from kestrel.storage.scroll_deletion import Deletions
 from kestrel.storage.scroll_journal import ScrollJournal
 from kestrel.storage.scroll_load import ScrollLoader
 from kestrel.storage.scroll_queue import ScrollQueue
@@ -99,12 +98,8 @@ class ScrollStorage:
         self._failed: dict[bytes, ScrollJournal | None] = {}
         """Journals that are not live but may have files."""
         self._loading: set[bytes] = set()
-        self._erasing: dict[bytes, tuple[ScrollJournal, Sequence[bytes]]] = {}
-        """Journals whose last queue was deleted, with the paths of the files that are being erased: ids go on."""
-        self._unborn: dict[ScrollQueue, list[Deferred[None]]] = {}
-        """Queues whose reader files are being made, with the commits that wait for that."""
-        self._marking: dict[ScrollQueue, Deferred[Any]] = {}
-        """Deleted queues of which no commit has told, with what fires when that is safe."""
+        self._deletions = Deletions(self._services, lambda stem: stem in self._journals or stem in self._failed)
+        self._births = Births(self._services, self._made, self._not_made)
         self._lock: FolderLock | None = None
 
     @property
@@ -252,8 +247,7 @@ class ScrollStorage:
             raise QueueFailed(_IS_LOADING)
         if stem in self._failed:
             return self._open_again(stem)
-        erasing = self._erasing.get(stem)
-        journal = ScrollJournal(stem, self._services, [], 1 if erasing is None else erasing[0].next_id)
+        journal = ScrollJournal(stem, self._services, [], self._deletions.next_id(stem))
         self._adopt(journal)
         return journal
 
@@ -295,9 +289,9 @@ class ScrollStorage:
     def _adopt(self, journal: ScrollJournal) -> None:
         """The journal is live from now on, or there is nothing left of it."""
         if journal.readers or journal.unserved:
-            self._erase_deleted(journal)
-        if journal.deleted and not journal.readers and not journal.unserved:
-            self._erase_journal(journal).addErrback(lambda _: None)  # it is told elsewhere
+            self._deletions.erase_marks(journal)
+        elif journal.deleted:
+            self._deletions.erase(journal).addErrback(lambda _: None)  # it is logged elsewhere
             return
         self._journals[journal.stem] = journal
         upkeep = self._upkeeps[journal] = ScrollUpkeep(journal, self._services)
@@ -309,7 +303,7 @@ class ScrollStorage:
     ) -> ScrollQueue:
         """A new queue, which begins behind the last item that there is."""
         part = reader
-        is_alone = not journal.readers and not journal.unserved and journal.stem not in self._erasing
+        is_alone = not journal.readers and not journal.unserved and journal.stem not in self._deletions
         if reader == OWN_READER and is_alone:
             part = DEFAULT_READER
         state = ReaderState(DoneSet(journal.last_id))
@@ -320,49 +314,22 @@ class ScrollStorage:
                 self._names.remember(reader, place.child)
                 self._rename_default(journal)
             if not journal.last_id:
-                self._with_room(lambda: self._replace(file, queue.checkpoint()))
+                self._with_room(lambda: self._births.at_once(queue))
         except OSError as error:
             raise QueueFailed(f"the queue cannot be made: {reason_of(error)}") from error
         journal.readers[reader] = queue
         self._serve(journal, queue)
         if journal.last_id:
-            self._make_reader_file(queue)
+            self._births.begin(queue)
         return queue
 
-    def _replace(self, file: AppendedFile, data: bytes) -> None:
-        replace_file(self._disk, file.path, data, self._numbers.next(), is_synced=False)
-        # Without it the queue would begin at the first item as well, so it need not be on the medium.
-        file.replaced(len(data))
+    def _made(self, queue: ScrollQueue) -> None:
+        """Its reader file is there."""
+        queue.journal.names += 1
+        self._deletions.erase_marks(queue.journal)
 
-    def _make_reader_file(self, queue: ScrollQueue) -> None:
-        """It must be on the medium before it has its name: one that says nothing would begin at the first item.
-
-        Until then what is recorded on the queue is not safe.
-        """
-        self._unborn[queue] = []
-        contents = queue.checkpoint()
-        number = self._numbers.next()
-        writing = self._jobs.run(partial(write_file, is_synced=True), self._disk, queue.file.path, contents, number)
-        writing.addCallback(self._publish_reader_file, queue, len(contents)).addErrback(self._not_made, queue)
-
-    def _publish_reader_file(self, temporary: bytes, queue: ScrollQueue, size: int) -> None:
-        if queue.failure is None:
-            self._disk.rename(temporary, queue.file.path)
-            queue.end_checkpoint(size)
-            queue.journal.names += 1
-            self._erase_deleted(queue.journal)
-        else:
-            self._disk.erase(temporary)
-        for done in self._unborn.pop(queue):
-            done.callback(None)
-
-    def _not_made(self, failure: Failure, queue: ScrollQueue) -> None:
-        error = QueueFailed(f"the queue cannot be made: {reason_of(error_of(failure))}")
-        log.error("Queue {queue!r}: {reason}", queue=queue.name, reason=str(error))
-        if queue.failure is None:
-            self._forget(queue, str(error))
-        for done in self._unborn.pop(queue):
-            done.errback(error)
+    def _not_made(self, queue: ScrollQueue, failure: QueueFailed) -> None:
+        self._forget(queue, str(failure))
 
     def _serve(self, journal: ScrollJournal, queue: ScrollQueue) -> ScrollQueue:
         journal.names += 1
@@ -402,11 +369,11 @@ class ScrollStorage:
         if not others and not journal.unserved:
             del self._journals[journal.stem]
             self._upkeeps.pop(journal).sync.end(None)
-            self._marking[queue] = self._erase_journal(journal)
+            self._deletions.journal_of(queue)
         else:
             # Nothing that only it needed may go before it is on the medium that it went.
             self._jobs.run(self._disk.sync_folder, self._folder).addCallbacks(
-                lambda _: self._drop_done_files(journal), self._not_erased
+                lambda _: self._drop_done_files(journal), self._deletions.not_erased
             )
 
     def _drop_done_files(self, journal: ScrollJournal) -> None:
@@ -427,51 +394,6 @@ class ScrollStorage:
         except QueueFailed as failure:
             raise StorageError(str(failure)) from failure
         queue.is_deleted = True
-
-    def _erase_journal(self, journal: ScrollJournal) -> Deferred[Any]:
-        """Erase its writer files, then what says that it is deleted, unless it is there again by then.
-
-        Fires when no power failure brings it back.
-        """
-        stem = journal.stem
-        paths = [self._services.path(file_name) for file_name in journal.abandon()]
-        paths.append(hint_path(self._folder, stem))
-        if stem in self._erasing:  # it was made again and deleted again meanwhile
-            earlier, earlier_paths = self._erasing[stem]
-            journal.deleted += earlier.deleted
-            paths += earlier_paths
-        self._erasing[stem] = journal, paths
-        deleted = [self._services.path(file_name) for file_name in journal.deleted]
-        # First it must be on the medium that they count no more, and then that they are gone.
-        marked = self._jobs.run(self._sync_deletion, deleted)
-        _also(marked).addCallback(lambda _: self._jobs.run(self._erase_all, paths)).addCallback(
-            self._erased, journal
-        ).addErrback(self._not_erased)
-        return marked
-
-    def _not_erased(self, failure: Failure) -> None:
-        log.error("A deleted queue's files stay until a start: {reason}", reason=reason_of(error_of(failure)))
-
-    def _erase_all(self, paths: Sequence[bytes]) -> None:
-        for path in paths:
-            self._disk.erase(path)
-        self._disk.sync_folder(self._folder)
-
-    def _erased(self, _: object, journal: ScrollJournal) -> None:
-        erasing = self._erasing.get(journal.stem)
-        if erasing is None or erasing[0] is not journal:
-            return  # it was made and deleted again meanwhile, which does the rest
-        del self._erasing[journal.stem]
-        if journal.stem not in self._journals and journal.stem not in self._failed:
-            self._erase_deleted(journal)
-
-    def _erase_deleted(self, journal: ScrollJournal) -> None:
-        """At once, for the name may be used again; what cannot be erased a later start erases."""
-        in_use = {queue.file.path for queue in journal.readers.values()}
-        for path in {self._services.path(file_name) for file_name in journal.deleted} - in_use:
-            with suppress(OSError):
-                self._disk.erase(path)
-        journal.deleted.clear()
 
     def _end(self, queue: ScrollQueue, why: str) -> None:
         """The object is dead from now on."""
@@ -522,48 +444,20 @@ class ScrollStorage:
         by_journal: dict[ScrollJournal, list[ScrollQueue]] = {}
         for queue in queues:
             if queue.is_deleted:
-                outcome = self._commit_deletion(queue)
-                if outcome is not None:
-                    pending.append(((queue,), outcome))
-            elif queue in self._unborn:
-                made: Deferred[Any] = Deferred()
-                self._unborn[queue].append(made)
-                pending.append(((queue,), made.addCallback(self._commit_made, queue)))
+                outcome = self._deletions.commit(queue)
             else:
-                by_journal.setdefault(queue.journal, []).append(queue)
+                outcome = self._births.wait_for(queue)
+                if outcome is not None:
+                    outcome.addCallback(self._commit_made, queue)
+                else:
+                    by_journal.setdefault(queue.journal, []).append(queue)
+            if outcome is not None:
+                pending.append(((queue,), outcome))
         for journal, group in by_journal.items():
             outcome = self._commit(journal, group)
             if outcome is not None:
                 pending.append((group, outcome))
         return pending
-
-    def _commit_deletion(self, queue: ScrollQueue) -> Deferred[Any] | None:
-        synced = self._marking.pop(queue, None)
-        if queue.settings.sync_journal_ms is None:
-            if synced is not None:
-                synced.addErrback(lambda _: None)  # it is told elsewhere
-            return None
-        if synced is None:
-            synced = self._jobs.run(self._disk.sync_folder, self._folder)
-        if queue.settings.sync_journal_ms == 0:
-            return synced
-        synced.addErrback(lambda failure: log.failure("A deletion could not be synced", failure))
-        return None
-
-    def _sync_deletion(self, paths: Sequence[bytes]) -> None:
-        for path in paths:
-            self._sync_file(path)
-        self._disk.sync_folder(self._folder)
-
-    def _sync_file(self, path: bytes) -> None:
-        try:
-            descriptor = self._disk.open_read(path)
-        except FileNotFoundError:
-            return
-        try:
-            self._disk.sync(descriptor)
-        finally:
-            self._disk.close(descriptor)
 
     def _commit(self, journal: ScrollJournal, queues: Sequence[ScrollQueue]) -> Deferred[Any] | None:
         """Write a journal's records, when they may be. None if that is as safe as they must be."""
@@ -626,18 +520,6 @@ class ScrollStorage:
     def _write_all_hints(hints: Sequence[tuple[ScrollUpkeep, tuple[bytes, bytes]]]) -> None:
         for upkeep, hint in hints:
             upkeep.write_hint(*hint)
-
-
-def _also(deferred: Deferred[Any]) -> Deferred[Any]:
-    """Fires as that one does, which others wait for as well."""
-    other: Deferred[Any] = Deferred()
-
-    def pass_on(result: Any) -> Any:
-        other.callback(result)
-        return result
-
-    deferred.addBoth(pass_on)
-    return other
 
 
 def _load_failed(error: Exception) -> QueueFailed:
