@@ -341,7 +341,8 @@ class ScrollJournal:
 
     def left_behind(self, queue: ScrollQueue) -> Counts:
         """What there is for a reader from its `next_id` on. Raises OSError."""
-        left = left_for(queue.reader, queue.next_id - 1, queue.done.ranges(), self.files, self.open_file)
+        after_id = max(queue.next_id - 1, queue.done.head)
+        left = left_for(queue.reader, after_id, queue.done.ranges(), self.files, self.open_file)
         for item_id, record in enumerate(self._pending, self.written_id + 1):
             target = self._pending_targets.get(item_id)
             is_given = target is None or target.has(queue.reader)

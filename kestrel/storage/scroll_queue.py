@@ -191,6 +191,7 @@ class ScrollQueue(Window):
             except (OSError, WrongMark) as error:
                 raise self._journal.fail(error) from error
             self.behind_items, self.behind_bytes = left
+            self.pass_what_is_for_others()
 
     # Ranges of ids.
 
