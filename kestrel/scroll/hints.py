@@ -62,7 +62,7 @@ def decode_hint(data: bytes) -> Mapping[bytes, WriterFile]:
     try:
         version, entries = json.loads(text)
         files = [_decode_file(*entry) for entry in entries] if version == _VERSION else []
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return {}
     return {file.file_name: file for file in files}
 

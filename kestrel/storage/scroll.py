@@ -326,7 +326,7 @@ class ScrollStorage:
     def _made(self, queue: ScrollQueue) -> None:
         """Its reader file is there."""
         queue.journal.names += 1
-        self._deletions.erase_marks(queue.journal)
+        self._deletions.erase_needless_marks(queue.journal)
 
     def _not_made(self, queue: ScrollQueue, failure: QueueFailed) -> None:
         self._forget(queue, str(failure))

@@ -85,6 +85,12 @@ class Deletions:
         if not self._is_there(journal.stem):
             self.erase_marks(journal)
 
+    def erase_needless_marks(self, journal: ScrollJournal) -> None:
+        """Another reader of the journal has its file now; first it must be on the medium that it has."""
+        if journal.deleted:
+            synced = self._services.jobs.run(self._services.disk.sync_folder, self._services.folder)
+            synced.addCallback(lambda _: self.erase_marks(journal)).addErrback(self.not_erased)
+
     def erase_marks(self, journal: ScrollJournal) -> None:
         """At once, for their names may be used again; what cannot be erased a later start erases."""
         in_use = {queue.file.path for queue in journal.readers.values()}

@@ -54,7 +54,10 @@ class ScrollLoader:
             known = self._hint_of(files.stem)
         try:
             return self._load(files, settings_of, known, has_lost_a_sync)
-        except WrongMark:
+        except Exception:
+            if not known:
+                raise
+            # Whatever a hint says, it is never needed.
             self._services.disk.erase(hint_path(self._services.folder, files.stem))
             return self._load(files, settings_of, {}, has_lost_a_sync)
 

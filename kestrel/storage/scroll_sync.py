@@ -335,8 +335,14 @@ class ScrollSync:
             size = queue.file.size if checkpoint is None else len(checkpoint)
             copies.append(_Copy(queue, queue.file.path, size, checkpoint))
         written = await services.jobs.run(self._write_temporary, copies)
-        for copy, temporary in zip(copies, written, strict=True):
-            self._publish(copy, temporary)
+        try:
+            for copy, temporary in zip(copies, written, strict=True):
+                self._publish(copy, temporary)
+        except OSError:
+            for temporary in written:
+                with suppress(OSError):
+                    services.disk.erase(temporary)
+            raise
         if self.period_ms is None and why is None:
             return
         names = journal.names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
@@ -118,9 +119,15 @@ class ScrollUpkeep:
         disk = self._services.disk
         temporary = target + b"~~"
         disk.erase(temporary)
-        with FileReader(disk, path) as reader:
-            copy_range(disk, reader, 0, reader.size, temporary)
-        disk.rename(temporary, target)
+        try:
+            with FileReader(disk, path) as reader:
+                copy_range(disk, reader, 0, reader.size, temporary)
+            disk.rename(temporary, target)
+        except OSError:
+            with suppress(OSError):
+                disk.erase(temporary)
+            raise
+        disk.sync_folder(os.path.dirname(target))
         disk.reached(steps.COPY_PUBLISHED)
         disk.erase(path)
 
@@ -153,7 +160,7 @@ class ScrollUpkeep:
         checkpoints = [
             (queue.file.path, queue.begin_checkpoint())
             for queue in journal.readers.values()
-            if queue.file.size != len(queue.checkpoint())
+            if queue.file.size != len(queue.checkpoint()) or queue.has_changes
         ]
         hint = self.due_hint(1)
         is_spent = not journal.unserved and all(queue.is_spent for queue in journal.readers.values())
