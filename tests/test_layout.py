@@ -36,7 +36,10 @@ CLIENTS_WITH_TWISTED = {"client", "server", "pipeline", "openssl"}
 
 STANDARD_LIBRARY_ONLY = {"item", "commands", "errors", "names", "journal", "scroll", "disk"}
 
-BACKENDS = ("kestrel.storage.journal", "kestrel.storage.memory", "kestrel.journal", "kestrel.disk")
+BACKENDS = (
+    *(f"kestrel.storage.{backend}" for backend in ("journal", "scroll", "memory")),
+    *("kestrel.journal", "kestrel.scroll", "kestrel.disk"),
+)
 
 CONTRACT = PACKAGE / "testing" / "contract"
 """The tests that a backend inherits."""

@@ -1,8 +1,8 @@
-"""Settings that a file gives and this server does not act on yet."""
+"""Settings that a file gives and this server does not act on: not yet, or not with the storage that it has."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import attrs
 
@@ -16,13 +16,30 @@ def settings_without_effect(config: Config) -> list[str]:
     paths = _of_section("", config)
     paths += _of_queue("default", config.default)
     for name, overrides in config.queues.items():
-        # A configuration made by hand may hold names that are not UTF-8.
-        paths += _of_queue(entry_path("queues", name.decode(errors="backslashreplace")), overrides)
+        paths += _of_queue(_path_of_queue(name), overrides)
     sections = {"admin": config.admin, "zookeeper": config.zookeeper, "logging": config.logging}
     for path, section in sections.items():
         if section is not None:
             paths += _of_section(path, section)
     return paths
+
+
+def queue_settings_given(config: Config, names: Collection[str]) -> list[str]:
+    """The paths of those settings of queues that are given, of these names of `QueueSettings`."""
+    paths = _among("default", config.default, names)
+    for name, overrides in config.queues.items():
+        paths += _among(_path_of_queue(name), overrides, names)
+    return paths
+
+
+def _among(path: str, overrides: QueueOverrides, names: Collection[str]) -> list[str]:
+    given = frozenset(overrides.values) & frozenset(names)
+    return [joined(path, setting.kestrel_name) for name, setting in settings_of(QueueSettings).items() if name in given]
+
+
+def _path_of_queue(name: bytes) -> str:
+    # A configuration made by hand may hold names that are not UTF-8.
+    return entry_path("queues", name.decode(errors="backslashreplace"))
 
 
 def _of_section(path: str, section: Section) -> list[str]:

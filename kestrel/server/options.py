@@ -18,7 +18,7 @@ from kestrel.config.model import Config
 from kestrel.net.protocols import PROTOCOLS
 from kestrel.server.endpoints import parse_endpoint
 from kestrel.server.failures import EX_CONFIG, CannotServe
-from kestrel.server.service import KestrelService
+from kestrel.server.service import KestrelService, settings_without_use
 
 
 class Options(usage.Options):
@@ -38,7 +38,9 @@ class Options(usage.Options):
             "storage",
             "s",
             None,
-            "Where queues are kept, as name:argument?option=value: journal:/var/spool/kestrel or memory:",
+            "Where queues are kept, as name:argument?option=value: journal:/var/spool/kestrel,"
+            " scroll:/var/spool/kestrel?archive=/srv/archive (what is put to a parent is written once, for all its"
+            " children) or memory:",
         ],
     ]
     optFlags = [["validate", None, "Check the configuration, say what is wrong or has no effect, and exit."]]
@@ -81,6 +83,8 @@ class Options(usage.Options):
             print("The configuration is valid.")
             for setting in settings_without_effect(self.settings):
                 print(f"It sets {setting}, which has no effect in this release.")
+            for setting in settings_without_use(self.settings):
+                print(f"It sets {setting}, which has no effect with this storage.")
             for name in masked_queues(self.settings):
                 print(f"Its alias {name.decode('latin-1')} masks the queue of that name.")
             log_folder = os.path.dirname(os.path.abspath(self.settings.logging.file or ""))

@@ -17,7 +17,7 @@ from twisted.python.threadpool import ThreadPool
 
 from kestrel import __version__
 from kestrel.config.aliases import masked_queues
-from kestrel.config.effect import settings_without_effect
+from kestrel.config.effect import queue_settings_given, settings_without_effect
 from kestrel.config.model import Config
 from kestrel.config.resolved import ResolvedConfig
 from kestrel.disk.files import Disk
@@ -30,7 +30,7 @@ from kestrel.server.endpoints import describe, endpoints_to_serve, listen, port_
 from kestrel.server.failures import EX_CANNOT_CREATE, EX_CONFIG, EX_TRY_AGAIN, CannotServe
 from kestrel.server.reactor import use_monotonic_time
 from kestrel.storage.memory import MemoryStorage
-from kestrel.storage.registry import storage_from_string
+from kestrel.storage.registry import settings_unused_by, storage_from_string
 from kestrel.storage.total_memory import MemoryLimit
 
 log = Logger()
@@ -122,6 +122,9 @@ class KestrelService(Service):
         idle = settings_without_effect(self._core.config)
         if idle:
             log.warn("Set, but without effect in this release: {settings}", settings=", ".join(idle))
+        unused = settings_without_use(self._core.config)
+        if unused:
+            log.warn("Set, but without effect with this storage: {settings}", settings=", ".join(unused))
         _warn_of_masks(self._core.config)
         self._threads.start()
         try:
@@ -237,6 +240,11 @@ def _storage_description(config: Config) -> str:
     if config.storage is not None:
         return config.storage
     return f"journal:{config.queue_path}?reserve={config.disk_reserve_size_bytes}"
+
+
+def settings_without_use(config: Config) -> list[str]:
+    """The paths of those settings of queues that the storage of that configuration does not go by."""
+    return queue_settings_given(config, settings_unused_by(_storage_description(config)))
 
 
 def _warn_of_masks(config: Config) -> None:

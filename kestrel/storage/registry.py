@@ -36,3 +36,9 @@ def storage_from_string(
     except ValueError:
         raise BadStorageArgument(f"{query!r} are no options; write them as in ?reserve=16MiB") from None
     return factory.storage(argument, options, clock, in_thread, memory)
+
+
+def settings_unused_by(description: str) -> frozenset[str]:
+    """The settings of a queue, as `QueueSettings` names them, that the storage of that description does not go by."""
+    factory = FACTORIES.get(description.partition(":")[0])
+    return getattr(factory, "unused_settings", frozenset())

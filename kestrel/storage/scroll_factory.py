@@ -26,6 +26,10 @@ class ScrollStorageFactory:
         " takes the writes that found it full."
     )
     capabilities = frozenset({"durable", "ranges", "shared_fanout", "errors_kept"})
+    unused_settings = frozenset(
+        {"max_journal_size_bytes", "min_journal_compact_delay_ms", "disable_aggressive_rewrites"}
+    )
+    """Settings of a queue that are about rewriting; here nothing is rewritten."""
 
     def storage(
         self,

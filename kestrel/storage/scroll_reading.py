@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.python.failure import Failure
 
 from kestrel.errors import QueueFailed
@@ -31,11 +31,19 @@ class ScrollReading:
         """Read on; fires when something has been read, or fails with `QueueFailed`. None: the window has it now."""
         if self._queue.next_id > self._journal.written_id:
             self._journal.fill_from_pending(self._queue)
-            return None
+            return self._check_count()
         done: Deferred[None] = Deferred()
         self._waiting.append(done)
         self._begin()
         return done
+
+    def _check_count(self) -> Deferred[None] | None:
+        """None, unless nothing comes any more though there should be items: then the files are surveyed anew."""
+        if self._queue.has_head or not self._queue.behind_items:
+            return None
+        for file in self._journal.files:
+            self._journal.distrust(file)
+        return fail(self._services.kill(self._journal, DamagedFile(errno.EIO, "there should be more items")))
 
     def ahead(self) -> None:
         """Read on if there is room for it, though nobody waits yet."""
@@ -101,7 +109,8 @@ class ScrollReading:
         self._is_reading = False
         waiting, self._waiting = self._waiting, []
         error = QueueFailed(f"the head cannot be read: {reason_of(error_of(failure))}")
-        if failure.check(DamagedFile) and self._queue.failure is None:
+        # What nobody has asked for yet is told to who asks.
+        if failure.check(DamagedFile) and self._queue.failure is None and waiting:
             self._services.kill(self._journal, error_of(failure))  # opened anew, it is repaired
         for done in waiting:
             done.errback(error)

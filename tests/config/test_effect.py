@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kestrel.config.effect import settings_without_effect
+from kestrel.config.effect import queue_settings_given, settings_without_effect
 from kestrel.config.load import loads
 from kestrel.config.model import AdminSettings, AliasSettings, Config, QueueSettings
 from kestrel.config.setting import settings_of
@@ -58,3 +58,19 @@ def test_the_settings_that_make_the_journal_safe_have_an_effect() -> None:
 
 def test_a_port_that_is_turned_off_is_not_named() -> None:
     assert settings_without_effect(loads("[admin]\nhttpPort = false\n")) == []
+
+
+def test_of_some_settings_of_queues_those_are_named_that_are_given() -> None:
+    config = loads(
+        """
+        [default]
+        maxJournalSize = "1GiB"
+        maxItems = 3
+        [[queues]]
+        name = "a+x"
+        minJournalCompactDelay = "none"
+        """
+    )
+    names = {"max_journal_size_bytes", "min_journal_compact_delay_ms", "sync_journal_ms"}
+    assert queue_settings_given(config, names) == ["default.maxJournalSize", 'queues["a+x"].minJournalCompactDelay']
+    assert queue_settings_given(config, ()) == queue_settings_given(loads(""), names) == []

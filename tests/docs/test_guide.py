@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +27,8 @@ from kestrel.config.server_settings import (
 from kestrel.config.setting import settings_of
 from kestrel.protocols import memcache
 from kestrel.storage.journal import JournalStorage
+from kestrel.storage.scroll import ScrollStorage
+from kestrel.testing.contract.suite import StorageContract
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.threads import SteppedThreads
 from tests.docs.test_protocols import Block, blocks_in, play
@@ -93,7 +96,16 @@ def names_of_tests(path: str) -> set[str]:
             tests.add(node.name)
         elif isinstance(node, ast.ClassDef):
             tests |= {f"{node.name}::{each.name}" for each in node.body if isinstance(each, ast.FunctionDef)}
+            if any(isinstance(base, ast.Name) and base.id == "StorageContract" for base in node.bases):
+                tests |= {f"{node.name}::{name}" for name in inherited_tests(path, node.name)}
     return tests
+
+
+def inherited_tests(path: str, name: str) -> set[str]:
+    """The tests that a class inherits from the contract suite, without those that it leaves out."""
+    module = import_module(path.removesuffix(".py").replace("/", "."))
+    contract: type[StorageContract] = getattr(module, name)
+    return {each for each in dir(contract) if each.startswith("test_")} - contract.left_out.keys()
 
 
 # Promises.
@@ -184,6 +196,18 @@ def test_every_figure_of_a_journal_is_in_a_table(tmp_path: Path) -> None:
     client.ask(b"set jobs 0 0 1\r\nx\r\n")
     shown = re.findall(r"^  (\w+)=", client.ask(b"dump_stats jobs\r\n").decode(), re.MULTILINE)
     assert {*shown, "children"} == first_words("Figures of a queue")
+
+
+def test_every_figure_of_a_scroll_is_in_a_table(tmp_path: Path) -> None:
+    clock, threads = Clock(), SteppedThreads()
+    server = MemoryServer(ScrollStorage(str(tmp_path).encode(), clock, threads, reserve_bytes=1), clock=clock)
+    threads.run_all()
+    server.settle()
+    client = server.connect()
+    client.ask(b"set jobs 0 0 1\r\nx\r\n")
+    shown = re.findall(r"^  (\w+)=", client.ask(b"dump_stats jobs\r\n").decode(), re.MULTILINE)
+    of_a_journal = first_words("Figures of a queue") - {"journal_packs", "children"}
+    assert set(shown) == of_a_journal | first_words("Further figures in a scroll")
 
 
 def test_every_difference_from_kestrel_is_in_the_table() -> None:

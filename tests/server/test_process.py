@@ -13,6 +13,7 @@ import pytest
 
 from kestrel import __version__
 from kestrel.server.failures import EX_CANNOT_CREATE, EX_CONFIG, EX_TRY_AGAIN, EX_UNAVAILABLE
+from kestrel.storage.registry import FACTORIES
 from tests.server.running import (
     ANY_PORT,
     PATIENCE_S,
@@ -793,6 +794,19 @@ def test_validate_says_that_a_good_file_is_good_and_touches_nothing(processes: P
     assert sorted(processes.folder.iterdir()) == before
 
 
+def test_validate_and_the_log_say_which_settings_the_storage_does_not_go_by(processes: Processes) -> None:
+    config = CONFIG + "[default]\nmaxJournalSize = '1GiB'\nmaxItems = 5\n"
+    processes.write("good.toml", config)
+    ended = processes.run(*processes.twistd("--config", "good.toml", "--storage", "scroll:queues", "--validate"))
+    assert ended.stdout == (
+        "The configuration is valid.\nIt sets default.maxJournalSize, which has no effect with this storage.\n"
+    )
+    ended = processes.run(*processes.twistd("--config", "good.toml", "--validate"))
+    assert ended.stdout == "The configuration is valid.\n"
+    server = processes.serve(config, "--storage", "scroll:queues")
+    assert "Set, but without effect with this storage: default.maxJournalSize" in server.logged()
+
+
 MASKED = """
 [[queues]]
 name = "both"
@@ -894,6 +908,11 @@ def test_help_mentions_every_option(processes: Processes) -> None:
     assert ended.returncode == 0
     for option in ("config", "memcache", "text", "thrift", "admin", "storage", "validate", "version", "help"):
         assert f"--{option}" in ended.stdout
+
+
+def test_help_names_every_storage(processes: Processes) -> None:
+    ended = processes.run(*processes.twistd("--help"))
+    assert [name for name in FACTORIES if f" {name}:" not in ended.stdout] == []
 
 
 def test_twistd_lists_the_server_among_its_commands(processes: Processes) -> None:
