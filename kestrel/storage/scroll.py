@@ -371,13 +371,13 @@ class ScrollStorage:
             self._upkeeps.pop(journal).sync.end(None)
             self._deletions.journal_of(queue)
         else:
-            # Nothing that only it needed may go before it is on the medium that it went.
-            self._jobs.run(self._disk.sync_folder, self._folder).addCallbacks(
-                lambda _: self._drop_done_files(journal), self._deletions.not_erased
-            )
+            journal.leaving.add(queue.reader)
+            self._deletions.reader_of(queue).addCallbacks(lambda _: self._has_left(queue), lambda _: None)
 
-    def _drop_done_files(self, journal: ScrollJournal) -> None:
-        upkeep = self._upkeeps.get(journal)
+    def _has_left(self, queue: ScrollQueue) -> None:
+        """It is on the medium that it is deleted: what only it needed may go."""
+        queue.journal.leaving.discard(queue.reader)
+        upkeep = self._upkeeps.get(queue.journal)
         if upkeep is not None:
             upkeep.drop_done_files()
 
@@ -390,10 +390,12 @@ class ScrollStorage:
     def _delete_dead(self, queue: ScrollQueue) -> None:
         """Open the queue again in order to delete it."""
         try:
-            self.delete(self.queue(queue.name, queue.settings))
+            live = self.queue(queue.name, queue.settings)
         except QueueFailed as failure:
             raise StorageError(str(failure)) from failure
+        self.delete(live)
         queue.is_deleted = True
+        self._deletions.is_told_by(queue, live)
 
     def _end(self, queue: ScrollQueue, why: str) -> None:
         """The object is dead from now on."""

@@ -41,6 +41,17 @@ class Deletions:
         """Erase the journal whose last queue that was."""
         self._marking[queue] = self.erase(queue.journal)
 
+    def reader_of(self, queue: ScrollQueue) -> Deferred[Any]:
+        """That queue is deleted, others of its journal are not: fires when no power failure brings it back."""
+        marked = self._services.jobs.run(self._sync_marks, [queue.file.path])
+        self._marking[queue] = _also(marked)
+        return marked
+
+    def is_told_by(self, dead: ScrollQueue, live: ScrollQueue) -> None:
+        """The queue was opened again in order to be deleted, and is committed by the name of the dead object."""
+        if live in self._marking:
+            self._marking[dead] = self._marking.pop(live)
+
     def erase(self, journal: ScrollJournal) -> Deferred[Any]:
         """Erase the writer files, then what says that they count no more, unless the journal is there again by then.
 
@@ -106,15 +117,10 @@ class Deletions:
     def commit(self, queue: ScrollQueue) -> Deferred[Any] | None:
         """Make safe that the queue is deleted: None if it is as safe as was promised, else fires when it is."""
         synced = self._marking.pop(queue, None)
-        if queue.settings.sync_journal_ms is None:
-            if synced is not None:
-                synced.addErrback(lambda _: None)  # it is logged elsewhere
-            return None
-        if synced is None:
-            synced = self._services.jobs.run(self._services.disk.sync_folder, self._services.folder)
         if queue.settings.sync_journal_ms == 0:
             return synced
-        synced.addErrback(lambda failure: log.failure("A deletion could not be synced", failure))
+        if synced is not None:
+            synced.addErrback(lambda failure: log.failure("A deletion could not be synced", failure))
         return None
 
 

@@ -71,6 +71,8 @@ class ScrollJournal:
         self.next_id = next_id
         self.readers: dict[bytes, ScrollQueue] = {}
         self.unserved: dict[bytes, bytes] = {}
+        self.leaving: set[bytes] = set()
+        """Readers that are deleted, and may be there again after a power failure."""
         self.deleted: list[bytes] = []
         """The names of reader files that say that their reader is deleted."""
         self.own_refusal: str | None = None
@@ -129,14 +131,14 @@ class ScrollJournal:
         size = len(data)
         for queue in queues:
             queue.put(record, item_id, size)
-        if len(queues) != len(self.readers) or self.unserved:
+        if len(queues) != len(self.readers) or self.unserved or self.leaving:
             self._put_for_some({queue.reader for queue in queues}, item_id)
 
     def _put_for_some(self, given: set[bytes], item_id: int) -> None:
         for reader, queue in self.readers.items():
             if reader not in given:
                 queue.pass_by(item_id)
-        others = (self.readers.keys() | self.unserved.keys()) - given
+        others = (self.readers.keys() | self.unserved.keys() | self.leaving) - given
         are_left_out = len(others) < len(given)
         self._pending_targets[item_id] = Targets(frozenset(others if are_left_out else given), are_left_out)
 

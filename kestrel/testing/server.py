@@ -156,13 +156,14 @@ class MemoryStatusFile:
 
 
 class MemoryServer:
-    """A server over a storage (in memory unless one is given, or a folder for journals), and a reactor's turns.
+    """A server over a storage (in memory unless one is given, or a folder), and a reactor's turns.
 
     Timers run by `clock`, which only `advance` moves. Stored times are `now_ms`, which goes along with it and
     can be stepped apart. `session_settings` may be replaced at any time. Clients are served once the storage
     has loaded its queues. With a `folder` the server can be started anew over what is in it: `restart` and `crash`;
-    what is done in threads then ends at once, and the status is remembered there. `make_codec` makes the codecs of
-    memcache clients in place of the configuration.
+    what is done in threads then ends at once, and the status is remembered there. `make_storage` makes the storage over
+    the folder, called as `JournalStorage` is. `make_codec` makes the codecs of memcache clients in place of the
+    configuration.
     """
 
     def __init__(
@@ -171,6 +172,7 @@ class MemoryServer:
         *,
         config: Config | None = None,
         folder: Path | None = None,
+        make_storage: Callable[..., IStorage] = JournalStorage,
         disk: Disk | None = None,
         status_file: StatusFile | None = None,
         clock: Clock | None = None,
@@ -185,6 +187,7 @@ class MemoryServer:
         self._worked_s = 0.0
         self._wall_clock_step_ms = 0
         self._transports: list[MemoryTransport] = []
+        self._make_storage = make_storage
         self._disk = disk or Disk()
         self._given_status_file = status_file
         self._protocols: dict[str, Callable[[Config], Codec]] = {}
@@ -198,7 +201,7 @@ class MemoryServer:
     def _start(self, config: Config, storage: IStorage | None) -> None:
         memory_limit = MemoryLimit(config.max_total_memory_bytes)
         if storage is None and self.folder is not None:
-            storage = JournalStorage(
+            storage = self._make_storage(
                 os.fsencode(self.folder),
                 self.clock,
                 maybeDeferred,

@@ -1,6 +1,7 @@
 """The original's recorded conversations, byte for byte but for what we do otherwise on purpose.
 
-One server takes part in all of them, in the order in which they were recorded.
+One server takes part in all of them, in the order in which they were recorded; and then another, over the next of the
+durable backends.
 """
 
 import re
@@ -13,19 +14,25 @@ from tests.conversations.playing import Conversation, Step, play, recorded_conve
 from tests.conversations.replies import PARSERS, Stats, queue_difference, replies_in, stats_of_queue
 from tests.conversations.tables import DIFFERENCES, NEEDS, QUEUES_WITH_OTHER_STATS
 from tests.server.running import Processes, Server
+from tests.storage.backends import BACKENDS
 
 CONVERSATIONS = recorded_conversations()
 CONFIG = Path(__file__).with_name("config.toml").read_text()
 
-played: list[Conversation] = []
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Processes(tmp_path_factory.mktemp(f"conversations-{request.param}")) as processes:
+        server = processes.serve(CONFIG, "--storage", f"{request.param}:queues")
+        yield server
+        server.stop()
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Processes(tmp_path_factory.mktemp("conversations")) as processes:
-        server = processes.serve(CONFIG)
-        yield server
-        server.stop()
+def played(server: Server) -> list[Conversation]:
+    """Those in which that server has taken part."""
+    return []
 
 
 def expected_steps(conversation: Conversation) -> list[Step]:
@@ -47,7 +54,9 @@ def prepare(conversation: Conversation, server: Server) -> None:
 
 
 @pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=lambda conversation: conversation.name)
-def test_a_conversation_goes_as_it_was_recorded(conversation: Conversation, server: Server) -> None:
+def test_a_conversation_goes_as_it_was_recorded(
+    conversation: Conversation, server: Server, played: list[Conversation]
+) -> None:
     played.append(conversation)
     prepare(conversation, server)
     play(conversation, server.port_of(conversation.protocol), expected_steps(conversation))
@@ -59,7 +68,7 @@ def queues_named_in(conversation: Conversation) -> set[str]:
     return set(re.split(r"[\s/]+", sent))
 
 
-def test_stats_tell_of_each_queue_what_the_original_told(server: Server) -> None:
+def test_stats_tell_of_each_queue_what_the_original_told(server: Server, played: list[Conversation]) -> None:
     recorded = CONVERSATIONS["memcache: stats with arg"].steps[0]["recv"].encode("latin-1")
     original = replies_in(recorded, PARSERS["memcache"])[0][0].stats
     assert original is not None

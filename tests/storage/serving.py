@@ -1,4 +1,4 @@
-"""A whole server over the journal backend, in memory but for its files: clients, clock, threads and disk in hand."""
+"""A whole server over a durable backend, in memory but for its files: clients, clock, threads and disk in hand."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from kestrel.storage.memory import MemoryStorage
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryStatusFile
 from kestrel.testing.threads import SteppedThreads
+from tests.storage.backends import MakeStorage
 
 START_MS = 1_700_000_000_000
 RESERVE_BYTES = 1000
@@ -148,6 +149,7 @@ class Server:
         others: QueueSettings = NEVER,
         room: int | None = None,
         arrange: Callable[[FaultyDisk], object] = lambda disk: None,
+        make_storage: MakeStorage = JournalStorage,
     ) -> None:
         self.folder = folder
         self.clock = Clock()
@@ -162,7 +164,7 @@ class Server:
         self.is_stopped = False
         barrier = Barrier(self._soon)
         turns = Turns(barrier, self._soon, self.clock.seconds)
-        self.storage = JournalStorage(
+        self.storage = make_storage(
             str(folder).encode(),
             self.clock,
             self.threads,
@@ -257,10 +259,17 @@ class Server:
 class Machine:
     """Where servers run: starts them, stops them, and lets them crash, each over what the last one left."""
 
-    def __init__(self, folder: Path, others: QueueSettings, queues: dict[bytes, QueueSettings]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        others: QueueSettings,
+        queues: dict[bytes, QueueSettings],
+        make_storage: MakeStorage = JournalStorage,
+    ) -> None:
         self._root = folder
         self._others = others
         self._queues = queues
+        self._make_storage = make_storage
         self._started: list[Server] = []
         self._folders = 0
 
@@ -270,7 +279,22 @@ class Machine:
 
     def start(self, folder: Path | None = None, room: int | None = None) -> Server:
         """A server over that folder, or over a new one."""
-        server = Server(folder or self._folder(), queues=self._queues, others=self._others, room=room)
+        return self._start(folder or self._folder(), room=room)
+
+    def _start(
+        self,
+        folder: Path,
+        room: int | None = None,
+        arrange: Callable[[FaultyDisk], object] = lambda disk: None,
+    ) -> Server:
+        server = Server(
+            folder,
+            queues=self._queues,
+            others=self._others,
+            room=room,
+            arrange=arrange,
+            make_storage=self._make_storage,
+        )
         self._started.append(server)
         return server
 
@@ -278,9 +302,7 @@ class Machine:
         """A server over a copy of that folder, whose disk fails as arranged from the first operation on."""
         copy = self._folder()
         shutil.copytree(folder, copy)
-        server = Server(copy, queues=self._queues, others=self._others, arrange=arrange)
-        self._started.append(server)
-        return server
+        return self._start(copy, arrange=arrange)
 
     def restart(self, server: Server) -> Server:
         """Stop it and start another in its place."""

@@ -13,6 +13,7 @@ from kestrel.disk import steps
 from kestrel.journal.fileset import group_by_queue
 from kestrel.storage import journal as journal_module
 from kestrel.storage import open_files
+from tests.storage.backends import journal_only
 from tests.storage.serving import (
     STORED,
     Client,
@@ -58,6 +59,7 @@ def test_a_sync_that_fails_with_nothing_to_sync_costs_no_put(machine: Machine) -
     assert drain(server, b"periodic") == [b"precious"]
 
 
+@journal_only
 def test_an_item_is_not_given_twice_when_the_sync_for_a_pack_and_its_mending_fail(machine: Machine) -> None:
     server = machine.start()
     server.reload(SMALL)
@@ -100,6 +102,7 @@ class TestAfterARestartWithSyncJournal0:
         server.disk.mend()
         assert drain(server, b"synced") == [b"old"]
 
+    @journal_only
     def test_a_put_whose_new_file_is_safe_is_acknowledged_and_there(self, machine: Machine, server: Server) -> None:
         client = server.client()
         server.disk.fail("sync", errno.EIO, times=1)
@@ -113,6 +116,7 @@ class TestAfterARestartWithSyncJournal0:
         assert drain(server, b"synced")[:2] == [b"old", b"new"]
 
 
+@journal_only
 def test_a_queue_read_behind_is_read_again_after_its_files_were_left_half_replaced(machine: Machine) -> None:
     server = machine.start()
     client = server.client()
@@ -144,6 +148,7 @@ def test_a_queue_read_behind_is_read_again_after_its_files_were_left_half_replac
     assert not is_server_error(replies[-1])
 
 
+@journal_only
 def test_rotations_after_syncs_leave_no_more_files_open_than_there_may_be(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +188,7 @@ def test_the_folder_listing_of_a_queue_with_many_files_is_sorted_in_no_time() ->
     assert files.in_replay_order() == [os.fsencode(f"work.{number}") for number in range(20_000)]
 
 
+@journal_only
 def test_a_queue_that_cannot_be_written_at_the_start_keeps_no_other_from_being_served(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
