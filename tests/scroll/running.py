@@ -1,0 +1,304 @@
+"""Storages of scrolls that run: over a folder, with their disk, clock and threads in hand."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+
+from kestrel.config.model import QueueSettings
+from kestrel.item import Item
+from kestrel.storage.scroll import ScrollStorage
+from kestrel.storage.scroll_queue import ScrollQueue
+from kestrel.storage.total_memory import MemoryLimit
+from kestrel.testing.faults import FaultyDisk
+from kestrel.testing.threads import SteppedThreads
+from tests.scroll.made import T
+
+NEVER = QueueSettings()
+SYNCED = QueueSettings(sync_journal_ms=0)
+PERIOD_S = 0.5
+PERIODIC = QueueSettings(sync_journal_ms=500)
+
+
+class WatchedDisk(FaultyDisk):
+    """Also tells what was done to which file: `done` has the operation, the file's name, and how many bytes it was.
+
+    Operations are write, read, sync, erase and rename; of a rename the name is the new one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: list[tuple[str, str, int]] = []
+        self._names: dict[int, str] = {}
+        self._unreadable: set[str] = set()
+
+    def cannot_read(self, file_name: str) -> None:
+        """The file of that name cannot be opened to be read from now on."""
+        self._unreadable.add(file_name)
+
+    def mend(self) -> None:
+        super().mend()
+        self._unreadable.clear()
+
+    def open_append(self, path: bytes) -> int:
+        descriptor = super().open_append(path)
+        self._names[descriptor] = _name(path)
+        return descriptor
+
+    def open_read(self, path: bytes) -> int:
+        if _name(path) in self._unreadable:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        descriptor = super().open_read(path)
+        self._names[descriptor] = _name(path)
+        return descriptor
+
+    def duplicate(self, descriptor: int) -> int:
+        copy = super().duplicate(descriptor)
+        self._names[copy] = self._names[descriptor]
+        return copy
+
+    def write(self, descriptor: int, data: bytes) -> None:
+        super().write(descriptor, data)
+        self.done.append(("write", self._names[descriptor], len(data)))
+
+    def read(self, descriptor: int, offset: int, size: int) -> bytes:
+        data = super().read(descriptor, offset, size)
+        self.done.append(("read", self._names[descriptor], len(data)))
+        return data
+
+    def sync(self, descriptor: int) -> None:
+        super().sync(descriptor)
+        self.done.append(("sync", self._names[descriptor], 0))
+
+    def erase(self, path: bytes) -> None:
+        super().erase(path)
+        self.done.append(("erase", _name(path), 0))
+
+    def rename(self, old: bytes, new: bytes) -> None:
+        super().rename(old, new)
+        for descriptor, name in self._names.items():
+            if name == _name(old):
+                self._names[descriptor] = _name(new)
+        self.done.append(("rename", _name(new), 0))
+
+    def bytes_of(self, operation: str, part_of_name: str = "") -> int:
+        """How many bytes were written, or read, since `done` was cleared."""
+        return sum(size for done, name, size in self.done if done == operation and part_of_name in name)
+
+    def writes(self) -> dict[str, int]:
+        """How many writes there were to each file since `done` was cleared."""
+        names = [name for done, name, _ in self.done if done == "write"]
+        return {name: names.count(name) for name in names}
+
+
+def _name(path: bytes) -> str:
+    return path.rpartition(b"/")[2].decode()
+
+
+class Threads(SteppedThreads):
+    """Threads whose newest job may come first."""
+
+    def run_newest(self) -> None:
+        """Do the newest job."""
+        self._jobs.rotate(1)
+        self.run_one()
+
+
+class Scrolls:
+    """A storage of scrolls that was started over a folder, and short words for what tests do with it.
+
+    `now_ms` is the time on the wall, at first a second before T; nothing is put before T. `loaded` is what the start
+    brought.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        archive: Path | None = None,
+        memory: MemoryLimit | None = None,
+        settings: QueueSettings = NEVER,
+        now_ms: int = T - 1000,
+        arrange: Callable[[WatchedDisk], object] = lambda disk: None,
+    ) -> None:
+        self.folder = folder
+        self.now_ms = now_ms
+        self.clock = Clock()
+        self.threads = Threads()
+        self.disk = WatchedDisk()
+        self.memory = memory or MemoryLimit()
+        arrange(self.disk)
+        self.settings = settings
+        self.storage = ScrollStorage(
+            str(folder).encode(),
+            self.clock,
+            self.threads,
+            reserve_bytes=100,
+            now_ms=lambda: self.now_ms,
+            disk=self.disk,
+            memory=self.memory,
+            archive=None if archive is None else str(archive).encode(),
+        )
+        self.loaded: Any = self.wait(self.storage.start(lambda name: settings))
+        self._is_closed = False
+
+    def wait(self, deferred: Deferred[Any]) -> Any:
+        """What it fires with, when the threads have run; raises its failure."""
+        results: list[Any] = []
+        deferred.addBoth(results.append)
+        self.threads.run_all()
+        if isinstance(results[0], Failure):
+            results[0].raiseException()
+        return results[0]
+
+    def queue(self, name: bytes = b"work", settings: QueueSettings | None = None) -> ScrollQueue:
+        return self.storage.queue(name, settings or self.settings)
+
+    def put(self, to: ScrollQueue | list[ScrollQueue], *items: bytes, add_ms: int = T, expiry_ms: int = 0) -> None:
+        """Put items to a queue, or each to all of some queues."""
+        self.now_ms = max(self.now_ms, T)
+        for data in items:
+            self.storage.put(to if isinstance(to, list) else [to], data, add_ms, expiry_ms)
+
+    def commit(self, *queues: ScrollQueue) -> None:
+        """Commit and wait for it."""
+        for _, outcome in self.storage.commit(queues):
+            self.wait(outcome)
+
+    def put_and_commit(self, to: ScrollQueue | list[ScrollQueue], *items: bytes) -> None:
+        self.put(to, *items)
+        self.commit(*(to if isinstance(to, list) else [to]))
+
+    def begin_commit(self, *queues: ScrollQueue) -> list[Any]:
+        """Commit, and return a list that gets what each pending outcome is when it is there."""
+        outcomes: list[Any] = []
+        for _, outcome in self.storage.commit(queues):
+            outcome.addBoth(outcomes.append)
+        return outcomes
+
+    def checkpoint(self) -> None:
+        """Let the time pass until reader files have been written anew, and hints."""
+        self.clock.advance(10)
+        self.threads.run_all()
+
+    def fill(self, queue: ScrollQueue) -> ScrollQueue:
+        """The queue, with its head in memory."""
+        while (filling := queue.fill()) is not None:
+            self.wait(filling)
+        return queue
+
+    def take_all(self, queue: ScrollQueue) -> list[Item]:
+        """Every item of a queue, taken for good; threads run when an item must be read."""
+        return list(self._each(queue, opened=False))
+
+    def take_all_of(self, name: bytes) -> list[Item]:
+        """Every item of the queue of that name, taken for good."""
+        return self.take_all(self.queue(name))
+
+    def data(self, queue: ScrollQueue) -> list[bytes]:
+        """The data of every item of a queue, taken for good."""
+        return [item.data for item in self.take_all(queue)]
+
+    def look_through(self, queue: ScrollQueue) -> list[Item]:
+        """Every item of a queue, which is as it was afterwards."""
+        items = list(self._each(queue, opened=True))
+        queue.put_back([item.xid for item in items], False)
+        return items
+
+    def _each(self, queue: ScrollQueue, *, opened: bool) -> Iterator[Item]:
+        while True:
+            item = queue.take(opened)
+            if item is not None:
+                yield item
+            elif (filling := queue.fill()) is not None:
+                self.wait(filling)
+            elif not queue.has_head:
+                return
+
+    def files(self) -> dict[str, bytes]:
+        """The files of the queue folder with their contents."""
+        return files_in(self.folder)
+
+    def writers(self) -> list[str]:
+        """The names of the writer files, oldest first."""
+        return sorted(name for name in self.files() if ".read." not in name)
+
+    def reader(self, part: str = "") -> bytes:
+        """What a reader file holds."""
+        return (self.folder / f"work.read.{part}").read_bytes()
+
+    def on_medium(self) -> dict[str, bytes]:
+        """What a power failure would leave of the files now."""
+        copy = new_folder(self.folder, "medium")
+        self.disk.medium.copy(str(self.folder).encode(), str(copy).encode())
+        return files_in(copy)
+
+    def left_behind(self) -> Path:
+        """A copy of the folder as it is now: what a crash of the process leaves."""
+        return Path(shutil.copytree(self.folder, new_folder(self.folder, "left-behind")))
+
+    def close(self, *, compacts: bool = False, mends: bool = True) -> None:
+        """Stop in order, unless that was done already; `mends`: on a disk that works."""
+        if not self._is_closed:
+            self._is_closed = True
+            if mends:
+                self.disk.mend()
+            self.wait(self.storage.close(compacts))
+
+
+def new_folder(beside: Path, name: str) -> Path:
+    """A path for a folder that is not there yet."""
+    return next(path for n in range(1000) if not (path := beside.with_name(f"{name}-{n}")).exists())
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    """The plain files of a folder with their contents."""
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+class Opener:
+    """Starts storages, and stops those that a test has left running."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._opened: list[Scrolls] = []
+
+    def __call__(self, folder: Path | None = None, *, contents: Path | None = None, **how: Any) -> Scrolls:
+        """A storage over that folder, or over one of its own, which may be made as a copy of another."""
+        if contents is not None:
+            shutil.copytree(contents, folder or self.folder / "queues")
+        scrolls = Scrolls(folder or self.folder / "queues", **how)
+        self._opened.append(scrolls)
+        return scrolls
+
+    def again(self, scrolls: Scrolls, **how: Any) -> Scrolls:
+        """Stopped in order, and started again."""
+        scrolls.close()
+        return self(scrolls.folder, **{"settings": scrolls.settings, **how})
+
+    def crashed(self, scrolls: Scrolls, **how: Any) -> Scrolls:
+        """Another one over what the files hold now: the process died, the machine did not."""
+        return self(scrolls.left_behind(), **{"settings": scrolls.settings, **how})
+
+    def power_failed(self, scrolls: Scrolls, **how: Any) -> Scrolls:
+        """Another one over what the medium holds for certain now."""
+        copy = new_folder(scrolls.folder, "after-power-failure")
+        scrolls.disk.medium.copy(str(scrolls.folder).encode(), str(copy).encode())
+        return self(copy, **{"settings": scrolls.settings, **how})
+
+    def abandon(self, scrolls: Scrolls) -> None:
+        """Its process has died: it is not to be stopped."""
+        self._opened.remove(scrolls)
+
+    def stop_all(self) -> None:
+        """Stop every storage that was left."""
+        for scrolls in self._opened:
+            scrolls.close()

@@ -1,0 +1,204 @@
+"""A hint says of a journal's files what the files say; one that is not whole says nothing."""
+
+from __future__ import annotations
+
+import copy
+import json
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from kestrel.scroll import survey as survey_module
+from kestrel.scroll.hints import decode_hint, encode_hint, hint_path
+from kestrel.scroll.survey import Counts, Mark, Tally, WriterFile, survey
+from tests.journal.made import BytesReader
+from tests.scroll.made import WRITER, put, targets
+
+CONTENTS = {
+    b"work.1": WRITER + b"".join(put(item_id, bytes(100)) for item_id in range(1, 101)),
+    b"work.2": WRITER + b"".join(targets(item_id % 2, b"x") + put(item_id, bytes(100)) for item_id in range(101, 201)),
+}
+
+
+@pytest.fixture(autouse=True)
+def many_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey_module, "MARK_BYTES", 1000)
+
+
+def surveyed() -> list[WriterFile]:
+    files = []
+    for number, (name, contents) in enumerate(CONTENTS.items(), 1):
+        file = WriterFile(name, number)
+        survey(BytesReader(contents), file)
+        files.append(file)
+    return files
+
+
+def tally_of(tally: Tally) -> tuple[object, ...]:
+    return tally.items, tally.bytes, tally.extra
+
+
+def known_of(file: WriterFile) -> tuple[object, ...]:
+    """All but its marks."""
+    places = file.first_id, file.last_id, file.last_offset, file.size
+    return file.file_name, file.number, places, file.is_closed, tally_of(file.tally)
+
+
+def marks_of(file: WriterFile) -> list[tuple[object, ...]]:
+    return [(mark.item_id, mark.offset, tally_of(mark.before)) for mark in file.marks]
+
+
+def hint(*entries: Any, version: int = 1) -> bytes:
+    return whole(json.dumps([version, list(entries)]).encode())
+
+
+def whole(text: bytes) -> bytes:
+    return b"%08x %b" % (zlib.crc32(text), text)
+
+
+def entry(data: bytes) -> Any:
+    return json.loads(data.partition(b" ")[2])[1][0]
+
+
+# What it says.
+
+
+def test_each_file_is_known_again_as_it_was() -> None:
+    files = surveyed()
+    files[0].is_closed = True
+    again = decode_hint(encode_hint(files, []))
+    assert list(again) == [b"work.1", b"work.2"]
+    assert [known_of(file) for file in again.values()] == [known_of(file) for file in files]
+    assert (again[b"work.1"].is_closed, again[b"work.2"].is_closed) == (True, False)
+
+
+def test_of_the_marks_those_are_known_again_at_which_a_reader_has_to_begin() -> None:
+    files = surveyed()
+    again = decode_hint(encode_hint(files, [55, 150, 151]))
+    for file, heads in zip(files, ([55], [150, 151]), strict=True):
+        wanted = {file.before(head + 1).item_id for head in heads}
+        assert marks_of(again[file.file_name]) == [mark for mark in marks_of(file) if mark[0] in wanted]
+
+
+def test_a_reader_at_the_end_of_a_file_or_before_it_needs_no_mark() -> None:
+    files = surveyed()
+    again = decode_hint(encode_hint(files, [0, 100, 200, 5000]))
+    assert [file.marks for file in again.values()] == [[], []]
+
+
+def test_readers_at_one_place_share_its_mark() -> None:
+    again = decode_hint(encode_hint(surveyed(), [55, 55, 56]))
+    assert len(again[b"work.1"].marks) == 1
+
+
+def test_it_grows_with_the_readers_and_not_with_the_items() -> None:
+    few, many = surveyed(), surveyed()
+    for item_id in range(201, 10_000):
+        many[1].mark(item_id, item_id * 1000)
+        many[1].added(item_id, item_id * 1000, 100, None)
+    assert len(encode_hint(many, [55])) < len(encode_hint(few, [55])) + 20
+
+
+def test_a_file_without_items_is_not_in_it() -> None:
+    assert decode_hint(encode_hint([WriterFile(b"work.3", 3)], [0])) == {}
+
+
+def test_of_no_files_it_says_nothing() -> None:
+    assert decode_hint(encode_hint([], [])) == {}
+
+
+def test_names_of_readers_that_are_spelled_with_colons_are_kept() -> None:
+    file = WriterFile(b":2bx.1", 1)
+    file.first_id = file.last_id = 1
+    file.tally.extra = {b":own": Counts(1, 2), b"caf:e9": Counts(-1, -2), b"::" + b"0" * 32: Counts(3, 4)}
+    again = decode_hint(encode_hint([file], []))[b":2bx.1"]
+    assert again.tally.extra == file.tally.extra
+
+
+def test_numbers_may_be_as_large_as_those_in_the_files() -> None:
+    file = WriterFile(b"work.999999999999999", 999_999_999_999_999)
+    file.first_id, file.last_id = (1 << 62) - 2, (1 << 62) - 1
+    file.last_offset, file.size = 1 << 50, 1 << 51
+    file.add_mark(Mark(file.last_id, 1 << 50, Tally(1, 1 << 49)))
+    again = decode_hint(encode_hint([file], [(1 << 62) - 2]))[file.file_name]
+    assert (known_of(again), marks_of(again)) == (known_of(file), marks_of(file))
+
+
+def test_it_lies_in_the_folder_of_hints_under_the_name_of_its_journal() -> None:
+    assert hint_path(b"/queues", b"caf:e9") == b"/queues/.kestrel/hints/caf:e9"
+
+
+# What is not whole says nothing.
+
+
+@pytest.mark.parametrize(
+    "contents", [b"", b" ", b"\0" * 100, b"00000000 ", b"00000000 []", b"no hint at all", b"\xff" * 99]
+)
+def test_garbage_says_nothing(contents: bytes) -> None:
+    assert decode_hint(contents) == {}
+
+
+def test_each_cut_of_a_hint_says_nothing() -> None:
+    data = encode_hint(surveyed(), [55])
+    assert [size for size in range(len(data)) if decode_hint(data[:size])] == []
+
+
+def test_a_hint_with_more_behind_it_says_nothing() -> None:
+    assert decode_hint(encode_hint(surveyed(), [55]) + b" ") == {}
+
+
+def test_a_hint_of_which_any_byte_is_another_says_nothing() -> None:
+    data = encode_hint(surveyed(), [55])
+    for position in range(len(data)):
+        changed = data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
+        assert decode_hint(changed) == {}
+
+
+def test_a_hint_of_another_version_says_nothing() -> None:
+    known = entry(encode_hint(surveyed(), []))
+    assert list(decode_hint(hint(known))) == [b"work.1"]
+    assert decode_hint(hint(known, version=2)) == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"7", b"null", b"{}", b"[]", b"[1]", b"[1,2]", b"[1,[1]]", b"[1,[[]]]", b"[1,[],[]]", b"\xff", b"[" * 9999],
+    ids=lambda text: text[:20].decode("latin-1"),
+)
+def test_what_is_whole_and_yet_no_hint_says_nothing(text: bytes) -> None:
+    assert decode_hint(whole(text)) == {}
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 1 << 70) | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=5,
+)
+
+
+def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to each value within a value."""
+    yield path
+    if isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from paths(inner, (*path, index))
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield from paths(inner, (*path, name))
+
+
+@given(st.data())
+def test_whatever_stands_in_place_of_a_value_it_is_read_without_an_error(data: st.DataObject) -> None:
+    known = entry(encode_hint(surveyed()[1:], [150]))
+    *way, last = data.draw(st.sampled_from([path for path in paths(known) if path]))
+    changed = copy.deepcopy(known)
+    inner = changed
+    for step in way:
+        inner = inner[step]
+    inner[last] = data.draw(ANYTHING)
+    said = decode_hint(hint(changed))
+    assert said == {} or len(said) == 1
