@@ -111,6 +111,10 @@ class Disk:
         """The length of a file that is not open, in bytes."""
         return os.stat(path).st_size
 
+    def is_there(self, path: bytes) -> bool:
+        """Whether there is something of that name."""
+        return os.path.exists(path)
+
     def open_read(self, path: bytes) -> int:
         """A descriptor to read a file that is there."""
         return _regular(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))

@@ -16,10 +16,10 @@ class Part:
 
     __slots__ = ("_reader", "_start", "data", "length")
 
-    def __init__(self, reader: FileReader, start: int, size: int) -> None:
+    def __init__(self, reader: FileReader, start: int, data: bytes) -> None:
         self._reader = reader
         self._start = start
-        self.data = reader.read(start, size)
+        self.data = data
         self.length = reader.size - start
 
     def look(self, offset: int, size: int) -> bytes:
@@ -47,7 +47,7 @@ class FileReader:
 
     def part(self, offset: int, size: int = PART_BYTES) -> Part:
         """The part that begins there, of that size or to the end of the file."""
-        return Part(self, offset, size)
+        return Part(self, offset, self.read(offset, size))
 
     def close(self) -> None:
         """Give the descriptor back."""

@@ -73,6 +73,20 @@ class DoneSet:
         index = bisect_left(self._lasts, item_id, self._spent)
         return index < len(self._firsts) and self._firsts[index] <= item_id
 
+    def hole(self, item_id: int) -> tuple[int, int | None]:
+        """The next ids from that one on that are not done: the first and the last of them, or None if there is no last.
+        """
+        first = max(item_id, self.head + 1)
+        index = bisect_left(self._lasts, first, self._spent)
+        if index < len(self._firsts) and self._firsts[index] <= first:
+            first = self._lasts[index] + 1
+            index += 1
+        return first, self._firsts[index] - 1 if index < len(self._firsts) else None
+
+    def holes(self, most: int) -> list[int]:
+        """The first ids of so many such holes."""
+        return [self.head + 1, *(last + 1 for last in self._lasts[self._spent : self._spent + most])]
+
     def ranges(self) -> list[tuple[int, int]]:
         """What is done beyond the head, from the first to the last id of each range: sorted, with gaps between."""
         return list(zip(self._firsts[self._spent :], self._lasts[self._spent :], strict=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import Final, NamedTuple
 
-from kestrel.disk.reader import PART_BYTES, FileReader
+from kestrel.disk.reader import PART_BYTES, FileReader, Part
 from kestrel.scroll.records import (
     PUT_BYTES,
     PUT_EXPIRING_BYTES,
@@ -45,65 +45,48 @@ def read_items(
     targets: Targets | None = None
     start, next_id = offset, first_id  # of the item that comes next, or of what says for whom it is
     last_id = -1
-    usual = max(_LEAST_BYTES, min(PART_BYTES, 2 * room_bytes))
-    while offset < end:
+    usual = max(_LEAST_BYTES, min(PART_BYTES, 2 * room_bytes, most_items * _LEAST_BYTES))
+    while offset < end and not records:
         data = reader.read(offset, min(usual, end - offset))
         if not data:
             raise DamagedFile(errno.EIO, "the journal file became shorter")
-        position, length = 0, len(data)
-        while position < length:
+        part = Part(reader, offset, data)
+        position = 0
+        while position < len(data):
             command = data[position]
             header = PUT_BYTES if command == PUT else PUT_EXPIRING_BYTES
-            if command in (PUT, PUT_EXPIRING) and position + header <= length:
+            if command in (PUT, PUT_EXPIRING) and position + header <= len(data):
                 size, _, item_id = PUT_HEAD.unpack_from(data, position + 1)
                 stop = position + header + size
-                if size < 0 or offset + stop > end or item_id <= last_id:
-                    raise DamagedFile(errno.EIO, "the journal file is damaged")
-                if stop > length:
-                    if position and (records or item_id >= next_id):
-                        break  # what is cut by the end of this part begins the next
-                    if item_id >= next_id and (targets is None or targets.has(who)):
-                        data += reader.read(offset + length, stop - length)
-                        length = len(data)
-                is_wanted = item_id >= next_id and (targets is None or targets.has(who))
-                if is_wanted:
-                    if records and (most_items <= len(records) or room_bytes <= 0):
-                        return ItemsRead(records, next_id, start)
-                    records.append(data[position:stop])
-                    room_bytes -= size
-                next_id, last_id = max(next_id, item_id + 1), item_id
-                targets = None
-                position = stop
-                start = offset + position
-                continue
-            record = _other_record(reader, offset + position, end)
-            if record.command == Command.PUT and record.item_id >= next_id:
-                if targets is None or targets.has(who):
-                    if records and (most_items <= len(records) or room_bytes <= 0):
-                        return ItemsRead(records, next_id, start)
-                    records.append(record.raw)
-                    room_bytes -= record.data_size
-                next_id = record.item_id + 1
-            targets = record.targets if record.command == Command.TARGETS else None
-            position += record.size
-            if targets is None:
-                start = offset + position
+            else:
+                record = _decode(data, position, part)
+                size, item_id, stop = record.data_size, record.item_id, position + record.size
+                if record.command != Command.PUT:
+                    targets = record.targets if record.command == Command.TARGETS else None
+                    position = stop
+                    start = start if targets is not None else offset + position
+                    continue
+            if size < 0 or offset + stop > end or item_id <= last_id:
+                raise DamagedFile(errno.EIO, "the journal file is damaged")
+            if item_id >= next_id and (targets is None or targets.has(who)):
+                if records and (most_items <= len(records) or room_bytes <= 0):
+                    return ItemsRead(records, next_id, start)
+                if stop > len(data) and position:
+                    break  # what the end of this part cuts begins the next
+                records.append(data[position:stop] if stop <= len(data) else reader.read(offset + position, stop))
+                room_bytes -= size
+            next_id, last_id = max(next_id, item_id + 1), item_id
+            targets, position = None, stop
+            start = offset + position
         offset += position
-        if records:
-            break
     return ItemsRead(records, next_id, start)
 
 
-def _other_record(reader: FileReader, offset: int, end: int) -> Record:
-    part = reader.part(offset, min(_LEAST_BYTES, end - offset))
+def _decode(data: bytes, position: int, part: Part) -> Record:
     try:
-        try:
-            record = decode_record(part.data, 0, part)
-        except UnfinishedRecord as unfinished:
-            part = reader.part(offset, unfinished.needs)
-            record = decode_record(part.data, 0, part)
+        record = decode_record(data, position, part)
     except (DamagedRecord, UnfinishedRecord):
         record = None
-    if record is None or offset + record.size > end:
+    if record is None:
         raise DamagedFile(errno.EIO, "the journal file is damaged")
     return record

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from kestrel.disk.folders import PRIVATE_FOLDER
 from kestrel.scroll.survey import Counts, Mark, Tally, WriterFile
@@ -27,16 +28,30 @@ def hint_path(folder: bytes, stem: bytes) -> bytes:
     return folder + b"/" + HINTS_FOLDER + b"/" + stem
 
 
-def encode_hint(files: Iterable[WriterFile], heads: Iterable[int]) -> bytes:
-    """What is known of these files, and the places of the first items that readers with these heads have not read."""
-    heads = sorted(set(heads))
-    text = json.dumps([_VERSION, [_encode_file(file, heads) for file in files if file.first_id]]).encode("ascii")
+class Hint(NamedTuple):
+    """What a hint will say of one file: the values of now, which another thread may encode."""
+
+    file: WriterFile
+    places: Sequence[Mark]
+
+    @classmethod
+    def of(cls, file: WriterFile, next_ids: Sequence[int]) -> Hint:
+        """What is known of a file, and where those of the items with these ids stand that are in it, but for its first.
+
+        The ids are sorted.
+        """
+        ids = next_ids[bisect_right(next_ids, file.first_id) : bisect_right(next_ids, file.last_id)]
+        places = {mark.item_id: mark for mark in map(file.before, ids)}
+        return cls(file.snapshot(), list(places.values()))
+
+
+def encode_hint(hints: Iterable[Hint]) -> bytes:
+    """What is known of files."""
+    text = json.dumps([_VERSION, [_encode_file(*hint) for hint in hints]]).encode("ascii")
     return b"%08x %b" % (zlib.crc32(text), text)
 
 
-def _encode_file(file: WriterFile, heads: list[int]) -> list[Any]:
-    places = [file.before(head + 1) for head in heads if file.first_id <= head < file.last_id]
-    marks = {mark.item_id: mark for mark in places}
+def _encode_file(file: WriterFile, places: Sequence[Mark]) -> list[Any]:
     return [
         file.file_name.decode("ascii"),
         file.number,
@@ -46,7 +61,7 @@ def _encode_file(file: WriterFile, heads: list[int]) -> list[Any]:
         file.size,
         file.is_closed,
         _encode_tally(file.tally),
-        [[mark.item_id, mark.offset, _encode_tally(mark.before)] for mark in marks.values()],
+        [[mark.item_id, mark.offset, mark.before and _encode_tally(mark.before)] for mark in places],
     ]
 
 
@@ -72,7 +87,7 @@ def _decode_file(name: str, number: int, *rest: Any) -> WriterFile:
     file.first_id, file.last_id, file.last_offset, file.size, file.is_closed, tally, marks = rest
     file.tally = _decode_tally(*tally)
     for item_id, offset, before in marks:
-        file.add_mark(Mark(item_id, offset, _decode_tally(*before)))
+        file.add_mark(Mark(item_id, offset, before and _decode_tally(*before)))
     return file
 
 

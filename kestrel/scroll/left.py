@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Final, TypeAlias
+from operator import itemgetter
+from typing import TypeAlias
 
 from kestrel.disk.reader import FileReader
 from kestrel.scroll.survey import NONE, Counts, WriterFile, counts_in, counts_to
 
 OpenFile: TypeAlias = Callable[[bytes], AbstractContextManager[FileReader]]
 """Opens the writer file of that name to be read. Raises OSError."""
-
-FEW: Final = 8
-"""So many ranges are looked up one by one, more of them in one go through the file."""
-
 
 def left_for(
     who: bytes, after_id: int, done: Sequence[tuple[int, int]], files: Iterable[WriterFile], open_file: OpenFile
@@ -27,22 +25,39 @@ def left_for(
     for file in files:
         if file.last_id <= after_id:
             continue
-        first_id = max(file.first_id, after_id + 1)
-        ranges = [
-            (max(first, first_id), min(last, file.last_id))
-            for first, last in done
-            if first <= file.last_id and last >= first_id
-        ]
-        if ranges == [(file.first_id, file.last_id)]:
-            continue
-        total = total.plus(file.tally.of(who))
-        if first_id > file.first_id or ranges:
+        holes = list(_holes(max(file.first_id, after_id + 1), file.last_id, done))
+        if holes == [(file.first_id, file.last_id)]:
+            total = total.plus(file.tally.of(who))
+        elif holes:
             with open_file(file.file_name) as reader:
-                total = total.minus(counts_to(reader, file, who, first_id - 1))
-                if len(ranges) > FEW:
-                    total = total.minus(counts_in(reader, file, who, ranges))
-                    continue
-                for first, last in ranges:
-                    both = counts_to(reader, file, who, last).minus(counts_to(reader, file, who, first - 1))
-                    total = total.minus(both)
+                total = total.plus(_left_in(reader, file, who, holes))
     return total
+
+
+def _holes(first_id: int, last_id: int, done: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """What of these ids is in none of the ranges, which are sorted."""
+    for first, last in done[bisect_left(done, first_id, key=itemgetter(1)) :]:
+        if first > last_id:
+            break
+        if first > first_id:
+            yield first_id, first - 1
+        first_id = last + 1
+    if first_id <= last_id:
+        yield first_id, last_id
+
+
+def _left_in(reader: FileReader, file: WriterFile, who: bytes, holes: list[tuple[int, int]]) -> Counts:
+    """What that reader has in these holes: those that lie beside each other are counted in one go, large ones by marks.
+    """
+    total = NONE
+    beside: list[tuple[int, int]] = []
+    for first, last in holes:
+        if file.before(last).item_id > file.before(first).item_id:  # at least one mark lies within
+            both = counts_to(reader, file, who, last).minus(counts_to(reader, file, who, first - 1))
+            total = total.plus(both)
+            continue
+        if beside and file.before(first) != file.before(beside[0][0]):
+            total = total.plus(counts_in(reader, file, who, beside))
+            beside = []
+        beside.append((first, last))
+    return total.plus(counts_in(reader, file, who, beside)) if beside else total

@@ -8,7 +8,7 @@ from operator import attrgetter
 from struct import Struct
 from typing import Final, NamedTuple
 
-from kestrel.disk.reader import PART_BYTES, FileReader
+from kestrel.disk.reader import PART_BYTES, FileReader, Part
 from kestrel.disk.repair import CUT_SHORT, End
 from kestrel.scroll.records import (
     LARGEST_ID,
@@ -26,6 +26,9 @@ from kestrel.scroll.records import (
 
 MARK_BYTES: Final = 64 * 1024
 """From one mark to the next: to find an item takes no more reading than that."""
+
+MOST_EXTRA: Final = 16
+"""With items for more single readers than that, marks do not remember what each of them has."""
 
 PUT: Final = Command.PUT << 4 | 6
 PUT_EXPIRING: Final = Command.PUT << 4 | 8
@@ -91,8 +94,8 @@ class Mark(NamedTuple):
 
     item_id: int
     offset: int
-    before: Tally
-    """What stands before it in the file."""
+    before: Tally | None
+    """What stands before it in the file; None where that is too much to remember."""
 
 
 class WriterFile:
@@ -128,11 +131,20 @@ class WriterFile:
         self.tally.items += counts.items
         self.tally.bytes += counts.bytes
 
+    def snapshot(self) -> WriterFile:
+        """What is known of it now, without its marks: it may grow."""
+        known = WriterFile(self.file_name, self.number)
+        known.first_id, known.last_id, known.last_offset = self.first_id, self.last_id, self.last_offset
+        known.size, known.is_closed = self.size, self.is_closed
+        known.tally = self.tally if self.is_closed else self.tally.copy()
+        return known
+
     def mark(self, item_id: int, offset: int) -> None:
         """The item of that id, and what says for whom it is, will stand there: remember it if that is worth it."""
         self.first_id = self.first_id or item_id
         if not self.marks or offset - self.marks[-1].offset >= MARK_BYTES:
-            self.marks.append(Mark(item_id, offset, self.tally.copy()))
+            before = self.tally.copy() if len(self.tally.extra) <= MOST_EXTRA else None
+            self.marks.append(Mark(item_id, offset, before))
 
     def add_mark(self, mark: Mark) -> None:
         """Remember a place that was found otherwise."""
@@ -144,6 +156,14 @@ class WriterFile:
         """The last known place that is not behind the item of that id."""
         index = bisect_right(self.marks, item_id, key=attrgetter("item_id"))
         return self.marks[index - 1] if index else Mark(self.first_id, len(WRITER_MAGIC), Tally())
+
+    def counted_before(self, item_id: int) -> tuple[Mark, Tally]:
+        """The same, of those of which it is known what stands before them; and what that is."""
+        for index in reversed(range(bisect_right(self.marks, item_id, key=attrgetter("item_id")))):
+            mark = self.marks[index]
+            if mark.before is not None:
+                return mark, mark.before
+        return Mark(self.first_id, len(WRITER_MAGIC), Tally()), Tally()
 
 
 class WrongMark(Exception):
@@ -194,8 +214,8 @@ def counts_to(reader: FileReader, file: WriterFile, who: bytes, item_id: int) ->
         return NONE
     if item_id >= file.last_id:
         return file.tally.of(who)
-    mark = file.before(item_id + 1)
-    tally = mark.before.copy()
+    mark, before = file.counted_before(item_id + 1)
+    tally = before.copy()
     for walk in _from_mark(reader, mark):
         if walk.item_id > item_id:
             break
@@ -324,13 +344,9 @@ class _Walk:
 
     def _other_record(self) -> Record | None:
         """One that is no item in its usual form. None: it is not good, and `end` says why."""
-        part = self._reader.part(self._offset, HOP_BYTES)
+        part = Part(self._reader, self._data_start, self._data)
         try:
-            try:
-                return decode_record(part.data, 0, part)
-            except UnfinishedRecord as unfinished:
-                part = self._reader.part(self._offset, unfinished.needs)
-                return decode_record(part.data, 0, part)
+            return decode_record(self._data, self._offset - self._data_start, part)
         except UnfinishedRecord:
             self._ends(CUT_SHORT, is_unfinished=True)
         except DamagedRecord as damage:

@@ -26,7 +26,7 @@ from kestrel.disk.numbers import FileNumbers
 from kestrel.errors import QueueFailed, StorageError
 from kestrel.scroll.done_set import DoneSet
 from kestrel.scroll.fileset import JournalFiles, group_by_stem, reader_name
-from kestrel.scroll.hints import HINTS_FOLDER
+from kestrel.scroll.hints import HINTS_FOLDER, Hint
 from kestrel.scroll.names import DEFAULT_READER, OWN_READER, Place, TrueNames, place_of, reader_part, stem_of
 from kestrel.scroll.reader_file import ReaderState
 from kestrel.scroll.records import DELETED_RECORD
@@ -235,6 +235,7 @@ class ScrollStorage:
             return self._make_queue(journal, name, place, reader, settings)
         if queue.settings is not settings:
             queue.settings = settings
+            journal.settings_changed()
             self._upkeeps[journal].sync.settings_changed()
         return queue
 
@@ -303,8 +304,7 @@ class ScrollStorage:
     ) -> ScrollQueue:
         """A new queue, which begins behind the last item that there is."""
         part = reader
-        is_alone = not journal.readers and not journal.unserved and journal.stem not in self._deletions
-        if reader == OWN_READER and is_alone:
+        if reader == OWN_READER and not journal.readers and not journal.unserved and not self._has_own(journal.stem):
             part = DEFAULT_READER
         state = ReaderState(DoneSet(journal.last_id))
         file = AppendedFile(self._disk, self._services.path(reader_name(journal.stem, part)))
@@ -322,6 +322,11 @@ class ScrollStorage:
         if journal.last_id:
             self._births.begin(queue)
         return queue
+
+    def _has_own(self, stem: bytes) -> bool:
+        """Whether a reader file of that name says, or will say, that the journal is deleted."""
+        own = self._services.path(reader_name(stem, OWN_READER))
+        return stem in self._deletions or self._disk.is_there(own)
 
     def _made(self, queue: ScrollQueue) -> None:
         """Its reader file is there."""
@@ -489,9 +494,10 @@ class ScrollStorage:
         try:
             self._with_room(journal.write)
             for queue in queues:
-                if queue.has_changes:
+                if queue.has_unwritten or queue.done.head != queue.written_head:
                     changes = queue.take_changes()
                     self._with_room(lambda: queue.file.append(changes))  # noqa: B023
+                    journal.unsynced_readers.add(queue)
                     self._services.open_files.used(queue.file)
                 queue.count_memory()
         except OSError as error:
@@ -519,9 +525,9 @@ class ScrollStorage:
             self._jobs.run(self._write_all_hints, hints)
 
     @staticmethod
-    def _write_all_hints(hints: Sequence[tuple[ScrollUpkeep, tuple[bytes, bytes]]]) -> None:
+    def _write_all_hints(hints: Sequence[tuple[ScrollUpkeep, list[Hint]]]) -> None:
         for upkeep, hint in hints:
-            upkeep.write_hint(*hint)
+            upkeep.write_hint(hint)
 
 
 def _load_failed(error: Exception) -> QueueFailed:

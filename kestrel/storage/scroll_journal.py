@@ -6,6 +6,7 @@ for whom it is.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -77,6 +78,12 @@ class ScrollJournal:
         """The names of reader files that say that their reader is deleted."""
         self.own_refusal: str | None = None
         """None, or why this journal takes no put now."""
+        self.most_file_bytes = _NO_SETTINGS.default_journal_size_bytes
+        """How large a writer file becomes (defaultJournalSize),"""
+        self.sync_period_ms: int | None = None
+        """and when it is synced (syncJournal)."""
+        self.unsynced_readers: set[ScrollQueue] = set()
+        """Those whose files no sync is known to have reached whole."""
         self.rotations = 0
         self.repaired_bytes = 0
         self.unsynced: dict[WriterFile, Unsynced] = {}
@@ -132,15 +139,22 @@ class ScrollJournal:
         for queue in queues:
             queue.put(record, item_id, size)
         if len(queues) != len(self.readers) or self.unserved or self.leaving:
-            self._put_for_some({queue.reader for queue in queues}, item_id)
+            self._put_for_some(queues, item_id)
 
-    def _put_for_some(self, given: set[bytes], item_id: int) -> None:
-        for reader, queue in self.readers.items():
-            if reader not in given:
-                queue.pass_by(item_id)
-        others = (self.readers.keys() | self.unserved.keys() | self.leaving) - given
-        are_left_out = len(others) < len(given)
-        self._pending_targets[item_id] = Targets(frozenset(others if are_left_out else given), are_left_out)
+    def _put_for_some(self, queues: Sequence[ScrollQueue], item_id: int) -> None:
+        """Readers that it is not for find that out when they come to it."""
+        readers = frozenset(queue.reader for queue in queues)
+        are_left_out = 2 * len(queues) > len(self.readers) + len(self.unserved) + len(self.leaving)
+        if are_left_out:
+            readers = frozenset((self.readers.keys() | self.unserved.keys() | self.leaving) - readers)
+        self._pending_targets[item_id] = Targets(readers, are_left_out)
+
+    def go_behind(self, item_id: int) -> None:
+        """Let the next item get an id behind that one. Raises OSError while some are not written."""
+        if item_id >= self.next_id:
+            if self._pending:
+                raise OSError(errno.EAGAIN, "try again in a moment")
+            self.next_id = item_id + 1
 
     # Writing.
 
@@ -227,11 +241,12 @@ class ScrollJournal:
             self._current = None
             self._services.disk.reached(steps.ROTATED)
 
-    @property
-    def most_file_bytes(self) -> int:
-        """How large a writer file becomes: defaultJournalSize of its queues, and if they differ the least."""
-        sizes = (queue.settings.default_journal_size_bytes for queue in self.readers.values())
-        return min(sizes, default=_NO_SETTINGS.default_journal_size_bytes)
+    def settings_changed(self) -> None:
+        """Its readers are others, or their settings: of those that differ the strictest holds."""
+        settings = [queue.settings for queue in self.readers.values()] or [_NO_SETTINGS]
+        self.most_file_bytes = min(each.default_journal_size_bytes for each in settings)
+        periods = [each.sync_journal_ms for each in settings if each.sync_journal_ms is not None]
+        self.sync_period_ms = min(periods, default=None)
 
     @property
     def has_synced_names(self) -> bool:
@@ -257,7 +272,7 @@ class ScrollJournal:
     def keeps_unsynced(self) -> bool:
         """Whether something is to be kept that no sync has reached."""
         return any(each.kept_size > each.synced_size for each in self.unsynced.values()) or any(
-            queue.file.kept_size > queue.file.synced_size for queue in self.readers.values()
+            queue.file.kept_size > queue.file.synced_size for queue in self.unsynced_readers
         )
 
     def synced(self, info: WriterFile, size: int) -> None:

@@ -190,6 +190,7 @@ class ScrollLoader:
         part = journal.unserved[reader]
         file_name = reader_name(journal.stem, part)
         state, is_whole = self._read_state(journal, file_name)
+        journal.go_behind(state.done.last)
         if not is_whole:
             self._write_anew(file_name, state)
         self._make_queue(journal, part, state, settings_of, is_written_anew=False)
@@ -226,7 +227,7 @@ class ScrollLoader:
             return
         file_name = reader_name(journal.stem, part)
         path = services.path(file_name)
-        if is_written_anew or not self._is_there(path):
+        if is_written_anew or not services.disk.is_there(path):
             self._write_anew(file_name, state)
         file = AppendedFile(services.disk, path, services.disk.length(path))
         file.synced_size = file.size if is_written_anew else 0
@@ -234,10 +235,3 @@ class ScrollLoader:
         queue = ScrollQueue(name, reader, settings_of(name), journal, state, file, left)
         queue.pass_what_is_for_others()
         journal.readers[reader] = queue
-
-    def _is_there(self, path: bytes) -> bool:
-        try:
-            self._services.disk.length(path)
-        except FileNotFoundError:
-            return False
-        return True

@@ -102,6 +102,8 @@ class ScrollQueue(Window):
         self.compacted_bytes = 0
         """The size that its file had when it was written anew."""
         self._changes = Changes(state.done.head)
+        self._has_passed = False
+        """Whether some of what is done is for others, which its file need not say, but a checkpoint does."""
 
     def __conform__(self, interface: InterfaceClass) -> Any:
         """Its ids are durable, so it has ranges (`IItemRanges`)."""
@@ -111,6 +113,8 @@ class ScrollQueue(Window):
 
     def put(self, record: bytes, item_id: int, size: int) -> None:
         """One more item at the tail: its PUT record, its id, and how much data it has."""
+        if not self.behind_items:
+            self._pass_to(item_id)
         if item_id == self.next_id and self.has_room:
             self._records.append(record)
             self.next_id = item_id + 1
@@ -120,11 +124,12 @@ class ScrollQueue(Window):
         self.items += 1
         self.bytes += size
 
-    def pass_by(self, item_id: int) -> None:
-        """One more item at the tail, which is for others."""
-        if item_id == self.next_id:
-            self.next_id = item_id + 1
-            self.done.add(item_id)
+    def _pass_to(self, item_id: int) -> None:
+        """What there is between `next_id` and that one is for others."""
+        if item_id > self.next_id:
+            self.done.add(self.next_id, item_id - 1)
+            self.next_id = item_id
+            self._has_passed = True
 
     # Items out.
 
@@ -198,6 +203,7 @@ class ScrollQueue(Window):
     @property
     def head(self) -> int:
         """Everything up to that id is done."""
+        self.pass_what_is_for_others()
         return self.done.head
 
     @property
@@ -269,15 +275,12 @@ class ScrollQueue(Window):
             records = [record for record in records if id_of(record) not in self.done]
         for record in records:
             item_id = id_of(record)
-            if item_id > self.next_id:
-                self.done.add(self.next_id, item_id - 1)
+            self._pass_to(item_id)
             self.next_id = item_id + 1
         self._records.extend(records)
         self.behind_items -= len(records)
         self.behind_bytes -= sum(map(data_bytes, records))
-        if read.next_id > self.next_id:
-            self.done.add(self.next_id, read.next_id - 1)
-            self.next_id = read.next_id
+        self._pass_to(read.next_id)
         self.pass_what_is_for_others()
 
     @property
@@ -291,9 +294,8 @@ class ScrollQueue(Window):
 
     def pass_what_is_for_others(self) -> None:
         """If nothing is behind the window, all that is there is for others."""
-        if not self.behind_items and self.next_id <= self._journal.last_id:
-            self.done.add(self.next_id, self._journal.last_id)
-            self.next_id = self._journal.last_id + 1
+        if not self.behind_items:
+            self._pass_to(self._journal.last_id + 1)
 
     # Its reader file.
 
@@ -303,12 +305,12 @@ class ScrollQueue(Window):
 
     @property
     def has_changes(self) -> bool:
-        """Whether something was done that is not written."""
-        return self._changes.are_there(self.done.head)
+        """Whether something is done that its file does not say."""
+        return self._has_passed or self._changes.are_there(self.done.head)
 
     @property
     def has_unwritten(self) -> bool:
-        """The same, but for what was merely found to be for others."""
+        """Whether something was done to it that is not written."""
         return self._changes.are_there(self._changes.head)
 
     @property
@@ -322,8 +324,10 @@ class ScrollQueue(Window):
 
     def begin_checkpoint(self) -> bytes:
         """The same, to take the place of its file: until `end_checkpoint` nothing may be written to that."""
+        self.pass_what_is_for_others()
         checkpoint = self.checkpoint()
         self.take_changes()
+        self._has_passed = False
         return checkpoint
 
     def end_checkpoint(self, size: int) -> None:

@@ -60,24 +60,31 @@ class ScrollReading:
     async def _read(self) -> None:
         queue, services = self._queue, self._services
         await services.reading.acquire()
-        file = None
+        file, turn = None, queue.turn
         try:
-            file = self._journal.file_with(queue.next_id)
             if queue.failure is not None or not queue.behind_items:
                 return
+            queue.next_id, last_id = queue.done.hole(queue.next_id)
+            if queue.next_id > self._journal.written_id:
+                return  # it is at hand
+            file = self._journal.file_with(queue.next_id)
             if file is None:
                 raise DamagedFile(errno.EIO, "there should be more items")
-            file_name, offset = queue.place
-            if file_name != file.file_name:
-                offset = file.before(queue.next_id).offset
-            turn, room_items = queue.turn, max(1, WINDOW_ITEMS - queue.mem_items)
-            room = room_items, queue.room_bytes
+            offset = file.before(queue.next_id).offset
+            if queue.place[0] == file.file_name:
+                offset = max(offset, queue.place[1])
+            most_items = max(1, WINDOW_ITEMS - queue.mem_items)
+            if last_id is not None:
+                most_items = min(most_items, last_id - queue.next_id + 1)
             span = offset, file.size, queue.next_id
+            room = most_items, queue.room_bytes
             read = await services.jobs.run(self._read_part, file.file_name, file.last_id, *span, *room)
-            if queue.turn == turn and queue.failure is None:
+            if queue.turn == turn:
                 self._take(file, read)
-        except DamagedFile:
-            if file is not None:
+        except OSError as error:
+            if queue.turn != turn:
+                return  # what was to be read has been dropped, and so has its file perhaps
+            if isinstance(error, DamagedFile) and file is not None:
                 self._journal.distrust(file)
             raise
         finally:

@@ -109,12 +109,6 @@ class ScrollSync:
         """Whether the journal's queues are dead of that, or deleted."""
         self.state = SyncState.IDLE
 
-    @property
-    def period_ms(self) -> int | None:
-        """The strictest syncJournal of the journal's queues."""
-        periods = [queue.settings.sync_journal_ms for queue in self._journal.readers.values()]
-        return min((period for period in periods if period is not None), default=None)
-
     # What the storage tells.
 
     def written(self, queues: Sequence[ScrollQueue]) -> Deferred[None] | None:
@@ -125,7 +119,7 @@ class ScrollSync:
         for queue in queues:
             if queue.file.size > (COMPACTED_ON_A_FULL_DISK if self._services.is_disk_full() else LARGEST_BYTES):
                 self._grown[queue] = None
-        period_ms = self.period_ms
+        period_ms = self._journal.sync_period_ms
         done: Deferred[None] | None = None
         if period_ms == 0:
             if not self.is_synced:
@@ -153,13 +147,11 @@ class ScrollSync:
     def is_synced(self) -> bool:
         """Whether all that is written is known to be safe."""
         journal = self._journal
-        if journal.unsynced or not journal.has_synced_names:
-            return False
-        return all(queue.file.size <= queue.file.synced_size for queue in journal.readers.values())
+        return not (journal.unsynced or journal.unsynced_readers) and journal.has_synced_names
 
     def settings_changed(self) -> None:
         """syncJournal may be another, or the journal was loaded: what is not synced is due accordingly."""
-        period_ms = self.period_ms
+        period_ms = self._journal.sync_period_ms
         if period_ms is not None and not self.is_synced:
             self._due_within(period_ms / 1000)
 
@@ -175,7 +167,7 @@ class ScrollSync:
 
     def once(self) -> Deferred[Any]:
         """A sync at the stop, when nothing else runs; fails with the OSError. Whoever waits is told."""
-        is_done = self.period_ms is None or self.is_synced
+        is_done = self._journal.sync_period_ms is None or self.is_synced
         syncing: Deferred[Any] = succeed(None) if is_done else self._services.syncing.run(self._run)
         return syncing.addCallbacks(lambda _: self._tell_all(None), self._not_synced_at_the_stop)
 
@@ -235,8 +227,8 @@ class ScrollSync:
                 if part.descriptor is not None:
                     self._services.disk.close(part.descriptor)
             raise
-        for queue in journal.readers.values():
-            if queue.file.size > queue.file.synced_size:
+        for queue in journal.unsynced_readers:
+            if not queue.is_deleted:
                 parts.append(_Part(queue, queue.file.path, queue.file.size, queue.written_head, None))
         return _Sync(parts, journal.written_id, journal.names, not journal.has_synced_names)
 
@@ -254,6 +246,8 @@ class ScrollSync:
                 file = part.of.file
                 file.synced_size, file.kept_size = part.size, max(part.size, file.kept_size)
                 part.of.synced_head = part.head
+                if file.size == part.size:
+                    journal.unsynced_readers.discard(part.of)
             else:
                 is_whole = is_whole and part.of.is_deleted  # it got another name while it was synced
         journal.synced_names = sync.names
@@ -273,7 +267,7 @@ class ScrollSync:
             return
         if self._waiting:
             self._begin()
-        elif self._grown and (self.period_ms is None or self.is_synced):
+        elif self._grown and (self._journal.sync_period_ms is None or self.is_synced):
             # What a checkpoint says is kept, so nothing may be in it that is not written yet.
             grown = [queue for queue in self._grown if queue.failure is None and not queue.has_unwritten]
             self._grown = {queue: None for queue in self._grown if queue.failure is None and queue.has_unwritten}
@@ -311,7 +305,7 @@ class ScrollSync:
         reason = reason_of(error)
         log.error("The journal of {stem!r} failed to sync ({reason}): rewriting it", stem=journal.stem, reason=reason)
         journal.own_refusal = f"queue storage failed: {reason}; the queue is being rewritten"
-        queues = [queue for queue in journal.readers.values() if queue.file.size > queue.file.synced_size]
+        queues = [queue for queue in journal.unsynced_readers if not queue.is_deleted]
         self._rewrite(list(journal.unsynced), queues, why=error)
 
     def _rewrite(self, files: list[WriterFile], queues: list[ScrollQueue], why: Exception | None) -> None:
@@ -343,7 +337,7 @@ class ScrollSync:
                 with suppress(OSError):
                     services.disk.erase(temporary)
             raise
-        if self.period_ms is None and why is None:
+        if self._journal.sync_period_ms is None and why is None:
             return
         names = journal.names
         await services.jobs.run(services.disk.sync_folder, services.folder)
@@ -353,6 +347,7 @@ class ScrollSync:
                 journal.synced(copy.of, copy.size)
             else:
                 copy.of.file.replaced(copy.size)
+                journal.unsynced_readers.discard(copy.of)
 
     def _write_temporary(self, copies: Sequence[_Copy]) -> list[bytes]:
         """Runs in a thread. Returns where the files stand."""
@@ -391,6 +386,7 @@ class ScrollSync:
             self._services.open_files.close(of.file)
             if copy.contents is not None:
                 of.end_checkpoint(copy.size)
+                self._journal.unsynced_readers.discard(of)
 
     def _rewritten(self, _: object, why: Exception | None) -> None:
         self.state = SyncState.IDLE

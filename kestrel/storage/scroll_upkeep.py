@@ -16,7 +16,7 @@ from kestrel.disk import steps
 from kestrel.disk.copy import copy_range
 from kestrel.disk.reader import FileReader
 from kestrel.scroll.fileset import archived_name
-from kestrel.scroll.hints import encode_hint, hint_path
+from kestrel.scroll.hints import Hint, encode_hint, hint_path
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.scroll_files import replace_file
 from kestrel.storage.scroll_journal import ScrollJournal
@@ -37,6 +37,10 @@ HINTED_ITEMS: Final = 10_000
 """A hint is written again when so many items more were put or done."""
 
 
+HINTED_HOLES: Final = 1000
+"""Of each reader the places of so many items are hinted that stand behind others that are done."""
+
+
 class ScrollUpkeep:
     """The upkeep of one journal."""
 
@@ -52,10 +56,15 @@ class ScrollUpkeep:
     def serve(self, queue: ScrollQueue) -> None:
         """A queue is a reader of the journal from now on."""
         self._readings[queue] = ScrollReading(queue, self._journal, self._services)
+        self._journal.settings_changed()
+        if queue.file.size > queue.file.synced_size:
+            self._journal.unsynced_readers.add(queue)
 
     def forget(self, queue: ScrollQueue) -> None:
         """It is no more."""
         del self._readings[queue]
+        self._journal.unsynced_readers.discard(queue)
+        self._journal.settings_changed()
 
     def written(self, queues: Sequence[ScrollQueue]) -> Deferred[None] | None:
         """What was recorded on these queues was written just now; returns as `ScrollSync.written`."""
@@ -67,7 +76,10 @@ class ScrollUpkeep:
 
     def checkpoint(self) -> None:
         """Write reader files anew that have grown."""
-        self.sync.checkpoint(list(self._journal.readers.values()))
+        readers = list(self._journal.readers.values())
+        for queue in readers:
+            queue.pass_what_is_for_others()
+        self.sync.checkpoint(readers)
         self.sync.go_on()
 
     # Files that nobody needs.
@@ -78,14 +90,17 @@ class ScrollUpkeep:
         files = journal.files
         if not files or journal.unserved or not journal.readers:
             return
+        may_go_last = files[-1].size >= SPENT_BYTES or self._services.is_disk_full()
+        if len(files) == 1 and not may_go_last:
+            return
         least_id = files[0].last_id
-        is_safe_when_synced = self.sync.period_ms == 0
+        is_safe_when_synced = self._journal.sync_period_ms == 0
         for queue in journal.readers.values():
             if (queue.synced_head if is_safe_when_synced else queue.written_head) < least_id:
                 return
         heads = [queue.synced_head if is_safe_when_synced else queue.written_head for queue in journal.readers.values()]
         head = min(heads)
-        if head >= journal.last_id and (files[-1].size >= SPENT_BYTES or self._services.is_disk_full()):
+        if head >= journal.last_id and may_go_last:
             journal.rotate()
             kept = 0
         else:
@@ -138,15 +153,16 @@ class ScrollUpkeep:
         """How much was put and done, in items."""
         return self._journal.written_id + sum(queue.done.head for queue in self._journal.readers.values())
 
-    def due_hint(self, least_progress: int = HINTED_ITEMS) -> tuple[bytes, bytes] | None:
-        """The path and contents of a hint, if there is so much more to tell than the last one did."""
+    def due_hint(self, least_progress: int = HINTED_ITEMS) -> list[Hint] | None:
+        """What a hint is to say, if there is so much more to tell than the last one did."""
         journal = self._journal
         progress = self.progress
         if journal.bytes < HINTED_BYTES or progress - self._hinted < least_progress:
             return None
         self._hinted = progress
-        heads = [queue.done.head for queue in journal.readers.values()]
-        return hint_path(self._services.folder, journal.stem), encode_hint(journal.files, heads)
+        next_ids = {first for queue in journal.readers.values() for first in queue.done.holes(HINTED_HOLES)}
+        in_order = sorted(next_ids)
+        return [Hint.of(file, in_order) for file in journal.files if file.first_id]
 
     # The end.
 
@@ -156,7 +172,9 @@ class ScrollUpkeep:
         `compacts`: of a journal that nobody needs anything of no writer file stays; its readers know the last id.
         """
         journal, services = self._journal, self._services
-        syncs_folder = self.sync.period_ms is not None
+        for queue in journal.readers.values():
+            queue.pass_what_is_for_others()
+        syncs_folder = self._journal.sync_period_ms is not None
         checkpoints = [
             (queue.file.path, queue.begin_checkpoint())
             for queue in journal.readers.values()
@@ -174,11 +192,13 @@ class ScrollUpkeep:
             for file_name in spent:
                 self._remove(file_name)
             if hint is not None:
-                self.write_hint(*hint)
+                self.write_hint(hint)
 
         return close
 
-    def write_hint(self, path: bytes, data: bytes) -> None:
+    def write_hint(self, hint: list[Hint]) -> None:
         """Write a hint, or not: a start does without it. Runs in a thread."""
+        services = self._services
+        path = hint_path(services.folder, self._journal.stem)
         with suppress(OSError):
-            replace_file(self._services.disk, path, data, self._services.numbers.next(), is_synced=False)
+            replace_file(services.disk, path, encode_hint(hint), services.numbers.next(), is_synced=False)

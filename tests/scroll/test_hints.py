@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 
 from kestrel.scroll import survey as survey_module
-from kestrel.scroll.hints import decode_hint, encode_hint, hint_path
+from kestrel.scroll.hints import Hint, decode_hint, encode_hint, hint_path
 from kestrel.scroll.survey import Counts, Mark, Tally, WriterFile, survey
 from tests.journal.made import BytesReader
 from tests.scroll.made import WRITER, put, targets
@@ -27,6 +27,12 @@ CONTENTS = {
 @pytest.fixture(autouse=True)
 def many_marks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survey_module, "MARK_BYTES", 1000)
+
+
+def hinted(files: list[WriterFile], heads: list[int]) -> bytes:
+    """A hint of these files, for readers with these heads."""
+    next_ids = sorted({head + 1 for head in heads})
+    return encode_hint([Hint.of(file, next_ids) for file in files if file.first_id])
 
 
 def surveyed() -> list[WriterFile]:
@@ -70,7 +76,7 @@ def entry(data: bytes) -> Any:
 def test_each_file_is_known_again_as_it_was() -> None:
     files = surveyed()
     files[0].is_closed = True
-    again = decode_hint(encode_hint(files, []))
+    again = decode_hint(hinted(files, []))
     assert list(again) == [b"work.1", b"work.2"]
     assert [known_of(file) for file in again.values()] == [known_of(file) for file in files]
     assert (again[b"work.1"].is_closed, again[b"work.2"].is_closed) == (True, False)
@@ -78,7 +84,7 @@ def test_each_file_is_known_again_as_it_was() -> None:
 
 def test_of_the_marks_those_are_known_again_at_which_a_reader_has_to_begin() -> None:
     files = surveyed()
-    again = decode_hint(encode_hint(files, [55, 150, 151]))
+    again = decode_hint(hinted(files, [55, 150, 151]))
     for file, heads in zip(files, ([55], [150, 151]), strict=True):
         wanted = {file.before(head + 1).item_id for head in heads}
         assert marks_of(again[file.file_name]) == [mark for mark in marks_of(file) if mark[0] in wanted]
@@ -86,12 +92,12 @@ def test_of_the_marks_those_are_known_again_at_which_a_reader_has_to_begin() -> 
 
 def test_a_reader_at_the_end_of_a_file_or_before_it_needs_no_mark() -> None:
     files = surveyed()
-    again = decode_hint(encode_hint(files, [0, 100, 200, 5000]))
+    again = decode_hint(hinted(files, [0, 100, 200, 5000]))
     assert [file.marks for file in again.values()] == [[], []]
 
 
 def test_readers_at_one_place_share_its_mark() -> None:
-    again = decode_hint(encode_hint(surveyed(), [55, 55, 56]))
+    again = decode_hint(hinted(surveyed(), [55, 55, 56]))
     assert len(again[b"work.1"].marks) == 1
 
 
@@ -100,22 +106,22 @@ def test_it_grows_with_the_readers_and_not_with_the_items() -> None:
     for item_id in range(201, 10_000):
         many[1].mark(item_id, item_id * 1000)
         many[1].added(item_id, item_id * 1000, 100, None)
-    assert len(encode_hint(many, [55])) < len(encode_hint(few, [55])) + 20
+    assert len(hinted(many, [55])) < len(hinted(few, [55])) + 20
 
 
 def test_a_file_without_items_is_not_in_it() -> None:
-    assert decode_hint(encode_hint([WriterFile(b"work.3", 3)], [0])) == {}
+    assert decode_hint(hinted([WriterFile(b"work.3", 3)], [0])) == {}
 
 
 def test_of_no_files_it_says_nothing() -> None:
-    assert decode_hint(encode_hint([], [])) == {}
+    assert decode_hint(hinted([], [])) == {}
 
 
 def test_names_of_readers_that_are_spelled_with_colons_are_kept() -> None:
     file = WriterFile(b":2bx.1", 1)
     file.first_id = file.last_id = 1
     file.tally.extra = {b":own": Counts(1, 2), b"caf:e9": Counts(-1, -2), b"::" + b"0" * 32: Counts(3, 4)}
-    again = decode_hint(encode_hint([file], []))[b":2bx.1"]
+    again = decode_hint(hinted([file], []))[b":2bx.1"]
     assert again.tally.extra == file.tally.extra
 
 
@@ -124,7 +130,7 @@ def test_numbers_may_be_as_large_as_those_in_the_files() -> None:
     file.first_id, file.last_id = (1 << 62) - 2, (1 << 62) - 1
     file.last_offset, file.size = 1 << 50, 1 << 51
     file.add_mark(Mark(file.last_id, 1 << 50, Tally(1, 1 << 49)))
-    again = decode_hint(encode_hint([file], [(1 << 62) - 2]))[file.file_name]
+    again = decode_hint(hinted([file], [(1 << 62) - 2]))[file.file_name]
     assert (known_of(again), marks_of(again)) == (known_of(file), marks_of(file))
 
 
@@ -143,23 +149,23 @@ def test_garbage_says_nothing(contents: bytes) -> None:
 
 
 def test_each_cut_of_a_hint_says_nothing() -> None:
-    data = encode_hint(surveyed(), [55])
+    data = hinted(surveyed(), [55])
     assert [size for size in range(len(data)) if decode_hint(data[:size])] == []
 
 
 def test_a_hint_with_more_behind_it_says_nothing() -> None:
-    assert decode_hint(encode_hint(surveyed(), [55]) + b" ") == {}
+    assert decode_hint(hinted(surveyed(), [55]) + b" ") == {}
 
 
 def test_a_hint_of_which_any_byte_is_another_says_nothing() -> None:
-    data = encode_hint(surveyed(), [55])
+    data = hinted(surveyed(), [55])
     for position in range(len(data)):
         changed = data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
         assert decode_hint(changed) == {}
 
 
 def test_a_hint_of_another_version_says_nothing() -> None:
-    known = entry(encode_hint(surveyed(), []))
+    known = entry(hinted(surveyed(), []))
     assert list(decode_hint(hint(known))) == [b"work.1"]
     assert decode_hint(hint(known, version=2)) == {}
 
@@ -193,7 +199,7 @@ def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 @given(st.data())
 def test_whatever_stands_in_place_of_a_value_it_is_read_without_an_error(data: st.DataObject) -> None:
-    known = entry(encode_hint(surveyed()[1:], [150]))
+    known = entry(hinted(surveyed()[1:], [150]))
     *way, last = data.draw(st.sampled_from([path for path in paths(known) if path]))
     changed = copy.deepcopy(known)
     inner = changed
