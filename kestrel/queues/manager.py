@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
 from attrs import evolve
 from twisted.internet.defer import Deferred, DeferredList
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -33,6 +32,9 @@ log = Logger()
 
 CHANGED_AT_ONCE: Final = 1000
 """Queues that get other settings in one turn, if its time is not over before."""
+
+REOPENED_EVERY_S: Final = 0.5
+"""Until that works, queues that died with others are tried."""
 
 _SAFE: Final = Batch()
 """What was put nowhere is as safe as it will be."""
@@ -71,6 +73,7 @@ class QueueManager:
             self.barrier, turns, clock, now_ms, put_elsewhere or self.put_moved, self._storage_failed
         )
         self._is_reopening = False
+        self._reopening: IDelayedCall | None = None
         self._queues: dict[bytes, Queue] = {}
         self._families = Families()
         self._unloadable: set[bytes] = set()
@@ -108,6 +111,8 @@ class QueueManager:
 
     def close(self, compacts: bool = False) -> Deferred[None]:
         """Commit what is left and let the storage go, as `IStorage.close`. No queue may be used after this."""
+        if self._reopening is not None:
+            self._reopening.cancel()
         stopped = [queue.stop() for queue in self._queues.values()]
         self.barrier.end_of_tick()
         return DeferredList(stopped).addCallback(lambda _: self._close(compacts))
@@ -334,14 +339,24 @@ class QueueManager:
         """A queue's contents have died; those that died with it are opened for who waits on them."""
         if not self._is_reopening:
             self._is_reopening = True
-            self._turns.go_on_later(self.reopen_failed)
+            self._turns.go_on_later(self._reopen_until_done)
 
-    def reopen_failed(self) -> None:
-        """Open what has failed anew, where that is possible by now: for those who look at figures or wait."""
-        self._is_reopening = False
-        for queue in self._queues.values():
-            with suppress(KestrelError):
+    def _reopen_until_done(self) -> None:
+        """A storage may take its time to open what is large."""
+        self._reopening = None
+        self._is_reopening = not self.reopen_failed()
+        if self._is_reopening:
+            self._reopening = self._services.clock.callLater(REOPENED_EVERY_S, self._reopen_until_done)
+
+    def reopen_failed(self) -> bool:
+        """Open what has failed anew, for those who look at figures or wait. Whether all of it could be."""
+        are_open = True
+        for queue in list(self._queues.values()):
+            try:
                 queue.reopen()
+            except KestrelError:
+                are_open = False
+        return are_open
 
     def _usable(self) -> list[Queue]:
         usable = []

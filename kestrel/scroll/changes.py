@@ -38,6 +38,12 @@ class Changes:
             self._end()
         self._errors[item_id] = errors
 
+    def file_says(self, head: int) -> None:
+        """The file says now that the head is there, which it has reached since, or before."""
+        if head > self.head:
+            self._head = head if self._head == self.head else self._head
+            self.head = head
+
     def are_there(self, head: int) -> bool:
         """Whether there is something to write, the head being there."""
         return head != self.head or self._head != self.head or bool(self._records or self._done or self._errors)

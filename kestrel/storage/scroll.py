@@ -117,6 +117,7 @@ class ScrollStorage:
             self._lock = FolderLock(self._private + b"/lock")
             claim_folder(self._disk, self._folder, "scroll")
             groups = group_by_stem(self._disk.list_files(self._folder))
+            hints = self._disk.list_files(self._folder + b"/" + HINTS_FOLDER)
         except (OSError, StorageError) as error:
             if self._lock is not None:
                 self._lock.release()
@@ -125,6 +126,9 @@ class ScrollStorage:
             folder = self._folder.decode("utf-8", "backslashreplace")
             raise StorageError(f"the queue folder {folder} cannot be used: {reason_of(error)}") from error
         groups = {stem: files for stem, files in groups.items() if self._has_name(stem)}
+        for name in hints:
+            if b"~~" in name:  # it was being written
+                self._jobs.run(self._disk.erase, b"%b/%b/%b" % (self._folder, HINTS_FOLDER, name))
         self._full_disk.make_reserve()
         self._numbers.know(number for files in groups.values() for number in files.numbers())
         self._jobs.later(CHECKPOINTS_EVERY_S, self._checkpoint_all)
@@ -456,6 +460,8 @@ class ScrollStorage:
                 outcome = self._births.wait_for(queue)
                 if outcome is not None:
                     outcome.addCallback(self._commit_made, queue)
+                elif queue.failure is not None:
+                    outcome = fail(QueueFailed(queue.failure))
                 else:
                     by_journal.setdefault(queue.journal, []).append(queue)
             if outcome is not None:

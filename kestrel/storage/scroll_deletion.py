@@ -12,6 +12,7 @@ from twisted.python.failure import Failure
 
 from kestrel.scroll.hints import hint_path
 from kestrel.storage.failures import error_of, reason_of
+from kestrel.storage.scroll_files import sync_files
 from kestrel.storage.scroll_journal import ScrollJournal
 from kestrel.storage.scroll_queue import ScrollQueue
 from kestrel.storage.scroll_services import ScrollServices
@@ -43,7 +44,8 @@ class Deletions:
 
     def reader_of(self, queue: ScrollQueue) -> Deferred[Any]:
         """That queue is deleted, others of its journal are not: fires when no power failure brings it back."""
-        marked = self._services.jobs.run(self._sync_marks, [queue.file.path])
+        services = self._services
+        marked = services.jobs.run(sync_files, services.disk, services.folder, [queue.file.path])
         self._marking[queue] = _also(marked)
         return marked
 
@@ -65,25 +67,16 @@ class Deletions:
             journal.deleted += earlier.deleted
             paths += earlier_paths
         self._erasing[stem] = journal, paths
-        marked = services.jobs.run(self._sync_marks, [services.path(file_name) for file_name in journal.deleted])
+        marked = services.jobs.run(
+            sync_files, services.disk, services.folder, [services.path(file_name) for file_name in journal.deleted]
+        )
         _also(marked).addCallback(lambda _: services.jobs.run(self._erase_all, paths)).addCallback(
             self._erased, journal
         ).addErrback(self.not_erased)
         return marked
 
-    def _sync_marks(self, paths: Sequence[bytes]) -> None:
-        """Runs in a thread, as the next one does."""
-        disk = self._services.disk
-        for path in paths:
-            with suppress(FileNotFoundError):
-                descriptor = disk.open_read(path)
-                try:
-                    disk.sync(descriptor)
-                finally:
-                    disk.close(descriptor)
-        disk.sync_folder(self._services.folder)
-
     def _erase_all(self, paths: Sequence[bytes]) -> None:
+        """Runs in a thread."""
         for path in paths:
             self._services.disk.erase(path)
         self._services.disk.sync_folder(self._services.folder)

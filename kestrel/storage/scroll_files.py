@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from kestrel.disk import steps
@@ -57,6 +58,18 @@ def copy_file(disk: Disk, path: bytes, size: int, number: int) -> bytes:
             disk.erase(temporary)
         raise
     return temporary
+
+
+def sync_files(disk: Disk, folder: bytes, paths: Sequence[bytes]) -> None:
+    """Return when these files, those of them that are there, and the names in the folder are on the medium."""
+    for path in paths:
+        with suppress(FileNotFoundError):
+            descriptor = disk.open_read(path)
+            try:
+                disk.sync(descriptor)
+            finally:
+                disk.close(descriptor)
+    disk.sync_folder(folder)
 
 
 def shorten(disk: Disk, file: AppendedFile, size: int, number: int) -> None:

@@ -7,7 +7,9 @@ for whom it is.
 from __future__ import annotations
 
 import errno
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Final
 
 from twisted.internet.defer import Deferred
@@ -339,13 +341,14 @@ class ScrollJournal:
 
     def file_with(self, item_id: int) -> WriterFile | None:
         """The file where that item stands, or the next one that there is; None if none is written."""
-        return next((file for file in self.files if file.last_id >= item_id), None)
+        index = bisect_left(self.files, item_id, key=attrgetter("last_id"))
+        return self.files[index] if index < len(self.files) else None
 
     def fill_from_pending(self, queue: ScrollQueue) -> None:
         """Take into the window of a reader what is not written yet."""
         first_id = self.written_id + 1
-        for record in self._pending[max(0, queue.next_id - first_id) :]:
-            item_id = queue.next_id
+        seen = max(0, queue.next_id - first_id)
+        for item_id, record in enumerate(self._pending[seen:], first_id + seen):
             if queue.has_head and not queue.has_room:
                 break
             target = self._pending_targets.get(item_id)

@@ -102,6 +102,8 @@ class ScrollQueue(Window):
         self.compacted_bytes = 0
         """The size that its file had when it was written anew."""
         self._changes = Changes(state.done.head)
+        self._passing_head = state.done.head
+        """The head in the checkpoint that is being written."""
         self._has_passed = False
         """Whether some of what is done is for others, which its file need not say, but a checkpoint does."""
 
@@ -323,26 +325,28 @@ class ScrollQueue(Window):
         return encode_state(self.state)
 
     def begin_checkpoint(self) -> bytes:
-        """The same, to take the place of its file: until `end_checkpoint` nothing may be written to that."""
+        """The same, to take the place of its file: until `end_checkpoint` nothing may be written to that.
+
+        Nothing may have been done that is not written.
+        """
         self.pass_what_is_for_others()
-        checkpoint = self.checkpoint()
-        self.take_changes()
-        self._has_passed = False
-        return checkpoint
+        self._passing_head, self._has_passed = self.done.head, False
+        return self.checkpoint()
 
     def end_checkpoint(self, size: int) -> None:
         """That checkpoint, of so many bytes, has taken the place of its file."""
+        self._changes.file_says(self._passing_head)
+        self.end_compaction(size)
+
+    def end_compaction(self, size: int) -> None:
+        """Its file says the same in so many bytes."""
         self.file.replaced(size)
         self.compacted_bytes = size
         self.synced_head = self.written_head
 
-    def write_all_again(self) -> None:
-        """What its file says is not known: let the next changes say all of it."""
-        self._changes = Changes(-1)
-        for first, last in self.done.ranges():
-            self._changes.are_done(first, last, -1)
-        for item_id, errors in self._errors.items():
-            self._changes.errors_are(item_id, errors)
+    def give_up_checkpoint(self) -> None:
+        """Its file is as it was."""
+        self._has_passed = True
 
     @property
     def state(self) -> ReaderState:

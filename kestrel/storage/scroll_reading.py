@@ -29,13 +29,18 @@ class ScrollReading:
 
     def more(self) -> Deferred[None] | None:
         """Read on; fires when something has been read, or fails with `QueueFailed`. None: the window has it now."""
-        if self._queue.next_id > self._journal.written_id:
+        if self._is_all_at_hand:
             self._journal.fill_from_pending(self._queue)
             return self._check_count()
         done: Deferred[None] = Deferred()
         self._waiting.append(done)
         self._begin()
         return done
+
+    @property
+    def _is_all_at_hand(self) -> bool:
+        """Whether what comes next is not written to any file yet."""
+        return self._journal.file_with(self._queue.next_id) is None
 
     def _check_count(self) -> Deferred[None] | None:
         """None, unless nothing comes any more though there should be items: then the files are surveyed anew."""
@@ -49,7 +54,7 @@ class ScrollReading:
         """Read on if there is room for it, though nobody waits yet."""
         queue = self._queue
         is_low = 2 * queue.mem_bytes <= WINDOW_BYTES and 2 * queue.mem_items <= WINDOW_ITEMS
-        if queue.behind_items and is_low and queue.has_room and queue.next_id <= self._journal.written_id:
+        if queue.behind_items and is_low and queue.has_room and not self._is_all_at_hand:
             self._begin()
 
     def _begin(self) -> None:
@@ -65,11 +70,9 @@ class ScrollReading:
             if queue.failure is not None or not queue.behind_items:
                 return
             queue.next_id, last_id = queue.done.hole(queue.next_id)
-            if queue.next_id > self._journal.written_id:
-                return  # it is at hand
             file = self._journal.file_with(queue.next_id)
             if file is None:
-                raise DamagedFile(errno.EIO, "there should be more items")
+                return  # it is at hand
             offset = file.before(queue.next_id).offset
             if queue.place[0] == file.file_name:
                 offset = max(offset, queue.place[1])

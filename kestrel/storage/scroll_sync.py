@@ -21,7 +21,9 @@ from twisted.python.failure import Failure
 
 from kestrel.disk import steps
 from kestrel.disk.files import Disk
+from kestrel.disk.reader import FileReader
 from kestrel.errors import QueueFailed
+from kestrel.scroll.reader_file import encode_state, read_state
 from kestrel.scroll.survey import WriterFile
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.scroll_files import copy_file, write_file
@@ -80,12 +82,14 @@ class _Sync(NamedTuple):
 
 
 class _Copy(NamedTuple):
-    """What is written anew: a file as it is up to that size, or with other contents, which are so large."""
+    """What is written anew: a file as it is up to that size, or a reader file that says the same in other words."""
 
     of: WriterFile | ScrollQueue
     path: bytes
     size: int
+    is_compacted: bool
     contents: bytes | None
+    """Those words; None: what the file says."""
 
 
 class ScrollSync:
@@ -104,6 +108,8 @@ class ScrollSync:
         """Readers whose files are due to be written anew."""
         self.doom: Exception | None = None
         """What the queues will be dead of as soon as there is a commit that can be told."""
+        self._not_before_s = 0.0
+        """When a reader file may be written anew after one that could not be."""
         self._failure: QueueFailed | None = None
         self._is_over = False
         """Whether the journal's queues are dead of that, or deleted."""
@@ -117,7 +123,8 @@ class ScrollSync:
         Else a Deferred that fires when it is synced, or fails with `QueueFailed`, the queues then being dead.
         """
         for queue in queues:
-            if queue.file.size > (COMPACTED_ON_A_FULL_DISK if self._services.is_disk_full() else LARGEST_BYTES):
+            least = COMPACTED_ON_A_FULL_DISK if self._services.is_disk_full() else LARGEST_BYTES
+            if queue.file.size > max(least, 2 * queue.compacted_bytes):
                 self._grown[queue] = None
         period_ms = self._journal.sync_period_ms
         done: Deferred[None] | None = None
@@ -159,7 +166,9 @@ class ScrollSync:
         """None if a commit may write now; else fires when it may, or fails with `QueueFailed`."""
         if self.doom is not None:
             raise self._services.kill(self._journal, self.doom)
-        if self.state is not SyncState.REWRITING:
+        # What has grown under load can be written anew only when a sync has reached all of it.
+        is_next = self.state is SyncState.SYNCING and bool(self._grown) and self._journal.sync_period_ms == 0
+        if self.state is not SyncState.REWRITING and not is_next:
             return None
         held: Deferred[None] = Deferred()
         self._held.append(held)
@@ -265,16 +274,21 @@ class ScrollSync:
         """Nothing is being done, or the timer runs: see what is due."""
         if self.state not in (SyncState.IDLE, SyncState.DUE) or self._is_over or self.doom is not None:
             return
+        is_late = self._services.jobs.seconds() >= self._not_before_s
         if self._waiting:
             self._begin()
-        elif self._grown and (self._journal.sync_period_ms is None or self.is_synced):
-            # What a checkpoint says is kept, so nothing may be in it that is not written yet.
-            grown = [queue for queue in self._grown if queue.failure is None and not queue.has_unwritten]
-            self._grown = {queue: None for queue in self._grown if queue.failure is None and queue.has_unwritten}
-            if grown:
-                self._rewrite([], grown, why=None)
+        elif self._grown and is_late and (self._journal.sync_period_ms != 0 or self.is_synced):
+            grown, self._grown = [queue for queue in self._grown if queue.failure is None], {}
+            self._rewrite([], grown, why=None)
         else:
+            self._let_go()
             self.settings_changed()
+
+    def _let_go(self) -> None:
+        """Whoever was held may write."""
+        held, self._held = self._held, []
+        for done in held:
+            done.callback(None)
 
     def _failed(self, failure: Failure, commits: list[Deferred[None]]) -> None:
         self.state = SyncState.IDLE
@@ -323,19 +337,19 @@ class ScrollSync:
         Because of an error they are copied as they are: what fails after all must not hold what was not promised.
         """
         journal, services = self._journal, self._services
-        copies: list[_Copy] = [_Copy(file, services.path(file.file_name), file.size, None) for file in files]
+        copies = [_Copy(file, services.path(file.file_name), file.size, False, None) for file in files]
         for queue in queues:
-            checkpoint = queue.begin_checkpoint() if why is None else None
-            size = queue.file.size if checkpoint is None else len(checkpoint)
-            copies.append(_Copy(queue, queue.file.path, size, checkpoint))
+            # What a checkpoint says is kept, so nothing may be in it that is not written yet.
+            checkpoint = None if why is not None or queue.has_unwritten else queue.begin_checkpoint()
+            copies.append(_Copy(queue, queue.file.path, queue.file.size, why is None, checkpoint))
         written = await services.jobs.run(self._write_temporary, copies)
         try:
             for copy, temporary in zip(copies, written, strict=True):
-                self._publish(copy, temporary)
+                self._publish(copy, *temporary)
         except OSError:
-            for temporary in written:
+            for path, _ in written:
                 with suppress(OSError):
-                    services.disk.erase(temporary)
+                    services.disk.erase(path)
             raise
         if self._journal.sync_period_ms is None and why is None:
             return
@@ -349,25 +363,27 @@ class ScrollSync:
                 copy.of.file.replaced(copy.size)
                 journal.unsynced_readers.discard(copy.of)
 
-    def _write_temporary(self, copies: Sequence[_Copy]) -> list[bytes]:
-        """Runs in a thread. Returns where the files stand."""
+    def _write_temporary(self, copies: Sequence[_Copy]) -> list[tuple[bytes, int]]:
+        """Runs in a thread. Returns where the files stand, and how large they are."""
         disk, next_number = self._services.disk, self._services.numbers.next
-        written: list[bytes] = []
+        written: list[tuple[bytes, int]] = []
         try:
             for copy in copies:
-                if copy.contents is None:
-                    written.append(copy_file(disk, copy.path, copy.size, next_number()))
-                else:
-                    written.append(write_file(disk, copy.path, copy.contents, next_number(), is_synced=True))
+                if not copy.is_compacted:
+                    written.append((copy_file(disk, copy.path, copy.size, next_number()), copy.size))
+                    continue
+                contents = copy.contents or _compacted(disk, copy.path)
+                path = write_file(disk, copy.path, contents, next_number(), is_synced=True)
+                written.append((path, len(contents)))
         except OSError:
-            for path in written:
+            for path, _ in written:
                 with suppress(OSError):
                     disk.erase(path)
             raise
         disk.reached(steps.COPY_WRITTEN)
         return written
 
-    def _publish(self, copy: _Copy, temporary: bytes) -> None:
+    def _publish(self, copy: _Copy, temporary: bytes, size: int) -> None:
         """Let it take its place, if there is still somebody who needs it."""
         disk, of = self._services.disk, copy.of
         if self._is_over:
@@ -384,8 +400,8 @@ class ScrollSync:
         disk.reached(steps.COPY_PUBLISHED)
         if isinstance(of, ScrollQueue):
             self._services.open_files.close(of.file)
-            if copy.contents is not None:
-                of.end_checkpoint(copy.size)
+            if copy.is_compacted:
+                of.end_compaction(size) if copy.contents is None else of.end_checkpoint(size)
                 self._journal.unsynced_readers.discard(of)
 
     def _rewritten(self, _: object, why: Exception | None) -> None:
@@ -394,15 +410,13 @@ class ScrollSync:
         if self._is_over:
             self._tell_all(self._failure)
             return
-        held, self._held = self._held, []
         if why is not None:
-            held, self._waiting = self._waiting + held, []
+            self._held, self._waiting = self._waiting + self._held, []
             journal.own_refusal = None
             journal.safe_id = journal.written_id
             log.info("The journal of {stem!r} is rewritten and safe", stem=journal.stem)
         self._on_safe()
-        for done in held:
-            done.callback(None)
+        self._let_go()
         self.go_on()
 
     def _not_rewritten(self, failure: Failure, queues: list[ScrollQueue], why: Exception | None) -> None:
@@ -416,11 +430,10 @@ class ScrollSync:
         else:
             reason = reason_of(error_of(failure))
             log.error("A reader file of {stem!r} is not rewritten: {reason}", stem=journal.stem, reason=reason)
+            self._not_before_s = self._services.jobs.seconds() + RETRY_S
             for queue in queues:
-                queue.write_all_again()
-            held, self._held = self._held, []
-            for done in held:
-                done.callback(None)
+                queue.give_up_checkpoint()
+            self._let_go()
             self.go_on()
 
     def _tell_all(self, failure: QueueFailed | None) -> None:
@@ -429,6 +442,12 @@ class ScrollSync:
         self._waiting, self._held = [], []
         for done in waiting:
             done.callback(None) if failure is None else done.errback(failure)
+
+
+def _compacted(disk: Disk, path: bytes) -> bytes:
+    """What that reader file says, in as few bytes as may be."""
+    with FileReader(disk, path) as reader:
+        return encode_state(read_state(reader)[0])
 
 
 def _sync(disk: Disk, folder: bytes, sync: _Sync) -> None:

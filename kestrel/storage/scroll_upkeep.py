@@ -18,7 +18,7 @@ from kestrel.disk.reader import FileReader
 from kestrel.scroll.fileset import archived_name
 from kestrel.scroll.hints import Hint, encode_hint, hint_path
 from kestrel.storage.failures import error_of, reason_of
-from kestrel.storage.scroll_files import replace_file
+from kestrel.storage.scroll_files import replace_file, sync_files
 from kestrel.storage.scroll_journal import ScrollJournal
 from kestrel.storage.scroll_queue import ScrollQueue
 from kestrel.storage.scroll_reading import ScrollReading
@@ -50,6 +50,7 @@ class ScrollUpkeep:
         self.sync = ScrollSync(journal, services, self.drop_done_files)
         self._readings: dict[ScrollQueue, ScrollReading] = {}
         self._hinted = 0
+        self._is_dropping_last = False
         for queue in journal.readers.values():
             self.serve(queue)
 
@@ -88,27 +89,39 @@ class ScrollUpkeep:
         """Erase or archive the writer files that all readers have done with; the last one stays, unless it is large."""
         journal = self._journal
         files = journal.files
-        if not files or journal.unserved or not journal.readers:
+        if not files or journal.unserved or journal.leaving or not journal.readers:
             return
         may_go_last = files[-1].size >= SPENT_BYTES or self._services.is_disk_full()
         if len(files) == 1 and not may_go_last:
             return
-        least_id = files[0].last_id
-        is_safe_when_synced = self._journal.sync_period_ms == 0
+        is_safe_when_synced = journal.sync_period_ms == 0
+        head = files[-1].last_id
         for queue in journal.readers.values():
-            if (queue.synced_head if is_safe_when_synced else queue.written_head) < least_id:
+            head = min(head, queue.synced_head if is_safe_when_synced else queue.written_head)
+            if head < files[0].last_id:
                 return
-        heads = [queue.synced_head if is_safe_when_synced else queue.written_head for queue in journal.readers.values()]
-        head = min(heads)
-        if head >= journal.last_id and may_go_last:
-            journal.rotate()
-            kept = 0
-        else:
-            kept = 1
-        while len(files) > kept and files[0].last_id <= head:
-            file = files.pop(0)
-            journal.unsynced.pop(file, None)
-            self._services.jobs.run(self._remove, file.file_name).addErrback(self._not_removed)
+        while len(files) > 1 and files[0].last_id <= head:
+            self._drop_first()
+        if may_go_last and head >= journal.last_id and not self._is_dropping_last:
+            self._is_dropping_last = True
+            Deferred.fromCoroutine(self._drop_last(journal.last_id)).addErrback(self._not_removed)
+
+    def _drop_first(self) -> None:
+        file = self._journal.files.pop(0)
+        self._journal.unsynced.pop(file, None)
+        self._services.jobs.run(self._remove, file.file_name).addErrback(self._not_removed)
+
+    async def _drop_last(self, last_id: int) -> None:
+        """Then only the readers know which ids were given: that must be on the medium first."""
+        journal, services = self._journal, self._services
+        try:
+            paths = [queue.file.path for queue in journal.readers.values()]
+            await services.jobs.run(sync_files, services.disk, services.folder, paths)
+            if journal.last_id == last_id and len(journal.files) == 1 and journal.readers and not journal.unserved:
+                journal.rotate()
+                self._drop_first()
+        finally:
+            self._is_dropping_last = False
 
     def _not_removed(self, failure: Failure) -> None:
         log.error("A writer file that nobody needs stays: {reason}", reason=reason_of(error_of(failure)))
