@@ -6,7 +6,19 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from benchmarks import backlog, expiry, fanout, memory, open_files, reactor, reload, replay
+from benchmarks import (
+    backlog,
+    expiry,
+    fanout,
+    memory,
+    open_files,
+    operations,
+    reactor,
+    reload,
+    replay,
+    restart,
+    slow_reader,
+)
 from benchmarks.harness import GoalMissed, options_parser
 
 BENCHMARKS: Final[Mapping[str, Callable[[Sequence[str]], None]]] = {
@@ -18,6 +30,9 @@ BENCHMARKS: Final[Mapping[str, Callable[[Sequence[str]], None]]] = {
     "expiry": expiry.main,
     "fanout": fanout.main,
     "reload": reload.main,
+    "operations": operations.main,
+    "restart": restart.main,
+    "slow_reader": slow_reader.main,
 }
 
 

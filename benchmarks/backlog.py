@@ -1,13 +1,13 @@
-"""What a backlog costs: the throughput of put and get over a queue that holds many items already.
+"""What a backlog costs: the throughput of put and get over a queue that holds many items already, in each storage.
 
     python -m benchmarks.backlog [--picture docs/performance/backlog.svg]
 
-For each backlog there is a real server process. One client sends it, over the loopback, a batch of 64 sets and then
-one of 64 gets, again and again. The servers take turns, each of a few batches and in ever new orders, so that what
-else goes on in the machine disturbs all of them. What a round measured is divided by what it measured of the empty
-queue: the throughput by the clock, client included, and by the processor's time that the server took. With less memory
-than items (read-behind) the measurement begins with a window that is half empty, so that from the first get on items
-are read forward as fast as they are taken.
+For each backlog and storage there is a real server process. One client sends it, over the loopback, a batch of 64 sets
+and then one of 64 gets, again and again. The servers take turns, each of a few batches and in ever new orders, so that
+what else goes on in the machine disturbs all of them. What a round measured is divided by what it measured of the empty
+queue: the throughput by the clock, client included, and by the processor's time that the server took. With a journal
+and less memory than items (read-behind) the measurement begins with a window that is half empty, so that from the first
+get on items are read forward as fast as they are taken. The scroll has a small window whatever the setting.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import Final, NamedTuple
 from benchmarks.cost import Cost, Watch
 from benchmarks.harness import (
     Column,
-    Figure,
     Results,
     Spread,
     options_parser,
@@ -30,17 +29,19 @@ from benchmarks.harness import (
     scratch_folder,
     spread,
 )
-from benchmarks.journals import QUEUE, JournalMaker
+from benchmarks.journals import QUEUE
 from benchmarks.picture import Curve, draw
+from benchmarks.storages import JOURNAL, SCROLL, make_backlog
 from kestrel.config.units import GIB, MIB
 from tests.server.running import Client, Processes, Server, eventually, is_serving_in, set_request
 
 ITEM_BYTES: Final = 64
 BATCH: Final = 64
 LOAD_S: Final = 300.0
-"""How long a server may take to replay its journal."""
+"""How long a server may take to load its queue."""
 
 COLUMNS: Final = (
+    Column("storage", "storage"),
     Column("max_memory_mib", "maxMemorySize, MiB", "d"),
     Column("backlog", "backlog", ",d"),
     Column("operation", "what"),
@@ -59,10 +60,10 @@ TITLE: Final = "Throughput by the processor time of the server, as a ratio to th
 
 
 class Sizes(NamedTuple):
-    """How much is measured. `max_memory_mib` are those with which each backlog is served."""
+    """How much is measured. Each backlog is served by each of `servers`: a storage and a maxMemorySize in MiB."""
 
     backlogs: Sequence[int]
-    max_memory_mib: Sequence[int]
+    servers: Sequence[tuple[str, int]]
     rounds: int
     turns: int
     """Of each server in a round."""
@@ -72,20 +73,29 @@ class Sizes(NamedTuple):
     """The room that is needed."""
 
 
-FULL: Final = Sizes((0, 1_000, 100_000, 1_000_000, 10_000_000), (128, 16), 9, 20, 10, 4 * GIB)
-SHORT: Final = Sizes((0, 1_000, 100_000), (128, 2), 3, 5, 10, GIB)
+BACKLOGS: Final = (0, 1_000, 100_000, 1_000_000, 10_000_000)
+FULL: Final = Sizes(BACKLOGS, ((JOURNAL, 128), (JOURNAL, 16), (SCROLL, 128)), 9, 20, 10, 5 * GIB)
+SHORT: Final = Sizes(BACKLOGS[:3], ((JOURNAL, 128), (JOURNAL, 2), (SCROLL, 128)), 3, 5, 10, GIB)
 
 
 class Place(NamedTuple):
     """A server's settings and its backlog."""
 
+    storage: str
     max_memory_mib: int
     backlog: int
 
     @property
-    def is_read_behind(self) -> bool:
-        """Whether some of its items are on disk alone."""
-        return self.backlog * ITEM_BYTES > self.max_memory_mib * MIB
+    def taken(self) -> int:
+        """How many items were taken before, so that a journal's window is half empty."""
+        window = self.max_memory_mib * MIB // ITEM_BYTES
+        return window // 2 if self.storage == JOURNAL and self.backlog > window else 0
+
+    @property
+    def config(self) -> str:
+        """That of its server, which has its files in `queues`."""
+        where = 'storage = "scroll:queues"' if self.storage == SCROLL else 'queuePath = "queues"'
+        return f'{where}\n[default]\nmaxMemorySize = "{self.max_memory_mib}MiB"\n'
 
 
 Round = dict[str, Cost]
@@ -125,19 +135,19 @@ def _round() -> Round:
     return {operation: Cost() for operation in OPERATIONS}
 
 
-def _make_journal(folder: Path, place: Place, seed: int) -> None:
-    """A journal of that backlog, in files as the server rotates them."""
-    with JournalMaker(folder, seed, ITEM_BYTES, file_bytes=place.max_memory_mib * MIB) as maker:
-        taken = place.max_memory_mib * MIB // ITEM_BYTES // 2 if place.is_read_behind else 0
-        maker.put(place.backlog + taken)
-        maker.remove(taken)
-
-
 def _start(stack: ExitStack, folder: Path, place: Place, seed: int) -> Load:
-    _make_journal(folder / "queues", place, seed)
+    make_backlog(
+        place.storage,
+        folder / "queues",
+        seed,
+        ITEM_BYTES,
+        place.backlog,
+        taken=place.taken,
+        journal_file_bytes=place.max_memory_mib * MIB,
+    )
     processes = stack.enter_context(Processes(folder))
-    server = processes.start(f'queuePath = "queues"\n[default]\nmaxMemorySize = "{place.max_memory_mib}MiB"\n')
-    eventually(lambda: is_serving_in(server.logged()), "the journal is replayed", LOAD_S)
+    server = processes.start(place.config)
+    eventually(lambda: is_serving_in(server.logged()), "the queue is loaded", LOAD_S)
     client = stack.enter_context(server.connect())
     items = int(client.stats().get(f"queue_{QUEUE.decode()}_items", "0"))
     if items != place.backlog:
@@ -146,8 +156,8 @@ def _start(stack: ExitStack, folder: Path, place: Place, seed: int) -> Load:
 
 
 def measure(results: Results, sizes: Sizes, seed: int) -> None:
-    """Every backlog under every maxMemorySize."""
-    places = [Place(mib, backlog) for mib in sizes.max_memory_mib for backlog in sizes.backlogs]
+    """Every backlog in every storage."""
+    places = [Place(*server, backlog) for server in sizes.servers for backlog in sizes.backlogs]
     dice = random.Random(seed)
     with scratch_folder() as folder, ExitStack() as stack:
         loads: dict[Place, Load] = {}
@@ -192,11 +202,12 @@ def _add(results: Results, place: Place, rounds: Sequence[Mapping[Place, Round]]
 
 
 def _curves(results: Results, operation: str) -> list[Curve]:
-    curves: dict[Figure, Curve] = {}
+    curves: dict[str, Curve] = {}
     for row in results.rows:
         if row["operation"] == operation:
-            mib = row["max_memory_mib"]
-            curve = curves.setdefault(mib, Curve(f"maxMemorySize {mib} MiB", []))
+            storage, mib = row["storage"], row["max_memory_mib"]
+            name = f"{storage}, maxMemorySize {mib} MiB" if storage == JOURNAL else str(storage)
+            curve = curves.setdefault(name, Curve(name, []))
             ratio = Spread(*(float(row[key]) for key in ("cpu_ratio", "cpu_ratio_least", "cpu_ratio_most")))
             curve.points.append((int(row["backlog"]), ratio))
     return list(curves.values())

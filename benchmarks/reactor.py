@@ -4,7 +4,9 @@
 
 A storage runs under the real reactor, with real threads and files, while a little traffic goes on. Two journals of a
 gigabyte: one of small items that fill the window, which is rewritten, or flushed; one of larger items that is read
-behind, which is packed. They are loaded before and deleted after. A timer of a millisecond says how late it comes.
+behind, which is packed. Two scrolls of ten million small items: one that gets its checkpoint and its hint, another
+reader, and is read forward faster than its window is long; and one that is released, and flushed. They are loaded
+before, and most are deleted after. A timer of a millisecond says how late it comes.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from unittest import mock
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
@@ -37,16 +40,21 @@ from benchmarks.harness import (
 )
 from benchmarks.heartbeat import Beats, Heartbeat
 from benchmarks.journals import ADD_MS, QUEUE, JournalMaker
+from benchmarks.scrolls import ScrollMaker
+from benchmarks.storages import JOURNAL, SCROLL, make_storage
 from kestrel.config.model import QueueSettings
 from kestrel.config.units import GIB, MIB
 from kestrel.disk.folders import ERASE_FOLDER
 from kestrel.journal.records import ADDX_HEADER_BYTES, REMOVE_RECORD
+from kestrel.scroll.hints import hint_path
+from kestrel.scroll.names import stem_of
 from kestrel.server.reactor import use_monotonic_time
 from kestrel.server.service import STORAGE_THREADS
-from kestrel.storage.journal import JournalStorage
-from kestrel.storage.journal_queue import JournalQueue
+from kestrel.storage.interfaces import IItemRanges, IStorage
+from kestrel.storage.scroll import CHECKPOINTS_EVERY_S
 
 COLUMNS: Final = (
+    Column("storage", "storage"),
     Column("item_bytes", "item", ",d"),
     Column("phase", "while"),
     Column("late_ms", "worst ms late", ",.1f"),
@@ -60,7 +68,10 @@ COLUMNS: Final = (
 
 TRAFFIC_S: Final = 0.001
 TRAFFIC_ITEMS: Final = 8
-"""Are put, and as many taken, each time."""
+"""Are put, and as many taken, each time,"""
+
+MANY_TAKES: Final = 64
+"""and that many where items are read forward."""
 
 SMALL_BYTES: Final = 64
 LARGE_BYTES: Final = 1024
@@ -72,6 +83,9 @@ class Sizes(NamedTuple):
 
     max_memory_bytes: int
     max_journal_bytes: int
+    scroll_items: int
+    checkpoints_every_s: float
+    """How often a scroll writes what it writes from time to time."""
     phase_s: float
     """How long a phase is watched at least."""
     repeats: int
@@ -89,20 +103,21 @@ class Sizes(NamedTuple):
         return QueueSettings(max_memory_size_bytes=self.max_memory_bytes, max_journal_size_bytes=1 << 50)
 
 
-FULL: Final = Sizes(128 * MIB, GIB, 2.0, 3)
-SHORT: Final = Sizes(8 * MIB, 64 * MIB, 0.3, 1)
+FULL: Final = Sizes(128 * MIB, GIB, 10_000_000, CHECKPOINTS_EVERY_S, 2.0, 3)
+SHORT: Final = Sizes(8 * MIB, 64 * MIB, 400_000, 0.5, 0.3, 1)
 
 
 class Traffic:
     """Puts to and takes from a queue, a little at each call."""
 
-    def __init__(self, reactor: Any, storage: JournalStorage, item_bytes: int) -> None:
+    def __init__(self, reactor: Any, storage: IStorage, item_bytes: int) -> None:
         self._reactor = reactor
         self._storage = storage
         self._data = bytes(item_bytes)
         self._call: IDelayedCall | None = None
-        self.queue: JournalQueue | None = None
+        self.queue: Any = None
         """Which one; None for no traffic."""
+        self.takes = TRAFFIC_ITEMS
 
     def start(self) -> None:
         """Begin, and go on to the end."""
@@ -112,10 +127,13 @@ class Traffic:
             return
         for _ in range(TRAFFIC_ITEMS):
             self._storage.put((queue,), self._data, ADD_MS, 0)
+        for _ in range(self.takes):
             if queue.take(False) is None:
                 loading = queue.fill()
-                if loading is not None:
-                    loading.addErrback(lambda _: None)  # the next call tries again
+                if loading is None:
+                    continue
+                loading.addErrback(lambda _: None)  # the next call tries again
+                break
         self._storage.commit((queue,))
 
     def stop(self) -> None:
@@ -125,47 +143,58 @@ class Traffic:
 
 
 class Plan(NamedTuple):
-    """A journal, and what is done with its queue: names of `Scene`'s steps."""
+    """A storage's files, and what is done with their queue: names of `Scene`'s steps."""
 
+    storage: str
     item_bytes: int
-    make: Callable[[JournalMaker, Sizes], None]
+    make: Callable[[Path, Sizes, int], None]
     steps: tuple[str, ...]
 
 
-def _make_spent(maker: JournalMaker, sizes: Sizes) -> None:
+def _make_spent(folder: Path, sizes: Sizes, seed: int) -> None:
     """The items of a window that is nearly full, after many others that were taken."""
     window = sizes.max_memory_bytes // SMALL_BYTES * 19 // 20
     put_bytes = SMALL_BYTES + ADDX_HEADER_BYTES
     spent = (sizes.max_journal_bytes - window * put_bytes) // (put_bytes + len(REMOVE_RECORD))
-    maker.put(spent)
-    maker.remove(spent)
-    maker.put(window)
+    with JournalMaker(folder, seed, SMALL_BYTES, file_bytes=sizes.max_memory_bytes) as maker:
+        maker.put(spent)
+        maker.remove(spent)
+        maker.put(window)
 
 
-def _make_read_behind(maker: JournalMaker, sizes: Sizes) -> None:
+def _make_read_behind(folder: Path, sizes: Sizes, seed: int) -> None:
     """A queue that is read behind, half of it read by now."""
     items = sizes.max_journal_bytes // LARGE_BYTES * 5 // 4
-    maker.put(items)
-    maker.remove(items * 11 // 20)
+    with JournalMaker(folder, seed, LARGE_BYTES, file_bytes=sizes.max_memory_bytes) as maker:
+        maker.put(items)
+        maker.remove(items * 11 // 20)
+
+
+def _make_scroll(folder: Path, sizes: Sizes, seed: int) -> None:
+    """Many items that nobody has read."""
+    with ScrollMaker(folder, seed, SMALL_BYTES) as maker:
+        maker.put(sizes.scroll_items)
 
 
 PLANS: Final = (
-    Plan(SMALL_BYTES, _make_spent, ("rewriting", "collecting garbage")),
-    Plan(SMALL_BYTES, _make_spent, ("flushing",)),
-    Plan(LARGE_BYTES, _make_read_behind, ("packing", "collecting garbage")),
+    Plan(JOURNAL, SMALL_BYTES, _make_spent, ("rewriting", "collecting garbage")),
+    Plan(JOURNAL, SMALL_BYTES, _make_spent, ("flushing",)),
+    Plan(JOURNAL, LARGE_BYTES, _make_read_behind, ("packing", "collecting garbage")),
+    Plan(SCROLL, SMALL_BYTES, _make_scroll, ("checkpoint and hint", "a child comes", "reading forward", "deleting")),
+    Plan(SCROLL, SMALL_BYTES, _make_scroll, ("taking behind an open read", "releasing half", "flushing")),
 )
 
 
 class Scene:
     """A storage over a made journal, its traffic, and the heartbeat of its reactor."""
 
-    def __init__(self, reactor: Any, threads: ThreadPool, folder: Path, sizes: Sizes, item_bytes: int) -> None:
+    def __init__(self, reactor: Any, threads: ThreadPool, folder: Path, sizes: Sizes, plan: Plan) -> None:
         self._reactor = reactor
         self._sizes = sizes
-        self._erasing = os.fsencode(folder) + b"/" + ERASE_FOLDER
+        self._folder = os.fsencode(folder)
         in_thread = partial(deferToThreadPool, reactor, threads)
-        self._storage = JournalStorage(os.fsencode(folder), reactor, in_thread, reserve_bytes=0)
-        self._traffic = Traffic(reactor, self._storage, item_bytes)
+        self._storage = make_storage(plan.storage, folder, reactor, in_thread)
+        self._traffic = Traffic(reactor, self._storage, plan.item_bytes)
         self.heartbeat = Heartbeat(reactor)
 
     async def run(self, steps: Sequence[str]) -> None:
@@ -176,8 +205,8 @@ class Scene:
         self.heartbeat.phase("loading")
         queues = await self._storage.start(lambda _: self._sizes.patient_settings)
         queue = queues.pop(QUEUE)
-        if not isinstance(queue, JournalQueue):
-            raise TypeError(f"the journal was not loaded: {queue}")
+        if isinstance(queue, Failure):
+            queue.raiseException()
         self._traffic.queue = queue
         del queue  # the traffic alone keeps it, so that it can be freed
         self._traffic.start()
@@ -198,20 +227,63 @@ class Scene:
                 raise TimeoutError("it did not come to an end")
             await deferLater(self._reactor, 0.01)
 
+    def _queue(self) -> Any:
+        return self._storage.queue(QUEUE, self._sizes.patient_settings)
+
     def _is_erased(self) -> bool:
-        return not os.listdir(self._erasing)
+        return not os.listdir(self._folder + b"/" + ERASE_FOLDER)
 
     async def make_smaller(self) -> None:
         """From now on the journal is to be small: its files are replaced, and the old ones erased."""
-        queue = self._storage.queue(QUEUE, self._sizes.settings)
+        queue: Any = self._storage.queue(QUEUE, self._sizes.settings)
         await self._watch(lambda: queue.rewrites + queue.packs > 0 and self._is_erased())
 
     async def flush(self) -> None:
         """Drop every item."""
-        queue = self._storage.queue(QUEUE, self._sizes.patient_settings)
+        queue = self._queue()
         queue.clear()
         self._storage.commit((queue,))
         await self._watch()
+
+    async def write_hint(self) -> None:
+        """Wait for what a scroll does from time to time."""
+        path = hint_path(self._folder, stem_of(QUEUE))
+        await self._watch(lambda: os.path.exists(path))
+
+    async def make_child(self) -> None:
+        """Another reader comes."""
+        child = self._storage.queue(QUEUE + b"+child", self._sizes.patient_settings)
+        self._storage.commit((child,))
+        await self._watch()
+
+    async def read_forward(self) -> None:
+        """Take as fast as items come from the files, for as long as a phase lasts."""
+        self._traffic.takes = MANY_TAKES
+        await self._watch()
+        self._traffic.takes = TRAFFIC_ITEMS
+
+    async def take_behind(self) -> None:
+        """Hold the head, and go on: what is taken is beyond it."""
+        self._queue().take(True)
+        await self.read_forward()
+
+    async def release(self) -> None:
+        """Let half of the ids be done."""
+        queue = self._queue()
+        ranges = IItemRanges(queue)
+        ranges.release((ranges.first_id + ranges.next_id) // 2)
+        self._storage.commit((queue,))
+        await self._watch()
+
+    async def delete_scroll(self) -> None:
+        """Delete the queue, with all that it has."""
+        self._traffic.queue = self._storage.queue(b"other", self._sizes.settings)
+        for name in (QUEUE + b"+child", QUEUE):
+            queue = self._storage.queue(name, self._sizes.patient_settings)
+            self._storage.delete(queue)
+            self._storage.commit((queue,))
+        stem = stem_of(QUEUE) + b"."
+        await self._watch(lambda: not any(name.startswith(stem) for name in os.listdir(self._folder)))
 
     async def delete(self) -> None:
         """Delete the queue, and have its memory freed. The traffic goes on elsewhere."""
@@ -231,16 +303,23 @@ STEPS: Final[Mapping[str, Callable[[Scene], Awaitable[None]]]] = {
     "packing": Scene.make_smaller,
     "flushing": Scene.flush,
     "collecting garbage": Scene.delete,
+    "checkpoint and hint": Scene.write_hint,
+    "a child comes": Scene.make_child,
+    "reading forward": Scene.read_forward,
+    "taking behind an open read": Scene.take_behind,
+    "releasing half": Scene.release,
+    "deleting": Scene.delete_scroll,
 }
 
 
-def play(folder: Path, sizes: Sizes, item_bytes: int, steps: Sequence[str]) -> dict[str, Beats]:
-    """Run a scene to its end in this process's reactor; returns the beats of its phases."""
+def play(folder: Path, sizes: Sizes, number: int) -> dict[str, Beats]:
+    """Run the plan of that number to its end in this process's reactor; returns the beats of its phases."""
+    plan = PLANS[number]
     reactor: Any = import_module("twisted.internet.reactor")  # the one of this very process
     use_monotonic_time(reactor)
     threads = ThreadPool(0, STORAGE_THREADS)
     threads.start()
-    scene = Scene(reactor, threads, folder, sizes, item_bytes)
+    scene = Scene(reactor, threads, folder, sizes, plan)
     outcome: list[object] = []
 
     def over(result: object) -> None:
@@ -248,8 +327,9 @@ def play(folder: Path, sizes: Sizes, item_bytes: int, steps: Sequence[str]) -> d
         threads.stop()
         reactor.stop()
 
-    reactor.callWhenRunning(lambda: Deferred.fromCoroutine(scene.run(steps)).addBoth(over))
-    reactor.run(installSignalHandlers=False)
+    reactor.callWhenRunning(lambda: Deferred.fromCoroutine(scene.run(plan.steps)).addBoth(over))
+    with mock.patch("kestrel.storage.scroll.CHECKPOINTS_EVERY_S", sizes.checkpoints_every_s):
+        reactor.run(installSignalHandlers=False)
     if isinstance(outcome[0], Failure):
         outcome[0].raiseException()
     return scene.heartbeat.phases
@@ -257,23 +337,23 @@ def play(folder: Path, sizes: Sizes, item_bytes: int, steps: Sequence[str]) -> d
 
 def measure(results: Results, sizes: Sizes, seed: int) -> None:
     """All plans, each several times, each time over a new journal in a fresh process."""
-    for plan in PLANS:
+    for number, plan in enumerate(PLANS):
         runs: list[dict[str, Beats]] = []
         for repeat in range(sizes.repeats):
-            progress(f"reactor, {plan.item_bytes} B: {', '.join(plan.steps)}", repeat, sizes.repeats)
+            progress(f"reactor, {plan.storage}, {plan.item_bytes} B: {', '.join(plan.steps)}", repeat, sizes.repeats)
             with scratch_folder() as folder:
-                with JournalMaker(folder, seed, plan.item_bytes, file_bytes=sizes.max_memory_bytes) as maker:
-                    plan.make(maker, sizes)
-                runs.append(in_fresh_process(play, folder, sizes, plan.item_bytes, plan.steps))
+                plan.make(folder, sizes, seed)
+                runs.append(in_fresh_process(play, folder, sizes, number))
         progress("", 1, 1)
         for phase in runs[0]:
-            _add(results, plan.item_bytes, phase, [run[phase] for run in runs])
+            _add(results, plan, phase, [run[phase] for run in runs])
 
 
-def _add(results: Results, item_bytes: int, phase: str, runs: Sequence[Beats]) -> None:
+def _add(results: Results, plan: Plan, phase: str, runs: Sequence[Beats]) -> None:
     late = spread([max(run.late) for run in runs])
     results.add(
-        item_bytes=item_bytes,
+        storage=plan.storage,
+        item_bytes=plan.item_bytes,
         phase=phase,
         late_ms=late.median,
         late_ms_least=late.least,

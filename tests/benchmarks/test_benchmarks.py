@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import backlog, expiry, fanout, memory, open_files, reactor, reload, replay
+from benchmarks import (
+    backlog,
+    expiry,
+    fanout,
+    memory,
+    open_files,
+    operations,
+    reactor,
+    reload,
+    replay,
+    restart,
+    slow_reader,
+)
 from benchmarks.harness import Column, GoalMissed, Results, Spread, percentile, spread
 from benchmarks.picture import Curve, draw
+from benchmarks.storages import JOURNAL, SCROLL, STORAGES, Opened, make_backlog
 from kestrel.config.units import MIB
 
 
@@ -32,20 +46,22 @@ def test_memory_measures_what_an_item_takes() -> None:
 
 def test_backlog_compares_with_an_empty_queue() -> None:
     figures = results(backlog.COLUMNS)
-    sizes = backlog.Sizes((0, 40_000), (1,), rounds=1, turns=1, batches=2, disk_bytes=MIB)
+    servers = ((JOURNAL, 1), (SCROLL, 1))
+    sizes = backlog.Sizes((0, 40_000), servers, rounds=1, turns=1, batches=2, disk_bytes=MIB)
     backlog.measure(figures, sizes, seed=1)
-    assert [(row["backlog"], row["operation"]) for row in figures.rows] == [
-        (0, "put"),
-        (0, "get"),
-        (40_000, "put"),
-        (40_000, "get"),
+    assert [(row["storage"], row["backlog"], row["operation"]) for row in figures.rows] == [
+        (storage, items, operation)
+        for storage in (JOURNAL, SCROLL)
+        for items in (0, 40_000)
+        for operation in ("put", "get")
     ]
-    assert [row["ratio"] for row in figures.rows[:2]] == [1, 1]
+    assert [row["ratio"] for row in figures.rows if not row["backlog"]] == [1, 1, 1, 1]
 
 
 def test_reactor_watches_every_step() -> None:
     figures = results(reactor.COLUMNS)
-    reactor.measure(figures, reactor.Sizes(MIB, 8 * MIB, phase_s=0.05, repeats=1), seed=1)
+    sizes = reactor.Sizes(MIB, 8 * MIB, 40_000, checkpoints_every_s=0.1, phase_s=0.05, repeats=1)
+    reactor.measure(figures, sizes, seed=1)
     assert {"idle", "loading", *reactor.STEPS} <= {str(row["phase"]) for row in figures.rows}
 
 
@@ -76,12 +92,59 @@ def test_expiry_fails_when_a_client_waited_too_long() -> None:
         expiry.check(figures)
 
 
-def test_fanout_shows_that_children_share_an_item() -> None:
+def test_fanout_shows_what_children_share() -> None:
     figures = results(fanout.COLUMNS)
-    fanout.measure(figures, fanout.Sizes(rounds=1, batches=1, kept_batches=4, disk_bytes=MIB), seed=1)
-    assert [row["children"] for row in figures.rows] == list(fanout.CHILDREN)
-    assert [row["encodings"] for row in figures.rows] == [1] * len(fanout.CHILDREN)
-    assert all(8 <= float(row["bytes_per_child"]) < 64 for row in figures.rows[1:])
+    sizes = fanout.Sizes((0, 1, 10), rounds=1, batches=1, kept_batches=3, gets=10, disk_bytes=MIB)
+    fanout.measure(figures, sizes, seed=1)
+    assert [(row["storage"], row["children"]) for row in figures.rows] == [
+        (storage, children) for storage in STORAGES for children in sizes.children
+    ]
+    assert [row["encodings"] for row in figures.rows] == [1] * len(figures.rows)
+    record_bytes = {JOURNAL: 1045, SCROLL: 1049}
+    for row in figures.rows:
+        copies = int(row["children"]) + 1 if row["storage"] == JOURNAL else 1
+        assert row["written_per_put"] == row["folder_per_put"] == copies * record_bytes[str(row["storage"])]
+        if copies > 1:
+            assert 8 <= float(row["bytes_per_child"]) < 64
+
+
+def test_operations_compares_the_storages_in_every_way() -> None:
+    figures = results(operations.COLUMNS)
+    operations.measure(figures, operations.Sizes((64,), rounds=1, turns=1, batches=2), seed=1)
+    assert [(row["through"], row["sync_journal"], row["operation"]) for row in figures.rows] == [
+        (through, sync, operation)
+        for through in ("storage", "server")
+        for sync in ("never", "0")
+        for operation in ("put", "get")
+    ]
+    assert all(float(row["cpu_cost"]) > 0 for row in figures.rows)
+
+
+def test_restart_reads_what_no_hint_tells() -> None:
+    figures = results(restart.COLUMNS)
+    restart.measure(figures, restart.Sizes(items=20_000, since_hint=2_000, repeats=1, disk_bytes=MIB), seed=1)
+    read = {str(row["case"]): float(row["mb_read"]) for row in figures.rows}
+    assert list(read) == [case.name for case in restart.CASES]
+    assert read["scroll, after a stop"] < read["scroll, after a crash"] < read["scroll, without a hint"]
+
+
+def test_slow_reader_finds_that_what_is_kept_has_bounds() -> None:
+    figures = results(slow_reader.COLUMNS)
+    sizes = slow_reader.Sizes(20_000, held_every=1_000, child_items=6_400, checkpoint_items=5_000, disk_bytes=MIB)
+    slow_reader.measure(figures, sizes, seed=1)
+    assert [(row["case"], row["held"]) for row in figures.rows] == list(
+        zip((case.name for case in slow_reader.CASES), (1, 20, 1, 1), strict=True)
+    )
+    assert [row["items_then"] for row in figures.rows] == [1, 20, 3_200, 1]
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_a_backlog_is_made_as_a_server_leaves_it(storage: str, tmp_path: Path) -> None:
+    make_backlog(storage, tmp_path, 1, 1024, 30_000, taken=7)  # more than one file of a scroll
+    opened = Opened(storage, tmp_path)
+    queue = opened.queue()
+    assert (queue.items, queue.stats["journal_repaired_bytes"]) == (30_000, 0)
+    assert len({opened.take(queue).data for _ in range(100)}) == 100
 
 
 def test_reload_measures_every_change() -> None:

@@ -1,0 +1,244 @@
+"""What a put and a get cost in the scroll, compared with the journal.
+
+    python -m benchmarks.operations
+
+Through the storage alone: 64 puts and a commit, then 64 takes and a commit. Through a whole server in this process,
+without a network: 64 sets in one go, then 64 gets. Both storages take turns, each of a few batches and in ever new
+orders; what a round measured of the one is divided by what it measured of the other. With syncJournal 0 each batch is
+synced, which here is done where it is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+from twisted.internet.task import Clock
+
+from benchmarks.cost import Cost, Moment, Watch
+from benchmarks.harness import Column, Results, in_fresh_process, options_parser, progress, scratch_folder, spread
+from benchmarks.journals import ADD_MS, QUEUE
+from benchmarks.storages import JOURNAL, SCROLL, STORAGES, CountingDisk, Opened, make_storage
+from kestrel.config.model import Config, QueueOverrides, QueueSettings
+from kestrel.testing.server import MemoryServer
+from tests.server.running import set_request
+
+BATCH: Final = 64
+OPERATIONS: Final = ("put", "get")
+
+COLUMNS: Final = (
+    Column("through", "through"),
+    Column("sync_journal", "syncJournal"),
+    Column("item_bytes", "item", ",d"),
+    Column("operation", "what"),
+    Column("journal_cpu_us", "journal, us of CPU", ".2f"),
+    Column("scroll_cpu_us", "scroll, us of CPU", ".2f"),
+    Column("cpu_cost", "to the journal, CPU", ".2f"),
+    Column("cpu_cost_least", "least", ".2f"),
+    Column("cpu_cost_most", "most", ".2f"),
+    Column("cost", "by the clock", ".2f"),
+    Column("journal_bytes", "journal, bytes", ",.1f"),
+    Column("scroll_bytes", "scroll, bytes", ",.1f"),
+)
+
+
+class Sizes(NamedTuple):
+    """How much is measured."""
+
+    item_bytes: Sequence[int]
+    rounds: int
+    turns: int
+    """Of each storage in a round."""
+    batches: int
+    """Of puts, and as many of gets, in a turn."""
+
+
+FULL: Final = Sizes((64, 1024), 9, 10, 20)
+SHORT: Final = Sizes((64, 1024), 2, 2, 5)
+
+
+class Load(Protocol):
+    """What puts and gets, and what it has written."""
+
+    disk: CountingDisk
+
+    def put(self) -> None:
+        """One batch."""
+
+    def get(self) -> None:
+        """One batch."""
+
+
+class StorageLoad:
+    """Puts to a storage, and gets."""
+
+    def __init__(self, storage: str, folder: Path, settings: QueueSettings, item: bytes) -> None:
+        self._opened = Opened(storage, folder, settings)
+        self.disk = self._opened.disk
+        self._storage = self._opened.storage
+        self._queue = self._opened.queue()
+        self._item = item
+
+    def put(self) -> None:
+        """One batch."""
+        storage, group = self._storage, (self._queue,)
+        for _ in range(BATCH):
+            storage.put(group, self._item, ADD_MS, 0)
+        self._check(storage.commit(group))
+
+    def get(self) -> None:
+        """One batch."""
+        queue = self._queue
+        for _ in range(BATCH):
+            if queue.take(False) is None:
+                raise ValueError("an item is missing")
+        self._check(self._storage.commit((queue,)))
+
+    @staticmethod
+    def _check(pending: Any) -> None:
+        safe: list[object] = []
+        for _, outcome in pending:
+            outcome.addCallback(safe.append)
+        if len(safe) != len(pending):
+            raise ValueError("a batch is not safe")
+
+
+class ServerLoad:
+    """Sets sent to a whole server, and gets."""
+
+    def __init__(self, storage: str, folder: Path, settings: QueueSettings, item: bytes) -> None:
+        self.disk = CountingDisk()
+        clock = Clock()
+        config = Config(default=QueueOverrides({"sync_journal_ms": settings.sync_journal_ms}))
+        server = MemoryServer(make_storage(storage, folder, clock, disk=self.disk), config=config, clock=clock)
+        self._client = server.connect()
+        self._sets = set_request(QUEUE, item) * BATCH
+        self._gets = b"get %b\r\n" % QUEUE * BATCH
+        self._values = b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (QUEUE, len(item), item) * BATCH
+
+    def put(self) -> None:
+        """One batch."""
+        if self._client.ask(self._sets) != b"STORED\r\n" * BATCH:
+            raise ValueError("a batch was not stored")
+
+    def get(self) -> None:
+        """One batch."""
+        if self._client.ask(self._gets) != self._values:
+            raise ValueError("this is no batch of items")
+
+
+class Setting(NamedTuple):
+    """What is the same for both storages."""
+
+    through: str
+    sync_journal_ms: int | None
+    item_bytes: int
+
+
+class Each(NamedTuple):
+    """What one put took in a round, or one get."""
+
+    seconds: float
+    cpu_seconds: float
+    bytes_written: float
+
+
+Round = dict[tuple[str, str], Each]
+"""By storage and operation."""
+
+
+class _Took:
+    def __init__(self) -> None:
+        self._cost = Cost()
+        self._bytes_written = self._operations = 0
+
+    def add(self, began: Moment, ended: Moment, bytes_written: int) -> None:
+        self._cost.add(BATCH, began, ended)
+        self._bytes_written += bytes_written
+        self._operations += BATCH
+
+    def each(self) -> Each:
+        return Each(1 / self._cost.per_s, 1 / self._cost.per_cpu_s, self._bytes_written / self._operations)
+
+
+def compare(folder: Path, setting: Setting, sizes: Sizes, seed: int) -> list[Round]:
+    """What both storages took, in each round."""
+    dice, watch = random.Random(seed), Watch(os.getpid())
+    item, settings = dice.randbytes(setting.item_bytes), QueueSettings(sync_journal_ms=setting.sync_journal_ms)
+    loads: dict[str, Load] = {}
+    for storage in STORAGES:
+        (folder / storage).mkdir()
+        loads[storage] = LOADS[setting.through](storage, folder / storage, settings, item)
+        _turn(loads[storage], sizes.batches, watch, {operation: _Took() for operation in OPERATIONS})
+    rounds = []
+    for _ in range(sizes.rounds):
+        took = {storage: {operation: _Took() for operation in OPERATIONS} for storage in STORAGES}
+        for _ in range(sizes.turns):
+            for storage in dice.sample(STORAGES, len(STORAGES)):
+                _turn(loads[storage], sizes.batches, watch, took[storage])
+        rounds.append({(storage, what): each.each() for storage, by in took.items() for what, each in by.items()})
+    return rounds
+
+
+def _turn(load: Load, batches: int, watch: Watch, took: Mapping[str, _Took]) -> None:
+    for _ in range(batches):
+        for operation, do in (("put", load.put), ("get", load.get)):
+            written, began = load.disk.bytes_written, watch.now()
+            do()
+            took[operation].add(began, watch.now(), load.disk.bytes_written - written)
+
+
+LOADS: Final[Mapping[str, Callable[[str, Path, QueueSettings, bytes], Load]]] = {
+    "storage": StorageLoad,
+    "server": ServerLoad,
+}
+
+
+def measure(results: Results, sizes: Sizes, seed: int) -> None:
+    """Both storages through both, with each syncJournal and items of each size."""
+    settings = [
+        Setting(through, sync_journal_ms, item_bytes)
+        for through in LOADS
+        for sync_journal_ms in (None, 0)
+        for item_bytes in sizes.item_bytes
+    ]
+    for number, setting in enumerate(settings):
+        progress(f"operations: {setting}", number, len(settings))
+        with scratch_folder() as folder:
+            rounds = in_fresh_process(compare, folder, setting, sizes, seed)
+        progress("", 1, 1)
+        for operation in OPERATIONS:
+            _add(results, setting, operation, rounds)
+
+
+def _add(results: Results, setting: Setting, operation: str, rounds: Sequence[Round]) -> None:
+    pairs = [(each[JOURNAL, operation], each[SCROLL, operation]) for each in rounds]
+    by_cpu = spread([scroll.cpu_seconds / journal.cpu_seconds for journal, scroll in pairs])
+    results.add(
+        through=setting.through,
+        sync_journal="never" if setting.sync_journal_ms is None else str(setting.sync_journal_ms),
+        item_bytes=setting.item_bytes,
+        operation=operation,
+        journal_cpu_us=spread([journal.cpu_seconds for journal, _ in pairs]).median * 1_000_000,
+        scroll_cpu_us=spread([scroll.cpu_seconds for _, scroll in pairs]).median * 1_000_000,
+        cpu_cost=by_cpu.median,
+        cpu_cost_least=by_cpu.least,
+        cpu_cost_most=by_cpu.most,
+        cost=spread([scroll.seconds / journal.seconds for journal, scroll in pairs]).median,
+        journal_bytes=spread([journal.bytes_written for journal, _ in pairs]).median,
+        scroll_bytes=spread([scroll.bytes_written for _, scroll in pairs]).median,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run from the command line."""
+    options = options_parser(__doc__).parse_args(arguments)
+    with Results("operations", COLUMNS, as_json=options.json) as results:
+        measure(results, SHORT if options.short else FULL, options.seed)
+
+
+if __name__ == "__main__":
+    main()

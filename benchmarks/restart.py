@@ -1,0 +1,191 @@
+"""How long a start takes over a queue of ten million items, in each storage.
+
+    python -m benchmarks.restart
+
+The journal, after whatever end; and the scroll after an orderly stop, after a crash a while after its last hint was
+written, and without any hint. Each start has a fresh process, and they take turns; the page cache is warm. Then one
+item is taken. What is read is counted at the disk's face.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from benchmarks.harness import (
+    MB,
+    Column,
+    Results,
+    in_fresh_process,
+    options_parser,
+    progress,
+    require_room,
+    resident_bytes,
+    scratch_folder,
+    spread,
+)
+from benchmarks.journals import ADD_MS
+from benchmarks.storages import JOURNAL, SCROLL, Opened, bytes_in, make_backlog
+from kestrel.config.units import GIB, MIB
+
+ITEM_BYTES: Final = 64
+BATCH: Final = 64
+
+COLUMNS: Final = (
+    Column("case", "start"),
+    Column("items", "items", ",d"),
+    Column("start_s", "s", ",.3f"),
+    Column("start_s_least", "least", ",.3f"),
+    Column("start_s_most", "most", ",.3f"),
+    Column("cpu_s", "s of CPU", ",.3f"),
+    Column("mb_read", "MB read", ",.1f"),
+    Column("mb_on_disk", "MB on disk", ",.0f"),
+    Column("memory_mib", "memory, MiB", ",.1f"),
+    Column("first_get_ms", "first get, ms", ",.1f"),
+)
+
+
+class Sizes(NamedTuple):
+    """How much is measured."""
+
+    items: int
+    since_hint: int
+    """How many of them were put between the last hint and the crash."""
+    repeats: int
+    disk_bytes: int
+    """The room that is needed."""
+
+
+FULL: Final = Sizes(10_000_000, 1_000_000, 5, 4 * GIB)
+SHORT: Final = Sizes(200_000, 20_000, 2, GIB // 4)
+
+
+def leave_after_stop(folder: Path, items: int) -> None:
+    """A server has stopped in order."""
+    _opened(folder, items).storage.close()
+
+
+def leave_after_crash(folder: Path, items: int, since_hint: int) -> None:
+    """A server has written its hint, taken so many more puts, and crashed."""
+    opened = _opened(folder, items - since_hint)
+    opened.let_checkpoints_come()
+    queue, data = opened.queue(), bytes(ITEM_BYTES)
+    for start in range(0, since_hint, BATCH):
+        for _ in range(min(BATCH, since_hint - start)):
+            opened.storage.put((queue,), data, ADD_MS, 0)
+        opened.storage.commit((queue,))
+
+
+def _opened(folder: Path, items: int) -> Opened:
+    opened = Opened(SCROLL, folder)
+    if opened.queue().items != items:
+        raise ValueError("the scroll was not as it was made")
+    return opened
+
+
+class Start(NamedTuple):
+    """What a start took."""
+
+    seconds: float
+    cpu_seconds: float
+    bytes_read: int
+    memory_bytes: int
+    first_get_s: float
+
+
+def start(storage: str, folder: Path, items: int) -> Start:
+    """Start over that folder, and take an item; it is left as it was."""
+    before = resident_bytes()
+    began, cpu_began = time.perf_counter(), time.process_time()
+    opened = Opened(storage, folder)
+    started, cpu_started = time.perf_counter(), time.process_time()
+    memory_bytes, bytes_read = resident_bytes() - before, opened.disk.bytes_read
+    queue = opened.queue()
+    if queue.items != items:
+        raise ValueError(f"there are {queue.items} items in place of {items}")
+    asked = time.perf_counter()
+    if opened.take(queue) is None:
+        raise ValueError("the head was not to be had")
+    got = time.perf_counter()
+    return Start(started - began, cpu_started - cpu_began, bytes_read, memory_bytes, got - asked)
+
+
+class Case(NamedTuple):
+    """How a server ended: what it left, given the folder, and the seed."""
+
+    name: str
+    storage: str
+    leave: Callable[[Path, Sizes, int], object]
+
+
+def _leave_journal(folder: Path, sizes: Sizes, seed: int) -> None:
+    make_backlog(JOURNAL, folder, seed, ITEM_BYTES, sizes.items)
+
+
+def _leave_scroll(folder: Path, sizes: Sizes, seed: int) -> None:
+    make_backlog(SCROLL, folder, seed, ITEM_BYTES, sizes.items)
+
+
+def _leave_stopped_scroll(folder: Path, sizes: Sizes, seed: int) -> None:
+    _leave_scroll(folder, sizes, seed)
+    in_fresh_process(leave_after_stop, folder, sizes.items)
+
+
+def _leave_crashed_scroll(folder: Path, sizes: Sizes, seed: int) -> None:
+    make_backlog(SCROLL, folder, seed, ITEM_BYTES, sizes.items - sizes.since_hint)
+    in_fresh_process(leave_after_crash, folder, sizes.items, sizes.since_hint)
+
+
+CASES: Final = (
+    Case("journal", JOURNAL, _leave_journal),
+    Case("scroll, after a stop", SCROLL, _leave_stopped_scroll),
+    Case("scroll, after a crash", SCROLL, _leave_crashed_scroll),
+    Case("scroll, without a hint", SCROLL, _leave_scroll),
+)
+
+
+def measure(results: Results, sizes: Sizes, seed: int) -> None:
+    """All cases, interleaved."""
+    with scratch_folder() as folder:
+        for number, case in enumerate(CASES):
+            progress(f"restart: {case.name}", number, len(CASES))
+            case.leave(folder / str(number), sizes, seed)
+        starts: dict[Case, list[Start]] = {case: [] for case in CASES}
+        for repeat in range(sizes.repeats):
+            for number, case in enumerate(CASES):
+                progress(f"restart: {case.name}", repeat * len(CASES) + number, sizes.repeats * len(CASES))
+                starts[case].append(in_fresh_process(start, case.storage, folder / str(number), sizes.items))
+        progress("", 1, 1)
+        for number, case in enumerate(CASES):
+            _add(results, case, sizes, starts[case], bytes_in(folder / str(number)))
+
+
+def _add(results: Results, case: Case, sizes: Sizes, starts: Sequence[Start], bytes_on_disk: int) -> None:
+    seconds = spread([each.seconds for each in starts])
+    results.add(
+        case=case.name,
+        items=sizes.items,
+        start_s=seconds.median,
+        start_s_least=seconds.least,
+        start_s_most=seconds.most,
+        cpu_s=spread([each.cpu_seconds for each in starts]).median,
+        mb_read=spread([each.bytes_read for each in starts]).median / MB,
+        mb_on_disk=bytes_on_disk / MB,
+        memory_mib=spread([each.memory_bytes for each in starts]).median / MIB,
+        first_get_ms=spread([each.first_get_s for each in starts]).median * 1000,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run from the command line."""
+    options = options_parser(__doc__).parse_args(arguments)
+    sizes = SHORT if options.short else FULL
+    require_room(sizes.disk_bytes)
+    with Results("restart", COLUMNS, as_json=options.json) as results:
+        measure(results, sizes, options.seed)
+
+
+if __name__ == "__main__":
+    main()
