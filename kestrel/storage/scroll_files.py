@@ -72,13 +72,18 @@ def sync_files(disk: Disk, folder: bytes, paths: Sequence[bytes]) -> None:
     disk.sync_folder(folder)
 
 
-def shorten(disk: Disk, file: AppendedFile, size: int, number: int) -> None:
-    """Let nothing behind that size count, for good: cut the file, or let a copy of its good part take its place."""
-    try:
-        file.cut(size)
-        file.sync()
-    except OSError:
-        file.close()
+def shorten(disk: Disk, file: AppendedFile, size: int, number: int, *, is_anew: bool) -> None:
+    """Let nothing behind that size count, for good: cut the file, or let a copy of its good part take its place.
+
+    `is_anew`: a sync of it may have failed, so that another one of the same file would mean nothing.
+    """
+    is_cut = False
+    if not is_anew:
+        with suppress(OSError):
+            file.cut(size)
+            file.sync()
+            is_cut = True
+    file.close()
+    if not is_cut:
         disk.rename(copy_file(disk, file.path, size, number), file.path)
         file.replaced(size)
-    file.close()

@@ -310,25 +310,25 @@ class ScrollJournal:
     def settle(self) -> None:
         """Let nothing count but what is to be kept. An OSError leaves that to be done again."""
         services = self._services
-        disk, next_number = services.disk, services.numbers.next
+        disk, next_number, is_anew = services.disk, services.numbers.next, self.has_lost_a_sync
         disk.erase(hint_path(services.folder, self.stem))
         if self._current is not None and self._current[0] not in self.unsynced:
             info, file = self._current
             if not info.size:
                 disk.erase(file.path)  # a failed write may have begun it
             elif file.is_in_doubt:
-                shorten(disk, file, info.size, next_number())
+                shorten(disk, file, info.size, next_number(), is_anew=is_anew)
         for info, unsynced in list(self.unsynced.items()):
             file = AppendedFile(disk, services.path(info.file_name), info.size)
             if not unsynced.kept_size:
                 disk.erase(file.path)
             elif unsynced.kept_size < info.size or (self._current is not None and self._current[0] is info):
-                shorten(disk, file, unsynced.kept_size, next_number())
+                shorten(disk, file, unsynced.kept_size, next_number(), is_anew=is_anew)
             if unsynced.kept_size != info.size:
                 self.distrust(info)
         for queue in self.readers.values():
             if queue.file.is_in_doubt or queue.file.kept_size != queue.file.size:
-                shorten(disk, queue.file, queue.file.kept_size, next_number())
+                shorten(disk, queue.file, queue.file.kept_size, next_number(), is_anew=is_anew)
 
     def close_files(self) -> None:
         """Give the descriptors back."""
