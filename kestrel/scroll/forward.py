@@ -7,8 +7,11 @@ from typing import Final, NamedTuple
 
 from kestrel.disk.reader import PART_BYTES, FileReader, Part
 from kestrel.scroll.records import (
+    FIRST_OF_EXPIRING_PUT,
+    FIRST_OF_PUT,
     PUT_BYTES,
     PUT_EXPIRING_BYTES,
+    PUT_HEAD,
     Command,
     DamagedRecord,
     Record,
@@ -16,7 +19,6 @@ from kestrel.scroll.records import (
     UnfinishedRecord,
     decode_record,
 )
-from kestrel.scroll.survey import PUT, PUT_EXPIRING, PUT_HEAD
 
 _LEAST_BYTES: Final = 4096
 
@@ -54,8 +56,8 @@ def read_items(
         position = 0
         while position < len(data):
             command = data[position]
-            header = PUT_BYTES if command == PUT else PUT_EXPIRING_BYTES
-            if command in (PUT, PUT_EXPIRING) and position + header <= len(data):
+            header = PUT_BYTES if command == FIRST_OF_PUT else PUT_EXPIRING_BYTES
+            if command in (FIRST_OF_PUT, FIRST_OF_EXPIRING_PUT) and position + header <= len(data):
                 size, _, item_id = PUT_HEAD.unpack_from(data, position + 1)
                 stop = position + header + size
             else:

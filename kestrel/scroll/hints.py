@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from kestrel.disk.folders import PRIVATE_FOLDER
-from kestrel.scroll.survey import Counts, Mark, Tally, WriterFile
+from kestrel.scroll.writer_file import Counts, Mark, Tally, WriterFile
 
 HINTS_FOLDER: Final = PRIVATE_FOLDER + b"/hints"
 

@@ -9,7 +9,8 @@ from operator import itemgetter
 from typing import TypeAlias
 
 from kestrel.disk.reader import FileReader
-from kestrel.scroll.survey import NONE, Counts, WriterFile, counts_in, counts_to
+from kestrel.scroll.survey import counts_in, counts_to
+from kestrel.scroll.writer_file import NONE, Counts, WriterFile
 
 OpenFile: TypeAlias = Callable[[bytes], AbstractContextManager[FileReader]]
 """Opens the writer file of that name to be read. Raises OSError."""
@@ -36,7 +37,8 @@ def left_for(
 
 def _holes(first_id: int, last_id: int, done: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """What of these ids is in none of the ranges, which are sorted."""
-    for first, last in done[bisect_left(done, first_id, key=itemgetter(1)) :]:
+    for index in range(bisect_left(done, first_id, key=itemgetter(1)), len(done)):
+        first, last = done[index]
         if first > last_id:
             break
         if first > first_id:

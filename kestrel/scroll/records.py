@@ -66,8 +66,13 @@ _COUNT: Final = Struct("<i")
 _ID: Final = Struct("<q")
 _ERRORS_ENTRY: Final = Struct("<qi")
 
-_PUT_BYTE: Final = _PUT << 4 | _PUT_WORDS
-_PUT_EXPIRING_BYTE: Final = _PUT << 4 | _PUT_EXPIRING_WORDS
+FIRST_OF_PUT: Final = _PUT << 4 | _PUT_WORDS
+FIRST_OF_EXPIRING_PUT: Final = _PUT << 4 | _PUT_EXPIRING_WORDS
+"""The first byte of a PUT in its usual forms."""
+
+PUT_HEAD: Final = Struct("<iiq")
+"""What stands behind it: how many bytes of data, errors, id."""
+
 _ENTRY_BYTES: Final = {
     int(Command.READ_DONE): _ID_BYTES,
     int(Command.DONE_RANGES): 2 * _ID_BYTES,
@@ -84,8 +89,8 @@ _pack_expiring_put = _PUT_EXPIRING_HEADER.pack
 def encode_put(item_id: int, data: bytes, add_ms: int, expiry_ms: int, errors: int = 0) -> bytes:
     """The PUT of an item, of at most `MAX_DATA_BYTES`; `expiry_ms` 0 is never."""
     if expiry_ms:
-        return _pack_expiring_put(_PUT_EXPIRING_BYTE, len(data), errors, item_id, add_ms, expiry_ms) + data
-    return _pack_put(_PUT_BYTE, len(data), errors, item_id, add_ms) + data
+        return _pack_expiring_put(FIRST_OF_EXPIRING_PUT, len(data), errors, item_id, add_ms, expiry_ms) + data
+    return _pack_put(FIRST_OF_PUT, len(data), errors, item_id, add_ms) + data
 
 
 def encode_read_head(item_id: int) -> bytes:

@@ -121,7 +121,8 @@ class IStorage(Interface):
 
     def delete(queue: OwnQueue) -> None:
         """Forget contents, open reads and files. The object is dead at once, the name may be created again at
-        once, big files are erased off the reactor."""
+        once, big files are erased off the reactor. Raises `StorageError` when that cannot be, and the queue is as it
+        was."""
 
     def put(queues: Sequence[OwnQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:
         """Append one item to each of these queues: all or none in memory.
@@ -187,7 +188,12 @@ class IItemRanges(Interface):
     next_id: int = Attribute("The id of the next *safe* item; items that are not safe yet are invisible.")
 
     def read_range(first_id: int, end_id: int, max_bytes: int) -> Deferred[list[tuple[int, Item]]]:
-        """The items with their ids: the same answer every time until released, expired items included."""
+        """The items with an id from `first_id` on and below `end_id`, with these ids, in order.
+
+        The same answer every time until they are released: what has expired or is done since is among them, what was
+        put to other queues alone is not. No more than `max_bytes` of data, but one item at least if there is one; go on
+        behind the last. Fails with `QueueFailed` when they cannot be read.
+        """
 
     def release(end_id: int) -> None:
         """Everything below is done; recorded, safe at commit; repeating it is harmless."""

@@ -30,7 +30,7 @@ from kestrel.scroll.hints import HINTS_FOLDER, Hint
 from kestrel.scroll.names import DEFAULT_READER, OWN_READER, Place, TrueNames, place_of, reader_part, stem_of
 from kestrel.scroll.reader_file import ReaderState
 from kestrel.scroll.records import DELETED_RECORD
-from kestrel.scroll.survey import NONE, WriterFile
+from kestrel.scroll.writer_file import NONE, WriterFile
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.folder_kind import claim_folder
 from kestrel.storage.full_disk import FullDisk, is_full
@@ -52,8 +52,9 @@ RESERVE_BYTES: Final = 16 * 1024 * 1024
 CHECKPOINTS_EVERY_S: Final = 10.0
 
 LOADED_AT_ONCE_BYTES: Final = 1 << 20
-LOADED_AT_ONCE_READERS: Final = 16
-"""A failed journal of which no more is unknown, and with no more readers, is opened within its next use."""
+LOADED_AT_ONCE_READERS: Final = 8
+LOADED_AT_ONCE_RANGES: Final = 100
+"""A failed journal of which no more is unknown, with no more readers and done ranges, is opened within its next use."""
 
 _IS_LOADING: Final = "the queue is being loaded again: try again in a moment"
 
@@ -273,7 +274,9 @@ class ScrollStorage:
             settings_of = lambda name: settings.get(name) or QueueSettings()  # noqa: E731
             return self._loader.load(group, settings_of, known, has_lost_a_sync=has_lost_a_sync)
 
-        if unknown_bytes > LOADED_AT_ONCE_BYTES or len(group.readers) > LOADED_AT_ONCE_READERS:
+        ranges = 0 if dead is None else sum(len(queue.done) for queue in dead.readers.values())
+        is_small = unknown_bytes <= LOADED_AT_ONCE_BYTES and ranges <= LOADED_AT_ONCE_RANGES
+        if not is_small or len(group.readers) > LOADED_AT_ONCE_READERS:
             self._loading.add(stem)
             self._jobs.run(load).addCallbacks(self._loaded_again, self._not_loaded_again).addBoth(
                 lambda _: self._loading.discard(stem)

@@ -10,9 +10,10 @@ import errno
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Final
+from typing import Final, NoReturn
 
 from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk import steps
@@ -21,7 +22,7 @@ from kestrel.disk.reader import FileReader
 from kestrel.errors import ItemTooLarge, QueueFailed, StorageRefused
 from kestrel.item import Item
 from kestrel.scroll.fileset import writer_name
-from kestrel.scroll.forward import ItemsRead, read_items
+from kestrel.scroll.forward import DamagedFile, ItemsRead, read_items
 from kestrel.scroll.hints import hint_path
 from kestrel.scroll.left import left_for
 from kestrel.scroll.records import (
@@ -33,7 +34,8 @@ from kestrel.scroll.records import (
     encode_put,
     encode_targets,
 )
-from kestrel.scroll.survey import Counts, WriterFile
+from kestrel.scroll.writer_file import Counts, WriterFile
+from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.scroll_files import shorten
 from kestrel.storage.scroll_queue import ScrollQueue
 from kestrel.storage.scroll_services import ScrollServices
@@ -320,12 +322,15 @@ class ScrollJournal:
                 shorten(disk, file, info.size, next_number(), is_anew=is_anew)
         for info, unsynced in list(self.unsynced.items()):
             file = AppendedFile(disk, services.path(info.file_name), info.size)
+            is_current = self._current is not None and self._current[0] is info
             if not unsynced.kept_size:
                 disk.erase(file.path)
-            elif unsynced.kept_size < info.size or (self._current is not None and self._current[0] is info):
+            elif is_anew or is_current or unsynced.kept_size < info.size:
                 shorten(disk, file, unsynced.kept_size, next_number(), is_anew=is_anew)
             if unsynced.kept_size != info.size:
                 self.distrust(info)
+            if is_anew:
+                del self.unsynced[info]
         for queue in self.readers.values():
             if queue.file.is_in_doubt or queue.file.kept_size != queue.file.size:
                 shorten(disk, queue.file, queue.file.kept_size, next_number(), is_anew=is_anew)
@@ -383,7 +388,16 @@ class ScrollJournal:
             for file in self.files
             if file.last_id >= first_id and file.first_id < end_id
         ]
-        return self._services.jobs.run(self._read_range, files, queue.reader, first_id, end_id, max_bytes)
+        reading = self._services.jobs.run(self._read_range, files, queue.reader, first_id, end_id, max_bytes)
+        return reading.addErrback(self._cannot_be_read)
+
+    def _cannot_be_read(self, failure: Failure) -> NoReturn:
+        error = error_of(failure)
+        if isinstance(error, DamagedFile):
+            for info in self.files:
+                self.distrust(info)
+            self.fail(error)
+        raise QueueFailed(f"the items cannot be read: {reason_of(error)}") from error
 
     def _read_range(
         self, files: Sequence[tuple[bytes, int, int]], who: bytes, first_id: int, end_id: int, max_bytes: int

@@ -16,7 +16,8 @@ from kestrel.scroll.hints import MOST_BYTES, decode_hint, hint_path
 from kestrel.scroll.left import left_for
 from kestrel.scroll.names import DEFAULT_READER, OWN_READER, Place, TrueNames, queue_of
 from kestrel.scroll.reader_file import ReaderState, encode_state, read_state
-from kestrel.scroll.survey import WriterFile, WrongMark, check_known, survey
+from kestrel.scroll.survey import WrongMark, check_known, survey
+from kestrel.scroll.writer_file import WriterFile
 from kestrel.storage.scroll_files import replace_file
 from kestrel.storage.scroll_journal import ScrollJournal, Unsynced
 from kestrel.storage.scroll_queue import ScrollQueue
@@ -80,8 +81,8 @@ class ScrollLoader:
         last_ids += [state.done.last for state in states.values()]
         journal.next_id = max(last_ids, default=0) + 1
         journal.safe_id = journal.last_id
-        # Who wrote them may have ended before they were synced.
-        journal.unsynced = {file: Unsynced(0, file.size) for file in journal.files}
+        # Who wrote them may have ended before they were synced; what a failed sync has left was copied, and is.
+        journal.unsynced = {} if has_lost_a_sync else {file: Unsynced(0, file.size) for file in journal.files}
         if has_lost_a_sync and journal.files:
             journal.files[-1].is_closed = True
         if OWN_READER in states:

@@ -17,7 +17,8 @@ from kestrel.scroll.changes import Changes
 from kestrel.scroll.forward import ItemsRead
 from kestrel.scroll.reader_file import ReaderState, encode_state
 from kestrel.scroll.records import data_bytes, decode_put, id_of
-from kestrel.scroll.survey import NONE, Counts, WrongMark
+from kestrel.scroll.survey import WrongMark
+from kestrel.scroll.writer_file import NONE, Counts
 from kestrel.storage.interfaces import IItemRanges, IQueueStorage
 from kestrel.storage.scroll_ranges import ItemRanges
 from kestrel.storage.total_memory import ITEM_BYTES, MemoryLimit, MemoryShare

@@ -9,7 +9,7 @@ from twisted.python.failure import Failure
 
 from kestrel.errors import QueueFailed
 from kestrel.scroll.forward import DamagedFile, ItemsRead, read_items
-from kestrel.scroll.survey import WriterFile
+from kestrel.scroll.writer_file import WriterFile
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.scroll_journal import ScrollJournal
 from kestrel.storage.scroll_queue import WINDOW_BYTES, WINDOW_ITEMS, ScrollQueue

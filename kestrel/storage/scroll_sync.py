@@ -10,7 +10,6 @@ taken.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -19,16 +18,13 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from kestrel.disk import steps
 from kestrel.disk.files import Disk
-from kestrel.disk.reader import FileReader
 from kestrel.errors import QueueFailed
-from kestrel.scroll.reader_file import encode_state, read_state
-from kestrel.scroll.survey import WriterFile
+from kestrel.scroll.writer_file import WriterFile
 from kestrel.storage.failures import error_of, reason_of
-from kestrel.storage.scroll_files import copy_file, write_file
 from kestrel.storage.scroll_journal import ScrollJournal
 from kestrel.storage.scroll_queue import ScrollQueue
+from kestrel.storage.scroll_rewriting import ScrollRewriting
 from kestrel.storage.scroll_services import ScrollServices
 
 log = Logger()
@@ -81,17 +77,6 @@ class _Sync(NamedTuple):
     syncs_folder: bool
 
 
-class _Copy(NamedTuple):
-    """What is written anew: a file as it is up to that size, or a reader file that says the same in other words."""
-
-    of: WriterFile | ScrollQueue
-    path: bytes
-    size: int
-    is_compacted: bool
-    contents: bytes | None
-    """Those words; None: what the file says."""
-
-
 class ScrollSync:
     """The syncs and rewritings of one journal. `on_safe` is called when more of it has become safe."""
 
@@ -99,6 +84,7 @@ class ScrollSync:
         self._journal = journal
         self._services = services
         self._on_safe = on_safe
+        self._rewriting = ScrollRewriting(journal, services)
         self._timer: IDelayedCall | None = None
         self._waiting: list[Deferred[None]] = []
         """Commits whose records are written and not synced."""
@@ -187,6 +173,7 @@ class ScrollSync:
     def end(self, failure: QueueFailed | None) -> None:
         """The journal's queues are dead of that, or deleted."""
         self._is_over, self._failure = True, failure
+        self._rewriting.is_over = True
         if self._timer is not None and self._timer.active():
             self._services.jobs.forget(self._timer)
         self._tell_all(failure)
@@ -327,82 +314,9 @@ class ScrollSync:
         self.state = SyncState.REWRITING
         if files:
             self._journal.rotate()
-        Deferred.fromCoroutine(self._write_anew(files, queues, why)).addCallbacks(
+        Deferred.fromCoroutine(self._rewriting.write_anew(files, queues, is_exact=why is not None)).addCallbacks(
             self._rewritten, self._not_rewritten, callbackArgs=(why,), errbackArgs=(queues, why)
         )
-
-    async def _write_anew(self, files: list[WriterFile], queues: list[ScrollQueue], why: Exception | None) -> None:
-        """Each file is on the medium before it takes the place of another. Raises OSError.
-
-        Because of an error they are copied as they are: what fails after all must not hold what was not promised.
-        """
-        journal, services = self._journal, self._services
-        copies = [_Copy(file, services.path(file.file_name), file.size, False, None) for file in files]
-        for queue in queues:
-            # What a checkpoint says is kept, so nothing may be in it that is not written yet.
-            checkpoint = None if why is not None or queue.has_unwritten else queue.begin_checkpoint()
-            copies.append(_Copy(queue, queue.file.path, queue.file.size, why is None, checkpoint))
-        written = await services.jobs.run(self._write_temporary, copies)
-        try:
-            for copy, temporary in zip(copies, written, strict=True):
-                self._publish(copy, *temporary)
-        except OSError:
-            for path, _ in written:
-                with suppress(OSError):
-                    services.disk.erase(path)
-            raise
-        if self._journal.sync_period_ms is None and why is None:
-            return
-        names = journal.names
-        await services.jobs.run(services.disk.sync_folder, services.folder)
-        journal.synced_names = names
-        for copy in copies if why is not None else ():
-            if isinstance(copy.of, WriterFile):
-                journal.synced(copy.of, copy.size)
-            else:
-                copy.of.file.replaced(copy.size)
-                journal.unsynced_readers.discard(copy.of)
-
-    def _write_temporary(self, copies: Sequence[_Copy]) -> list[tuple[bytes, int]]:
-        """Runs in a thread. Returns where the files stand, and how large they are."""
-        disk, next_number = self._services.disk, self._services.numbers.next
-        written: list[tuple[bytes, int]] = []
-        try:
-            for copy in copies:
-                if not copy.is_compacted:
-                    written.append((copy_file(disk, copy.path, copy.size, next_number()), copy.size))
-                    continue
-                contents = copy.contents or _compacted(disk, copy.path)
-                path = write_file(disk, copy.path, contents, next_number(), is_synced=True)
-                written.append((path, len(contents)))
-        except OSError:
-            for path, _ in written:
-                with suppress(OSError):
-                    disk.erase(path)
-            raise
-        disk.reached(steps.COPY_WRITTEN)
-        return written
-
-    def _publish(self, copy: _Copy, temporary: bytes, size: int) -> None:
-        """Let it take its place, if there is still somebody who needs it."""
-        disk, of = self._services.disk, copy.of
-        if self._is_over:
-            is_needed, path = False, b""
-        elif isinstance(of, WriterFile):
-            is_needed, path = of in self._journal.files, copy.path
-        else:
-            is_needed, path = not of.is_deleted, of.file.path
-        if not is_needed:
-            disk.erase(temporary)
-            return
-        self._journal.names += 1
-        disk.rename(temporary, path)
-        disk.reached(steps.COPY_PUBLISHED)
-        if isinstance(of, ScrollQueue):
-            self._services.open_files.close(of.file)
-            if copy.is_compacted:
-                of.end_compaction(size) if copy.contents is None else of.end_checkpoint(size)
-                self._journal.unsynced_readers.discard(of)
 
     def _rewritten(self, _: object, why: Exception | None) -> None:
         self.state = SyncState.IDLE
@@ -442,12 +356,6 @@ class ScrollSync:
         self._waiting, self._held = [], []
         for done in waiting:
             done.callback(None) if failure is None else done.errback(failure)
-
-
-def _compacted(disk: Disk, path: bytes) -> bytes:
-    """What that reader file says, in as few bytes as may be."""
-    with FileReader(disk, path) as reader:
-        return encode_state(read_state(reader)[0])
 
 
 def _sync(disk: Disk, folder: bytes, sync: _Sync) -> None:

@@ -16,7 +16,7 @@ from kestrel.disk import steps
 from kestrel.disk.copy import copy_range
 from kestrel.disk.reader import FileReader
 from kestrel.scroll.fileset import archived_name
-from kestrel.scroll.hints import Hint, encode_hint, hint_path
+from kestrel.scroll.hints import MOST_BYTES, Hint, encode_hint, hint_path
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.scroll_files import replace_file, sync_files
 from kestrel.storage.scroll_journal import ScrollJournal
@@ -213,5 +213,7 @@ class ScrollUpkeep:
         """Write a hint, or not: a start does without it. Runs in a thread."""
         services = self._services
         path = hint_path(services.folder, self._journal.stem)
-        with suppress(OSError):
-            replace_file(services.disk, path, encode_hint(hint), services.numbers.next(), is_synced=False)
+        contents = encode_hint(hint)
+        if len(contents) <= MOST_BYTES:
+            with suppress(OSError):
+                replace_file(services.disk, path, contents, services.numbers.next(), is_synced=False)

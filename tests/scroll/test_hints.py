@@ -12,9 +12,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from kestrel.scroll import survey as survey_module
+from kestrel.scroll import writer_file
 from kestrel.scroll.hints import Hint, decode_hint, encode_hint, hint_path
-from kestrel.scroll.survey import Counts, Mark, Tally, WriterFile, survey
+from kestrel.scroll.survey import survey
+from kestrel.scroll.writer_file import Counts, Mark, Tally, WriterFile
 from tests.journal.made import BytesReader
 from tests.scroll.made import WRITER, put, targets
 
@@ -26,7 +27,7 @@ CONTENTS = {
 
 @pytest.fixture(autouse=True)
 def many_marks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(survey_module, "MARK_BYTES", 1000)
+    monkeypatch.setattr(writer_file, "MARK_BYTES", 1000)
 
 
 def hinted(files: list[WriterFile], heads: list[int]) -> bytes:

@@ -7,23 +7,11 @@ import random
 import pytest
 
 from kestrel.disk.repair import End
-from kestrel.scroll import survey as survey_module
+from kestrel.scroll import writer_file
 from kestrel.scroll.records import LARGEST_ID, MAX_DATA_BYTES, Targets
-from kestrel.scroll.survey import (
-    HOP_BYTES,
-    LARGE_BYTES,
-    MARK_BYTES,
-    NONE,
-    Counts,
-    Mark,
-    Tally,
-    WriterFile,
-    WrongMark,
-    check_known,
-    counts_in,
-    counts_to,
-    survey,
-)
+from kestrel.scroll.survey import WrongMark, check_known, counts_in, counts_to, survey
+from kestrel.scroll.walk import HOP_BYTES, LARGE_BYTES
+from kestrel.scroll.writer_file import MARK_BYTES, NONE, Counts, Mark, Tally, WriterFile
 from tests.journal.made import BytesReader, i32, i64
 from tests.scroll.made import READER, WRITER, T, put, read_done, read_head, targets, with_data
 
@@ -455,7 +443,7 @@ def test_a_file_that_was_closed_is_closed_however_it_is_surveyed() -> None:
 def test_a_mark_that_does_not_stand_where_it_says_is_found_out(
     how: str, shift: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(survey_module, "MARK_BYTES", 100)
+    monkeypatch.setattr(writer_file, "MARK_BYTES", 100)
     contents = WRITER + b"".join(put(item_id, b"a") for item_id in range(1, 101))
     file, _ = surveyed(contents)
     index = len(file.marks) // 2
