@@ -111,6 +111,10 @@ class Disk:
         """The length of a file that is not open, in bytes."""
         return os.stat(path).st_size
 
+    def is_same(self, path: bytes, other: bytes) -> bool:
+        """Whether both are the same file or folder."""
+        return os.path.samefile(path, other)
+
     def is_there(self, path: bytes) -> bool:
         """Whether there is something of that name."""
         return os.path.exists(path)

@@ -14,7 +14,10 @@ import re
 from enum import Enum
 from typing import Final, NamedTuple
 
+from kestrel.disk.files import Disk
+from kestrel.disk.reader import FileReader
 from kestrel.errors import BadQueueName
+from kestrel.journal.opcodes import Opcode
 from kestrel.names import check_queue_name
 
 PACK_SUFFIX: Final = b".pack"
@@ -148,3 +151,14 @@ def files_of(queue: bytes, file_names: list[bytes]) -> QueueFiles:
     """Those of one queue in a folder listing."""
     prefix = current_name(queue)
     return group_by_queue([name for name in file_names if name.startswith(prefix)]).get(queue, QueueFiles(queue))
+
+
+def has_journal_files(disk: Disk, folder: bytes, file_names: list[bytes]) -> bool:
+    """Whether one of these files of a folder is the current file of a queue, by its name and its first record."""
+    for queue, files in group_by_queue(file_names).items():
+        if files.has_current:
+            with FileReader(disk, folder + b"/" + current_name(queue)) as reader:
+                first = reader.read(0, 1)
+            if first and first[0] <= max(Opcode):
+                return True
+    return False

@@ -13,11 +13,20 @@ _PREFIX: Final = b"storage-"
 """An empty file in the private folder, whose name says it."""
 
 
-def claim_folder(disk: Disk, folder: bytes, storage: str) -> None:
-    """Note that the folder is that backend's. Raises `StorageError` if it is another one's, or OSError."""
+def claim_folder(disk: Disk, folder: bytes, storage: str, looks_like: str | None = None) -> None:
+    """Note that the folder is that backend's. Raises `StorageError` if it is another one's, or OSError.
+
+    A folder that nobody has noted anything of may look like that of another backend.
+    """
     private = folder + b"/" + PRIVATE_FOLDER
     ours = _PREFIX + storage.encode("ascii")
     names = [name for name in disk.list_files(private) if name.startswith(_PREFIX)]
+    if not names and looks_like is not None:
+        shown = folder.decode("utf-8", "backslashreplace")
+        raise StorageError(
+            f"there are queues of {looks_like} in the folder {shown}: start with --storage {looks_like}:{shown}, or"
+            " name another folder"
+        )
     if not names:
         with suppress(OSError):  # on a full disk a later start does it
             disk.close(disk.open_append(private + b"/" + ours))

@@ -32,9 +32,12 @@ def storage_from_string(
         raise BadStorageArgument(f"there is no storage {name!r}; there are {', '.join(sorted(FACTORIES))}")
     argument, _, query = rest.partition("?")
     try:
-        options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError:
         raise BadStorageArgument(f"{query!r} are no options; write them as in ?reserve=16MiB") from None
+    options = dict(pairs)
+    if len(options) < len(pairs):
+        raise BadStorageArgument(f"{query!r} names an option twice")
     return factory.storage(argument, options, clock, in_thread, memory)
 
 

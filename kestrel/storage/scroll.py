@@ -24,6 +24,7 @@ from kestrel.disk.folders import PRIVATE_FOLDER
 from kestrel.disk.lock import FolderLock
 from kestrel.disk.numbers import FileNumbers
 from kestrel.errors import QueueFailed, StorageError
+from kestrel.journal.fileset import has_journal_files
 from kestrel.scroll.done_set import DoneSet
 from kestrel.scroll.fileset import JournalFiles, group_by_stem, reader_name
 from kestrel.scroll.hints import HINTS_FOLDER, Hint
@@ -116,8 +117,12 @@ class ScrollStorage:
             for path in (self._folder, self._private, self._folder + b"/" + HINTS_FOLDER):
                 self._disk.make_folder(path)
             self._lock = FolderLock(self._private + b"/lock")
-            claim_folder(self._disk, self._folder, "scroll")
-            groups = group_by_stem(self._disk.list_files(self._folder))
+            file_names = self._disk.list_files(self._folder)
+            groups = group_by_stem(file_names)
+            has_readers = any(files.readers for files in groups.values())
+            has_journals = not has_readers and has_journal_files(self._disk, self._folder, file_names)
+            claim_folder(self._disk, self._folder, "scroll", "journal" if has_journals else None)
+            self._make_archive()
             hints = self._disk.list_files(self._folder + b"/" + HINTS_FOLDER)
         except (OSError, StorageError) as error:
             if self._lock is not None:
@@ -134,6 +139,18 @@ class ScrollStorage:
         self._numbers.know(number for files in groups.values() for number in files.numbers())
         self._jobs.later(CHECKPOINTS_EVERY_S, self._checkpoint_all)
         return self._jobs.run(self._load_all, list(groups.values()), settings_for).addCallback(self._loaded)
+
+    def _make_archive(self) -> None:
+        archive = self._services.archive
+        if archive is None:
+            return
+        try:
+            self._disk.make_folder(archive)
+        except OSError as error:
+            shown = archive.decode("utf-8", "backslashreplace")
+            raise StorageError(f"the archive folder {shown} cannot be used: {reason_of(error)}") from error
+        if self._disk.is_same(archive, self._folder) or self._disk.is_same(archive, self._private):
+            raise StorageError("the archive cannot be the queue folder itself: name another folder")
 
     def _has_name(self, stem: bytes) -> bool:
         """Whether it is known whose files they are that begin with that stem; others are left alone."""

@@ -80,6 +80,8 @@ class ScrollJournal:
         """Readers that are deleted, and may be there again after a power failure."""
         self.deleted: list[bytes] = []
         """The names of reader files that say that their reader is deleted."""
+        self.going: dict[bytes, int] = {}
+        """The names and sizes of writer files that nobody needs, and that are not gone yet."""
         self.own_refusal: str | None = None
         """None, or why this journal takes no put now."""
         self.most_file_bytes = _NO_SETTINGS.default_journal_size_bytes
@@ -305,7 +307,9 @@ class ScrollJournal:
         self.rotate()
         self._pending.clear()
         self._pending_targets.clear()
-        names, self.files, self._pending_bytes = [info.file_name for info in self.files], [], 0
+        names = [*self.going, *(info.file_name for info in self.files)]
+        self.files, self._pending_bytes = [], 0
+        self.going.clear()
         self.unsynced.clear()
         return names
 
@@ -423,7 +427,7 @@ class ScrollJournal:
     @property
     def bytes(self) -> int:
         """Its writer files together."""
-        return sum(file.size for file in self.files)
+        return sum(file.size for file in self.files) + sum(self.going.values())
 
     def bytes_behind(self, head: int) -> int:
         """Those of its writer files that hold something behind that id."""
@@ -437,6 +441,6 @@ class ScrollJournal:
             "journal_rewrites": 0,
             "journal_rotations": self.rotations,
             "journal_bytes": self.bytes,
-            "journal_files": len(self.files),
+            "journal_files": len(self.files) + len(self.going),
             "journal_repaired_bytes": self.repaired_bytes,
         }

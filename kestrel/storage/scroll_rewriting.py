@@ -1,4 +1,4 @@
-"""Files of a scroll written anew: those that failed to sync as they are, reader files that have grown in fewer bytes."""
+"""Files of a scroll written anew: as they are where a sync failed, in fewer bytes where a reader file has grown."""
 
 from __future__ import annotations
 

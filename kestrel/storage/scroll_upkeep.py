@@ -50,6 +50,8 @@ class ScrollUpkeep:
         self.sync = ScrollSync(journal, services, self.drop_done_files)
         self._readings: dict[ScrollQueue, ScrollReading] = {}
         self._hinted = 0
+        self._removing: set[bytes] = set()
+        """Files that a thread is at."""
         self._is_dropping_last = False
         for queue in journal.readers.values():
             self.serve(queue)
@@ -82,6 +84,8 @@ class ScrollUpkeep:
             queue.pass_what_is_for_others()
         self.sync.checkpoint(readers)
         self.sync.go_on()
+        for file_name in self._journal.going:
+            self._begin_to_remove(file_name)
 
     # Files that nobody needs.
 
@@ -104,12 +108,28 @@ class ScrollUpkeep:
             self._drop_first()
         if may_go_last and head >= journal.last_id and not self._is_dropping_last:
             self._is_dropping_last = True
-            Deferred.fromCoroutine(self._drop_last(journal.last_id)).addErrback(self._not_removed)
+            Deferred.fromCoroutine(self._drop_last(journal.last_id)).addErrback(self._last_stays)
 
     def _drop_first(self) -> None:
         file = self._journal.files.pop(0)
         self._journal.unsynced.pop(file, None)
-        self._services.jobs.run(self._remove, file.file_name).addErrback(self._not_removed)
+        self._journal.going[file.file_name] = file.size
+        self._begin_to_remove(file.file_name)
+
+    def _begin_to_remove(self, file_name: bytes) -> None:
+        if file_name not in self._removing:
+            self._removing.add(file_name)
+            self._services.jobs.run(self._remove, file_name).addCallbacks(
+                self._removed, self._not_removed, callbackArgs=(file_name,), errbackArgs=(file_name,)
+            )
+
+    def _removed(self, _: object, file_name: bytes) -> None:
+        self._removing.discard(file_name)
+        self._journal.going.pop(file_name, None)
+
+    def _last_stays(self, failure: Failure) -> None:
+        reason = reason_of(error_of(failure))
+        log.error("The last file of {stem!r} stays: {reason}", stem=self._journal.stem, reason=reason)
 
     async def _drop_last(self, last_id: int) -> None:
         """Then only the readers know which ids were given: that must be on the medium first."""
@@ -123,8 +143,15 @@ class ScrollUpkeep:
         finally:
             self._is_dropping_last = False
 
-    def _not_removed(self, failure: Failure) -> None:
-        log.error("A writer file that nobody needs stays: {reason}", reason=reason_of(error_of(failure)))
+    def _not_removed(self, failure: Failure, file_name: bytes) -> None:
+        """It is tried again with the next checkpoint."""
+        self._removing.discard(file_name)
+        log.error(
+            "File {file!r}, which nobody needs any more, cannot be {what}: {reason}. It is tried again",
+            file=file_name,
+            what="erased" if self._services.archive is None else f"moved to the archive {self._services.archive!r}",
+            reason=reason_of(error_of(failure)),
+        )
 
     def _remove(self, file_name: bytes) -> None:
         """Erase it, or move it to the archive. Runs in a thread."""
@@ -137,6 +164,8 @@ class ScrollUpkeep:
         target = services.archive + b"/" + archived_name(file_name)
         try:
             services.disk.rename(path, target)
+        except FileNotFoundError:
+            return  # its queue was deleted meanwhile
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise

@@ -12,7 +12,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from kestrel.scroll import writer_file
+from kestrel.scroll import walk, writer_file
 from kestrel.scroll.hints import Hint, decode_hint, encode_hint, hint_path
 from kestrel.scroll.survey import survey
 from kestrel.scroll.writer_file import Counts, Mark, Tally, WriterFile
@@ -27,7 +27,8 @@ CONTENTS = {
 
 @pytest.fixture(autouse=True)
 def many_marks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_file, "MARK_BYTES", 1000)
+    for module in (walk, writer_file):
+        monkeypatch.setattr(module, "MARK_BYTES", 1000)
 
 
 def hinted(files: list[WriterFile], heads: list[int]) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kestrel.scroll import writer_file
+from kestrel.scroll import walk, writer_file
 from kestrel.scroll.left import left_for
 from kestrel.scroll.survey import WrongMark, survey
 from kestrel.scroll.writer_file import NONE, Counts, Mark, WriterFile
@@ -116,7 +116,8 @@ def test_ids_that_were_in_an_earlier_file_do_not_count_again() -> None:
 @pytest.mark.parametrize("ranges", [1, 7, 8, 9, 60])
 @pytest.mark.parametrize("who", [b"x", b"y"])
 def test_few_ranges_and_many_are_counted_alike(ranges: int, who: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_file, "MARK_BYTES", 500)
+    for module in (walk, writer_file):
+        monkeypatch.setattr(module, "MARK_BYTES", 500)
     rng = random.Random(ranges)
     contents, given, item_id = [], {}, 0
     for _ in range(4):
@@ -142,7 +143,8 @@ def test_few_ranges_and_many_are_counted_alike(ranges: int, who: bytes, monkeypa
 
 
 def test_a_file_that_does_not_hold_what_is_known_of_it_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_file, "MARK_BYTES", 100)
+    for module in (walk, writer_file):
+        monkeypatch.setattr(module, "MARK_BYTES", 100)
     folder = Folder(items(*range(1, 101)))
     marks = folder.files[0].marks
     marks[:] = [Mark(mark.item_id, mark.offset + 35, mark.before) for mark in marks]

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from kestrel.disk.repair import End
-from kestrel.scroll import writer_file
+from kestrel.scroll import walk, writer_file
 from kestrel.scroll.records import LARGEST_ID, MAX_DATA_BYTES, Targets
 from kestrel.scroll.survey import WrongMark, check_known, counts_in, counts_to, survey
 from kestrel.scroll.walk import HOP_BYTES, LARGE_BYTES
@@ -443,7 +443,8 @@ def test_a_file_that_was_closed_is_closed_however_it_is_surveyed() -> None:
 def test_a_mark_that_does_not_stand_where_it_says_is_found_out(
     how: str, shift: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_file, "MARK_BYTES", 100)
+    for module in (walk, writer_file):
+        monkeypatch.setattr(module, "MARK_BYTES", 100)
     contents = WRITER + b"".join(put(item_id, b"a") for item_id in range(1, 101))
     file, _ = surveyed(contents)
     index = len(file.marks) // 2

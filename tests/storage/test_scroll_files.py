@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kestrel.config.model import QueueSettings
+from kestrel.errors import StorageError
 from kestrel.storage.scroll_queue import ScrollQueue
 from kestrel.storage.scroll_upkeep import SPENT_BYTES
 from tests.scroll.made import WRITER, put
@@ -301,7 +302,7 @@ def test_a_file_that_cannot_be_erased_hinders_nobody_and_goes_at_the_next_start(
     scrolls.disk.fail("erase", errno.EIO)
     take(scrolls, queue, 10)
     assert len(scrolls.writers()) == 3
-    assert queue.stats["journal_files"] == 1
+    assert queue.stats["journal_files"] == 3
     put_each(scrolls, [queue], 1)
     again = start.again(scrolls)
     again.threads.run_all()
@@ -406,14 +407,48 @@ def test_a_file_that_cannot_be_archived_stays_and_is_archived_at_the_next_start(
     assert [item.id for item in again.take_all(again.queue())] == [11, 12]
 
 
-def test_an_archive_that_cannot_be_a_folder_keeps_all_files_here(start: Opener, tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_the_archive_is_found_at_the_start(start: Opener, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    scrolls, expected = two_files_done(start, tmp_path / "file")
+    with pytest.raises(StorageError, match=r"the archive folder .*/file cannot be used"):
+        start(archive=tmp_path / "file")
+
+
+def test_an_archive_that_cannot_be_written_is_tried_again_with_the_next_checkpoint(
+    start: Opener, archive: Path
+) -> None:
+    scrolls = start(archive=archive, settings=SMALL)
+    queue = scrolls.queue()
+    put_each(scrolls, [queue], 12)
+    scrolls.disk.fail("rename", errno.EACCES)
+    take(scrolls, queue, 10)
     scrolls.threads.run_all()
-    files = scrolls.files()
-    assert {f"archive~{name}": files[name] for name in scrolls.writers()[:2]} == expected
-    put_each(scrolls, [scrolls.queue()], 1)
-    assert [item.id for item in scrolls.take_all(scrolls.queue())] == [11, 12, 13]
+    assert (archived(archive), len(scrolls.writers())) == ({}, 3)
+    scrolls.disk.mend()
+    scrolls.clock.advance(10)
+    scrolls.threads.run_all()
+    assert (len(archived(archive)), len(scrolls.writers())) == (2, 1)
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.ENOSPC])
+def test_what_the_archive_did_not_take_does_not_come_back_when_its_queue_is_deleted(
+    start: Opener, archive: Path, error: int
+) -> None:
+    scrolls = start(archive=archive, settings=SMALL)
+    queue = scrolls.queue()
+    put_each(scrolls, [queue], 12)
+    scrolls.disk.fail("rename", error)
+    take(scrolls, queue, 12)
+    scrolls.threads.run_all()
+    scrolls.storage.delete(queue)
+    scrolls.commit(queue)
+    scrolls.threads.run_all()
+    scrolls.disk.mend()
+    new = scrolls.queue()
+    scrolls.put(new, b"fresh")
+    scrolls.commit(new)
+    assert scrolls.writers() != []
+    again = start.again(scrolls)
+    assert [item.data for item in again.take_all_of(b"work")] == [b"fresh"]
 
 
 def test_a_stop_that_compacts_archives_the_last_file(start: Opener, archive: Path) -> None:
