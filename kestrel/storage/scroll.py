@@ -8,7 +8,7 @@ files fails they are all dead until the journal is opened anew.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, DeferredList, fail
@@ -401,12 +401,14 @@ class ScrollStorage:
             self._deletions.journal_of(queue)
         else:
             journal.leaving.add(queue.reader)
-            self._deletions.reader_of(queue).addCallbacks(lambda _: self._has_left(queue), lambda _: None)
+            self._deletions.reader_of(queue).addCallbacks(
+                lambda _: self._have_left({queue.reader}, journal), lambda _: None
+            )
 
-    def _has_left(self, queue: ScrollQueue) -> None:
-        """It is on the medium that it is deleted: what only it needed may go."""
-        queue.journal.leaving.discard(queue.reader)
-        upkeep = self._upkeeps.get(queue.journal)
+    def _have_left(self, readers: Collection[bytes], journal: ScrollJournal) -> None:
+        """It is on the medium that these are deleted: what only they needed may go."""
+        journal.leaving.difference_update(readers)
+        upkeep = self._upkeeps.get(journal)
         if upkeep is not None:
             upkeep.drop_done_files()
 
@@ -544,8 +546,10 @@ class ScrollStorage:
     def _checkpoint_all(self) -> None:
         """Let reader files be short again, and hints new; each journal's in one go."""
         self._jobs.later(CHECKPOINTS_EVERY_S, self._checkpoint_all)
-        for upkeep in list(self._upkeeps.values()):
+        for journal, upkeep in list(self._upkeeps.items()):
             upkeep.checkpoint()
+            if journal.leaving:  # a sync has failed
+                self._deletions.all_of(journal).addCallbacks(self._have_left, lambda _: None, callbackArgs=(journal,))
         hints = [(upkeep, hint) for upkeep in self._upkeeps.values() if (hint := upkeep.due_hint()) is not None]
         if hints:
             self._jobs.run(self._write_all_hints, hints)

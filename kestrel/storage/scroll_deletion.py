@@ -49,6 +49,12 @@ class Deletions:
         self._marking[queue] = _also(marked)
         return marked
 
+    def all_of(self, journal: ScrollJournal) -> Deferred[frozenset[bytes]]:
+        """Fires with the readers that are leaving that journal now, when no power failure brings them back."""
+        leaving, services = frozenset(journal.leaving), self._services
+        synced = services.jobs.run(services.disk.sync_folder, services.folder)
+        return synced.addCallback(lambda _: leaving)
+
     def is_told_by(self, dead: ScrollQueue, live: ScrollQueue) -> None:
         """The queue was opened again in order to be deleted, and is committed by the name of the dead object."""
         if live in self._marking:

@@ -315,6 +315,13 @@ class ScrollJournal:
 
     def settle(self) -> None:
         """Let nothing count but what is to be kept. An OSError leaves that to be done again."""
+        try:
+            self._settle()
+        except OSError:
+            self.has_lost_a_sync = True  # perhaps of what was cut
+            raise
+
+    def _settle(self) -> None:
         services = self._services
         disk, next_number, is_anew = services.disk, services.numbers.next, self.has_lost_a_sync
         disk.erase(hint_path(services.folder, self.stem))
@@ -322,7 +329,7 @@ class ScrollJournal:
             info, file = self._current
             if not info.size:
                 disk.erase(file.path)  # a failed write may have begun it
-            elif file.is_in_doubt:
+            elif is_anew or file.is_in_doubt:
                 shorten(disk, file, info.size, next_number(), is_anew=is_anew)
         for info, unsynced in list(self.unsynced.items()):
             file = AppendedFile(disk, services.path(info.file_name), info.size)
