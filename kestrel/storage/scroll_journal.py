@@ -101,6 +101,7 @@ class ScrollJournal:
         self.safe_id = next_id - 1
         """The last item that is as safe as was promised."""
         self._distrusted: set[WriterFile] = set()
+        self._is_settled = False
         self.has_lost_a_sync = False
         """Whether a sync of its files has failed: none of them is written to again."""
         self._services = services
@@ -315,11 +316,14 @@ class ScrollJournal:
 
     def settle(self) -> None:
         """Let nothing count but what is to be kept. An OSError leaves that to be done again."""
+        if self._is_settled:
+            return
         try:
             self._settle()
         except OSError:
             self.has_lost_a_sync = True  # perhaps of what was cut
             raise
+        self._is_settled = True
 
     def _settle(self) -> None:
         services = self._services
@@ -340,6 +344,7 @@ class ScrollJournal:
                 shorten(disk, file, unsynced.kept_size, next_number(), is_anew=is_anew)
             if unsynced.kept_size != info.size:
                 self.distrust(info)
+            info.size = unsynced.kept_size
             if is_anew:
                 del self.unsynced[info]
         for queue in self.readers.values():
