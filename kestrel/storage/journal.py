@@ -85,6 +85,8 @@ class JournalStorage:
         """Queues that are dead while a thread still renames their files."""
         self._failed: dict[bytes, JournalWriter | None] = {}
         """Queues that are not live but may have files, with the writer that knows how much of the last is good."""
+        self._spoilt: set[bytes] = set()
+        """Queues that failed, the files of which must be written anew before anything in them is safe."""
         self._loading: set[bytes] = set()
         """Queues that failed and are being replayed."""
         self._open_files = OpenFiles()
@@ -263,6 +265,9 @@ class JournalStorage:
         self._queues[queue.name] = queue
         queue.storage_refusal = lambda: self.refusal
         upkeep = self._upkeeps[queue] = Upkeep(queue, self._services)
+        if queue.name in self._spoilt:
+            self._spoilt.discard(queue.name)
+            upkeep.sync.mend_again()
         upkeep.sync.settings_changed()
         queue.count_memory()
         if upkeep.is_due() and self._write(queue) is None:
@@ -297,6 +302,8 @@ class JournalStorage:
             log.failure("Queue {queue!r}: what failed could not be taken from its files", queue=queue.name)
         queue.writer.close()
         self._failed[queue.name] = queue.writer
+        if queue.is_spoilt:
+            self._spoilt.add(queue.name)
         return failure
 
     def delete(self, queue: JournalQueue) -> None:

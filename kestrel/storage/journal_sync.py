@@ -9,6 +9,7 @@ put and its replies wait.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final
@@ -208,6 +209,10 @@ class QueueSync:
 
     # The contents written anew.
 
+    def mend_again(self) -> None:
+        """The queue was loaded from files of which a sync has failed: another one of them would mean nothing."""
+        self._mend(OSError(errno.EIO, "its files failed to sync"))
+
     def _mend(self, error: Exception) -> None:
         log.error(
             "The journal of {queue!r} failed to sync ({reason}): rewriting it",
@@ -249,6 +254,7 @@ class QueueSync:
         if self._queue.failure is not None:
             self._tell_all(None)
         else:
+            self._queue.is_spoilt = True
             self._give_up(error_of(failure))
 
     def _tell_all(self, failure: QueueFailed | None) -> None:
