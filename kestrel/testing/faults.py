@@ -20,9 +20,13 @@ class Died(BaseException):
 
 
 class Medium:
-    """What outlives a power failure: the pessimist's answer, where a real disk may keep more."""
+    """What outlives a power failure: the pessimist's answer, where a real disk may keep more.
+
+    `vain_syncs` counts the syncs of files of which an earlier one failed: they mean nothing.
+    """
 
     def __init__(self) -> None:
+        self.vain_syncs = 0
         self._ids: dict[tuple[int, int], int] = {}
         self._last_id = 0
         self._contents: dict[int, bytes] = {}
@@ -54,7 +58,9 @@ class Medium:
     def synced(self, descriptor: int) -> None:
         """A sync of that file worked."""
         file_id = self._id(os.fstat(descriptor))
-        if file_id not in self._spoilt:
+        if file_id in self._spoilt:
+            self.vain_syncs += 1
+        else:
             self._contents[file_id] = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
 
     def sync_failed(self, descriptor: int) -> None:
@@ -63,14 +69,21 @@ class Medium:
 
     def folder_synced(self, folder: bytes) -> None:
         """A sync of that folder worked."""
+        self._folders[folder] = self._names_in(folder)
+
+    def _names_in(self, folder: bytes) -> dict[bytes, int]:
         with os.scandir(folder) as entries:
             files = [entry for entry in entries if entry.is_file(follow_symlinks=False)]
-        self._folders[folder] = {entry.name: self._id(os.stat(entry.path)) for entry in files}
+        return {entry.name: self._id(os.stat(entry.path)) for entry in files}
 
-    def copy(self, folder: bytes, target: bytes) -> None:
-        """Write what is left of a folder's plain files to another, new folder."""
+    def copy(self, folder: bytes, target: bytes, *, names_as_now: bool = False) -> None:
+        """Write what is left of a folder's plain files to another, new folder.
+
+        `names_as_now`: no sync of the folder was needed, so what was erased or renamed is so; contents are as synced.
+        """
         os.makedirs(target)
-        for name, file_id in self._folders.get(folder, {}).items():
+        names = self._names_in(folder) if names_as_now else self._folders.get(folder, {})
+        for name, file_id in names.items():
             Path(os.fsdecode(target + b"/" + name)).write_bytes(self._contents.get(file_id, b""))
 
 

@@ -12,6 +12,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from kestrel.config.load import loads
+from kestrel.errors import StorageError
 from kestrel.storage.scroll import CHECKPOINTS_EVERY_S, ScrollStorage
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryClient, MemoryServer
@@ -50,7 +51,7 @@ class ScrollServer(MemoryServer):
         """What threads do ends too."""
         super().settle()
         while len(self.threads) and not self.stand_still:
-            self.threads.run_all()
+            self.threads.run_one()
             super().settle()
 
     def end(self) -> None:
@@ -264,7 +265,7 @@ def test_a_folder_is_that_of_one_storage(server: ScrollServer, client: MemoryCli
     put(client, b"work", b"hello")
     server.end()
     before = server.files()
-    with pytest.raises(Exception, match="is one of scroll: start with --storage scroll:"):
+    with pytest.raises(StorageError, match="is one of scroll: start with --storage scroll:"):
         MemoryServer(folder=server.queues)
     assert server.files() == before
     assert items(ScrollServer(server.queues).connect(), b"work") == [b"hello"]

@@ -288,10 +288,10 @@ class Opener:
         """Another one over what the files hold now: the process died, the machine did not."""
         return self(scrolls.left_behind(), **{"settings": scrolls.settings, **how})
 
-    def power_failed(self, scrolls: Scrolls, **how: Any) -> Scrolls:
-        """Another one over what the medium holds for certain now."""
+    def power_failed(self, scrolls: Scrolls, *, names_as_now: bool = False, **how: Any) -> Scrolls:
+        """Another one over what the medium holds for certain now (`Medium.copy`)."""
         copy = new_folder(scrolls.folder, "after-power-failure")
-        scrolls.disk.medium.copy(str(scrolls.folder).encode(), str(copy).encode())
+        scrolls.disk.medium.copy(str(scrolls.folder).encode(), str(copy).encode(), names_as_now=names_as_now)
         return self(copy, **{"settings": scrolls.settings, **how})
 
     def abandon(self, scrolls: Scrolls) -> None:

@@ -219,10 +219,10 @@ class Server:
             self.clock.advance(0)
 
     def settle(self) -> None:
-        """Do what is to be done at once, in threads too."""
+        """Do what is to be done at once, in threads too: one job after the other, each in a tick of its own."""
         self.end_tick()
         while len(self.threads):
-            self.threads.run_all()
+            self.threads.run_one()
             self.end_tick()
 
     def pass_time(self, seconds: float) -> None:

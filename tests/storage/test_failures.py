@@ -1059,3 +1059,25 @@ class TestADiskThatIsFullOfABacklog:
             server.pass_time(60)
             server.settle()
         assert client.talk(put(b"work", b"again")) == STORED
+
+
+@pytest.mark.parametrize("times", [1, 2, 3, 4])
+def test_what_was_stored_is_on_the_medium_in_the_end_though_the_rewriting_failed_too(
+    machine: Machine, times: int
+) -> None:
+    server = machine.start()
+    client = server.client()
+    stored = []
+    for number in range(8):
+        if number == 1:
+            server.disk.fail("sync", errno.EIO, times=times)
+        item = b"%d" % number
+        if client.talk(put(b"periodic", item)) == STORED:
+            stored.append(item)
+        server.pass_time(PERIOD_S)
+        server.settle()
+    server.pass_time(5)
+    server.settle()
+    assert stored[:2] == [b"0", b"1"]
+    for after in (machine.fail_power(server), server):
+        assert drain(after, b"periodic") == stored

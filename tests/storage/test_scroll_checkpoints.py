@@ -5,16 +5,19 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from kestrel.config.model import QueueSettings
 from kestrel.errors import QueueFailed
+from kestrel.scroll.reader_file import encode_state
 from kestrel.storage.scroll import CHECKPOINTS_EVERY_S
 from kestrel.storage.scroll_queue import ScrollQueue
+from kestrel.storage.scroll_sync import LARGEST_BYTES
 from kestrel.testing.faults import Died
-from tests.scroll.made import READER, errors, read_done, read_head
+from tests.scroll.made import READER, WRITER, errors, put, read_done, read_head
 from tests.scroll.running import NEVER, PERIODIC, SYNCED, Opener, Scrolls, new_folder
 
 FAMILY = (b"work", b"work+x", b"work+y")
@@ -146,6 +149,52 @@ def test_a_new_file_is_on_the_medium_before_it_gets_its_name(
         name = f"work.read.{part}"
         steps = [operation for operation, file, _ in scrolls.disk.done if file.startswith(name)]
         assert steps == ["write", "sync", "rename"]
+
+
+def under_load(start: Opener, settings: QueueSettings, commits: int = 3000) -> tuple[Scrolls, list[int]]:
+    """A queue of which an item is taken every 10 ms, a commit each, and no job of a thread ends without some of them
+    meanwhile; and how large its reader file was after each."""
+    scrolls = start(settings=settings)
+    queue = scrolls.queue()
+    scrolls.put_and_commit(queue, *[b"x"] * commits)
+    sizes = []
+    for number in range(commits):
+        assert queue.take(False) is not None
+        scrolls.begin_commit(queue)
+        scrolls.clock.advance(0.01)
+        if number % 3 == 2 and len(scrolls.threads):
+            scrolls.threads.run_one()
+        sizes.append(len(scrolls.reader()))
+    return scrolls, sizes
+
+
+@EACH_SETTING
+def test_a_file_is_written_anew_in_time_though_there_is_a_commit_during_each_sync(
+    start: Opener, settings: QueueSettings
+) -> None:
+    scrolls, sizes = under_load(start, settings)
+    assert max(sizes) < 9 * 100 * (CHECKPOINTS_EVERY_S + 1)
+    assert sum(after < before for before, after in pairwise(sizes)) == 2
+    assert start.crashed(scrolls).queue().done.head > 2990
+
+
+def test_a_reader_that_has_much_to_say_says_it_once_and_not_at_each_commit(start: Opener, tmp_path: Path) -> None:
+    folder = tmp_path / "queues"
+    folder.mkdir()
+    (folder / "work.5").write_bytes(WRITER + b"".join(put(item_id, b"") for item_id in range(1, 280_000, 2)))
+    (folder / "work.read.").write_bytes(READER + read_head(0) + read_done(*range(2, 280_000, 2)))
+    scrolls = start(folder)
+    queue = scrolls.queue()
+    assert scrolls.fill(queue).take(True).xid
+    scrolls.put_and_commit(queue, b"last")
+    scrolls.checkpoint()
+    assert len(queue.checkpoint()) > LARGEST_BYTES
+    scrolls.disk.done.clear()
+    for _ in range(5):
+        assert scrolls.fill(queue).take(False) is not None
+        scrolls.commit(queue)
+        scrolls.checkpoint()
+    assert 0 < scrolls.disk.bytes_of("write", "work.read.") < 200
 
 
 # What happens meanwhile.
@@ -304,6 +353,29 @@ def test_when_it_fails_nothing_is_lost_and_it_is_tried_again(
     assert [item.data for item in start.crashed(scrolls).take_all_of(b"work+x")][-1] == b"1001"
 
 
+def test_however_often_it_fails_the_file_grows_by_what_was_recorded_alone(start: Opener) -> None:
+    scrolls = grown(start)
+    x = scrolls.queue(b"work+x")
+    opened = [x.take(True).xid for _ in range(400)]
+    x.confirm(opened[1::2])
+    scrolls.commit(x)
+    before = scrolls.reader("x")
+    scrolls.disk.fail("rename", errno.EIO)
+    for _ in range(10):
+        tried = scrolls.disk.calls.count("rename")
+        scrolls.checkpoint()
+        assert scrolls.disk.calls.count("rename") > tried
+        x.confirm([opened.pop()])
+        x.confirm([opened.pop(0)])
+        scrolls.commit(x)
+    assert scrolls.reader("x").startswith(before)
+    assert len(scrolls.reader("x")) - len(before) <= 10 * 40
+    state = x.state
+    scrolls.disk.mend()
+    scrolls.checkpoint()
+    assert scrolls.reader("x") == encode_state(state)
+
+
 def test_when_it_fails_at_the_stop_the_files_are_as_they_were(start: Opener) -> None:
     scrolls = grown(start, commits=3)
     scrolls.put(scrolls.queue(), b"last")
@@ -329,3 +401,29 @@ def test_a_queue_whose_reader_file_cannot_be_made_is_refused_and_may_be_made_lat
     for opened in (scrolls, start.crashed(scrolls)):
         assert [item.data for item in opened.look_through(opened.queue(b"work+x"))] == [b"b"]
         assert [item.data for item in opened.look_through(opened.queue())] == [b"a"]
+
+
+@EACH_SETTING
+@pytest.mark.parametrize("operation", ["open", "write", "sync", "rename"])
+@pytest.mark.parametrize("is_put_to_parent", [True, False], ids=["with the parent", "alone"])
+def test_what_was_recorded_on_a_queue_whose_making_failed_before_the_commit_fails_there(
+    start: Opener, settings: QueueSettings, operation: str, is_put_to_parent: bool
+) -> None:
+    scrolls = start(settings=settings)
+    parent = scrolls.queue()
+    scrolls.put_and_commit(parent, b"past")
+    scrolls.queue(b"work+first")
+    scrolls.threads.run_all()
+    scrolls.disk.fail(operation, errno.EIO)
+    x = scrolls.queue(b"work+x")
+    scrolls.put([parent, x] if is_put_to_parent else x, b"lost")
+    x.take(False)
+    scrolls.threads.run_all()
+    scrolls.disk.mend()
+    ((group, outcome),) = [pair for pair in scrolls.storage.commit([x]) if x in pair[0]]
+    assert (group, x.failure is None) == ((x,), False)
+    with pytest.raises(QueueFailed):
+        scrolls.wait(outcome)
+    assert "work.read.x" not in scrolls.files()
+    for opened in (start.crashed(scrolls), scrolls):
+        assert opened.data(opened.queue(b"work+x")) == []

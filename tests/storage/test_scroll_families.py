@@ -10,6 +10,7 @@ import errno
 
 import pytest
 
+from kestrel.config.model import QueueSettings
 from tests.storage.backends import scroll_only
 from tests.storage.serving import (
     END,
@@ -146,6 +147,65 @@ class TestWriteFails:
         assert client.talk(put(PARENT, b"third") + put(RIGHT, b"anew")) == STORED + STORED
         for after in (machine.crash(server), server):
             assert drained(after) == [[b"first", b"second", b"third"]] * 2 + [[b"anew"]]
+
+
+class TestALargeFamily:
+    """One that is loaded in a thread: what waits for it must not wait for a request."""
+
+    CHILDREN = [b"work+%d" % number for number in range(20)]
+
+    @pytest.fixture
+    def server(self, machine: Machine) -> Server:
+        server = machine.start()
+        server.reload(SYNCED)
+        client = server.client()
+        assert all(client.talk(put(name, name)) == STORED for name in self.CHILDREN)
+        return server
+
+    @pytest.mark.parametrize("operation", ["sync", "write"])
+    def test_who_waits_gets_the_item_that_came_back_when_the_family_has_failed(
+        self, server: Server, operation: str
+    ) -> None:
+        holder, waiting = server.client(), server.client()
+        assert holder.talk(b"get work+1/open\r\n") == value(b"work+1", b"work+1")
+        assert waiting.talk(b"get work+1/t=30000\r\n") == b""
+        server.disk.fail(operation, errno.EIO, times=1)
+        assert is_server_error(server.client().talk(put(b"work+0", b"lost")))
+        server.pass_time(2)
+        server.settle()
+        assert waiting.received() == value(b"work+1", b"work+1")
+
+    @pytest.mark.parametrize("operation", ["open_read", "list"])
+    def test_who_waits_is_served_though_the_family_cannot_be_opened_again_for_a_while(
+        self, server: Server, operation: str
+    ) -> None:
+        holder, waiting = server.client(), server.client()
+        assert holder.talk(b"get work+1/open\r\n") == value(b"work+1", b"work+1")
+        assert waiting.talk(b"get work+1/t=30000\r\n") == b""
+        server.disk.fail("write", errno.EIO, times=1)
+        server.disk.fail(operation, errno.EIO)
+        assert is_server_error(server.client().talk(put(b"work+0", b"lost")))
+        for _ in range(5):
+            server.pass_time(1)
+            server.settle()
+        assert waiting.received() == b""
+        server.disk.mend()
+        for _ in range(3):
+            server.pass_time(1)
+            server.settle()
+        assert waiting.received() == value(b"work+1", b"work+1")
+
+    def test_all_of_them_are_served_again_without_anybody_asking(self, machine: Machine, server: Server) -> None:
+        server.disk.fail("sync", errno.EIO, times=1)
+        assert is_server_error(server.client().talk(put(b"work+0", b"lost")))
+        server.pass_time(2)
+        server.settle()
+        client = server.client()
+        assert [client.talk(b"get %b/peek\r\n" % name) for name in self.CHILDREN] == [
+            value(name, name) for name in self.CHILDREN
+        ]
+        for after in (machine.crash(server), machine.fail_power(server), server):
+            assert [drain(after, name) for name in self.CHILDREN] == [[name] for name in self.CHILDREN]
 
 
 # A sync fails.
@@ -304,6 +364,28 @@ class TestSyncFailsWithAPeriod:
         for after in (machine.crash(failed), machine.restart(failed)):
             assert drain(after, b"work+late") == [b"d"]
             assert drained(after) == [[*each, b"d"] for each in self.LEFT_OVER]
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("settings", [SYNCED, PERIODIC], ids=["synced", "period"])
+def test_no_file_is_synced_again_of_which_a_sync_has_failed(
+    machine: Machine, settings: QueueSettings, number: int, times: int
+) -> None:
+    server = machine.start()
+    server.reload(settings)
+    client = server.client()
+    server.disk.fail("sync", errno.EIO, times=times, after=number)
+    for turn in range(4):
+        for name in FAMILY:
+            client.talk(put(name, b"%d" % turn))
+            client.talk(b"get %b\r\n" % name)
+            server.pass_time(PERIOD_S)
+            server.settle()
+    server.pass_time(60)
+    server.stop()
+    assert server.disk.calls.count("sync") > number
+    assert server.disk.medium.vain_syncs == 0
 
 
 # A disk that is full.

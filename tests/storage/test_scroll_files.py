@@ -278,6 +278,86 @@ def test_whatever_file_went_a_power_failure_leaves_what_was_not_taken(start: Ope
             assert [item.id for item in again.take_all(again.queue(name))] == list(range(number + 1, 21))
 
 
+@pytest.mark.parametrize(
+    "settings", [QueueSettings(), SMALL_PERIODIC, SMALL_SYNCED], ids=["never", "period", "synced"]
+)
+def test_when_the_last_file_is_gone_no_power_failure_lets_an_id_be_given_twice(
+    start: Opener, settings: QueueSettings
+) -> None:
+    scrolls = start(settings=settings)
+    family = [scrolls.queue(name) for name in FAMILY]
+    scrolls.put_and_commit(family, bytes(SPENT_BYTES), b"small")
+    scrolls.put_and_commit(family, bytes(SPENT_BYTES))
+    scrolls.clock.advance(1)
+    scrolls.threads.run_all()
+    for queue in family:
+        queue.clear()
+    scrolls.begin_commit(*family)
+    while scrolls.writers():
+        scrolls.threads.run_one()
+    for names_as_now in (False, True):
+        again = start.power_failed(scrolls, names_as_now=names_as_now)
+        found = [again.queue(name) for name in FAMILY]
+        assert [(queue.journal.next_id, queue.items) for queue in found] == [(4, 0)] * 3
+
+
+@pytest.mark.parametrize("settings", [SMALL_PERIODIC, SMALL_SYNCED], ids=["period", "synced"])
+@pytest.mark.parametrize("names_as_now", [False, True], ids=["names as synced", "names as now"])
+def test_whenever_the_power_fails_while_files_go_no_id_is_given_twice(
+    start: Opener, settings: QueueSettings, names_as_now: bool
+) -> None:
+    scrolls = start(settings=settings)
+    queue = scrolls.queue()
+    for number in range(1, 4):
+        scrolls.put_and_commit(queue, bytes(SPENT_BYTES))
+        scrolls.clock.advance(1)
+        scrolls.threads.run_all()
+        assert scrolls.fill(queue).take(False) is not None
+        scrolls.begin_commit(queue)
+        scrolls.clock.advance(1)
+        while len(scrolls.threads):
+            again = start.power_failed(scrolls, names_as_now=names_as_now)
+            assert again.queue().journal.next_id == number + 1
+            scrolls.threads.run_one()
+
+
+@pytest.mark.parametrize("settings", [SMALL, SMALL_PERIODIC, SMALL_SYNCED], ids=["never", "period", "synced"])
+def test_files_stay_until_it_is_on_the_medium_that_the_reader_who_needed_them_is_deleted(
+    start: Opener, settings: QueueSettings
+) -> None:
+    scrolls = start(settings=settings)
+    family = [scrolls.queue(name) for name in FAMILY]
+    put_each(scrolls, family, 12)
+    take(scrolls, family[0], 12)
+    take(scrolls, family[1], 12)
+    names = scrolls.writers()
+    scrolls.storage.delete(family[2])
+    assert len(scrolls.threads) == 1
+    scrolls.put(family[0], ITEM)
+    scrolls.begin_commit(family[0])
+    while len(scrolls.threads) > 1:
+        scrolls.threads.run_newest()
+    assert set(names) <= set(scrolls.writers())
+    scrolls.threads.run_all()
+    assert len(scrolls.writers()) == 1
+
+
+def test_files_go_in_the_end_though_a_deletion_could_not_be_synced_at_first(start: Opener) -> None:
+    scrolls = start(settings=SMALL)
+    family = [scrolls.queue(name) for name in FAMILY]
+    put_each(scrolls, family, 12)
+    take(scrolls, family[0], 12)
+    take(scrolls, family[1], 12)
+    scrolls.disk.fail("sync_folder", errno.EIO, times=1)
+    scrolls.storage.delete(family[2])
+    scrolls.commit(family[2])
+    scrolls.threads.run_all()
+    scrolls.disk.mend()
+    scrolls.checkpoint()
+    scrolls.checkpoint()
+    assert len(scrolls.writers()) == 1
+
+
 def test_nothing_goes_while_a_reader_cannot_be_read(start: Opener) -> None:
     scrolls = start(settings=SMALL)
     family = [scrolls.queue(name) for name in FAMILY]

@@ -467,3 +467,15 @@ def test_temporary_files_are_erased_and_are_no_queues(start: Opener, tmp_path: P
         (folder / name).write_bytes(READER + read_head(9))
     scrolls = start(folder)
     assert (scrolls.loaded, scrolls.files()) == ({}, {})
+
+
+def test_a_hint_that_was_being_written_when_the_process_died_is_erased(start: Opener, tmp_path: Path) -> None:
+    folder = tmp_path / "queues"
+    hints = folder / ".kestrel" / "hints"
+    hints.mkdir(parents=True)
+    (folder / "work.5").write_bytes(WRITER + put(1, b"a"))
+    for name in ("work~~5", "gone~~17"):
+        (hints / name).write_bytes(b"half a hint")
+    scrolls = start(folder)
+    scrolls.threads.run_all()
+    assert (list(hints.iterdir()), scrolls.data(scrolls.queue())) == ([], [b"a"])

@@ -133,14 +133,21 @@ class Subject:
     # Waiting.
 
     def run_threads(self) -> None:
-        """Do all jobs, and what they lead to."""
+        """Do all jobs, and what they lead to; the reactor's turn ends after each."""
         for _ in range(MAX_JOBS):
+            self.end_turn()
             if not self.threads:
-                self.clock.advance(0)  # what was put off to the next turn of the reactor
-                if not self.threads:
-                    return
+                return
             self.threads.run_one()
         raise AssertionError("the jobs do not come to an end")
+
+    def end_turn(self) -> None:
+        """Do what was put off to the next turn of the reactor, and what that puts off to the one after."""
+        for _ in range(MAX_JOBS):
+            if self._next_call_s() > self.clock.seconds():
+                return
+            self.clock.advance(0)
+        raise AssertionError("the turns do not come to an end")
 
     def wait(self, deferred: Deferred[Any]) -> Any:
         """What it fires with, when the threads have run; raises its failure."""
@@ -157,6 +164,7 @@ class Subject:
         while not outcome.is_there and (self.threads or self._next_call_s() <= until_s):
             if self.threads:
                 self.threads.run_one()
+                self.end_turn()
             else:
                 self.clock.advance(max(0.0, self._next_call_s() - self.clock.seconds()))
         assert outcome.is_there, "all threads have run, and the Deferred has not fired"

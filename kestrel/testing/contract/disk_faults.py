@@ -162,6 +162,28 @@ class CommitFailureTests(Backend):
         again = synced.restarted()
         assert [again.data_in(again.queue(name)) for name in names] == expected
 
+    @pytest.mark.parametrize("operation", ["sync", "write"])
+    def test_what_was_recorded_on_a_queue_that_died_before_its_commit_fails_there(
+        self, synced: Subject, operation: str
+    ) -> None:
+        parent, child = queues = [synced.queue(b"a"), synced.queue(b"a+x")]
+        synced.storage.put(queues, b"safe", 1, 0)
+        synced.commit(*queues)
+        synced.put(child, b"new")
+        synced.put(parent, b"lost")
+        synced.faulty_disk.fail(operation, errno.EIO, times=1)
+        with pytest.raises(StorageError):
+            synced.commit(parent)
+        has_died = child.failure is not None
+        outcomes = [(group, Outcome(deferred)) for group, deferred in synced.storage.commit([child])]
+        synced.run_threads()
+        failed = [queue for group, outcome in outcomes if outcome.has_failed for queue in group]
+        assert [queue is child for queue in failed] == [True] * has_died
+        expected = [b"safe"] if has_died else [b"safe", b"new"]
+        assert synced.data_in(synced.reopened(b"a+x")) == expected
+        again = synced.killed()
+        assert [again.data_in(again.queue(name)) for name in (b"a", b"a+x")] == [[b"safe"], expected]
+
     def test_a_queue_that_cannot_be_opened_anew_yet_is_tried_again(self, synced: Subject) -> None:
         queue, _ = begin(synced)
         synced.put(queue, b"lost")

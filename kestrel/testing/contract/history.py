@@ -75,7 +75,7 @@ class HistoryMachine(RuleBasedStateMachine):
         self.options: dict[str, Any] = {}
         self.subjects: list[Subject] = []
 
-    @initialize(limits=st.sampled_from(LIMITS), sync_journal_ms=st.sampled_from([0, None]))
+    @initialize(limits=st.sampled_from(LIMITS), sync_journal_ms=st.sampled_from([0, 500, None]))
     def start(self, limits: dict[str, Any], sync_journal_ms: int | None) -> None:
         self.options = {**limits, "sync_journal_ms": sync_journal_ms}
         self.tracked = Tracked(Subject(self.backend, self.folder, **self.options))
@@ -129,6 +129,10 @@ class HistoryMachine(RuleBasedStateMachine):
     @rule(jobs=st.integers(1, 3))
     def run_threads(self, jobs: int) -> None:
         self.tracked.run_threads(jobs)
+
+    @rule(seconds=st.sampled_from([0.25, 0.5, 10.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.tracked.pass_time(seconds)
 
     @rule(name=some_queue)
     def compact(self, name: bytes) -> None:

@@ -310,7 +310,14 @@ class Tracked:
         """Let so many jobs be done, or as many as there are."""
         for _ in range(min(jobs, len(self.subject.threads))):
             self.subject.threads.run_one()
-            self.subject.clock.advance(0)
+            self.subject.end_turn()
+        self._forget_ended()
+        self._raise_failure()
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time go by; threads stand still."""
+        self.subject.clock.advance(seconds)
+        self.subject.end_turn()
         self._forget_ended()
         self._raise_failure()
 
