@@ -24,7 +24,7 @@ class Item:
         self.xid = xid
         """The number of its open read while it is one, else 0."""
         self.id = 0
-        """Which of the queue's items it is, counted by the storage in the order of arrival."""
+        """Which of the queue's items it is. For the storage's own use: it may set it, and nobody else looks at it."""
 
     def __repr__(self) -> str:
         # Never the data: items are the users' and must not reach a log.

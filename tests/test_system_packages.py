@@ -114,7 +114,7 @@ def test_all_that_the_table_names_can_be_installed() -> None:
     assert not system_packages.missing(SYSTEM_PACKAGES)
 
 
-@pytest.mark.parametrize("reason", ["needs capability 'ranges'", "needs hook 'disk'"])
+@pytest.mark.parametrize("reason", ["needs capability 'ranges'", "needs the base class OnFaultyDisk"])
 def test_what_a_storage_need_not_promise_is_counted_apart_and_fails_no_complete_run(
     run_tests: RunTests, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import attrs
 
 from kestrel.config.model import Config, QueueOverrides, QueueSettings, Section
 from kestrel.config.paths import entry_path, joined
 from kestrel.config.setting import settings_of
+from kestrel.config.units import format_size
 
 
 def settings_without_effect(config: Config) -> list[str]:
@@ -26,10 +27,29 @@ def settings_without_effect(config: Config) -> list[str]:
 
 def queue_settings_given(config: Config, names: Collection[str]) -> list[str]:
     """The paths of those settings of queues that are given, of these names of `QueueSettings`."""
-    paths = _among("default", config.default, names)
+    return [path for table, overrides in _queue_tables(config) for path in _among(table, overrides, names)]
+
+
+def queue_settings_above(config: Config, most: Mapping[str, int]) -> list[str]:
+    """Those settings of queues that are given beyond these bytes, as ``default.maxMemorySize above 256KiB``."""
+    return [
+        f"{joined(path, settings_of(QueueSettings)[name].kestrel_name)} above {format_size(bound)}"
+        for path, overrides in _queue_tables(config)
+        for name, bound in most.items()
+        if overrides.values.get(name, bound) > bound
+    ]
+
+
+def server_settings_given(config: Config, names: Collection[str]) -> list[str]:
+    """Those settings of the server that are given, of these names of `Config`."""
+    given = config.given & frozenset(names)
+    return [setting.kestrel_name for name, setting in settings_of(Config).items() if name in given]
+
+
+def _queue_tables(config: Config) -> Iterator[tuple[str, QueueOverrides]]:
+    yield "default", config.default
     for name, overrides in config.queues.items():
-        paths += _among(_path_of_queue(name), overrides, names)
-    return paths
+        yield _path_of_queue(name), overrides
 
 
 def _among(path: str, overrides: QueueOverrides, names: Collection[str]) -> list[str]:

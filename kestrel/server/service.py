@@ -17,7 +17,12 @@ from twisted.python.threadpool import ThreadPool
 
 from kestrel import __version__
 from kestrel.config.aliases import masked_queues
-from kestrel.config.effect import queue_settings_given, settings_without_effect
+from kestrel.config.effect import (
+    queue_settings_above,
+    queue_settings_given,
+    server_settings_given,
+    settings_without_effect,
+)
 from kestrel.config.model import Config
 from kestrel.config.resolved import ResolvedConfig
 from kestrel.disk.files import Disk
@@ -30,7 +35,7 @@ from kestrel.server.endpoints import describe, endpoints_to_serve, listen, port_
 from kestrel.server.failures import EX_CANNOT_CREATE, EX_CONFIG, EX_TRY_AGAIN, CannotServe
 from kestrel.server.reactor import use_monotonic_time
 from kestrel.storage.memory import MemoryStorage
-from kestrel.storage.registry import settings_unused_by, storage_from_string
+from kestrel.storage.registry import settings_bounded_by, settings_unused_by, storage_from_string
 from kestrel.storage.total_memory import MemoryLimit
 
 log = Logger()
@@ -140,8 +145,9 @@ class KestrelService(Service):
             return
         queues = self.manager.all_queues()
         log.info(
-            "kestrel {version} serves {queues} with {items}, loaded in {seconds:.2f} s",
+            "kestrel {version} serves {queues} with {items} of {storage}, loaded in {seconds:.2f} s",
             version=__version__,
+            storage=_storage_description(self._core.config).partition("?")[0],
             queues=_count(len(queues), "queue"),
             items=_count(sum(queue.contents.items for queue in queues), "item"),
             seconds=self._reactor.seconds() - self._started_at,
@@ -243,8 +249,14 @@ def _storage_description(config: Config) -> str:
 
 
 def settings_without_use(config: Config) -> list[str]:
-    """The paths of those settings of queues that the storage of that configuration does not go by."""
-    return queue_settings_given(config, settings_unused_by(_storage_description(config)))
+    """The paths of those settings that the storage of that configuration does not go by."""
+    description = _storage_description(config)
+    said_by_storage = () if config.storage is None else ("queue_path", "disk_reserve_size_bytes")
+    return [
+        *server_settings_given(config, said_by_storage),
+        *queue_settings_given(config, settings_unused_by(description)),
+        *queue_settings_above(config, settings_bounded_by(description)),
+    ]
 
 
 def _warn_of_masks(config: Config) -> None:

@@ -52,7 +52,12 @@ class IQueueStorage(Interface):
     open_reads: int = Attribute("How many open reads there are.")
     disk_bytes: int = Attribute("What the queue takes on the medium, in bytes.")
     replayed_items: int = Attribute("How many items were there when this object was opened.")
-    stats: Mapping[str, int] = Attribute("logsize, journal_rewrites, journal_rotations, and the backend's own.")
+    stats: Mapping[str, int] = Attribute(
+        """Figures for clients, by name. Three are always there: logsize (bytes on the medium), journal_rewrites and
+        journal_rotations (how often files were written anew, and begun; 0 where there is no such thing). Others are
+        the backend's own.
+        """
+    )
 
     failure: str | None = Attribute("None, or why this object is dead: its disk failed, or it was deleted.")
 
@@ -76,6 +81,7 @@ class IQueueStorage(Interface):
     def put_back(xids: Sequence[int], failed: bool) -> None:
         """Return open reads to the head; xids[0] is the next one taken. `failed` adds one to each item's errors.
 
+        Numbers that are not open are ignored.
         Where `errors_kept` is among the capabilities, errors last as long as the item; a restart adds none. Where
         `order_kept` is, the items stay in this order over a restart.
         """
@@ -122,12 +128,17 @@ class IStorage(Interface):
     def delete(queue: OwnQueue) -> None:
         """Forget contents, open reads and files. The object is dead at once, the name may be created again at
         once, big files are erased off the reactor. Raises `StorageError` when that cannot be, and the queue is as it
-        was."""
+        was.
+
+        It is safe with the next commit that names the object; until then a crash may bring the queue back. An object
+        that was deleted may be deleted again: nothing happens, also when the name has a new queue by then.
+        """
 
     def put(queues: Sequence[OwnQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:
         """Append one item to each of these queues: all or none in memory.
 
-        Raises `StorageRefused`, `QueueFailed` or `ItemTooLarge` before anything has changed. The item is
+        Raises `StorageRefused`, `QueueFailed` or `ItemTooLarge` before anything has changed. A backend takes items
+        of 16 MiB at least, and none of 2 GiB: it looks at ``len(data)`` before it copies any of it. The item is
         encoded once, and a backend that shares data may store it once. A crash may keep it in some of the
         queues and not in others.
         """
@@ -141,8 +152,9 @@ class IStorage(Interface):
         is dead (calls raise `QueueFailed`), what was recorded on it since the commit began has failed too, and
         `queue` opens it at its last safe state. A queue dies in a commit alone, its own or that of one that it shares
         data with: a fault that is found at another time is told by the next one, with or without records. A failed
-        fsync is never repeated on the same file. A deleted queue may still be named here once, and has nothing to
-        commit.
+        fsync is never repeated on the same file. A queue that is dead when it is named is in a pair that fails, or
+        `QueueFailed` is raised: a batch that stood on a lost one is never said to be safe. A deleted queue may still
+        be named here once, and has no items to commit.
         """
 
     def close(compacts: bool = False) -> Deferred[None]:

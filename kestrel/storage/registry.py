@@ -45,3 +45,9 @@ def settings_unused_by(description: str) -> frozenset[str]:
     """The settings of a queue, as `QueueSettings` names them, that the storage of that description does not go by."""
     factory = FACTORIES.get(description.partition(":")[0])
     return getattr(factory, "unused_settings", frozenset())
+
+
+def settings_bounded_by(description: str) -> Mapping[str, int]:
+    """The largest values of settings of a queue, by the same names, that the storage of that description goes by."""
+    factory = FACTORIES.get(description.partition(":")[0])
+    return getattr(factory, "largest_used", {})

@@ -11,6 +11,7 @@ from kestrel.errors import BadStorageArgument
 from kestrel.storage.folder_options import folder_argument, refuse_other_options, reserve_option
 from kestrel.storage.interfaces import InThread, IStorageFactory
 from kestrel.storage.scroll import ScrollStorage
+from kestrel.storage.scroll_queue import WINDOW_BYTES
 from kestrel.storage.total_memory import MemoryLimit
 
 
@@ -30,6 +31,8 @@ class ScrollStorageFactory:
         {"max_journal_size_bytes", "min_journal_compact_delay_ms", "disable_aggressive_rewrites"}
     )
     """Settings of a queue that are about rewriting; here nothing is rewritten."""
+    largest_used: Mapping[str, int] = {"max_memory_size_bytes": WINDOW_BYTES}
+    """Above that a setting of a queue changes nothing: no more of it is in memory."""
 
     def storage(
         self,

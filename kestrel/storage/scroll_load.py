@@ -126,7 +126,11 @@ class ScrollLoader:
             if hint is not None:
                 raise WrongMark
             if not end.offset and not end.is_unfinished:
-                log.error("{file!r} is no writer file of a scroll: it is left alone", file=writer.file_name)
+                log.error(
+                    "{file!r} does not begin as a writer file of a scroll: it is left alone, and the items that may be"
+                    " in it are missing from all queues of that journal",
+                    file=writer.file_name,
+                )
                 return None
             self._repair(journal, writer.file_name, end)
         if not file.first_id:

@@ -18,6 +18,7 @@ from kestrel.tools.opened import OpenFiles, OpenJournal
 from kestrel.tools.running import EX_FOUND, EX_USAGE, ToolFailed
 from kestrel.tools.scrolls import OpenScroll, Scroll, ScrollQueue, reader_alone, scrolls_in, writer_alone
 from kestrel.tools.shown import show_path, show_queue
+from kestrel.tools.strays import Strays
 
 _ATTEMPTS: Final = 20
 _SETTLED_NS: Final = 1_000_000_000
@@ -37,6 +38,7 @@ class Folder:
         self._listed_ns: int | None = None
         self._journals: dict[bytes, QueueFiles] = {}
         self._scrolls: dict[bytes, Scroll] = {}
+        self._strays = Strays(disk, path, ())
         self._is_held = False
 
     def hold(self) -> None:
@@ -55,13 +57,20 @@ class Folder:
         self._list()
         return self._scrolls
 
+    def strays(self) -> Strays:
+        """What is no queue's there, and yet is not for nothing. Raises OSError."""
+        self._list()
+        return self._strays
+
     def _list(self) -> None:
         """Learn which files there are now."""
         if self._is_held:
             return
         changed_ns = self.disk.changed_ns(self.path)
         if changed_ns != self._listed_ns:
-            of_journals, of_scrolls = self._sorter.sort(self.disk.list_files(self.path))
+            file_names = self.disk.list_files(self.path)
+            of_journals, of_scrolls = self._sorter.sort(file_names)
+            self._strays = Strays(self.disk, self.path, file_names)
             groups = group_by_queue(of_journals)
             self._journals = {name: groups[name] for name in sorted(groups) if groups[name].has_items}
             self._scrolls = scrolls_in(self.disk, self.path, of_scrolls)

@@ -124,8 +124,14 @@ def _found(parser: ArgumentParser, arguments: Namespace, disk: Disk) -> Iterator
             parser.error(f"--queue wants a folder, and {text} is none")
         if not os.path.isdir(folder.path):
             raise ToolFailed(f"there is no folder {show_path(folder.path)}: name one that has journals", EX_USAGE)
-        for found in folder.chosen(arguments.queues) if is_folder else [_found_at(folder, name, arguments)]:
+        chosen = folder.chosen(arguments.queues) if is_folder else [_found_at(folder, name, arguments)]
+        for found in chosen:
             once.add(folder_path, found)
+        if is_folder and not chosen and (archived := folder.strays().archived()) is not None:
+            say(TOOL, f"{show_path(path)}: {archived}")
+        if is_folder and not arguments.queues:
+            for sentence in folder.strays().unread():
+                say(TOOL, sentence)
     return ((folders[folder_path], found) for folder_path, found in once.each())
 
 

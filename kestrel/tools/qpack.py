@@ -126,12 +126,18 @@ class _Work:
                     )
 
     def _each(self, folder: Folder, numbers: FileNumbers | None) -> None:
-        for found in folder.chosen(self._names):
+        chosen = folder.chosen(self._names)
+        for found in chosen:
             if isinstance(found, FoundJournal):
                 self._journal(folder, found.queue, numbers)
             elif isinstance(found, FoundScroll):
                 self._scroll(folder, found)
             self._output.flush()
+        if not chosen and (archived := folder.strays().archived()) is not None:
+            say(TOOL, f"{show_path(self._path)}: {archived}")
+        if self._is_verifying and not self._names:
+            for sentence in folder.strays().unread():
+                self._complain(sentence)
 
     def _journal(self, folder: Folder, name: bytes, numbers: FileNumbers | None) -> None:
         try:

@@ -124,7 +124,8 @@ class ScrollContents:
         self.writers = []
         last_id = 0
         with self._progress() as progress:
-            for reader, file_name in self._in_order(progress):
+            in_order, last_one = self._in_order(progress)
+            for reader, file_name in in_order:
                 file = FileRead(file_name, reader.size)
                 self.writers.append(file)
                 scan = RecordScan(reader, WRITER_MAGIC)
@@ -142,15 +143,21 @@ class ScrollContents:
                     file.records[shown.name] += 1
                     yield file, offset, shown
                 file.end = _checked(scan.end, reader)
+                if len(self.writers) <= last_one and file.end.is_unfinished:
+                    file.end = End(file.end.offset, f"{file.end.problem}, and a later file stands behind it")
             self._opened.watch(None)
         self.next_id = max(self.next_id, last_id + 1)
 
-    def _in_order(self, progress: Progress) -> list[tuple[FileReader, bytes]]:
-        """The writer files in the order of their first items, those without one at the end."""
-        files = [(self._opened.readers[file_name], file_name) for file_name in self.scroll.writers]
-        files.sort(key=lambda each: _first_id(each[0]))
+    def _in_order(self, progress: Progress) -> tuple[list[tuple[FileReader, bytes]], int]:
+        """The writer files in the order of their first items, those without one at the end; and the last that has one.
+
+        Whoever begins a file has ended the one before: only the last can be cut short by a crash, or be being written.
+        """
+        readers = self._opened.readers
+        files = sorted((_first_id(readers[name]), place, name) for place, name in enumerate(self.scroll.writers))
         self._opened.watch(progress)
-        return [*files]
+        last_one = sum(first_id <= LARGEST_ID for first_id, _, _ in files) - 1
+        return [(readers[name], name) for _, _, name in files], last_one
 
     def _progress(self) -> Progress:
         return Progress(f"{self.scroll.shown}: reading", self.size if self._may_show_progress else 0)

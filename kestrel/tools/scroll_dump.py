@@ -143,7 +143,7 @@ class ScrollDump(Dump[ScrollRecord]):
         files = [] if read.file is None else [read.file]
         yield from file_lines(read.queue.shown, files)
         if read.queue.name is None and not self._is_file_alone:
-            yield "  its name is not known, so no server serves it: .kestrel/names/ does not have it"
+            yield f"  its name is not known, so no server serves it: {read.queue.why_unknown}"
         if read.state.is_deleted:
             yield "  it is deleted: a server erases what there still is of it"
         else:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from kestrel.tools.opened import FileRead
 from kestrel.tools.scroll_contents import QueueRead, ScrollContents
 from kestrel.tools.scrolls import ScrollQueue
-from kestrel.tools.shown import count, show_path, show_queue, spell_queue
+from kestrel.tools.shown import count, spell_queue
 from kestrel.tools.summary import damage_json
 
 NOT_PACKED: Final = "a scroll is not packed: the server erases its files as soon as nobody needs them"
@@ -43,13 +43,13 @@ class ScrollReport:
         """A sentence for a person, if nobody can get at the items though the files are whole."""
         if self._queue.name is not None:
             return None
-        return f"{_shown(self._queue)}: the name of its queue is not known, so no server serves it"
+        return f"{self._queue.shown_name}: the name of its queue is not known, so no server serves it"
 
     def text(self) -> str:
         """For a person."""
         shared = f", {len(self._shared)} of them shared" if self._shared else ""
         files = f"{count(len(self._files), 'file')}{shared}, {count(self.bytes, 'byte')}"
-        return f"{_shown(self._queue)}: {self.state}: {files}, {count(self._left.items, 'item')}"
+        return f"{self._queue.shown_name}: {self.state}: {files}, {count(self._left.items, 'item')}"
 
     def json(self) -> dict[str, Any]:
         """For a program."""
@@ -68,12 +68,8 @@ class ScrollReport:
 def not_packed(queues: Sequence[ScrollQueue]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Of each queue of a scroll that is not packed what there is to say, for a person and for a program."""
     for queue in queues:
-        text = f"{_shown(queue)}: unchanged: {NOT_PACKED}"
+        text = f"{queue.shown_name}: unchanged: {NOT_PACKED}"
         yield text, {"queue": _spelled(queue), "state": "unchanged", "reason": NOT_PACKED}
-
-
-def _shown(queue: ScrollQueue) -> str:
-    return show_path(queue.file_name or b"") if queue.name is None else show_queue(queue.name)
 
 
 def _spelled(queue: ScrollQueue) -> str | None:

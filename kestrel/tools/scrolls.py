@@ -21,13 +21,24 @@ class ScrollQueue(NamedTuple):
     """As a TARGETS calls it."""
     file_name: bytes | None
     """None if it has no reader file, and so is done with nothing."""
+    stem: bytes
+    """What the names of its scroll's files begin with."""
 
     @property
     def shown(self) -> str:
         """For a sentence."""
-        if self.name is not None:
-            return f"queue {show_queue(self.name)}"
-        return f"queue of {show_path(self.file_name or b'?')}"
+        return f"queue {self.shown_name}" if self.name is not None else f"queue of {self.shown_name}"
+
+    @property
+    def shown_name(self) -> str:
+        """Its name, or else its file, or what the names of its scroll's files begin with."""
+        return show_path(self.file_name or self.stem) if self.name is None else show_queue(self.name)
+
+    @property
+    def why_unknown(self) -> str:
+        """Of a queue whose name is not known, why that is."""
+        is_hashed = b"::" in (self.file_name or self.stem)
+        return ".kestrel/names/ does not have it" if is_hashed else "no queue's name is spelled like that"
 
 
 class Scroll(NamedTuple):
@@ -82,9 +93,9 @@ def scrolls_in(disk: Disk, folder: bytes, file_names: Iterable[bytes]) -> dict[b
         queues = []
         for part, file_name in sorted(readers.items()):
             child = None if part in (DEFAULT_READER, OWN_READER) else part
-            queues.append(ScrollQueue(_name_of(names, parent, child), part or OWN_READER, file_name))
+            queues.append(ScrollQueue(_name_of(names, parent, child), part or OWN_READER, file_name, stem))
         if not queues and files.writers:
-            queues.append(ScrollQueue(parent, OWN_READER, None))
+            queues.append(ScrollQueue(parent, OWN_READER, None, stem))
         if queues:
             writers = tuple(file.file_name for file in files.writers)
             scrolls[stem] = Scroll(stem, parent, writers, tuple(queues))
@@ -114,8 +125,9 @@ def _owners_of(disk: Disk, folder: bytes, file_name: bytes) -> tuple[bytes, byte
     """The stem and the name of the scroll that the file's name speaks of, and the queue."""
     file = parse_file_name(file_name)
     if file is None:
-        return file_name, None, ScrollQueue(None, OWN_READER, file_name)
+        return file_name, None, ScrollQueue(None, OWN_READER, file_name, file_name)
     names = TrueNames(disk, folder)
     parent = names.name_of(file.stem)
     child = None if file.part in (DEFAULT_READER, OWN_READER) else file.part
-    return file.stem, parent, ScrollQueue(_name_of(names, parent, child), file.part or OWN_READER, file_name)
+    name = _name_of(names, parent, child)
+    return file.stem, parent, ScrollQueue(name, file.part or OWN_READER, file_name, file.stem)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kestrel.config.effect import queue_settings_given, settings_without_effect
+from kestrel.config.effect import (
+    queue_settings_above,
+    queue_settings_given,
+    server_settings_given,
+    settings_without_effect,
+)
 from kestrel.config.load import loads
 from kestrel.config.model import AdminSettings, AliasSettings, Config, QueueSettings
 from kestrel.config.setting import settings_of
@@ -74,3 +79,29 @@ def test_of_some_settings_of_queues_those_are_named_that_are_given() -> None:
     names = {"max_journal_size_bytes", "min_journal_compact_delay_ms", "sync_journal_ms"}
     assert queue_settings_given(config, names) == ["default.maxJournalSize", 'queues["a+x"].minJournalCompactDelay']
     assert queue_settings_given(config, ()) == queue_settings_given(loads(""), names) == []
+
+
+def test_of_bounded_settings_of_queues_those_are_named_that_are_given_beyond_it() -> None:
+    config = loads(
+        """
+        [default]
+        maxMemorySize = "64MiB"
+        [[queues]]
+        name = "a"
+        maxMemorySize = "256KiB"
+        [[queues]]
+        name = "b"
+        maxMemorySize = 262145
+        """
+    )
+    most = {"max_memory_size_bytes": 256 * 1024}
+    named = ["default.maxMemorySize above 256KiB", 'queues["b"].maxMemorySize above 256KiB']
+    assert queue_settings_above(config, most) == named
+    assert queue_settings_above(config, {}) == queue_settings_above(loads(""), most) == []
+
+
+def test_of_some_settings_of_the_server_those_are_named_that_are_given() -> None:
+    config = loads('diskReserveSize = "16MiB"\nstorage = "memory:"\nmemcacheListenPort = 5\n')
+    names = ("queue_path", "disk_reserve_size_bytes")
+    assert server_settings_given(config, names) == ["diskReserveSize"]
+    assert server_settings_given(loads(""), names) == server_settings_given(config, ()) == []

@@ -795,16 +795,20 @@ def test_validate_says_that_a_good_file_is_good_and_touches_nothing(processes: P
 
 
 def test_validate_and_the_log_say_which_settings_the_storage_does_not_go_by(processes: Processes) -> None:
-    config = CONFIG + "[default]\nmaxJournalSize = '1GiB'\nmaxItems = 5\n"
+    config = CONFIG + "[default]\nmaxJournalSize = '1GiB'\nmaxItems = 5\nmaxMemorySize = '64MiB'\n"
     processes.write("good.toml", config)
     ended = processes.run(*processes.twistd("--config", "good.toml", "--storage", "scroll:queues", "--validate"))
     assert ended.stdout == (
-        "The configuration is valid.\nIt sets default.maxJournalSize, which has no effect with this storage.\n"
+        "The configuration is valid.\n"
+        "It sets queuePath, which has no effect with this storage.\n"
+        "It sets default.maxJournalSize, which has no effect with this storage.\n"
+        "It sets default.maxMemorySize above 256KiB, which has no effect with this storage.\n"
     )
     ended = processes.run(*processes.twistd("--config", "good.toml", "--validate"))
     assert ended.stdout == "The configuration is valid.\n"
     server = processes.serve(config, "--storage", "scroll:queues")
-    assert "Set, but without effect with this storage: default.maxJournalSize" in server.logged()
+    unused = "queuePath, default.maxJournalSize, default.maxMemorySize above 256KiB"
+    assert f"Set, but without effect with this storage: {unused}\n" in server.logged()
 
 
 MASKED = """
@@ -900,7 +904,12 @@ def test_the_start_says_what_is_served(processes: Processes, items: int, told: s
     with server.connect() as client:
         client.put(b"work", *[b"a"] * items)
     server.stop()
-    assert f"serves {told}, loaded in " in processes.serve(CONFIG).logged()
+    assert f"serves {told} of journal:queues, loaded in " in processes.serve(CONFIG).logged()
+
+
+def test_the_start_says_which_storage_is_served_without_its_options(processes: Processes) -> None:
+    logged = processes.serve("", "--storage", "scroll:elsewhere?reserve=1MiB").logged()
+    assert "serves 0 queues with 0 items of scroll:elsewhere, loaded in " in logged
 
 
 def test_help_mentions_every_option(processes: Processes) -> None:

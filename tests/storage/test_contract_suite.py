@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -10,10 +11,16 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from twisted.internet.task import Clock
 
-from kestrel.storage.memory import MemoryStorageFactory
+from kestrel.storage.interfaces import InThread
+from kestrel.storage.memory import MemoryStorage, MemoryStorageFactory
+from kestrel.testing.contract.backend import Subject
+from kestrel.testing.contract.disk_faults import begin
 from kestrel.testing.contract.needs import needs
-from kestrel.testing.contract.suite import StorageContract
+from kestrel.testing.contract.suite import OnFaultyDisk, StorageContract
+from kestrel.testing.contract.tracked import Entry, differences
+from tests.storage.tiny import TinyStorage, TinyStorageFactory
 
 ROOT = Path(__file__).parents[2]
 BROKEN = "tests/storage/broken.py"
@@ -45,6 +52,10 @@ CAUGHT_BY: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """For each broken storage the tests that are about what is wrong with it."""
+
+TEST_OF_A_DISK = "test_wherever_the_process_or_the_machine_dies_what_was_acknowledged_stays"
+
+ENTRY = Entry(b"a", 5, 0)
 
 Outcomes = Mapping[tuple[str, str], set[str]]
 """What became of a test, whatever its parameters: by class and name."""
@@ -112,9 +123,82 @@ def test_a_class_says_what_it_leaves_out() -> None:
     class OfMemory(StorageContract):
         factory = MemoryStorageFactory()
 
+        def make(self, folder: Path, clock: Clock, in_thread: InThread) -> MemoryStorage:
+            return MemoryStorage()
+
     assert OfMemory.left_out["test_everything_can_be_released"] == "needs capability 'ranges'"
     assert OfMemory.left_out["test_a_fill_brings_the_head"] == "needs hook 'has_window'"
+    assert OfMemory.left_out[TEST_OF_A_DISK] == "needs capability 'durable'"
     assert "test_items_come_out_in_the_order_in_which_they_went_in" not in OfMemory.left_out
+
+
+def test_a_durable_backend_without_a_faulty_disk_is_told_which_base_class_opens_its_tests() -> None:
+    class WithoutDisk(StorageContract):
+        factory = TinyStorageFactory()
+
+        def make(self, folder: Path, clock: Clock, in_thread: InThread) -> TinyStorage:
+            return TinyStorage(os.fsencode(folder), clock, in_thread)
+
+    assert WithoutDisk.left_out[TEST_OF_A_DISK] == "needs the base class OnFaultyDisk"
+
+
+def test_a_class_that_lacks_its_factory_or_its_make_is_an_error_and_not_left_out_in_silence() -> None:
+    with pytest.raises(TypeError, match=r"^TestAcme has no make, which gives a storage: no test of"):
+        type("TestAcme", (StorageContract,), {"factory": MemoryStorageFactory()})
+    with pytest.raises(TypeError, match=r"^TestAcme has no factory, the backend's IStorageFactory: no"):
+        type("TestAcme", (StorageContract,), {"make": lambda self, folder, clock, in_thread: MemoryStorage()})
+
+
+def test_a_class_that_has_neither_is_a_base_of_others() -> None:
+    base = type("Base", (OnFaultyDisk, StorageContract), {})
+    assert base.left_out == {}
+
+
+def test_a_storage_that_does_nothing_on_the_faulty_disk_is_told_so(tmp_path: Path) -> None:
+    class Forgetful(OnFaultyDisk, StorageContract):
+        factory = TinyStorageFactory()
+
+        def make(self, folder: Path, clock: Clock, in_thread: InThread) -> TinyStorage:
+            return TinyStorage(os.fsencode(folder), clock, in_thread)
+
+    backend = Forgetful()
+    subject = Subject(backend, tmp_path / "queues")
+    with pytest.raises(AssertionError, match=r"the storage did nothing on self\.disk: make has to hand it over"):
+        begin(subject)
+    with pytest.raises(AssertionError, match=r"the storage did nothing on self\.disk"):
+        backend.refuse_puts(subject)
+    subject.end()
+
+
+@pytest.mark.parametrize(
+    ("found", "line"),
+    [
+        (ENTRY._replace(data=b"b"), "  item 1 is data=b'b' add_ms=5 expiry_ms=0 errors=0"),
+        (ENTRY._replace(add_ms=6), "  item 1 is data=b'a' add_ms=6 expiry_ms=0 errors=0"),
+        (ENTRY._replace(expiry_ms=7), "  item 1 is data=b'a' add_ms=5 expiry_ms=7 errors=0"),
+        (ENTRY._replace(errors=1), "  item 1 is data=b'a' add_ms=5 expiry_ms=0 errors=1"),
+        (
+            ENTRY._replace(data=b"x" * 50),
+            f"  item 1 is data={b'x' * 40!r}... (50 bytes, crc32 ac628a03) add_ms=5 expiry_ms=0 errors=0",
+        ),
+    ],
+)
+def test_whatever_differs_in_an_item_is_seen_in_the_message(found: Entry, line: str) -> None:
+    said = differences([ENTRY, found], [ENTRY, ENTRY])
+    assert said.splitlines() == [
+        "other than the 2 items that were found:",
+        line,
+        "    should be data=b'a' add_ms=5 expiry_ms=0 errors=0",
+    ]
+
+
+def test_of_several_states_that_may_be_the_nearest_is_compared() -> None:
+    said = differences([ENTRY, ENTRY], [], [ENTRY])
+    assert said.splitlines() == [
+        "of 2 possible states the nearest is other than the 2 items that were found:",
+        "  item 1 is data=b'a' add_ms=5 expiry_ms=0 errors=0",
+        "    should be not there",
+    ]
 
 
 def test_a_need_of_a_class_is_one_of_each_of_its_tests() -> None:

@@ -13,7 +13,7 @@ from kestrel.errors import BadStorageArgument
 from kestrel.storage.interfaces import IStorage
 from kestrel.storage.journal import JournalStorage
 from kestrel.storage.memory import MemoryStorage
-from kestrel.storage.registry import settings_unused_by, storage_from_string
+from kestrel.storage.registry import settings_bounded_by, settings_unused_by, storage_from_string
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.threads import SteppedThreads
 
@@ -96,3 +96,8 @@ def test_a_scrolls_argument_is_its_folder_and_its_archive_another(tmp_path: Path
     threads.run_all()
     assert (tmp_path / "queues" / "work.read.").exists()
     assert [path.name.partition(".")[0] for path in (tmp_path / "archive").iterdir()] == ["archive~work"]
+
+
+def test_a_scroll_goes_by_no_larger_memory_than_its_window_and_others_by_any() -> None:
+    assert settings_bounded_by("scroll:/somewhere") == {"max_memory_size_bytes": 256 * 1024}
+    assert settings_bounded_by("journal:/somewhere") == settings_bounded_by("nothing") == {}

@@ -332,6 +332,33 @@ def test_a_queue_whose_name_is_lost_is_shown_by_its_file(tmp_path: Path, dump: D
     assert summaries(dump, tmp_path)[None]["items"] == 1
 
 
+def test_a_scroll_whose_name_is_no_queues_is_called_by_what_its_files_begin_with(tmp_path: Path, dump: Dump) -> None:
+    fill(tmp_path, {"odd:name.1": WRITER + put(1, b"a")})
+    lines = dump("-q", tmp_path)[1].decode().splitlines()
+    assert "queue of odd:name: 0 files, 0 bytes" in lines
+    assert "  its name is not known, so no server serves it: no queue's name is spelled like that" in lines
+
+
+def test_a_reader_file_that_no_server_reads_for_its_name_is_mentioned(folder: Path, dump: Dump) -> None:
+    fill(folder, {"work.read.a.b": READER + read_head(0)})
+    said = "work.read.a.b is a reader file, and its name is no queue's, so no server reads it: rename it\n"
+    assert dump("-q", folder)[::2] == (0, f"kestrel-qdump: {said}")
+    assert dump("-q", "--queue", "work", folder)[2] == dump("-q", folder / "work.1000")[2] == ""
+
+
+def test_of_a_folder_of_archived_files_it_says_how_they_are_read(tmp_path: Path, dump: Dump) -> None:
+    fill(tmp_path, {"archive~work.1": WRITER + put(1, b"a"), "archive~work.2": WRITER + put(2, b"b")})
+    said = f"kestrel-qdump: {tmp_path}: no queues; 2 archived files: use --this-file of kestrel-qdump\n"
+    assert dump(tmp_path) == (0, b"", said)
+    assert dump("-Q", "--this-file", tmp_path / "archive~work.1", tmp_path / "archive~work.2") == (0, b"a\nb\n", "")
+
+
+def test_a_writer_file_that_is_cut_short_before_a_later_one_is_damaged(folder: Path, dump: Dump) -> None:
+    fill(folder, {"work.1000": FILES["work.1000"] + b"\x86"})
+    status, _, said = dump("-q", folder / "work.read.y")
+    assert (status, said.startswith("kestrel-qdump: damaged: work.1000, offset ")) == (1, True)
+
+
 def test_a_deleted_queue_has_nothing(folder: Path, dump: Dump) -> None:
     with (folder / "work.read.x").open("ab") as file:
         file.write(DELETED)

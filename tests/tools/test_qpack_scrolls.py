@@ -114,6 +114,30 @@ def test_how_a_writer_file_ends_is_said_once_and_is_the_state_of_each_of_its_que
     assert said.startswith(f"kestrel-qpack: {says}" if says else "") and said.count("\n") == bool(says)
 
 
+@pytest.mark.parametrize(
+    ("end", "problem", "size"),
+    [
+        (b"\x86", "the last record is cut short", 1),
+        (bytes(9) + b"\1", "zeros stand before other bytes", 10),
+    ],
+)
+def test_a_writer_file_with_a_later_one_behind_it_is_not_being_written_so_its_end_is_damage(
+    folder: Path, pack: Pack, end: bytes, problem: str, size: int
+) -> None:
+    fill(folder, {"work.1000": FILES["work.1000"] + end, "work.3000": WRITER})
+    status, out, said = pack("--verify", "--queue", "work", folder)
+    offset = len(FILES["work.1000"])
+    where = f"damaged: work.1000, offset {offset}: {problem}, and a later file stands behind it; {size} byte"
+    assert (status, out.split(": ")[1]) == (1, "damaged")
+    assert said.startswith(f"kestrel-qpack: {where}")
+
+
+def test_behind_the_last_item_a_file_without_one_makes_nothing_damaged(folder: Path, pack: Pack) -> None:
+    fill(folder, {"work.2000": FILES["work.2000"] + b"\x86", "work.3000": WRITER + b"\x86"})
+    status, out, said = pack("--verify", "--queue", "work", folder)
+    assert (status, out.split(": ")[1], said.count("unfinished: ")) == (0, "unfinished", 2)
+
+
 def test_damage_of_a_reader_file_is_that_of_its_queue_alone(folder: Path, pack: Pack) -> None:
     fill(folder, {"work.read.x": b"\xff" * 20})
     status, out, said = pack("--verify", folder)
@@ -137,6 +161,41 @@ def test_a_reader_file_whose_queue_nobody_knows_is_a_complaint_and_status_1(fold
     assert (status, out.splitlines()[2]) == (1, f"{name}: unnamed: 2 files, 43 bytes, 1 item")
     assert said == f"kestrel-qpack: {name}: the name of its queue is not known, so no server serves it\n"
     assert json.loads(pack("--verify", "--json", folder)[1].splitlines()[2])["queue"] is None
+
+
+def test_a_scroll_whose_name_is_no_queues_is_called_by_what_its_files_begin_with(tmp_path: Path, pack: Pack) -> None:
+    fill(tmp_path, {"odd:name.1700000000000": WRITER + put(1, b"abc")})
+    assert pack("--verify", tmp_path) == (
+        1,
+        "odd:name: unnamed: 1 file, 32 bytes, 1 item\n",
+        "kestrel-qpack: odd:name: the name of its queue is not known, so no server serves it\n",
+    )
+
+
+def test_a_reader_file_that_no_server_reads_for_its_name_is_a_complaint_and_status_1(
+    folder: Path, pack: Pack
+) -> None:
+    fill(folder, {"work.read.a.b": READER + read_head(0), "work.read.c.d": b"not one", "work.read.e.f~~1": READER})
+    status, out, said = pack("--verify", folder)
+    assert (status, out.count("\n")) == (1, 3)
+    assert said == (
+        "kestrel-qpack: work.read.a.b is a reader file, and its name is no queue's, so no server reads it: rename it\n"
+    )
+    assert pack("--verify", "--queue", "work", folder)[::2] == (0, "")
+
+
+def test_a_file_that_is_nobodys_and_cannot_be_read_is_no_concern(tmp_path: Path, pack: Pack) -> None:
+    fill(tmp_path, {"work.read.a.b": READER})
+    disk = FaultyDisk()
+    disk.fail("open_read", errno.EACCES)
+    assert pack("--verify", tmp_path, disk=disk) == (0, "", "")
+    assert disk.calls.count("open_read") == 1
+
+
+def test_of_a_folder_of_archived_files_it_says_what_they_are(tmp_path: Path, pack: Pack) -> None:
+    fill(tmp_path, {"archive~work.1": WRITER + put(1, b"a"), "archive~": b"", "archive~x.y.z": b""})
+    said = f"kestrel-qpack: {tmp_path}: no queues; 1 archived file: use --this-file of kestrel-qdump\n"
+    assert pack("--verify", tmp_path) == pack(tmp_path) == (0, "", said)
 
 
 @pytest.mark.parametrize("operation", ["open_read", "read"])

@@ -130,6 +130,10 @@ class Subject:
         assert self.disk is not None, "this backend's test class has no faulty disk"
         return self.disk
 
+    def check_that_its_disk_is_used(self) -> None:
+        """Say so when a storage that has written something did not do it on the faulty disk."""
+        assert self.faulty_disk.calls, "the storage did nothing on self.disk: make has to hand it over"
+
     # Waiting.
 
     def run_threads(self) -> None:

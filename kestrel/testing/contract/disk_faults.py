@@ -73,6 +73,7 @@ def begin(synced: Subject) -> tuple[IQueueStorage, int]:
     synced.put(queue, b"a", b"b", b"c")
     xid = synced.open(queue).xid
     synced.commit(queue)
+    synced.check_that_its_disk_is_used()
     return queue, xid
 
 
@@ -179,10 +180,10 @@ class CommitFailureTests(Backend):
         synced.run_threads()
         failed = [queue for group, outcome in outcomes if outcome.has_failed for queue in group]
         assert [queue is child for queue in failed] == [True] * has_died
-        expected = [b"safe"] if has_died else [b"safe", b"new"]
-        assert synced.data_in(synced.reopened(b"a+x")) == expected
+        expected = [[b"safe"], [b"safe"] if has_died else [b"safe", b"new"]]
+        assert [synced.data_in(synced.reopened(name)) for name in (b"a", b"a+x")] == expected
         again = synced.killed()
-        assert [again.data_in(again.queue(name)) for name in (b"a", b"a+x")] == [[b"safe"], expected]
+        assert [again.data_in(again.queue(name)) for name in (b"a", b"a+x")] == expected
 
     def test_a_queue_that_cannot_be_opened_anew_yet_is_tried_again(self, synced: Subject) -> None:
         queue, _ = begin(synced)
@@ -211,6 +212,7 @@ def play(tracked: Tracked, steps: tuple[Step, ...]) -> list[str]:
         step(tracked)
         tracked.commit()
     tracked.check()
+    tracked.subject.check_that_its_disk_is_used()
     return tracked.subject.faulty_disk.calls.copy()
 
 

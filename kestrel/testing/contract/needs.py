@@ -39,6 +39,8 @@ def needed_by(test: object) -> tuple[str, ...]:
 
 def reason_for(missing: str) -> str:
     """Why a test is left out that needs this."""
+    if missing == "disk":
+        return "needs the base class OnFaultyDisk"
     return f"needs {'capability' if missing in CAPABILITIES else 'hook'} {missing!r}"
 
 

@@ -37,7 +37,8 @@ class StorageContract(
 ):
     """Inherit this, name the factory, and say how to make a storage: the tests are all that it has to pass.
 
-    Those that its capabilities and hooks do not call for are skipped by name.
+    Those that its capabilities and hooks do not call for are skipped by name. A class that has only one of `factory`
+    and `make` raises TypeError when it is made: pytest would leave it out without a word.
     """
 
     left_out: ClassVar[dict[str, str]] = {}
@@ -46,7 +47,11 @@ class StorageContract(
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls.left_out = {}
-        if not hasattr(cls, "factory"):
+        has_make = not getattr(cls.make, "__isabstractmethod__", False)
+        if has_make != hasattr(cls, "factory"):
+            missing = "factory, the backend's IStorageFactory" if has_make else "make, which gives a storage"
+            raise TypeError(f"{cls.__name__} has no {missing}: no test of the contract could run")
+        if not has_make:
             return
         for name in [name for name in dir(StorageContract) if name.startswith("test_")]:
             reasons = [reason_for(each) for each in needed_by(getattr(StorageContract, name)) if not cls._has(each)]
@@ -74,3 +79,4 @@ class OnFaultyDisk(Backend):
         subject.put(queue, b"x")
         with suppress(QueueFailed):
             subject.commit(queue)
+        subject.check_that_its_disk_is_used()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple, TypeAlias
+from zlib import crc32
 
 from twisted.python.failure import Failure
 
@@ -31,6 +33,9 @@ class Entry(NamedTuple):
 
 State: TypeAlias = tuple[Entry, ...]
 """What a start finds of a queue, in order."""
+
+MOST_SHOWN_BYTES: Final = 40
+"""Of an item's data in a message."""
 
 _NOT_GIVEN_YET: Final = 0
 """Stands for the xid of an open read that is being made."""
@@ -112,7 +117,7 @@ class Tracked:
         items = self.subject.look_through(queue)
         self._given[name] = {item.xid for item in items}
         found = tuple(self._entry(item) for item in items)
-        assert found in possible, f"{name!r} has {_shown(found)}, which is none of {[*map(_shown, possible)]}"
+        assert found in possible, f"{name!r} has what it cannot have; {differences(found, *possible)}"
         model.items[:] = found
         self._pasts[name] = Past(found)
         self._touched.add(name)
@@ -333,7 +338,7 @@ class Tracked:
         for name, model in self.models.items():
             if not model.opened:
                 found = [self._entry(item) for item in self.subject.look_through(self._live[name])]
-                assert found == model.items, f"{name!r} has {_shown(found)}, not {_shown(model.items)}"
+                assert found == model.items, f"{name!r} has what it should not; {differences(found, model.items)}"
                 self._touched.add(name)
         self.check_counts()
 
@@ -393,5 +398,24 @@ def _cut_apart(states: Sequence[State]) -> list[State]:
     )
 
 
-def _shown(entries: Iterable[Entry]) -> list[tuple[int, int, int]]:
-    return [(len(entry.data), entry.add_ms, entry.errors) for entry in entries]
+def differences(found: Sequence[Entry], *expected: Sequence[Entry]) -> str:
+    """Where these items differ from what is expected, or from the nearest of what may be, a line for each."""
+    lines = min(([*_differing(found, each)] for each in expected), key=len)
+    nearest = f"of {len(expected)} possible states the nearest is other" if len(expected) > 1 else "other"
+    return "\n".join([f"{nearest} than the {len(found)} items that were found:", *lines])
+
+
+def _differing(found: Sequence[Entry], expected: Sequence[Entry]) -> Iterator[str]:
+    for place, (is_there, should_be) in enumerate(zip_longest(found, expected)):
+        if is_there != should_be:
+            yield f"  item {place} is {_shown(is_there)}"
+            yield f"    should be {_shown(should_be)}"
+
+
+def _shown(entry: Entry | None) -> str:
+    if entry is None:
+        return "not there"
+    data = repr(entry.data)
+    if len(entry.data) > MOST_SHOWN_BYTES:
+        data = f"{entry.data[:MOST_SHOWN_BYTES]!r}... ({len(entry.data)} bytes, crc32 {crc32(entry.data):08x})"
+    return f"data={data} add_ms={entry.add_ms} expiry_ms={entry.expiry_ms} errors={entry.errors}"

@@ -1,0 +1,26 @@
+"""The example of a backend keeps the storage contract."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from twisted.internet.task import Clock
+
+from examples.backend import LinesStorage, LinesStorageFactory
+from kestrel.storage.interfaces import InThread
+from kestrel.storage.total_memory import MemoryLimit
+from kestrel.testing.contract.backend import Subject
+from kestrel.testing.contract.suite import OnFaultyDisk, StorageContract
+
+
+class TestExample(OnFaultyDisk, StorageContract):
+    factory = LinesStorageFactory()
+    max_examples = 20
+
+    def make(self, folder: Path, clock: Clock, in_thread: InThread) -> LinesStorage:
+        self.limit = MemoryLimit()
+        return LinesStorage(os.fsencode(folder), in_thread, self.limit, self.disk)
+
+    def refuse_puts(self, subject: Subject) -> None:
+        self.limit.most_bytes = 0
