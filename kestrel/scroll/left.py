@@ -58,7 +58,7 @@ def _left_in(reader: FileReader, file: WriterFile, who: bytes, holes: list[tuple
             both = counts_to(reader, file, who, last).minus(counts_to(reader, file, who, first - 1))
             total = total.plus(both)
             continue
-        if beside and file.before(first) != file.before(beside[0][0]):
+        if beside and file.before(first).offset != file.before(beside[0][0]).offset:
             total = total.plus(counts_in(reader, file, who, beside))
             beside = []
         beside.append((first, last))

@@ -13,6 +13,7 @@ from kestrel.scroll.survey import WrongMark, survey
 from kestrel.scroll.writer_file import NONE, Counts, Mark, WriterFile
 from tests.journal.made import BytesReader
 from tests.scroll.made import WRITER, put, targets
+from tests.scroll.test_survey import CountingReader
 
 X_ALONE = targets(0, b"x")
 ALL_BUT_X = targets(1, b"x")
@@ -33,6 +34,9 @@ class Folder:
             survey(BytesReader(each), file, last_id)
             self.files.append(file)
             last_id = file.last_id
+
+    def contents_of(self, name: bytes) -> bytes:
+        return self._contents[name]
 
     def open(self, name: bytes) -> BytesReader:
         self.opened.append(name)
@@ -158,3 +162,12 @@ def test_a_file_that_cannot_be_opened_is_an_error() -> None:
 
     with pytest.raises(OSError, match="Input/output error"):
         left_for(b"y", 5, (), Folder(*THREE_FILES).files, cannot_open)
+
+
+def test_however_many_holes_there_are_in_what_is_done_a_file_without_marks_is_read_once() -> None:
+    folder = Folder(items(*range(1, 20_001)))
+    folder.files[0].marks.clear()
+    reader = CountingReader(folder.contents_of(b"work.1"))
+    done = [(first, first + 98) for first in range(1, 20_000, 100)]
+    assert left_for(b"y", 0, done, folder.files, lambda _: reader) == Counts(200, 2000)
+    assert reader.read_bytes < 1.2 * reader.size
