@@ -93,3 +93,21 @@ def test_ranges_that_the_head_has_passed_are_gone_however_long_they_are_kept(
     assert done.ranges()[:3] == [(52, 54), (56, 58), (60, 60)]
     done.add(51, 97)
     assert (done.head, done.ranges(), done.last) == (98, [], 98)
+
+
+# Where it is not done.
+
+
+def test_the_next_ids_that_are_not_done_are_found_from_anywhere() -> None:
+    done = of(3, (6, 7), (10, 12))
+    assert [done.hole(item_id) for item_id in (0, 3, 4, 5)] == [(4, 5), (4, 5), (4, 5), (5, 5)]
+    assert [done.hole(item_id) for item_id in (6, 7, 8, 9)] == [(8, 9), (8, 9), (8, 9), (9, 9)]
+    assert [done.hole(item_id) for item_id in (10, 12, 13, 99)] == [(13, None), (13, None), (13, None), (99, None)]
+    assert DoneSet(3).hole(1) == (4, None)
+
+
+def test_the_first_ids_of_what_is_not_done_are_found_behind_ranges_that_the_head_has_passed_too() -> None:
+    done = of(0, (3, 4), (6, 7), (10, 12))
+    assert (done.holes(0), done.holes(2), done.holes(9)) == ([1], [1, 5, 8], [1, 5, 8, 13])
+    done.add(1, 2)
+    assert (done.holes(0), done.holes(1), done.holes(9)) == ([5], [5, 8], [5, 8, 13])

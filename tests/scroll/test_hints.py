@@ -111,6 +111,16 @@ def test_it_grows_with_the_readers_and_not_with_the_items() -> None:
     assert len(hinted(many, [55])) < len(hinted(few, [55])) + 20
 
 
+def test_it_says_what_was_known_when_it_was_begun_though_the_file_grows_before_it_is_written() -> None:
+    file = WriterFile(b"work.1", 1)
+    survey(BytesReader(WRITER + put(1, b"abc")), file)
+    before = known_of(copy.deepcopy(file))
+    begun = [Hint.of(file, [2])]
+    file.added(2, file.size, 4, None)
+    file.size += 29
+    assert known_of(decode_hint(encode_hint(begun))[b"work.1"]) == before
+
+
 def test_a_file_without_items_is_not_in_it() -> None:
     assert decode_hint(hinted([WriterFile(b"work.3", 3)], [0])) == {}
 

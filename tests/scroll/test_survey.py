@@ -11,7 +11,7 @@ from kestrel.scroll import walk, writer_file
 from kestrel.scroll.records import LARGEST_ID, MAX_DATA_BYTES, Targets
 from kestrel.scroll.survey import WrongMark, check_known, counts_in, counts_to, survey
 from kestrel.scroll.walk import HOP_BYTES, LARGE_BYTES
-from kestrel.scroll.writer_file import MARK_BYTES, NONE, Counts, Mark, Tally, WriterFile
+from kestrel.scroll.writer_file import MARK_BYTES, MOST_EXTRA, NONE, Counts, Mark, Tally, WriterFile
 from tests.journal.made import BytesReader, i32, i64
 from tests.scroll.made import READER, WRITER, T, put, read_done, read_head, targets, with_data
 
@@ -355,6 +355,20 @@ def test_what_a_reader_was_given_up_to_an_item_is_found_from_the_nearest_mark(wh
     for mark in file.marks:
         for item_id in (mark.item_id - 1, mark.item_id):
             assert counts_to(BytesReader(contents), file, who, item_id) == counted(found, 0, item_id)
+
+
+def test_with_items_for_many_single_readers_marks_do_not_remember_them_and_counts_are_right() -> None:
+    readers = MOST_EXTRA + 4
+    contents = WRITER + put(1, bytes(100))  # for all; then a hundred for each reader alone, one reader after the other
+    for item_id in range(2, 100 * readers + 2):
+        contents += targets(0, b"r%d" % ((item_id - 2) // 100)) + put(item_id, bytes(100))
+    file, _ = surveyed(contents)
+    assert {mark.before is None for mark in file.marks} == {False, True}
+    assert all((mark.before is None) == ((mark.item_id - 3) // 100 + 1 > MOST_EXTRA) for mark in file.marks)
+    for item_id in (1, 2, 101, 102, 1651, 100 * MOST_EXTRA + 150, 100 * readers):
+        for reader in range(readers):
+            items = 1 + min(100, max(0, item_id - 1 - 100 * reader))
+            assert counts_to(BytesReader(contents), file, b"r%d" % reader, item_id) == Counts(items, 100 * items)
 
 
 @pytest.mark.parametrize("who", [b"x", b"y"])
