@@ -12,7 +12,7 @@ PART_BYTES: Final = 1 << 20
 
 
 class Part:
-    """A run of a file's bytes (`kestrel.journal.records.Whole`)."""
+    """A run of a file's bytes (`kestrel.disk.records.Whole`)."""
 
     __slots__ = ("_reader", "_start", "data", "length")
 

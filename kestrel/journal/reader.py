@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kestrel.disk.reader import PART_BYTES, FileReader
+from kestrel.disk.records import DamagedRecord, UnfinishedRecord
 from kestrel.disk.repair import CUT_SHORT, End
 from kestrel.journal.error_counts import ErrorCounts
-from kestrel.journal.records import DamagedRecord, Record, UnfinishedRecord, decode_record
+from kestrel.journal.records import Record, decode_record
 
 
 class ReplayEnd(End):

@@ -6,8 +6,9 @@ over the data, an object with fields 170, and a child of a fanout queue can shar
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
+from kestrel.disk.records import BufferAlone, DamagedRecord, UnfinishedRecord, Whole
 from kestrel.item import Item
 from kestrel.journal.opcodes import (
     ADD_HEADER,
@@ -101,21 +102,6 @@ def added_item(record: bytes) -> bytes | None:
     return _ADDX_OPCODE + record[XID_RECORD_BYTES:] if record[0] == _CONTINUE else None
 
 
-class UnfinishedRecord(Exception):
-    """The bytes end before the record does: the usual end of a file after a crash.
-
-    `needs` is how many bytes the record takes at least, from its opcode on.
-    """
-
-    def __init__(self, needs: int) -> None:
-        super().__init__(f"the record takes {needs} bytes at least")
-        self.needs = needs
-
-
-class DamagedRecord(Exception):
-    """These bytes are no record: an unknown opcode or an impossible size. Says which."""
-
-
 class Record:
     """One record, and how many bytes of the file it takes.
 
@@ -162,25 +148,6 @@ _HEADER_BYTES: Final = {
     Opcode.ADD_XID: XID_ITEM_HEADER.size,
     Opcode.CONTINUE: XID_ITEM_HEADER.size,
 }
-
-
-class Whole(Protocol):
-    """What a buffer is the beginning of, for the one record whose meaning depends on where its file ends."""
-
-    length: int
-    """In bytes, from the buffer's beginning to the end of the file."""
-
-    def look(self, offset: int, size: int) -> bytes:
-        """The bytes there, in the buffer or behind it; fewer where the file ends."""
-
-
-class _BufferAlone:
-    def __init__(self, buffer: bytes) -> None:
-        self._buffer = buffer
-        self.length = len(buffer)
-
-    def look(self, offset: int, size: int) -> bytes:
-        return self._buffer[offset : offset + size]
 
 
 def _state_dump(whole: Whole, offset: int) -> Record | None:
@@ -234,7 +201,7 @@ def decode_record(buffer: bytes, offset: int, whole: Whole | None = None) -> Rec
     except ValueError:
         raise DamagedRecord(f"unknown opcode {buffer[offset]}") from None
     if opcode is Opcode.CONTINUE and (
-        state_dump := _state_dump(whole or _BufferAlone(buffer), offset)
+        state_dump := _state_dump(whole or BufferAlone(buffer), offset)
     ) is not None:
         return state_dump
     start = offset + _HEADER_BYTES[opcode]

@@ -6,19 +6,13 @@ from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
 from kestrel.disk.reader import PART_BYTES, FileReader, Part
+from kestrel.disk.records import DamagedRecord, UnfinishedRecord
 from kestrel.disk.repair import CUT_SHORT
 from kestrel.item import Item
 from kestrel.journal.error_counts import CONCERNED, ErrorCounts
 from kestrel.journal.opcodes import ADDX_HEADER, Opcode
 from kestrel.journal.reader import ReplayEnd
-from kestrel.journal.records import (
-    DamagedRecord,
-    Record,
-    UnfinishedRecord,
-    decode_record,
-    encode_announced_item,
-    encode_item,
-)
+from kestrel.journal.records import Record, decode_record, encode_announced_item, encode_item
 
 _ADDX: Final = int(Opcode.ADDX)
 _REMOVE: Final = int(Opcode.REMOVE)

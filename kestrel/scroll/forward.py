@@ -6,6 +6,7 @@ import errno
 from typing import Final, NamedTuple
 
 from kestrel.disk.reader import PART_BYTES, FileReader, Part
+from kestrel.disk.records import DamagedRecord, UnfinishedRecord
 from kestrel.scroll.records import (
     FIRST_OF_EXPIRING_PUT,
     FIRST_OF_PUT,
@@ -13,10 +14,8 @@ from kestrel.scroll.records import (
     PUT_EXPIRING_BYTES,
     PUT_HEAD,
     Command,
-    DamagedRecord,
     Record,
     Targets,
-    UnfinishedRecord,
     decode_record,
 )
 

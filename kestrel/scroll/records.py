@@ -10,8 +10,9 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from struct import Struct
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
+from kestrel.disk.records import BufferAlone, DamagedRecord, UnfinishedRecord, Whole
 from kestrel.item import Item
 
 WRITER_MAGIC: Final = bytes.fromhex("27642603")
@@ -194,21 +195,6 @@ def data_bytes(record: bytes) -> int:
     return size
 
 
-class UnfinishedRecord(Exception):
-    """The bytes end before the record does: the usual end of a file after a crash.
-
-    `needs` is how many bytes the record takes at least, from its command on.
-    """
-
-    def __init__(self, needs: int) -> None:
-        super().__init__(f"the record takes {needs} bytes at least")
-        self.needs = needs
-
-
-class DamagedRecord(Exception):
-    """These bytes are no record: an impossible size, header or id. Says which."""
-
-
 class Record:
     """One record, and how many bytes of the file it takes.
 
@@ -280,25 +266,6 @@ class Record:
         return Targets(frozenset(readers), data[0] == 1)
 
 
-class Whole(Protocol):
-    """What a buffer is the beginning of (`kestrel.disk.reader.Part`)."""
-
-    length: int
-    """In bytes, from the buffer's beginning to the end of the file."""
-
-    def look(self, offset: int, size: int) -> bytes:
-        """The bytes there, in the buffer or behind it; fewer where the file ends."""
-
-
-class _BufferAlone:
-    def __init__(self, buffer: bytes) -> None:
-        self._buffer = buffer
-        self.length = len(buffer)
-
-    def look(self, offset: int, size: int) -> bytes:
-        return self._buffer[offset : offset + size]
-
-
 def decode_record(data: bytes, position: int, part: Whole | None = None) -> Record | None:
     """The record that begins there, or None at a zero byte, which ends a file.
 
@@ -309,7 +276,7 @@ def decode_record(data: bytes, position: int, part: Whole | None = None) -> Reco
     first = data[position]
     if not first:
         return None
-    whole = part or _BufferAlone(data)
+    whole = part or BufferAlone(data)
     command, words = first >> 4, first & 15
     data_at = position + 1 + words * _WORD_BYTES
     if command < _WITH_DATA:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kestrel.disk.reader import FileReader
+from kestrel.disk.records import DamagedRecord, UnfinishedRecord
 from kestrel.disk.repair import CUT_SHORT, End
-from kestrel.scroll.records import Command, DamagedRecord, Record, UnfinishedRecord, decode_record
+from kestrel.scroll.records import Command, Record, decode_record
 
 
 class RecordScan:

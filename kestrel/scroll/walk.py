@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kestrel.disk.reader import PART_BYTES, FileReader, Part
+from kestrel.disk.records import DamagedRecord, UnfinishedRecord
 from kestrel.disk.repair import CUT_SHORT, End
 from kestrel.scroll.records import (
     FIRST_OF_EXPIRING_PUT,
@@ -15,10 +16,8 @@ from kestrel.scroll.records import (
     PUT_EXPIRING_BYTES,
     PUT_HEAD,
     Command,
-    DamagedRecord,
     Record,
     Targets,
-    UnfinishedRecord,
     decode_record,
 )
 from kestrel.scroll.writer_file import MARK_BYTES, Counts

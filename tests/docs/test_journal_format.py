@@ -11,10 +11,11 @@ from typing import Final, NamedTuple
 import pytest
 from twisted.internet.task import Clock
 
+from kestrel.disk.records import DamagedRecord, UnfinishedRecord
 from kestrel.journal import opcodes
 from kestrel.journal.fileset import parse_file_name
 from kestrel.journal.opcodes import Opcode
-from kestrel.journal.records import DamagedRecord, UnfinishedRecord, decode_record
+from kestrel.journal.records import decode_record
 from kestrel.journal.replay import replay
 from kestrel.storage.journal import JournalStorage
 from kestrel.testing.server import EPOCH_MS, MemoryServer

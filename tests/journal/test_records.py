@@ -6,12 +6,11 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from kestrel.disk.records import DamagedRecord, UnfinishedRecord
 from kestrel.journal.opcodes import Opcode
 from kestrel.journal.records import (
     MAX_DATA_BYTES,
     REMOVE_RECORD,
-    DamagedRecord,
-    UnfinishedRecord,
     added_item,
     decode_item,
     decode_record,

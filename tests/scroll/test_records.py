@@ -6,6 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given
 
+from kestrel.disk.records import DamagedRecord, UnfinishedRecord
 from kestrel.scroll import records
 from kestrel.scroll.records import (
     DELETED_RECORD,
@@ -15,10 +16,8 @@ from kestrel.scroll.records import (
     PUT_BYTES,
     PUT_EXPIRING_BYTES,
     Command,
-    DamagedRecord,
     Record,
     Targets,
-    UnfinishedRecord,
     data_bytes,
     decode_put,
     decode_record,

@@ -15,12 +15,6 @@ from tests.storage.lives import Restarts
 from tests.storage.serving import IN_MEMORY, NEVER, PERIODIC, SYNCED, Machine
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "backends(name, ...): the backends that a test is about, where it is not about all that are durable"
-    )
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "backend" in metafunc.fixturenames:
         only = metafunc.definition.get_closest_marker("backends")
