@@ -350,6 +350,8 @@ class ScrollJournal:
         for queue in self.readers.values():
             if queue.file.is_in_doubt or queue.file.kept_size != queue.file.size:
                 shorten(disk, queue.file, queue.file.kept_size, next_number(), is_anew=is_anew)
+        if is_anew:
+            disk.sync_folder(services.folder)  # or what was answered with an error might come back
 
     def close_files(self) -> None:
         """Give the descriptors back."""
