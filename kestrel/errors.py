@@ -76,5 +76,17 @@ class BadStorageArgument(StorageError):
     """A storage description (``name:argument?option=value``) that cannot be used."""
 
 
-class FolderInUse(StorageError):
+class StorageInUse(StorageError):
+    """Another server owns what the storage is to keep its queues in."""
+
+
+class FolderInUse(StorageInUse):
     """Another server owns the queue folder."""
+
+
+class OwnershipLost(StorageError):
+    """Another server may own by now what the storage keeps its queues in: nothing is written any more."""
+
+
+class DatabaseAway(StorageError):
+    """The database did not answer: whether it has done what it was asked is not known."""

@@ -27,7 +27,7 @@ from kestrel.config.model import Config
 from kestrel.config.resolved import ResolvedConfig
 from kestrel.disk.files import Disk
 from kestrel.disk.whole_file import WholeFile
-from kestrel.errors import FolderInUse, KestrelError, StorageError
+from kestrel.errors import KestrelError, StorageError, StorageInUse
 from kestrel.net.protocols import PROTOCOLS
 from kestrel.net.queue_server import QueueServer
 from kestrel.queues.services import wall_clock_ms
@@ -136,7 +136,7 @@ class KestrelService(Service):
             loading = self._core.start()
         except KestrelError as error:
             self._threads.stop()
-            status = EX_TRY_AGAIN if isinstance(error, FolderInUse) else EX_CANNOT_CREATE
+            status = EX_TRY_AGAIN if isinstance(error, StorageInUse) else EX_CANNOT_CREATE
             raise CannotServe(str(error), status) from error
         loading.addCallback(self._loaded).addErrback(self._stop_because)
 
