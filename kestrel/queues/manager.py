@@ -140,6 +140,7 @@ class QueueManager:
             check_queue_name(name)
             settings = self.settings_for(name)
             queue = self._make(name, self._storage_for(name, settings), settings)
+            queue.touch()  # that it came into being is to be safe as well: a parent would not know its child
             self._unloadable.discard(name)
             self.counters.queue_creates += 1
         elif queue.contents.failure is not None:

@@ -109,4 +109,7 @@ class IDatabase(Interface):
         """
 
     def close() -> Deferred[None]:
-        """Let go of the database, also where `list_queues` failed. Nothing is called afterwards."""
+        """Let go of the database, also where `list_queues` failed.
+
+        Once, last. An `apply` or a `read_after` may be pending still: nobody waits for its outcome.
+        """

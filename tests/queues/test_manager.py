@@ -106,6 +106,13 @@ def test_a_queue_comes_into_being_when_it_is_asked_for(bench: Bench) -> None:
     assert bench.manager.counters.queue_creates == 1
 
 
+def test_that_a_queue_came_into_being_is_committed_at_the_end_of_the_tick(bench: Bench) -> None:
+    queue = bench.manager.queue(b"parent+child")
+    assert queue.unsettled_batch is not None
+    bench.tick()
+    assert queue.unsettled_batch is None
+
+
 def test_a_put_creates_its_queue(bench: Bench) -> None:
     bench.put(b"work", b"one", b"two")
     assert bench.items(b"work") == [b"one", b"two"]

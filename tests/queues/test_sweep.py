@@ -137,6 +137,7 @@ def test_a_sweep_takes_no_item_and_leaves_nobody_in_line(bench: Bench) -> None:
     assert bench.left == [1, 1, 1]
     assert [len(queue.waiting) for queue in bench.queues] == [0, 0, 0]
     empty = bench.server.manager.queue(b"empty")
+    bench.server.settle()
     bench.outcomes.clear()
     bench.sweep(empty)
     assert bench.swept == Swept(0, None)

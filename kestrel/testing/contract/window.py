@@ -41,8 +41,7 @@ def paged_out(small: Subject) -> tuple[IQueueStorage, int, list[bytes], Deferred
         if item is not None:
             assert item.data == left.pop(0)
             continue
-        small.commit(queue)  # which may bring some of what is read ahead
-        filling = queue.fill() if queue.peek() is None else None
+        filling = queue.fill()
         if filling is not None:
             return queue, first.xid, left, filling
     raise AssertionError("has_window is said of a backend that has everything in memory")

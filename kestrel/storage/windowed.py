@@ -1,0 +1,217 @@
+"""A storage over a database: the heads of its queues in memory, and write-behind.
+
+An author writes an `IDatabase`, four methods that each return a Deferred, and a factory that returns
+``WindowedStorage(database, clock, memory)``. docs/storage_plugins.md goes through an example.
+
+What was recorded is safe when the database has applied the batch that it is part of, whatever `syncJournal` says. While
+the database is away nothing is lost and nothing is known: commits wait until it is back, heads that are in memory are
+served on (and their replies wait), puts are refused. Capabilities: `CAPABILITIES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred, fail, maybeDeferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from kestrel.config.model import QueueSettings
+from kestrel.errors import ItemTooLarge, QueueFailed, StorageError, StorageRefused
+from kestrel.storage.database import IDatabase, QueueChanges, StoredItem, StoredQueue
+from kestrel.storage.failures import error_of, reason_of
+from kestrel.storage.interfaces import IQueueStorage, IStorage, SettingsFor
+from kestrel.storage.total_memory import MemoryLimit
+from kestrel.storage.windowed_queue import WindowedQueue
+from kestrel.storage.windowed_writer import Writer
+
+log = Logger()
+
+CAPABILITIES: Final = frozenset({"durable", "errors_kept"})
+"""What such storages promise, for `IStorageFactory.capabilities`."""
+
+UNUSED_SETTINGS: Final = frozenset(
+    {
+        "default_journal_size_bytes",
+        "max_journal_size_bytes",
+        "min_journal_compact_delay_ms",
+        "disable_aggressive_rewrites",
+        "sync_journal_ms",
+    }
+)
+"""The settings of a queue that they do not go by, for a factory's `unused_settings`."""
+
+LARGEST_ITEM_BYTES: Final = 16 << 20
+
+LAST_WRITES_S: Final = 10.0
+"""How long `close` waits for a database that is away."""
+
+
+@implementer(IStorage)
+class WindowedStorage:
+    """All queues of a database (`IStorage`). Items are of `largest_item_bytes` at most, which is 16 MiB or more."""
+
+    def __init__(
+        self,
+        database: IDatabase,
+        clock: IReactorTime,
+        memory: MemoryLimit,
+        *,
+        largest_item_bytes: int = LARGEST_ITEM_BYTES,
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._limit = memory
+        self._largest_item_bytes = largest_item_bytes
+        self._writer = Writer(database, clock)
+        self._queues: dict[bytes, WindowedQueue] = {}
+        self._stored: dict[bytes, StoredQueue] = {}
+        """What the database has: what a restart would bring."""
+        self._deletions: dict[WindowedQueue, Deferred[None]] = {}
+        """Those that fire for the commit that names the queue. They are written before its name is used again."""
+        self._deleting: dict[bytes, int] = {}
+        """By name, how many deletions are not in the database yet."""
+        self._is_closing = False
+
+    @property
+    def refusal(self) -> str | None:
+        """None, or why no put is taken now."""
+        return self._writer.refusal
+
+    def start(self, settings_for: SettingsFor) -> Deferred[dict[bytes, IQueueStorage | Failure]]:
+        """Ask the database for its queues; not one item is read."""
+
+        def listed(queues: Sequence[StoredQueue]) -> dict[bytes, IQueueStorage | Failure]:
+            for stored in queues:
+                self._stored[stored.name] = stored
+                self._open(stored, settings_for(stored.name))
+            return dict(self._queues)
+
+        def not_listed(failure: Failure) -> Failure:
+            error = error_of(failure)
+            reason = f"the database has no queues to tell of: {reason_of(error)}"
+            return failure if isinstance(error, StorageError) else Failure(StorageError(reason))
+
+        return maybeDeferred(self._database.list_queues).addCallbacks(listed, not_listed)
+
+    def queue(self, name: bytes, settings: QueueSettings) -> WindowedQueue:
+        """The live queue of that name, at its last safe state if it failed."""
+        queue = self._queues.get(name)
+        if queue is not None and queue.failure is None:
+            queue.settings = settings
+            return queue
+        if self._writer.end is not None:
+            raise QueueFailed(self._writer.end)
+        stored = None if name in self._deleting else self._stored.get(name)
+        return self._open(stored or StoredQueue(name, 0, 0, 0, 0), settings, is_new=stored is None)
+
+    def _open(self, stored: StoredQueue, settings: QueueSettings, is_new: bool = False) -> WindowedQueue:
+        queue = WindowedQueue(stored, is_new, settings, self._read_after, self._check_put, self._limit)
+        self._queues[stored.name] = queue
+        return queue
+
+    def _read_after(self, name: bytes, position: int, n: int, max_bytes: int) -> Deferred[Sequence[StoredItem]]:
+        if self._is_closing:
+            return fail(QueueFailed("the storage is closed"))
+        return self._database.read_after(name, position, n, max_bytes)
+
+    # What is recorded.
+
+    def _check_put(self, size: int) -> None:
+        if size > self._largest_item_bytes:
+            raise ItemTooLarge(f"an item holds at most {self._largest_item_bytes} bytes")
+        refusal = self.refusal
+        if refusal is not None:
+            raise StorageRefused(refusal)
+
+    def put(self, queues: Sequence[WindowedQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:
+        """Append to each; one batch brings it to all of them."""
+        self._check_put(len(data))
+        for queue in queues:
+            queue.check()
+        for queue in queues:
+            queue.append(data, add_ms, expiry_ms)
+
+    def delete(self, queue: WindowedQueue) -> None:
+        """Gone from memory at once, and from the database with the commit."""
+        if self._queues.get(queue.name) is queue:
+            if self._writer.end is not None:
+                raise StorageError(self._writer.end)
+            del self._queues[queue.name]
+            self._deleting[queue.name] = self._deleting.get(queue.name, 0) + 1
+            written = self._writer.write(queue.deletion())
+            self._deletions[queue] = written.addBoth(self._deletion_ended, queue.name)
+        queue.kill("the queue was deleted")
+
+    # Commits.
+
+    def commit(self, queues: Sequence[WindowedQueue]) -> Sequence[tuple[Sequence[IQueueStorage], Deferred[Any]]]:
+        """Let the writer have what was recorded."""
+        pairs: list[tuple[Sequence[IQueueStorage], Deferred[Any]]] = []
+        for queue in queues:
+            outcome = self._written(queue)
+            if outcome is not None:
+                pairs.append(([queue], outcome))
+        self._writer.flush()
+        return pairs
+
+    def _written(self, queue: WindowedQueue) -> Deferred[None] | None:
+        if queue in self._deletions:
+            return self._deletions.pop(queue)
+        if queue.failure is not None:
+            return None if self._queues.get(queue.name) is not queue else fail(QueueFailed(queue.failure))
+        sealed = queue.sealed()
+        if sealed is None:
+            return None
+        written = self._writer.write(sealed)
+        return written.addCallbacks(
+            self._queue_written, _killed, callbackArgs=(queue, sealed), errbackArgs=(queue,)
+        )
+
+    def _queue_written(self, _: object, queue: WindowedQueue, changes: QueueChanges) -> None:
+        self._stored[queue.name] = changes.queue
+        if queue.failure is None:
+            queue.written(changes)
+
+    def _deletion_ended(self, result: Any, name: bytes) -> Any:
+        self._deleting[name] -= 1
+        if not self._deleting[name]:
+            del self._deleting[name]
+        if not isinstance(result, Failure):
+            self._stored.pop(name, None)
+        return result
+
+    # The end.
+
+    def close(self, compacts: bool = False) -> Deferred[None]:
+        """Commit, and let go of the database. One that is away is waited for ten seconds."""
+        for outcome in self._last_writes():
+            outcome.addErrback(lambda failure: log.error("Lost: {reason}", reason=failure.getErrorMessage()))
+        self._is_closing = True
+        late = self._clock.callLater(LAST_WRITES_S, self._writer.stop, "the server stopped while the database was away")
+
+        def is_idle(_: object) -> Deferred[None]:
+            if late.active():
+                late.cancel()
+            self._writer.stop("the storage is closed")
+            for queue in list(self._queues.values()):
+                queue.kill("the storage is closed")
+            return maybeDeferred(self._database.close)
+
+        return self._writer.idle().addCallback(is_idle)
+
+    def _last_writes(self) -> Iterator[Deferred[None]]:
+        for queue in [*self._deletions, *self._queues.values()]:
+            with suppress(QueueFailed):
+                outcome = self._written(queue)
+                if outcome is not None:
+                    yield outcome
+
+
+def _killed(failure: Failure, queue: WindowedQueue) -> Failure:
+    queue.kill(error_of(failure).args[0])
+    return failure

@@ -1,0 +1,190 @@
+"""Write-behind: what queues recorded goes to the database in batches, one after the other."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, NamedTuple
+
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kestrel.errors import DatabaseAway, OwnershipLost, QueueFailed, StorageRefused
+from kestrel.storage.database import IDatabase, QueueChanges, WriteBatch
+from kestrel.storage.failures import error_of, reason_of
+
+log = Logger()
+
+BATCH_ITEMS: Final = 10_000
+BATCH_BYTES: Final = 16 << 20
+"""Beyond that nothing is added to a batch. What one queue recorded in one tick stays together."""
+
+FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 5.0
+"""Between two attempts while the database is away: twice as long each time."""
+
+REFUSED_S: Final = 5.0
+"""How long no put is taken after the database said that it has no room."""
+
+
+class Write(NamedTuple):
+    """What one commit of one queue brings, and who waits for it."""
+
+    changes: QueueChanges
+    done: Deferred[None]
+
+
+class Writer:
+    """Hands batches to the database, and the same one again where it is not known what became of it."""
+
+    def __init__(self, database: IDatabase, clock: IReactorTime) -> None:
+        self._database = database
+        self._clock = clock
+        self._waiting: deque[Write] = deque()
+        self._alone: deque[Write] = deque()
+        """They failed together, and are tried one by one: only those that fail alone are lost."""
+        self._writing: list[Write] = []
+        self._number = 0
+        self._pause_s = FIRST_PAUSE_S
+        self._next_attempt: IDelayedCall | None = None
+        self._room_at: IDelayedCall | None = None
+        self._away: str | None = None
+        self._no_room: str | None = None
+        self._idle: Deferred[None] | None = None
+        self.end: str | None = None
+        """Why nothing will ever be written again; None while something may."""
+
+    @property
+    def refusal(self) -> str | None:
+        """None, or why nothing is to be put now."""
+        return self.end or self._away or self._no_room
+
+    def write(self, changes: QueueChanges) -> Deferred[None]:
+        """Fires when that is in the database; `flush` begins it. Fails with `QueueFailed` when it never will be."""
+        done: Deferred[None] = Deferred()
+        self._waiting.append(Write(changes, done))
+        return done
+
+    def flush(self) -> None:
+        """Write what waits, as far as nothing is being written."""
+        if self.end is not None:
+            self._give_up(self.end)
+        elif not self._writing and (self._alone or self._waiting):
+            self._writing = [self._alone.popleft()] if self._alone else self._next_writes()
+            self._number += 1
+            self._apply(WriteBatch(self._number, [write.changes for write in self._writing]))
+
+    def _next_writes(self) -> list[Write]:
+        writes: list[Write] = []
+        names: set[bytes] = set()
+        items = size = 0
+        while self._waiting and items < BATCH_ITEMS and size < BATCH_BYTES:
+            changes = self._waiting[0].changes
+            if changes.queue.name in names:  # a queue that was deleted, and the one that has its name now
+                break
+            names.add(changes.queue.name)
+            items += len(changes.puts) + len(changes.removed) + len(changes.errors)
+            size += sum(len(item.data) for item in changes.puts)
+            writes.append(self._waiting.popleft())
+        return writes
+
+    def _apply(self, batch: WriteBatch) -> None:
+        self._next_attempt = None
+        applying = maybeDeferred(self._database.apply, batch)
+        applying.addCallbacks(self._applied, self._failed, errbackArgs=(batch,))
+        applying.addErrback(self._fault)
+
+    def _applied(self, _: object) -> None:
+        if self._away is not None:
+            log.info("The database is back")
+        self._away = None
+        self._pause_s = FIRST_PAUSE_S
+        writes, self._writing = self._writing, []
+        for write in writes:
+            write.done.callback(None)
+        self._go_on()
+
+    def _failed(self, failure: Failure, batch: WriteBatch) -> None:
+        if not self._writing:
+            return  # nobody waits for it any more
+        error = error_of(failure)
+        reason = reason_of(error)
+        if isinstance(error, DatabaseAway):
+            self._is_away(reason, batch)
+        elif isinstance(error, OwnershipLost):
+            log.critical("The database is lost to another server: {reason}", reason=reason)
+            self.stop(reason)
+        else:
+            self._away = None
+            self._pause_s = FIRST_PAUSE_S
+            if isinstance(error, StorageRefused):
+                self._has_no_room(reason)
+            self._not_applied(reason)
+
+    def _is_away(self, reason: str, batch: WriteBatch) -> None:
+        if self._away is None:
+            log.error("The database is away, and is tried again: {reason}", reason=reason)
+        self._away = f"the database is away: {reason}"
+        self._next_attempt = self._clock.callLater(self._pause_s, self._apply, batch)
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+
+    def _has_no_room(self, reason: str) -> None:
+        self._no_room = f"the database has no room: {reason}"
+        if self._room_at is None:
+            self._room_at = self._clock.callLater(REFUSED_S, self._may_have_room)
+        else:
+            self._room_at.reset(REFUSED_S)
+
+    def _may_have_room(self) -> None:
+        self._room_at = self._no_room = None
+
+    def _not_applied(self, reason: str) -> None:
+        writes, self._writing = self._writing, []
+        if len(writes) > 1:
+            self._alone.extend(writes)
+        else:
+            log.error("The database refuses a batch: {reason}", reason=reason)
+            _fail(writes, f"the database refused it: {reason}")
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self.flush()
+        if not self._writing and self._idle is not None:
+            idle, self._idle = self._idle, None
+            idle.callback(None)
+
+    def _fault(self, failure: Failure) -> None:
+        log.failure("What was to be told of a batch failed", failure)
+        self.stop("the storage failed to go on")
+
+    def idle(self) -> Deferred[None]:
+        """Fires when nothing is left to be written."""
+        self._idle = Deferred()
+        idle = self._idle
+        self._go_on()
+        return idle
+
+    def stop(self, reason: str) -> None:
+        """Write nothing any more: all that waits is lost."""
+        self.end = self.end or reason
+        for call in (self._next_attempt, self._room_at):
+            if call is not None and call.active():
+                call.cancel()
+        self._next_attempt = self._room_at = None
+        self._give_up(reason)
+        self._go_on()
+
+    def _give_up(self, reason: str) -> None:
+        writes = [*self._writing, *self._alone, *self._waiting]
+        self._writing = []
+        self._alone.clear()
+        self._waiting.clear()
+        _fail(writes, reason)
+
+
+def _fail(writes: list[Write], reason: str) -> None:
+    for write in writes:
+        write.done.errback(QueueFailed(reason))
+
+
