@@ -102,7 +102,8 @@ def test_a_broken_storage_is_caught(outcomes: Outcomes, broken: str, test: str) 
 def test_the_class_of_the_document_runs_it_and_what_need_not_be_passed_is_named_with_the_reason(
     pytester: pytest.Pytester,
 ) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "storage.md").read_text(), re.DOTALL)
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "storage_plugins.md").read_text(), re.DOTALL)
+    (example,) = [each for each in examples if "(StorageContract)" in each]
     pytester.makepyfile(
         test_acme=example,
         acme="""
