@@ -72,7 +72,7 @@ class WindowedQueue:
         self._passed: set[int] = set()
         """Positions of items that have left the window and are not done with: open reads, and what is in front."""
         self._passed_heap: list[int] = []
-        """The same, lowest first; those that are done with by now leave it late."""
+        """The same, lowest first, and more: those that are done with leave it late."""
         self._gone_to = stored.gone_to
         self._loaded_to = stored.gone_to
         self._safe_to = self._last = stored.last
@@ -159,6 +159,8 @@ class WindowedQueue:
         if stored.position not in self._passed:
             self._passed.add(stored.position)
             heappush(self._passed_heap, stored.position)
+            if len(self._passed_heap) > 2 * len(self._passed) + READ_ITEMS:  # one is held, and all behind it are done
+                self._passed_heap = sorted(self._passed)
         return self._last_xid
 
     def _done(self, position: int) -> None:

@@ -1,0 +1,109 @@
+"""One queue over a database: what it records, and what it keeps in memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Sequence
+from typing import Any
+
+from twisted.internet.defer import Deferred, succeed
+
+from kestrel.config.model import QueueSettings
+from kestrel.storage.database import QueueChanges, StoredItem, StoredQueue
+from kestrel.storage.total_memory import MemoryLimit
+from kestrel.storage.windowed_queue import WindowedQueue
+
+
+class Table:
+    """What a database has of the queue."""
+
+    def __init__(self) -> None:
+        self.items: dict[int, StoredItem] = {}
+
+    def read_after(self, name: bytes, position: int, n: int, max_bytes: int) -> Deferred[Sequence[StoredItem]]:
+        return succeed([item for _, item in sorted(self.items.items()) if item.position > position][:n])
+
+    def write(self, queue: WindowedQueue) -> QueueChanges | None:
+        changes = queue.sealed()
+        if changes is not None:
+            self.items.update((item.position, item) for item in changes.puts)
+            for first, last in changes.removed:
+                for position in range(first, last + 1):
+                    self.items.pop(position, None)
+            queue.written(changes)
+        return changes
+
+
+def queue_over(table: Table, **settings: Any) -> WindowedQueue:
+    stored = StoredQueue(b"work", 0, 0, 0, 0)
+    return WindowedQueue(stored, True, QueueSettings(**settings), table.read_after, lambda size: None, MemoryLimit())
+
+
+def test_what_is_put_and_taken_between_two_commits_is_never_written() -> None:
+    table = Table()
+    queue = queue_over(table)
+    for number in range(3):
+        queue.append(b"%d" % number, 1, 0)
+    queue.take(False)
+    opened = queue.take(True)
+    assert opened is not None
+    queue.confirm([opened.xid])
+    changes = table.write(queue)
+    assert changes is not None
+    assert [item.data for item in changes.puts] == [b"2"]
+    assert (changes.removed, changes.queue) == ([], StoredQueue(b"work", 1, 1, 2, 3))
+
+
+def test_what_is_taken_from_the_head_is_one_range_however_it_was_taken() -> None:
+    table = Table()
+    queue = queue_over(table)
+    for _ in range(100):
+        queue.append(b"x", 1, 0)
+    table.write(queue)
+    opened = [queue.take(number % 2 == 0) for number in range(50)]
+    queue.confirm([item.xid for item in reversed(opened) if item is not None and item.xid])
+    changes = table.write(queue)
+    assert changes is not None
+    assert changes.removed == [(1, 50)]
+    assert changes.queue.gone_to == 50
+
+
+def test_what_is_held_keeps_the_rest_from_being_gone_and_not_from_being_removed() -> None:
+    table = Table()
+    queue = queue_over(table)
+    for _ in range(6):
+        queue.append(b"x", 1, 0)
+    table.write(queue)
+    queue.take(False)
+    queue.take(True)
+    for _ in range(3):
+        queue.take(False)
+    changes = table.write(queue)
+    assert changes is not None
+    assert (changes.removed, changes.queue.gone_to) == ([(1, 1), (3, 5)], 1)
+    assert sorted(table.items) == [2, 6]
+
+
+def test_behind_a_held_read_any_number_of_items_is_read_in_the_same_memory() -> None:
+    table = Table()
+    queue = queue_over(table)
+    queue.append(b"held", 1, 0)
+    queue.take(True)
+
+    def pass_by(count: int) -> None:
+        for number in range(count):
+            queue.append(b"x", 1, 0)
+            item = queue.take(True)
+            assert item is not None
+            queue.confirm([item.xid])
+            if number % 100 == 0:
+                table.write(queue)
+
+    pass_by(5000)
+    tracemalloc.start()
+    try:
+        pass_by(20_000)
+        grown, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert grown < 200_000
