@@ -76,6 +76,10 @@ class BadStorageArgument(StorageError):
     """A storage description (``name:argument?option=value``) that cannot be used."""
 
 
+class BrokenStoragePlugin(BadStorageArgument):
+    """The storage of another distribution that a description names cannot be used, for a fault of its own."""
+
+
 class StorageInUse(StorageError):
     """Another server owns what the storage is to keep its queues in."""
 

@@ -36,8 +36,12 @@ def queue_settings_above(config: Config, most: Mapping[str, int]) -> list[str]:
         f"{joined(path, settings_of(QueueSettings)[name].kestrel_name)} above {format_size(bound)}"
         for path, overrides in _queue_tables(config)
         for name, bound in most.items()
-        if overrides.values.get(name, bound) > bound
+        if _is_above(overrides.values.get(name, bound), bound)
     ]
+
+
+def _is_above(value: int | None, bound: int) -> bool:
+    return value is None or value > bound  # None is "none", no bound at all
 
 
 def server_settings_given(config: Config, names: Collection[str]) -> list[str]:

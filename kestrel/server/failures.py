@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from kestrel.errors import KestrelError
+from kestrel.errors import KestrelError, StorageInUse
+from kestrel.storage.failures import fault
 
 EX_UNAVAILABLE: Final = 69
 """A port cannot be listened on."""
 EX_CANNOT_CREATE: Final = 73
-"""The queue folder, or the log, cannot be written."""
+"""The queue folder, or the log, cannot be written; the storage cannot be had."""
 EX_TRY_AGAIN: Final = 75
-"""Another server owns the queue folder."""
+"""Another server owns the queue folder, or what else the storage keeps its queues in."""
 EX_CONFIG: Final = 78
 """The configuration is wrong. (All four are those of sysexits.h.)"""
 
@@ -22,3 +23,10 @@ class CannotServe(KestrelError):
     def __init__(self, sentence: str, status: int) -> None:
         super().__init__(sentence)
         self.status = status
+
+
+def storage_failure(error: BaseException) -> CannotServe:
+    """What the owner is told when a storage does not start for that reason."""
+    status = EX_TRY_AGAIN if isinstance(error, StorageInUse) else EX_CANNOT_CREATE
+    sentence = str(error) if isinstance(error, KestrelError) else fault(error)
+    return CannotServe(sentence, status)

@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from attrs import evolve
@@ -15,6 +16,7 @@ from twisted.python.components import Componentized
 
 from kestrel.config.model import Config
 from kestrel.errors import KestrelError
+from kestrel.server.exit_status import ExitStatus
 from kestrel.server.failures import EX_CANNOT_CREATE, CannotServe
 from kestrel.server.logs import Log
 from kestrel.server.options import Options
@@ -31,10 +33,11 @@ class Daemon(MultiService):
         super().__init__()  # type: ignore[no-untyped-call]
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nothing is to be read again yet, and it would end the process
         raise_file_limit()  # before the storage counts what it may open
+        self._exit_status = ExitStatus()
         self._reactor = reactor
         self._options = options
         # twistd logs what goes to sys.stderr, and a daemon has none: keep the one that the owner sees.
-        self._stderr = os.dup(2)
+        self._stderr: int | None = os.dup(2)
         self._log: Log | None = None
         config = options.settings
         try:
@@ -47,6 +50,7 @@ class Daemon(MultiService):
                 load_config=options.load_config,
                 loaded=_leave_out_of_collections,
                 reloaded=self._reloaded,
+                failed=self._failed,
             )
         except OSError as error:
             self._say(
@@ -83,7 +87,9 @@ class Daemon(MultiService):
         """Load and serve."""
         self._reactor.callWhenRunning(self._handle_signals)
         self._or_say_why(super().startService)
-        os.close(self._stderr)
+        if self._stderr is not None and not os.path.sameopenfile(2, self._stderr):
+            os.close(self._stderr)  # a daemon, whose owner is told that it has started
+            self._stderr = None
 
     def _or_say_why(self, start: Callable[[], None]) -> None:
         try:
@@ -97,8 +103,16 @@ class Daemon(MultiService):
                 os.unlink(pidfile)
             raise SystemExit(error.status) from error
 
+    def _failed(self, error: CannotServe) -> None:
+        """The start has failed, and the reactor is stopped next."""
+        self._exit_status.will_be(error.status)
+        self._say(str(error))
+
     def _say(self, sentence: str) -> None:
-        os.write(self._stderr, f"kestrel: {sentence}\n".encode("utf-8", "backslashreplace"))
+        if self._stderr is None:
+            return
+        with suppress(OSError):  # nobody reads it any more, and the process ends all the same
+            os.write(self._stderr, f"kestrel: {sentence}\n".encode("utf-8", "backslashreplace"))
 
     def _handle_signals(self) -> None:
         """After the reactor's own handlers, which would end the process by the signal that stopped it in order."""

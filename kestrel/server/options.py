@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from itertools import chain
 from typing import Any, NoReturn
@@ -19,6 +20,7 @@ from kestrel.net.protocols import PROTOCOLS
 from kestrel.server.endpoints import parse_endpoint
 from kestrel.server.failures import EX_CONFIG, CannotServe
 from kestrel.server.service import KestrelService, settings_without_use
+from kestrel.server.storage_help import storage_help
 
 
 class Options(usage.Options):
@@ -30,7 +32,9 @@ class Options(usage.Options):
         " its queues in your state directory (~/.local/state/kestrel). It goes into the background unless twistd is"
         " told --nodaemon. `twistd --help` lists twistd's own options, among them --logfile, --pidfile and --uid."
         " Exit statuses: 78 the configuration is wrong; in the foreground also 69 a port cannot be listened on, 73 a"
-        " folder cannot be written, 75 another server owns the folder, where a daemon says 1."
+        " folder cannot be written or a storage not be had, 75 another server owns the folder or the storage. Where a"
+        " daemon does not start, twistd says 1; what turns out when it is in the background is in its log and its own"
+        " exit status."
     )
     optParameters = [
         ["config", "c", None, "The configuration file (TOML). tap-configs/ has examples."],
@@ -40,7 +44,7 @@ class Options(usage.Options):
             None,
             "Where queues are kept, as name:argument?option=value: journal:/var/spool/kestrel,"
             " scroll:/var/spool/kestrel?archive=/srv/archive (what is put to a parent is written once, for all its"
-            " children) or memory:",
+            " children), memory:, or one of another distribution (see --help-storage).",
         ],
     ]
     optFlags = [["validate", None, "Check the configuration, say what is wrong or has no effect, and exit."]]
@@ -65,6 +69,11 @@ class Options(usage.Options):
     def opt_admin(self, endpoint: str) -> None:
         """Serve the admin pages there (not in this release)."""
         raise usage.UsageError("the admin pages are not served by this release; README has the table of what is")
+
+    def opt_help_storage(self) -> NoReturn:
+        """List all storages with what they promise, and which of other distributions are broken, and exit."""
+        print(storage_help(shutil.get_terminal_size().columns), end="")
+        sys.exit(0)
 
     def opt_version(self) -> NoReturn:
         """Show kestrel's version and exit."""

@@ -27,13 +27,14 @@ from kestrel.config.model import Config
 from kestrel.config.resolved import ResolvedConfig
 from kestrel.disk.files import Disk
 from kestrel.disk.whole_file import WholeFile
-from kestrel.errors import KestrelError, StorageError, StorageInUse
+from kestrel.errors import StorageError
 from kestrel.net.protocols import PROTOCOLS
 from kestrel.net.queue_server import QueueServer
 from kestrel.queues.services import wall_clock_ms
 from kestrel.server.endpoints import describe, endpoints_to_serve, listen, port_number
-from kestrel.server.failures import EX_CANNOT_CREATE, EX_CONFIG, EX_TRY_AGAIN, CannotServe
+from kestrel.server.failures import EX_CONFIG, CannotServe, storage_failure
 from kestrel.server.reactor import use_monotonic_time
+from kestrel.storage.failures import error_of
 from kestrel.storage.memory import MemoryStorage
 from kestrel.storage.registry import settings_bounded_by, settings_unused_by, storage_from_string
 from kestrel.storage.total_memory import MemoryLimit
@@ -50,7 +51,8 @@ class KestrelService(Service):
 
     Both raise `CannotServe` when its owner has to mend something first. `endpoints` are endpoint strings that
     replace the configured port of a protocol; `load_config` reads the configuration again, in a thread, and `reloaded`
-    is told of it. `loaded` is called when the queues are there, before the first client is served.
+    is told of it. `loaded` is called when the queues are there, before the first client is served; `failed` when that
+    cannot be, before the reactor is stopped.
     """
 
     name = "kestrel"
@@ -65,6 +67,7 @@ class KestrelService(Service):
         load_config: Callable[[], Config] | None = None,
         loaded: Callable[[], object] = lambda: None,
         reloaded: Callable[[Config], object] = lambda config: None,
+        failed: Callable[[CannotServe], object] = lambda error: None,
     ) -> None:
         use_monotonic_time(reactor)
         self._reactor = reactor
@@ -72,6 +75,7 @@ class KestrelService(Service):
         self._fixed = _fixed(config)
         self._tell_loaded = loaded
         self._tell_reloaded = reloaded
+        self._tell_failed = failed
         self._reloading = DeferredLock()
         self._threads = ThreadPool(0, STORAGE_THREADS, name="storage")
         self._in_thread = partial(deferToThreadPool, reactor, self._threads)
@@ -134,10 +138,9 @@ class KestrelService(Service):
         self._threads.start()
         try:
             loading = self._core.start()
-        except KestrelError as error:
+        except Exception as error:  # the storage may be anybody's
             self._threads.stop()
-            status = EX_TRY_AGAIN if isinstance(error, StorageInUse) else EX_CANNOT_CREATE
-            raise CannotServe(str(error), status) from error
+            raise storage_failure(error) from error
         loading.addCallback(self._loaded).addErrback(self._stop_because)
 
     def _loaded(self, _: object) -> None:
@@ -161,8 +164,13 @@ class KestrelService(Service):
         self._core.serve()
 
     def _stop_because(self, failure: Failure) -> None:
-        """Something failed after the start: there is nobody left to tell but the log."""
-        log.critical("The server cannot serve: {reason}", reason=failure.getErrorMessage())
+        """What the start began has failed: too late to raise it."""
+        error = failure.value if isinstance(failure.value, CannotServe) else storage_failure(error_of(failure))
+        log.critical("The server cannot serve: {reason}", reason=str(error))
+        if self._is_stopping:
+            return  # as it was told to, before it could serve
+        self._is_stopping = True
+        self._tell_failed(error)
         self._reactor.callWhenRunning(self._reactor.stop)
 
     # Stop.

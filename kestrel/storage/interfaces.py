@@ -113,11 +113,14 @@ class IStorage(Interface):
     def start(settings_for: SettingsFor) -> Deferred[dict[bytes, IQueueStorage | Failure]]:
         """Take ownership and load.
 
-        Ownership (a lock, a folder that can be written) is settled before this returns: failing that it raises
-        a `StorageError`. The Deferred brings every queue there is, with the open reads of the last run back at
-        the head, in the order in which they were opened (without `order_kept` among the capabilities: all that was
-        open or put back stands where it was put). One queue that cannot be loaded is a Failure in its place, never a
-        failed start.
+        Ownership (a lock, a folder that can be written) is settled before this returns, where that takes no waiting:
+        failing that it raises a `StorageError`, and no other call follows. Where it takes an answer (of a database),
+        the Deferred fails with the `StorageError` instead, and `close` follows. Either way `StorageInUse` says that
+        another server is the owner.
+
+        The Deferred brings every queue there is, with the open reads of the last run back at the head, in the order in
+        which they were opened (without `order_kept` among the capabilities: all that was open or put back stands where
+        it was put). One queue that cannot be loaded is a Failure in its place, never a failed start.
         """
 
     def queue(name: bytes, settings: QueueSettings) -> IQueueStorage:
@@ -165,7 +168,12 @@ class IStorage(Interface):
 
 
 class IStorageFactory(Interface):
-    """The plugin: makes a storage of its described string ``name:argument?option=value``."""
+    """The plugin: makes a storage of its described string ``name:argument?option=value``.
+
+    `kestrel.storage.plugins` says where those of other distributions are found. A factory may have two attributes
+    more: `unused_settings`, a set of names of settings of a queue (as `QueueSettings` has them) that its storages do
+    not go by, and `largest_used`, a mapping of such names to the bytes beyond which they change nothing.
+    """
 
     name: str = Attribute("The word before the colon.")
     help: str = Attribute("What it is and what its argument and options are, for people.")

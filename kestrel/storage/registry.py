@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -12,12 +12,14 @@ from kestrel.errors import BadStorageArgument
 from kestrel.storage.interfaces import InThread, IStorage, IStorageFactory
 from kestrel.storage.journal_factory import JournalStorageFactory
 from kestrel.storage.memory import MemoryStorageFactory
+from kestrel.storage.plugins import plugin_named
 from kestrel.storage.scroll_factory import ScrollStorageFactory
 from kestrel.storage.total_memory import MemoryLimit
 
 FACTORIES: Final[Mapping[str, IStorageFactory]] = {
     factory.name: factory for factory in (JournalStorageFactory(), ScrollStorageFactory(), MemoryStorageFactory())
 }
+"""Those that are built in. Nobody else's can take the place of one, and with one nobody else's is looked for."""
 
 
 def storage_from_string(
@@ -27,9 +29,7 @@ def storage_from_string(
     name, colon, rest = description.partition(":")
     if not colon:
         raise BadStorageArgument(f"{description!r} names no storage; write it as in journal:/var/spool/kestrel")
-    factory = FACTORIES.get(name)
-    if factory is None:
-        raise BadStorageArgument(f"there is no storage {name!r}; there are {', '.join(sorted(FACTORIES))}")
+    factory = _factory_named(name)
     argument, _, query = rest.partition("?")
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
@@ -41,13 +41,23 @@ def storage_from_string(
     return factory.storage(argument, options, clock, in_thread, memory)
 
 
-def settings_unused_by(description: str) -> frozenset[str]:
+def settings_unused_by(description: str) -> Collection[str]:
     """The settings of a queue, as `QueueSettings` names them, that the storage of that description does not go by."""
-    factory = FACTORIES.get(description.partition(":")[0])
-    return getattr(factory, "unused_settings", frozenset())
+    return getattr(_factory_of(description), "unused_settings", frozenset())
 
 
 def settings_bounded_by(description: str) -> Mapping[str, int]:
     """The largest values of settings of a queue, by the same names, that the storage of that description goes by."""
-    factory = FACTORIES.get(description.partition(":")[0])
-    return getattr(factory, "largest_used", {})
+    return getattr(_factory_of(description), "largest_used", {})
+
+
+def _factory_named(name: str) -> IStorageFactory:
+    return FACTORIES.get(name) or plugin_named(name, FACTORIES)
+
+
+def _factory_of(description: str) -> IStorageFactory | None:
+    """None where it cannot be had: who wants to use the storage is told why."""
+    try:
+        return _factory_named(description.partition(":")[0])
+    except BadStorageArgument:
+        return None

@@ -100,6 +100,11 @@ def test_of_bounded_settings_of_queues_those_are_named_that_are_given_beyond_it(
     assert queue_settings_above(config, {}) == queue_settings_above(loads(""), most) == []
 
 
+def test_what_is_set_to_no_bound_at_all_is_beyond_any() -> None:
+    config = loads('[default]\nmaxSize = "none"\n[[queues]]\nname = "a"\nmaxSize = "1KiB"\n')
+    assert queue_settings_above(config, {"max_size_bytes": 2048}) == ["default.maxSize above 2KiB"]
+
+
 def test_of_some_settings_of_the_server_those_are_named_that_are_given() -> None:
     config = loads('diskReserveSize = "16MiB"\nstorage = "memory:"\nmemcacheListenPort = 5\n')
     names = ("queue_path", "disk_reserve_size_bytes")

@@ -245,6 +245,8 @@ class Processes:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.command: tuple[str, ...] = (str(TWISTD),)
+        """What runs twistd; that of another environment serves with what is installed there."""
         self.arguments: tuple[str, ...] = ()
         """Of each server that is started in the foreground."""
         self._mark = f"KESTREL_TEST={uuid.uuid4()}"
@@ -272,7 +274,7 @@ class Processes:
             arguments += tuple(word for option in others for word in (option, ANY_PORT))
         log = [] if logfile is None else [f"--logfile={logfile}"]
         foreground = [] if daemon else ["--nodaemon"]
-        return [str(TWISTD), *foreground, f"--pidfile={pidfile}", *log, "kestrel", *arguments]
+        return [*self.command, *foreground, f"--pidfile={pidfile}", *log, "kestrel", *arguments]
 
     def run(self, *command: str, timeout_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
         """Run a command to its end, with its output as text."""

@@ -10,10 +10,11 @@ from twisted.internet.task import Clock
 from zope.interface.verify import verifyObject
 
 from kestrel.errors import BadStorageArgument, ItemTooLarge, QueueFailed, StorageRefused
+from kestrel.storage.capabilities import CAPABILITIES
 from kestrel.storage.interfaces import IQueueStorage, IStorage, IStorageFactory
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.contract.backend import Backend, Subject
-from kestrel.testing.contract.needs import CAPABILITIES, needs
+from kestrel.testing.contract.needs import needs
 from kestrel.testing.contract.samples import ADD_MS, DATA, NAMES, HugeItem
 from kestrel.testing.threads import SteppedThreads
 
@@ -27,7 +28,7 @@ class ContentsTests(Backend):
         assert verifyObject(IStorageFactory, self.factory)
         assert self.factory.name
         assert self.factory.help
-        assert self.capabilities <= CAPABILITIES
+        assert self.capabilities <= CAPABILITIES.keys()
 
     def test_an_option_that_it_does_not_know_is_refused_with_a_sentence(self, tmp_path: Path) -> None:
         folder = str(tmp_path / "queues")

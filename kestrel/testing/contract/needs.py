@@ -7,12 +7,11 @@ promise, without a plugin of ours, and nobody takes a missing test for one that 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
-CAPABILITIES: Final = frozenset({"durable", "ranges", "shared_fanout", "errors_kept", "order_kept"})
-"""All that `IStorageFactory.capabilities` may hold."""
+from kestrel.storage.capabilities import CAPABILITIES
 
 Tests = TypeVar("Tests", bound=Callable[..., Any])
 

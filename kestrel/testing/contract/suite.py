@@ -6,13 +6,14 @@ from contextlib import suppress
 from typing import Any, ClassVar
 
 from kestrel.errors import QueueFailed
+from kestrel.storage.capabilities import CAPABILITIES
 from kestrel.testing.contract.backend import Backend, Subject
 from kestrel.testing.contract.commits import CommitTests
 from kestrel.testing.contract.contents import ContentsTests
 from kestrel.testing.contract.disk_faults import CommitFailureTests, DiskFaultTests
 from kestrel.testing.contract.fanout import SharedFanoutTests
 from kestrel.testing.contract.history import HistoryTests
-from kestrel.testing.contract.needs import CAPABILITIES, left_out, needed_by, reason_for
+from kestrel.testing.contract.needs import left_out, needed_by, reason_for
 from kestrel.testing.contract.ranges import RangeTests
 from kestrel.testing.contract.reads import ReadTests
 from kestrel.testing.contract.restarts import RestartTests

@@ -1,0 +1,60 @@
+"""What ``twistd kestrel --help-storage`` prints: the storages that there are, and those that cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from textwrap import fill
+from typing import Final
+
+from kestrel.storage.capabilities import CAPABILITIES
+from kestrel.storage.interfaces import IStorageFactory
+from kestrel.storage.plugins import survey
+from kestrel.storage.registry import FACTORIES
+
+NARROWEST: Final = 40
+"""Columns. Whoever has fewer reads lines that are broken by the terminal."""
+
+
+def storage_help(columns: int) -> str:
+    """All of it, wrapped to so many columns."""
+    columns = max(columns, NARROWEST)
+    plugins = survey(FACTORIES)
+    lines = ["Storages, by the word before the colon of --storage:"]
+    for factory in FACTORIES.values():
+        lines += _about(factory, "built in", columns)
+    for factory in plugins.usable:
+        lines += _about(factory, f"from {factory.origin}", columns)
+    lines += _list("Ignored:", plugins.ignored, columns)
+    lines += _list("Broken:", plugins.broken, columns)
+    return "\n".join(lines) + "\n"
+
+
+def _about(factory: IStorageFactory, origin: str, columns: int) -> Iterator[str]:
+    yield ""
+    yield _wrapped(f"{factory.name} ({origin})", columns, "", "  ")
+    yield _wrapped(" ".join(factory.help.split()), columns, "  ", "  ")
+    for capability in sorted(factory.capabilities):
+        yield _item(f"{capability}: {CAPABILITIES[capability]}", columns)
+
+
+def _list(heading: str, sentences: Sequence[str], columns: int) -> Iterator[str]:
+    if sentences:
+        yield ""
+        yield heading
+        yield from (_item(sentence, columns) for sentence in sentences)
+
+
+def _item(text: str, columns: int) -> str:
+    return _wrapped(text, columns, "  - ", "    ")
+
+
+def _wrapped(text: str, columns: int, first: str, others: str) -> str:
+    """Paths and options stay whole, so that they can be copied."""
+    return fill(
+        text,
+        columns,
+        initial_indent=first,
+        subsequent_indent=others,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,26 @@
+"""What an object lacks of an interface, in words for one line."""
+
+from __future__ import annotations
+
+from zope.interface.exceptions import BrokenImplementation, BrokenMethodImplementation, DoesNotImplement, Invalid
+from zope.interface.interface import InterfaceClass
+from zope.interface.verify import verifyObject
+
+
+def lacking(interface: InterfaceClass, candidate: object) -> str:
+    """What `candidate` lacks of that interface; empty when it is all there. Raises what its attributes raise."""
+    try:
+        verifyObject(interface, candidate)
+    except Invalid as error:
+        return ", ".join(map(_in_words, getattr(error, "exceptions", (error,))))
+    return ""
+
+
+def _in_words(error: Invalid) -> str:
+    if isinstance(error, DoesNotImplement):
+        return "it does not say that it implements it"
+    if isinstance(error, BrokenImplementation):
+        return f"it has no {getattr(error.name, '__name__', error.name)}"
+    if isinstance(error, BrokenMethodImplementation):
+        return f"{getattr(error.method, '__name__', error.method)}: {error.mess}"
+    return " ".join(str(error).split())

@@ -1,0 +1,86 @@
+"""A storage of another distribution, from being found to its factory; each thing that may be wrong is one sentence."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.metadata import EntryPoint
+from typing import Final
+
+from kestrel.errors import BrokenStoragePlugin
+from kestrel.storage.failures import fault
+from kestrel.storage.interfaces import IStorageFactory
+
+FAULTS: Final = (Exception, SystemExit)
+"""What somebody else's code may raise: a module that exits as it is imported must not take the server along."""
+
+
+class Plugin(ABC):
+    """A storage that was found under a name. `origin` says for people where, `reference` which object it is."""
+
+    def __init__(self, name: str, origin: str, reference: str) -> None:
+        self.name = name
+        self.origin = origin
+        self.reference = reference
+
+    def __str__(self) -> str:
+        return f"storage {self.name!r} of {self.origin}"
+
+    @abstractmethod
+    def load(self) -> object:
+        """What is to be a factory. Raises `BrokenStoragePlugin`."""
+
+    def broken(self, why: str) -> BrokenStoragePlugin:
+        """The error that says so."""
+        return BrokenStoragePlugin(f"{self} cannot be used: {why}")
+
+    @contextmanager
+    def trying(self, what_fails: str) -> Iterator[None]:
+        """Whatever is raised in here is or becomes `BrokenStoragePlugin`."""
+        try:
+            yield
+        except BrokenStoragePlugin:
+            raise
+        except FAULTS as error:
+            raise self.broken(f"{what_fails}: {fault(error)}") from error
+
+
+class EnteredPlugin(Plugin):
+    """One that an entry point names: a factory, or a class that makes one without arguments."""
+
+    def __init__(self, entry: EntryPoint) -> None:
+        words = () if entry.dist is None else (entry.dist.name, entry.dist.version)
+        origin = " ".join(filter(None, words)) or "a distribution without a name"
+        super().__init__(entry.name, origin, entry.value)
+        self._entry = entry
+
+    def load(self) -> object:
+        """Import it; a class is called."""
+        entry = self._entry
+        if entry.pattern.match(entry.value) is None:
+            raise self.broken(f"its entry point {entry.value!r} names no object; it is to be written module:object")
+        with self.trying(f"{entry.module} cannot be imported"):
+            found: object = import_module(entry.module)
+        for word in filter(None, (entry.attr or "").split(".")):
+            with self.trying(f"{self.reference} cannot be had"):
+                if not hasattr(found, word):
+                    raise self.broken(f"{entry.module} has no {entry.attr}")
+                found = getattr(found, word)
+        if isinstance(found, type) and not IStorageFactory.providedBy(found):
+            with self.trying(f"{self.reference} cannot be made"):
+                found = found()
+        return found
+
+
+class DropIn(Plugin):
+    """One that stands in a module of a folder ``twisted/plugins``, which has been imported."""
+
+    def __init__(self, name: str, origin: str, reference: str, factory: object) -> None:
+        super().__init__(name, origin, reference)
+        self._factory = factory
+
+    def load(self) -> object:
+        """It is there."""
+        return self._factory

@@ -1,0 +1,83 @@
+"""The factory of another distribution's storage, held to the contract: it fails with a sentence, whatever it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from typing import Any
+
+from twisted.internet.interfaces import IReactorTime
+from zope.interface import implementer
+
+from kestrel.errors import BadStorageArgument
+from kestrel.storage.capabilities import CAPABILITIES
+from kestrel.storage.failures import fault
+from kestrel.storage.interfaces import InThread, IStorage, IStorageFactory
+from kestrel.storage.lacking import lacking
+from kestrel.storage.plugin import FAULTS, Plugin
+from kestrel.storage.total_memory import MemoryLimit
+
+
+@implementer(IStorageFactory)
+class PluginFactory:
+    """What a plugin turned out to be (`IStorageFactory`). Making one raises `BrokenStoragePlugin` if it is none."""
+
+    def __init__(self, plugin: Plugin) -> None:
+        factory: Any = plugin.load()
+        with plugin.trying(f"{plugin.reference} cannot be looked at"):
+            wrong = _wrong_with(factory, plugin)
+            if wrong:
+                raise plugin.broken(wrong)
+            self.help: str = factory.help
+            self.capabilities: Set[str] = factory.capabilities
+            self.unused_settings: Set[str] = getattr(factory, "unused_settings", frozenset())
+            self.largest_used: Mapping[str, int] = getattr(factory, "largest_used", {})
+        self.name = plugin.name
+        self.origin = plugin.origin
+        self._plugin = plugin
+        self._factory = factory
+
+    def storage(
+        self,
+        argument: str,
+        options: Mapping[str, str],
+        clock: IReactorTime,
+        in_thread: InThread,
+        memory: MemoryLimit,
+    ) -> IStorage:
+        """A storage, or `BadStorageArgument`: with the factory's own sentence, or with one about its fault."""
+        try:
+            storage: IStorage = self._factory.storage(argument, options, clock, in_thread, memory)
+        except BadStorageArgument:
+            raise
+        except FAULTS as error:
+            raise self._plugin.broken(f"its factory cannot make a storage: {fault(error)}") from error
+        with self._plugin.trying("the storage that it makes cannot be looked at"):
+            missing = lacking(IStorage, storage)
+            if missing:
+                raise self._plugin.broken(f"what its factory makes is no IStorage: {missing}")
+        return storage
+
+
+def _wrong_with(factory: Any, plugin: Plugin) -> str:
+    """Why it is no factory of that plugin's name, or empty."""
+    missing = lacking(IStorageFactory, factory)
+    if missing:
+        return f"{plugin.reference} is no IStorageFactory: {missing}"
+    if factory.name != plugin.name:
+        return f"its factory has another name, {factory.name!r}"
+    if not isinstance(factory.help, str):
+        return "its help is no text"
+    if not isinstance(factory.capabilities, Set):
+        return "its capabilities are no set"
+    unknown = sorted(str(each) for each in factory.capabilities if each not in CAPABILITIES)
+    if unknown:
+        return f"this release knows no capability {', '.join(unknown)}; it knows {', '.join(sorted(CAPABILITIES))}"
+    unused: object = getattr(factory, "unused_settings", frozenset())
+    if not isinstance(unused, Set) or not all(isinstance(name, str) for name in unused):
+        return "its unused_settings are no set of names"
+    largest: object = getattr(factory, "largest_used", {})
+    if not isinstance(largest, Mapping) or not all(
+        isinstance(name, str) and name.endswith("_bytes") and isinstance(bound, int) for name, bound in largest.items()
+    ):
+        return "its largest_used does not give settings in bytes their bounds"
+    return ""

@@ -1,0 +1,105 @@
+"""docs/storage_plugins.md is true: its tables have every sentence with which a storage of others is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from twisted.internet.task import Clock
+
+from kestrel.errors import BadStorageArgument
+from kestrel.storage.capabilities import CAPABILITIES
+from kestrel.storage.registry import storage_from_string
+from kestrel.storage.total_memory import MemoryLimit
+from kestrel.testing.threads import SteppedThreads
+from tests.storage.distributions import install, module, on_the_path
+
+PAGE: Final = (Path(__file__).parents[2] / "docs" / "storage_plugins.md").read_text()
+FOUND: Final = "storage 'acme' of kestrel-acme 1.0 cannot be used: "
+"""How a sentence begins about what was found."""
+
+FACTORY: Final = "kestrel_acme:AcmeFactory"
+STORAGE: Final = "def storage(self, argument, options, clock, in_thread, memory)"
+FAULTS: Final = {
+    "its entry point": ("kestrel_acme:Acme:Factory", ""),
+    "cannot be imported": (FACTORY, "import acme_driver"),
+    "has no": (FACTORY, "del AcmeFactory"),
+    "cannot be had": (FACTORY, "del AcmeFactory\ndef __getattr__(name): 1 / 0"),
+    "cannot be made": (FACTORY, "AcmeFactory.__init__ = lambda self, dsn: None"),
+    "is no IStorageFactory": (FACTORY, "del AcmeFactory.help"),
+    "cannot be looked at": (FACTORY, "AcmeFactory.help = property(lambda self: 1 / 0)"),
+    "another name": (FACTORY, "AcmeFactory.name = 'emca'"),
+    "help": (FACTORY, "AcmeFactory.help = None"),
+    "capabilities": (FACTORY, "AcmeFactory.capabilities = ['durable']"),
+    "capability": (FACTORY, "AcmeFactory.capabilities = {'wings'}"),
+    "unused_settings": (FACTORY, "AcmeFactory.unused_settings = 'max_items'"),
+    "largest_used": (FACTORY, "AcmeFactory.largest_used = {'max_memory_size_bytes': '1KiB'}"),
+    "cannot make": (FACTORY, f"class AcmeFactory(AcmeFactory):\n    {STORAGE}: 1 / 0"),
+    "no IStorage": (FACTORY, f"class AcmeFactory(AcmeFactory):\n    {STORAGE}: return None"),
+    "what it makes cannot be looked at": (
+        FACTORY,
+        "class Odd(MemoryStorage): refusal = property(lambda self: 1 / 0)\n"
+        f"class AcmeFactory(AcmeFactory):\n    {STORAGE}: return Odd()",
+    ),
+}
+"""An entry point, and what stands in its module besides, for each thing that may be wrong with what was found."""
+
+
+@pytest.fixture
+def package_folder(tmp_path: Path) -> Iterator[Path]:
+    """Where the package of the page is installed."""
+    with on_the_path(tmp_path):
+        yield tmp_path
+
+
+def beginnings(head: str) -> list[str]:
+    """The first column, in code font, of the table whose first head that is."""
+    found = re.search(rf"^\| {head} \|.*\n\|-.*\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    assert found
+    return re.findall(r"^\| `(.*?)` \|", found[1], re.MULTILINE)
+
+
+def refusal(description: str) -> str:
+    with pytest.raises(BadStorageArgument) as refused:
+        storage_from_string(description, Clock(), SteppedThreads(), MemoryLimit())
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_wrong_with_a_storage_is_told_as_the_page_says(package_folder: Path, fault: str) -> None:
+    entry_point, lines = FAULTS[fault]
+    install(package_folder, f"acme = {entry_point}", name="kestrel-acme", version="1.0")
+    module(package_folder, lines, name="kestrel_acme")
+    sentence = refusal("acme:")
+    assert sentence.startswith(FOUND)
+    rows = [row for row in beginnings("sentence goes on") if sentence.removeprefix(FOUND).startswith(row)]
+    assert rows == [beginnings("sentence goes on")[list(FAULTS).index(fault)]]
+
+
+def test_the_page_says_nothing_that_the_program_does_not() -> None:
+    assert len(beginnings("sentence goes on")) == len(FAULTS)
+    assert f"`{FOUND}`" in PAGE
+
+
+def test_what_is_not_found_is_told_as_the_page_says(package_folder: Path) -> None:
+    sentences = [refusal("acme"), refusal("acme:")]
+    install(package_folder, f"acme = {FACTORY}", name="kestrel-acme", version="1.0")
+    install(package_folder, f"acme = {FACTORY}", name="acme", version="1.0")
+    sentences.append(refusal("acme:"))
+    next(package_folder.glob("acme-1.0.dist-info/entry_points.txt")).write_bytes(b"\xff")
+    sentences.append(refusal("acme:"))
+    rows = beginnings("sentence begins")
+    assert [sentence[: len(row)] for sentence, row in zip(sentences, rows, strict=True)] == rows
+
+
+def test_the_table_of_capabilities_has_them_all() -> None:
+    assert sorted(beginnings("capability")) == sorted(CAPABILITIES)
+
+
+def test_the_module_of_the_page_is_sound_but_for_its_faults(package_folder: Path) -> None:
+    install(package_folder, f"acme = {FACTORY}", name="kestrel-acme", version="1.0")
+    module(package_folder, name="kestrel_acme")
+    assert refusal("acme:?colour=red") == "acme: takes no options, and says so"

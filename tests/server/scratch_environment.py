@@ -1,0 +1,59 @@
+"""An environment of its own, with what the running one has and distributions that are really built and installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import venv
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from tests.server.running import ROOT, TWISTD
+from tests.storage.distributions import GROUP, drop_in
+
+BUILDER: Final = '[build-system]\nrequires = ["setuptools >= 77"]\nbuild-backend = "setuptools.build_meta"\n'
+
+
+class ScratchEnvironment:
+    """Made in that folder, which is to be empty. The server in it is that of the checkout."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        environment = folder / "environment"
+        venv.create(environment, symlinks=True, with_pip=False)
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        self._python = environment / "bin" / "python"
+        self.site = environment / "lib" / version / "site-packages"
+        running = [path for path in sys.path if Path(path).name == "site-packages"]
+        (self.site / "running.pth").write_text("\n".join([str(ROOT), *running]) + "\n")
+
+    @property
+    def twistd(self) -> tuple[str, ...]:
+        """The first words of a command line that runs its twistd."""
+        return str(self._python), str(TWISTD)
+
+    def package(self, name: str, source: str, entry_points: Mapping[str, str], version: str = "1.0") -> Path:
+        """A folder as an author has it: one module with that source, and how it is to be built."""
+        folder = self._folder / name
+        module = name.replace("-", "_")
+        folder.mkdir()
+        (folder / "pyproject.toml").write_text(BUILDER)
+        (folder / "setup.cfg").write_text(
+            f"[metadata]\nname = {name}\nversion = {version}\n\n[options]\npy_modules = {module}\n\n"
+            f"[options.entry_points]\n{GROUP} =\n"
+            + "".join(f"    {word} = {module}:{value}\n" for word, value in entry_points.items())
+        )
+        (folder / f"{module}.py").write_text(source)
+        return folder
+
+    def install(self, *arguments: str) -> None:
+        """What ``pip install`` does with these, without a network."""
+        pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(self._python), "install")
+        options = ("--quiet", "--no-index", "--no-deps", "--no-build-isolation")
+        installed = subprocess.run([*pip, *options, *arguments], cwd=self._folder, capture_output=True, text=True)
+        assert installed.returncode == 0, installed.stderr
+
+    def drop_in(self, name: str, source: str) -> Path:
+        """A module in its ``twisted/plugins``."""
+        return drop_in(self.site, name, source)

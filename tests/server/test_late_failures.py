@@ -1,0 +1,136 @@
+"""A storage that fails when the server has started already: the process ends with a sentence and an exit status."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from kestrel.server.failures import EX_CANNOT_CREATE, EX_TRY_AGAIN
+from tests.server.running import ANY_PORT, PATIENCE_S, ROOT, Processes, eventually
+from tests.storage.distributions import ACME, install
+
+LATE = (
+    ACME
+    + '''
+from pathlib import Path
+from kestrel.errors import StorageError, StorageInUse
+from twisted.internet.defer import Deferred, fail
+
+ERRORS = {
+    "in-use": StorageInUse("another server owns the database"),
+    "away": StorageError("the database does not answer; start it"),
+    "faulty": ZeroDivisionError("division by zero"),
+}
+
+
+class LateStorage(MemoryStorage):
+    """Fails as its argument says: before it waits, at once, in the next turn, or when it is closed."""
+
+    def __init__(self, when, error, clock):
+        super().__init__()
+        self.when, self.error, self.clock = when, error, clock
+        self.loading = Deferred()
+
+    def start(self, settings_for):
+        if self.when == "early":
+            raise self.error
+        if self.when == "at-once":
+            return fail(self.error)
+        if self.when == "later":
+            self.clock.callLater(0, self.loading.errback, self.error)
+        self.clock.callLater(0, Path("waiting").touch)
+        return self.loading
+
+    def close(self, compacts=False):
+        Path("closed").touch()
+        if not self.loading.called:
+            self.loading.errback(self.error)
+        return super().close(compacts)
+
+
+class LateFactory(AcmeFactory):
+    name = "late"
+
+    def storage(self, argument, options, clock, in_thread, memory):
+        when, _, error = argument.partition(",")
+        return LateStorage(when, ERRORS[error], clock)
+'''
+)
+
+
+@pytest.fixture
+def late(processes: Processes) -> Processes:
+    """Servers that find the storage `late`."""
+    install(processes.folder, "late = late:LateFactory")
+    processes.write("late.py", LATE)
+    return processes
+
+
+@pytest.mark.parametrize("when", ["later", "at-once"])
+@pytest.mark.parametrize(
+    ("error", "status", "sentence"),
+    [
+        ("in-use", EX_TRY_AGAIN, "another server owns the database"),
+        ("away", EX_CANNOT_CREATE, "the database does not answer; start it"),
+        ("faulty", EX_CANNOT_CREATE, "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_storage_that_fails_late_ends_the_process_as_one_that_fails_early(
+    late: Processes, when: str, error: str, status: int, sentence: str
+) -> None:
+    ended = late.run(*late.twistd("--storage", f"late:{when},{error}", "--memcache", ANY_PORT, pidfile="late.pid"))
+    assert (ended.returncode, ended.stderr) == (status, f"kestrel: {sentence}\n")
+    assert f"The server cannot serve: {sentence}\n" in ended.stdout
+    assert "Traceback" not in ended.stdout
+    assert (late.folder / "closed").exists()
+    assert not (late.folder / "late.pid").exists()
+
+
+def test_a_daemon_whose_storage_fails_late_says_so_in_its_log_and_ends(late: Processes) -> None:
+    arguments = ("--storage", "late:later,in-use", "--memcache", ANY_PORT)
+    started = late.run(*late.twistd(*arguments, daemon=True, pidfile="late.pid", logfile="late.log"))
+    assert (started.returncode, started.stderr) == (0, "")
+    eventually(lambda: not late.running(), "the daemon ends")
+    assert "The server cannot serve: another server owns the database\n" in (late.folder / "late.log").read_text()
+    assert not (late.folder / "late.pid").exists()
+
+
+def test_a_stop_before_the_storage_has_answered_is_no_failed_start(late: Processes) -> None:
+    server = late.start("", "--storage", "late:at-close,away")
+    eventually((late.folder / "waiting").exists, "the reactor runs, and the storage waits")
+    server.signal(signal.SIGTERM)
+    assert (server.exit_status(), server.stderr()) == (0, "")
+    assert (late.folder / "closed").exists()
+
+
+def test_a_storage_that_raises_what_is_no_error_of_a_storage_ends_the_process_with_a_sentence(late: Processes) -> None:
+    ended = late.run(*late.twistd("--storage", "late:early,faulty", "--memcache", ANY_PORT, pidfile="late.pid"))
+    assert (ended.returncode, ended.stderr) == (EX_CANNOT_CREATE, "kestrel: ZeroDivisionError: division by zero\n")
+    assert "Traceback" not in ended.stdout
+    assert not (late.folder / "late.pid").exists()
+
+
+def test_a_failed_start_ends_the_process_also_where_nobody_hears_of_it(late: Processes) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    process = subprocess.Popen(
+        late.twistd("--storage", "late:later,in-use", "--memcache", ANY_PORT, logfile="late.log"),
+        cwd=late.folder,
+        env=late.environment(),
+        stderr=write_end,
+    )
+    os.close(write_end)
+    assert process.wait(PATIENCE_S) == EX_TRY_AGAIN
+
+
+def test_an_exit_status_is_that_of_a_process_whose_output_is_all_there() -> None:
+    program = (
+        "from kestrel.server.exit_status import ExitStatus\n"
+        "status = ExitStatus()\n"
+        "import atexit; atexit.register(print, 'last words')\n"
+        "status.will_be(75)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (75, "last words\n", "")

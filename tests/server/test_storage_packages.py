@@ -1,0 +1,201 @@
+"""Storages in packages that are really built and installed: regular, editable, and as drop-ins."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from kestrel.server.failures import EX_CONFIG
+from kestrel.server.storage_help import storage_help
+from tests.server.running import Processes
+from tests.server.scratch_environment import ScratchEnvironment
+from tests.storage.distributions import ACME, drop_in
+
+BROKEN: Final = (
+    ACME
+    + """
+
+class Raising(AcmeFactory):
+    def __init__(self): raise RuntimeError("no licence\\nfor this machine")
+
+class Misnamed(AcmeFactory): name = "other"
+class Flying(AcmeFactory): name, capabilities = "flying", {"wings"}
+
+class Careless(AcmeFactory):
+    name = "careless"
+    def storage(self, *described): return {}["dsn"]
+
+class Empty(AcmeFactory):
+    name = "empty"
+    def storage(self, argument, options, clock, in_thread, memory): return self
+
+class Double(AcmeFactory): name = "double"
+nothing = None
+"""
+)
+BROKEN_ENTRIES: Final = {
+    "missing": "Missing",
+    "raising": "Raising",
+    "nothing": "nothing",
+    "misnamed": "Misnamed",
+    "flying": "Flying",
+    "careless": "Careless",
+    "empty": "Empty",
+    "double": "Double",
+    "memory": "AcmeFactory",
+}
+
+WAYS: Final = ("regular", "editable", "dropped")
+"""How a storage of that name is installed."""
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> ScratchEnvironment:
+    """An environment with a storage for each way, and with broken ones of every kind."""
+    scratch = ScratchEnvironment(tmp_path_factory.mktemp("scratch"))
+    regular = scratch.package("acme-regular", named("regular"), {"regular": "AcmeFactory", "double": "AcmeFactory"})
+    editable = scratch.package("acme-editable", named("editable"), {"editable": "AcmeFactory"}, version="2.0rc1")
+    broken = scratch.package("acme-broken", BROKEN, BROKEN_ENTRIES)
+    away = scratch.package("acme-away", "import acme_driver\n", {"away": "AcmeFactory"})
+    scratch.install(str(regular), str(broken), str(away), "--editable", str(editable))
+    scratch.drop_in("acme_dropped", named("dropped") + "\nplugin = AcmeFactory()\n")
+    return scratch
+
+
+def named(name: str) -> str:
+    """The sound module, its factory under that name."""
+    return f"{ACME}\nAcmeFactory.name = {name!r}\n"
+
+
+@pytest.fixture
+def installed(processes: Processes, scratch: ScratchEnvironment) -> Processes:
+    """Servers of the scratch environment."""
+    processes.command = scratch.twistd
+    return processes
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_server_keeps_its_queues_in_a_storage_however_that_was_installed(installed: Processes, way: str) -> None:
+    server = installed.serve("", "--storage", f"{way}:")
+    with server.connect() as client:
+        client.put(b"work", b"hello")
+        assert client.get(b"work") == b"hello"
+    assert f"serves 0 queues with 0 items of {way}:" in server.logged()
+    server.stop()
+    assert server.stderr() == ""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_validate_checks_with_the_storage_however_that_was_installed(installed: Processes, way: str) -> None:
+    config = f'storage = "{way}:"\n[default]\nmaxJournalSize = "1MiB"\nmaxMemorySize = "1MiB"\n'
+    path = installed.write("kestrel.toml", config)
+    good = installed.run(*installed.twistd("--config", str(path), "--validate"))
+    assert (good.returncode, good.stderr) == (0, "")
+    assert good.stdout.splitlines() == [
+        "The configuration is valid.",
+        "It sets default.maxJournalSize, which has no effect with this storage.",
+        "It sets default.maxMemorySize above 1KiB, which has no effect with this storage.",
+    ]
+    bad = installed.run(*installed.twistd("--storage", f"{way}:?colour=red", "--validate"))
+    assert (bad.returncode, bad.stdout, bad.stderr) == (
+        EX_CONFIG,
+        "",
+        "kestrel: acme: takes no options, and says so\n",
+    )
+
+
+def test_help_storage_lists_what_there_is_and_what_is_broken(installed: Processes, scratch: ScratchEnvironment) -> None:
+    shown = installed.run(*installed.twistd("--help-storage"))
+    assert (shown.returncode, shown.stderr) == (0, "")
+    text = " ".join(shown.stdout.split())
+    usable, text = text.split(" Ignored: ")
+    ignored, broken = text.split(" Broken: ")
+    about = "acme: keeps queues nowhere for long. - errors_kept: how often an item failed lasts as long as the item,"
+    assert f" editable (from acme-editable 2.0rc1) {about}" in usable
+    assert f" regular (from acme-regular 1.0) {about}" in usable
+    assert f" dropped (from the drop-in {scratch.site}/twisted/plugins/acme_dropped.py) {about}" in usable
+    assert " careless (from acme-broken 1.0) " in usable  # what it does when it is used nobody knows yet
+    assert usable.startswith("Storages, by the word before the colon of --storage: journal (built in) journal:FOLDER")
+    assert ignored == "- storage 'memory' of acme-broken 1.0: a built-in storage has that name"
+    for name, sentence in REFUSALS.items():
+        assert (f"- {sentence}" in broken) is (name not in ("careless", "empty")), name
+    places = ("acme-broken 1.0 (acme_broken:Double)", "acme-regular 1.0 (acme_regular:AcmeFactory)")
+    assert any(
+        f"- there is more than one storage 'double': {one} and {other}; remove all but one" in broken
+        for one, other in (places, places[::-1])
+    )
+
+
+REFUSALS: Final = {
+    "away": "storage 'away' of acme-away 1.0 cannot be used: acme_away cannot be imported: ModuleNotFoundError: No"
+    " module named 'acme_driver'",
+    "missing": "storage 'missing' of acme-broken 1.0 cannot be used: acme_broken has no Missing",
+    "raising": "storage 'raising' of acme-broken 1.0 cannot be used: acme_broken:Raising cannot be made: RuntimeError:"
+    " no licence for this machine",
+    "nothing": "storage 'nothing' of acme-broken 1.0 cannot be used: acme_broken:nothing is no IStorageFactory: it does"
+    " not say that it implements it, it has no name, it has no help, it has no capabilities, it has no storage",
+    "misnamed": "storage 'misnamed' of acme-broken 1.0 cannot be used: its factory has another name, 'other'",
+    "flying": "storage 'flying' of acme-broken 1.0 cannot be used: this release knows no capability wings; it knows",
+    "careless": "storage 'careless' of acme-broken 1.0 cannot be used: its factory cannot make a storage: KeyError:"
+    " 'dsn'",
+    "empty": "storage 'empty' of acme-broken 1.0 cannot be used: what its factory makes is no IStorage: it does not say"
+    " that it implements it",
+}
+"""How the sentence begins with which a storage is refused."""
+
+
+@pytest.mark.parametrize("name", ["away", "careless", "empty"])
+def test_a_broken_storage_is_refused_with_a_sentence_and_no_traceback(installed: Processes, name: str) -> None:
+    refused = installed.run(*installed.twistd("--storage", f"{name}:", "--validate"))
+    assert (refused.returncode, refused.stdout) == (EX_CONFIG, "")
+    assert refused.stderr.startswith(f"kestrel: {REFUSALS[name]}")
+    assert refused.stderr.count("\n") == 1
+
+
+def test_a_drop_in_that_cannot_be_imported_is_told_where_a_storage_is_missing(installed: Processes) -> None:
+    path = drop_in(installed.folder, "acme_torn", "import acme_driver\n")
+    sentence = f"the drop-in {path} cannot be used: ModuleNotFoundError: No module named 'acme_driver'"
+    refused = installed.run(*installed.twistd("--storage", "torn:", "--validate"))
+    assert (refused.returncode, refused.stdout) == (EX_CONFIG, "")
+    # Before that twistd itself has looked for what it can run, and says in its own way what it could not import.
+    last = refused.stderr.splitlines()[-1]
+    assert last.startswith("kestrel: there is no storage 'torn'; there are away, careless, double, ")
+    assert last.endswith(f"; twistd kestrel --help-storage lists them; {sentence}")
+    shown = installed.run(*installed.twistd("--help-storage"))
+    assert shown.returncode == 0
+    assert f"- {sentence}" in " ".join(shown.stdout.split())
+
+
+def test_a_server_does_not_start_with_a_broken_storage(installed: Processes) -> None:
+    refused = installed.run(*installed.twistd("--storage", "flying:"))
+    assert (refused.returncode, refused.stdout) == (EX_CONFIG, "")
+    assert refused.stderr.startswith(f"kestrel: {REFUSALS['flying']}")
+    assert refused.stderr.count("\n") == 1
+
+
+def test_what_is_broken_keeps_no_server_from_starting_that_does_not_use_it(installed: Processes) -> None:
+    server = installed.serve("", "--storage", "memory:")
+    assert "acme" not in server.logged() + server.stderr()
+
+
+# What it looks like.
+
+
+@pytest.mark.parametrize("columns", [60, 80, 132])
+def test_the_list_is_as_wide_as_the_terminal_and_keeps_words_whole(columns: int) -> None:
+    lines = storage_help(columns).splitlines()
+    assert columns - 20 < max(len(line) for line in lines) <= columns
+    assert any("scroll:FOLDER[?archive=FOLDER][&reserve=SIZE]" in line for line in lines)
+
+
+def test_the_list_is_never_narrower_than_can_be_read() -> None:
+    assert storage_help(0) == storage_help(1) == storage_help(40)
+
+
+def test_the_help_of_twistd_names_the_list(processes: Processes) -> None:
+    shown = processes.run(*processes.twistd("--help"))
+    assert (shown.returncode, shown.stderr) == (0, "")
+    text = " ".join(shown.stdout.split()).replace("help- storage", "help-storage")
+    assert "or one of another distribution (see --help-storage)." in text
+    assert "--help-storage List all storages" in text
