@@ -145,6 +145,7 @@ class WindowedStorage:
             self._deleting[queue.name] = self._deleting.get(queue.name, 0) + 1
             written = self._writer.write(queue.deletion())
             self._deletions[queue] = written.addBoth(self._deletion_ended, queue.name)
+            queue.is_deleted = True
         queue.kill("the queue was deleted")
 
     # Commits.
@@ -163,7 +164,7 @@ class WindowedStorage:
         if queue in self._deletions:
             return self._deletions.pop(queue)
         if queue.failure is not None:
-            return None if self._queues.get(queue.name) is not queue else fail(QueueFailed(queue.failure))
+            return None if queue.is_deleted else fail(QueueFailed(queue.failure))
         sealed = queue.sealed()
         if sealed is None:
             return None
@@ -189,8 +190,6 @@ class WindowedStorage:
 
     def close(self, compacts: bool = False) -> Deferred[None]:
         """Commit, and let go of the database. One that is away is waited for ten seconds."""
-        for outcome in self._last_writes():
-            outcome.addErrback(lambda failure: log.error("Lost: {reason}", reason=failure.getErrorMessage()))
         self._is_closing = True
         late = self._clock.callLater(LAST_WRITES_S, self._writer.stop, "the server stopped while the database was away")
 
@@ -202,7 +201,13 @@ class WindowedStorage:
                 queue.kill("the storage is closed")
             return maybeDeferred(self._database.close)
 
-        return self._writer.idle().addCallback(is_idle)
+        # What stands on a batch that is under way is sealed when it is known what became of that.
+        return self._writer.idle().addCallback(self._write_last).addCallback(is_idle)
+
+    def _write_last(self, _: object) -> Deferred[None]:
+        for outcome in self._last_writes():
+            outcome.addErrback(lambda failure: log.error("Lost: {reason}", reason=failure.getErrorMessage()))
+        return self._writer.idle()
 
     def _last_writes(self) -> Iterator[Deferred[None]]:
         for queue in [*self._deletions, *self._queues.values()]:

@@ -58,6 +58,7 @@ class WindowedQueue:
         self.items = self.replayed_items = stored.items
         self.bytes = self.disk_bytes = stored.bytes
         self.failure: str | None = None
+        self.is_deleted = False
         self.memory = MemoryShare(limit)
         self.check_put = check_put
         """Raises the `StorageError` why the storage takes no item of so many bytes now, if there is one."""
@@ -353,8 +354,7 @@ class WindowedQueue:
         self._recording = Recording()
         self._sent = None
         self.memory.is_now(0)
-        if not self._reading:
-            self._filled(None)
+        self._filled(None)
 
     def _account(self) -> None:
         unwritten = self._recording.bytes + (self._sent.bytes if self._sent is not None else 0)

@@ -404,7 +404,11 @@ def test_its_factory_promises_durability_of_error_counts_and_of_what_was_put_bac
 
 
 def test_it_runs_all_of_the_contract_suite_that_it_has_the_capabilities_for() -> None:
-    assert set(TestJournal.left_out.values()) == {"needs capability 'ranges'", "needs capability 'shared_fanout'"}
+    assert set(TestJournal.left_out.values()) == {
+        "needs capability 'ranges'",
+        "needs capability 'shared_fanout'",
+        "needs the base class OnFaultyDatabase",
+    }
 
 
 def test_its_factory_touches_nothing_yet(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@
         def make(self, folder: Path, clock: Clock, in_thread: InThread) -> IStorage:
             return AcmeStorage(folder, clock, in_thread)
 
-docs/storage.md says what else an author may tell. This package alone of `kestrel.testing` needs pytest and hypothesis.
+`suite.DatabaseContract` is the same for an `IDatabase`. docs/storage_plugins.md says what else an author may tell. This
+package alone of `kestrel.testing` needs pytest and hypothesis.
 """
 
 from pkgutil import iter_modules

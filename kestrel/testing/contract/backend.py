@@ -22,6 +22,7 @@ from kestrel.errors import QueueFailed
 from kestrel.item import Item
 from kestrel.storage.interfaces import InThread, IQueueStorage, IStorage, IStorageFactory
 from kestrel.testing.contract.samples import ADD_MS
+from kestrel.testing.databases import FaultyDatabase
 from kestrel.testing.faults import MortalDisk
 from kestrel.testing.threads import SteppedThreads
 
@@ -48,6 +49,12 @@ class Backend(ABC):
 
     disk: MortalDisk | None = None
     """Hook, given by `OnFaultyDisk`: the disk that the next storage is to be made with."""
+
+    has_faulty_database: ClassVar[bool] = False
+    """Hook, set by `OnFaultyDatabase`: `make` leaves a `database` that can fail."""
+
+    database: FaultyDatabase | None = None
+    """What the last storage was made with, given by `OnFaultyDatabase`."""
 
     refuse_puts: ClassVar[Callable[[Any, Subject], None] | None] = None
     """Hook: bring a storage to where it takes no put (a full disk), by whatever means."""
@@ -116,6 +123,7 @@ class Subject:
         if backend.disk is not None:
             self.disk = backend.disk = MortalDisk()
         self.storage = backend.make(folder, self.clock, self.threads)
+        self.database = backend.database
         self.commit_to_fill: Callable[[IQueueStorage], object] = self.commit
         """Makes safe what was recorded on a queue whose head does not come otherwise."""
         self._is_closed = False
@@ -129,6 +137,12 @@ class Subject:
         """Its disk, for tests that need that hook."""
         assert self.disk is not None, "this backend's test class has no faulty disk"
         return self.disk
+
+    @property
+    def faulty_database(self) -> FaultyDatabase:
+        """Its database, for tests that need that hook."""
+        assert self.database is not None, "this backend's test class has no faulty database"
+        return self.database
 
     def check_that_its_disk_is_used(self) -> None:
         """Say so when a storage that has written something did not do it on the faulty disk."""
@@ -280,10 +294,11 @@ class Subject:
         return self._succeeded(folder)
 
     def new_folder(self) -> Path:
-        """The path of one that is not there yet."""
+        """The path of one that is not there yet, and that none of these storages was made of."""
+        taken = {subject.folder for subject in self._successors}
         base = self.folder.name.partition("~")[0]
         numbered = (self.folder.with_name(f"{base}~{number}") for number in range(1, 1 << 30))
-        return next(path for path in numbered if not path.exists())
+        return next(path for path in numbered if path not in taken and not path.exists())
 
     def _succeeded(self, folder: Path) -> Subject:
         successor = Subject(self.backend, folder, **attrs.asdict(self.settings, recurse=False))
@@ -294,8 +309,12 @@ class Subject:
     def close(self) -> None:
         """Stop in order, once."""
         if not self._is_closed:
-            self._is_closed = True
-            self.wait(self.storage.close())
+            self.until(self.begin_close())
+
+    def begin_close(self) -> Outcome:
+        """Begin to stop in order."""
+        self._is_closed = True
+        return Outcome(self.storage.close())
 
     def bury(self) -> None:
         """Close what the system closes when a process ends: the files of its folder, a lock among them."""
@@ -312,7 +331,12 @@ class Subject:
             if subject.disk is not None:
                 subject.disk.mend()
                 subject.disk.room = None
+            if subject.database is not None:
+                subject.database.mend()
             subject.close()
+        for subject in self._successors:
+            if subject.database is not None:
+                assert subject.database.complaints == [], "the database was called otherwise than IDatabase says"
 
 
 class Outcome:

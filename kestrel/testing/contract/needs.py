@@ -7,11 +7,14 @@ promise, without a plugin of ours, and nobody takes a missing test for one that 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import pytest
 
 from kestrel.storage.capabilities import CAPABILITIES
+
+BASE_CLASSES: Final = {"disk": "OnFaultyDisk", "has_faulty_database": "OnFaultyDatabase"}
+"""The hooks that a base class gives, which is easier to name than what it does."""
 
 Tests = TypeVar("Tests", bound=Callable[..., Any])
 
@@ -38,12 +41,28 @@ def needed_by(test: object) -> tuple[str, ...]:
 
 def reason_for(missing: str) -> str:
     """Why a test is left out that needs this."""
-    if missing == "disk":
-        return "needs the base class OnFaultyDisk"
+    if missing in BASE_CLASSES:
+        return f"needs the base class {BASE_CLASSES[missing]}"
     return f"needs {'capability' if missing in CAPABILITIES else 'hook'} {missing!r}"
 
 
-def left_out(name: str, reason: str) -> Callable[..., None]:
+def leave_out(tests: type, contract: type, has: Callable[[str], bool]) -> dict[str, str]:
+    """Have that class of tests skip those of the contract that need something it has not; gives their reasons."""
+    reasons = {}
+    for name in [name for name in dir(contract) if name.startswith("test_")]:
+        missing = [each for each in needed_by(getattr(contract, name)) if not has(each)]
+        if missing:
+            reasons[name] = reason_for(missing[0])
+            setattr(tests, name, _left_out(name, reasons[name]))
+    return reasons
+
+
+def is_given(tests: type, method: str) -> bool:
+    """Whether that class says how something is made, where its base only says that it is."""
+    return not getattr(getattr(tests, method, None), "__isabstractmethod__", False)
+
+
+def _left_out(name: str, reason: str) -> Callable[..., None]:
     """What stands in a test's place, to be skipped by its name for that reason."""
 
     def test(self: object) -> None:

@@ -1,24 +1,40 @@
-"""`StorageContract`, which a backend's test class inherits, and `OnFaultyDisk` for one whose disk can fail."""
+"""`StorageContract` and `DatabaseContract`, which test classes inherit; what lets a disk or a database fail in them."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, ClassVar
+
+from twisted.internet.task import Clock
 
 from kestrel.errors import QueueFailed
 from kestrel.storage.capabilities import CAPABILITIES
+from kestrel.storage.database import IDatabase
+from kestrel.storage.interfaces import InThread
+from kestrel.storage.total_memory import MemoryLimit
+from kestrel.storage.windowed import WindowedStorage
+from kestrel.testing.contract.away import AwayTests
 from kestrel.testing.contract.backend import Backend, Subject
 from kestrel.testing.contract.commits import CommitTests
 from kestrel.testing.contract.contents import ContentsTests
+from kestrel.testing.contract.database_batches import BatchTests
+from kestrel.testing.contract.database_contents import DatabaseContentsTests
+from kestrel.testing.contract.database_faults import DatabaseCommitFailureTests, DatabaseFaultTests
+from kestrel.testing.contract.database_history import DatabaseHistoryTests
+from kestrel.testing.contract.database_owners import OwnerTests
+from kestrel.testing.contract.database_reads import DatabaseReadTests
 from kestrel.testing.contract.disk_faults import CommitFailureTests, DiskFaultTests
 from kestrel.testing.contract.fanout import SharedFanoutTests
 from kestrel.testing.contract.history import HistoryTests
-from kestrel.testing.contract.needs import left_out, needed_by, reason_for
+from kestrel.testing.contract.needs import is_given, leave_out
 from kestrel.testing.contract.ranges import RangeTests
 from kestrel.testing.contract.reads import ReadTests
 from kestrel.testing.contract.restarts import RestartTests
 from kestrel.testing.contract.upkeep import UpkeepTests
 from kestrel.testing.contract.window import WindowFaultTests, WindowTests
+from kestrel.testing.databases import FaultyDatabase
 from kestrel.testing.faults import MortalDisk
 
 
@@ -32,6 +48,10 @@ class StorageContract(
     CommitFailureTests,
     WindowFaultTests,
     DiskFaultTests,
+    DatabaseCommitFailureTests,
+    DatabaseFaultTests,
+    AwayTests,
+    DatabaseReadTests,
     RangeTests,
     SharedFanoutTests,
     HistoryTests,
@@ -48,17 +68,16 @@ class StorageContract(
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls.left_out = {}
-        has_make = not getattr(cls.make, "__isabstractmethod__", False)
-        if has_make != hasattr(cls, "factory"):
-            missing = "factory, the backend's IStorageFactory" if has_make else "make, which gives a storage"
+        is_made = is_given(cls, "make") and is_given(cls, "make_database")
+        if is_made != hasattr(cls, "factory"):
+            missing = "factory, the backend's IStorageFactory" if is_made else cls._how_it_is_made()
             raise TypeError(f"{cls.__name__} has no {missing}: no test of the contract could run")
-        if not has_make:
-            return
-        for name in [name for name in dir(StorageContract) if name.startswith("test_")]:
-            reasons = [reason_for(each) for each in needed_by(getattr(StorageContract, name)) if not cls._has(each)]
-            if reasons:
-                cls.left_out[name] = reasons[0]
-                setattr(cls, name, left_out(name, reasons[0]))
+        if is_made:
+            cls.left_out = leave_out(cls, StorageContract, cls._has)
+
+    @classmethod
+    def _how_it_is_made(cls) -> str:
+        return "make_database, which gives an IDatabase" if is_given(cls, "make") else "make, which gives a storage"
 
     @classmethod
     def _has(cls, needed: str) -> bool:
@@ -81,3 +100,50 @@ class OnFaultyDisk(Backend):
         with suppress(QueueFailed):
             subject.commit(queue)
         subject.check_that_its_disk_is_used()
+
+
+class OnFaultyDatabase(Backend):
+    """Mix this in before `StorageContract` for a `WindowedStorage`: its database will fail, be away and be slow.
+
+    In place of `make` the test class has `make_database`.
+    """
+
+    has_window = True
+    has_faulty_database = True
+
+    @abstractmethod
+    def make_database(self, folder: Path, in_thread: InThread) -> IDatabase:
+        """A database that nobody has called yet; made of the same folder again, it has the same queues."""
+
+    def make(self, folder: Path, clock: Clock, in_thread: InThread) -> WindowedStorage:
+        """A storage over that database."""
+        self.database = FaultyDatabase(self.make_database(folder, in_thread), in_thread)
+        return WindowedStorage(self.database, clock, MemoryLimit())
+
+    def refuse_puts(self, subject: Subject) -> None:
+        """The database has no room: found by a commit, which fails."""
+        queue = subject.queue(b"finds-no-room")
+        subject.commit(queue)
+        subject.faulty_database.refuse_puts()
+        subject.put(queue, b"x")
+        with suppress(QueueFailed):
+            subject.commit(queue)
+
+
+class DatabaseContract(
+    DatabaseContentsTests,
+    BatchTests,
+    OwnerTests,
+    DatabaseHistoryTests,
+):
+    """All tests of an `IDatabase` by itself. Inherit it, and say how one is made; tests of hooks that are not there
+    are skipped by name."""
+
+    left_out: ClassVar[dict[str, str]] = {}
+    """The tests that are not run here, each with the reason."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.left_out = {}
+        if is_given(cls, "make_database"):
+            cls.left_out = leave_out(cls, DatabaseContract, lambda needed: getattr(cls, needed) is not None)

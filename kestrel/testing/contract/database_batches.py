@@ -1,0 +1,140 @@
+"""Batches: each is applied once, all of it or nothing, whatever becomes of its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from kestrel.storage.database import QueueChanges, StoredItem, StoredQueue
+from kestrel.testing.contract.backend import Outcome
+from kestrel.testing.contract.needs import needs
+from kestrel.testing.contract.owner import ALL, DatabaseBackend, Owner, item, items
+
+NAMES: Final = [b"a", b"b", b"c"]
+
+
+class BatchTests(DatabaseBackend):
+    """One owner, and what may happen to its batches."""
+
+    # Numbers.
+
+    def test_a_batch_that_comes_again_is_not_applied_again_and_goes_well(self, owner: Owner) -> None:
+        owner.put(b"work", *items(1, 2))
+        batch = owner.apply(owner.changes(removed=[(1, 1)], puts=items(3), errors={2: 1}))
+        for _ in range(3):
+            assert owner.wait(owner.database.apply(batch)) is None
+        assert owner.read() == [item(2)._replace(errors=1), item(3)]
+        assert owner.restarted().read() == [item(2)._replace(errors=1), item(3)]
+
+    def test_a_new_queue_in_a_batch_that_comes_again_keeps_its_items(self, owner: Owner) -> None:
+        owner.put(b"work", *items(1))
+        batch = owner.apply(owner.changes(is_new=True, puts=items(1, 2)))
+        owner.wait(owner.database.apply(batch))
+        assert owner.read() == items(1, 2)
+
+    def test_numbers_may_be_left_out(self, owner: Owner) -> None:
+        for number in (1, 2, 5, 1000, 1 << 31, 1 << 40):
+            owner.number = number - 1
+            owner.put(b"work", item(number))
+        assert owner.positions() == [1, 2, 5, 1000, 1 << 31, 1 << 40]
+
+    def test_an_owner_begins_with_number_one_whatever_the_last_one_came_to(self, owner: Owner) -> None:
+        for position, batches in [(10, 1), (20, 1), (30, 2), (40, 1)]:
+            assert owner.number == 0
+            for number in range(batches):
+                owner.put(b"work", item(position + number))
+            owner = owner.restarted()
+        assert owner.positions() == [10, 20, 30, 31, 40]
+
+    # All or nothing.
+
+    def test_what_a_read_sees_of_a_batch_is_all_or_nothing_and_all_once_it_is_applied(self, owner: Owner) -> None:
+        before, after = begin(owner)
+        batch = owner.batch(*change_all(owner))
+        outcome = Outcome(owner.database.apply(batch))
+        reads: list[tuple[bytes, Deferred[Any]]] = []
+        for _ in each_moment(owner, outcome):
+            reads += [(name, owner.database.read_after(name, 0, ALL, ALL)) for name in NAMES]
+        outcome.result()
+        for name, reading in reads:
+            assert list(owner.wait(reading)) in (before[name], after[name])
+        assert {name: owner.read(name, 0) for name in NAMES} == after
+
+    def test_a_kill_at_any_moment_leaves_all_or_nothing_of_a_batch(self, owner: Owner) -> None:
+        before, after = begin(owner)
+        listed = owner.queues.copy()
+        batch = owner.batch(*change_all(owner))
+        outcome = Outcome(owner.database.apply(batch))
+        for _ in each_moment(owner, outcome):
+            again = owner.killed()
+            found = {name: again.read(name, 0) for name in NAMES}
+            assert (found, again.found) in ((before, listed), (after, owner.queues))
+            again.end()
+        outcome.result()
+        again = owner.killed()
+        assert ({name: again.read(name, 0) for name in NAMES}, again.found) == (after, owner.queues)
+
+    @needs("impossible")
+    @pytest.mark.parametrize("place", [0, 1, 2])
+    def test_a_batch_of_which_one_queues_changes_cannot_be_applied_changes_nothing(
+        self, owner: Owner, place: int
+    ) -> None:
+        before, _ = begin(owner)
+        listed = owner.queues.copy()
+        changes = change_all(owner)
+        changes[place] = self._impossible(listed[NAMES[place]])
+        with pytest.raises(Exception, match=r"\w"):
+            owner.wait(owner.database.apply(owner.batch(*changes)))
+        owner.queues = listed
+        assert {name: owner.read(name, 0) for name in NAMES} == before
+        again = owner.restarted()
+        assert {name: again.read(name, 0) for name in NAMES} == before
+
+    @needs("impossible")
+    def test_after_a_batch_that_cannot_be_applied_the_others_are(self, owner: Owner) -> None:
+        before, after = begin(owner)
+        impossible = self._impossible(owner.queues[b"a"])
+        changes = change_all(owner)
+        with pytest.raises(Exception, match=r"\w"):
+            owner.wait(owner.database.apply(owner.batch(impossible, *changes[1:])))
+        for each in changes[1:]:
+            owner.apply(each)
+        found = {name: owner.read(name, 0) for name in NAMES}
+        assert found == {**after, b"a": before[b"a"]}
+
+    def _impossible(self, queue: StoredQueue) -> QueueChanges:
+        assert self.impossible is not None
+        return self.impossible(queue)
+
+
+def begin(owner: Owner) -> tuple[dict[bytes, list[StoredItem]], dict[bytes, list[StoredItem]]]:
+    """Three queues; what each of them has before `change_all`, and afterwards."""
+    before = {name: items(1, 2, 3, 4) for name in NAMES}
+    owner.apply(*(owner.changes(name, puts=before[name]) for name in NAMES))
+    after = {
+        b"a": [item(2), item(4)._replace(errors=1), *items(5, 6)],
+        b"b": [item(1, b"new"), item(2, b"new")],
+        b"c": [],
+    }
+    return before, after
+
+
+def change_all(owner: Owner) -> list[QueueChanges]:
+    """Changes of all kinds."""
+    return [
+        owner.changes(b"a", removed=[(1, 1), (3, 3)], puts=items(5, 6), errors={4: 1}),
+        owner.changes(b"b", is_new=True, puts=[item(1, b"new"), item(2, b"new")]),
+        owner.deletion(b"c"),
+    ]
+
+
+def each_moment(owner: Owner, outcome: Outcome) -> Iterator[None]:
+    """Before and after each job of a thread, until that is there."""
+    yield
+    while not outcome.is_there:
+        assert owner.threads, "all threads have run, and the Deferred has not fired"
+        owner.threads.run_one()
+        yield

@@ -1,0 +1,287 @@
+"""What a batch puts is read; what it removes is gone; what it says of a queue is what the next owner is told."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+from zope.interface.verify import verifyObject
+
+from kestrel.storage.database import IDatabase, StoredItem, StoredQueue
+from kestrel.testing.contract.owner import DatabaseBackend, Owner, item, items
+from kestrel.testing.contract.samples import DATA, NAMES
+
+EVERY_BYTE: Final = bytes(range(256))
+
+NAMES_THAT_LOOK_ALIKE: Final = [
+    *(bytes([byte]) for byte in EVERY_BYTE),
+    b"a\0",
+    b"a\0b",
+    b"a ",
+    b" a",
+    b"ab",
+    b"abc",
+    b"a%",
+    b"a_",
+    b"\xc3\xa9",
+    b"\xc3\x89",
+    b"e\xcc\x81",
+    EVERY_BYTE[:255],
+    EVERY_BYTE[1:],
+    b"n" * 254,
+    b"n" * 255,
+    b"n" * 254 + b"N",
+    b"\0" * 255,
+    b"\xff" * 255,
+]
+"""Names of up to 255 bytes, prefixes of each other and what some would take for the same among them."""
+
+BIG: Final = 1 << 62
+HIGHEST: Final = (1 << 63) - 1
+MIB: Final = 1 << 20
+
+
+class DatabaseContentsTests(DatabaseBackend):
+    """One owner after the other."""
+
+    def test_it_provides_its_interface(self, owner: Owner) -> None:
+        assert verifyObject(IDatabase, owner.database)
+
+    def test_a_new_database_has_no_queues(self, owner: Owner) -> None:
+        assert owner.found == {}
+        assert owner.restarted().found == {}
+
+    # Puts.
+
+    @pytest.mark.parametrize("data", DATA.values(), ids=DATA)
+    def test_bytes_of_all_kinds_are_read_as_they_were_put(self, owner: Owner, data: bytes) -> None:
+        put = [item(1, data), item(2, b"next")]
+        owner.put(b"work", *put)
+        assert owner.read() == put
+        assert owner.restarted().read() == put
+
+    def test_times_and_errors_are_read_as_they_were_put(self, owner: Owner) -> None:
+        put = [
+            StoredItem(1, b"a", 0, 0, 0),
+            StoredItem(2, b"b", 1, 2, 3),
+            StoredItem(3, b"c", BIG, BIG + 1, (1 << 31) - 1),
+            StoredItem(4, b"d", 1_700_000_000_000, 1_700_000_060_000, 1),
+        ]
+        owner.put(b"work", *put)
+        assert owner.read() == put
+        assert owner.restarted().read() == put
+
+    def test_what_is_read_is_of_the_types_that_were_put(self, owner: Owner) -> None:
+        owner.put(b"work", item(1))
+        again = owner.restarted()
+        (found,) = again.read()
+        assert [type(field) for field in found] == [int, bytes, int, int, int]
+        assert [type(field) for field in again.found[b"work"]] == [bytes, int, int, int, int]
+
+    def test_later_batches_put_behind_earlier_ones(self, owner: Owner) -> None:
+        owner.put(b"work", *items(1, 2))
+        owner.put(b"work", *items(3, 7))
+        owner.put(b"work", *items(8))
+        assert owner.read() == items(1, 2, 3, 7, 8)
+        assert owner.restarted().read() == items(1, 2, 3, 7, 8)
+
+    def test_positions_may_be_as_high_as_63_bits_allow(self, owner: Owner) -> None:
+        put = items((1 << 31) - 1, 1 << 31, 1 << 32, BIG - 1, BIG, BIG + 1, HIGHEST - 1, HIGHEST)
+        owner.put(b"work", *put)
+        again = owner.restarted()
+        assert again.found[b"work"].last == HIGHEST
+        assert again.read() == put
+        assert again.read(position=BIG) == put[5:]
+        assert again.read(position=HIGHEST) == []
+        again.apply(again.changes(removed=[(1 << 31, BIG), (HIGHEST, HIGHEST)], errors={HIGHEST - 1: 2}))
+        assert again.read() == [put[0], put[5], put[6]._replace(errors=2)]
+
+    def test_an_item_of_16_mib_is_kept(self, owner: Owner) -> None:
+        put = [item(1, b"before"), item(2, EVERY_BYTE * (16 * MIB // 256)), item(3, b"behind")]
+        owner.put(b"work", *put)
+        assert owner.read() == put
+        assert owner.restarted().read(max_bytes=1, position=1) == put[1:2]
+
+    def test_a_batch_may_have_ten_thousand_items(self, owner: Owner) -> None:
+        owner.put(b"work", *items(*range(1, 10_001)))
+        assert owner.positions() == list(range(1, 10_001))
+
+    def test_a_batch_may_change_a_thousand_queues(self, owner: Owner) -> None:
+        names = [b"queue-%d" % number for number in range(1000)]
+        owner.apply(*(owner.changes(name, puts=[item(1, name)]) for name in names))
+        owner.apply(*(owner.changes(name, removed=[(1, 1)], puts=[item(2, name * 2)], gone_to=1) for name in names))
+        again = owner.restarted()
+        assert [again.read(name) for name in names[::100]] == [[item(2, name * 2)] for name in names[::100]]
+
+    # Reads.
+
+    def test_a_read_begins_behind_the_position_whether_an_item_stands_there_or_not(self, owner: Owner) -> None:
+        owner.put(b"work", *items(2, 3, 7, 8))
+        found = {position: owner.positions(position=position) for position in range(10)}
+        assert found == {
+            0: [2, 3, 7, 8],
+            1: [2, 3, 7, 8],
+            2: [3, 7, 8],
+            3: [7, 8],
+            4: [7, 8],
+            5: [7, 8],
+            6: [7, 8],
+            7: [8],
+            8: [],
+            9: [],
+        }
+
+    def test_a_read_brings_the_lowest_so_many_items(self, owner: Owner) -> None:
+        owner.put(b"work", *items(2, 3, 7, 8))
+        assert [owner.positions(n=n) for n in (1, 2, 3, 4, 5)] == [[2], [2, 3], [2, 3, 7], [2, 3, 7, 8], [2, 3, 7, 8]]
+        assert owner.positions(position=3, n=1) == [7]
+
+    def test_a_read_brings_so_many_bytes_and_no_more(self, owner: Owner) -> None:
+        owner.put(b"work", item(1, b"12"), item(2, b""), item(3, b"345"), item(4, b""), item(5, b"6"))
+        found = {max_bytes: owner.positions(max_bytes=max_bytes) for max_bytes in range(8)}
+        assert found == {
+            0: [1],
+            1: [1],
+            2: [1, 2],
+            3: [1, 2],
+            4: [1, 2],
+            5: [1, 2, 3, 4],
+            6: [1, 2, 3, 4, 5],
+            7: [1, 2, 3, 4, 5],
+        }
+
+    def test_a_read_brings_one_item_at_least_however_large_it_is(self, owner: Owner) -> None:
+        owner.put(b"work", item(1, b"a" * 1000), item(2, b"b" * 1000))
+        assert owner.positions(max_bytes=1) == [1]
+        assert owner.positions(position=1, max_bytes=999) == [2]
+
+    def test_both_bounds_hold_at_once(self, owner: Owner) -> None:
+        owner.put(b"work", *(item(position, b"1234") for position in range(1, 10)))
+        assert owner.positions(n=2, max_bytes=100) == [1, 2]
+        assert owner.positions(n=100, max_bytes=8) == [1, 2]
+
+    def test_a_queue_that_is_empty_or_not_there_has_nothing_to_read(self, owner: Owner) -> None:
+        owner.apply(owner.changes(b"empty"))
+        assert (owner.read(b"empty"), owner.read(b"not there")) == ([], [])
+
+    def test_several_reads_may_be_asked_for_at_once(self, owner: Owner) -> None:
+        owner.put(b"a", *items(1, 2))
+        owner.put(b"b", *items(5))
+        asked = [
+            owner.database.read_after(name, position, 10, 100)
+            for name, position in [(b"a", 0), (b"b", 0), (b"a", 1), (b"not there", 0)]
+        ]
+        found = [[each.position for each in owner.wait(reading)] for reading in asked]
+        assert found == [[1, 2], [5], [2], []]
+
+    # Names.
+
+    def test_any_bytes_are_a_name_and_no_two_of_them_the_same(self, owner: Owner) -> None:
+        names = [*NAMES_THAT_LOOK_ALIKE, *(name for name in NAMES.values() if name not in NAMES_THAT_LOOK_ALIKE)]
+        assert len(names) == len(set(names))
+        owner.apply(*(owner.changes(name, puts=[item(1, name), item(2)]) for name in names))
+        owner.apply(*(owner.changes(name, removed=[(2, 2)]) for name in names[::2]))
+        again = owner.restarted()
+        expected = {name: [item(1, name)] if place % 2 == 0 else [item(1, name), item(2)]
+                    for place, name in enumerate(names)}
+        assert {name: again.read(name) for name in names} == expected
+
+    # Removed ranges.
+
+    @pytest.mark.parametrize(
+        ("removed", "left"),
+        [
+            ([(2, 2)], [3, 4, 6, 7, 9]),
+            ([(9, 9)], [2, 3, 4, 6, 7]),
+            ([(3, 6)], [2, 7, 9]),
+            ([(5, 5)], [2, 3, 4, 6, 7, 9]),
+            ([(5, 6)], [2, 3, 4, 7, 9]),
+            ([(4, 5)], [2, 3, 6, 7, 9]),
+            ([(1, 1), (8, 8)], [2, 3, 4, 6, 7, 9]),
+            ([(1, 3)], [4, 6, 7, 9]),
+            ([(7, 100)], [2, 3, 4, 6]),
+            ([(0, 2), (4, 6), (9, HIGHEST)], [3, 7]),
+            ([(2, 3), (4, 4), (5, 6), (7, 7)], [9]),
+            ([(0, HIGHEST)], []),
+        ],
+    )
+    def test_a_range_takes_what_stands_from_its_first_position_to_its_last(
+        self, owner: Owner, removed: list[tuple[int, int]], left: list[int]
+    ) -> None:
+        owner.put(b"work", *items(2, 3, 4, 6, 7, 9))
+        owner.put(b"other", *items(2, 3, 4, 6, 7, 9))
+        owner.apply(owner.changes(removed=removed))
+        assert owner.positions() == left
+        again = owner.restarted()
+        assert (again.positions(), again.positions(b"other")) == (left, [2, 3, 4, 6, 7, 9])
+
+    def test_a_batch_may_remove_a_thousand_ranges(self, owner: Owner) -> None:
+        owner.put(b"work", *items(*range(1, 3001)))
+        owner.apply(owner.changes(removed=[(first, first + 1) for first in range(1, 3001, 3)]))
+        assert owner.positions() == list(range(3, 3001, 3))
+
+    # Errors.
+
+    def test_error_counts_are_those_of_the_last_batch_that_names_the_item(self, owner: Owner) -> None:
+        owner.put(b"work", *items(1, 2, 3), item(4, errors=7))
+        owner.put(b"other", *items(1, 2))
+        owner.apply(owner.changes(errors={1: 1, 3: 1}))
+        owner.apply(owner.changes(errors={3: 2, 4: 8}))
+        again = owner.restarted()
+        assert [each.errors for each in again.read()] == [1, 0, 2, 8]
+        assert [each._replace(errors=0) for each in again.read()] == items(1, 2, 3, 4)
+        assert [each.errors for each in again.read(b"other")] == [0, 0]
+
+    def test_a_batch_may_count_errors_of_a_thousand_items(self, owner: Owner) -> None:
+        owner.put(b"work", *items(*range(1, 1501)))
+        owner.apply(owner.changes(errors={position: position for position in range(1, 1001)}))
+        assert [each.errors for each in owner.read()] == [*range(1, 1001), *[0] * 500]
+
+    # Queues as a whole.
+
+    def test_a_new_queue_has_nothing_of_what_was_kept_under_its_name(self, owner: Owner) -> None:
+        owner.put(b"work", *items(1, 2, 3))
+        owner.put(b"other", *items(1))
+        owner.apply(owner.changes(is_new=True, puts=[item(2, b"new")]))
+        assert owner.read() == [item(2, b"new")]
+        again = owner.restarted()
+        assert (again.read(), again.read(b"other")) == ([item(2, b"new")], items(1))
+
+    def test_a_new_queue_may_be_empty(self, owner: Owner) -> None:
+        owner.put(b"work", *items(1, 2, 3))
+        owner.apply(owner.changes(is_new=True))
+        assert owner.read() == []
+        assert owner.restarted().found == {b"work": StoredQueue(b"work", 0, 0, 0, 0)}
+
+    def test_a_deleted_queue_is_gone_with_its_items(self, owner: Owner) -> None:
+        owner.put(b"work", *items(1, 2, 3))
+        owner.put(b"other", *items(1))
+        owner.apply(owner.deletion())
+        assert owner.read() == []
+        again = owner.restarted()
+        assert set(again.found) == {b"other"}
+        assert (again.read(), again.read(b"other")) == ([], items(1))
+
+    def test_a_deleted_queue_can_be_made_again_and_has_nothing_of_the_old_one(self, owner: Owner) -> None:
+        owner.put(b"work", *items(1, 2, 3))
+        owner.apply(owner.deletion())
+        owner.apply(owner.changes(puts=[item(2, b"new")]))
+        assert owner.restarted().read() == [item(2, b"new")]
+
+    def test_to_delete_what_was_never_there_changes_nothing(self, owner: Owner) -> None:
+        owner.put(b"work", *items(1))
+        owner.apply(owner.deletion(b"not there"), owner.changes(puts=items(2)))
+        assert owner.restarted().read() == items(1, 2)
+
+    def test_the_queues_are_listed_as_the_last_batch_left_each(self, owner: Owner) -> None:
+        owner.put(b"work", *items(1, 2, 3, 4))
+        owner.apply(owner.changes(b"empty"), owner.changes(removed=[(1, 2)], puts=items(9), gone_to=2))
+        owner.put(b"big", item(HIGHEST, b"12345"))
+        owner.apply(owner.changes(b"big", removed=[(HIGHEST, HIGHEST)], gone_to=HIGHEST))
+        again = owner.restarted()
+        assert again.found == {
+            b"work": StoredQueue(b"work", 3, 3, 2, 9),
+            b"empty": StoredQueue(b"empty", 0, 0, 0, 0),
+            b"big": StoredQueue(b"big", 0, 0, HIGHEST, HIGHEST),
+        }
+        assert again.restarted().found == again.found

@@ -1,0 +1,122 @@
+"""A database belongs to one server at a time, and one that lost it can do it no harm."""
+
+from __future__ import annotations
+
+import pytest
+
+from kestrel.errors import OwnershipLost, StorageInUse
+from kestrel.storage.database import QueueChanges, StoredQueue, WriteBatch
+from kestrel.testing.contract.needs import needs
+from kestrel.testing.contract.owner import DatabaseBackend, Owner, items
+from kestrel.testing.threads import SteppedThreads
+
+
+class OwnerTests(DatabaseBackend):
+    """Two of them."""
+
+    def test_a_second_owner_is_refused_with_a_sentence_and_the_first_goes_on(self, owner: Owner) -> None:
+        owner.put(b"work", *items(1))
+        with pytest.raises(StorageInUse, match=r"\w+ \w+"):
+            owner.another()
+        owner.put(b"work", *items(2))
+        assert owner.read() == items(1, 2)
+        assert owner.restarted().read() == items(1, 2)
+
+    def test_a_second_owner_that_was_refused_and_closed_has_let_go_of_nothing(self, owner: Owner) -> None:
+        for _ in range(2):
+            with pytest.raises(StorageInUse):
+                owner.another()  # which is closed again
+        owner.put(b"work", *items(1))
+        assert owner.read() == items(1)
+
+    def test_a_second_owner_that_was_refused_begins_nothing_anew(self, owner: Owner) -> None:
+        owner.put(b"work", *items(1))
+        batch = owner.apply(owner.changes(removed=[(1, 1)], puts=items(2)))
+        with pytest.raises(StorageInUse):
+            owner.another()
+        owner.wait(owner.database.apply(batch))
+        assert owner.read() == items(2)
+
+    def test_a_closed_database_may_be_owned_by_another_one(self, owner: Owner) -> None:
+        for turn in range(1, 4):
+            owner.put(b"work", *items(turn))
+            owner = owner.restarted()
+        assert owner.read() == items(1, 2, 3)
+
+    def test_one_that_was_never_asked_for_anything_can_be_closed(self, owner: Owner) -> None:
+        threads = SteppedThreads()
+        unused = self.make_database(owner.folder, threads)
+        closing = unused.close()
+        while threads:
+            threads.run_one()
+        owner.wait(closing)
+        owner.put(b"work", *items(1))
+        assert owner.read() == items(1)
+
+    def test_what_a_process_leaves_that_dies_can_be_owned_at_once(self, owner: Owner) -> None:
+        owner.put(b"work", *items(1))
+        owner.put(b"work", *items(2))
+        again = owner.killed()
+        assert again.found == owner.queues
+        again.put(b"work", *items(3))
+        assert (again.read(), owner.read()) == (items(1, 2, 3), items(1, 2))
+
+    # One that does not know yet.
+
+    @needs("lose_hold")
+    def test_one_that_another_has_taken_over_applies_nothing_more(self, owner: Owner) -> None:
+        owner.put(b"work", *items(1))
+        new = self._taken_over(owner)
+        assert new.found == owner.queues
+        new.put(b"work", *items(2))
+        for position in (3, 4):
+            with pytest.raises(OwnershipLost, match=r"\w+ \w+"):
+                owner.apply_until_known(owner.batch(put_of_one(position)))
+        new.put(b"work", *items(5))
+        assert new.read() == items(1, 2, 5)
+
+    @needs("lose_hold")
+    def test_it_is_not_told_that_a_batch_was_applied_because_the_new_one_applied_one_of_that_number(
+        self, owner: Owner
+    ) -> None:
+        owner.put(b"work", *items(1))
+        new = self._taken_over(owner)
+        new.put(b"work", *items(2))
+        new.put(b"work", *items(3))
+        with pytest.raises(OwnershipLost):
+            owner.apply_until_known(WriteBatch(new.number, [put_of_one(4)]))
+        assert new.read() == items(1, 2, 3)
+
+    @needs("lose_hold")
+    def test_to_close_it_takes_nothing_from_the_new_one(self, owner: Owner) -> None:
+        new = self._taken_over(owner)
+        owner.close()
+        with pytest.raises(StorageInUse):
+            new.another()
+        new.put(b"work", *items(1))
+        assert new.read() == items(1)
+
+    @needs("lose_hold")
+    def test_one_that_lost_its_hold_and_that_nobody_has_taken_over_goes_on_as_before(self, owner: Owner) -> None:
+        owner.put(b"work", *items(1))
+        applied = owner.apply(owner.changes(removed=[(1, 1)], puts=items(2)))
+        new = owner.batch(owner.changes(puts=items(3)))
+        self._lose_hold(owner)
+        owner.apply_until_known(applied)
+        owner.apply_until_known(new)
+        assert owner.restarted().read() == items(2, 3)
+
+    def _lose_hold(self, owner: Owner) -> None:
+        assert self.lose_hold is not None
+        self.lose_hold(owner.database)
+
+    def _taken_over(self, owner: Owner) -> Owner:
+        """The owner of the same database, which was taken from that one behind its back."""
+        self._lose_hold(owner)
+        return owner.another()
+
+
+def put_of_one(position: int) -> QueueChanges:
+    """An item at that position of the queue, put by one who does not know what others put since."""
+    queue = StoredQueue(b"work", 2, 1 + len(b"%d" % position), 0, position)
+    return QueueChanges(queue, False, False, (), items(position), {})

@@ -1,0 +1,74 @@
+"""A storage over a database in memory keeps the storage contract, and the database its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+from twisted.internet.interfaces import IReactorTime
+from zope.interface import implementer
+
+from kestrel.errors import BadStorageArgument
+from kestrel.storage.database import IDatabase, QueueChanges, StoredQueue
+from kestrel.storage.interfaces import InThread, IStorageFactory
+from kestrel.storage.total_memory import MemoryLimit
+from kestrel.storage.windowed import CAPABILITIES, WindowedStorage
+from kestrel.testing.contract.backend import Subject
+from kestrel.testing.contract.owner import Owner
+from kestrel.testing.contract.suite import DatabaseContract, OnFaultyDatabase, StorageContract
+from kestrel.testing.databases import MemoryDatabase, Tables
+
+OVERHEAD_BYTES = 40
+"""What a database may need for an item or a queue beside its bytes."""
+
+
+@implementer(IStorageFactory)
+class TablesStorageFactory:
+    """``tables:``, each a database of its own."""
+
+    name = "tables"
+    help = "tables:  keeps queues in a database in memory"
+    capabilities = CAPABILITIES
+
+    def storage(
+        self, argument: str, options: Mapping[str, str], clock: IReactorTime, in_thread: InThread, memory: MemoryLimit
+    ) -> WindowedStorage:
+        if options:
+            raise BadStorageArgument("tables: takes no options")
+        return WindowedStorage(MemoryDatabase(Tables(), in_thread), clock, memory)
+
+
+class OverTables:
+    """Databases in memory: those of one folder share their tables."""
+
+    tables_class: type[Tables] = Tables
+
+    @cached_property
+    def all_tables(self) -> dict[Path, Tables]:
+        """By folder, which is not more than a name here."""
+        return {}
+
+    def make_database(self, folder: Path, in_thread: InThread) -> MemoryDatabase:
+        return MemoryDatabase(self.all_tables.setdefault(folder, self.tables_class()), in_thread)
+
+    def after_a_kill(self, subject: Subject | Owner, folder: Path) -> None:
+        self.all_tables[folder] = self.all_tables[subject.folder].copy()
+
+
+class TestMemoryDatabase(OverTables, DatabaseContract):
+    def lose_hold(self, database: IDatabase) -> None:
+        assert isinstance(database, MemoryDatabase)
+        database.tables.owner = None
+
+    def impossible(self, queue: StoredQueue) -> QueueChanges:
+        return QueueChanges(queue, False, False, (), (), {5: 1})
+
+
+class TestWindowed(OverTables, OnFaultyDatabase, StorageContract):
+    factory = TablesStorageFactory()
+
+    def taken_bytes(self, subject: Subject) -> int:
+        tables = self.all_tables[subject.folder]
+        sizes = [len(each.data) for items in tables.items.values() for each in items]
+        return sum(sizes) + OVERHEAD_BYTES * (len(sizes) + len(tables.queues))
