@@ -20,7 +20,7 @@ LIBMEMCACHED := $(VENV)/.libmemcached
 CHECKS := $(VENV)/.checks
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check kill-restart moves leases histories damage benchmark clean
+.PHONY: help run test check kill-restart moves leases convert-kills histories damage benchmark clean
 .NOTPARALLEL:
 
 help: ## list these targets
@@ -44,6 +44,9 @@ moves: $(TESTS) ## kill -9 a server while items expire and fail from queue to qu
 
 leases: $(TESTS) ## kill -9 a server while thrift clients hold items by number, and count (SEED=1 ITEMS=100000 KILLS=20 STORAGE=scroll)
 	@$(VENV)/bin/python -m tests.torture.leases --storage $(STORAGE) --seed $(SEED) --items $(ITEMS) --kills $(KILLS)
+
+convert-kills: $(TESTS) ## kill -9 kestrel-convert on its way to scrolls and back, and compare (SEED=1 ITEMS=100000 KILLS=20)
+	@$(VENV)/bin/python -m tests.torture.convert --seed $(SEED) --items $(ITEMS) --kills $(KILLS)
 
 histories: $(TESTS) ## thousands of random histories of queues with tiny limits, over restarts and crashes (SEED=1 EXAMPLES=2000)
 	@$(VENV)/bin/python -m tests.torture.history --seed $(SEED) --examples $(EXAMPLES)

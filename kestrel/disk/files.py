@@ -86,6 +86,13 @@ class Disk:
         except FileNotFoundError:
             return
 
+    def erase_folder(self, path: bytes) -> None:
+        """Remove an empty folder; one that is not there is no error."""
+        try:
+            os.rmdir(path)
+        except FileNotFoundError:
+            return
+
     def allocate(self, path: bytes, size: int) -> None:
         """Make a file that takes `size` bytes of the medium; a failed attempt leaves no file.
 

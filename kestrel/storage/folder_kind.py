@@ -36,3 +36,13 @@ def claim_folder(disk: Disk, folder: bytes, storage: str, looks_like: str | None
         raise StorageError(
             f"the queue folder {shown} is one of {owner}: start with --storage {owner}:{shown}, or name another folder"
         )
+
+
+def kind_of(disk: Disk, folder: bytes) -> str | None:
+    """Which backend the folder is noted to be of; None where nobody has noted anything. Raises OSError."""
+    try:
+        names = disk.list_files(folder + b"/" + PRIVATE_FOLDER)
+    except FileNotFoundError:
+        return None
+    kinds = [name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)]
+    return kinds[0].decode("utf-8", "backslashreplace") if kinds else None

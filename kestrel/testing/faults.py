@@ -90,9 +90,9 @@ class Medium:
 class FaultyDisk(Disk):
     """The real disk, but for what was arranged.
 
-    Operations are named list, open, open_read, read, write, sync, sync_folder, cut, rename, erase and allocate, and
-    each step of `kestrel.disk.steps` is one as well; `calls` names what was done, in order. `room` bounds the
-    bytes that may still be written or allocated, None is no bound; erased and cut bytes are room again.
+    Operations are named list, open, open_read, read, write, sync, sync_folder, cut, rename, erase, erase_folder and
+    allocate, and each step of `kestrel.disk.steps` is one as well; `calls` names what was done, in order. `room` bounds
+    the bytes that may still be written or allocated, None is no bound; erased and cut bytes are room again.
     `open_descriptors` are those not yet closed.
     """
 
@@ -242,6 +242,10 @@ class FaultyDisk(Disk):
         self.medium.forget(path)
         super().erase(path)
         self._give_room(size)
+
+    def erase_folder(self, path: bytes) -> None:
+        self._check("erase_folder")
+        super().erase_folder(path)
 
     def free_bytes(self, folder: bytes) -> int:
         return super().free_bytes(folder) if self.room is None else self.room

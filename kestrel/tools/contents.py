@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 from kestrel.config.model import QueueSettings
@@ -26,16 +27,26 @@ class Contents:
     """The queue that the files of an `OpenJournal` make.
 
     `now_ms` is the add time of items whose record has none. Read the files once, with `records` or `replay`, then
-    the items that are left, once. All of it may raise OSError. A large journal shows its progress if it may.
+    the items that are left, once. All of it may raise OSError. A large journal shows its progress if it may, or tells
+    it to the `progress` of who has many.
     """
 
-    def __init__(self, journal: OpenJournal, now_ms: int, *, may_show_progress: bool = True) -> None:
+    def __init__(
+        self,
+        journal: OpenJournal,
+        now_ms: int,
+        *,
+        may_show_progress: bool = True,
+        progress: Progress | None = None,
+        settings: QueueSettings = SETTINGS,
+    ) -> None:
         self.files: list[FileRead] = []
         self._journal = journal
         self._may_show_progress = may_show_progress
+        self._of_all = progress
         self._now_ms = now_ms
         writer = JournalWriter(journal.disk, journal.folder, journal.queue, lambda: 0)  # opens nothing by itself
-        self._queue = JournalQueue(journal.queue, SETTINGS, writer)
+        self._queue = JournalQueue(journal.queue, settings, writer)
         self._queue.now_ms = now_ms
         self._replayed = ReplayedQueue(self._queue, journal.open_file)
 
@@ -76,7 +87,9 @@ class Contents:
                 yield self.files[-1]
             self._journal.watch(None)
 
-    def _progress(self, doing: str, total: int) -> Progress:
+    def _progress(self, doing: str, total: int) -> AbstractContextManager[Progress]:
+        if self._of_all is not None:
+            return nullcontext(self._of_all)
         return Progress(f"{show_queue(self._journal.queue)}: {doing}", total if self._may_show_progress else 0)
 
     def restart(self) -> None:

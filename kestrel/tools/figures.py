@@ -40,14 +40,15 @@ def queue_table(queues: Mapping[bytes, Figures]) -> Iterator[str]:
         if "items" in figures
     ]
     if rows:
-        yield from _aligned([["queue", "items", "bytes", "last wait", "waiters", "open reads"], *rows])
+        yield from aligned([["queue", "items", "bytes", "last wait", "waiters", "open reads"], *rows])
     for name, figures in queues.items():
         if "put_items" in figures:
             put = count(number(figures, "put_items"), "item")
             yield f"{show_data(name)}: alias of {show_text(figures.get('children', ''))}, {put} put to it"
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A table: names to the left of their column, all else to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for name, *others in rows:
         cells = [name.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]

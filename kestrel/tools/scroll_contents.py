@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final, NamedTuple
 
 from kestrel.disk.reader import PART_BYTES, FileReader
@@ -60,14 +61,20 @@ class QueueRead:
 
 
 class ScrollContents:
-    """What an `OpenScroll` holds. All of it may raise OSError. A large one shows its progress if it may."""
+    """What an `OpenScroll` holds. All of it may raise OSError.
 
-    def __init__(self, scroll: OpenScroll, now_ms: int, *, may_show_progress: bool = True) -> None:
+    A large one shows its progress if it may, or tells it to the `progress` of who has many.
+    """
+
+    def __init__(
+        self, scroll: OpenScroll, now_ms: int, *, may_show_progress: bool = True, progress: Progress | None = None
+    ) -> None:
         self.scroll = scroll.scroll
         self.size = scroll.size
         self._opened = scroll
         self._now_ms = now_ms
         self._may_show_progress = may_show_progress
+        self._of_all = progress
         self.writers: list[FileRead] = []
         """In order, when they have been read."""
         queues = {queue.reader: self._read_queue(queue) for queue in self.scroll.queues}
@@ -159,7 +166,9 @@ class ScrollContents:
         last_one = sum(first_id <= LARGEST_ID for first_id, _, _ in files) - 1
         return [(readers[name], name) for _, _, name in files], last_one
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> AbstractContextManager[Progress]:
+        if self._of_all is not None:
+            return nullcontext(self._of_all)
         return Progress(f"{self.scroll.shown}: reading", self.size if self._may_show_progress else 0)
 
     def added(self) -> Iterator[Item]:

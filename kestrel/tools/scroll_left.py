@@ -16,7 +16,7 @@ _MOST_TARGETS: Final = 64
 """So many kinds of items are counted apart before they are told to the readers."""
 
 
-def _changes(done: DoneSet) -> Iterator[int]:
+def changes(done: DoneSet) -> Iterator[int]:
     """The ids, in order, from which on items are left to the reader, and from which on they are not, in turns."""
     yield done.head + 1
     for first, last in done.ranges():
@@ -33,7 +33,7 @@ class LeftItems:
         self._apart: dict[Targets | None, Tally] = {}
         """Items since the last change, by whom they are for."""
         self._takes_part = dict.fromkeys(done, False)
-        self._rest = {reader: _changes(each) for reader, each in done.items()}
+        self._rest = {reader: changes(each) for reader, each in done.items()}
         self._next = [(next(rest), reader) for reader, rest in self._rest.items()]
         heapify(self._next)
 

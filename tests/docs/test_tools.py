@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 import kestrel
-from kestrel.tools import cli, qdump, qpack
+from kestrel.tools import cli, convert, qdump, qpack
 from tests.docs.test_journal_format import dumps as journal_dumps
 from tests.docs.test_scroll_format import dumps as scroll_dumps
 from tests.server.running import PATIENCE_S, Processes
@@ -20,7 +20,12 @@ from tests.tools.running import fill
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "tools.md").read_text()
-TOOLS: Final = {"kestrel-qdump": qdump.main, "kestrel-qpack": qpack.main, "kestrel-cli": cli.main}
+TOOLS: Final = {
+    "kestrel-qdump": qdump.main,
+    "kestrel-qpack": qpack.main,
+    "kestrel-convert": convert.main,
+    "kestrel-cli": cli.main,
+}
 
 VARYING: Final = re.compile(r"(?<=up )\S+(?=,)|(?<= put in )\S+(?= s)")
 """How long a server is up, and how long a load took."""
@@ -40,7 +45,9 @@ def test_there_are_examples_of_all_tools() -> None:
 def test_the_examples_of_journals_and_scrolls_print_what_the_page_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "work").write_bytes(journal_dumps()[0][1])
+    journal = {"work": journal_dumps()[0][1]}
+    fill(tmp_path, journal)
+    fill(tmp_path / "spool", journal)
     items, own, own_later, child = (data for _, data in scroll_dumps())
     scroll = {"work.1700000000000": items, "work.read.:own": own + own_later, "work.read.x": child}
     fill(tmp_path / "scrolls", scroll)

@@ -1,4 +1,4 @@
-"""A server for the tests of kestrel-cli, and the command in this process."""
+"""A server for the tests of kestrel-cli, and kestrel-cli and kestrel-convert in this process."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from kestrel.disk.files import Disk
+from kestrel.tools import convert
 from kestrel.tools.cli import main
 from kestrel.tools.clock import Clock
+from tests.journal.made import NOW_MS
 from tests.server.running import Processes, Server
 
+Convert = Callable[..., tuple[int, str, str]]
 Cli = Callable[..., tuple[int, bytes, str]]
 
 CONFIG = """
@@ -67,5 +71,16 @@ def cli(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[byte
             status = end.code
         out, err = capfdbinary.readouterr()
         return status, out, err.decode()
+
+    return run_here
+
+
+@pytest.fixture
+def convert_it(capsys: pytest.CaptureFixture[str]) -> Convert:
+    """Run it in this process: exit status, output, what was said."""
+
+    def run_here(*arguments: object, disk: Disk | None = None, now_ms: int = NOW_MS) -> tuple[int, str, str]:
+        status = convert.main([str(each) for each in arguments], disk, lambda: now_ms)
+        return status, *capsys.readouterr()
 
     return run_here

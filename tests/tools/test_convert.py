@@ -1,0 +1,518 @@
+"""kestrel-convert: journals become scrolls and scrolls journals, and servers serve the same of both."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import random
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from kestrel.config.model import QueueSettings
+from kestrel.disk.files import Disk
+from kestrel.disk.lock import FolderLock
+from kestrel.errors import StorageError
+from kestrel.item import Item
+from kestrel.journal.fileset import current_name
+from kestrel.scroll.names import TrueNames, stem_of
+from kestrel.storage.folder_kind import claim_folder
+from kestrel.testing.faults import FaultyDisk
+from kestrel.tools import convert, convert_sources, convert_targets, progress
+from kestrel.tools.convert_merge import Stream, merged
+from tests.journal.made import NOW_MS, REMOVE, add, addx, confirm, files_of, open_, save_xid, unremove
+from tests.scroll.made import DELETED, READER, WRITER, errors, put, read_done, read_head, targets
+from tests.scroll.test_recorded import GOLDEN as SCROLL_GOLDEN
+from tests.server.running import Processes
+from tests.tools.conftest import Convert
+from tests.tools.converted import Held, served
+from tests.tools.running import fill, run
+from tests.tools.test_qpack import CASES, GOLDEN
+
+JOURNALS = {
+    "work.1000": addx(b"gone") + addx(b"open", 5, 6) + addx(b"a") + addx(b"also open"),
+    "work.2000": REMOVE + open_(4) + addx(b"b"),
+    "work": addx(b"c") + REMOVE + open_(2) + addx(b"d") + addx(b"e") + open_(3) + confirm(3) + b"\x02\x10",
+    "failed": addx(b"x") + addx(b"y") + addx(b"z") + open_(1) + open_(2) + save_xid(4) + unremove(2) + open_(3),
+    "empty": b"",
+    "old": add(b"without a time", NOW_MS // 1000 + 60),
+    "ev": addx(b"1", 1) + addx(b"2", 2, 99),
+    "ev+a": addx(b"1", 1) + addx(b"2", 2, 99),
+    "ev+b": addx(b"2", 2, 99) + addx(b"only b", 3),
+}
+SCROLLS = {
+    "work.1000": WRITER + put(1, b"one") + put(2, b"two", errors=2) + targets(0, b"x") + put(3, b"for x"),
+    "work.2000": WRITER + put(4, b"four", expiry_ms=NOW_MS + 1) + put(5, b"five") + bytes(50),
+    "work.read.:own": READER + read_head(1) + read_done(4),
+    "work.read.x": READER + read_head(0) + read_done(2) + errors(_3=7),
+    "zoo.5": WRITER + put(1, b"z"),
+    "none.7": WRITER,
+    "none.read.": READER + read_head(9),
+    "gone.8": WRITER + put(1, b"deleted"),
+    "gone.read.": READER + read_head(0) + DELETED,
+    "archive~work.3": WRITER + put(1, b"archived"),
+}
+MADE = {"journal": JOURNALS, "scroll": SCROLLS}
+OTHER = {"journal": "scroll", "scroll": "journal"}
+BOTH_WAYS = pytest.mark.parametrize("kind", list(OTHER))
+
+
+@pytest.fixture
+def journals(tmp_path: Path) -> Path:
+    return fill(tmp_path / "journals", JOURNALS)
+
+
+@pytest.fixture
+def scrolls(tmp_path: Path) -> Path:
+    return fill(tmp_path / "scrolls", SCROLLS)
+
+
+# What a server serves.
+
+
+def test_journals_become_scrolls_of_which_a_server_serves_the_same(
+    tmp_path: Path, journals: Path, convert_it: Convert
+) -> None:
+    status, out, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new")
+    sizes = [sum(map(len, files_of(folder).values())) for folder in (journals, tmp_path / "new")]
+    assert (status, said) == (0, "")
+    assert out == (
+        "queue   items  bytes of data  compared\n"
+        "empty       0              0     equal\n"
+        "ev          2              2     equal\n"
+        "ev+a        2              2     equal\n"
+        "ev+b        2              7     equal\n"
+        "failed      3              3     equal\n"
+        "old         1             14     equal\n"
+        "work        5             16     equal\n"
+        f"7 queues, 15 items: journal:{journals}, {sizes[0]} -> scroll:{tmp_path}/new, {sizes[1]} bytes\n"
+    )
+    found = served("scroll", tmp_path / "new")
+    assert found == served("journal", journals)
+    assert [held.data for held in found[b"work"]] == [b"also open", b"open", b"c", b"d", b"e"]
+    assert [(held.data, held.errors) for held in found[b"failed"]] == [(b"x", 0), (b"y", 4), (b"z", 0)]
+    assert found[b"empty"] == []
+    assert found[b"ev+b"] == [Held(b"2", 2, 99, 0), Held(b"only b", 3, 0, 0)]
+
+
+def test_scrolls_become_journals_of_which_a_server_serves_the_same(
+    tmp_path: Path, scrolls: Path, convert_it: Convert
+) -> None:
+    assert convert_it(f"scroll:{scrolls}", f"journal:{tmp_path}/new")[0] == 0
+    found = served("journal", tmp_path / "new")
+    assert found == served("scroll", scrolls)
+    assert sorted(found) == [b"none", b"work", b"work+x", b"zoo"]
+    assert [(held.data, held.errors) for held in found[b"work"]] == [(b"two", 2), (b"five", 0)]
+    assert [(held.data, held.errors, held.expiry_ms) for held in found[b"work+x"]] == [
+        (b"one", 0, 0),
+        (b"for x", 7, 0),
+        (b"four", 0, NOW_MS + 1),
+        (b"five", 0, 0),
+    ]
+
+
+@BOTH_WAYS
+def test_the_source_is_not_changed_and_nothing_is_left_beside_the_target(
+    tmp_path: Path, kind: str, convert_it: Convert
+) -> None:
+    source = fill(tmp_path / "old", MADE[kind])
+    assert convert_it(f"{kind}:{source}", f"{OTHER[kind]}:{tmp_path}/new")[0] == 0
+    assert files_of(source) == MADE[kind]
+    assert sorted(os.listdir(tmp_path)) == ["new", "old"]
+
+
+@BOTH_WAYS
+def test_the_new_folder_is_noted_to_be_of_its_kind(tmp_path: Path, kind: str, convert_it: Convert) -> None:
+    source, target = fill(tmp_path / "old", MADE[kind]), tmp_path / "new"
+    assert convert_it(f"{kind}:{source}", f"{OTHER[kind]}:{target}")[0] == 0
+    claim_folder(Disk(), os.fsencode(target), OTHER[kind])
+    with pytest.raises(StorageError, match=f"is one of {OTHER[kind]}"):
+        claim_folder(Disk(), os.fsencode(target), kind)
+
+
+def there_and_back(kind: str, source: Path, convert_it: Convert, now_ms: int = NOW_MS) -> None:
+    """Convert it to the other kind, and that to its own; a server must serve the same of all three."""
+    found = served(kind, source, now_ms)
+    new, back = source.parent / "there", source.parent / "back"
+    assert convert_it("-q", f"{kind}:{source}", f"{OTHER[kind]}:{new}", now_ms=now_ms) == (0, "", "")
+    assert served(OTHER[kind], new) == found
+    assert convert_it("-q", f"{OTHER[kind]}:{new}", f"{kind}:{back}") == (0, "", "")
+    assert served(kind, back) == found
+
+
+DAMAGED_JOURNALS = {"08a_bad_opcode_tail", "08e_zero_tail", "08n_corrupt_archive"}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_recorded_journals_are_served_the_same_there_and_back(tmp_path: Path, case: str, convert_it: Convert) -> None:
+    source = shutil.copytree(GOLDEN / case / "journal", tmp_path / "old")
+    if case not in DAMAGED_JOURNALS:
+        there_and_back("journal", source, convert_it)
+        return
+    status, out, said = convert_it(f"journal:{source}", f"scroll:{tmp_path}/there")
+    assert (status, out) == (1, "")
+    assert "damaged: work" in said
+    assert not (tmp_path / "there").exists()
+
+
+@pytest.mark.parametrize("folder", sorted(SCROLL_GOLDEN.glob("*/journal*")), ids=lambda path: "/".join(path.parts[-2:]))
+def test_recorded_scrolls_are_served_the_same_there_and_back(tmp_path: Path, folder: Path, convert_it: Convert) -> None:
+    source = shutil.copytree(folder, tmp_path / "old")
+    there_and_back("scroll", source, convert_it)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_random_history_is_served_the_same_there_and_back(
+    tmp_path: Path, seed: int, convert_it: Convert, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convert_sources, "_WINDOWS_BYTES", 400)
+    monkeypatch.setattr(convert_sources, "_LEAST_WINDOW_BYTES", 100)
+    monkeypatch.setattr(convert_targets, "_MOST_ERRORS", 3)
+    if seed % 2:
+        small = QueueSettings(default_journal_size_bytes=500)
+        monkeypatch.setattr(convert_targets, "QueueSettings", lambda: small)
+    chance = random.Random(seed)
+    names = ("ev", "ev+a", "ev+b", "ev+c", "ev+b+d", "work", "gone+child")
+    records: dict[str, list[bytes]] = {name: [] for name in names}
+    opened: dict[str, list[int]] = {name: [] for name in names}
+    xids = dict.fromkeys(names, 0)
+    for number in range(600):
+        item = addx(b"%d" % number * chance.randrange(9), number // 4, chance.choice((0, 0, 1, 10**13)))
+        for name in chance.choice((names[:4], names[:4], names[:4], names[1:2], names[4:5], names[5:6], names[6:])):
+            records[name].append(item)
+        name = chance.choice(names)
+        choice = chance.random()
+        if choice < 0.3:
+            records[name].append(REMOVE)
+        elif choice < 0.6 or not opened[name]:
+            xids[name] += 1
+            opened[name].append(xids[name])
+            records[name].append(open_(xids[name]))
+        else:
+            xid = opened[name].pop(chance.randrange(len(opened[name])))
+            put_back = [unremove(xid), save_xid(chance.randrange(3)) + unremove(xid)]
+            records[name].append(chance.choice([confirm(xid), *put_back]))
+    source = fill(tmp_path / "old", {name: b"".join(each) for name, each in records.items()})
+    there_and_back("journal", source, convert_it)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [b"caf\xe9", b"\xff:,\xa0", b"+x", b"x+", b"a+b+c", b"a+", b"n" * 200, b"\xe9" * 100, b"p+" + b"\xe9" * 100],
+)
+def test_queues_of_any_name_keep_it(tmp_path: Path, name: bytes, convert_it: Convert) -> None:
+    source = fill(tmp_path / "old", {os.fsdecode(current_name(name)): addx(b"item"), "p": b""})
+    there_and_back("journal", source, convert_it)
+    assert served("journal", tmp_path / "back") == {name: [Held(b"item", 1, 0, 0)], b"p": []}
+
+
+def test_a_queue_that_no_journal_can_be_called_like_is_refused(tmp_path: Path, convert_it: Convert) -> None:
+    name = b"\xe9" * 150
+    source = fill(tmp_path / "old", {f"{os.fsdecode(stem_of(name))}.1": WRITER + put(1, b"x")})
+    TrueNames(Disk(), os.fsencode(source)).remember(stem_of(name), name)
+    assert [*served("scroll", source)] == [name]
+    status, _, said = convert_it(f"scroll:{source}", f"journal:{tmp_path}/new")
+    assert (status, "cannot be kept in a journal, whose file is called like it" in said) == (1, True)
+
+
+def test_a_scroll_whose_name_is_not_known_is_refused(tmp_path: Path, convert_it: Convert) -> None:
+    source = fill(tmp_path / "old", {f"{os.fsdecode(stem_of(bytes(200)))}.1": WRITER + put(1, b"x")})
+    status, _, said = convert_it(f"scroll:{source}", f"journal:{tmp_path}/new")
+    assert (status, "its name is not known, since .kestrel/names/ does not have it: move" in said) == (1, True)
+
+
+# Families.
+
+
+def items(*held: tuple[str, int]) -> Stream:
+    return Stream(len(held), iter([Item(data.encode(), add_ms, 0) for data, add_ms in held]))
+
+
+@pytest.mark.parametrize(
+    ("streams", "steps"),
+    [
+        ([], []),
+        ([items(), items()], []),
+        ([items(("a", 1), ("b", 2)), items(("a", 1), ("b", 2))], ["a 01", "b 01"]),
+        ([items(("a", 1), ("b", 2)), items(("b", 2)), items(("c", 2))], ["a 0", "b 01", "c 2"]),
+        ([items(("x", 1), ("a", 1)), items(("a", 1))], ["x 0", "a 01"]),  # who has taken fewer has the older ones
+        ([items(("late", 9), ("a", 1)), items(("a", 1))], ["a 1", "late 0", "a 0"]),  # no queue's order is touched
+        ([items(("a", 1)), items(("a", 2))], ["a 0", "a 1"]),
+    ],
+)
+def test_what_several_queues_hold_next_is_one_step(streams: list[Stream], steps: list[str]) -> None:
+    shown = [f"{step.data.decode()} {''.join(map(str, step.takers))}" for step in merged(streams)]
+    assert shown == steps
+
+
+def test_items_with_the_same_data_but_another_expiry_are_two_steps() -> None:
+    streams = [Stream(1, iter([Item(b"a", 1, expiry_ms)])) for expiry_ms in (0, 7)]
+    assert [step.expiry_ms for step in merged(streams)] == [0, 7]
+
+
+def test_what_a_parent_and_its_children_share_is_written_once(tmp_path: Path, convert_it: Convert) -> None:
+    shared = [addx(b"%d" % number * 500, number) for number in range(100)]
+    names = ["ev", *(f"ev+{number}" for number in range(5))]
+    source = fill(tmp_path / "old", {name: b"".join(shared[taken:]) for taken, name in enumerate(names)})
+    assert convert_it("-q", f"journal:{source}", f"scroll:{tmp_path}/new") == (0, "", "")
+    (writer,) = [contents for contents in files_of(tmp_path / "new").values() if contents.startswith(WRITER)]
+    assert writer == WRITER + b"".join(put(number + 1, b"%d" % number * 500, number) for number in range(100))
+    assert served("scroll", tmp_path / "new") == served("journal", source)
+
+
+# Refusals.
+
+
+@BOTH_WAYS
+def test_a_folder_in_use_is_refused_with_75(tmp_path: Path, kind: str, convert_it: Convert) -> None:
+    source = fill(tmp_path / "old", MADE[kind])
+    (source / ".kestrel").mkdir()
+    lock = FolderLock(os.fsencode(source / ".kestrel" / "lock"))
+    status, out, said = convert_it(f"{kind}:{source}", f"{OTHER[kind]}:{tmp_path}/new")
+    assert (status, out) == (75, "")
+    assert said.endswith(f"(process {os.getpid()}) owns the queue folder {source}: stop it first\n")
+    assert os.listdir(tmp_path) == ["old"]
+    lock.release()
+    assert convert_it(f"{kind}:{source}", f"{OTHER[kind]}:{tmp_path}/new")[0] == 0
+
+
+def test_the_source_is_owned_while_it_is_converted_and_free_afterwards(
+    tmp_path: Path, journals: Path, convert_it: Convert
+) -> None:
+    disk = FaultyDisk()
+    refused = []
+
+    def try_to_convert() -> None:
+        status, _, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/other")
+        refused.append((status, "owns the queue folder" in said))
+
+    disk.before("sync", try_to_convert)
+    assert convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new", disk=disk)[0] == 0
+    assert refused == [(75, True)]
+    FolderLock(os.fsencode(journals / ".kestrel" / "lock")).release()
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "says"),
+    [
+        ("journal:{0}/missing", "scroll:{0}/new", "there is no folder {0}/missing: name the one of the queues"),
+        ("journal:{0}/journals", "scroll:{0}/journals", "both are the same folder: name another target"),
+        ("journal:{0}/journals", "scroll:{0}/link", "both are the same folder: name another target"),
+        ("journal:{0}/journals", "journal:{0}/new", "both are journals: copy the folder, or name one of the other"),
+        ("journal:{0}/journals", "scroll:{0}/journals/new", "one of the two folders is in the other"),
+        ("journal:{0}/journals", "scroll:{0}/no/new", "there is no folder {0}/no for the target: make it first"),
+        ("journal:{0}/journals", "scroll:{0}/file", "{0}/file is there and no folder: name another target"),
+        ("journal:{0}/journals", "scroll:{0}/scrolls", "the folder {0}/scrolls is there and not empty"),
+        ("journal:{0}/scrolls", "scroll:{0}/new", "the folder {0}/scrolls has no journals; it has gone, none, work"),
+        ("scroll:{0}/journals", "journal:{0}/new", "the folder {0}/journals has no scrolls; it has empty"),
+        ("scroll:{0}/none", "journal:{0}/new", "the folder {0}/none has no scrolls; it has no queues"),
+        ("scroll:{0}/noted", "journal:{0}/new", "the folder {0}/noted is one of journal: name it journal:{0}/noted"),
+    ],
+)
+def test_what_cannot_be_is_a_sentence_and_nothing_is_done(
+    tmp_path: Path, journals: Path, scrolls: Path, source: str, target: str, says: str, convert_it: Convert
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "none").mkdir()
+    (tmp_path / "link").symlink_to(journals)
+    fill(tmp_path / "noted" / ".kestrel", {"storage-journal": b""})
+    claim_folder(Disk(), os.fsencode(tmp_path / "noted"), "journal")
+    before = sorted(os.listdir(tmp_path))
+    status, out, said = convert_it(source.format(tmp_path), target.format(tmp_path))
+    assert (status, out) == (2, "")
+    assert said.startswith("kestrel-convert: " + says.format(tmp_path))
+    assert sorted(os.listdir(tmp_path)) == before
+    assert (files_of(journals), files_of(scrolls)) == (JOURNALS, SCROLLS)
+
+
+@pytest.mark.parametrize("text", ["folder", "memory:x", "journal:", ""])
+def test_a_place_without_a_kind_is_a_usage_error(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        convert.main([text, "scroll:/x"])
+    assert end.value.code == 2
+    assert "is no folder of a kind: write it as in journal:/var/spool/kestrel" in capsys.readouterr().err
+
+
+def test_a_folder_with_both_kinds_is_refused(tmp_path: Path, journals: Path, convert_it: Convert) -> None:
+    fill(journals, {"zoo.5": SCROLLS["zoo.5"]})
+    status, _, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new")
+    assert (status, "has journals and scrolls, and a server serves one kind" in said) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "end", "says"),
+    [
+        ("journal", "work.2000", b"\xee", "damaged: work.2000, offset 28: unknown opcode 238; 1 byte"),
+        ("scroll", "work.2000", b"\x80", "damaged: work.2000, offset 70: impossible header"),
+        ("scroll", "work.read.x", b"\x01", "damaged: work.read.x, offset 4: a READ_HEAD without its id"),
+    ],
+)
+def test_damage_is_refused_with_file_and_offset_and_the_way_out(
+    tmp_path: Path, kind: str, name: str, end: bytes, says: str, convert_it: Convert
+) -> None:
+    good = READER if ".read." in name else MADE[kind][name].rstrip(b"\0")
+    files = {**MADE[kind], name: good + end + read_head(1) * (good == READER)}
+    source = fill(tmp_path / "old", files)
+    status, out, said = convert_it(f"{kind}:{source}", f"{OTHER[kind]}:{tmp_path}/new")
+    assert (status, out) == (1, "")
+    assert said.startswith("kestrel-convert: " + says)
+    assert "start the server once on this folder" in said
+    assert files_of(source) == files
+    assert not (tmp_path / "new").exists()
+    served(kind, source)  # and it starts
+
+
+def test_what_the_other_kind_cannot_hold_is_refused(
+    tmp_path: Path, journals: Path, convert_it: Convert, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convert_targets.ScrollTarget, "most_data_bytes", 8)
+    status, _, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new")
+    assert (status, said) == (
+        1,
+        "kestrel-convert: the queue old has an item of 14 bytes, and one of a scroll has at most 8:"
+        " take it from the queue first\n",
+    )
+
+
+def test_files_of_another_user_are_left_to_that_user(
+    tmp_path: Path, journals: Path, convert_it: Convert, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = os.geteuid()
+    monkeypatch.setattr("kestrel.tools.convert_places.os.geteuid", lambda: owner + 1)
+    status, _, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new")
+    assert (status, f"belong to user {owner}, and the new ones would not" in said) == (73, True)
+    assert os.listdir(tmp_path) == ["journals"]
+
+
+def test_a_source_that_cannot_be_written_is_converted_all_the_same(
+    tmp_path: Path, journals: Path, convert_it: Convert
+) -> None:
+    class ReadOnlySource(Disk):
+        def make_folder(self, path: bytes) -> None:
+            if path.startswith(os.fsencode(journals)):
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+            super().make_folder(path)
+
+    assert convert_it("-q", f"journal:{journals}", f"scroll:{tmp_path}/new", disk=ReadOnlySource()) == (0, "", "")
+    assert not (journals / ".kestrel").exists()
+
+
+def test_a_scroll_without_an_item_and_a_reader_is_no_queue_unless_it_is_damaged(
+    tmp_path: Path, convert_it: Convert
+) -> None:
+    source = fill(tmp_path / "old", {"none.1": WRITER})
+    status, out, _ = convert_it(f"scroll:{source}", f"journal:{tmp_path}/new")
+    assert (status, out.splitlines()[1:]) == (
+        0,
+        [f"0 queues, 0 items: scroll:{source}, 4 -> journal:{tmp_path}/new, 0 bytes"],
+    )
+    assert served("journal", tmp_path / "new") == served("scroll", source) == {}
+    fill(source, {"none.1": WRITER + b"\x80"})
+    status, _, said = convert_it(f"scroll:{source}", f"journal:{tmp_path}/other")
+    assert (status, said.startswith("kestrel-convert: damaged: none.1, offset 4: ")) == (1, True)
+
+
+# Compared.
+
+
+@BOTH_WAYS
+def test_a_new_folder_that_differs_is_not_taken(tmp_path: Path, kind: str, convert_it: Convert) -> None:
+    class Corrupting(Disk):
+        def write(self, descriptor: int, data: bytes) -> None:
+            super().write(descriptor, data.replace(b"five", b"fife").replace(b"only b", b"lonely"))
+
+    source, target = fill(tmp_path / "old", MADE[kind]), tmp_path / "new"
+    status, out, said = convert_it(f"{kind}:{source}", f"{OTHER[kind]}:{target}", disk=Corrupting())
+    assert (status, out) == (1, "")
+    assert said.startswith(f"kestrel-convert: queue {'ev+b' if kind == 'journal' else 'work'}: the new folder does not")
+    assert not target.exists()
+    assert convert_it("-q", "--anew", f"{kind}:{source}", f"{OTHER[kind]}:{target}") == (0, "", "")
+    assert served(OTHER[kind], target) == served(kind, source)
+
+
+def test_a_source_that_changes_meanwhile_is_noticed(tmp_path: Path, journals: Path, convert_it: Convert) -> None:
+    disk = FaultyDisk()
+    disk.before("sync_folder", lambda: disk.before("sync_folder", lambda: fill(journals, {"work": b""})))
+    status, _, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new", disk=disk)
+    assert status == 1
+    assert said == "kestrel-convert: the source has changed meanwhile: stop the server that is at work on it\n"
+    assert not (tmp_path / "new").exists()
+
+
+# What is told.
+
+
+def test_json_is_an_object_a_queue_and_a_summary(tmp_path: Path, scrolls: Path, convert_it: Convert) -> None:
+    status, out, said = convert_it("--json", f"scroll:{scrolls}", f"journal:{tmp_path}/new")
+    *queues, summary = map(json.loads, out.splitlines())
+    assert (status, said) == (0, "")
+    assert queues[1] == {"queue": "work", "state": "equal", "items": 2, "data_bytes": 7}
+    assert summary == {
+        "summary": {
+            "source": f"scroll:{scrolls}",
+            "target": f"journal:{tmp_path}/new",
+            "queues": 4,
+            "items": 7,
+            "bytes_before": sum(len(each) for name, each in SCROLLS.items() if name != "archive~work.3"),
+            "bytes_after": sum(map(len, files_of(tmp_path / "new").values())),
+        }
+    }
+
+
+def test_each_part_of_the_work_shows_its_progress_on_a_terminal(
+    tmp_path: Path, journals: Path, convert_it: Convert, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(progress, "LARGE_BYTES", 1)
+    monkeypatch.setattr(progress, "_EVERY_S", 0)
+    assert convert_it("-q", f"journal:{journals}", f"scroll:{tmp_path}/new")[0] == 0
+    shown = terminal.getvalue()
+    parts = [shown.index(f"{part}: ") for part in ("reading", "writing", "comparing")]
+    assert parts == sorted(parts)
+    assert shown.endswith("\r\x1b[K")
+
+
+def test_a_reader_file_that_nobody_serves_is_named(tmp_path: Path, scrolls: Path, convert_it: Convert) -> None:
+    fill(scrolls, {"odd name.read.x": READER + read_head(0)})
+    status, _, said = convert_it(f"scroll:{scrolls}", f"journal:{tmp_path}/new")
+    assert (status, said.count("\n")) == (0, 1)
+    assert said.startswith("kestrel-convert: odd name.read.x is a reader file, and its name is no queue's")
+
+
+# Real servers.
+
+
+def test_items_of_a_real_server_are_served_by_one_of_the_other_kind_and_back(
+    tmp_path: Path, processes: Processes
+) -> None:
+    datas = [b"%d " % number + b"x" * (number % 97) for number in range(10_000)]
+    processes.arguments = ("--storage", "journal:0")
+    server = processes.serve()
+    with server.connect() as client:
+        client.put(b"work", *datas)
+        client.ask(b"set ev+a 0 0 1\r\na\r\n", b"STORED\r\n")
+        client.put(b"ev", *datas)
+        assert client.get(b"work/open") == datas[0]
+        server.stop()
+    for number, kind in enumerate(("scroll", "journal"), 1):
+        done = run("convert", f"{OTHER[kind]}:{tmp_path}/{number - 1}", f"{kind}:{tmp_path}/{number}")
+        assert (done.returncode, done.stderr) == (0, b"")
+        processes.arguments = ("--storage", f"{kind}:{number}")
+        server = processes.serve()
+        with server.connect() as client:
+            for queue in (b"work", b"ev+a") if number == 2 else (b"ev",):
+                if queue == b"ev+a":
+                    assert client.get(queue) == b"a"
+                client.send(b"get %b\r\n" % queue * len(datas))
+                for data in datas:
+                    client.expect(b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (queue, len(data), data))
+        server.stop()
