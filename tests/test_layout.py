@@ -133,7 +133,8 @@ def test_the_contract_suite_knows_no_backend_and_nothing_above_the_storage() -> 
 
 def test_the_library_needs_no_client() -> None:
     beside = {"testing", "net", "session", "protocols", "commands"}
-    assert not beside.intersection(ours(PACKAGE / "library.py"))
+    for path in (PACKAGE / "library").rglob("*.py"):
+        assert not beside.intersection(ours(path)), path
 
 
 def test_the_queues_know_no_backend() -> None:

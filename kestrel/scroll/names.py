@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from kestrel.disk.files import Disk
 from kestrel.disk.folders import PRIVATE_FOLDER
@@ -87,12 +87,66 @@ def _hash(name: bytes) -> bytes:
     return blake2b(name, digest_size=_HASH_BYTES).hexdigest().encode()
 
 
+class Names(Protocol):
+    """How queues and readers are called in file names, and what the files there are are called for. May block."""
+
+    def stem_of(self, journal: bytes) -> bytes:
+        """What the names of all files of that journal begin with."""
+
+    def reader_of(self, stem: bytes, child: bytes | None) -> bytes:
+        """What a child is called in the writer files; `OWN_READER` for None, the journal's own queue."""
+
+    def remember(self, part: bytes, name: bytes) -> None:
+        """Let `name_of` know that name, also after a power failure. Raises OSError."""
+
+    def name_of(self, part: bytes) -> bytes | None:
+        """The name that is spelled like that; None if it is unknown. Raises OSError."""
+
+    def is_own(self, part: bytes) -> bool:
+        """Whether the reader file of that part is the journal's own queue."""
+
+
+class LibraryNames:
+    """libkestrel's: names stand as they are, and only a reader without a name is the queue's own (`Names`)."""
+
+    def stem_of(self, journal: bytes) -> bytes:
+        """The name."""
+        return journal
+
+    def reader_of(self, stem: bytes, child: bytes | None) -> bytes:
+        """The name."""
+        return OWN_READER if child is None else child
+
+    def remember(self, part: bytes, name: bytes) -> None:
+        """The file names say it."""
+
+    def name_of(self, part: bytes) -> bytes | None:
+        """The name."""
+        return part
+
+    def is_own(self, part: bytes) -> bool:
+        """Whether it has no name."""
+        return part == DEFAULT_READER
+
+
 class TrueNames:
-    """The names in a queue folder, those among them that are hashed in file names. Blocks."""
+    """The server's: names are spelled, those among them that are too long are hashed (`Names`). Blocks."""
 
     def __init__(self, disk: Disk, folder: bytes) -> None:
         self._disk = disk
         self._folder = folder
+
+    def stem_of(self, journal: bytes) -> bytes:
+        """The name, spelled."""
+        return stem_of(journal)
+
+    def reader_of(self, stem: bytes, child: bytes | None) -> bytes:
+        """The name, spelled."""
+        return OWN_READER if child is None else reader_part(stem, child)
+
+    def is_own(self, part: bytes) -> bool:
+        """Whether it has no name, or the one that no child has."""
+        return part in (DEFAULT_READER, OWN_READER)
 
     def remember(self, part: bytes, name: bytes) -> None:
         """Let `name_of` know that name, also after a power failure. Raises OSError."""

@@ -28,7 +28,7 @@ from kestrel.journal.fileset import has_journal_files
 from kestrel.scroll.done_set import DoneSet
 from kestrel.scroll.fileset import JournalFiles, group_by_stem, reader_name
 from kestrel.scroll.hints import HINTS_FOLDER, Hint
-from kestrel.scroll.names import DEFAULT_READER, OWN_READER, Place, TrueNames, place_of, reader_part, stem_of
+from kestrel.scroll.names import DEFAULT_READER, OWN_READER, LibraryNames, Names, Place, TrueNames, place_of
 from kestrel.scroll.reader_file import ReaderState
 from kestrel.scroll.records import DELETED_RECORD
 from kestrel.scroll.writer_file import NONE, WriterFile
@@ -62,7 +62,11 @@ _IS_LOADING: Final = "the queue is being loaded again: try again in a moment"
 
 @implementer(IStorage)
 class ScrollStorage:
-    """All queues of one folder (`IStorage`). `archive` is where writer files go that no reader needs, None: nowhere."""
+    """All queues of one folder (`IStorage`). `archive` is where writer files go that no reader needs, None: nowhere.
+
+    `as_library`: the folder is as libkestrel has it. Names stand in file names as they are, and what is put is for all
+    readers of its journal, so that no record says for whom it is.
+    """
 
     def __init__(
         self,
@@ -75,6 +79,7 @@ class ScrollStorage:
         disk: Disk | None = None,
         memory: MemoryLimit | None = None,
         archive: bytes | None = None,
+        as_library: bool = False,
     ) -> None:
         self._folder = folder
         self._private = folder + b"/" + PRIVATE_FOLDER
@@ -91,8 +96,9 @@ class ScrollStorage:
             numbers=self._numbers,
             memory_limit=memory or MemoryLimit(),
             archive=archive,
+            is_all_shared=as_library,
         )
-        self._names = TrueNames(self._disk, folder)
+        self._names: Names = LibraryNames() if as_library else TrueNames(self._disk, folder)
         self._loader = ScrollLoader(self._services, self._names, now_ms)
         self._journals: dict[bytes, ScrollJournal] = {}
         """By stem, as all that follow."""
@@ -158,7 +164,7 @@ class ScrollStorage:
             name = self._names.name_of(stem)
         except OSError:
             name = None
-        if name is None or stem_of(name) != stem:
+        if name is None or self._names.stem_of(name) != stem:
             log.error("The files of scroll {stem!r} are left alone: the name of its queue is not known", stem=stem)
             self._failed[stem] = None
             return False
@@ -239,8 +245,8 @@ class ScrollStorage:
     def queue(self, name: bytes, settings: QueueSettings) -> ScrollQueue:
         """The live queue, a new empty one, or after a failure what its files hold."""
         place = place_of(name)
-        stem = stem_of(place.journal)
-        reader = OWN_READER if place.child is None else reader_part(stem, place.child)
+        stem = self._names.stem_of(place.journal)
+        reader = self._names.reader_of(stem, place.child)
         try:
             if stem not in self._journals:
                 self._names.remember(stem, place.journal)
@@ -328,7 +334,8 @@ class ScrollStorage:
     ) -> ScrollQueue:
         """A new queue, which begins behind the last item that there is."""
         part = reader
-        if reader == OWN_READER and not journal.readers and not journal.unserved and not self._has_own(journal.stem):
+        is_alone = not journal.readers and not journal.unserved
+        if place.child is None and is_alone and not self._has_own(journal.stem):
             part = DEFAULT_READER
         state = ReaderState(DoneSet(journal.last_id))
         file = AppendedFile(self._disk, self._services.path(reader_name(journal.stem, part)))
@@ -373,6 +380,27 @@ class ScrollStorage:
             path = self._services.path(reader_name(journal.stem, OWN_READER))
             self._disk.rename(default, path)
             own.file.path = path
+
+    def rename(self, queue: ScrollQueue, name: bytes) -> None:
+        """Let a live queue be another reader of its journal, of a name that none has; all that it holds is as it was.
+
+        It is safe with the next commit. Raises `QueueFailed` when it cannot be, and the queue keeps its name.
+        """
+        journal, child = queue.journal, place_of(name).child
+        reader = self._names.reader_of(journal.stem, child)
+        path = self._services.path(reader_name(journal.stem, DEFAULT_READER if child is None else reader))
+        try:
+            if child is not None:
+                self._names.remember(reader, child)
+            if queue.file.size:  # else it is being made, and will be made under that name
+                self._disk.rename(queue.file.path, path)
+        except OSError as error:
+            raise QueueFailed(f"the queue cannot be renamed: {reason_of(error)}") from error
+        queue.file.path = path
+        del journal.readers[queue.reader]
+        queue.name, queue.reader = name, reader
+        journal.readers[reader] = queue
+        journal.names += 1
 
     # Deleting.
 

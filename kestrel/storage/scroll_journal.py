@@ -145,7 +145,8 @@ class ScrollJournal:
         size = len(data)
         for queue in queues:
             queue.put(record, item_id, size)
-        if len(queues) != len(self.readers) or self.unserved or self.leaving:
+        is_for_all = len(queues) == len(self.readers) and not (self.unserved or self.leaving)
+        if not is_for_all and not self._services.is_all_shared:
             self._put_for_some(queues, item_id)
 
     def _put_for_some(self, queues: Sequence[ScrollQueue], item_id: int) -> None:

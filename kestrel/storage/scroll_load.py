@@ -14,7 +14,7 @@ from kestrel.disk.repair import End, repair
 from kestrel.scroll.fileset import JournalFiles, ScrollFile, reader_name
 from kestrel.scroll.hints import MOST_BYTES, decode_hint, hint_path
 from kestrel.scroll.left import left_for
-from kestrel.scroll.names import DEFAULT_READER, OWN_READER, Place, TrueNames, queue_of
+from kestrel.scroll.names import DEFAULT_READER, OWN_READER, Names, Place, queue_of
 from kestrel.scroll.reader_file import ReaderState, encode_state, read_state
 from kestrel.scroll.survey import WrongMark, check_known, survey
 from kestrel.scroll.writer_file import WriterFile
@@ -31,7 +31,7 @@ SettingsOf: TypeAlias = Callable[[bytes], QueueSettings]
 class ScrollLoader:
     """Loads the journals of one folder. May run in a thread."""
 
-    def __init__(self, services: ScrollServices, names: TrueNames, now_ms: Callable[[], int]) -> None:
+    def __init__(self, services: ScrollServices, names: Names, now_ms: Callable[[], int]) -> None:
         self._services = services
         self._names = names
         self._now_ms = now_ms
@@ -206,7 +206,7 @@ class ScrollLoader:
         """The name of the queue that has that reader file; None if that is not known."""
         try:
             parent = self._names.name_of(stem)
-            if parent is None or part in (DEFAULT_READER, OWN_READER):
+            if parent is None or self._names.is_own(part):
                 return parent
             child = self._names.name_of(part)
         except OSError:

@@ -15,7 +15,10 @@ from kestrel.storage.total_memory import MemoryLimit
 
 
 class ScrollServices(Services):
-    """`Services`, the numbers of new files, and the folder to which files go that no reader needs (None: they go)."""
+    """`Services`, the numbers of new files, and the folder to which files go that no reader needs (None: they go).
+
+    `is_all_shared`: each item is for all readers of its journal, those that come back after a power failure too.
+    """
 
     def __init__(
         self,
@@ -28,12 +31,14 @@ class ScrollServices(Services):
         numbers: FileNumbers,
         memory_limit: MemoryLimit,
         archive: bytes | None,
+        is_all_shared: bool,
     ) -> None:
         super().__init__(disk, folder, jobs, kill, lambda: refusal() is not None)
         self.refusal = refusal
         self.numbers = numbers
         self.memory_limit = memory_limit
         self.archive = archive
+        self.is_all_shared = is_all_shared
         self.open_files = OpenFiles()
 
     def path(self, file_name: bytes) -> bytes:

@@ -16,6 +16,7 @@ from kestrel.scroll.fileset import archived_name, parse_file_name, reader_name, 
 from kestrel.scroll.names import (
     DEFAULT_READER,
     OWN_READER,
+    LibraryNames,
     Place,
     TrueNames,
     decode_part,
@@ -177,3 +178,17 @@ def test_a_name_that_cannot_be_written_is_an_error_and_unknown(tmp_path: Path, o
         true_names(tmp_path, disk).remember(stem_of(LONG), LONG)
     assert true_names(tmp_path).name_of(stem_of(LONG)) is None
     assert disk.open_descriptors == set()
+
+
+@pytest.mark.parametrize("name", [b"work", b"a:b", b"::x", b":own"])
+def test_libkestrels_names_stand_as_they_are(name: bytes) -> None:
+    names = LibraryNames()
+    names.remember(name, name)
+    assert (names.stem_of(name), names.reader_of(name, name), names.name_of(name)) == (name, name, name)
+    assert not names.is_own(name)
+
+
+def test_only_libkestrels_reader_without_a_name_is_the_queues_own() -> None:
+    names = LibraryNames()
+    assert names.is_own(DEFAULT_READER)
+    assert names.reader_of(b"work", None) == OWN_READER

@@ -1,0 +1,73 @@
+"""A queue of a program with a folder of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from kestrel.config.model import QueueSettings
+from kestrel.disk.files import Disk
+from kestrel.errors import KestrelError
+from kestrel.library.arguments import FolderPath, check_name, checked
+from kestrel.library.folder_queue import FolderQueue
+from kestrel.library.queue_folder import Lookup, QueueFolder
+from kestrel.library.waits import even_if_cancelled
+from kestrel.queues.services import wall_clock_ms
+from kestrel.storage.journal import RESERVE_BYTES
+
+
+class PersistentQueue(FolderQueue):
+    """A queue with a folder of its own, which it owns from `setup` to `close`; the rest as `QueueFolder` says.
+
+    `settings` are those of this queue. Others come into being in the folder when items move to them.
+    """
+
+    folder: QueueFolder
+
+    def __init__(
+        self,
+        name: bytes,
+        path: FolderPath,
+        reactor: Any,
+        *,
+        settings: QueueSettings | None = None,
+        lookup: Lookup | None = None,
+        expire_every_s: float | None = None,
+        reserve_bytes: int = RESERVE_BYTES,
+        now_ms: Callable[[], int] = wall_clock_ms,
+        disk: Disk | None = None,
+    ) -> None:
+        check_name(name)
+        own, others = checked(name, settings or QueueSettings()), QueueSettings()
+        folder = QueueFolder(
+            path,
+            reactor,
+            settings_for=lambda other: own if other == name else others,
+            lookup=lookup,
+            expire_every_s=expire_every_s,
+            reserve_bytes=reserve_bytes,
+            now_ms=now_ms,
+            disk=disk,
+        )
+        super().__init__(name, folder)
+
+    def setup(self) -> Deferred[None]:
+        """Own the folder and replay the journals in it.
+
+        Fails with a `StorageError`, or a `BadQueueName` where the name is too long for a file, and owns nothing then.
+        """
+        return even_if_cancelled(self._setup())
+
+    async def _setup(self) -> None:
+        await self.folder.open()
+        try:
+            self.behind()
+        except KestrelError:
+            await self.folder.close()
+            raise
+
+    def close(self) -> Deferred[None]:
+        """Let the folder go when all is safe, as `QueueFolder.close`."""
+        return self.folder.close()

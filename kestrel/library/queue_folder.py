@@ -1,0 +1,161 @@
+"""A folder of journals, and the queues of a program that are kept in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeAlias
+
+from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.threads import deferToThreadPool
+
+from kestrel.config.model import Config, QueueSettings
+from kestrel.config.resolved import ResolvedConfig
+from kestrel.disk.files import Disk
+from kestrel.errors import StorageError
+from kestrel.library.arguments import FolderPath, check_name, checked
+from kestrel.library.folder_queue import FolderQueue
+from kestrel.library.waits import even_if_cancelled, settled
+from kestrel.queues.manager import QueueManager
+from kestrel.queues.queue import Queue
+from kestrel.queues.rounds import ExpiryRounds
+from kestrel.queues.services import wall_clock_ms
+from kestrel.queues.turns import Turns
+from kestrel.storage.barrier import Barrier, Batch
+from kestrel.storage.interfaces import SettingsFor
+from kestrel.storage.journal import RESERVE_BYTES, JournalStorage
+from kestrel.storage.memory import MemoryStorage
+
+Lookup: TypeAlias = "Callable[[bytes], FolderQueue | None]"
+"""Finds the queue of that name that items are to move to; None if there is none."""
+
+
+class QueueFolder:
+    """The queues of one folder, which it owns from `open` to `close`.
+
+    `reactor` has timers, `callFromThread` and a thread pool; a queue's settings are what `settings_for` says at its
+    first use. `reserve_bytes` of disk space are put by for the time when the disk is full. `now_ms` is the wall clock.
+    """
+
+    def __init__(
+        self,
+        path: FolderPath,
+        reactor: Any,
+        *,
+        settings_for: SettingsFor = lambda name: QueueSettings(),
+        lookup: Lookup | None = None,
+        expire_every_s: float | None = None,
+        reserve_bytes: int = RESERVE_BYTES,
+        now_ms: Callable[[], int] = wall_clock_ms,
+        disk: Disk | None = None,
+    ) -> None:
+        self.reactor = reactor
+        self._lookup = lookup
+        self._expire_every_s = expire_every_s
+        barrier = Barrier(reactor.callFromThread)
+        self.turns = Turns(barrier, reactor.callFromThread, reactor.seconds)
+        storage = JournalStorage(
+            os.path.abspath(os.fsencode(path)),
+            reactor,
+            self._in_thread,
+            reserve_bytes=reserve_bytes,
+            now_ms=now_ms,
+            disk=disk,
+        )
+        config = ResolvedConfig(Config())
+        config.settings_for = lambda name: checked(name, settings_for(name))
+        self._manager = QueueManager(
+            storage, MemoryStorage(), config, self.turns, reactor, now_ms, put_elsewhere=self._put_elsewhere
+        )
+        self._rounds = ExpiryRounds(self._manager, self.turns, reactor)
+        self.queues: dict[bytes, FolderQueue] = {}
+        """Those that the program has asked for, by name: one object for each, which knows its open reads."""
+        self._changing = DeferredLock()
+        self._is_open = False
+        self._is_closed = False
+
+    def _in_thread(self, function: Callable[..., Any], *args: object) -> Deferred[Any]:
+        return deferToThreadPool(self.reactor, self.reactor.getThreadPool(), function, *args)
+
+    def open(self) -> Deferred[None]:
+        """Own the folder, which is made if there is none, and replay the journals in it.
+
+        Fails with a `StorageError`, `FolderInUse` among them. A queue whose journal cannot be read fails no `open`: the
+        log says so, and each use of the queue tries again.
+        """
+        return even_if_cancelled(self._open())
+
+    async def _open(self) -> None:
+        async with self._changing:
+            if self._is_open or self._is_closed:
+                raise StorageError("a queue folder is opened once")
+            await self._manager.start()
+            self._is_open = True
+            self.turns.open()
+            if self._expire_every_s is not None:
+                self._rounds.every(round(self._expire_every_s * 1000))
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has been closed, or is being closed: it takes nothing more."""
+        return self._is_closed
+
+    @property
+    def manager(self) -> QueueManager:
+        """The queues by their names; for whoever wants more of them than is here. Raises `StorageError` unless open."""
+        if self._is_closed:
+            raise StorageError("the queue folder is closed")
+        if not self._is_open:
+            raise StorageError("the queue folder is not open yet")
+        return self._manager
+
+    def queue(self, name: bytes) -> FolderQueue:
+        """The queue of that name, which comes into being if it must.
+
+        Raises `BadQueueName`, and `QueueFailed` where its journal cannot be read.
+        """
+        check_name(name)
+        self.manager.queue(name)
+        return self.queues.get(name) or FolderQueue(name, self)
+
+    def close(self) -> Deferred[None]:
+        """Answer who waits as an empty queue does, make all that was done safe, and let the folder go.
+
+        Fails with `QueueFailed` where something done since the last `safe` of its queue was lost; the folder is closed
+        all the same. Closing twice is closing once.
+        """
+        return even_if_cancelled(self._close())
+
+    async def _close(self) -> None:
+        async with self._changing:
+            was_open, self._is_open = self._is_open, False
+            self._is_closed = True
+            if not was_open:
+                return
+            self._rounds.stop()
+            self._manager.wake_all()
+            try:
+                await self._all_settled()
+                for queue in self.queues.values():
+                    await queue.safe()
+            finally:
+                await self._manager.close()
+
+    async def _all_settled(self) -> None:
+        """Wait for every batch, and for those that they lead to: a move is confirmed when it has arrived."""
+        while batches := unsettled(self._manager.even_masked_queues()):
+            for batch in batches:
+                await settled(batch)
+
+    def _put_elsewhere(self, name: bytes, data: bytes, done: Collection[bytes]) -> Mapping[bytes, Batch] | None:
+        if self._lookup is None:
+            return self._manager.put_moved(name, data, done)
+        queue = self._lookup(name)
+        if queue is None:
+            raise StorageError(f"no queue {name!r} was found")
+        return queue.folder.manager.put_moved(queue.name, data, done)
+
+
+def unsettled(queues: list[Queue]) -> list[Batch]:
+    """Their latest batches, as far as they are not safe yet."""
+    return [batch for queue in queues if (batch := queue.unsettled_batch) is not None]

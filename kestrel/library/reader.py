@@ -1,0 +1,339 @@
+"""A reader of a journaled queue: a head of its own, limits of its own, and those who wait for its items."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from twisted.internet.defer import Deferred, fail
+from twisted.logger import Logger
+
+from kestrel.errors import KestrelError, StorageError
+from kestrel.item import Item
+from kestrel.library.full_policy import FullPolicy
+from kestrel.library.journaled_config import JournaledQueueReaderConfig, QueueItem
+from kestrel.library.open_items import OpenItems
+from kestrel.library.place import Place
+from kestrel.library.reader_counts import ReaderCounts
+from kestrel.library.reader_head import ReaderHead, call_hook
+from kestrel.library.reader_line import ReaderLine
+from kestrel.library.reader_services import ReaderServices
+from kestrel.library.safety import Safety
+from kestrel.library.shelves import Shelf
+from kestrel.library.streak import Streak
+from kestrel.queues.expiry import SWEPT_AT_ONCE, SWEPT_BY_A_PUT
+from kestrel.queues.waiters import Waiter
+from kestrel.storage.barrier import Batch
+
+log = Logger()
+
+
+class Reader:
+    """One reader: what `JournaledQueue.reader` returns.
+
+    An item that it gave is an open read until it is committed or given back (`commit`, `unget`, by its id); a restart
+    gives open reads again. All but what returns a Deferred raises `StorageError` at once when the queue is closed or
+    its storage fails; a Deferred fails with it.
+    """
+
+    def __init__(self, name: bytes, config: JournaledQueueReaderConfig, services: ReaderServices, shelf: Shelf) -> None:
+        self.name = name
+        """Empty for the default reader."""
+        self.config = config
+        self._services = services
+        self._shelf = shelf
+        self._first_id = shelf.first_id
+        self.storage = shelf.storage
+        self.contents = shelf.contents(name)
+        self.open_batch: Batch | None = None
+        self.committing: Batch | None = None
+        self.is_closed = False
+        self.counts = ReaderCounts()
+        self.create_time_ms = services.now_ms()
+        self._head = ReaderHead(self, services.now_ms)
+        self._line = ReaderLine(self, self._head, services.turns.go_on_later)
+        self._open = OpenItems()
+        self._safety = Safety()
+        self._streak = Streak()
+        self._joining = 0
+
+    # Items in, by way of the queue.
+
+    def make_room(self) -> None:
+        """A put is to come: some of what has expired goes first."""
+        self.behind().sweep(SWEPT_BY_A_PUT)
+
+    def item_was_put(self, size: int) -> Batch:
+        """The contents have one more item, of that many bytes, at the tail; `serve` is to follow."""
+        self.counts.puts += 1
+        self.counts.put_bytes += size
+        return self.recorded()
+
+    def serve(self) -> None:
+        """Items have come: drop what is too many or too old, and serve those in line."""
+        self._line.has_changed()
+
+    # Items out.
+
+    def get(self, deadline_s: float | None = None, peeking: bool = False) -> Deferred[QueueItem | None]:
+        """The next item, as an open read, when it is this consumer's turn; first come, first served.
+
+        Fires with None when so many seconds have gone by (0 waits for the disk alone, None for ever), or when the queue
+        is closed. With `peeking` the item stays where it is. Cancel it to leave the line.
+        """
+        try:
+            self.check()
+        except KestrelError as error:
+            return fail(error)
+        place = Place(self, self._services.clock, deadline_s, opens=not peeking, peeks=peeking)
+        began_s = self._services.clock.seconds()
+        turns = self._services.turns
+        is_at_hand = not self._line.waiting and self.contents.peek() is not None
+        if not self._joining and turns.may_work() and (not is_at_hand or self._streak.may_go_on()):
+            place.join()
+        else:  # whoever takes item after item lets the reactor go on in between
+            self._joining += 1
+            turns.go_on_later(partial(self._join_later, place))
+        return place.arrival.addCallback(self._answered, began_s)
+
+    def peek(self, deadline_s: float | None = None) -> Deferred[QueueItem | None]:
+        """The next item, which stays there; otherwise as `get`."""
+        return self.get(deadline_s, peeking=True)
+
+    def _join_later(self, place: Place[ReaderLine, QueueItem]) -> None:
+        self._joining -= 1
+        place.join()
+
+    def _answered(self, item: QueueItem | None, began_s: float) -> QueueItem | None:
+        if item is None:
+            self.counts.get_misses += 1
+            if self.config.timeout_latency is not None:
+                waited_s = self._services.clock.seconds() - began_s
+                call_hook(self.config.timeout_latency, self, round(waited_s * 1000))
+        return item
+
+    def given(self, line: ReaderLine, item: Item, waiter: Waiter) -> QueueItem:
+        """An item arrived for one of those who wait: what the program gets."""
+        given = self.given_out(item)
+        self.counts.get_hits += 1
+        if waiter.opens:
+            self.counts.opened += 1
+            self._open.add(given.id, item)
+        if self.config.delivery_latency is not None:
+            call_hook(self.config.delivery_latency, self, max(0, self._services.now_ms() - item.add_ms))
+        return given
+
+    def given_out(self, item: Item) -> QueueItem:
+        """The item as programs see it."""
+        return QueueItem(item.id + self._first_id, item.data, item.add_ms, item.expiry_ms, item.errors)
+
+    # Open reads.
+
+    def commit(self, item_id: int) -> bool:
+        """The item that was given is done: it is gone for good. False when it is not open.
+
+        Raises `QueueFailed` where the storage has failed since, and the item is in the queue again.
+        """
+        self.check()
+        item = self._open.end(item_id)
+        if item is None:
+            return False
+        self.contents.confirm([item.xid])
+        self.counts.committed += 1
+        self.recorded()
+        return True
+
+    def unget(self, item_id: int) -> bool:
+        """Give an item back, with one more error: to the head of the queue, unless `error_handler` takes care of it.
+
+        Otherwise as `commit`.
+        """
+        self.check()
+        item = self._open.end(item_id)
+        if item is None:
+            return False
+        self.counts.canceled += 1
+        handler = self.config.error_handler
+        failed = self.given_out(item)._replace(errors=item.errors + 1)
+        if handler is not None and call_hook(handler, failed):
+            self.contents.confirm([item.xid])
+        else:
+            self.contents.put_back([item.xid], True)
+        self.recorded()
+        self._line.serve()
+        return True
+
+    # All items.
+
+    def flush(self) -> None:
+        """Drop all items but the open reads."""
+        self.check()
+        self.contents.clear()
+        self.counts.flushes += 1
+        self.recorded()
+        self._line.serve()
+
+    def empty(self) -> None:
+        """Drop all items and open reads, and answer everyone in line."""
+        self.flush()
+        self.contents.confirm(self._open.xids)
+        self._open.end_all()
+        self.answer_all()
+
+    def discard_expired(self, applies_limit: bool = True) -> Deferred[int]:
+        """Discard what has expired at the head, `max_expire_sweep` items at most unless told otherwise; how many."""
+        return Deferred.fromCoroutine(self._discard_expired(self.config.max_expire_sweep if applies_limit else None))
+
+    async def _discard_expired(self, most: int | None) -> int:
+        count = 0
+        while most is None or count < most:
+            self.check()
+            at_once = SWEPT_AT_ONCE if most is None else min(SWEPT_AT_ONCE, most - count)
+            swept = self._line.sweep(at_once)
+            count += swept
+            if swept == at_once:
+                await self._next_turn()
+            elif self.contents.peek() is None and self._head.fill():
+                await self._head.filled()
+            elif not swept:
+                break
+        return count
+
+    def _next_turn(self) -> Deferred[None]:
+        turn: Deferred[None] = Deferred()
+        self._services.turns.go_on_later(partial(turn.callback, None))
+        return turn
+
+    def evict_waiters(self) -> None:
+        """Answer everyone in line as an empty queue does."""
+        self.answer_all()
+
+    def answer_all(self, error: Exception | None = None) -> None:
+        """Answer everyone in line: as an empty queue does, or with that error."""
+        self._line.answer_all(error)
+
+    # What is done is safe, or lost.
+
+    def checkpoint(self) -> Deferred[None]:
+        """Fires when all that was done so far is as safe as the queue's `sync_journal_ms` promises.
+
+        Fails with `QueueFailed` if something of it was lost, or of what was done since this was asked last: the reader
+        is as it was before that.
+        """
+        return self._safety.safe()
+
+    def recorded(self) -> Batch:
+        """Something was done to the contents: the batch that it is part of."""
+        batch = self._services.barrier.touch(self)
+        self._safety.depends_on(batch)
+        return batch
+
+    @property
+    def unsettled_batch(self) -> Batch | None:
+        """The latest batch that is not safe yet."""
+        return self.open_batch or self.committing
+
+    # Another name, contents that fail, and the end.
+
+    def rename(self, name: bytes, config: JournaledQueueReaderConfig) -> None:
+        """It has that name and goes by that from now on; `serve` is to follow. Raises `QueueFailed`."""
+        self.check()
+        self._shelf.rename(self.name, name)
+        self.name, self.config = name, config
+        self.contents = self._shelf.contents(name)
+        self.recorded()
+
+    def delete(self) -> None:
+        """Forget all that it has; safe with the next commit, `end` is to follow. Raises `StorageError`."""
+        self.check()
+        self._shelf.delete(self.name)
+        self.recorded()
+
+    def check(self) -> None:
+        """Open dead contents anew. Raises `StorageError` where that fails, or the reader is closed."""
+        if self.is_closed:
+            raise StorageError("the reader is closed")
+        self._reopen()
+
+    def behind(self) -> ReaderLine:
+        """The line for its items. Raises as `check`."""
+        self.check()
+        return self._line
+
+    def _reopen(self) -> None:
+        """Open dead contents anew; raises `QueueFailed` when that fails too."""
+        if self.contents.failure is not None:
+            self._open.lose_all()
+            self.contents = self._shelf.contents(self.name)
+            self._head.forget()
+            self._line.serve()
+
+    def commit_failed(self, failure: Exception) -> None:
+        """The contents are dead, and others may have died with them."""
+        self._services.storage_failed()
+
+    def revive(self) -> None:
+        """If the contents are dead, go on with what the storage still holds."""
+        if self.is_closed:
+            return
+        try:
+            self._reopen()
+        except KestrelError as error:
+            log.error("Reader {reader!r} cannot be opened: {reason}", reader=self.name, reason=str(error))
+            self._line.answer_all(error)
+
+    def end(self) -> None:
+        """Answer everyone in line, put open reads back, and take nothing more."""
+        self.is_closed = True
+        if self.contents.failure is None:
+            self.contents.put_back(self._open.xids, False)
+        self._open.end_all()
+        self.answer_all()
+
+    # Figures.
+
+    @property
+    def items(self) -> int:
+        """How many items it holds, open reads counted."""
+        return self.contents.items + len(self._open)
+
+    @property
+    def bytes(self) -> int:
+        """Their data."""
+        return self.contents.bytes + self._open.bytes
+
+    @property
+    def open_items(self) -> int:
+        """How many of its items are open reads,"""
+        return len(self._open)
+
+    @property
+    def open_bytes(self) -> int:
+        """and their data."""
+        return self._open.bytes
+
+    @property
+    def waiter_count(self) -> int:
+        """How many consumers stand in line."""
+        return len(self._line.waiting)
+
+    @property
+    def age_ms(self) -> int:
+        """How long its head has waited; 0 when none is in memory."""
+        item = self.contents.peek() if self.contents.failure is None else None
+        return 0 if item is None else max(0, self._services.now_ms() - item.add_ms)
+
+    @property
+    def is_ready_for_expiration(self) -> bool:
+        """Whether it is older than `max_queue_age_ms`, and has nothing more to give."""
+        age_ms = self.config.max_queue_age_ms
+        is_old = age_ms is not None and self._services.now_ms() > self.create_time_ms + age_ms
+        return is_old and not self.contents.items
+
+    @property
+    def can_put(self) -> bool:
+        """Whether it takes one more item."""
+        config = self.config
+        if config.full_policy is FullPolicy.DROP_OLDEST:
+            return True
+        has_place = config.max_items is None or self.items < config.max_items
+        return has_place and (config.max_size_bytes is None or self.bytes < config.max_size_bytes)

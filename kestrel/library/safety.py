@@ -1,0 +1,45 @@
+"""What of the things that a program did to a queue is safe, and what was lost."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from twisted.internet.defer import Deferred
+
+from kestrel.errors import QueueFailed
+from kestrel.library.waits import settled
+from kestrel.storage.barrier import Batch
+
+
+class Safety:
+    """The batches of one queue that are not safe yet, and a loss that nobody was told."""
+
+    def __init__(self) -> None:
+        self._unsettled: dict[Batch, None] = {}
+        self._loss: Exception | None = None
+
+    def depends_on(self, batch: Batch) -> None:
+        """Something was done that is part of that batch."""
+        if not batch.is_settled and batch not in self._unsettled:
+            self._unsettled[batch] = None
+            batch.when_settled(partial(self._batch_settled, batch))
+
+    def _batch_settled(self, batch: Batch) -> None:
+        del self._unsettled[batch]
+        self._loss = batch.failure or self._loss
+
+    def safe(self) -> Deferred[None]:
+        """Fires when all that was done so far is safe.
+
+        Fails with `QueueFailed` if something of it was lost, or of what was done since this was asked last.
+        """
+        return Deferred.fromCoroutine(self._safe())
+
+    async def _safe(self) -> None:
+        batches = list(self._unsettled)
+        for batch in batches:
+            await settled(batch)
+        losses = [batch.failure for batch in batches if batch.failure is not None]
+        loss, self._loss = losses[0] if losses else self._loss, None
+        if loss is not None:
+            raise QueueFailed(str(loss)) from loss

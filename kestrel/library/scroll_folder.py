@@ -1,0 +1,174 @@
+"""A folder of libkestrel's journals, and the journaled queues of a program that are kept in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+
+from kestrel.config.model import QueueSettings
+from kestrel.disk.files import Disk
+from kestrel.errors import StorageError
+from kestrel.library.arguments import FolderPath
+from kestrel.library.folder_journaled_queue import FolderJournaledQueue
+from kestrel.library.journaled_config import JournaledQueueConfig
+from kestrel.library.reader_services import ReaderServices
+from kestrel.library.shelves import FileShelf, MemoryShelf, Shelf
+from kestrel.library.waits import even_if_cancelled
+from kestrel.queues.services import wall_clock_ms
+from kestrel.queues.turns import Turns
+from kestrel.scroll.names import DEFAULT_READER, place_of
+from kestrel.storage.barrier import Barrier
+from kestrel.storage.scroll import RESERVE_BYTES, ScrollStorage
+
+log = Logger()
+
+
+class ScrollFolder:
+    """The journaled queues of one folder, which it owns from `open` to `close`; without a `path` they are in memory.
+
+    `reactor` has timers, `callFromThread` and a thread pool. `archive` is the folder to which journal files go that no
+    reader needs, None: they are erased. `reserve_bytes` of disk space are put by for the time when the disk is full.
+    `now_ms` is the wall clock.
+    """
+
+    def __init__(
+        self,
+        path: FolderPath | None,
+        reactor: Any,
+        *,
+        archive: FolderPath | None = None,
+        reserve_bytes: int = RESERVE_BYTES,
+        now_ms: Callable[[], int] = wall_clock_ms,
+        disk: Disk | None = None,
+    ) -> None:
+        self._reactor = reactor
+        barrier = Barrier(reactor.callFromThread)
+        turns = Turns(barrier, reactor.callFromThread, reactor.seconds)
+        self.services = ReaderServices(barrier, turns, reactor, now_ms, self._storage_failed)
+        self._storage: ScrollStorage | None = None
+        if path is not None:
+            self._storage = ScrollStorage(
+                _absolute(path),
+                reactor,
+                self._in_thread,
+                reserve_bytes=reserve_bytes,
+                now_ms=now_ms,
+                disk=disk,
+                archive=None if archive is None else _absolute(archive),
+                as_library=True,
+            )
+        self._queues: dict[bytes, FolderJournaledQueue] = {}
+        """Those that are open."""
+        self._readers: dict[bytes, set[bytes]] = {}
+        """The readers of those that are not."""
+        self._changing = DeferredLock()
+        self._is_open = False
+        self._is_closed = False
+
+    def _in_thread(self, function: Callable[..., Any], *args: object) -> Deferred[Any]:
+        return deferToThreadPool(self._reactor, self._reactor.getThreadPool(), function, *args)
+
+    def open(self) -> Deferred[None]:
+        """Own the folder, which is made if there is none, and load the journals in it.
+
+        Fails with a `StorageError`, `FolderInUse` among them. A journal that cannot be read fails no `open`: the log
+        says so, and each `queue` of its name tries again.
+        """
+        return even_if_cancelled(self._open())
+
+    async def _open(self) -> None:
+        async with self._changing:
+            if self._is_open or self._is_closed:
+                raise StorageError("a scroll folder is opened once")
+            if self._storage is not None:
+                for name in await self._storage.start(lambda _: QueueSettings()):
+                    queue, reader = place_of(name)
+                    self._readers.setdefault(queue, set()).add(DEFAULT_READER if reader is None else reader)
+            self._is_open = True
+            self.services.turns.open()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has been closed, or is being closed: it takes nothing more."""
+        return self._is_closed
+
+    def check(self) -> None:
+        """Raise `StorageError` unless the folder is open."""
+        if not self._is_open:
+            raise StorageError(
+                "the scroll folder is closed" if self._is_closed else "the scroll folder is not open yet"
+            )
+
+    def queue(self, config: JournaledQueueConfig) -> FolderJournaledQueue:
+        """The queue of that name, which comes into being if it must; one that is open keeps the config that it has.
+
+        Raises `QueueFailed` where its journal cannot be read, and ValueError where the config names an archive: that is
+        the folder's.
+        """
+        if config.save_archived_journals is not None:
+            raise ValueError("queues that share a folder share its archive: name it to the folder")
+        self.check()
+        queue = self._queues.get(config.name)
+        if queue is None:
+            queue = FolderJournaledQueue(config, self)
+            self.adopt(queue)
+        elif queue.is_closed:
+            raise StorageError(f"queue {config.name!r} is being closed: wait until it is")
+        return queue
+
+    def adopt(self, queue: FolderJournaledQueue) -> None:
+        """That queue is one of this folder's. Raises `QueueFailed`."""
+        queue.load(self._readers.get(queue.name, ()))
+        self._queues[queue.name] = queue
+
+    def shelf_for(self, config: JournaledQueueConfig) -> Shelf:
+        """Where the items of such a queue are kept."""
+        if self._storage is None or not config.journaled:
+            return MemoryShelf(config)
+        return FileShelf(config, self._storage)
+
+    def forget(self, queue: FolderJournaledQueue) -> None:
+        """That queue is closed; a later one of its name will have these readers."""
+        was_open = self._queues.pop(queue.name, None) is not None
+        if was_open and queue.config.journaled:
+            self._readers[queue.name] = {reader.name for reader in queue.readers}
+
+    def _storage_failed(self) -> None:
+        """Every reader whose contents have died goes on with what there is."""
+        for queue in list(self._queues.values()):
+            for reader in queue.readers:
+                reader.revive()
+
+    def close(self) -> Deferred[None]:
+        """Close every queue, and let the folder go.
+
+        Fails with `QueueFailed` where something was lost that was done to a queue since its last `checkpoint`; the
+        folder is closed all the same. Closing twice is closing once.
+        """
+        return even_if_cancelled(self._close())
+
+    async def _close(self) -> None:
+        async with self._changing:
+            was_open, self._is_open = self._is_open, False
+            self._is_closed = True
+            if not was_open:
+                return
+            loss: Exception | None = None
+            for queue in list(self._queues.values()):
+                try:
+                    await queue.end()
+                except StorageError as error:
+                    loss = loss or error
+            if self._storage is not None:
+                await self._storage.close()
+            if loss is not None:
+                raise loss
+
+
+def _absolute(path: FolderPath) -> bytes:
+    return os.path.abspath(os.fsencode(path))

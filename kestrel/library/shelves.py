@@ -1,0 +1,112 @@
+"""Where the items of one journaled queue are kept: in the files of a folder, or in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from kestrel.library.journaled_config import JournaledQueueConfig
+from kestrel.storage.interfaces import IQueueStorage, IStorage
+from kestrel.storage.memory import MemoryQueue, MemoryStorage
+from kestrel.storage.scroll import ScrollStorage
+from kestrel.storage.scroll_queue import ScrollQueue
+
+
+class Shelf(Protocol):
+    """The items of one queue, by its readers."""
+
+    @property
+    def storage(self) -> IStorage:
+        """What commits them."""
+
+    @property
+    def first_id(self) -> int:
+        """What a reader that is made now adds to the ids that its contents give."""
+
+    @property
+    def journal_bytes(self) -> int:
+        """What its files take; 0 where it has none."""
+
+    def contents(self, reader: bytes) -> IQueueStorage:
+        """What that reader has: what is there, or from now on. Raises `QueueFailed`."""
+
+    def rename(self, reader: bytes, name: bytes) -> None:
+        """The contents of a reader are another's from now on. Raises `QueueFailed`, and all is as it was."""
+
+    def delete(self, reader: bytes) -> None:
+        """Drop what that reader has. Raises `StorageError`, and all is as it was."""
+
+    def put(self, data: bytes, add_ms: int, expiry_ms: int, readers: Sequence[bytes]) -> None:
+        """One item more for all of these, which are all that there are. Raises as `IStorage.put`."""
+
+
+class FileShelf:
+    """In the files of a folder (`Shelf`): ids are the journal's own."""
+
+    first_id = 0
+
+    def __init__(self, config: JournaledQueueConfig, storage: ScrollStorage) -> None:
+        self.storage = storage
+        self._config = config
+        self._contents: dict[bytes, ScrollQueue] = {}
+
+    @property
+    def journal_bytes(self) -> int:
+        """What the journal's files take."""
+        return next((each.stats["journal_bytes"] for each in self._contents.values()), 0)
+
+    def contents(self, reader: bytes) -> ScrollQueue:
+        """What the files have for it."""
+        settings = self._config.settings_for(reader)
+        contents = self._contents[reader] = self.storage.queue(self._stored_name(reader), settings)
+        return contents
+
+    def _stored_name(self, reader: bytes) -> bytes:
+        return self._config.name + b"+" + reader if reader else self._config.name
+
+    def rename(self, reader: bytes, name: bytes) -> None:
+        """Its file has another name."""
+        self.storage.rename(self._contents[reader], self._stored_name(name))
+        self._contents[name] = self._contents.pop(reader)
+
+    def delete(self, reader: bytes) -> None:
+        """Its file goes; with the last one all files of the queue."""
+        self.storage.delete(self._contents[reader])
+        del self._contents[reader]
+
+    def put(self, data: bytes, add_ms: int, expiry_ms: int, readers: Sequence[bytes]) -> None:
+        """One record."""
+        self.storage.put([self._contents[reader] for reader in readers], data, add_ms, expiry_ms)
+
+
+class MemoryShelf:
+    """In memory (`Shelf`): contents count from 0 on, whenever they are made."""
+
+    journal_bytes = 0
+
+    def __init__(self, config: JournaledQueueConfig) -> None:
+        self.storage = MemoryStorage()
+        self.first_id = 1
+        self._config = config
+        self._made = 0
+        self._contents: dict[bytes, MemoryQueue] = {}
+
+    def contents(self, reader: bytes) -> MemoryQueue:
+        """What it has."""
+        if reader not in self._contents:
+            self._made += 1
+            self._contents[reader] = self.storage.queue(b"%d" % self._made, self._config.settings_for(reader))
+        return self._contents[reader]
+
+    def rename(self, reader: bytes, name: bytes) -> None:
+        """They are another's."""
+        self._contents[name] = self._contents.pop(reader)
+
+    def delete(self, reader: bytes) -> None:
+        """They are gone."""
+        self.storage.delete(self._contents.pop(reader))
+
+    def put(self, data: bytes, add_ms: int, expiry_ms: int, readers: Sequence[bytes]) -> None:
+        """They share the bytes."""
+        self.storage.put([self._contents[reader] for reader in readers], data, add_ms, expiry_ms)
+        self.first_id += 1

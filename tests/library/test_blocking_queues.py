@@ -1,0 +1,173 @@
+"""A journaled queue of objects: with a codec, with transactions or without."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from twisted.internet.defer import CancelledError
+
+from kestrel.errors import BadQueueName, QueueFailed
+from kestrel.library import JournaledQueueReaderConfig, QueueItem
+from tests.library.journaled import Program, config
+from tests.programs import arrivals
+
+
+class Json:
+    """A codec."""
+
+    def encode(self, item: Any) -> bytes:
+        """As JSON."""
+        return json.dumps(item).encode()
+
+    def decode(self, data: bytes) -> Any:
+        """From JSON."""
+        return json.loads(data)
+
+
+# Both.
+
+
+@pytest.mark.parametrize("face", ["to_blocking_queue", "to_transactional_blocking_queue"])
+def test_a_put_is_true_when_it_is_safe_and_false_when_it_is_refused(program: Program, face: str) -> None:
+    queue = program.queue(config(max_item_size_bytes=5))
+    objects = getattr(queue, face)(Json())
+    told = arrivals(objects.put([1]))
+    assert told == []
+    program.reactor.settle()
+    assert told == [True]
+    assert program.result(objects.put("too large")) is False
+    assert (objects.size, len(objects)) == (1, 1)
+
+
+@pytest.mark.parametrize("face", ["to_blocking_queue", "to_transactional_blocking_queue"])
+def test_a_put_that_is_lost_fails(program: Program, face: str) -> None:
+    queue = program.queue()
+    objects = getattr(queue, face)(Json())
+    program.disk.fail("write", errno.EIO, times=1)
+    with pytest.raises(QueueFailed):
+        program.result(objects.put(1))
+    with pytest.raises(QueueFailed):
+        program.result(queue.checkpoint())
+
+
+@pytest.mark.parametrize("face", ["to_blocking_queue", "to_transactional_blocking_queue"])
+def test_what_a_journal_cannot_do_is_a_type_error(program: Program, face: str) -> None:
+    objects = getattr(program.queue(), face)(Json())
+    with pytest.raises(TypeError, match="head"):
+        objects.put_head(1)
+
+
+def test_a_journal_is_not_asked_with_a_predicate(program: Program) -> None:
+    objects = program.queue().to_blocking_queue(Json())
+    with pytest.raises(TypeError, match="predicate"):
+        objects.poll_if(lambda item: True)
+
+
+@pytest.mark.parametrize("face", ["to_blocking_queue", "to_transactional_blocking_queue"])
+def test_a_queue_of_objects_has_the_default_reader_alone(program: Program, face: str) -> None:
+    queue = program.queue()
+    queue.reader(b"a")
+    with pytest.raises(BadQueueName):
+        getattr(queue, face)(Json())
+
+
+@pytest.mark.parametrize("face", ["to_blocking_queue", "to_transactional_blocking_queue"])
+def test_who_waits_is_counted_timed_out_evicted_and_cancelled(program: Program, face: str) -> None:
+    objects = getattr(program.queue(), face)(Json())
+    timed, gone, evicted = objects.get(5), objects.get(), objects.get()
+    seen = [arrivals(each) for each in (timed, gone, evicted)]
+    assert objects.waiter_count == 3
+    gone.cancel()
+    program.reactor.pass_time(5)
+    objects.evict_waiters()
+    assert (seen[0], [type(each) for each in seen[1]], seen[2]) == ([None], [CancelledError], [None])
+
+
+@pytest.mark.parametrize("face", ["to_blocking_queue", "to_transactional_blocking_queue"])
+def test_a_flush_and_a_close_are_those_of_the_queue_behind(program: Program, face: str) -> None:
+    queue = program.queue()
+    objects = getattr(queue, face)(Json())
+    program.result(objects.put(1))
+    objects.flush()
+    assert objects.size == 0
+    program.result(objects.close())
+    assert queue.is_closed
+
+
+FACES: list[Callable[[Any], Any]] = [lambda objects: objects.get(0), lambda objects: objects.poll()]
+
+
+@pytest.mark.parametrize("face", ["to_blocking_queue", "to_transactional_blocking_queue"])
+@pytest.mark.parametrize("take", FACES, ids=["get", "poll"])
+def test_what_cannot_be_decoded_goes_back_with_one_more_error(
+    program: Program, face: str, take: Callable[[Any], Any]
+) -> None:
+    queue = program.queue(config(reader=JournaledQueueReaderConfig(error_handler=lambda item: item.errors > 1)))
+    objects = getattr(queue, face)(Json())
+    program.put(queue, b"{")
+    for size in (1, 0):
+        with pytest.raises(json.JSONDecodeError):
+            program.result(take(objects))
+        assert objects.size == size
+
+
+# Without transactions.
+
+
+@pytest.mark.parametrize("take", FACES, ids=["get", "poll"])
+def test_an_item_is_done_when_it_is_given(program: Program, take: Callable[[Any], Any]) -> None:
+    queue = program.queue()
+    objects = queue.to_blocking_queue(Json())
+    for item in (["first"], {"second": 2}, "third"):
+        program.result(objects.put(item))
+    assert program.result(take(objects)) == ["first"]
+    assert program.result(take(objects)) == {"second": 2}
+    queue = program.restart(queue)
+    objects = queue.to_blocking_queue(Json())
+    assert [program.result(take(objects)) for _ in range(2)] == ["third", None]
+
+
+def test_who_waits_is_given_what_is_put(program: Program) -> None:
+    objects = program.queue().to_blocking_queue(Json())
+    waiting = arrivals(objects.get())
+    objects.put(7)
+    assert waiting == [7]
+
+
+# With transactions.
+
+
+@pytest.mark.parametrize("take", FACES, ids=["get", "poll"])
+def test_a_transaction_is_committed(program: Program, take: Callable[[Any], Any]) -> None:
+    queue = program.queue()
+    objects = queue.to_transactional_blocking_queue(Json())
+    for item in (1, 2):
+        program.result(objects.put(item))
+    first, second = program.result(take(objects)), program.result(take(objects))
+    assert (first.item, second.item, objects.size) == (1, 2, 2)
+    assert second.commit()
+    assert not second.commit()
+    queue = program.restart(queue)
+    objects = queue.to_transactional_blocking_queue(Json())
+    assert program.result(take(objects)).item == 1
+    assert program.result(take(objects)) is None
+
+
+@pytest.mark.parametrize("take", FACES, ids=["get", "poll"])
+def test_a_transaction_is_rolled_back(program: Program, take: Callable[[Any], Any]) -> None:
+    seen: list[QueueItem] = []
+    handler = JournaledQueueReaderConfig(error_handler=lambda item: bool(seen.append(item)))  # type: ignore[func-returns-value]
+    objects = program.queue(config(reader=handler)).to_transactional_blocking_queue(Json())
+    for item in (1, 2):
+        program.result(objects.put(item))
+    first = program.result(take(objects))
+    assert first.rollback()
+    assert not first.rollback()
+    again, second = program.result(take(objects)), program.result(take(objects))
+    assert (again.item, second.item, [item.errors for item in seen]) == (1, 2, [1])
+    assert again.commit() and second.commit()
+    assert objects.size == 0

@@ -1,0 +1,63 @@
+"""The programs to start from run to their end, and say what they say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LONG_S = 60
+
+BLOCKING_QUEUE = """\
+1 wait
+fold is refused: 2 jobs wait already
+worker 1: wash must be done again
+worker 1: wash is done
+worker 1: dry is done
+worker 1: iron is done
+3 jobs are done
+the latest price is 12, 2 were dropped
+"""
+
+FIRST_TIME = """\
+mail: 0 events are left from the last time
+mail: ann signs up
+mail: bob signs up has failed 3 times and is dropped
+count: 1 events are new
+a step: knead the dough
+0 steps are left
+"""
+
+SECOND_TIME = """\
+mail: 1 events are left from the last time
+mail: cleo signs up
+mail: ann signs up
+mail: bob signs up has failed 3 times and is dropped
+count: 4 events are new
+a step: knead the dough
+0 steps are left
+"""
+
+
+def run(name: str, *args: str) -> str:
+    """What the example prints; it must end well and say nothing else."""
+    program = [sys.executable, str(ROOT / "examples" / name), *args]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(program, capture_output=True, text=True, timeout=LONG_S, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_the_example_of_a_blocking_queue_runs_to_its_end() -> None:
+    assert run("blocking_queue.py") == BLOCKING_QUEUE
+
+
+def test_the_example_of_a_journaled_queue_runs_to_its_end() -> None:
+    assert run("journaled_queue.py") == FIRST_TIME
+
+
+def test_it_goes_on_where_it_was_over_the_folder_that_it_is_given(tmp_path: Path) -> None:
+    folder = str(tmp_path / "events")
+    assert [run("journaled_queue.py", folder) for _ in range(2)] == [FIRST_TIME, SECOND_TIME]

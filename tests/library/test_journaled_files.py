@@ -1,0 +1,355 @@
+"""The files of a journaled queue: they are libkestrel's own, they outlive the program, and they go in time."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import shutil
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from twisted.internet.task import Clock
+
+from kestrel.errors import FolderInUse, QueueFailed, StorageError
+from kestrel.library import JournaledQueue, JournaledQueueConfig, JournaledQueueReaderConfig
+from kestrel.scroll.reader_file import read_state
+from kestrel.storage.scroll import ScrollStorage
+from kestrel.testing.server import MemoryServer
+from kestrel.testing.threads import SteppedThreads
+from tests.journal.made import BytesReader
+from tests.library.journaled import START_MS, WORK, Program, config
+from tests.scroll.independent import puts_in
+from tests.storage.test_scroll_recorded import DIFFERENCES, EACH, Recorded, items_of
+
+# What libkestrel wrote.
+
+
+@EACH
+def test_a_folder_of_libkestrel_gives_what_it_gave_there_but_for_what_is_listed(
+    program: Program, case: Recorded
+) -> None:
+    shutil.copytree(case.path, program.folder_path)
+    program.reactor.advance((case.expected["now"] - START_MS) / 1000)
+    queue = program.queue()
+    expected = {f"items of {name}": items_of(reader) for name, reader in case.expected["readers"].items()}
+    found: dict[str, object] = {}
+    for reader in queue.readers:
+        items = [program.get(reader) for _ in range(reader.items) if program.result(reader.peek(0))]
+        found[f"items of {reader.name.decode()}"] = [
+            (item.id, base64.b64encode(item.data).decode(), item.add_ms, item.expiry_ms or None, item.errors)
+            for item in items
+        ]
+    differing = {what for what in expected.keys() | found.keys() if expected.get(what) != found.get(what)}
+    listed = DIFFERENCES.get((case.case, case.folder), {})
+    assert differing == {what for what in listed if what.startswith("items of ")}
+
+
+# What it could read.
+
+
+def test_names_stand_in_file_names_as_they_are(program: Program) -> None:
+    queue = program.queue(config(b"a:b_C-1"))
+    queue.reader(b"x:y_Z-2"), queue.reader(b"other")
+    program.put(queue, b"x")
+    assert program.files == ["a:b_C-1", "a:b_C-1.read.other", "a:b_C-1.read.x:y_Z-2"]
+
+
+def test_an_item_is_one_record_that_is_for_all_readers_whoever_comes_and_goes(program: Program) -> None:
+    queue = program.queue()
+    program.put(queue, b"one")
+    queue.reader(b"a"), queue.reader(b"b")
+    program.put(queue, b"two")
+    queue.drop_reader(b"a")
+    queue.put(b"three")
+    program.reactor.settle()
+    (writer,) = program.folder_path.glob("work.[0-9]*")
+    assert [(put.item.data, put.targets) for put in puts_in(writer)] == [
+        (b"one", None),
+        (b"two", None),
+        (b"three", None),
+    ]
+
+
+def test_a_reader_file_says_what_is_done_and_no_more(program: Program) -> None:
+    queue = program.queue()
+    program.put(queue, b"1", b"2", b"3", b"4")
+    reader = queue.reader()
+    items = [program.get(reader) for _ in range(4)]
+    reader.commit(items[0].id)
+    reader.commit(items[2].id)
+    program.result(queue.close())
+    state, end = read_state(BytesReader((program.folder_path / "work.read.").read_bytes()))
+    assert (state.done.head, state.done.ranges(), state.errors, end.problem) == (1, [(3, 3)], {}, None)
+
+
+def ask_a_server(folder: Path, *requests: bytes) -> list[bytes]:
+    """What a server answers that has the folder."""
+    clock, threads = Clock(), SteppedThreads()
+    server = MemoryServer(ScrollStorage(str(folder).encode(), clock, threads, reserve_bytes=1), clock=clock)
+
+    def settle() -> None:
+        while len(threads):
+            threads.run_all()
+            server.settle()
+
+    settle()
+    client = server.connect()
+    answers = []
+    for request in requests:
+        answer = client.ask(request)
+        settle()
+        answers.append(answer + client.take())
+    server.stop()
+    server.settle()
+    settle()
+    return answers
+
+
+def test_a_server_can_have_the_folder_next(program: Program) -> None:
+    queue = program.queue()
+    queue.reader(b"a"), queue.reader(b"b")
+    program.put(queue, b"1", b"2")
+    queue.reader(b"b").commit(program.get(queue.reader(b"b")).id)
+    program.result(queue.close())
+    answers = ask_a_server(program.folder_path, b"get work+a\r\n", b"get work+b\r\n", b"get work+b\r\n")
+    assert answers == [b"VALUE work+a 0 1\r\n1\r\nEND\r\n", b"VALUE work+b 0 1\r\n2\r\nEND\r\n", b"END\r\n"]
+
+
+def test_the_parent_in_a_folder_of_a_server_is_a_reader_beside_its_children(program: Program) -> None:
+    puts = [b"set work 0 0 1\r\n1\r\n", b"set work+x 0 0 1\r\n2\r\n", b"set work 0 0 1\r\n3\r\n"]
+    assert ask_a_server(program.folder_path, *puts) == [b"STORED\r\n"] * 3
+    queue = program.queue()
+    program.put(queue, b"4")
+    assert {reader.name: program.drain(reader) for reader in queue.readers} == {
+        b":own": [b"1", b"3", b"4"],
+        b"x": [b"2", b"3", b"4"],
+    }
+
+
+# Restarts.
+
+
+def test_readers_items_and_ids_are_there_after_a_restart(program: Program) -> None:
+    queue = program.queue()
+    for name in (b"a", b"b"):
+        queue.reader(name)
+    program.put(queue, b"1", b"2", b"3")
+    program.get(queue.reader(b"a"))
+    queue.reader(b"a").commit(1)
+    queue = program.restart(queue)
+    assert [(reader.name, reader.items) for reader in queue.readers] == [(b"a", 2), (b"b", 3)]
+    program.put(queue, b"4")
+    assert program.drain(queue.reader(b"a")) == [b"2", b"3", b"4"]
+    assert [program.get(queue.reader(b"b")).id for _ in range(4)] == [1, 2, 3, 4]
+
+
+def test_ids_go_on_when_all_items_are_gone(program: Program) -> None:
+    queue = program.queue()
+    program.put(queue, b"1", b"2")
+    program.drain(queue.reader())
+    queue = program.restart(queue)
+    program.put(queue, b"3")
+    assert program.get(queue.reader()).id == 3
+
+
+def test_a_default_reader_that_was_taken_over_is_not_there_after_a_restart(program: Program) -> None:
+    queue = program.queue()
+    program.put(queue, b"x")
+    queue.reader(b"a")
+    program.result(queue.checkpoint())
+    queue = program.restart(queue)
+    assert [reader.name for reader in queue.readers] == [b"a"]
+    assert program.drain(queue.reader(b"a")) == [b"x"]
+
+
+def test_of_default_and_named_readers_the_named_ones_count(program: Program) -> None:
+    queue = program.queue()
+    queue.reader(b"a")
+    program.put(queue, b"x")
+    program.result(queue.close())
+    shutil.copy(program.folder_path / "work.read.a", program.folder_path / "work.read.")
+    queue = program.queue()
+    assert [reader.name for reader in queue.readers] == [b"a"]
+    program.result(queue.checkpoint())
+    assert program.files == ["work", "work.read.a"]
+
+
+def test_a_takeover_that_the_disk_refuses_changes_nothing(program: Program) -> None:
+    queue = program.queue()
+    program.put(queue, b"x")
+    program.disk.fail("rename", errno.EIO, times=1)
+    with pytest.raises(QueueFailed):
+        queue.reader(b"a")
+    assert [reader.name for reader in queue.readers] == [b""]
+    assert program.drain(queue.reader()) == [b"x"]
+    assert queue.reader(b"a").name == b"a"
+
+
+@pytest.mark.parametrize("name", [b"", b"a"])
+def test_what_is_synced_before_it_is_told_survives_a_power_failure(program: Program, name: bytes) -> None:
+    queue = program.queue(config(sync_journal_ms=0))
+    program.put(queue, b"1", b"2")
+    reader = queue.reader(name)
+    reader.commit(program.get(reader).id)
+    program.put(queue, b"3")
+    program.result(queue.checkpoint())
+    left = program.path / "left"
+    program.disk.medium.copy(str(program.folder_path).encode(), str(left).encode())
+    after = Program(program.path)
+    after.folder_path = left
+    again = after.queue()
+    assert {each.name: after.drain(each) for each in again.readers} == {name: [b"2", b"3"]}
+    after.stop()
+
+
+# Files come and go.
+
+
+def test_files_stay_until_the_slowest_reader_is_done_with_them(program: Program) -> None:
+    queue = program.queue(config(journal_size_bytes=100))
+    slow, fast = queue.reader(b"slow"), queue.reader(b"fast")
+    for number in range(20):
+        program.put(queue, b"%050d" % number)
+    program.drain(fast)
+    program.reactor.pass_time(11)
+    files = program.files.count("work")
+    assert files > 5 and queue.journal_bytes > 1000
+    program.drain(slow)
+    program.reactor.pass_time(11)
+    assert program.files.count("work") <= 1
+
+
+def test_files_that_no_reader_needs_go_to_the_archive(program: Program) -> None:
+    archive = program.path / "archive"
+    queue = program.queue(config(journal_size_bytes=100, save_archived_journals=archive))
+    for number in range(10):
+        program.put(queue, b"%050d" % number)
+    program.drain(queue.reader())
+    program.reactor.pass_time(11)
+    archived = sorted(archive.glob("archive~work.*"))
+    ids = [put.item.id for path in archived for put in puts_in(path)]
+    assert ids and all(later == earlier + 1 for earlier, later in pairwise(ids))
+
+
+def test_what_is_done_is_made_short_again(program: Program) -> None:
+    queue = program.queue()
+    program.put(queue, *(b"%d" % number for number in range(2000)))
+    program.drain(queue.reader())
+    program.result(queue.close())
+    assert (program.folder_path / "work.read.").stat().st_size < 100
+
+
+# Several queues in one folder.
+
+
+def test_queues_that_share_a_folder_know_nothing_of_each_other(program: Program) -> None:
+    folder = program.folder()
+    work, mail = folder.queue(config(b"work")), folder.queue(config(b"mail"))
+    assert folder.queue(config(b"work")) is work
+    program.put(work, b"one")
+    program.put(mail, b"two")
+    work.reader(b"a")
+    assert [[reader.name for reader in queue.readers] for queue in (work, mail)] == [[b"a"], [b""]]
+    program.result(folder.close())
+    folder = program.folder()
+    assert program.drain(folder.queue(config(b"work")).reader(b"a")) == [b"one"]
+    assert program.drain(folder.queue(config(b"mail")).reader()) == [b"two"]
+
+
+def test_some_of_them_may_be_in_memory(program: Program) -> None:
+    folder = program.folder()
+    kept, gone = folder.queue(config(b"kept")), folder.queue(config(b"gone", journaled=False))
+    program.put(kept, b"x")
+    program.put(gone, b"x")
+    assert program.files == ["kept", "kept.read."]
+
+
+def test_one_of_them_can_be_closed_and_had_again(program: Program) -> None:
+    folder = program.folder()
+    work, mail = folder.queue(config(b"work")), folder.queue(config(b"mail"))
+    program.put(work, b"one", b"two")
+    program.get(work.reader())
+    work.put(b"three")
+    closing = work.close()
+    with pytest.raises(StorageError):
+        folder.queue(config(b"work"))
+    program.result(closing)
+    program.put(mail, b"x")
+    again = folder.queue(config(b"work"))
+    assert again is not work
+    assert program.drain(again.reader()) == [b"one", b"two", b"three"]
+
+
+def test_one_of_them_can_be_erased_and_made_again(program: Program) -> None:
+    folder = program.folder()
+    work, mail = folder.queue(config(b"work")), folder.queue(config(b"mail"))
+    program.put(work, b"x")
+    program.put(mail, b"y")
+    program.result(work.erase())
+    work = folder.queue(config(b"work"))
+    program.put(work, b"z")
+    assert program.files == ["mail", "mail.read.", "work", "work.read."]
+    program.result(folder.close())
+    folder = program.folder()
+    assert program.drain(folder.queue(config(b"work")).reader()) == [b"z"]
+
+
+def test_they_share_its_archive(program: Program) -> None:
+    folder = program.folder(archive=program.path / "archive")
+    with pytest.raises(ValueError, match="archive"):
+        folder.queue(config(save_archived_journals=program.path / "another"))
+
+
+def test_a_folder_that_is_not_open_has_no_queues(program: Program) -> None:
+    folder = program.folder()
+    program.result(folder.close())
+    with pytest.raises(StorageError):
+        folder.queue(config())
+    with pytest.raises(StorageError):
+        program.result(folder.open())
+    assert folder.is_closed
+
+
+# Whose folder it is.
+
+
+def test_a_folder_that_another_has_is_refused(program: Program) -> None:
+    queue = program.queue()
+    other = JournaledQueue(config(), program.folder_path, program.reactor, reserve_bytes=1)
+    with pytest.raises(FolderInUse):
+        program.result(other.setup())
+    with pytest.raises(StorageError):
+        other.put(b"x")
+    program.put(queue, b"x")
+
+
+def test_a_folder_of_kestrels_journals_is_refused_and_left_as_it_is(program: Program) -> None:
+    server = MemoryServer(folder=program.folder_path)
+    server.connect().ask(b"set work 0 0 1\r\nx\r\n")
+    server.stop()
+    server.settle()
+    before = (program.folder_path / "work").read_bytes()
+    with pytest.raises(StorageError):
+        program.queue()
+    assert (program.folder_path / "work").read_bytes() == before
+
+
+def test_a_journal_that_cannot_be_read_is_refused_and_can_be_had_when_it_can(program: Program) -> None:
+    queue = program.queue()
+    program.put(queue, b"x")
+    program.result(queue.close())
+    program.disk.fail("read", errno.EIO)
+    folder = program.folder()
+    with pytest.raises(QueueFailed):
+        folder.queue(config())
+    program.disk.mend()
+    assert program.drain(folder.queue(config()).reader()) == [b"x"]
+
+
+def test_settings_are_those_of_each_reader(program: Program) -> None:
+    small = JournaledQueueReaderConfig(max_memory_size_bytes=7)
+    both = JournaledQueueConfig(name=WORK, reader_configs={b"small": small}, sync_journal_ms=0)
+    assert both.settings_for(b"small").max_memory_size_bytes == 7
+    assert both.settings_for(b"large").max_memory_size_bytes > 7
+    assert both.settings_for(b"small").sync_journal_ms == both.settings_for(b"large").sync_journal_ms == 0

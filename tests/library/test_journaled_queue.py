@@ -1,0 +1,390 @@
+"""A journaled queue: what is put is for every reader, what a put is told, and where readers begin."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kestrel.errors import BadQueueName, ItemTooLarge, QueueFailed, StorageError, StorageRefused
+from kestrel.library import JournaledQueue, JournaledQueueConfig, JournaledQueueReaderConfig
+from tests.library.journaled import START_MS, WORK, Program, config
+from tests.programs import arrivals
+
+# Names.
+
+
+@pytest.mark.parametrize("name", [b"", b"a.b", b"a b", b"a+b", b"a/b", b"a~b", b"\xc3\xa9", b"x" * 181])
+def test_a_name_is_made_of_letters_digits_colon_underscore_and_dash(name: bytes) -> None:
+    with pytest.raises(BadQueueName):
+        JournaledQueueConfig(name=name)
+
+
+@pytest.mark.parametrize("name", [b"work", b"A-Z_0:9", b"x" * 180])
+def test_such_a_name_stands_in_file_names_as_it_is(program: Program, name: bytes) -> None:
+    queue = program.queue(config(name))
+    program.put(queue, b"x")
+    assert program.files == [name.decode(), name.decode() + ".read."]
+
+
+def test_names_are_bytes() -> None:
+    with pytest.raises(TypeError):
+        JournaledQueueConfig(name="work")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [b"a.b", b"a+b", b"x" * 217])
+def test_a_readers_name_is_made_of_the_same(program: Program, name: bytes) -> None:
+    queue = program.queue()
+    with pytest.raises(BadQueueName):
+        queue.reader(name)
+    with pytest.raises(BadQueueName):
+        JournaledQueueConfig(name=WORK, reader_configs={name: JournaledQueueReaderConfig()})
+    assert [reader.name for reader in queue.readers] == [b""]
+
+
+# Puts.
+
+
+def test_what_is_put_is_for_every_reader(program: Program) -> None:
+    queue = program.queue()
+    readers = [queue.reader(name) for name in (b"a", b"b", b"c")]
+    program.put(queue, b"one", b"two")
+    assert (queue.items, queue.bytes) == (6, 18)
+    assert [program.drain(reader) for reader in readers] == [[b"one", b"two"]] * 3
+    assert (queue.items, queue.bytes) == (0, 0)
+
+
+def test_an_item_has_its_number_its_times_and_its_errors(program: Program) -> None:
+    queue = program.queue()
+    reader = queue.reader()
+    program.put(queue, b"first")
+    program.reactor.pass_time(1)
+    queue.put(b"second", START_MS + 9000)
+    queue.put(b"third", add_ms=START_MS - 5)
+    assert program.get(reader) == (1, b"first", START_MS, 0, 0)
+    assert program.get(reader) == (2, b"second", START_MS + 1000, START_MS + 9000, 0)
+    assert program.get(reader) == (3, b"third", START_MS - 5, 0, 0)
+
+
+@pytest.mark.parametrize("sync_journal_ms", [None, 0, 500])
+def test_a_put_is_told_when_it_is_as_safe_as_is_promised(program: Program, sync_journal_ms: int | None) -> None:
+    queue = program.queue(config(sync_journal_ms=sync_journal_ms))
+    program.reactor.result(queue.checkpoint())
+    program.disk.calls.clear()
+    put = queue.put(b"x")
+    assert put is not None
+    told = arrivals(put)
+    assert (told, program.disk.calls) == ([], [])
+    program.reactor.settle()
+    assert told == [None]
+    assert program.disk.calls.count("sync") == (1 if sync_journal_ms == 0 else 0)
+
+
+def test_a_put_whose_write_fails_fails_and_no_reader_has_the_item(program: Program) -> None:
+    queue = program.queue()
+    readers = [queue.reader(b"a"), queue.reader(b"b")]
+    program.put(queue, b"kept")
+    program.disk.fail("write", errno.EIO, times=1)
+    put = queue.put(b"lost")
+    assert put is not None
+    with pytest.raises(QueueFailed):
+        program.result(put)
+    with pytest.raises(QueueFailed):
+        program.result(queue.checkpoint())
+    program.put(queue, b"later")
+    assert [program.drain(reader) for reader in readers] == [[b"kept", b"later"]] * 2
+
+
+def test_puts_are_refused_while_the_disk_is_full_and_items_can_be_taken(program: Program) -> None:
+    queue = program.queue(reserve_bytes=4096)
+    reader = queue.reader()
+    program.put(queue, b"one")
+    program.disk.room = 0
+    program.put(queue, b"two")  # with room that was put by
+    with pytest.raises(StorageRefused):
+        queue.put(b"three")
+    assert program.drain(reader) == [b"one", b"two"]
+    program.result(queue.checkpoint())
+
+
+@pytest.mark.parametrize("journaled", [True, False])
+def test_an_item_that_is_too_large_is_refused(program: Program, journaled: bool) -> None:
+    queue = program.queue(config(max_item_size_bytes=3, journaled=journaled))
+    assert queue.put(b"1234") is None
+    assert queue.put(b"123") is not None
+    assert queue.items == 1
+
+
+def test_no_journal_takes_an_item_of_more_than_16_mib(program: Program) -> None:
+    queue = program.queue()
+    with pytest.raises(ItemTooLarge):
+        queue.put(bytes((16 << 20) + 1))
+    assert queue.items == 0
+
+
+def test_a_put_that_one_reader_refuses_is_refused_for_all(program: Program) -> None:
+    queue = program.queue(config(reader_configs={b"small": JournaledQueueReaderConfig(max_items=1)}))
+    small, large = queue.reader(b"small"), queue.reader(b"large")
+    program.put(queue, b"one")
+    assert queue.put(b"two") is None
+    assert (small.items, large.items) == (1, 1)
+    assert program.drain(small) == [b"one"]
+    program.put(queue, b"three")
+    assert program.drain(large) == [b"one", b"three"]
+
+
+@pytest.mark.parametrize("data", ["text", None, bytearray(b"x")])
+def test_an_item_is_bytes(program: Program, data: Any) -> None:
+    with pytest.raises(TypeError):
+        program.queue().put(data)
+
+
+# Where readers begin.
+
+
+def test_there_is_a_default_reader_until_there_is_a_named_one(program: Program) -> None:
+    queue = program.queue()
+    assert [reader.name for reader in queue.readers] == [b""]
+    assert queue.reader() is queue.reader(b"")
+    queue.reader(b"a")
+    assert [reader.name for reader in queue.readers] == [b"a"]
+    with pytest.raises(BadQueueName):
+        queue.reader()
+
+
+@pytest.mark.parametrize("journaled", [True, False])
+def test_the_first_named_reader_takes_over_what_the_default_reader_has(program: Program, journaled: bool) -> None:
+    queue = program.queue(config(journaled=journaled))
+    default = queue.reader()
+    program.put(queue, b"done", b"open", b"left")
+    assert default.commit(program.get(default).id)
+    held = program.get(default)
+    named = queue.reader(b"a")
+    assert named is default and named.name == b"a"
+    assert named.commit(held.id)
+    assert program.drain(named) == [b"left"]
+
+
+def test_who_waited_at_the_default_reader_waits_at_the_named_one(program: Program) -> None:
+    queue = program.queue()
+    arrival = arrivals(queue.reader().get())
+    queue.reader(b"a")
+    program.put(queue, b"x")
+    assert arrival == [b"x"]
+
+
+def test_the_first_named_reader_goes_by_its_own_config_from_then_on(program: Program) -> None:
+    queue = program.queue(config(reader_configs={b"small": JournaledQueueReaderConfig(max_items=2)}))
+    program.put(queue, b"1", b"2")
+    assert queue.put(b"3") is not None
+    queue.reader(b"small")
+    assert queue.put(b"4") is None
+
+
+@pytest.mark.parametrize("journaled", [True, False])
+def test_a_later_reader_begins_behind_the_last_item(program: Program, journaled: bool) -> None:
+    queue = program.queue(config(journaled=journaled))
+    first = queue.reader(b"first")
+    program.put(queue, b"one", b"two")
+    later = queue.reader(b"later")
+    assert (first.items, later.items) == (2, 0)
+    program.put(queue, b"three")
+    assert program.get(later)[:2] == (3, b"three")
+    assert program.drain(first) == [b"one", b"two", b"three"]
+
+
+# Where readers end.
+
+
+@pytest.mark.parametrize("journaled", [True, False])
+def test_a_dropped_reader_is_gone_and_so_are_its_files_and_those_in_line(program: Program, journaled: bool) -> None:
+    queue = program.queue(config(journaled=journaled))
+    kept, gone = queue.reader(b"kept"), queue.reader(b"gone")
+    program.put(queue, b"x")
+    assert program.get(gone).data == b"x"
+    waiting = arrivals(gone.get())
+    program.result(queue.drop_reader(b"gone"))
+    program.result(queue.drop_reader(b"gone"))
+    assert waiting == [None]
+    assert [reader.name for reader in queue.readers] == [b"kept"]
+    assert program.files == (["work", "work.read.kept"] if journaled else [])
+    with pytest.raises(StorageError):
+        gone.commit(1)
+    assert program.drain(kept) == [b"x"]
+    again = queue.reader(b"gone")
+    assert again is not gone and again.items == 0
+
+
+def test_the_last_reader_that_is_dropped_is_an_empty_default_reader(program: Program) -> None:
+    queue = program.queue()
+    named = queue.reader(b"a")
+    program.put(queue, b"open", b"left")
+    held = program.get(named)
+    program.result(queue.drop_reader(b"a"))
+    assert [reader.name for reader in queue.readers] == [b""]
+    assert (queue.items, named.commit(held.id)) == (0, False)
+    program.put(queue, b"next")
+    queue = program.restart(queue)
+    assert program.drain(queue.reader()) == [b"next"]
+
+
+def test_who_is_answered_because_a_reader_is_dropped_finds_a_queue_without_it(program: Program) -> None:
+    queue = program.queue()
+    queue.reader(b"kept")
+    gone = queue.reader(b"gone")
+    gone.get().addCallback(lambda _: queue.put(b"x"))
+    program.result(queue.drop_reader(b"gone"))
+    assert program.drain(queue.reader(b"kept")) == [b"x"]
+
+
+# All readers at once.
+
+
+@pytest.mark.parametrize("journaled", [True, False])
+def test_a_flush_drops_all_items_but_open_reads(program: Program, journaled: bool) -> None:
+    queue = program.queue(config(journaled=journaled))
+    a, b = queue.reader(b"a"), queue.reader(b"b")
+    program.put(queue, b"one", b"two")
+    held = program.get(a)
+    queue.flush()
+    assert (a.items, b.items, a.counts.flushes, b.counts.flushes) == (1, 0, 1, 1)
+    assert a.unget(held.id)
+    assert program.drain(a) == [b"one"]
+
+
+def test_expired_items_are_discarded_and_counted_across_readers(program: Program) -> None:
+    queue = program.queue()
+    queue.reader(b"a"), queue.reader(b"b")
+    for number in range(4):
+        queue.put(b"%d" % number, START_MS + 1000)
+    program.put(queue, b"stays")
+    program.reactor.pass_time(1)
+    assert program.result(queue.discard_expired()) == 8
+    assert queue.items == 2
+
+
+def test_waiters_are_evicted_with_nothing(program: Program) -> None:
+    queue = program.queue()
+    waiting = [arrivals(queue.reader(name).get(60)) for name in (b"a", b"b")]
+    queue.evict_waiters()
+    assert waiting == [[None], [None]]
+
+
+# The end.
+
+
+CALLS: list[Callable[[JournaledQueue], object]] = [
+    lambda queue: queue.put(b"x"),
+    lambda queue: queue.reader(),
+    lambda queue: queue.reader(b"a"),
+    lambda queue: queue.flush(),
+    lambda queue: queue.evict_waiters(),
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("journaled", [True, False])
+def test_a_closed_queue_takes_nothing(
+    program: Program, call: Callable[[JournaledQueue], object], journaled: bool
+) -> None:
+    queue = program.queue(config(journaled=journaled))
+    reader = queue.reader()
+    waiting = arrivals(reader.get())
+    closing = queue.close()
+    assert waiting == [None]
+    with pytest.raises(StorageError):
+        call(queue)
+    program.result(closing)
+    with pytest.raises(StorageError):
+        call(queue)
+    with pytest.raises(StorageError):
+        reader.commit(1)
+    with pytest.raises(StorageError):
+        program.result(reader.get())
+    assert queue.is_closed
+
+
+def test_closing_twice_is_closing_once_and_the_second_waits_for_the_first(program: Program) -> None:
+    queue = program.queue()
+    queue.put(b"x")
+    closings = [arrivals(queue.close()), arrivals(queue.close()), arrivals(queue.folder.close())]
+    assert closings == [[], [], []]
+    program.reactor.settle()
+    assert closings == [[None], [None], [None]]
+    program.result(queue.close())
+    assert program.drain(program.queue().reader()) == [b"x"]
+
+
+def test_a_folder_that_is_closed_closes_its_queue(program: Program) -> None:
+    queue = program.queue()
+    queue.put(b"x")
+    program.result(queue.folder.close())
+    assert queue.is_closed
+    assert program.drain(program.queue().reader()) == [b"x"]
+
+
+def test_a_close_tells_of_a_loss_since_the_last_checkpoint_and_closes_all_the_same(program: Program) -> None:
+    queue = program.queue()
+    program.put(queue, b"x")
+    item = program.get(queue.reader())
+    program.disk.fail("write", errno.EIO)
+    queue.reader().commit(item.id)
+    with pytest.raises(QueueFailed):
+        program.result(queue.close())
+    program.disk.mend()
+    assert program.drain(program.queue().reader()) == [b"x"]
+
+
+def test_an_erased_queue_leaves_no_file_and_begins_anew(program: Program) -> None:
+    queue = program.queue()
+    queue.reader(b"a"), queue.reader(b"b")
+    program.put(queue, b"x")
+    program.result(queue.erase())
+    assert program.files == []
+    queue = program.queue()
+    assert ([reader.name for reader in queue.readers], queue.items) == ([b""], 0)
+
+
+def test_a_queue_that_cannot_be_erased_keeps_what_is_left(program: Program) -> None:
+    folder = program.folder()
+    queue = folder.queue(config())
+    queue.reader(b"a"), queue.reader(b"b")
+    program.put(queue, b"x")
+    program.disk.fail("erase", errno.EIO, times=1)
+    with pytest.raises(StorageError):
+        program.result(queue.erase())
+    assert [(reader.name, reader.items) for reader in queue.readers] == [(b"a", 1), (b"b", 1)]
+    program.put(queue, b"y")
+    program.result(queue.erase())
+    assert program.files == []
+
+
+def test_a_queue_that_is_not_set_up_takes_nothing(program: Program) -> None:
+    queue = JournaledQueue(config(), program.folder_path, program.reactor, disk=program.disk)
+    with pytest.raises(StorageError):
+        queue.put(b"x")
+    assert program.disk.calls == []
+    program.result(queue.close())
+
+
+# In memory.
+
+
+def test_without_a_path_nothing_is_written_anywhere(program: Program) -> None:
+    queue = program.in_memory()
+    reader = queue.reader()
+    program.put(queue, b"one", b"two")
+    assert [program.get(reader).id for _ in range(2)] == [1, 2]
+    assert reader.unget(1)
+    program.result(queue.checkpoint())
+    assert (queue.journal_bytes, program.folder_path.exists(), program.disk.calls) == (0, False, [])
+
+
+def test_a_queue_that_is_not_journaled_leaves_its_path_alone(program: Program) -> None:
+    queue = program.queue(config(journaled=False))
+    program.put(queue, b"x")
+    queue = program.restart(queue)
+    assert queue.items == 0
+    assert not program.folder_path.exists()

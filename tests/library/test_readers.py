@@ -1,0 +1,519 @@
+"""One reader: gets, open reads, limits, expiry, errors and figures, each in its own right."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.logger import LogLevel, capturedLogs
+
+from kestrel.errors import QueueFailed
+from kestrel.library import FullPolicy, JournaledQueueReaderConfig, QueueItem, Reader
+from tests.library.journaled import START_MS, Program, config
+from tests.programs import arrivals
+
+# Gets.
+
+
+def test_items_come_in_the_order_in_which_they_were_put(program: Program) -> None:
+    queue = program.queue()
+    program.put(queue, b"one", b"two", b"three")
+    assert program.drain(queue.reader()) == [b"one", b"two", b"three"]
+
+
+def test_who_waits_is_served_in_the_order_of_coming(program: Program) -> None:
+    queue = program.queue()
+    reader = queue.reader()
+    first, second = arrivals(reader.get()), arrivals(reader.get(60))
+    assert reader.waiter_count == 2
+    program.put(queue, b"one", b"two")
+    assert (first, second, reader.waiter_count) == ([b"one"], [b"two"], 0)
+
+
+def test_a_deadline_brings_nothing_when_its_time_has_come_and_not_before(program: Program) -> None:
+    queue = program.queue()
+    arrival = arrivals(queue.reader().get(5))
+    program.reactor.pass_time(4.9)
+    assert arrival == []
+    program.reactor.pass_time(0.2)
+    assert arrival == [None]
+    program.put(queue, b"x")
+    assert program.drain(queue.reader()) == [b"x"]
+
+
+def test_a_get_of_no_time_waits_for_the_disk_and_for_nothing_else(program: Program) -> None:
+    queue, reader = program.reader(max_memory_size_bytes=1)
+    assert program.result(reader.get(0)) is None
+    program.put(queue, b"one", b"two")
+    assert reader.commit(program.get(reader).id)
+    arrival = arrivals(reader.get(0))
+    program.reactor.end_turn()
+    assert arrival == []
+    program.reactor.settle()
+    assert arrival == [b"two"]
+
+
+def test_who_is_cancelled_leaves_the_line_and_no_item_goes_with_it(program: Program) -> None:
+    queue = program.queue()
+    reader = queue.reader()
+    gone = reader.get(60)
+    seen, stays = arrivals(gone), arrivals(reader.get())
+    gone.cancel()
+    assert [type(error) for error in seen] == [CancelledError]
+    program.put(queue, b"x")
+    assert (stays, reader.waiter_count) == ([b"x"], 0)
+
+
+def test_a_peek_leaves_the_item_where_it_is(program: Program) -> None:
+    queue = program.queue()
+    reader = queue.reader()
+    waiting = arrivals(reader.peek(60))
+    program.put(queue, b"one", b"two")
+    assert waiting == [b"one"]
+    assert program.result(reader.peek(0)).id == program.result(reader.get(0, peeking=True)).id == 1
+    assert (reader.open_items, reader.counts.opened) == (0, 0)
+    assert program.drain(reader) == [b"one", b"two"]
+
+
+def test_ten_thousand_gets_in_a_chain_end(program: Program) -> None:
+    queue = program.queue()
+    reader = queue.reader()
+    for number in range(10_000):
+        queue.put(b"%d" % number)
+    seen: list[bytes] = []
+
+    def got(item: QueueItem | None) -> Deferred[QueueItem | None] | None:
+        if item is None:
+            return None
+        seen.append(item.data)
+        reader.commit(item.id)
+        reader.get(0).addCallback(got)
+        return None
+
+    reader.get(0).addCallback(got)
+    program.reactor.settle()
+    assert seen == [b"%d" % number for number in range(10_000)]
+
+
+def test_what_is_done_inside_a_hand_over_keeps_its_order(program: Program) -> None:
+    queue = program.queue()
+    reader = queue.reader()
+    seen: list[tuple[int, bytes]] = []
+
+    def waits(number: int) -> None:
+        def got(item: QueueItem | None) -> None:
+            assert item is not None
+            seen.append((number, item.data))
+            if number == 1:
+                queue.put(b"second")
+                waits(3)
+
+        reader.get().addCallback(got)
+
+    waits(1)
+    waits(2)
+    queue.put(b"first")
+    queue.put(b"third")
+    program.reactor.settle()
+    assert seen == [(1, b"first"), (2, b"second"), (3, b"third")]
+
+
+# Open reads.
+
+
+def test_an_open_read_is_counted_until_it_is_committed_or_given_back(program: Program) -> None:
+    queue = program.queue()
+    reader = queue.reader()
+    program.put(queue, b"one", b"three")
+    one, three = program.get(reader), program.get(reader)
+    assert (reader.open_items, reader.open_bytes, reader.items, reader.bytes) == (2, 8, 2, 8)
+    assert reader.commit(one.id)
+    assert (reader.open_items, reader.open_bytes, reader.items) == (1, 5, 1)
+    assert reader.unget(three.id)
+    assert (reader.open_items, reader.open_bytes, reader.items) == (0, 0, 1)
+
+
+def test_items_can_be_committed_out_of_order_and_stay_so(program: Program) -> None:
+    queue = program.queue()
+    program.put(queue, b"1", b"2", b"3", b"4")
+    reader = queue.reader()
+    items = [program.get(reader) for _ in range(3)]
+    assert reader.commit(items[2].id) and reader.commit(items[0].id)
+    queue = program.restart(queue)
+    assert program.drain(queue.reader()) == [b"2", b"4"]
+
+
+def test_an_item_that_is_given_back_goes_to_the_next_consumer_with_one_more_error(program: Program) -> None:
+    queue = program.queue()
+    reader = queue.reader()
+    program.put(queue, b"one", b"two")
+    item = program.get(reader)
+    assert reader.unget(item.id)
+    again = program.get(reader)
+    assert (again.id, again.data, item.errors, again.errors) == (1, b"one", 0, 1)
+    assert reader.unget(again.id)
+    assert [program.get(reader).errors for _ in range(2)] == [2, 0]
+
+
+def test_one_who_waits_is_given_what_another_gives_back(program: Program) -> None:
+    queue = program.queue()
+    reader = queue.reader()
+    program.put(queue, b"x")
+    item = program.get(reader)
+    arrival = arrivals(reader.get(60))
+    reader.unget(item.id)
+    assert arrival == [b"x"]
+
+
+@pytest.mark.parametrize("end", [Reader.commit, Reader.unget])
+def test_a_read_that_is_not_open_cannot_be_ended(program: Program, end: object) -> None:
+    queue = program.queue()
+    reader = queue.reader()
+    program.put(queue, b"x")
+    assert callable(end) and not end(reader, 1)
+    item = program.get(reader)
+    assert end(reader, item.id)
+    assert not end(reader, item.id)
+    assert not end(reader, 99)
+
+
+def test_errors_last_as_long_as_the_item(program: Program) -> None:
+    queue = program.queue()
+    program.put(queue, b"x")
+    queue.reader().unget(program.get(queue.reader()).id)
+    queue = program.restart(queue)
+    assert program.get(queue.reader()).errors == 1
+
+
+def test_open_reads_are_back_after_a_restart_without_an_error(program: Program) -> None:
+    queue = program.queue()
+    program.put(queue, b"one", b"two", b"three")
+    for _ in range(2):
+        program.get(queue.reader())
+    queue = program.restart(queue)
+    items = [program.get(queue.reader()) for _ in range(3)]
+    assert [(item.id, item.data, item.errors) for item in items] == [(1, b"one", 0), (2, b"two", 0), (3, b"three", 0)]
+
+
+# Errors.
+
+
+def test_an_item_that_the_error_handler_takes_care_of_is_gone(program: Program) -> None:
+    seen: list[tuple[bytes, int]] = []
+
+    def handler(item: QueueItem) -> bool:
+        seen.append((item.data, item.errors))
+        return item.errors >= 3
+
+    queue, reader = program.reader(error_handler=handler)
+    program.put(queue, b"x")
+    for _ in range(3):
+        assert reader.unget(program.get(reader).id)
+    assert seen == [(b"x", 1), (b"x", 2), (b"x", 3)]
+    assert program.result(reader.get(0)) is None
+    queue = program.restart(queue)
+    assert (queue.items, reader.counts.canceled, reader.counts.committed) == (0, 3, 0)
+
+
+def test_an_error_handler_that_raises_has_not_taken_care_of_it(program: Program) -> None:
+    def handler(item: QueueItem) -> bool:
+        raise ValueError(item.data)
+
+    queue, reader = program.reader(error_handler=handler)
+    program.put(queue, b"x")
+    with capturedLogs() as events:
+        assert reader.unget(program.get(reader).id)
+    assert [event["log_level"] for event in events] == [LogLevel.critical]
+    assert program.get(reader).errors == 1
+
+
+# Limits.
+
+
+def test_a_full_reader_refuses_puts_by_its_items(program: Program) -> None:
+    queue, reader = program.reader(max_items=2)
+    program.put(queue, b"1", b"2")
+    assert (reader.can_put, queue.put(b"3")) == (False, None)
+    item = program.get(reader)
+    assert queue.put(b"3") is None  # an open read takes place, too
+    reader.commit(item.id)
+    program.put(queue, b"3")
+    assert program.drain(reader) == [b"2", b"3"]
+
+
+def test_a_full_reader_refuses_puts_by_its_bytes(program: Program) -> None:
+    queue, reader = program.reader(max_size_bytes=4)
+    program.put(queue, b"123", b"456")
+    assert queue.put(b"7") is None
+    reader.commit(program.get(reader).id)
+    program.put(queue, b"7")
+
+
+@pytest.mark.parametrize("journaled", [True, False])
+@pytest.mark.parametrize("limit", [{"max_items": 3}, {"max_size_bytes": 3}])
+def test_a_reader_that_drops_the_oldest_keeps_the_newest(
+    program: Program, limit: dict[str, int], journaled: bool
+) -> None:
+    reader_config = JournaledQueueReaderConfig(full_policy=FullPolicy.DROP_OLDEST, **limit)  # type: ignore[arg-type]
+    queue = program.queue(config(reader=reader_config, journaled=journaled))
+    for number in range(9):
+        program.put(queue, b"%d" % number)
+    reader = queue.reader()
+    assert (reader.items, reader.counts.discarded) == (3, 6)
+    assert program.drain(reader) == [b"6", b"7", b"8"]
+
+
+def test_what_was_dropped_stays_dropped(program: Program) -> None:
+    queue, _ = program.reader(full_policy=FullPolicy.DROP_OLDEST, max_items=1)
+    program.put(queue, b"1", b"2", b"3")
+    queue = program.restart(queue, config())
+    assert program.drain(queue.reader()) == [b"3"]
+
+
+def test_an_open_read_is_never_dropped(program: Program) -> None:
+    queue, reader = program.reader(full_policy=FullPolicy.DROP_OLDEST, max_items=1)
+    program.put(queue, b"open")
+    item = program.get(reader)
+    program.put(queue, b"1", b"2")
+    assert reader.items == 1
+    assert reader.unget(item.id)
+    assert program.drain(reader) == [b"open"]
+
+
+def test_items_on_the_disk_alone_are_dropped_too(program: Program) -> None:
+    queue, _ = program.reader(max_memory_size_bytes=1)
+    program.put(queue, *(b"%d" % number for number in range(9)))
+    limit = JournaledQueueReaderConfig(full_policy=FullPolicy.DROP_OLDEST, max_items=3, max_memory_size_bytes=1)
+    queue = program.restart(queue, config(reader=limit))
+    program.put(queue, b"9")
+    program.reactor.settle()
+    assert program.drain(queue.reader()) == [b"7", b"8", b"9"]
+
+
+def test_two_readers_have_limits_of_their_own(program: Program) -> None:
+    small = JournaledQueueReaderConfig(full_policy=FullPolicy.DROP_OLDEST, max_items=1)
+    queue = program.queue(config(reader_configs={b"small": small}))
+    readers = queue.reader(b"small"), queue.reader(b"large")
+    program.put(queue, b"1", b"2", b"3")
+    assert [program.drain(reader) for reader in readers] == [[b"3"], [b"1", b"2", b"3"]]
+
+
+def test_no_more_than_a_window_of_a_reader_is_in_memory(program: Program) -> None:
+    queue, reader = program.reader(max_memory_size_bytes=10)
+    program.put(queue, *(b"%05d" % number for number in range(100)))
+    assert reader.contents.mem_bytes <= 15
+    assert program.drain(reader) == [b"%05d" % number for number in range(100)]
+
+
+# Expiry.
+
+
+def test_an_item_expires_at_its_time(program: Program) -> None:
+    queue = program.queue()
+    reader = queue.reader()
+    queue.put(b"short", START_MS + 1000)
+    queue.put(b"long")
+    program.reactor.pass_time(0.999)
+    assert program.result(reader.peek(0)).data == b"short"
+    program.reactor.pass_time(0.001)
+    assert program.drain(reader) == [b"long"]
+    assert (reader.counts.expired, reader.items) == (1, 0)
+
+
+def test_an_item_expires_at_the_end_of_its_age_or_earlier_if_it_says_so(program: Program) -> None:
+    queue, reader = program.reader(max_age_ms=2000)
+    queue.put(b"own", START_MS + 1000)
+    queue.put(b"age", START_MS + 9000)
+    queue.put(b"aged", add_ms=START_MS - 2000)
+    program.reactor.pass_time(1)
+    assert reader.commit(program.get(reader).id)
+    assert reader.counts.expired == 1
+    assert program.result(reader.get(0)) is None
+    assert reader.counts.expired == 2
+
+
+def test_a_put_discards_what_has_expired(program: Program) -> None:
+    queue = program.queue()
+    reader = queue.reader()
+    for number in range(5):
+        queue.put(b"%d" % number, START_MS + 1000)
+    program.reactor.pass_time(1)
+    program.put(queue, b"x")
+    assert (reader.items, reader.counts.expired) == (1, 5)
+
+
+def test_what_has_expired_makes_room_for_a_put(program: Program) -> None:
+    queue, reader = program.reader(max_items=1)
+    queue.put(b"old", START_MS + 1000)
+    program.reactor.pass_time(1)
+    program.put(queue, b"new")
+    assert program.drain(reader) == [b"new"]
+
+
+def test_each_expired_item_is_processed_before_it_is_gone(program: Program) -> None:
+    processed: list[QueueItem] = []
+    queue, reader = program.reader(process_expired_item=processed.append)
+    queue.put(b"one", START_MS + 1000)
+    queue.put(b"two", START_MS + 1000)
+    program.reactor.pass_time(1)
+    assert program.result(reader.get(0)) is None
+    assert [(item.id, item.data, item.expiry_ms) for item in processed] == [
+        (1, b"one", START_MS + 1000),
+        (2, b"two", START_MS + 1000),
+    ]
+
+
+def test_what_processes_an_item_may_put_and_get(program: Program) -> None:
+    queue, reader = program.reader(process_expired_item=lambda item: queue.put(b"again " + item.data))
+    queue.put(b"x", START_MS + 1000)
+    program.reactor.pass_time(1)
+    assert program.result(reader.discard_expired()) == 1
+    assert program.drain(reader) == [b"again x"]
+
+
+def test_what_processes_an_item_and_raises_is_logged_and_the_item_is_gone(program: Program) -> None:
+    def process(item: QueueItem) -> None:
+        raise ValueError(item.data)
+
+    queue, reader = program.reader(process_expired_item=process)
+    queue.put(b"x", START_MS + 1000)
+    program.reactor.pass_time(1)
+    with capturedLogs() as events:
+        assert program.result(reader.discard_expired()) == 1
+    assert [event["log_level"] for event in events] == [LogLevel.critical]
+
+
+def test_one_sweep_discards_so_many_and_one_without_limit_all(program: Program) -> None:
+    queue, reader = program.reader(max_expire_sweep=3)
+    for number in range(10):
+        queue.put(b"%d" % number, START_MS + 1000)
+    program.reactor.pass_time(1)
+    assert program.result(reader.discard_expired()) == 3
+    assert program.result(reader.discard_expired(applies_limit=False)) == 7
+    assert program.result(reader.discard_expired(applies_limit=False)) == 0
+
+
+def test_a_get_discards_all_that_has_expired_whatever_one_sweep_may(program: Program) -> None:
+    queue, reader = program.reader(max_expire_sweep=1)
+    for number in range(300):
+        queue.put(b"%d" % number, START_MS + 1000)
+    queue.put(b"stays")
+    program.reactor.pass_time(1)
+    assert program.drain(reader) == [b"stays"]
+    assert reader.counts.expired == 300
+
+
+def test_expired_items_on_the_disk_alone_are_discarded_too(program: Program) -> None:
+    queue, reader = program.reader(max_memory_size_bytes=1)
+    for number in range(9):
+        queue.put(b"%d" % number, START_MS + 1000)
+    program.put(queue, b"stays")
+    program.reactor.pass_time(1)
+    assert program.result(reader.discard_expired()) == 9
+    assert program.drain(reader) == [b"stays"]
+
+
+def test_a_reader_without_items_is_ready_for_expiration_at_its_age(program: Program) -> None:
+    queue, reader = program.reader(max_queue_age_ms=1000)
+    assert not reader.is_ready_for_expiration
+    program.reactor.pass_time(1.001)
+    assert reader.is_ready_for_expiration
+    program.put(queue, b"x")
+    assert not reader.is_ready_for_expiration
+    program.drain(reader)
+    assert reader.is_ready_for_expiration
+
+
+# Figures and hooks.
+
+
+def test_gets_that_bring_an_item_and_those_that_do_not_are_counted(program: Program) -> None:
+    queue = program.queue()
+    reader = queue.reader()
+    assert program.result(reader.get(0)) is None
+    program.put(queue, b"one", b"two")
+    first = program.get(reader)
+    reader.unget(first.id)
+    reader.commit(program.get(reader).id)
+    program.get(reader)
+    counts = reader.counts
+    assert (counts.puts, counts.put_bytes, counts.get_hits, counts.get_misses) == (2, 6, 3, 1)
+    assert (counts.opened, counts.committed, counts.canceled) == (3, 1, 1)
+
+
+def test_the_age_is_that_of_the_head(program: Program) -> None:
+    queue = program.queue()
+    reader = queue.reader()
+    assert reader.age_ms == 0
+    program.put(queue, b"one")
+    program.reactor.pass_time(2)
+    program.put(queue, b"two")
+    assert reader.age_ms == 2000
+    program.get(reader)
+    assert reader.age_ms == 0
+
+
+def test_hooks_are_told_how_long_an_item_and_a_consumer_had_waited(program: Program) -> None:
+    told: list[tuple[str, Reader, int]] = []
+    queue, reader = program.reader(
+        delivery_latency=lambda reader, ms: told.append(("item", reader, ms)),
+        timeout_latency=lambda reader, ms: told.append(("consumer", reader, ms)),
+    )
+    reader.get(3)
+    program.reactor.pass_time(3)
+    program.put(queue, b"x")
+    program.reactor.pass_time(2)
+    program.get(reader)
+    assert told == [("consumer", reader, 3000), ("item", reader, 2000)]
+
+
+# Failures.
+
+
+def test_when_the_disk_fails_every_reader_goes_on_with_what_was_safe(program: Program) -> None:
+    queue = program.queue()
+    a, b = queue.reader(b"a"), queue.reader(b"b")
+    program.put(queue, b"one", b"two")
+    of_a, of_b = program.get(a), program.get(b)
+    program.disk.fail("write", errno.EIO, times=1)
+    assert a.commit(of_a.id)
+    with pytest.raises(QueueFailed):
+        program.result(a.checkpoint())
+    with pytest.raises(QueueFailed):
+        b.commit(of_b.id)
+    assert not b.commit(of_b.id)
+    assert [program.drain(reader) for reader in (a, b)] == [[b"one", b"two"]] * 2
+
+
+def test_who_waits_while_the_disk_fails_is_served_by_what_is_put_later(program: Program) -> None:
+    queue = program.queue()
+    readers = queue.reader(b"a"), queue.reader(b"b")
+    program.put(queue, b"x")
+    for reader in readers:
+        program.drain(reader)
+    waiting = [arrivals(reader.get(60)) for reader in readers]
+    queue.flush()
+    program.disk.fail("write", errno.EIO, times=1)
+    lost = queue.put(b"lost")
+    assert lost is not None
+    with pytest.raises(QueueFailed):
+        program.result(lost)
+    assert waiting == [[b"lost"], [b"lost"]]  # given before it was safe, as is every item
+    waiting = [arrivals(reader.get(60)) for reader in readers]
+    with pytest.raises(QueueFailed):
+        program.result(queue.checkpoint())
+    program.put(queue, b"later")
+    assert waiting == [[b"later"], [b"later"]]
+
+
+def test_a_head_that_cannot_be_read_is_told_to_those_who_wait(program: Program) -> None:
+    queue, reader = program.reader(max_memory_size_bytes=1)
+    program.put(queue, b"one", b"two")
+    item = program.get(reader)
+    program.disk.fail("read", errno.EIO)
+    with pytest.raises(QueueFailed):
+        program.result(reader.get(60))
+    program.disk.mend()
+    assert program.drain(reader) == [b"two"]
+    assert reader.commit(item.id)
