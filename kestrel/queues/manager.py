@@ -77,6 +77,8 @@ class QueueManager:
         self._queues: dict[bytes, Queue] = {}
         self._families = Families()
         self._unloadable: set[bytes] = set()
+        self._deletions: dict[bytes, Batch] = {}
+        """By name, the last one, as long as it is not safe."""
 
     # Start and stop.
 
@@ -291,9 +293,7 @@ class QueueManager:
         if name in self.aliases:
             return None
         queue = self._queues.get(name) or self.existing(name)
-        if queue is None:
-            return None
-        return self._delete(queue)
+        return self._deletions.get(name) if queue is None else self._delete(queue)
 
     def expire(self, queue: Queue) -> None:
         """Delete a queue that is old and empty."""
@@ -313,12 +313,20 @@ class QueueManager:
             self._unloadable.add(name)  # there is still something of it: it is not deleted
             raise
         self._families.remove(name)
+        self._deletions[name] = batch
+        batch.when_settled(partial(self._deletion_settled, name, batch))
         return batch
+
+    def _deletion_settled(self, name: bytes, batch: Batch) -> None:
+        if self._deletions.get(name) is batch:
+            del self._deletions[name]
+        if batch.failure is not None and name not in self._queues:
+            self._unloadable.add(name)  # there may still be something of it
 
     def flush(self, name: bytes) -> Batch | None:
         """Drop a queue's items, but for open reads."""
         queue = self.existing(name)
-        return None if queue is None else queue.flush()
+        return self._deletions.get(name) if queue is None else queue.flush()
 
     def flush_all(self) -> list[Batch]:
         """Flush every queue; one whose storage has failed does not keep the others."""

@@ -132,7 +132,7 @@ class WindowedStorage:
         """Append to each; one batch brings it to all of them."""
         self._check_put(len(data))
         for queue in queues:
-            queue.check()
+            queue.check_append()
         for queue in queues:
             queue.append(data, add_ms, expiry_ms)
 
@@ -144,9 +144,10 @@ class WindowedStorage:
             del self._queues[queue.name]
             self._deleting[queue.name] = self._deleting.get(queue.name, 0) + 1
             written = self._writer.write(queue.deletion())
-            self._deletions[queue] = written.addBoth(self._deletion_ended, queue.name)
+            self._deletions[queue] = written.addBoth(self._deletion_ended, queue)
             queue.is_deleted = True
         queue.kill("the queue was deleted")
+        queue.end_fill()
 
     # Commits.
 
@@ -168,22 +169,26 @@ class WindowedStorage:
         sealed = queue.sealed()
         if sealed is None:
             return None
-        written = self._writer.write(sealed)
-        return written.addCallbacks(
-            self._queue_written, _killed, callbackArgs=(queue, sealed), errbackArgs=(queue,)
+        told: Deferred[None] = Deferred()
+        self._writer.write(sealed).addCallbacks(
+            self._queue_written, _queue_lost, callbackArgs=(queue, sealed, told), errbackArgs=(queue, told)
         )
+        return told
 
-    def _queue_written(self, _: object, queue: WindowedQueue, changes: QueueChanges) -> None:
+    def _queue_written(self, _: object, queue: WindowedQueue, changes: QueueChanges, told: Deferred[None]) -> None:
         self._stored[queue.name] = changes.queue
         if queue.failure is None:
             queue.written(changes)
+        told.callback(None)
 
-    def _deletion_ended(self, result: Any, name: bytes) -> Any:
+    def _deletion_ended(self, result: Any, queue: WindowedQueue) -> Any:
+        name = queue.name
         self._deleting[name] -= 1
         if not self._deleting[name]:
             del self._deleting[name]
         if not isinstance(result, Failure):
             self._stored.pop(name, None)
+            self._deletions.pop(queue, None)  # no commit has to wait for it, and none may ever name it
         return result
 
     # The end.
@@ -199,6 +204,7 @@ class WindowedStorage:
             self._writer.stop("the storage is closed")
             for queue in list(self._queues.values()):
                 queue.kill("the storage is closed")
+                queue.end_fill()
             return maybeDeferred(self._database.close)
 
         # What stands on a batch that is under way is sealed when it is known what became of that.
@@ -217,6 +223,7 @@ class WindowedStorage:
                     yield outcome
 
 
-def _killed(failure: Failure, queue: WindowedQueue) -> Failure:
+def _queue_lost(failure: Failure, queue: WindowedQueue, told: Deferred[None]) -> None:
     queue.kill(error_of(failure).args[0])
-    return failure
+    told.errback(failure)  # who waits for the head waits at new contents from here on
+    queue.end_fill()

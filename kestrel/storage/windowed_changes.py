@@ -49,6 +49,7 @@ class Recording:
         self.puts = {position: self.puts[position] for position in keeping if position in self.puts}
         self.bytes = sum(len(item.data) for item in self.puts.values())
         self.errors = {position: self.errors[position] for position in keeping if position in self.errors}
+        self.removed = []  # all of it is in what follows
         for position in (*keeping, last + 1):
             if first < position:
                 self.removed.append((first, position - 1))

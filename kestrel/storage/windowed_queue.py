@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from kestrel.config.model import QueueSettings
-from kestrel.errors import QueueFailed
+from kestrel.errors import QueueFailed, StorageRefused
 from kestrel.item import Item
 from kestrel.storage.database import QueueChanges, StoredItem, StoredQueue
 from kestrel.storage.failures import error_of, reason_of
@@ -30,6 +30,9 @@ READ_BYTES: Final = 1 << 20
 
 READ_AHEAD_ITEMS: Final = 256
 """So few left in memory, and more is read."""
+
+UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL: Final = 1 << 20
+"""While the server's memory is full, a queue whose commits wait for the database takes no more than that."""
 
 ReadAfter: TypeAlias = Callable[[bytes, int, int, int], "Deferred[Sequence[StoredItem]]"]
 """`kestrel.storage.database.IDatabase.read_after`."""
@@ -82,7 +85,6 @@ class WindowedQueue:
         """What is being written."""
         self._reading = False
         self._filling: Deferred[None] | None = None
-        self._clears = 0
 
     # Figures.
 
@@ -108,6 +110,12 @@ class WindowedQueue:
 
     # Items in.
 
+    def check_append(self) -> None:
+        """Raise the `StorageError` why it takes no item now, if there is one."""
+        self.check()
+        if self._limit.is_reached and self._unwritten_bytes > UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL:
+            raise StorageRefused("the server's memory is full, and the database is slow")
+
     def append(self, data: bytes, add_ms: int, expiry_ms: int) -> None:
         """One more item."""
         self._last += 1
@@ -117,11 +125,13 @@ class WindowedQueue:
         self.bytes += len(data)
         if self._loaded_to == self._last - 1 and self._has_room:
             self._load(item)
+        if self._limit.most_bytes is not None:  # the commit may be a while away
+            self._account()
 
     def continue_(self, xid: int, data: bytes, add_ms: int, expiry_ms: int) -> None:
         """End that open read and append an item."""
         self.check_put(len(data))
-        self.check()
+        self.check_append()
         self.confirm([xid])
         self.append(data, add_ms, expiry_ms)
 
@@ -213,7 +223,6 @@ class WindowedQueue:
         self._window.clear()
         self.items = self.bytes = self.mem_bytes = 0
         self._loaded_to = self._last
-        self._clears += 1
 
     # The window.
 
@@ -243,9 +252,10 @@ class WindowedQueue:
         return filling
 
     def _load_unwritten(self) -> None:
-        """Items that the database does not have yet are at hand."""
-        while self._loaded_to < self._last and self._has_room:
-            position = self._loaded_to + 1
+        """Items that the database does not have yet are at hand; no more than are read of it at once."""
+        for position in range(self._loaded_to + 1, min(self._last, self._loaded_to + READ_ITEMS) + 1):
+            if not self._has_room:
+                return
             item = self._recording.puts.get(position)
             if item is None and self._sent is not None:
                 item = self._sent.puts.get(position)
@@ -268,14 +278,14 @@ class WindowedQueue:
         room = self.settings.max_memory_size_bytes - self.mem_bytes
         count, most = (1, 1) if self._limit.is_reached else (READ_ITEMS, max(1, min(READ_BYTES, room)))
         reading = maybeDeferred(self._read_after, self.name, self._loaded_to, count, most)
-        reading.addCallback(self._were_read, self._clears, self._safe_to)
+        reading.addCallback(self._were_read, self._safe_to)
         reading.addErrback(self._not_read)
 
-    def _were_read(self, items: Sequence[StoredItem], clears: int, safe_to: int) -> None:
+    def _were_read(self, items: Sequence[StoredItem], safe_to: int) -> None:
         self._reading = False
-        if self.failure is None and clears == self._clears:
+        if self.failure is None:
             for item in items:
-                if item.position > self._loaded_to:
+                if item.position > self._loaded_to:  # else it was cleared meanwhile
                     self._load(item)
             if not items:
                 self._loaded_to = max(self._loaded_to, safe_to)
@@ -354,12 +364,21 @@ class WindowedQueue:
         self._recording = Recording()
         self._sent = None
         self.memory.is_now(0)
+
+    def end_fill(self) -> None:
+        """Who waits for the head waits no longer, whatever becomes of what is being read."""
         self._filled(None)
 
+    @property
+    def _unwritten_bytes(self) -> int:
+        return self._recording.bytes + (self._sent.bytes if self._sent is not None else 0)
+
     def _account(self) -> None:
-        unwritten = self._recording.bytes + (self._sent.bytes if self._sent is not None else 0)
-        items = self.mem_items + len(self._open)
-        self.memory.is_now(self.mem_bytes + self._open_bytes + unwritten + ITEM_BYTES * items)
+        size = self.mem_bytes + self._open_bytes + ITEM_BYTES * (self.mem_items + len(self._open))
+        if self._loaded_to < self._last:  # else what is not written yet is in the window, or has left it
+            unwritten = len(self._recording.puts) + (len(self._sent.puts) if self._sent is not None else 0)
+            size += self._unwritten_bytes + ITEM_BYTES * unwritten
+        self.memory.is_now(size)
 
 
 def _item(stored: StoredItem, xid: int = 0) -> Item:

@@ -45,6 +45,7 @@ class Writer:
         self._alone: deque[Write] = deque()
         """They failed together, and are tried one by one: only those that fail alone are lost."""
         self._writing: list[Write] = []
+        self._is_flushing = False
         self._number = 0
         self._pause_s = FIRST_PAUSE_S
         self._next_attempt: IDelayedCall | None = None
@@ -70,10 +71,14 @@ class Writer:
         """Write what waits, as far as nothing is being written."""
         if self.end is not None:
             self._give_up(self.end)
-        elif not self._writing and (self._alone or self._waiting):
+        if self._is_flushing:
+            return  # a database that answers at once: the loop below goes on with what is left
+        self._is_flushing = True
+        while not self._writing and (self._alone or self._waiting):
             self._writing = [self._alone.popleft()] if self._alone else self._next_writes()
             self._number += 1
             self._apply(WriteBatch(self._number, [write.changes for write in self._writing]))
+        self._is_flushing = False
 
     def _next_writes(self) -> list[Write]:
         writes: list[Write] = []
@@ -150,7 +155,7 @@ class Writer:
 
     def _go_on(self) -> None:
         self.flush()
-        if not self._writing and self._idle is not None:
+        if self._idle is not None and not (self._writing or self._alone or self._waiting):
             idle, self._idle = self._idle, None
             idle.callback(None)
 

@@ -1,0 +1,246 @@
+"""A storage over a database: what it does while the database takes its time, refuses, or answers at once."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections import deque
+from collections.abc import Sequence
+
+import pytest
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.task import Clock
+from zope.interface import implementer
+
+from kestrel.config.model import QueueSettings
+from kestrel.errors import StorageRefused
+from kestrel.storage.database import IDatabase, StoredItem, StoredQueue, WriteBatch
+from kestrel.storage.interfaces import IQueueStorage
+from kestrel.storage.total_memory import MemoryLimit
+from kestrel.storage.windowed import WindowedStorage
+from kestrel.storage.windowed_queue import READ_ITEMS, UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL, WindowedQueue
+from kestrel.testing.server import MemoryServer
+
+STORED = b"STORED\r\n"
+SETTINGS = QueueSettings()
+MANY = 500
+"""More than can call each other on one stack."""
+
+
+class PromptDatabase:
+    """Answers at once; `failure` is what it answers to a batch, if not that it was applied."""
+
+    def __init__(self) -> None:
+        self.failure: Exception | None = None
+        self.batches: list[WriteBatch] = []
+
+    def list_queues(self) -> Deferred[Sequence[StoredQueue]]:
+        return succeed([])
+
+    def read_after(self, name: bytes, position: int, n: int, max_bytes: int) -> Deferred[Sequence[StoredItem]]:
+        return succeed([])
+
+    def apply(self, batch: WriteBatch) -> Deferred[None]:
+        self.batches.append(batch)
+        return succeed(None) if self.failure is None else fail(self.failure)
+
+    def close(self) -> Deferred[None]:
+        return succeed(None)
+
+
+@implementer(IDatabase)
+class HeldDatabase:
+    """Answers when a test says so. The queue "work" has an item, "hello", from the start."""
+
+    def __init__(self) -> None:
+        self.batches: deque[Deferred[None]] = deque()
+        self.reads: deque[Deferred[Sequence[StoredItem]]] = deque()
+
+    def list_queues(self) -> Deferred[Sequence[StoredQueue]]:
+        return succeed([StoredQueue(b"work", 1, 5, 0, 1)])
+
+    def read_after(self, name: bytes, position: int, n: int, max_bytes: int) -> Deferred[Sequence[StoredItem]]:
+        self.reads.append(Deferred())
+        return self.reads[-1]
+
+    def apply(self, batch: WriteBatch) -> Deferred[None]:
+        self.batches.append(Deferred())
+        return self.batches[-1]
+
+    def close(self) -> Deferred[None]:
+        return succeed(None)
+
+    def answer_reads(self) -> None:
+        while self.reads:
+            self.reads.popleft().callback([StoredItem(1, b"hello", 1, 0, 0)])
+
+
+def storage_over(database: object, limit: MemoryLimit | None = None) -> WindowedStorage:
+    storage = WindowedStorage(database, Clock(), limit or MemoryLimit())
+    storage.start(lambda name: SETTINGS)
+    return storage
+
+
+def put(storage: WindowedStorage, queue: WindowedQueue, data: bytes = b"x") -> None:
+    storage.put([queue], data, 1, 0)
+
+
+def outcomes_of(storage: WindowedStorage, queues: Sequence[IQueueStorage]) -> list[object]:
+    """What becomes of a commit: None for each queue that is safe by now, or its Failure."""
+    told: list[object] = []
+    for _, outcome in storage.commit(queues):  # type: ignore[arg-type]
+        outcome.addBoth(told.append)
+    return told
+
+
+# A database that answers at once.
+
+
+def test_a_database_that_answers_at_once_may_refuse_any_number_of_queues_together() -> None:
+    database = PromptDatabase()
+    storage = storage_over(database)
+    queues = [storage.queue(b"%d" % number, SETTINGS) for number in range(MANY)]
+    database.failure = OSError("no")
+    assert len([each for each in outcomes_of(storage, queues) if each is not None]) == MANY
+    database.failure = None
+    again = [storage.queue(b"%d" % number, SETTINGS) for number in range(MANY)]
+    assert outcomes_of(storage, again) == [None] * MANY
+
+
+def test_a_name_may_be_deleted_and_used_again_any_number_of_times_in_one_tick() -> None:
+    database = PromptDatabase()
+    storage = storage_over(database)
+    deleted = []
+    for _ in range(MANY):
+        deleted.append(storage.queue(b"work", SETTINGS))
+        put(storage, deleted[-1])
+        storage.delete(deleted[-1])
+    assert outcomes_of(storage, deleted) == [None] * MANY
+    assert len(database.batches) == MANY
+
+
+def test_close_waits_for_all_that_a_database_that_answers_at_once_is_still_to_be_told() -> None:
+    database = PromptDatabase()
+    storage = storage_over(database)
+    for _ in range(3):
+        queue = storage.queue(b"work", SETTINGS)
+        storage.delete(queue)
+    put(storage, storage.queue(b"work", SETTINGS))
+    closed: list[object] = []
+    storage.close().addCallback(closed.append)
+    assert closed == [None]
+    assert [len(change.puts) for batch in database.batches for change in batch.changes] == [0, 0, 0, 1]
+
+
+# One that takes its time.
+
+
+def test_who_waits_for_the_head_is_served_although_a_batch_of_its_queue_is_lost() -> None:
+    database = HeldDatabase()
+    server = MemoryServer(storage_over(database))
+    reader, writer = server.connect(), server.connect()
+    reader.send(b"get work/open/t=5000\r\n")
+    assert reader.take() == b""
+    assert writer.ask(b"set work 0 0 4\r\nlost\r\n") == b""
+    database.batches.popleft().errback(OSError("no"))
+    assert writer.take() == b"SERVER_ERROR the database refused it: no\r\n"
+    database.answer_reads()
+    assert reader.take() == b"VALUE work 0 5\r\nhello\r\nEND\r\n"
+
+
+def test_a_fill_ends_with_its_queue_though_the_database_never_answers() -> None:
+    database = HeldDatabase()
+    storage = storage_over(database)
+    ended = []
+    for _ in range(2):
+        queue = storage.queue(b"work", SETTINGS)
+        filling = queue.fill()
+        assert filling is not None
+        filling.addCallback(ended.append)
+        put(storage, queue)
+        assert outcomes_of(storage, [queue]) == []
+        database.batches.popleft().errback(OSError("no"))
+    assert ended == [None, None]
+    queue = storage.queue(b"work", SETTINGS)
+    filling = queue.fill()
+    assert filling is not None
+    filling.addCallback(ended.append)
+    storage.delete(queue)
+    assert ended == [None, None, None]
+
+
+def test_a_queue_whose_deletion_failed_can_be_deleted_again() -> None:
+    database = HeldDatabase()
+    server = MemoryServer(storage_over(database))
+    client = server.connect()
+    client.send(b"delete work\r\n")
+    server.settle()
+    database.batches.popleft().errback(OSError("no"))
+    assert client.take() == b"SERVER_ERROR the database refused it: no\r\n"
+    assert client.ask(b"delete work\r\n") == b"", "it is still there, so it has to be deleted first"
+    database.batches.popleft().callback(None)
+    assert client.take() == b"DELETED\r\n"
+
+
+@pytest.mark.parametrize(("command", "reply"), [(b"delete work", b"DELETED"), (b"flush work", b"END")])
+def test_a_queue_is_not_said_to_be_gone_before_the_database_has_deleted_it(command: bytes, reply: bytes) -> None:
+    database = HeldDatabase()
+    server = MemoryServer(storage_over(database))
+    first, second = server.connect(), server.connect()
+    assert first.ask(b"delete work\r\n") == b""
+    assert second.ask(command + b"\r\n") == b""
+    database.batches.popleft().callback(None)
+    assert first.take() == b"DELETED\r\n"
+    assert second.take() == reply + b"\r\n"
+
+
+def test_while_memory_is_full_a_queue_takes_no_more_than_a_mebibyte_that_the_database_does_not_have_yet() -> None:
+    database, limit = HeldDatabase(), MemoryLimit(1000)
+    storage = storage_over(database, limit)
+    queue = storage.queue(b"work", SETTINGS)
+    put(storage, queue)
+    storage.commit([queue])
+    taken = 0
+    with pytest.raises(StorageRefused, match="the server's memory is full, and the database is slow"):
+        for _ in range(100):
+            put(storage, queue, b"x" * (UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL // 4))
+            taken += 1
+    assert taken == 4
+    assert limit.used_bytes > UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL, "it counts before the next commit begins"
+    database.batches.popleft().callback(None)
+    storage.commit([queue])
+    database.batches.popleft().callback(None)
+    put(storage, queue)
+    assert limit.used_bytes < 1000
+
+
+def test_of_what_the_database_does_not_have_yet_no_more_comes_into_the_window_at_once_than_is_read() -> None:
+    storage = storage_over(PromptDatabase())
+    queue = storage.queue(b"work", QueueSettings(max_memory_size_bytes=1))
+    for number in range(3 * READ_ITEMS):
+        put(storage, queue, b"%06d" % number)
+    assert queue.mem_items == 1
+    storage.queue(b"work", SETTINGS)
+    taken = []
+    while (item := queue.take(opened=False)) is not None:
+        assert queue.mem_items <= READ_ITEMS
+        taken.append(int(item.data))
+    assert taken == list(range(3 * READ_ITEMS))
+
+
+def test_however_often_a_queue_is_cleared_while_the_database_is_slow_it_takes_the_same_memory() -> None:
+    storage = storage_over(PromptDatabase())
+    queue = storage.queue(b"work", SETTINGS)
+    for _ in range(1000):
+        put(storage, queue)
+    storage.commit([queue])
+    opened = [item for item in (queue.take(opened=True) for _ in range(1000)) if item is not None]
+    queue.confirm([item.xid for item in opened[::2]])
+    queue.clear()
+    tracemalloc.start()
+    try:
+        for _ in range(100):
+            queue.clear()
+        grown, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert grown < 200_000
