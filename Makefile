@@ -10,6 +10,7 @@ STORAGE ?= journal
 EXAMPLES ?= 2000
 
 VENV := .venv
+POSTGRES := examples/storage-postgres
 PIP := $(VENV)/bin/pip --disable-pip-version-check install --quiet
 
 # One stamp for each set of things installed, so that `make run` brings no test tools.
@@ -20,7 +21,7 @@ LIBMEMCACHED := $(VENV)/.libmemcached
 CHECKS := $(VENV)/.checks
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check kill-restart moves leases convert-kills histories damage benchmark clean
+.PHONY: help run test check kill-restart moves leases convert-kills database-kills histories damage benchmark clean
 .NOTPARALLEL:
 
 help: ## list these targets
@@ -36,17 +37,20 @@ check: $(CHECKS) ## run ruff and mypy
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 
-kill-restart: $(TESTS) ## kill -9 a server under load again and again, and count (SEED=1 ITEMS=100000 KILLS=20 STORAGE=scroll)
+kill-restart: $(TESTS) ## kill -9 a server under load again and again, and count (SEED=1 ITEMS=100000 KILLS=20 STORAGE=scroll|postgres)
 	@$(VENV)/bin/python -m tests.torture.kill_restart --storage $(STORAGE) --seed $(SEED) --items $(ITEMS) --kills $(KILLS)
 
 moves: $(TESTS) ## kill -9 a server while items expire and fail from queue to queue, and count (SEED=1 ITEMS=20000 KILLS=10)
 	@$(VENV)/bin/python -m tests.torture.moves --storage $(STORAGE) --seed $(SEED) --items $(ITEMS) --kills $(KILLS)
 
-leases: $(TESTS) ## kill -9 a server while thrift clients hold items by number, and count (SEED=1 ITEMS=100000 KILLS=20 STORAGE=scroll)
+leases: $(TESTS) ## kill -9 a server while thrift clients hold items by number, and count (SEED=1 ITEMS=100000 KILLS=20 STORAGE=scroll|postgres)
 	@$(VENV)/bin/python -m tests.torture.leases --storage $(STORAGE) --seed $(SEED) --items $(ITEMS) --kills $(KILLS)
 
 convert-kills: $(TESTS) ## kill -9 kestrel-convert on its way to scrolls and back, and compare (SEED=1 ITEMS=100000 KILLS=20)
 	@$(VENV)/bin/python -m tests.torture.convert --seed $(SEED) --items $(ITEMS) --kills $(KILLS)
+
+database-kills: $(TESTS) ## kill -9 the server and the PostgreSQL under it in turn, under load, and count (SEED=1 ITEMS=100000 KILLS=20)
+	@$(VENV)/bin/python -m tests.torture.database --seed $(SEED) --items $(ITEMS) --kills $(KILLS)
 
 histories: $(TESTS) ## thousands of random histories of queues with tiny limits, over restarts and crashes (SEED=1 EXAMPLES=2000)
 	@$(VENV)/bin/python -m tests.torture.history --seed $(SEED) --examples $(EXAMPLES)
@@ -76,8 +80,9 @@ $(SERVER): setup.cfg pyproject.toml | $(CREATED)
 	$(PIP) --editable .
 	@touch $@
 
-$(TESTS): setup.cfg pyproject.toml | $(CREATED)
-	$(PIP) --editable '.[test]'
+# With the storage that docs/storage_plugins.md goes through; it is a package of its own, as those of others are.
+$(TESTS): setup.cfg pyproject.toml $(POSTGRES)/setup.cfg | $(CREATED)
+	$(PIP) --editable '.[test]' --editable $(POSTGRES)
 	@touch $(SERVER) $@
 
 # Has wheels for some platforms only. Where it cannot be built its tests are left out, and each `make test` tries again.
@@ -87,6 +92,6 @@ $(LIBMEMCACHED): setup.cfg pyproject.toml | $(TESTS)
 	    else echo "pylibmc could not be built here (see $@.log): the tests that need it will be left out."; fi
 
 # With the test tools, since kestrel.testing is checked as well.
-$(CHECKS): setup.cfg pyproject.toml | $(CREATED)
-	$(PIP) --editable '.[test,check]'
+$(CHECKS): setup.cfg pyproject.toml $(POSTGRES)/setup.cfg | $(CREATED)
+	$(PIP) --editable '.[test,check]' --editable $(POSTGRES)
 	@touch $(SERVER) $(TESTS) $@

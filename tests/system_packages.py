@@ -9,6 +9,7 @@ import importlib.util
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +30,17 @@ def python_module(name: str, *debian_packages: str) -> SystemPackage:
     return SystemPackage(lambda: importlib.util.find_spec(name) is not None, debian_packages)
 
 
+def has_postgresql() -> bool:
+    """Whether there are the programs of a PostgreSQL server, which Debian keeps off PATH. No cluster need run."""
+    return any(Path("/usr/lib/postgresql").glob("*/bin/initdb")) or shutil.which("initdb") is not None
+
+
 SYSTEM_PACKAGES: dict[str, SystemPackage] = {
     "memcaslap": program("memcaslap", "libmemcached-tools"),
     "memccapable": program("memccapable", "libmemcached-tools"),
     "memcstat": program("memcstat", "libmemcached-tools"),
     "nc": program("nc", "netcat-openbsd"),
+    "postgresql": SystemPackage(has_postgresql, ("postgresql",)),
     "thrift": program("thrift", "thrift-compiler"),
     "pylibmc": python_module("pylibmc", "libmemcached-dev", "zlib1g-dev", "gcc", "python3-dev"),
 }

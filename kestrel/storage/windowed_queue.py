@@ -31,8 +31,11 @@ READ_BYTES: Final = 1 << 20
 READ_AHEAD_ITEMS: Final = 256
 """So few left in memory, and more is read."""
 
+UNWRITTEN_BYTES: Final = 256 << 20
+"""A queue whose commits wait for the database takes no more than that: its next batch has to have an end."""
+
 UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL: Final = 1 << 20
-"""While the server's memory is full, a queue whose commits wait for the database takes no more than that."""
+"""The same while the server's memory is full."""
 
 ReadAfter: TypeAlias = Callable[[bytes, int, int, int], "Deferred[Sequence[StoredItem]]"]
 """`kestrel.storage.database.IDatabase.read_after`."""
@@ -113,6 +116,8 @@ class WindowedQueue:
     def check_append(self) -> None:
         """Raise the `StorageError` why it takes no item now, if there is one."""
         self.check()
+        if self._unwritten_bytes > UNWRITTEN_BYTES:
+            raise StorageRefused("the database is slow, and too much waits for it")
         if self._limit.is_reached and self._unwritten_bytes > UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL:
             raise StorageRefused("the server's memory is full, and the database is slow")
 
@@ -371,13 +376,13 @@ class WindowedQueue:
 
     @property
     def _unwritten_bytes(self) -> int:
-        return self._recording.bytes + (self._sent.bytes if self._sent is not None else 0)
+        recordings = (self._recording,) if self._sent is None else (self._recording, self._sent)
+        return sum(recording.bytes + ITEM_BYTES * len(recording.puts) for recording in recordings)
 
     def _account(self) -> None:
         size = self.mem_bytes + self._open_bytes + ITEM_BYTES * (self.mem_items + len(self._open))
         if self._loaded_to < self._last:  # else what is not written yet is in the window, or has left it
-            unwritten = len(self._recording.puts) + (len(self._sent.puts) if self._sent is not None else 0)
-            size += self._unwritten_bytes + ITEM_BYTES * unwritten
+            size += self._unwritten_bytes
         self.memory.is_now(size)
 
 

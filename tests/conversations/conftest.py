@@ -6,7 +6,7 @@ import pytest
 
 from tests.conversations.playing import recorded_conversations
 from tests.conversations.tables import DIFFERENCES, QUEUES_WITH_OTHER_STATS
-from tests.storage.backends import BACKENDS
+from tests.server.storages import NAMES
 
 PLAYED = "test_conversations.py::test_a_conversation_goes_as_it_was_recorded["
 
@@ -24,7 +24,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def summary(played: int) -> Iterator[str]:
     """The lines of the summary."""
     conversations = recorded_conversations().values()
-    yield f"{played} of {len(conversations) * len(BACKENDS)} played, over {' and '.join(BACKENDS)}"
+    yield f"{played} of {len(conversations) * len(NAMES)} played, over {', '.join(NAMES)}"
     yield f"in {len(DIFFERENCES)} of {len(conversations)} we differ on purpose"
     for queue, reason in QUEUES_WITH_OTHER_STATS.items():
         yield f"left out: the lines of stats about {queue} ({reason})"

@@ -14,17 +14,17 @@ from tests.conversations.playing import Conversation, Step, play, recorded_conve
 from tests.conversations.replies import PARSERS, Stats, queue_difference, replies_in, stats_of_queue
 from tests.conversations.tables import DIFFERENCES, NEEDS, QUEUES_WITH_OTHER_STATS
 from tests.server.running import Processes, Server
-from tests.storage.backends import BACKENDS
+from tests.server.storages import SERVED, new_storage
 
 CONVERSATIONS = recorded_conversations()
 CONFIG = Path(__file__).with_name("config.toml").read_text()
 
 
-
-@pytest.fixture(scope="module", params=BACKENDS)
+@pytest.fixture(scope="module", params=SERVED)
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Processes(tmp_path_factory.mktemp(f"conversations-{request.param}")) as processes:
-        server = processes.serve(CONFIG, "--storage", f"{request.param}:queues")
+    folder = tmp_path_factory.mktemp(f"conversations-{request.param}")
+    with new_storage(request.param) as storage, Processes(folder) as processes:
+        server = processes.serve(CONFIG, "--storage", storage)
         yield server
         server.stop()
 

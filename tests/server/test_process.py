@@ -25,11 +25,9 @@ from tests.server.running import (
     port_in,
     set_request,
 )
-from tests.torture import kill_restart, leases, moves
 
 CONFIG = 'queuePath = "queues"\nmaxOpenTransactions = 100\n'
 BOTH_REPLIES = b"STORED\r\nVALUE work 0 5\r\nhello\r\nEND\r\n"
-DURABLE = pytest.mark.parametrize("storage", ["journal:queues", "scroll:queues"], ids=["journal", "scroll"])
 FOREGROUND_AND_DAEMON = pytest.mark.parametrize("daemon", [False, True], ids=["foreground", "daemon"])
 
 
@@ -1053,29 +1051,6 @@ def test_what_was_acknowledged_while_it_was_killed_is_there(processes: Processes
         for number in range(stored):
             item = b"%d" % number
             client.expect(b"VALUE work 0 %d\r\n%b\r\nEND\r\n" % (len(item), item))
-
-
-@DURABLE
-def test_a_short_torture_with_kills_loses_nothing(
-    processes: Processes, capsys: pytest.CaptureFixture[str], storage: str
-) -> None:
-    processes.arguments = ("--storage", storage)
-    failed = kill_restart.torture(processes, seed=1, item_count=4000, kills=4)
-    ledger = capsys.readouterr().out
-    assert failed == 0, ledger
-    assert re.search(r"^\d+ passed, 0 failed$", ledger.splitlines()[-1])
-
-
-@DURABLE
-def test_items_that_move_are_not_lost_by_kills(processes: Processes, storage: str) -> None:
-    processes.arguments = ("--storage", storage)
-    assert moves.torture(processes, seed=2, item_count=1500, kills=2) == 0
-
-
-@DURABLE
-def test_a_short_torture_of_reads_held_by_number_loses_nothing(processes: Processes, storage: str) -> None:
-    processes.arguments = ("--storage", storage)
-    assert leases.torture(processes, seed=3, item_count=4000, kills=3) == 0
 
 
 def test_a_dead_servers_pidfile_is_no_obstacle(processes: Processes) -> None:

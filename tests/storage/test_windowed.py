@@ -213,6 +213,21 @@ def test_while_memory_is_full_a_queue_takes_no_more_than_a_mebibyte_that_the_dat
     assert limit.used_bytes < 1000
 
 
+def test_a_queue_takes_no_more_than_256_mebibytes_that_a_slow_database_does_not_have_yet() -> None:
+    database = HeldDatabase()
+    storage = storage_over(database)
+    queue = storage.queue(b"slow", SETTINGS)
+    large = b"x" * (16 << 20)
+    put(storage, queue, large)
+    storage.commit([queue])
+    for _ in range(15):
+        put(storage, queue, large)
+    with pytest.raises(StorageRefused, match="the database is slow"):
+        put(storage, queue, b"one more")
+    database.batches.popleft().callback(None)
+    put(storage, queue, b"and another")
+
+
 def test_of_what_the_database_does_not_have_yet_no_more_comes_into_the_window_at_once_than_is_read() -> None:
     storage = storage_over(PromptDatabase())
     queue = storage.queue(b"work", QueueSettings(max_memory_size_bytes=1))

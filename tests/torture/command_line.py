@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
 from tests.server.running import Processes
+from tests.server.storages import NAMES, new_storage
 
 
 class Torture(Protocol):
@@ -17,17 +19,23 @@ class Torture(Protocol):
     def __call__(self, processes: Processes, *, seed: int, item_count: int, kills: int) -> int: ...
 
 
-def run(torture: Torture, description: str, *, items: int, kills: int) -> int:
+def run(torture: Torture, description: str, *, items: int, kills: int, storage: str | None = "journal") -> int:
     """Run it as the command line says, or with so many items and kills. The exit status says whether all checks passed.
+
+    With None for `storage` it has its own.
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--seed", type=int, default=None, help="another one, another story; default: the time")
     parser.add_argument("--items", type=int, default=items)
     parser.add_argument("--kills", type=int, default=kills)
-    parser.add_argument("--storage", default="journal", help="the backend: journal or scroll")
+    if storage is not None:
+        parser.add_argument("--storage", choices=NAMES, default=storage)
     arguments = parser.parse_args()
     seed = time.time_ns() if arguments.seed is None else arguments.seed
-    with tempfile.TemporaryDirectory() as folder, Processes(Path(folder)) as processes:
-        processes.arguments = ("--storage", f"{arguments.storage}:queues")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        processes = stack.enter_context(Processes(folder))
+        if storage is not None:
+            processes.arguments = ("--storage", stack.enter_context(new_storage(arguments.storage)))
         failed = torture(processes, seed=seed, item_count=arguments.items, kills=arguments.kills)
     return 1 if failed else 0

@@ -1,0 +1,104 @@
+"""The tables: what they hold, and how they are made when there are none yet."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from psycopg import sql
+
+from kestrel.errors import StorageError
+from kestrel_postgres.line import Connection
+
+LAYOUT: Final = 1
+"""The number of this layout, which the database remembers."""
+
+OWNER: Final = """
+CREATE TABLE owner (
+    layout int NOT NULL,         -- of these tables
+    epoch bigint NOT NULL,       -- rises with each server that takes the queues over
+    batch bigint NOT NULL,       -- the last one that was applied in this epoch
+    next_queue bigint NOT NULL,  -- the id of the next queue: none is ever given twice
+    server text NOT NULL,        -- who has them, for people
+    one boolean PRIMARY KEY DEFAULT true CHECK (one)
+) WITH (fillfactor = 10)
+"""
+# One row, which each batch changes. With room beside it on its page the new version goes there, no index is touched,
+# and the next one clears the old ones away: the table stays as small as it is, without a vacuum.
+
+QUEUES: Final = """
+CREATE TABLE queues (
+    id bigint PRIMARY KEY,
+    name bytea NOT NULL UNIQUE,
+    items bigint NOT NULL,
+    bytes bigint NOT NULL,
+    gone_to bigint NOT NULL,
+    last bigint NOT NULL
+) WITH (fillfactor = 50)
+"""
+
+ITEMS: Final = """
+CREATE TABLE items (
+    queue bigint NOT NULL,
+    position bigint NOT NULL,
+    add_ms bigint NOT NULL,
+    expiry_ms bigint NOT NULL,
+    errors int NOT NULL,
+    data bytea NOT NULL,
+    PRIMARY KEY (queue, position)
+) WITH (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 20000,
+    autovacuum_vacuum_insert_scale_factor = 0.2, autovacuum_vacuum_insert_threshold = 100000,
+    autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 1,
+    toast.autovacuum_vacuum_scale_factor = 0.02, toast.autovacuum_vacuum_threshold = 20000,
+    toast.autovacuum_vacuum_cost_delay = 0
+)
+"""
+
+EXTERNAL: Final = "ALTER TABLE items ALTER COLUMN data SET STORAGE EXTERNAL"
+# By itself PostgreSQL compresses what is longer than 2 kB, which takes more time than all the rest of a put.
+
+LEFTOVERS: Final = """
+CREATE TABLE leftovers (
+    queue bigint PRIMARY KEY,           -- the id of one that is no more, whose items are still to be erased
+    erased_to bigint NOT NULL DEFAULT 0 -- nothing stands at this position or below
+)
+"""
+
+MAKING: Final = 0x6B65_7374
+"""The advisory lock of those who make tables ("kest")."""
+
+
+def ensure(connection: Connection, schema: str) -> None:
+    """The tables are there, in the first schema of the search path, and in a layout that this release knows.
+
+    Raises `StorageError` when they are in another one.
+    """
+    if not _is_there(connection, schema):
+        with connection.transaction():
+            # Two servers may start at the same time; the second one finds them made.
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", (MAKING,))
+            if not _is_there(connection, schema):
+                _make(connection, schema)
+    [(layout,)] = connection.execute("SELECT layout FROM owner")
+    if layout != LAYOUT:
+        raise StorageError(
+            f"the tables in the schema {schema!r} have layout {layout}, and this release of kestrel-postgres knows"
+            f" {LAYOUT}: use the release that made them"
+        )
+
+
+def _is_there(connection: Connection, schema: str) -> bool:
+    # Not to_regclass: it may not know yet of a schema that another session has just made.
+    query = "SELECT EXISTS (SELECT FROM pg_tables WHERE schemaname = %s AND tablename = 'owner')"
+    [(is_there,)] = connection.execute(query, (schema,))
+    return bool(is_there)
+
+
+def _make(connection: Connection, schema: str) -> None:
+    # IF NOT EXISTS would ask for the right to make one even where it is there.
+    [(is_there,)] = connection.execute("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = %s)", (schema,))
+    if not is_there:
+        connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+    for statement in (OWNER, QUEUES, ITEMS, EXTERNAL, LEFTOVERS):
+        connection.execute(statement)
+    connection.execute("INSERT INTO owner VALUES (%s, 0, 0, 1, '')", (LAYOUT,))

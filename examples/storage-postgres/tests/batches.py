@@ -1,0 +1,186 @@
+"""Short words for what the tests do with a database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+
+from kestrel.errors import DatabaseAway
+from kestrel.storage.database import QueueChanges, StoredItem, StoredQueue, WriteBatch
+from kestrel.storage.interfaces import InThread
+from kestrel_postgres.database import PostgresDatabase
+
+TIMEOUT_S: Final = 30.0
+
+LOCK_S: Final = 0.2
+"""Not as long as it should be: the tests wait for it, and their old sessions are noticed at once."""
+
+PATIENCE_S: Final = 60.0
+"""A job that takes longer never ends."""
+
+MANY_ATTEMPTS: Final = 100
+"""Whoever is away for longer does not come back."""
+
+ALL: Final = 1 << 30
+"""More items, and more bytes, than there are."""
+
+
+class Schemas:
+    """Databases by folder: each folder is the name of a schema."""
+
+    def __init__(self, conninfo: str) -> None:
+        self.conninfo = conninfo
+
+    def database(
+        self, folder: Path, in_thread: InThread = maybeDeferred, clock: Clock | None = None, lock_s: float = LOCK_S
+    ) -> PostgresDatabase:
+        """The one in that schema, not asked for anything yet. As a rule it needs no thread, and time stands still."""
+        clock = clock or Clock()
+        return PostgresDatabase(self.conninfo, schema_of(folder), TIMEOUT_S, clock, in_thread, lock_s=lock_s)
+
+    def listed(self, folder: Path) -> PostgresDatabase:
+        """The same, which has the queues."""
+        database = self.database(folder)
+        fired(database.list_queues())
+        return database
+
+    def copy(self, folder: Path, new_folder: Path) -> None:
+        """Let the new folder name what others see of the first one's database now."""
+        old, new = sql.Identifier(schema_of(folder)), sql.Identifier(schema_of(new_folder))
+        with psycopg.connect(self.conninfo) as connection:
+            connection.execute(sql.SQL("CREATE SCHEMA {}").format(new))
+            for table in ("owner", "queues", "items", "leftovers"):
+                names = {"old": old, "new": new, "table": sql.Identifier(table)}
+                for statement in (
+                    sql.SQL("CREATE TABLE {new}.{table} (LIKE {old}.{table} INCLUDING ALL)"),
+                    sql.SQL("INSERT INTO {new}.{table} SELECT * FROM {old}.{table}"),
+                ):
+                    connection.execute(statement.format(**names))
+
+    def end_sessions(self) -> None:
+        """All connections of databases break, and nobody at their other end knows."""
+        self.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+            " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
+
+    def execute(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """What that brings, on a connection of its own."""
+        with psycopg.connect(self.conninfo, autocommit=True) as connection:
+            cursor = connection.execute(statement.encode(), parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    def count(self, folder: Path, table: str) -> int:
+        """How many rows a table has."""
+        [(count,)] = self.execute(f'SELECT count(*) FROM "{schema_of(folder)}".{table}')
+        return int(count)
+
+
+def schema_of(folder: Path) -> str:
+    """Its name, which has to be quoted."""
+    return f"Of a test: {sha256(bytes(folder)).hexdigest()[:32]}"
+
+
+def fired(deferred: Deferred[Any]) -> Any:
+    """What it has fired with; raises its failure."""
+    results: list[Any] = []
+    deferred.addBoth(results.append)
+    assert results, "it has not fired"
+    if isinstance(results[0], Failure):
+        results[0].raiseException()
+    return results[0]
+
+
+class RealThreads:
+    """An `InThread` whose jobs run at once, beside the test. What comes of them is told in `finish`."""
+
+    def __init__(self) -> None:
+        self._running: list[tuple[Deferred[Any], Future[Any]]] = []
+        self._threads = ThreadPoolExecutor(max_workers=4)
+
+    def __call__(self, function: Callable[..., Any], *args: object) -> Deferred[Any]:
+        """A job that begins now."""
+        done: Deferred[Any] = Deferred()
+        self._running.append((done, self._threads.submit(function, *args)))
+        return done
+
+    def finish(self) -> None:
+        """Wait for all jobs, and those that they lead to."""
+        while self._running:
+            ended, _ = wait([running for _, running in self._running], PATIENCE_S, FIRST_COMPLETED)
+            assert ended, "a job does not end"
+            fired = [each for each in self._running if each[1] in ended]
+            self._running = [each for each in self._running if each[1] not in ended]
+            for done, running in fired:
+                try:
+                    result = running.result()
+                except Exception:
+                    done.errback()
+                else:
+                    done.callback(result)
+
+
+def item(position: int, data: bytes | None = None, errors: int = 0) -> StoredItem:
+    """An item at that position."""
+    return StoredItem(position, b"%d" % position if data is None else data, 1000 + position, position % 3, errors)
+
+
+def items(*positions: int) -> list[StoredItem]:
+    """Items at these positions."""
+    return [item(position) for position in positions]
+
+
+def changes(
+    queue: StoredQueue,
+    puts: Sequence[StoredItem] = (),
+    removed: Sequence[tuple[int, int]] = (),
+    errors: Mapping[int, int] | None = None,
+    *,
+    is_new: bool = False,
+) -> QueueChanges:
+    """Changes that leave the queue like that."""
+    return QueueChanges(queue, is_new, False, removed, puts, errors or {})
+
+
+def first(name: bytes, *puts: StoredItem) -> QueueChanges:
+    """A new queue with these items."""
+    size = sum(len(item.data) for item in puts)
+    last = max([0, *(item.position for item in puts)])
+    return changes(StoredQueue(name, len(puts), size, 0, last), puts, is_new=True)
+
+
+def deletion(name: bytes) -> QueueChanges:
+    """The end of a queue."""
+    return QueueChanges(StoredQueue(name, 0, 0, 0, 0), False, True, (), (), {})
+
+
+def batch(number: int, *changes: QueueChanges) -> WriteBatch:
+    """That batch."""
+    return WriteBatch(number, changes)
+
+
+def applied(database: PostgresDatabase, batch: WriteBatch) -> int:
+    """Apply it, again and again until it is known what became of it; returns how often it was not."""
+    for attempt in range(MANY_ATTEMPTS):
+        with suppress(DatabaseAway):
+            fired(database.apply(batch))
+            return attempt
+    raise AssertionError("the database does not come back")
+
+
+def read(database: PostgresDatabase, name: bytes = b"work", position: int = 0) -> list[StoredItem]:
+    """All items of a queue behind that position."""
+    for _ in range(MANY_ATTEMPTS):
+        with suppress(DatabaseAway):
+            return list(fired(database.read_after(name, position, ALL, ALL)))
+    raise AssertionError("the database does not come back")

@@ -1,0 +1,67 @@
+"""What stands behind `postgres:` in a described string."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from twisted.internet.defer import maybeDeferred
+from twisted.internet.task import Clock
+from zope.interface.verify import verifyObject
+
+from batches import fired
+from kestrel.config.model import QueueSettings
+from kestrel.errors import BadStorageArgument
+from kestrel.storage.interfaces import IStorage, IStorageFactory
+from kestrel.storage.total_memory import MemoryLimit
+from kestrel_postgres.factory import PostgresStorageFactory
+from kestrel_postgres.testing import PrivateServer
+
+
+def storage(argument: str, **options: str) -> IStorage:
+    """What the factory makes of that."""
+    return PostgresStorageFactory().storage(argument, options, Clock(), maybeDeferred, MemoryLimit())
+
+
+def test_it_provides_its_interface() -> None:
+    assert verifyObject(IStorageFactory, PostgresStorageFactory())
+
+
+@pytest.mark.parametrize("is_url", [False, True])
+def test_a_connection_string_may_be_a_url_or_words_and_its_parameters_options(
+    server: PrivateServer, is_url: bool
+) -> None:
+    options = {"host": str(server.folder), "user": "postgres", "schema": f"by url {is_url}", "timeout": "10s"}
+    queues = storage("postgresql:///postgres" if is_url else "dbname=postgres", **options)
+    assert fired(queues.start(lambda name: QueueSettings())) == {}
+    fired(queues.close())
+
+
+def test_nothing_is_touched_before_it_is_started(tmp_path: Path) -> None:
+    assert verifyObject(IStorage, storage(f"host={tmp_path}/nowhere dbname=none"))
+
+
+@pytest.mark.parametrize(
+    ("argument", "options", "sentence"),
+    [
+        ("", {}, "postgres: needs a connection string, as in postgres:host="),
+        ("secret is no such thing", {}, "postgres: that is no connection string of PostgreSQL"),
+        ("postgresql://me:secret@[host/db", {}, "postgres: that is no connection string of PostgreSQL"),
+        ("dbname=x", {"shcema": "secret"}, "postgres: has no option shcema; it knows schema, timeout and"),
+        ("dbname=x password=secret", {}, "postgres: write no password here"),
+        ("postgresql://me:secret@host/db", {}, "postgres: write no password here"),
+        ("dbname=x", {"sslpassword": "secret"}, "postgres: write no password here"),
+        ("dbname=x", {"schema": ""}, "postgres: schema needs a name of 1 to 63 bytes"),
+        ("dbname=x", {"schema": "s" * 64}, "postgres: schema needs a name of 1 to 63 bytes"),
+        ("dbname=x", {"timeout": "9s"}, "postgres: timeout: less than ten seconds"),
+        ("dbname=x", {"timeout": "soon"}, "postgres: timeout: "),
+    ],
+)
+def test_what_cannot_be_meant_is_said_in_a_sentence_that_gives_no_password_away(
+    argument: str, options: Mapping[str, str], sentence: str
+) -> None:
+    with pytest.raises(BadStorageArgument) as raised:
+        storage(argument, **options)
+    assert str(raised.value).startswith(sentence)
+    assert "secret" not in str(raised.value)

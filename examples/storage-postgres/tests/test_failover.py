@@ -1,0 +1,99 @@
+"""A standby takes over: what was acknowledged is there, and what was on its way is applied once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from twisted.internet.defer import maybeDeferred
+from twisted.internet.task import Clock
+
+from batches import applied, batch, changes, fired, first, items, read
+from kestrel.errors import DatabaseAway, OwnershipLost
+from kestrel.storage.database import QueueChanges, StoredQueue
+from kestrel_postgres.database import PostgresDatabase
+from kestrel_postgres.factory import PostgresStorageFactory
+from kestrel_postgres.testing import PrivateServer
+
+
+@pytest.fixture
+def standby(own_server: PrivateServer) -> Iterator[PrivateServer]:
+    """It follows the primary, `own_server`."""
+    with PrivateServer(standby_of=own_server) as standby:
+        yield standby
+
+
+def catch_up(primary: PrivateServer) -> None:
+    """Its standby has all that was committed."""
+    has_all = "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_lsn()"
+    with psycopg.connect(primary.conninfo, autocommit=True) as connection:
+        while connection.execute(has_all).fetchone() != (1,):
+            pass
+
+
+def promote(standby: PrivateServer) -> None:
+    """It takes writes."""
+    with psycopg.connect(standby.conninfo, autocommit=True) as connection:
+        connection.execute("SELECT pg_promote()")
+
+
+def database(*servers: PrivateServer) -> PostgresDatabase:
+    """The one in whichever of them takes writes, not asked for anything yet."""
+    hosts = ",".join(str(server.folder) for server in servers)
+    return PostgresStorageFactory().database(
+        f"host={hosts} user=postgres dbname=postgres", {}, Clock(), maybeDeferred
+    )
+
+
+def step(number: int) -> QueueChanges:
+    """Batch `number`: one item more."""
+    if number == 1:
+        return first(b"work", *items(1))
+    return changes(StoredQueue(b"work", number, number, 0, number), items(number))
+
+
+def test_a_batch_that_is_on_its_way_is_applied_once_by_the_standby_that_takes_over(
+    own_server: PrivateServer, standby: PrivateServer
+) -> None:
+    owner = database(own_server, standby)
+    assert fired(owner.list_queues()) == []
+    for number in range(1, 6):
+        fired(owner.apply(batch(number, step(number))))
+    catch_up(own_server)
+    own_server.kill()
+    for _ in range(2):
+        with pytest.raises(DatabaseAway):
+            fired(owner.apply(batch(6, step(6))))
+    promote(standby)
+    for _ in range(2):
+        applied(owner, batch(6, step(6)))
+    assert read(owner) == items(*range(1, 7))
+    fired(owner.close())
+
+
+def test_a_standby_is_as_good_as_none(own_server: PrivateServer, standby: PrivateServer) -> None:
+    alone = database(standby)
+    with pytest.raises(DatabaseAway, match=r"the database cannot be used: .* session is read-only"):
+        fired(alone.list_queues())
+    fired(alone.close())
+
+
+def test_a_standby_that_was_behind_is_not_written_to(own_server: PrivateServer, standby: PrivateServer) -> None:
+    owner = database(own_server, standby)
+    assert fired(owner.list_queues()) == []
+    fired(owner.apply(batch(1, step(1))))
+    catch_up(own_server)
+    standby.kill()
+    fired(owner.apply(batch(2, step(2))))
+    own_server.kill()
+    standby.start()
+    promote(standby)
+    for _ in range(2):
+        with pytest.raises(OwnershipLost, match="lost changes that it had acknowledged"):
+            applied(owner, batch(3, step(3)))
+    fired(owner.close())
+    again = database(own_server, standby)
+    assert [queue.items for queue in fired(again.list_queues())] == [1]
+    assert read(again) == items(1)
+    fired(again.close())

@@ -1,0 +1,303 @@
+"""A database that goes away, at any moment: nothing is lost, and nothing comes twice."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from batches import (
+    TIMEOUT_S,
+    RealThreads,
+    Schemas,
+    applied,
+    batch,
+    changes,
+    deletion,
+    fired,
+    first,
+    item,
+    items,
+    read,
+    schema_of,
+)
+from kestrel.config.model import QueueSettings
+from kestrel.errors import DatabaseAway, StorageError, StorageRefused
+from kestrel.storage.database import QueueChanges, StoredQueue
+from kestrel.storage.total_memory import MemoryLimit
+from kestrel.storage.windowed import WindowedStorage
+from kestrel_postgres.database import PostgresDatabase
+from kestrel_postgres.line import CLOSE_S
+from kestrel_postgres.testing import PrivateServer
+from proxy import Proxy
+
+
+def step(number: int) -> QueueChanges:
+    """Batch `number` of a row of them: it takes an item, counts an error and puts two, which have their number."""
+    if number == 1:
+        return first(b"work", *items(1, 2, 3))
+    last = 2 * number + 1
+    queue = StoredQueue(b"work", number + 2, 0, number - 1, last)
+    return changes(queue, items(last - 1, last), [(number - 1, number - 1)], {last - 2: number})
+
+
+def after(number: int) -> list[tuple[int, int]]:
+    """The positions and errors that are there after so many steps."""
+    last = 2 * number + 1
+    counted = {2 * other - 1: other for other in range(2, number + 1)}
+    return [(position, counted.get(position, 0)) for position in range(number, last + 1)]
+
+
+def found(database: PostgresDatabase) -> list[tuple[int, int]]:
+    """The positions and errors that are there."""
+    return [(item.position, item.errors) for item in read(database)]
+
+
+# Answers that get lost.
+
+
+@pytest.mark.parametrize("tells_server", [True, False])
+def test_a_batch_whose_answer_got_lost_at_the_commit_is_applied_once(
+    server: PrivateServer, tmp_path: Path, tells_server: bool
+) -> None:
+    with TemporaryDirectory() as folder, Proxy(Path(folder), server.socket) as proxy:
+        database = Schemas(server.conninfo.replace(str(server.folder), folder)).listed(tmp_path)
+        there = Schemas(server.conninfo)
+        for number in range(1, 6):
+            new, old = b"new %d" % number, b"new %d" % (number - 1)
+            lost = batch(number, step(number), first(new, *items(number)), deletion(old))
+            proxy.loses, proxy.tells_server = b"COMMIT\0", tells_server
+            with pytest.raises(DatabaseAway):
+                fired(database.apply(lost))
+            assert there.execute(f'SELECT batch FROM "{schema_of(tmp_path)}".owner') == [(number,)], "it was applied"
+            proxy.loses, proxy.tells_server = None, True
+            assert applied(database, lost) == 0
+            assert found(database) == after(number)
+            assert (read(database, new), there.count(tmp_path, "queues")) == (items(number), 2)
+        fired(database.close())
+
+
+def test_a_connection_may_break_after_any_byte(server: PrivateServer, tmp_path: Path) -> None:
+    with TemporaryDirectory() as folder, Proxy(Path(folder), server.socket) as proxy:
+        database = Schemas(server.conninfo.replace(str(server.folder), folder)).listed(tmp_path)
+        broken = 0
+        for number, allowed in enumerate(range(1, 4000, 61), start=1):
+            proxy.allowed = allowed
+            try:
+                fired(database.apply(batch(number, step(number))))
+            except DatabaseAway:
+                broken += 1
+            proxy.allowed = None
+            applied(database, batch(number, step(number)))
+            assert found(database) == after(number)
+        assert 5 < broken < number, "some broke within the batch, and some went through"
+        fired(database.close())
+
+
+# Crashes.
+
+
+def test_a_database_may_be_killed_at_any_moment_and_come_back(own_server: PrivateServer, tmp_path: Path) -> None:
+    database = Schemas(own_server.conninfo).listed(tmp_path)
+    number = 0
+    for turn in range(12):
+        killing = threading.Thread(target=own_server.kill)
+        for place in itertools.count():
+            number += 1
+            if place == turn:
+                killing.start()
+            try:
+                fired(database.apply(batch(number, step(number))))
+            except DatabaseAway:
+                break
+        killing.join()
+        own_server.start()
+        applied(database, batch(number, step(number)))
+        assert found(database) == after(number)
+    fired(database.close())
+    again = Schemas(own_server.conninfo).listed(tmp_path)
+    assert found(again) == after(number)
+    fired(again.close())
+
+
+def test_a_storage_outlives_its_database(own_server: PrivateServer, tmp_path: Path) -> None:
+    clock = Clock()
+
+    def make() -> WindowedStorage:
+        return WindowedStorage(Schemas(own_server.conninfo).database(tmp_path), clock, MemoryLimit())
+
+    storage = make()
+    fired(storage.start(lambda name: QueueSettings()))
+    queue = storage.queue(b"work", QueueSettings())
+    expected = []
+    for turn in range(5):
+        storage.put([queue], b"before %d" % turn, 0, 0)
+        [(_, committing)] = storage.commit([queue])
+        fired(committing)
+        storage.put([queue], b"during %d" % turn, 0, 0)
+        taken = queue.take(False)
+        assert taken is not None
+        expected += [b"before %d" % turn, b"during %d" % turn]
+        assert taken.data == expected.pop(0)
+        own_server.kill()
+        outcomes: list[object] = []
+        [(_, committing)] = storage.commit([queue])
+        committing.addBoth(outcomes.append)
+        clock.pump([0.1] * 20)
+        assert outcomes == [], "nobody can know"
+        with pytest.raises(StorageRefused):
+            storage.put([queue], b"refused", 0, 0)
+        own_server.start()
+        clock.pump([1.0] * 6)
+        assert outcomes == [None]
+    fired(storage.close())
+    storage = make()
+    fired(storage.start(lambda name: QueueSettings()))
+    queue = storage.queue(b"work", QueueSettings())
+    assert queue.items == len(expected)
+    filling = queue.fill()
+    if filling is not None:
+        fired(filling)
+    assert [item.data for item in iter(lambda: queue.take(False), None)] == expected
+    fired(storage.close())
+
+
+def test_a_database_that_is_not_there_at_the_start_is_said_in_a_sentence(tmp_path: Path) -> None:
+    conninfo = f"host={tmp_path} dbname=queues user=kestrel password=not-to-be-told"
+    database = Schemas(conninfo).database(tmp_path)
+    with pytest.raises(DatabaseAway, match="the database cannot be used: connection ") as raised:
+        fired(database.list_queues())
+    assert "not-to-be-told" not in str(raised.value)
+    assert "\n" not in str(raised.value)
+    fired(database.close())
+
+
+# Silence.
+
+
+def in_threads(own_server: PrivateServer, folder: Path) -> tuple[PostgresDatabase, RealThreads, Clock]:
+    """A database that has the queues, with one batch, and whose threads may wait."""
+    threads, clock = RealThreads(), Clock()
+    database = Schemas(own_server.conninfo).database(folder, threads, clock)
+    beginning: list[Callable[[], Deferred[Any]]] = [
+        database.list_queues,
+        lambda: database.apply(batch(1, step(1))),
+        lambda: database.read_after(b"", 0, 1, 1),
+    ]
+    for ask in beginning:
+        asked = ask()
+        threads.finish()
+        fired(asked)
+    assert clock.getDelayedCalls() == []
+    return database, threads, clock
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda database: database.apply(batch(2, step(2))),
+        lambda database: database.read_after(b"work", 0, 10, 10),
+    ],
+    ids=["apply", "read_after"],
+)
+def test_a_database_that_says_nothing_more_is_away_after_its_time(
+    own_server: PrivateServer, tmp_path: Path, ask: Callable[[PostgresDatabase], Deferred[Any]]
+) -> None:
+    database, threads, clock = in_threads(own_server, tmp_path)
+    own_server.freeze()
+    asked = ask(database)
+    clock.advance(TIMEOUT_S)
+    threads.finish()
+    own_server.thaw()
+    with pytest.raises(DatabaseAway, match="did not answer in time"):
+        fired(asked)
+    asked = database.apply(batch(2, step(2)))
+    threads.finish()
+    fired(asked)
+    reading = database.read_after(b"work", 0, 100, 100)
+    threads.finish()
+    assert [(item.position, item.errors) for item in fired(reading)] == after(2)
+    closing = database.close()
+    threads.finish()
+    fired(closing)
+
+
+def test_a_close_does_not_wait_long_for_a_database_that_says_nothing(
+    own_server: PrivateServer, tmp_path: Path
+) -> None:
+    database, threads, clock = in_threads(own_server, tmp_path)
+    own_server.freeze()
+    pending: list[Deferred[Any]] = [database.apply(batch(2, step(2)))]
+    pending += [database.read_after(b"work", 0, 10, 10) for _ in range(3)]
+    closing = database.close()
+    clock.advance(CLOSE_S)
+    threads.finish()
+    fired(closing)
+    own_server.thaw()
+    for each in pending:
+        with pytest.raises(DatabaseAway):
+            fired(each)
+    assert clock.getDelayedCalls() == []
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize("when", ["BEFORE INSERT", "at the commit"])
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("53100", StorageRefused),
+        ("40001", DatabaseAway),
+        ("40P01", DatabaseAway),
+        ("53200", DatabaseAway),
+        ("55P03", DatabaseAway),
+        ("57014", DatabaseAway),
+        ("25006", DatabaseAway),
+        ("23514", StorageError),
+        ("XX000", StorageError),
+    ],
+)
+def test_what_the_database_refuses_is_not_applied_and_its_code_says_what_that_means(
+    server: PrivateServer, tmp_path: Path, code: str, error: type[StorageError], when: str
+) -> None:
+    schemas = Schemas(server.conninfo)
+    database = schemas.listed(tmp_path)
+    fired(database.apply(batch(1, step(1))))
+    schema = f'"{schema_of(tmp_path)}"'
+    schemas.execute(
+        f"CREATE FUNCTION {schema}.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        f" RAISE 'refused' USING ERRCODE = '{code}', DETAIL = encode(new.data, 'escape'); END $$"
+    )
+    kind, timing = ("", when) if when != "at the commit" else ("CONSTRAINT", "AFTER INSERT")
+    deferred = "DEFERRABLE INITIALLY DEFERRED" if kind else ""
+    schemas.execute(
+        f"CREATE {kind} TRIGGER refuse {timing} ON {schema}.items {deferred}"
+        f" FOR EACH ROW EXECUTE FUNCTION {schema}.refuse()"
+    )
+    for _ in range(2):
+        with pytest.raises(error, match=r"\w+ \w+") as raised:
+            fired(database.apply(batch(2, first(b"other", item(1, b"secret")), step(2))))
+        assert type(raised.value) is error
+        assert "secret" not in str(raised.value)
+        assert found(database) == after(1)
+        assert read(database, b"other") == []
+    schemas.execute(f"DROP TRIGGER refuse ON {schema}.items")
+    fired(database.apply(batch(3, step(2))))
+    assert found(database) == after(2)
+    fired(database.close())
+
+
+def test_an_account_that_may_not_make_the_tables_is_told_so(server: PrivateServer, tmp_path: Path) -> None:
+    Schemas(server.conninfo).execute("DROP ROLE IF EXISTS nobody; CREATE ROLE nobody LOGIN")
+    database = Schemas(server.conninfo.replace("user=postgres", "user=nobody")).database(tmp_path)
+    with pytest.raises(StorageError, match="the database cannot be used: permission denied for database postgres"):
+        fired(database.list_queues())
+    fired(database.close())

@@ -1,0 +1,167 @@
+"""Queues belong to one server at a time, and one that lost them can do them no harm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from batches import RealThreads, Schemas, applied, batch, changes, deletion, fired, first, items, read, schema_of
+from kestrel.errors import DatabaseAway, OwnershipLost, StorageError, StorageInUse
+from kestrel.storage.database import StoredQueue
+from kestrel_postgres.database import PostgresDatabase
+
+
+@pytest.fixture
+def owner(schemas: Schemas, tmp_path: Path) -> Iterator[PostgresDatabase]:
+    """One that has the queues: there is one, with one item."""
+    owner = schemas.listed(tmp_path)
+    fired(owner.apply(batch(1, first(b"work", *items(1)))))
+    yield owner
+    fired(owner.close())
+
+
+@pytest.fixture
+def new_owner(owner: PostgresDatabase, schemas: Schemas, tmp_path: Path) -> Iterator[PostgresDatabase]:
+    """The next one, which has taken them from the first, and that one does not know."""
+    schemas.end_sessions()
+    new_owner = schemas.listed(tmp_path)
+    yield new_owner
+    fired(new_owner.close())
+
+
+def put(position: int) -> StoredQueue:
+    """A queue that has items up to there."""
+    return StoredQueue(b"work", position, position, 0, position)
+
+
+# Alive.
+
+
+def test_a_second_owner_is_told_who_has_the_queues(owner: PostgresDatabase, schemas: Schemas, tmp_path: Path) -> None:
+    second = schemas.database(tmp_path)
+    with pytest.raises(StorageInUse, match=r"in use by process \d+ on \S+: stop that one first"):
+        fired(second.list_queues())
+    fired(second.close())
+    fired(owner.apply(batch(2, changes(put(2), items(2)))))
+    assert read(owner) == items(1, 2)
+
+
+def test_each_schema_has_an_owner_of_its_own(owner: PostgresDatabase, schemas: Schemas, tmp_path: Path) -> None:
+    other = schemas.listed(tmp_path / "other")
+    assert read(other) == []
+    fired(other.close())
+
+
+def test_a_second_owner_waits_a_little_for_the_first_to_go(schemas: Schemas, tmp_path: Path) -> None:
+    first_one = schemas.listed(tmp_path)
+    threads = RealThreads()
+    second = schemas.database(tmp_path, threads, lock_s=30.0)
+    listing: Deferred[Any] = second.list_queues()
+    while not schemas.execute("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"):
+        pass
+    fired(first_one.close())
+    threads.finish()
+    assert fired(listing) == []
+    closing = second.close()
+    threads.finish()
+    fired(closing)
+
+
+def test_two_that_begin_at_once_make_the_tables_once(schemas: Schemas, tmp_path: Path) -> None:
+    threads = RealThreads()
+    ends: list[Deferred[Any]] = []
+    for _ in range(4):
+        database = schemas.database(tmp_path, threads, lock_s=30.0)
+        ends.append(database.list_queues().addCallback(partial(_closed, database)))
+    threads.finish()
+    assert [fired(end) for end in ends] == [[]] * 4
+    assert schemas.count(tmp_path, "owner") == 1
+
+
+def _closed(database: PostgresDatabase, found: Sequence[StoredQueue]) -> Deferred[Sequence[StoredQueue]]:
+    return database.close().addCallback(lambda _: found)
+
+
+# Taken over.
+
+
+def test_what_an_owner_sends_that_was_taken_over_is_not_applied(
+    owner: PostgresDatabase, new_owner: PostgresDatabase
+) -> None:
+    for _ in range(3):
+        with pytest.raises(OwnershipLost, match="another server has taken the queues over"):
+            applied(owner, batch(2, changes(put(2), items(2))))
+    fired(new_owner.apply(batch(1, changes(put(3), items(3)))))
+    with pytest.raises(OwnershipLost):
+        fired(owner.apply(batch(2, deletion(b"work"))))
+    assert read(new_owner) == items(1, 3)
+
+
+def test_it_is_not_told_that_a_batch_was_applied_because_the_new_one_has_one_of_that_number(
+    owner: PostgresDatabase, new_owner: PostgresDatabase
+) -> None:
+    fired(new_owner.apply(batch(1, changes(put(2), items(2)))))
+    fired(new_owner.apply(batch(2, changes(put(3), items(3)))))
+    with pytest.raises(OwnershipLost):
+        applied(owner, batch(2, changes(put(9), items(9))))
+    assert read(new_owner) == items(1, 2, 3)
+
+
+def test_it_reads_nothing_that_is_another_ones(owner: PostgresDatabase, new_owner: PostgresDatabase) -> None:
+    for _ in range(2):
+        with pytest.raises(OwnershipLost):
+            read(owner)
+
+
+def test_an_owner_with_its_connection_is_fenced_by_the_epoch_alone(
+    owner: PostgresDatabase, schemas: Schemas, tmp_path: Path
+) -> None:
+    schemas.execute(f'UPDATE "{schema_of(tmp_path)}".owner SET epoch = epoch + 1')
+    for _ in range(2):
+        with pytest.raises(OwnershipLost):
+            fired(owner.apply(batch(2, changes(put(2), items(2)), first(b"other", *items(1)))))
+    assert schemas.count(tmp_path, "items") == schemas.count(tmp_path, "queues") == 1
+
+
+def test_one_that_nobody_has_taken_over_goes_on(owner: PostgresDatabase, schemas: Schemas, tmp_path: Path) -> None:
+    for number in range(2, 5):
+        schemas.end_sessions()
+        assert applied(owner, batch(number, changes(put(number), items(number)))) == 1
+        assert read(owner) == items(*range(1, number + 1))
+    second = schemas.database(tmp_path)
+    with pytest.raises(StorageInUse):
+        fired(second.list_queues())
+    fired(second.close())
+
+
+# A database that has lost what it had acknowledged.
+
+
+def test_a_database_that_fell_back_is_not_written_to(
+    owner: PostgresDatabase, schemas: Schemas, tmp_path: Path
+) -> None:
+    fired(owner.apply(batch(2, changes(put(2), items(2)))))
+    schemas.execute(f'UPDATE "{schema_of(tmp_path)}".owner SET batch = 1')
+    schemas.end_sessions()
+    for _ in range(2):
+        with pytest.raises(OwnershipLost, match="lost changes that it had acknowledged"):
+            applied(owner, batch(3, changes(put(3), items(3))))
+        with pytest.raises(DatabaseAway):
+            fired(owner.read_after(b"work", 0, 1, 1))
+    again = schemas.listed(tmp_path)
+    assert read(again) == items(1, 2)
+    fired(again.close())
+
+
+def test_tables_of_another_layout_are_left_alone(schemas: Schemas, tmp_path: Path) -> None:
+    fired(schemas.listed(tmp_path).close())
+    schemas.execute(f'UPDATE "{schema_of(tmp_path)}".owner SET layout = 2')
+    again = schemas.database(tmp_path)
+    with pytest.raises(StorageError, match="have layout 2, and this release of kestrel-postgres knows 1"):
+        fired(again.list_queues())
+    fired(again.close())

@@ -1,0 +1,16 @@
+"""The package in examples/storage-postgres passes the tests that it ships, as its author would run them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "examples" / "storage-postgres"
+
+
+@pytest.mark.needs("postgresql")
+def test_the_storage_over_postgresql_passes_its_own_tests(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'tests'}"]
+    ended = subprocess.run(command, cwd=PACKAGE, capture_output=True, text=True, timeout=600, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
