@@ -31,7 +31,7 @@ READ_BYTES: Final = 1 << 20
 READ_AHEAD_ITEMS: Final = 256
 """So few left in memory, and more is read."""
 
-UNWRITTEN_BYTES: Final = 256 << 20
+UNWRITTEN_BYTES: Final = 128 << 20
 """A queue whose commits wait for the database takes no more than that: its next batch has to have an end."""
 
 UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL: Final = 1 << 20

@@ -1,4 +1,6 @@
-"""docs/storage_plugins.md is true: its tables have every sentence with which a storage of others is refused."""
+"""docs/storage_plugins.md is true: its tables have every sentence with which a storage of others is refused, and its
+excerpts stand in the example.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.threads import SteppedThreads
 from tests.storage.distributions import install, module, on_the_path
 
-PAGE: Final = (Path(__file__).parents[2] / "docs" / "storage_plugins.md").read_text()
+ROOT: Final = Path(__file__).parents[2]
+PAGE: Final = (ROOT / "docs" / "storage_plugins.md").read_text()
+EXCERPTS: Final = re.findall(r"^```python\n# (\S+\.py)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 FOUND: Final = "storage 'acme' of kestrel-acme 1.0 cannot be used: "
 """How a sentence begins about what was found."""
 
@@ -103,3 +107,21 @@ def test_the_module_of_the_page_is_sound_but_for_its_faults(package_folder: Path
     install(package_folder, f"acme = {FACTORY}", name="kestrel-acme", version="1.0")
     module(package_folder, name="kestrel_acme")
     assert refusal("acme:?colour=red") == "acme: takes no options, and says so"
+
+
+@pytest.mark.parametrize(("file", "excerpt"), EXCERPTS, ids=[excerpt.split("\n")[0].strip() for _, excerpt in EXCERPTS])
+def test_an_excerpt_stands_in_the_example_as_it_does_on_the_page(file: str, excerpt: str) -> None:
+    assert "\n" + excerpt in (ROOT / "examples" / "storage-postgres" / file).read_text()
+
+
+def test_the_page_goes_through_the_example() -> None:
+    assert {file.rpartition("/")[2] for file, _ in EXCERPTS} >= {
+        "database.py",
+        "line.py",
+        "ownership.py",
+        "writing.py",
+        "reading.py",
+        "failures.py",
+        "factory.py",
+        "test_contract.py",
+    }

@@ -213,14 +213,14 @@ def test_while_memory_is_full_a_queue_takes_no_more_than_a_mebibyte_that_the_dat
     assert limit.used_bytes < 1000
 
 
-def test_a_queue_takes_no_more_than_256_mebibytes_that_a_slow_database_does_not_have_yet() -> None:
+def test_a_queue_takes_no_more_than_128_mebibytes_that_a_slow_database_does_not_have_yet() -> None:
     database = HeldDatabase()
     storage = storage_over(database)
     queue = storage.queue(b"slow", SETTINGS)
     large = b"x" * (16 << 20)
     put(storage, queue, large)
     storage.commit([queue])
-    for _ in range(15):
+    for _ in range(7):
         put(storage, queue, large)
     with pytest.raises(StorageRefused, match="the database is slow"):
         put(storage, queue, b"one more")
