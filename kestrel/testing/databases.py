@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import attrs
@@ -39,6 +39,8 @@ class Tables:
         """How many owners there have been. What an earlier one sends is not applied."""
         self.last_number = 0
         """Of the last batch of this owner."""
+        self.room: int | None = None
+        """The bytes of data that there is room for; None is any number."""
 
     def copy(self) -> Tables:
         """What is left when the owner's process dies now."""
@@ -81,6 +83,8 @@ class Tables:
         queues, items = self.queues.copy(), self.items.copy()
         for change in batch.changes:
             self.change(queues, items, change)
+        if self.room is not None and _size(queues) > max(self.room, _size(self.queues)):
+            raise StorageRefused("the database is full: make room in it")
         self.queues, self.items, self.last_number = queues, items, batch.number
 
     def change(
@@ -120,6 +124,10 @@ class Tables:
 
 def _position(item: StoredItem) -> int:
     return item.position
+
+
+def _size(queues: Mapping[bytes, StoredQueue]) -> int:
+    return sum(queue.bytes for queue in queues.values())
 
 
 @implementer(IDatabase)

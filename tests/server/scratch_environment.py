@@ -47,11 +47,12 @@ class ScratchEnvironment:
         (folder / f"{module}.py").write_text(source)
         return folder
 
-    def install(self, *arguments: str) -> None:
-        """What ``pip install`` does with these, without a network."""
+    def install(self, *arguments: str, folder: Path | None = None) -> None:
+        """What ``pip install`` does with these, in that folder, without a network."""
         pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(self._python), "install")
         options = ("--quiet", "--no-index", "--no-deps", "--no-build-isolation")
-        installed = subprocess.run([*pip, *options, *arguments], cwd=self._folder, capture_output=True, text=True)
+        command, folder = [*pip, *options, *arguments], folder or self._folder
+        installed = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         assert installed.returncode == 0, installed.stderr
 
     def drop_in(self, name: str, source: str) -> Path:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from twisted.internet.defer import Deferred
 
+from kestrel.errors import StorageRefused
 from kestrel.storage.database import QueueChanges, StoredItem, StoredQueue, WriteBatch
 from kestrel.storage.interfaces import InThread
 from kestrel.testing.databases import MemoryDatabase, Tables
@@ -125,6 +126,15 @@ class MixesNames(Careless):
         return super().read_after(name.partition(b"\0")[0], position, n, max_bytes)
 
 
+class NeedsRoomForEverything(Tables):
+    """Where there is none, a batch that takes items out is refused as well."""
+
+    def apply(self, batch: WriteBatch, epoch: int) -> None:
+        if self.room is not None:
+            raise StorageRefused("the database is full")
+        super().apply(batch, epoch)
+
+
 class TestForgetsTheNumber(TestUnbrokenDatabase):
     tables_class = ForgetsTheNumber
 
@@ -170,3 +180,7 @@ class TestReadsNewestFirst(TestUnbrokenDatabase):
 
 class TestMixesNames(TestUnbrokenDatabase):
     tables_class = MixesNames
+
+
+class TestNeedsRoomForEverything(TestUnbrokenDatabase):
+    tables_class = NeedsRoomForEverything

@@ -71,6 +71,7 @@ DATABASES_CAUGHT_BY: Mapping[str, tuple[str, ...]] = {
     "TestLeavesTheEndOfRanges": ("test_a_range_takes_what_stands_from_its_first_position_to_its_last",),
     "TestLosesErrors": ("test_error_counts_are_those_of_the_last_batch_that_names_the_item",),
     "TestReadsNewestFirst": ("test_a_read_brings_the_lowest_so_many_items",),
+    "TestNeedsRoomForEverything": ("test_items_can_be_taken_out_where_none_can_be_put_in",),
     "TestMixesNames": ("test_any_bytes_are_a_name_and_no_two_of_them_the_same",),
 }
 """The same for databases."""
@@ -147,7 +148,7 @@ def test_the_class_of_the_document_runs_it_and_what_need_not_be_passed_is_named_
     (example,) = [each for each in examples if "(StorageContract)" in each]
     pytester.makepyfile(
         test_acme=example,
-        acme="""
+        kestrel_acme="""
             from kestrel.storage.memory import MemoryStorage, MemoryStorageFactory as AcmeStorageFactory
 
             def AcmeStorage(folder, clock, in_thread):
@@ -166,7 +167,7 @@ def test_the_classes_of_the_document_run_the_suites_of_a_database(pytester: pyte
     (example,) = [each for each in examples if "OnFaultyDatabase" in each]
     pytester.makepyfile(
         test_acme=example,
-        acme="""
+        kestrel_acme="""
             import pickle
 
             from kestrel.testing.databases import MemoryDatabase, Tables
@@ -231,6 +232,12 @@ def test_a_class_that_lacks_its_factory_or_its_make_is_an_error_and_not_left_out
 
 
 @pytest.mark.parametrize("mixed_in", [OnFaultyDisk, OnFaultyDatabase])
+def test_a_base_class_that_is_named_too_late_is_an_error_and_not_without_effect(mixed_in: type) -> None:
+    with pytest.raises(TypeError, match=rf"^TestAcme names {mixed_in.__name__} behind StorageContract: name it before"):
+        type("TestAcme", (StorageContract, mixed_in), {})
+
+
+@pytest.mark.parametrize("mixed_in", [OnFaultyDisk, OnFaultyDatabase])
 def test_a_class_that_has_neither_is_a_base_of_others(mixed_in: type) -> None:
     base: Any = type("Base", (mixed_in, StorageContract), {})
     assert base.left_out == {}
@@ -241,7 +248,8 @@ def test_a_class_of_a_database_says_what_it_leaves_out() -> None:
         def make_database(self, folder: Path, in_thread: InThread) -> MemoryDatabase:
             return MemoryDatabase(Tables(), in_thread)
 
-    assert set(OfMemory.left_out.values()) == {"needs hook 'lose_hold'", "needs hook 'impossible'"}
+    hooks = ("lose_hold", "impossible", "fill_up")
+    assert set(OfMemory.left_out.values()) == {f"needs hook {hook!r}" for hook in hooks}
     assert OfMemory.left_out["test_to_close_it_takes_nothing_from_the_new_one"] == "needs hook 'lose_hold'"
 
 

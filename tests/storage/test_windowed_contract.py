@@ -61,6 +61,10 @@ class TestMemoryDatabase(OverTables, DatabaseContract):
         assert isinstance(database, MemoryDatabase)
         database.tables.owner = None
 
+    def fill_up(self, database: IDatabase) -> None:
+        assert isinstance(database, MemoryDatabase)
+        database.tables.room = 0
+
     def impossible(self, queue: StoredQueue) -> QueueChanges:
         return QueueChanges(queue, False, False, (), (), {5: 1})
 

@@ -34,6 +34,9 @@ class DatabaseBackend(ABC):
     impossible: ClassVar[Callable[[Any, StoredQueue], QueueChanges] | None] = None
     """Hook: changes of that queue, which has items at positions 1 to 4, that the database cannot apply."""
 
+    fill_up: ClassVar[Callable[[Any, IDatabase], None] | None] = None
+    """Hook: leave that database no room for more than it has."""
+
     max_examples: ClassVar[int] = 60
     """How many random histories are tried."""
 

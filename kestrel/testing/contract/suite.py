@@ -25,6 +25,7 @@ from kestrel.testing.contract.database_faults import DatabaseCommitFailureTests,
 from kestrel.testing.contract.database_history import DatabaseHistoryTests
 from kestrel.testing.contract.database_owners import OwnerTests
 from kestrel.testing.contract.database_reads import DatabaseReadTests
+from kestrel.testing.contract.database_room import RoomTests
 from kestrel.testing.contract.disk_faults import CommitFailureTests, DiskFaultTests
 from kestrel.testing.contract.fanout import SharedFanoutTests
 from kestrel.testing.contract.history import HistoryTests
@@ -72,6 +73,9 @@ class StorageContract(
         if is_made != hasattr(cls, "factory"):
             missing = "factory, the backend's IStorageFactory" if is_made else cls._how_it_is_made()
             raise TypeError(f"{cls.__name__} has no {missing}: no test of the contract could run")
+        for base in {OnFaultyDisk, OnFaultyDatabase}.intersection(cls.__mro__):
+            if cls.__mro__.index(base) > cls.__mro__.index(StorageContract):
+                raise TypeError(f"{cls.__name__} names {base.__name__} behind StorageContract: name it before that")
         if is_made:
             cls.left_out = leave_out(cls, StorageContract, cls._has)
 
@@ -133,6 +137,7 @@ class OnFaultyDatabase(Backend):
 class DatabaseContract(
     DatabaseContentsTests,
     BatchTests,
+    RoomTests,
     OwnerTests,
     DatabaseHistoryTests,
 ):

@@ -1,0 +1,146 @@
+"""Who does what docs/storage_plugins.md says has a storage that serves: its files are built, its commands are run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.server.running import ROOT, Processes
+from tests.server.scratch_environment import ScratchEnvironment
+from tests.storage.distributions import drop_in
+
+PAGE: Final = (ROOT / "docs" / "storage_plugins.md").read_text()
+
+INSTALL: Final = "pip install ."
+INSTALL_EDITABLE: Final = "pip install --editable ."
+INSTALL_TESTS: Final = "pip install 'kestrel-mq[test]'"
+LIST: Final = "twistd kestrel --help-storage"
+SERVE: Final = "twistd --nodaemon kestrel --storage acme:/srv/kestrel.acme"
+TEST: Final = "pytest -k 'not model'"
+
+MODULE: Final = """
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from twisted.internet.interfaces import IReactorTime
+from zope.interface import implementer
+
+from kestrel.errors import BadStorageArgument
+from kestrel.storage.interfaces import InThread, IStorageFactory
+from kestrel.storage.total_memory import MemoryLimit
+from kestrel.storage.windowed import CAPABILITIES, UNUSED_SETTINGS, WindowedStorage
+from tests.storage.kestrel_sqlite import SqliteDatabase as AcmeDatabase
+
+
+"""
+"""What stands in front of the factory of the page: what it says is imported, and a database."""
+
+
+def block(language: str, begin: str) -> str:
+    """The only block of the page in that language that begins so."""
+    (found,) = re.findall(rf"^```{language}\n({re.escape(begin)}.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
+FACTORY: Final = MODULE + block("python", "@implementer(IStorageFactory)")
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> ScratchEnvironment:
+    """An environment without any storage of others."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    return ScratchEnvironment(folder)
+
+
+@pytest.fixture
+def installed(tmp_path: Path, scratch: ScratchEnvironment) -> Iterator[Processes]:
+    """Servers of that environment."""
+    with Processes(tmp_path) as processes:
+        processes.command = scratch.twistd
+        yield processes
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """The folder of an author who has done as the page says."""
+    folder = tmp_path / "kestrel-acme"
+    folder.mkdir()
+    (folder / "setup.cfg").write_text(block("ini", "[metadata]"))
+    (folder / "pyproject.toml").write_text(block("toml", "[build-system]"))
+    (folder / "kestrel_acme.py").write_text(FACTORY)
+    return folder
+
+
+def test_every_command_of_the_page_is_run_here() -> None:
+    shown = re.findall(r"^    ((?:pip|twistd|pytest|python)\b.*)$", PAGE, re.MULTILINE)
+    named = re.findall(r"`((?:pip|twistd|pytest|python) [^`]*)`", PAGE)
+    only_named = {"pytest -rs"}  # of which test_contract_suite.py sees what it says
+    assert {*shown, *named} - only_named == {INSTALL, INSTALL_EDITABLE, INSTALL_TESTS, LIST, SERVE, TEST}
+
+
+@pytest.mark.parametrize("command", [INSTALL, INSTALL_EDITABLE])
+def test_the_package_of_the_page_is_installed_listed_and_serves_what_it_kept(
+    installed: Processes, scratch: ScratchEnvironment, package: Path, command: str
+) -> None:
+    pip, install, *arguments = shlex.split(command)
+    assert (pip, install) == ("pip", "install")
+    scratch.install(*arguments, folder=package)
+    check_that_it_is_listed(installed, "from kestrel-acme 1.0")
+    check_that_it_serves(installed)
+
+
+def test_the_module_of_the_page_is_found_without_a_package(
+    installed: Processes, scratch: ScratchEnvironment
+) -> None:
+    (scratch.site / "kestrel_acme.py").write_text(FACTORY)
+    path = drop_in(scratch.site, "acme_plugin", block("python", "from twisted.plugin import IPlugin"))
+    check_that_it_is_listed(installed, f"from the drop-in {path}")
+    check_that_it_serves(installed)
+
+
+def check_that_it_is_listed(installed: Processes, origin: str) -> None:
+    twistd, *arguments = shlex.split(LIST)
+    assert twistd == "twistd"
+    listed = installed.run(*installed.command, *arguments)
+    assert (listed.returncode, listed.stderr) == (0, "")
+    about = f"acme ({origin}) acme:FILE keeps queues in an Acme database in FILE - durable:"
+    assert about in " ".join(listed.stdout.split())
+
+
+def check_that_it_serves(installed: Processes) -> None:
+    twistd, nodaemon, kestrel, *arguments = shlex.split(SERVE.replace("/srv/", f"{installed.folder}/"))
+    assert (twistd, nodaemon, kestrel) == ("twistd", "--nodaemon", "kestrel")
+    server = installed.serve("", *arguments)
+    with server.connect() as client:
+        client.put(b"work", b"hello", b"world")
+        assert client.get(b"work") == b"hello"
+    server.kill()
+    with installed.serve("", *arguments).connect() as client:
+        assert client.get(b"work") == b"world"
+
+
+def test_what_the_tests_of_the_page_need_is_an_extra_of_the_server() -> None:
+    (requirement,) = shlex.split(INSTALL_TESTS)[2:]
+    name, extra = requirement.removesuffix("]").split("[")
+    setup = (ROOT / "setup.cfg").read_text()
+    assert f"\nname = {name}\n" in setup
+    needed = setup.partition(f"\n{extra} =\n")[2].partition("\n\n")[0].partition("\nlibmemcached")[0]
+    assert re.search(r"^    pytest\b", needed, re.MULTILINE)
+    assert re.search(r"^    hypothesis\b", needed, re.MULTILINE)
+
+
+def test_what_is_left_out_for_a_first_run_are_the_random_histories(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("from tests.storage.test_sqlite_contract import TestSqlite, TestSqliteDatabase\n")
+    _, *arguments = shlex.split(TEST)
+    of_all = pytester.runpytest_inprocess("-p", "no:twisted", "--collect-only", "-q", *arguments)
+    found = of_all.parseoutcomes()
+    assert found["deselected"] == 2
+    assert not any("history" in line for line in of_all.outlines if "::" in line and "model" in line)
