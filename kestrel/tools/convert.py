@@ -28,6 +28,9 @@ from kestrel.tools.shown import show_path, show_queue, show_size
 
 TOOL: Final = "kestrel-convert"
 
+_BLOCK_BYTES: Final = 4096
+"""What a file takes beyond its length, at most."""
+
 _DESCRIPTION: Final = """\
 Makes a folder of scrolls of a folder of Kestrel's journals, or the other way: every queue with its items in their
 order, with their data, times and errors, as a restart of the server would serve them. Stop the server first. The source
@@ -89,39 +92,36 @@ class _Work:
     def do(self) -> int:
         """All of it, or the rest of it. Returns the exit status."""
         raise_file_limit()  # all files of a family are open at once
-        check_places(self._source, self._target)
-        state = self._finished()
-        if state is None:
-            self._target.check_free()
-            with self._source.owned(self._disk):
-                source = self._source.open(self._disk, self._now_ms)
-                self._source.check_owner(source, TOOL)
-                for sentence in source.folder.strays().unread():
-                    say(TOOL, sentence)
-                self._staging.own()
+        check_places(self._source, self._target, self._staging.path)
+        state = self._published()
+        if state is not None:
+            with self._staging.owned():
+                self._disk.sync_folder(os.path.dirname(self._target.path))
+                self._end(state)
+            return EX_OK
+        self._target.check_free()
+        self._open_source()  # what is no source, or another user's, is left without a lock in it
+        with self._source.owned(self._disk):
+            source = self._open_source()
+            for sentence in source.folder.strays().unread():
+                say(TOOL, sentence)
+            with self._staging.owned():
                 try:
-                    state = self._convert(source)
+                    self._end(self._convert(source))
                 except KeyboardInterrupt:
                     self._remark("the same command goes on from here")
                     raise
-                finally:
-                    self._staging.release()
-        self._tell(state)
         return EX_OK
 
-    def _finished(self) -> State | None:
+    def _published(self) -> State | None:
         """What an earlier run has done, of which only the very end is missing; else None."""
-        staging = self._staging
-        state = staging.state()
-        if state is None or not staging.is_published or not self._is_about(state):
-            return None
-        staging.own()
-        try:
-            self._disk.sync_folder(os.path.dirname(self._target.path))
-            staging.end()
-        finally:
-            staging.release()
-        return state
+        state = self._staging.published()
+        return state if state is not None and self._is_about(state) else None
+
+    def _open_source(self) -> Source:
+        source = self._source.open(self._disk, self._now_ms)
+        self._source.check_owner(source, TOOL)
+        return source
 
     def _is_about(self, state: State) -> bool:
         return (state.source, state.target) == (self._source.full, self._target.full)
@@ -144,8 +144,16 @@ class _Work:
             state.is_verified = True
             staging.note(state)
         staging.publish()
-        staging.end()
         return state
+
+    def _end(self, state: State) -> None:
+        """Tell of it, and forget it: who is killed before tells of it when it is run again."""
+        try:
+            self._tell(state)
+        except BrokenPipeError:  # who was told has heard enough
+            self._staging.end()
+            raise
+        self._staging.end()
 
     def _begun(self, source: Source) -> State:
         """What an earlier run has found, if it was about the same; else the beginning of a new one."""
@@ -202,8 +210,10 @@ class _Work:
 
     def _check_room(self, target: Target, sums: Sums) -> None:
         disk, path = self._disk, self._staging.queues
-        there = sum(disk.length(path + b"/" + name) for name in disk.list_files(path)) if disk.is_there(path) else 0
-        needed, free = target.needed_bytes(sums) - there, disk.free_bytes(self._staging.path)
+        names = disk.list_files(path) if disk.is_there(path) else []
+        there = sum(disk.length(path + b"/" + name) + _BLOCK_BYTES for name in names)
+        whole = target.needed_bytes(sums) + target.files_per_queue * len(sums.queues) * _BLOCK_BYTES
+        needed, free = whole - there, disk.free_bytes(self._staging.path)
         if needed > free:
             raise ToolFailed(
                 f"the target needs about {show_size(needed)} more, and its disk has {show_size(free)}: make room, or"

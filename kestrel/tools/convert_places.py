@@ -89,7 +89,10 @@ class Place(NamedTuple):
     def check_owner(self, source: Source, tool: str) -> None:
         """A new file belongs to who makes it: the server could not read those of another user."""
         for name in source.file_names:
-            owner = os.stat(self.path + b"/" + name).st_uid
+            try:
+                owner = os.stat(self.path + b"/" + name).st_uid
+            except FileNotFoundError:  # the server that is at work has erased it
+                continue
             if owner != os.geteuid():
                 raise ToolFailed(
                     f"the files in {show_path(self.path)} belong to user {owner}, and the new ones would not: run this"
@@ -108,8 +111,8 @@ class Place(NamedTuple):
             raise ToolFailed(f"the folder {shown} is there and not empty: name another target", EX_USAGE)
 
 
-def check_places(source: Place, target: Place) -> None:
-    """Raise `ToolFailed` if one cannot become the other, whatever is in them."""
+def check_places(source: Place, target: Place, staging: bytes) -> None:
+    """Raise `ToolFailed` if one cannot become the other by way of `staging`, whatever is in them."""
     if not os.path.isdir(source.path):
         raise ToolFailed(f"there is no folder {show_path(source.path)}: name the one of the queues", EX_USAGE)
     if source.path == target.path:
@@ -118,6 +121,9 @@ def check_places(source: Place, target: Place) -> None:
         raise ToolFailed(f"both are {_KINDS[source.kind]}: copy the folder, or name one of the other kind", EX_USAGE)
     if os.path.commonpath([source.path, target.path]) in (source.path, target.path):
         raise ToolFailed("one of the two folders is in the other: name another target", EX_USAGE)
+    if os.path.commonpath([source.path, staging]) == staging:
+        shown = show_path(staging)
+        raise ToolFailed(f"the target would be made in {shown}, where the source is: rename that", EX_USAGE)
     parent = os.path.dirname(target.path)
     if not os.path.isdir(parent):
         raise ToolFailed(f"there is no folder {show_path(parent)} for the target: make it first", EX_USAGE)

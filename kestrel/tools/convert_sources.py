@@ -134,6 +134,11 @@ class ScrollSource(Source):
     kind = "scroll"
     readings = 1
 
+    def __init__(self, folder: Folder, now_ms: int) -> None:
+        super().__init__(folder, now_ms)
+        self._scrolls: dict[bytes, Scroll] = {}
+        """By the family's name."""
+
     def _families(self) -> Iterator[Family]:
         for scroll in self.folder.scrolls().values():
             with self._opened(scroll) as opened:
@@ -141,7 +146,9 @@ class ScrollSource(Source):
                 queues = [_name_of(read) for read in self._live(contents)]
                 is_there = bool(queues) and self._is_there(contents)
             if is_there:
-                yield Family(scroll.name or scroll.stem, tuple(sorted(queues)))
+                assert scroll.name is not None  # one of its queues has a name
+                self._scrolls[scroll.name] = scroll
+                yield Family(scroll.name, tuple(sorted(queues)))
 
     def _is_there(self, contents: ScrollContents) -> bool:
         """Whether a server makes a queue of it: without a reader file it takes an item."""
@@ -174,8 +181,7 @@ class ScrollSource(Source):
 
     def steps(self, family: Family, progress: Progress) -> Iterator[Step]:
         """The writer files are read once for all queues."""
-        (scroll,) = (each for each in self.folder.scrolls().values() if each.name == family.name)
-        with self._opened(scroll) as opened:
+        with self._opened(self._scrolls[family.name]) as opened:
             contents = ScrollContents(opened, self.now_ms, progress=progress)
             live = sorted(self._live(contents), key=_name_of)
             takers = _Takers(live)

@@ -2,7 +2,8 @@
 
 ``TARGET.converting`` has the new folder in ``queues``, which becomes TARGET when it is whole, and beside it what is to
 be known when a run goes on: ``state`` (where the items come from, what was found there), ``done`` (a byte for each
-family that is written, in their order) and ``lock``.
+family that is written, in their order) and ``lock``. At the very end ``state`` goes to the target's private folder, as
+``converted``, and is erased last of all: so it is known to the end that the target is ours, and whole.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from kestrel.disk.files import Disk
@@ -28,6 +30,8 @@ _SUFFIX: Final = b".converting"
 _VERSION: Final = 1
 _MOST_BYTES: Final = 1 << 30
 _ENTRIES: Final = frozenset({b"state", b"state.new", b"done", b"lock", b"queues"})
+_NOT_EMPTY: Final = (errno.ENOTEMPTY, errno.EEXIST)
+_CONVERTED: Final = PRIVATE_FOLDER + b"/converted"
 _FOLDERS: Final = (NAMES_FOLDER, PRIVATE_FOLDER, b"")
 """Those in the new folder, the innermost first."""
 
@@ -65,7 +69,7 @@ class State:
 
 
 class Staging:
-    """The folder beside one target, owned as long as the context lasts. Methods raise OSError and `ToolFailed`."""
+    """The folder beside one target. Methods raise OSError and `ToolFailed`; who changes it has it `owned`."""
 
     def __init__(self, disk: Disk, target: bytes) -> None:
         self._disk = disk
@@ -74,10 +78,18 @@ class Staging:
         self.queues = self.path + b"/queues"
         """Where the new folder is made."""
         self._state = WholeFile(disk, self.path + b"/state")
-        self._lock: FolderLock | None = None
+        self._converted = WholeFile(disk, target + b"/" + _CONVERTED)
 
-    def own(self) -> None:
-        """Make the folder, unless it is there, and let no other conversion have it."""
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """The folder is there, and no other conversion has it as long as the context lasts."""
+        lock = self._own()
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _own(self) -> FolderLock:
         shown = show_path(self.path)
         if os.path.lexists(self.path) and not self._is_ours():
             raise ToolFailed(
@@ -85,28 +97,28 @@ class Staging:
             )
         try:
             self._disk.make_folder(self.path)
-            self._lock = FolderLock(self.path + b"/lock")
+            return FolderLock(self.path + b"/lock")
         except FolderInUse as error:
             raise ToolFailed("another conversion to the same target is at work: wait for it", EX_TRY_AGAIN) from error
+        except PermissionError as error:
+            raise ToolFailed(
+                f"user {os.geteuid()} cannot make {shown}, which becomes the target: name a target in a folder in which"
+                " that user may make one",
+                EX_CANNOT_CREATE,
+            ) from error
         except OSError as error:
             raise ToolFailed(f"the folder {shown} cannot be made: {explained(error)}", EX_CANNOT_CREATE) from error
 
     def _is_ours(self) -> bool:
         """Whether an earlier run has made it. The lock comes first."""
-        names = os.listdir(self.path) if os.path.isdir(self.path) else [b"a file"]
+        if os.path.islink(self.path) or not os.path.isdir(self.path):
+            return False
+        names = os.listdir(self.path)
         return _ENTRIES.issuperset(names) and (b"lock" in names or not names)
-
-    def release(self) -> None:
-        """Let another one have it."""
-        if self._lock is not None:
-            self._lock.release()
 
     def state(self) -> State | None:
         """What an earlier run noted; None if there was none, or it did not come so far."""
-        try:
-            return State.from_json(json.loads(self._state.read(_MOST_BYTES)))
-        except (FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError):
-            return None
+        return _noted(self._state)
 
     def note(self, state: State) -> None:
         """Let `state` know that, also after a power failure."""
@@ -126,12 +138,15 @@ class Staging:
         finally:
             self._disk.close(descriptor)
 
-    @property
-    def is_published(self) -> bool:
-        """Whether the new folder has become the target, and only the rest of this one is left."""
+    def published(self) -> State | None:
+        """What has become the target, where only the rest of this folder is left, or nothing but a note; else None."""
+        state = _noted(self._converted)
+        if state is not None:
+            return state
         state = self.state()
-        is_made = state is not None and state.is_verified and not self._disk.is_there(self.queues)
-        return is_made and os.path.isdir(self._target) and bool(os.listdir(self._target))
+        if state is None or not state.is_verified or self._disk.is_there(self.queues):
+            return None
+        return state if os.path.isdir(self._target) and os.listdir(self._target) else None
 
     def publish(self) -> None:
         """Let the new folder become the target, at once."""
@@ -139,7 +154,7 @@ class Staging:
         try:
             self._disk.rename(self.queues, self._target)
         except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            if error.errno in _NOT_EMPTY:
                 raise ToolFailed(
                     f"somebody has put something into {show_path(self._target)} meanwhile: empty it, and run this again"
                 ) from error
@@ -159,11 +174,24 @@ class Staging:
                 disk.erase_folder(path)
 
     def end(self) -> None:
-        """Erase the folder itself, of which nothing else is left. Without the state nobody would know that."""
-        self._erase_notes(b"done", b"state.new", b"state", b"lock")
-        with suppress(OSError):  # another one may have come to wait for it
+        """Erase the folder itself, of which nothing else is left. The target has the state as long as that takes."""
+        with suppress(FileNotFoundError):  # an earlier run has come so far
+            self._disk.rename(self.path + b"/state", self._target + b"/" + _CONVERTED)
+        self._erase_notes(b"done", b"state.new", b"lock")
+        try:
             self._disk.erase_folder(self.path)
+        except OSError as error:
+            if error.errno not in _NOT_EMPTY:  # as when another one has come, and has its lock in it
+                raise
+        self._disk.erase(self._target + b"/" + _CONVERTED)
 
     def _erase_notes(self, *names: bytes) -> None:
         for name in names:
             self._disk.erase(self.path + b"/" + name)
+
+
+def _noted(file: WholeFile) -> State | None:
+    try:
+        return State.from_json(json.loads(file.read(_MOST_BYTES)))
+    except (FileNotFoundError, NotADirectoryError, PermissionError, ValueError, TypeError, KeyError):
+        return None

@@ -35,6 +35,9 @@ class Target(ABC):
     most_data_bytes: int
     """An item has no more."""
 
+    files_per_queue: int
+    """Of a small queue."""
+
     def __init__(self, disk: Disk, path: bytes, number: int) -> None:
         self._disk = disk
         self._path = path
@@ -59,7 +62,7 @@ class Target(ABC):
     @staticmethod
     @abstractmethod
     def needed_bytes(sums: Sums) -> int:
-        """About what a folder takes that holds that."""
+        """About how long the files of a folder are that holds that."""
 
     @abstractmethod
     def write(self, family: Family, sums: Mapping[bytes, QueueSum], steps: Iterable[Step]) -> None:
@@ -71,6 +74,7 @@ class JournalTarget(Target):
 
     kind = "journal"
     most_data_bytes = journal_records.MAX_DATA_BYTES
+    files_per_queue = 1
 
     @staticmethod
     def can_have(queue: bytes) -> bool:
@@ -119,6 +123,7 @@ class ScrollTarget(Target):
 
     kind = "scroll"
     most_data_bytes = MAX_DATA_BYTES
+    files_per_queue = 2
 
     @staticmethod
     def needed_bytes(sums: Sums) -> int:

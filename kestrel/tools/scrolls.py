@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kestrel.disk.files import Disk
+from kestrel.disk.reader import FileReader
 from kestrel.scroll.fileset import group_by_stem, parse_file_name
 from kestrel.scroll.names import DEFAULT_READER, OWN_READER, Place, TrueNames, queue_of
+from kestrel.scroll.reader_file import read_state
 from kestrel.tools.opened import OpenFiles
 from kestrel.tools.shown import show_path, show_queue
 
@@ -88,8 +90,8 @@ def scrolls_in(disk: Disk, folder: bytes, file_names: Iterable[bytes]) -> dict[b
     for stem, files in group_by_stem(file_names).items():
         parent = names.name_of(stem)
         readers = dict(files.readers)
-        if OWN_READER in readers:
-            readers.pop(DEFAULT_READER, None)
+        if OWN_READER in readers and DEFAULT_READER in readers:
+            readers.pop(OWN_READER if _is_deleted(disk, folder + b"/" + readers[OWN_READER]) else DEFAULT_READER)
         queues = []
         for part, file_name in sorted(readers.items()):
             child = None if part in (DEFAULT_READER, OWN_READER) else part
@@ -100,6 +102,15 @@ def scrolls_in(disk: Disk, folder: bytes, file_names: Iterable[bytes]) -> dict[b
             writers = tuple(file.file_name for file in files.writers)
             scrolls[stem] = Scroll(stem, parent, writers, tuple(queues))
     return scrolls
+
+
+def _is_deleted(disk: Disk, reader_path: bytes) -> bool:
+    try:
+        with FileReader(disk, reader_path) as reader:
+            state, _ = read_state(reader)
+    except OSError:  # who opens it will be told
+        return not disk.is_there(reader_path)
+    return state.is_deleted
 
 
 def _name_of(names: TrueNames, parent: bytes | None, part: bytes | None) -> bytes | None:

@@ -25,7 +25,7 @@ from kestrel.testing.faults import FaultyDisk
 from kestrel.tools import convert, convert_sources, convert_targets, progress
 from kestrel.tools.convert_merge import Stream, merged
 from tests.journal.made import NOW_MS, REMOVE, add, addx, confirm, files_of, open_, save_xid, unremove
-from tests.scroll.made import DELETED, READER, WRITER, errors, put, read_done, read_head, targets
+from tests.scroll.made import DELETED, READER, WRITER, T, errors, put, read_done, read_head, targets
 from tests.scroll.test_recorded import GOLDEN as SCROLL_GOLDEN
 from tests.server.running import Processes
 from tests.tools.conftest import Convert
@@ -219,6 +219,21 @@ def test_a_queue_that_no_journal_can_be_called_like_is_refused(tmp_path: Path, c
     assert (status, "cannot be kept in a journal, whose file is called like it" in said) == (1, True)
 
 
+def test_a_queue_that_is_there_again_is_not_taken_for_the_deleted_one(tmp_path: Path, convert_it: Convert) -> None:
+    files = {
+        "work.2": WRITER + put(5, b"again"),
+        "work.read.": READER + read_head(4),
+        "work.read.:own": READER + DELETED,  # it had children then; a crash has left this
+        "work.read.x": READER + DELETED,
+    }
+    source = fill(tmp_path / "old", files)
+    there_and_back("scroll", source, convert_it)
+    assert served("journal", tmp_path / "there") == {b"work": [Held(b"again", T, 0, 0)]}
+    fill(source, {"work.read.:own": READER + read_head(5)})
+    assert convert_it(f"scroll:{source}", f"journal:{tmp_path}/other")[0] == 0
+    assert served("journal", tmp_path / "other") == served("scroll", source) == {b"work": []}
+
+
 def test_a_scroll_whose_name_is_not_known_is_refused(tmp_path: Path, convert_it: Convert) -> None:
     source = fill(tmp_path / "old", {f"{os.fsdecode(stem_of(bytes(200)))}.1": WRITER + put(1, b"x")})
     status, _, said = convert_it(f"scroll:{source}", f"journal:{tmp_path}/new")
@@ -327,6 +342,23 @@ def test_what_cannot_be_is_a_sentence_and_nothing_is_done(
     assert said.startswith("kestrel-convert: " + says.format(tmp_path))
     assert sorted(os.listdir(tmp_path)) == before
     assert (files_of(journals), files_of(scrolls)) == (JOURNALS, SCROLLS)
+    assert [path for path in tmp_path.glob("*/.kestrel") if path.parent.name != "noted"] == []
+    assert not (tmp_path / "noted" / ".kestrel" / "lock").exists()
+
+
+@pytest.mark.parametrize("source", ["new.converting", "new.converting/queues"])
+def test_a_source_where_the_target_would_be_made_is_left_alone(
+    tmp_path: Path, source: str, convert_it: Convert
+) -> None:
+    folder = fill(tmp_path / source, JOURNALS)
+    fill(tmp_path / "new.converting", {"lock": b""})
+    files = files_of(folder)
+    status, _, said = convert_it("--anew", f"journal:{folder}", f"scroll:{tmp_path}/new")
+    assert (status, said) == (
+        2,
+        f"kestrel-convert: the target would be made in {tmp_path}/new.converting, where the source is: rename that\n",
+    )
+    assert files_of(folder) == files
 
 
 @pytest.mark.parametrize("text", ["folder", "memory:x", "journal:", ""])
@@ -386,6 +418,23 @@ def test_files_of_another_user_are_left_to_that_user(
     status, _, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new")
     assert (status, f"belong to user {owner}, and the new ones would not" in said) == (73, True)
     assert os.listdir(tmp_path) == ["journals"]
+    assert files_of(journals) == JOURNALS
+    assert not (journals / ".kestrel").exists()  # with a lock that its owner could not open
+
+
+def test_who_may_make_nothing_beside_the_target_is_told_so(tmp_path: Path, journals: Path, convert_it: Convert) -> None:
+    class Forbidding(Disk):
+        def make_folder(self, path: bytes) -> None:
+            if path.endswith(b".converting"):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+            super().make_folder(path)
+
+    status, _, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new", disk=Forbidding())
+    assert (status, said) == (
+        73,
+        f"kestrel-convert: user {os.geteuid()} cannot make {tmp_path}/new.converting, which becomes the target: name a"
+        " target in a folder in which that user may make one\n",
+    )
 
 
 def test_a_source_that_cannot_be_written_is_converted_all_the_same(

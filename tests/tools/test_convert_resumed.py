@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -89,17 +90,16 @@ class Way:
         return False
 
     def goes_on(self) -> None:
-        """Let it come to its end, if it is not there: when the target is in its place, the last notes go."""
-        if self.target.exists() and not (self.staging / "state").exists():
-            shutil.rmtree(self.staging, ignore_errors=True)
-        else:
-            assert self.run()[0] == 0
+        """Let it come to its end, and tell of it."""
+        status, out, _ = self.run()
+        assert (status, out.startswith("queue ")) == (0, True)
         self.check()
 
     def check(self) -> None:
         """The target is there and whole, and nothing is left beside it."""
         assert served(OTHER[self.kind], self.target) == self.expected
         assert not self.staging.exists()
+        assert not (self.target / ".kestrel" / "converted").exists()
 
     def clear(self) -> None:
         """Begin at the beginning."""
@@ -134,16 +134,16 @@ def test_killed_at_any_operation_of_the_disk_it_goes_on_and_ends_the_same(way: W
 
 def test_killed_again_and_again_it_comes_to_its_end(way: Way) -> None:
     ends = 0
-    while not way.target.exists() and way.dies(ends):
+    while way.dies(ends):
         ends += 1
     assert ends > 50
-    way.goes_on()
+    way.check()
 
 
 def test_killed_while_it_begins_anew_it_trusts_nothing_of_before(way: Way) -> None:
     whole = calls_of(way)
     for calls in range(whole):
-        assert way.dies(whole - 8)  # verified, and not the target yet
+        assert way.dies(whole - 9)  # verified, and not the target yet
         assert b'"is_verified": true' in (way.staging / "state").read_bytes()
         assert not way.target.exists()
         if not way.dies(calls, "--anew"):
@@ -163,7 +163,9 @@ def test_each_operation_of_the_disk_may_fail_and_it_goes_on(way: Way) -> None:
             status, _, said = way.run(failing)
             assert (status != 0) <= said.startswith("kestrel-convert: ")
             assert failing.open_descriptors == set()
-            way.goes_on()
+            if status:
+                way.goes_on()
+            way.check()
 
 
 @BOTH_WAYS
@@ -269,16 +271,36 @@ def test_an_interruption_is_a_word_and_the_same_command_goes_on(way: Way) -> Non
 
 def test_what_ended_right_before_it_told_of_it_tells_of_it(way: Way) -> None:
     whole = calls_of(way)
-    for calls in range(whole - 5, whole):
+    shutil.copytree(way.source, way.source.with_name("kept"))
+    for calls in range(whole - 8, whole):
         assert way.dies(calls)
-        if way.target.exists():
-            break
-    assert way.staging.exists()
-    shutil.rmtree(way.source / ".kestrel")
-    fill(way.source, {"work": b"\xee"})  # it is not needed any more
-    status, out, said = way.run()
-    assert (status, said) == (0, "")
-    assert out.startswith("queue ")
+        assert way.target.exists()
+        shutil.rmtree(way.source)
+        fill(way.source, {"work": b"\xee"})  # it is not needed any more
+        status, out, said = way.run()
+        assert (status, said) == (0, "")
+        assert out.startswith("queue ")
+        way.check()
+        way.clear()
+        shutil.rmtree(way.source)
+        shutil.copytree(way.source.with_name("kept"), way.source)
+
+
+def test_a_report_that_cannot_be_written_is_written_by_the_next_run(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched, open("/dev/full", "w") as full:
+        patched.setattr(sys, "stdout", full)
+        status, _, said = way.run()
+        assert (status, said.startswith("kestrel-convert: standard output cannot be written: ")) == (1, True)
+    assert served(OTHER[way.kind], way.target) == way.expected
+    way.goes_on()
+
+
+def test_a_reader_of_the_report_that_left_had_heard_enough(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with monkeypatch.context() as patched, open(theirs, "w") as left:
+        patched.setattr(sys, "stdout", left)
+        assert way.run() == (0, "", "")
     way.check()
 
 
@@ -348,6 +370,9 @@ def test_a_folder_of_somebody_else_is_left_alone(way: Way) -> None:
     way.staging.write_bytes(b"a file")
     assert way.run()[0] == 2
     assert way.staging.read_bytes() == b"a file"
+    way.staging.unlink()
+    way.staging.symlink_to(way.source.parent)  # perhaps to another disk, from which nothing can be renamed
+    assert way.run()[0] == 2
 
 
 def test_two_conversions_to_the_same_target_do_not_meet(way: Way) -> None:
@@ -384,6 +409,15 @@ def test_where_there_is_no_room_for_the_target_it_says_so_before_it_writes(way: 
     assert said.endswith("and its disk has 10 B: make room, or name a target on another disk\n")
     assert way.run()[0] == 0
     way.check()
+
+
+@BOTH_WAYS
+def test_many_small_files_take_more_room_than_their_lengths(tmp_path: Path, kind: str, convert_it: Convert) -> None:
+    files = {"journal": {"q%d": addx(b"x")}, "scroll": {"q%d.1": WRITER + put(1, b"x")}}[kind]
+    source = fill(tmp_path / "old", {name % number: each for name, each in files.items() for number in range(100)})
+    disk = Disk()
+    disk.free_bytes = lambda folder: 300_000  # type: ignore[method-assign]
+    assert convert_it(f"{kind}:{source}", f"{OTHER[kind]}:{tmp_path}/new", disk=disk)[0] == 73
 
 
 def test_a_disk_that_is_full_in_the_midst_is_a_sentence_and_with_room_it_goes_on(way: Way) -> None:
