@@ -12,6 +12,9 @@ from kestrel.names import check_queue_name
 
 FolderPath: TypeAlias = "str | bytes | os.PathLike[str]"
 
+MAX_TIME_MS: Final = (1 << 63) - 1
+"""What the records of both kinds of journals have place for."""
+
 
 def check_name(name: object) -> None:
     """Raise TypeError, or `BadQueueName`, unless a queue can have that name."""
@@ -21,11 +24,18 @@ def check_name(name: object) -> None:
 
 
 def check_item(data: object, expiry_ms: object) -> None:
-    """Raise TypeError unless that can be an item's data and its expiry."""
+    """Raise TypeError or ValueError unless that can be an item's data and its expiry."""
     if not isinstance(data, bytes):
         raise TypeError(f"an item is bytes, and not {type(data).__name__}")
-    if not isinstance(expiry_ms, int):
-        raise TypeError(f"expiry_ms is a whole number of milliseconds since the epoch, and not {expiry_ms!r}")
+    check_time("expiry_ms", expiry_ms)
+
+
+def check_time(what: str, time_ms: object) -> None:
+    """Raise TypeError or ValueError unless that is a time that a record can hold."""
+    if not isinstance(time_ms, int):
+        raise TypeError(f"{what} is a whole number of milliseconds since the epoch, and not {time_ms!r}")
+    if not 0 <= time_ms <= MAX_TIME_MS:
+        raise ValueError(f"{what} is milliseconds since the epoch, from 0 to {MAX_TIME_MS}, and not {time_ms}")
 
 
 def checked(name: bytes, settings: QueueSettings) -> QueueSettings:

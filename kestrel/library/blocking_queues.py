@@ -100,8 +100,14 @@ class JournaledBlockingQueue(_OneReader[T]):
     """What `to_blocking_queue` returns: an item is done when it is given. A crash may give the last ones again.
 
     An item that the codec cannot decode goes back to the head with one more error (`error_handler` may take it away),
-    and the get fails as the codec did.
+    and the get fails as the codec did. None is no item: a get that brings None has found nothing.
     """
+
+    def put(self, item: T) -> Deferred[bool]:
+        """Append an item, as a queue with transactions does. Raises TypeError for None."""
+        if item is None:
+            raise TypeError("None is no item: a get answers None when there is none")
+        return super().put(item)
 
     def get(self, deadline_s: float | None = None) -> Deferred[T | None]:
         """The next item, as `Reader.get`; None when so many seconds have gone by, without a deadline never."""

@@ -17,18 +17,15 @@ T = TypeVar("T")
 
 
 class _Consumer(Generic[T]):
-    """One in line. With a `predicate` it is a look at the head, and waits for no item."""
+    """One in line. Who does not wait is answered when there is no item; who has a `predicate` may not take it."""
 
-    __slots__ = ("arrival", "predicate", "timer")
+    __slots__ = ("arrival", "predicate", "timer", "waits")
 
-    def __init__(self, predicate: Callable[[T], bool] | None) -> None:
+    def __init__(self, *, waits: bool, predicate: Callable[[T], bool] | None = None) -> None:
         self.arrival: Deferred[T | None]
+        self.waits = waits
         self.predicate = predicate
         self.timer: IDelayedCall | None = None
-
-
-def _always(_: object) -> bool:
-    return True
 
 
 class ConcurrentBlockingQueue(Generic[T]):
@@ -37,11 +34,11 @@ class ConcurrentBlockingQueue(Generic[T]):
     `clock` has the timers of deadlines. `max_items` is how many it holds, None as many as there is memory for;
     `full_policy` says what a put does then.
 
-    None is no item: a get that brings None has found nothing. All is done on one thread, the reactor's, and no call
-    waits. An item that is at hand when `get` is called is in the Deferred when that returns; but after a hundred of
-    those in a row the next comes in the reactor's next turn, so that a chain of gets, each in the callback of the one
-    before, may be as long as it likes. What callbacks put and get while items are handed over waits until the callback
-    returns, and keeps its order.
+    None is no item: a get that brings None has found nothing; nor is a Deferred or a Failure. All is done on one
+    thread, the reactor's, and no call waits. An item that is at hand when `get` is called is in the Deferred when that
+    returns; but after a hundred of those in a row the next comes in the reactor's next turn, so that a chain of gets,
+    each in the callback of the one before, may be as long as it likes. What callbacks put and get while items are
+    handed over waits until the callback returns, and keeps its order.
     """
 
     def __init__(
@@ -58,8 +55,10 @@ class ConcurrentBlockingQueue(Generic[T]):
         self._full_policy = full_policy
         self._items: deque[T] = deque()
         self._line: OrderedDict[_Consumer[T], None] = OrderedDict()
-        self._looks: dict[_Consumer[T], None] = {}
-        """Those in line that wait for no item."""
+        self._polls: dict[_Consumer[T], None] = {}
+        """Those in line that wait for no item,"""
+        self._choosy: set[_Consumer[T]] = set()
+        """and that may not take the one that they are offered."""
         self._streak = Streak()
         self._is_handing_over = False
         """Somebody further up the stack hands over whatever there is,"""
@@ -80,7 +79,7 @@ class ConcurrentBlockingQueue(Generic[T]):
     @property
     def waiter_count(self) -> int:
         """How many consumers wait for an item to come."""
-        return len(self._line) - len(self._looks)
+        return len(self._line) - len(self._polls)
 
     # Items in.
 
@@ -88,15 +87,20 @@ class ConcurrentBlockingQueue(Generic[T]):
         """Append an item. False when the queue refuses it, because it is full or closed."""
         if not self._takes(item):
             return False
-        most = self._max_items
-        if most is not None and len(self._items) >= most and self._full_policy is FullPolicy.REFUSE_PUTS:
+        too_many = 0 if self._max_items is None else self._kept + 1 - self._max_items
+        if too_many > 0 and self._full_policy is FullPolicy.REFUSE_PUTS:
             return False
         self._items.append(item)
-        while most is not None and len(self._items) > most:
+        for _ in range(too_many):
             self._items.popleft()
             self.dropped_count += 1
         self._hand_over()
         return True
+
+    @property
+    def _kept(self) -> int:
+        """How many items are for nobody in line: a hand-over that is put off makes no queue full."""
+        return max(0, len(self._items) - (len(self._line) - len(self._choosy)))
 
     def put_head(self, item: T) -> bool:
         """Put an item in front of all others, however full the queue is: the way back for what was taken.
@@ -112,6 +116,8 @@ class ConcurrentBlockingQueue(Generic[T]):
     def _takes(self, item: T) -> bool:
         if item is None:
             raise TypeError("None is no item: a get answers None when there is none")
+        if isinstance(item, Deferred | Failure):
+            raise TypeError(f"a {type(item).__name__} is no item: it would be the answer of a get, and not in it")
         return not self._is_closed
 
     # Items out.
@@ -124,26 +130,28 @@ class ConcurrentBlockingQueue(Generic[T]):
         """
         if deadline_s is not None and deadline_s <= 0:
             return self.poll()
-        return self._join(_Consumer(None), deadline_s)
+        return self._join(_Consumer(waits=True), deadline_s)
 
     def poll(self) -> Deferred[T | None]:
         """The next item if there is one for this consumer now, else None."""
-        return self.poll_if(_always)
+        return self._join(_Consumer(waits=False))
 
     def poll_if(self, predicate: Callable[[T], bool]) -> Deferred[T | None]:
         """The same, if the next item is such a one; else it stays, and this is None. Fails as `predicate` does."""
-        return self._join(_Consumer(predicate), None)
+        return self._join(_Consumer(waits=False, predicate=predicate))
 
-    def _join(self, consumer: _Consumer[T], deadline_s: float | None) -> Deferred[T | None]:
+    def _join(self, consumer: _Consumer[T], deadline_s: float | None = None) -> Deferred[T | None]:
         if self._is_closed:
             return succeed(None)
         consumer.arrival = Deferred(lambda _: self._leave(consumer))
         self._line[consumer] = None
+        if not consumer.waits:
+            self._polls[consumer] = None
         if consumer.predicate is not None:
-            self._looks[consumer] = None
+            self._choosy.add(consumer)
         if deadline_s is not None:
             consumer.timer = self._clock.callLater(deadline_s, self._time_is_over, consumer)
-        is_at_hand = bool(self._items) or consumer.predicate is not None
+        is_at_hand = bool(self._items) or not consumer.waits
         if is_at_hand and not self._is_put_off() and not self._streak.may_go_on():
             self._rest = self._clock.callLater(0, self._go_on)
         self._hand_over()
@@ -151,7 +159,8 @@ class ConcurrentBlockingQueue(Generic[T]):
 
     def _leave(self, consumer: _Consumer[T]) -> None:
         self._line.pop(consumer, None)
-        self._looks.pop(consumer, None)
+        self._polls.pop(consumer, None)
+        self._choosy.discard(consumer)
         timer, consumer.timer = consumer.timer, None
         if timer is not None:
             timer.cancel()
@@ -189,7 +198,7 @@ class ConcurrentBlockingQueue(Generic[T]):
     def _hand_over_one(self) -> bool:
         """Serve the first in line. False when there is nothing left to be done."""
         if not self._items:
-            self._answer_all(list(self._looks))
+            self._answer_all(list(self._polls))
             return bool(self._items)  # a callback may have put one
         consumer = next(iter(self._line))
         self._leave(consumer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
 from twisted.internet.defer import Deferred, DeferredLock
@@ -10,12 +10,12 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kestrel.errors import BadQueueName, StorageError
-from kestrel.library.arguments import check_item
+from kestrel.library.arguments import check_item, check_time
 from kestrel.library.blocking_queues import Codec, JournaledBlockingQueue, TransactionalJournaledBlockingQueue
 from kestrel.library.journaled_config import JournaledQueueConfig, check_reader
 from kestrel.library.reader import Reader
 from kestrel.library.reader_services import ReaderServices
-from kestrel.library.shelves import Shelf
+from kestrel.library.shelves import MemoryShelf, Shelf
 from kestrel.library.waits import even_if_cancelled, settled
 from kestrel.scroll.names import DEFAULT_READER
 from kestrel.storage.barrier import Batch, all_of
@@ -55,7 +55,8 @@ class FolderJournaledQueue:
         self._readers: dict[bytes, Reader] = {}
         self._is_closed = False
         self._ending = DeferredLock()
-        self._shelf: Shelf
+        self._shelf: Shelf = MemoryShelf(config)
+        """Another one from `load` on."""
 
     def load(self, names: Iterable[bytes]) -> None:
         """It has these readers from now on; or the default one, if that is none. Raises `QueueFailed`."""
@@ -156,11 +157,13 @@ class FolderJournaledQueue:
         full; then no reader has it.
         """
         check_item(data, expiry_ms)
+        if add_ms is not None:
+            check_time("add_ms", add_ms)
         most_bytes = self.config.max_item_size_bytes
         self._check()
         if most_bytes is not None and len(data) > most_bytes:
             return None
-        for reader in list(self._readers.values()):
+        for reader in self._each_reader():
             reader.make_room()
         self._check()  # what has expired may have led to anything
         readers = list(self._readers.values())
@@ -187,7 +190,7 @@ class FolderJournaledQueue:
 
     async def _discard_expired(self, applies_limit: bool) -> int:
         self._check()
-        return sum([await reader.discard_expired(applies_limit) for reader in list(self._readers.values())])
+        return sum([await reader.discard_expired(applies_limit) for reader in self._each_reader()])
 
     def evict_waiters(self) -> None:
         """Answer everyone in line at any reader as an empty queue does."""
@@ -195,8 +198,12 @@ class FolderJournaledQueue:
 
     def _each(self, do: Callable[[Reader], object]) -> None:
         self._check()
-        for reader in list(self._readers.values()):
+        for reader in self._each_reader():
             do(reader)
+
+    def _each_reader(self) -> Iterator[Reader]:
+        """Those that there are now, but for those that are gone by their turn: what is done may lead to anything."""
+        return (reader for reader in list(self._readers.values()) if not reader.is_closed)
 
     # The end.
 

@@ -76,8 +76,10 @@ class Place(Generic[L, T]):
 
     def _time_is_over(self) -> None:
         self._timer = None
-        if self._line is None or self._line.is_finding_head:
-            self._waiter.patient = False  # it may not be empty: it is answered when that is known
+        if self._line is None:
+            self._waiter.patient = False
+        elif self._line.is_finding_head:
+            self._line.waiting.lose_patience(self._waiter)  # it may not be empty: it is answered when that is known
         else:
             self._item_arrived(None, None)
 

@@ -59,8 +59,14 @@ class Reader:
     # Items in, by way of the queue.
 
     def make_room(self) -> None:
-        """A put is to come: some of what has expired goes first."""
-        self.behind().sweep(SWEPT_BY_A_PUT)
+        """A put is to come: some of what has expired goes first.
+
+        Where it is full of what is on the disk alone, it sees for later puts whether that has expired.
+        """
+        line = self.behind()
+        if not self.can_put and self.contents.peek() is None:
+            self._head.fill()
+        line.sweep(SWEPT_BY_A_PUT)
 
     def item_was_put(self, size: int) -> Batch:
         """The contents have one more item, of that many bytes, at the tail; `serve` is to follow."""
@@ -109,17 +115,18 @@ class Reader:
             if self.config.timeout_latency is not None:
                 waited_s = self._services.clock.seconds() - began_s
                 call_hook(self.config.timeout_latency, self, round(waited_s * 1000))
+        else:
+            self.counts.get_hits += 1
+            if self.config.delivery_latency is not None:
+                call_hook(self.config.delivery_latency, self, max(0, self._services.now_ms() - item.add_ms))
         return item
 
     def given(self, line: ReaderLine, item: Item, waiter: Waiter) -> QueueItem:
         """An item arrived for one of those who wait: what the program gets."""
         given = self.given_out(item)
-        self.counts.get_hits += 1
         if waiter.opens:
             self.counts.opened += 1
             self._open.add(given.id, item)
-        if self.config.delivery_latency is not None:
-            call_hook(self.config.delivery_latency, self, max(0, self._services.now_ms() - item.add_ms))
         return given
 
     def given_out(self, item: Item) -> QueueItem:

@@ -122,7 +122,7 @@ def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | 
 
     def timed_out() -> None:
         if queue.is_finding_head:
-            waiter.patient = False  # the queue is not empty: it is answered when the head is there
+            queue.waiting.lose_patience(waiter)  # it may not be empty: it is answered when the head is there
             return
         stop()
         item_arrived(None, None)

@@ -95,7 +95,7 @@ class Monitoring:
         """Be patient no longer."""
         self._is_patient = False
         if self._waiter is not None:
-            self._waiter.patient = False
+            self._queue.waiting.lose_patience(self._waiter)
 
     def end(self, error: Exception | None) -> None:
         """It is over: the time is up, or a limit reached."""

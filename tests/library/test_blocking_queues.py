@@ -61,6 +61,19 @@ def test_what_a_journal_cannot_do_is_a_type_error(program: Program, face: str) -
         objects.put_head(1)
 
 
+def test_none_is_no_item_where_a_get_would_bring_it_as_such(program: Program) -> None:
+    objects = program.queue().to_blocking_queue(Json())
+    with pytest.raises(TypeError, match="None"):
+        objects.put(None)
+    assert objects.size == 0
+
+
+def test_none_is_an_item_of_a_transaction(program: Program) -> None:
+    objects = program.queue().to_transactional_blocking_queue(Json())
+    assert program.result(objects.put(None))
+    assert program.result(objects.poll()).item is None
+
+
 def test_a_journal_is_not_asked_with_a_predicate(program: Program) -> None:
     objects = program.queue().to_blocking_queue(Json())
     with pytest.raises(TypeError, match="predicate"):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
+from twisted.python.failure import Failure
 
 from kestrel.library import ConcurrentBlockingQueue, FullPolicy
 from tests.programs import arrivals
@@ -41,12 +42,19 @@ def test_items_come_out_in_the_order_in_which_they_went_in() -> None:
     assert queue.size == 0
 
 
-def test_any_object_but_none_is_an_item() -> None:
+def test_any_object_is_an_item() -> None:
     queue, _ = queue_of(0, False, b"", ())
     assert drained(queue) == [0, False, b"", ()]
+
+
+@pytest.mark.parametrize("what", [None, Deferred(), Failure(ValueError())])
+def test_but_not_what_would_be_the_answer_of_a_get_itself(what: object) -> None:
+    queue, _ = queue_of()
+    waiting = arrivals(queue.get())
     for put in (queue.put, queue.put_head):
         with pytest.raises(TypeError):
-            put(None)
+            put(what)
+    assert (waiting, queue.size) == ([], 0)
 
 
 def test_a_poll_brings_what_is_there_and_waits_for_nothing() -> None:
@@ -128,6 +136,31 @@ def test_it_is_never_too_full_for_what_comes_back_at_the_head() -> None:
     assert queue.put_head("a")
     assert (queue.size, queue.put("c")) == (2, False)
     assert drained(queue) == ["a", "b"]
+
+
+@pytest.mark.parametrize("take", [ConcurrentBlockingQueue.get, ConcurrentBlockingQueue.poll])
+@pytest.mark.parametrize("full_policy", FullPolicy)
+def test_it_is_not_full_of_what_is_for_those_in_line(full_policy: FullPolicy, take: Callable[[Any], Any]) -> None:
+    queue, clock = queue_of(max_items=1, full_policy=full_policy)
+    taken = []
+    for item in range(300):  # after a hundred at once the rest is handed over in the next turn
+        assert queue.put(item)
+        taken.append(arrivals(take(queue)))
+    clock.advance(0)
+    assert taken == [[item] for item in range(300)]
+    assert (queue.size, queue.dropped_count) == (0, 0)
+
+
+def test_it_is_full_of_what_those_in_line_may_not_take() -> None:
+    queue, clock = queue_of(max_items=1)
+    for _ in range(100):
+        assert queue.put(0)
+        queue.poll()
+    queue.put(1)
+    refused = arrivals(queue.poll_if(lambda item: item > 1))
+    assert (refused, queue.put(2)) == ([], False)
+    clock.advance(0)
+    assert (refused, queue.size) == ([None], 1)
 
 
 def test_a_number_of_items_is_not_negative() -> None:

@@ -135,10 +135,73 @@ def test_a_put_that_one_reader_refuses_is_refused_for_all(program: Program) -> N
     assert program.drain(large) == [b"one", b"three"]
 
 
+@pytest.mark.parametrize("use", [lambda queue: queue.put(b"new"), JournaledQueue.discard_expired])
+def test_a_reader_that_is_dropped_on_the_way_is_passed_over(
+    program: Program, use: Callable[[JournaledQueue], Any]
+) -> None:
+    reader = JournaledQueueReaderConfig(max_age_ms=1000, process_expired_item=lambda item: queue.drop_reader(b"b"))
+    queue = program.queue(config(reader_configs={b"a": reader}))
+    queue.reader(b"a")
+    queue.reader(b"b")
+    program.put(queue, b"old")
+    program.reactor.pass_time(1)
+    program.result(use(queue))
+    assert [reader.name for reader in queue.readers] == [b"a"]
+
+
 @pytest.mark.parametrize("data", ["text", None, bytearray(b"x")])
 def test_an_item_is_bytes(program: Program, data: Any) -> None:
     with pytest.raises(TypeError):
         program.queue().put(data)
+
+
+@pytest.mark.parametrize("journaled", [True, False])
+@pytest.mark.parametrize("time", ["expiry_ms", "add_ms"])
+@pytest.mark.parametrize("wrong, error", [(1.5, TypeError), ("1", TypeError), (-1, ValueError), (1 << 63, ValueError)])
+def test_a_time_that_no_record_can_hold_is_refused_before_anything_is_done(
+    program: Program, wrong: Any, error: type[Exception], time: str, journaled: bool
+) -> None:
+    queue = program.queue() if journaled else program.in_memory()
+    with pytest.raises(error, match=time):
+        queue.put(b"x", **{time: wrong})
+    program.put(queue, b"one")
+    assert program.get(queue.reader()).id == 1
+
+
+# What queues and readers go by.
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_items": -1},
+        {"max_size_bytes": "1"},
+        {"max_age_ms": 1.5},
+        {"max_expire_sweep": -1},
+        {"max_queue_age_ms": "1"},
+        {"max_memory_size_bytes": None},
+        {"full_policy": "drop the oldest"},
+        {"error_handler": True},
+    ],
+)
+def test_a_reader_goes_by_nothing_that_makes_no_sense(wrong: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError), match=next(iter(wrong))):
+        JournaledQueueReaderConfig(**wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_item_size_bytes": -1},
+        {"journal_size_bytes": None},
+        {"sync_journal_ms": 0.5},
+        {"default_reader_config": None},
+        {"reader_configs": {b"mail": {"max_items": 1}}},
+    ],
+)
+def test_nor_does_a_queue(wrong: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError), match=next(iter(wrong))):
+        JournaledQueueConfig(name=WORK, **wrong)
 
 
 # Where readers begin.
@@ -365,6 +428,7 @@ def test_a_queue_that_is_not_set_up_takes_nothing(program: Program) -> None:
     queue = JournaledQueue(config(), program.folder_path, program.reactor, disk=program.disk)
     with pytest.raises(StorageError):
         queue.put(b"x")
+    assert (queue.items, queue.bytes, queue.journal_bytes) == (0, 0, 0)
     assert program.disk.calls == []
     program.result(queue.close())
 

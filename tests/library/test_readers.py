@@ -351,6 +351,17 @@ def test_what_has_expired_makes_room_for_a_put(program: Program) -> None:
     assert program.drain(reader) == [b"new"]
 
 
+def test_after_a_restart_a_refused_put_sees_whether_what_is_on_the_disk_has_expired(program: Program) -> None:
+    queue, _ = program.reader(max_items=2, max_age_ms=1000)
+    program.put(queue, b"old", b"older")
+    queue = program.restart(queue)
+    program.reactor.pass_time(1)
+    assert queue.put(b"new") is None
+    program.reactor.settle()
+    program.put(queue, b"newer")
+    assert program.drain(queue.reader()) == [b"newer"]
+
+
 def test_each_expired_item_is_processed_before_it_is_gone(program: Program) -> None:
     processed: list[QueueItem] = []
     queue, reader = program.reader(process_expired_item=processed.append)
@@ -466,6 +477,14 @@ def test_hooks_are_told_how_long_an_item_and_a_consumer_had_waited(program: Prog
     program.reactor.pass_time(2)
     program.get(reader)
     assert told == [("consumer", reader, 3000), ("item", reader, 2000)]
+
+
+def test_a_hook_that_is_told_of_an_item_can_no_longer_keep_it_from_its_consumer(program: Program) -> None:
+    queue, reader = program.reader(delivery_latency=lambda reader, ms: get.cancel())
+    get = reader.get()
+    given = arrivals(get)
+    program.put(queue, b"x")
+    assert (given, reader.open_items) == ([b"x"], 1)
 
 
 # Failures.
