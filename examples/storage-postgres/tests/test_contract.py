@@ -15,8 +15,9 @@ from kestrel.testing.contract.suite import DatabaseContract, OnFaultyDatabase, S
 from kestrel_postgres.factory import PostgresStorageFactory
 
 
-class TestPostgresDatabase(DatabaseContract):
-    max_examples = 20
+class OnPostgres:
+    """A folder is a schema of the server that all tests share."""
+
     schemas: Schemas
 
     @pytest.fixture(autouse=True)
@@ -26,8 +27,12 @@ class TestPostgresDatabase(DatabaseContract):
     def make_database(self, folder: Path, in_thread: InThread) -> IDatabase:
         return self.schemas.database(folder, in_thread)
 
-    def after_a_kill(self, owner: Owner, folder: Path) -> None:
-        self.schemas.copy(owner.folder, folder)
+    def after_a_kill(self, subject: Subject | Owner, folder: Path) -> None:
+        self.schemas.copy(subject.folder, folder)
+
+
+class TestPostgresDatabase(OnPostgres, DatabaseContract):
+    max_examples = 20
 
     def lose_hold(self, database: IDatabase) -> None:
         self.schemas.end_sessions()
@@ -36,18 +41,6 @@ class TestPostgresDatabase(DatabaseContract):
         return changes(queue, [item(1, b"where another one stands")])
 
 
-class TestPostgresStorage(OnFaultyDatabase, StorageContract):
+class TestPostgresStorage(OnPostgres, OnFaultyDatabase, StorageContract):
     factory = PostgresStorageFactory()
     max_examples = 20
-    schemas: Schemas
-
-    @pytest.fixture(autouse=True)
-    def _schemas(self, schemas: Schemas) -> None:
-        self.schemas = schemas
-
-    def make_database(self, folder: Path, in_thread: InThread) -> IDatabase:
-        return self.schemas.database(folder, in_thread)
-
-    def after_a_kill(self, subject: Subject, folder: Path) -> None:
-        folder.mkdir()  # so that its name is taken
-        self.schemas.copy(subject.folder, folder)
