@@ -73,7 +73,7 @@ $(CREATED):
 	    { echo "$(PYTHON) is older than 3.11. Name another: make PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 	    { echo "$(PYTHON) has no venv module. Install it (Debian: apt-get install python3-venv)."; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
 $(SERVER): setup.cfg pyproject.toml | $(CREATED)

@@ -16,6 +16,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.task import react
 
+from kestrel.errors import StorageError
 from kestrel.library import JournaledQueue, JournaledQueueConfig, JournaledQueueReaderConfig, QueueItem, Reader
 
 
@@ -62,7 +63,10 @@ async def send_mails(mail: Reader) -> None:
 async def main(reactor: Any, folder: str) -> None:
     """Write events, and let each reader read what it has not read."""
     queue = JournaledQueue(CONFIG, folder, reactor)
-    await queue.setup()
+    try:
+        await queue.setup()
+    except StorageError as error:
+        sys.exit(f"the folder cannot be had: {error}")
     reactor.addSystemEventTrigger("before", "shutdown", queue.close)
 
     mail = queue.reader(b"mail")  # the first reader has all that was put before there was one
@@ -76,6 +80,8 @@ async def main(reactor: Any, folder: str) -> None:
     count = queue.reader(b"count")  # one that comes later begins behind the last item
     queue.put(b"cleo signs up")
     print(f"count: {count.items} events are new")
+    while (item := await count.get(deadline_s=0)) is not None:
+        count.commit(item.id)
     await queue.checkpoint()
 
     # A queue with one reader may be a queue of objects. Without a folder it is in memory.

@@ -16,6 +16,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater, react
 
 from kestrel.config.model import QueueSettings
+from kestrel.errors import StorageError
 from kestrel.library import PersistentQueue
 
 SETTINGS = QueueSettings(
@@ -29,7 +30,10 @@ SETTINGS = QueueSettings(
 async def main(reactor: Any, folder: str, step_s: float) -> None:
     """Take up what is left from the last time, take some new orders, and work until there are none."""
     queue = PersistentQueue(b"orders", folder, reactor, settings=SETTINGS)
-    await queue.setup()
+    try:
+        await queue.setup()
+    except StorageError as error:
+        sys.exit(f"the folder cannot be had: {error}")
     reactor.addSystemEventTrigger("before", "shutdown", queue.close)
     print(f"{queue.items} orders are left from the last time")
 

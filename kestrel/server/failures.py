@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kestrel.errors import KestrelError, StorageInUse
+from kestrel.errors import KestrelError, OwnershipLost, StorageInUse
 from kestrel.storage.failures import fault
 
 EX_UNAVAILABLE: Final = 69
@@ -26,7 +26,7 @@ class CannotServe(KestrelError):
 
 
 def storage_failure(error: BaseException) -> CannotServe:
-    """What the owner is told when a storage does not start for that reason."""
-    status = EX_TRY_AGAIN if isinstance(error, StorageInUse) else EX_CANNOT_CREATE
+    """What the owner is told when a storage does not start, or can never be used again, for that reason."""
+    status = EX_TRY_AGAIN if isinstance(error, StorageInUse | OwnershipLost) else EX_CANNOT_CREATE
     sentence = str(error) if isinstance(error, KestrelError) else fault(error)
     return CannotServe(sentence, status)

@@ -84,6 +84,7 @@ class KestrelService(Service):
             storage = storage_from_string(_storage_description(config), reactor, self._in_thread, memory_limit)
         except StorageError as error:
             raise CannotServe(str(error), EX_CONFIG) from error
+        self._storage_ended: Deferred[StorageError] = getattr(storage, "ended", Deferred())
         self._core = QueueServer(
             ResolvedConfig(config),
             storage,
@@ -162,9 +163,10 @@ class KestrelService(Service):
             )
         self._tell_loaded()
         self._core.serve()
+        self._storage_ended.addCallback(lambda error: self._stop_because(Failure(error)))
 
     def _stop_because(self, failure: Failure) -> None:
-        """What the start began has failed: too late to raise it."""
+        """What the start began has failed, or ended: too late to raise it."""
         error = failure.value if isinstance(failure.value, CannotServe) else storage_failure(error_of(failure))
         log.critical("The server cannot serve: {reason}", reason=str(error))
         if self._is_stopping:

@@ -102,6 +102,9 @@ class IQueueStorage(Interface):
 class IStorage(Interface):
     """All queues of one server; one owner at a time.
 
+    A backend that may lose what it keeps its queues in, for good (to another owner), has an attribute `ended` besides:
+    a Deferred that fires with the `StorageError` that says so. The server stops then.
+
     Called on the reactor thread only. The backend runs rotation, packing, erasing and checkpoints itself, with
     the clock and threads it was built with. No call here should hold the reactor longer than 10 ms.
     """

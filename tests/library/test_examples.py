@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from kestrel.disk.lock import FolderLock
+
 ROOT = Path(__file__).resolve().parents[2]
 LONG_S = 60
 
@@ -35,17 +39,22 @@ mail: 1 events are left from the last time
 mail: cleo signs up
 mail: ann signs up
 mail: bob signs up has failed 3 times and is dropped
-count: 4 events are new
+count: 3 events are new
 a step: knead the dough
 0 steps are left
 """
 
 
-def run(name: str, *args: str) -> str:
-    """What the example prints; it must end well and say nothing else."""
+def start(name: str, *args: str) -> subprocess.CompletedProcess[str]:
+    """The example, when it has ended."""
     program = [sys.executable, str(ROOT / "examples" / name), *args]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(program, capture_output=True, text=True, timeout=LONG_S, env=environment, check=False)
+    return subprocess.run(program, capture_output=True, text=True, timeout=LONG_S, env=environment, check=False)
+
+
+def run(name: str, *args: str) -> str:
+    """What the example prints; it must end well and say nothing else."""
+    done = start(name, *args)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -61,3 +70,16 @@ def test_the_example_of_a_journaled_queue_runs_to_its_end() -> None:
 def test_it_goes_on_where_it_was_over_the_folder_that_it_is_given(tmp_path: Path) -> None:
     folder = str(tmp_path / "events")
     assert [run("journaled_queue.py", folder) for _ in range(2)] == [FIRST_TIME, SECOND_TIME]
+
+
+@pytest.mark.parametrize("name", ["library.py", "journaled_queue.py"])
+def test_an_example_whose_folder_is_in_use_says_so_in_a_sentence(tmp_path: Path, name: str) -> None:
+    (tmp_path / ".kestrel").mkdir()
+    lock = FolderLock(os.fsencode(tmp_path / ".kestrel" / "lock"))
+    try:
+        done = start(name, str(tmp_path))
+    finally:
+        lock.release()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("the folder cannot be had: ")
+    assert done.stderr.count("\n") == 1

@@ -15,25 +15,29 @@ LATE = (
     ACME
     + '''
 from pathlib import Path
-from kestrel.errors import StorageError, StorageInUse
+from kestrel.errors import OwnershipLost, StorageError, StorageInUse
 from twisted.internet.defer import Deferred, fail
 
 ERRORS = {
     "in-use": StorageInUse("another server owns the database"),
     "away": StorageError("the database does not answer; start it"),
     "faulty": ZeroDivisionError("division by zero"),
+    "lost": OwnershipLost("another server has taken the queues over"),
 }
 
 
 class LateStorage(MemoryStorage):
-    """Fails as its argument says: before it waits, at once, in the next turn, or when it is closed."""
+    """Fails as its argument says: before it waits, at once, in the next turn, when it serves, or when it is closed."""
 
     def __init__(self, when, error, clock):
         super().__init__()
         self.when, self.error, self.clock = when, error, clock
-        self.loading = Deferred()
+        self.loading, self.ended = Deferred(), Deferred()
 
     def start(self, settings_for):
+        if self.when == "serving":
+            self.clock.callLater(0.1, self.ended.callback, self.error)
+            return super().start(settings_for)
         if self.when == "early":
             raise self.error
         if self.when == "at-once":
@@ -45,7 +49,7 @@ class LateStorage(MemoryStorage):
 
     def close(self, compacts=False):
         Path("closed").touch()
-        if not self.loading.called:
+        if self.when == "at-close":
             self.loading.errback(self.error)
         return super().close(compacts)
 
@@ -134,3 +138,13 @@ def test_an_exit_status_is_that_of_a_process_whose_output_is_all_there() -> None
     )
     ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout, ended.stderr) == (75, "last words\n", "")
+
+
+def test_a_storage_that_is_lost_for_good_while_it_serves_ends_the_process(late: Processes) -> None:
+    ended = late.run(*late.twistd("--storage", "late:serving,lost", "--memcache", ANY_PORT, pidfile="late.pid"))
+    sentence = "another server has taken the queues over"
+    assert (ended.returncode, ended.stderr) == (EX_TRY_AGAIN, f"kestrel: {sentence}\n")
+    assert "serves 0 queues" in ended.stdout
+    assert f"The server cannot serve: {sentence}\n" in ended.stdout
+    assert (late.folder / "closed").exists()
+    assert not (late.folder / "late.pid").exists()
