@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -80,7 +81,10 @@ def _conninfo(argument: str, options: Mapping[str, str]) -> str:
         )
     try:
         given = conninfo_to_dict(argument, **options)
-    except psycopg.Error:
+    except psycopg.Error as error:
+        unknown = re.findall(r'invalid connection option "(\w+)"', str(error))
+        if unknown:
+            raise BadStorageArgument(f"postgres: a PostgreSQL connection has no parameter {unknown[0]}") from None
         raise BadStorageArgument(
             f"postgres: that is no connection string of PostgreSQL; write it as in {EXAMPLE}, where a ? is written as"
             " %3F in a URL, and cannot be otherwise"

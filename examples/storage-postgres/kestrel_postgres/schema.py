@@ -68,10 +68,18 @@ MAKING: Final = 0x6B65_7374
 """The advisory lock of those who make tables ("kest")."""
 
 
+RIGHTS: Final = """
+SELECT current_user, has_database_privilege(current_database(), 'CREATE'), schema.oid IS NOT NULL,
+    has_schema_privilege(schema.oid, 'USAGE'), has_schema_privilege(schema.oid, 'CREATE'),
+    (SELECT count(*) FROM pg_tables WHERE schemaname = name AND tablename IN ('queues', 'items', 'leftovers'))
+FROM (SELECT %s::text) AS wanted(name) LEFT JOIN pg_namespace AS schema ON schema.nspname = name
+"""
+
+
 def ensure(connection: Connection, schema: str) -> None:
     """The tables are there, in the first schema of the search path, and in a layout that this release knows.
 
-    Raises `StorageError` when they are in another one.
+    Raises `StorageError` when they are in another one, or cannot be made.
     """
     if not _is_there(connection, schema):
         with connection.transaction():
@@ -91,14 +99,29 @@ def _is_there(connection: Connection, schema: str) -> bool:
     # Not to_regclass: it may not know yet of a schema that another session has just made.
     query = "SELECT EXISTS (SELECT FROM pg_tables WHERE schemaname = %s AND tablename = 'owner')"
     [(is_there,)] = connection.execute(query, (schema,))
+    if is_there:
+        _check_use(connection, schema)
     return bool(is_there)
 
 
+def _check_use(connection: Connection, schema: str) -> None:
+    [(account, _, _, may_use, _, _)] = connection.execute(RIGHTS, (schema,))
+    if not may_use:
+        raise StorageError(f"the schema {schema!r} is not {account}'s to use: name another one, as in ?schema=mine")
+
+
 def _make(connection: Connection, schema: str) -> None:
-    # IF NOT EXISTS would ask for the right to make one even where it is there.
-    [(is_there,)] = connection.execute("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = %s)", (schema,))
-    if not is_there:
-        connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+    [(account, may_make_schemas, is_there, _, may_make_tables, strange)] = connection.execute(RIGHTS, (schema,))
+    name = sql.Identifier(schema)
+    if not is_there and not may_make_schemas:
+        own = sql.SQL("CREATE SCHEMA {} AUTHORIZATION {}").format(name, sql.Identifier(account)).as_string(connection)
+        raise StorageError(f"{account} may not make a schema in this database: have its owner say {own}")
+    if is_there and not may_make_tables:
+        raise StorageError(f"{account} may make no tables in the schema {schema!r}: name another, as in ?schema=mine")
+    if strange:
+        raise StorageError(f"the schema {schema!r} has tables of something else: name another, as in ?schema=mine")
+    if not is_there:  # IF NOT EXISTS would ask for the right to make one even where it is there
+        connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
     for statement in (OWNER, QUEUES, ITEMS, EXTERNAL, LEFTOVERS):
         connection.execute(statement)
     connection.execute("INSERT INTO owner VALUES (%s, 0, 0, 1, '')", (LAYOUT,))

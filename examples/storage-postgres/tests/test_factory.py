@@ -48,6 +48,7 @@ def test_nothing_is_touched_before_it_is_started(tmp_path: Path) -> None:
         ("", {}, "postgres: needs a connection string, as in postgres:host="),
         ("secret is no such thing", {}, "postgres: that is no connection string of PostgreSQL"),
         ("postgresql://me:secret@[host/db", {}, "postgres: that is no connection string of PostgreSQL"),
+        ("dbname=x hots=db1", {}, "postgres: a PostgreSQL connection has no parameter hots"),
         ("dbname=x", {"shcema": "secret"}, "postgres: has no option shcema; it knows schema, timeout and"),
         ("dbname=x password=secret", {}, "postgres: write no password here"),
         ("postgresql://me:secret@host/db", {}, "postgres: write no password here"),
