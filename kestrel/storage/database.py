@@ -111,5 +111,5 @@ class IDatabase(Interface):
     def close() -> Deferred[None]:
         """Let go of the database, also where `list_queues` failed.
 
-        Once, last. An `apply` or a `read_after` may be pending still: nobody waits for its outcome.
+        Once, last. Any other call may be pending still, `list_queues` too: nobody waits for its outcome.
         """

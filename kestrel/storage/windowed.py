@@ -11,7 +11,6 @@ served on (and their replies wait), puts are refused. Capabilities: `CAPABILITIE
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, fail, maybeDeferred
@@ -67,7 +66,7 @@ class WindowedStorage:
         self._clock = clock
         self._limit = memory
         self._largest_item_bytes = largest_item_bytes
-        self._writer = Writer(database, clock)
+        self._writer = Writer(database, clock, self._ended)
         self._queues: dict[bytes, WindowedQueue] = {}
         self._stored: dict[bytes, StoredQueue] = {}
         """What the database has: what a restart would bring."""
@@ -196,19 +195,26 @@ class WindowedStorage:
     def close(self, compacts: bool = False) -> Deferred[None]:
         """Commit, and let go of the database. One that is away is waited for ten seconds."""
         self._is_closing = True
-        late = self._clock.callLater(LAST_WRITES_S, self._writer.stop, "the server stopped while the database was away")
+        late = self._clock.callLater(LAST_WRITES_S, self._stop_without_database)
 
         def is_idle(_: object) -> Deferred[None]:
             if late.active():
                 late.cancel()
             self._writer.stop("the storage is closed")
-            for queue in list(self._queues.values()):
-                queue.kill("the storage is closed")
-                queue.end_fill()
             return maybeDeferred(self._database.close)
 
         # What stands on a batch that is under way is sealed when it is known what became of that.
         return self._writer.idle().addCallback(self._write_last).addCallback(is_idle)
+
+    def _stop_without_database(self) -> None:
+        log.error("Stopped while the database is away: what was not acknowledged may be lost")
+        self._writer.stop("the server stopped while the database was away")
+
+    def _ended(self, reason: str) -> None:
+        """Nothing is written any more: what is in memory may be another server's to hand out by now."""
+        for queue in list(self._queues.values()):
+            queue.kill(reason)
+            queue.end_fill()
 
     def _write_last(self, _: object) -> Deferred[None]:
         for outcome in self._last_writes():
@@ -216,11 +222,11 @@ class WindowedStorage:
         return self._writer.idle()
 
     def _last_writes(self) -> Iterator[Deferred[None]]:
-        for queue in [*self._deletions, *self._queues.values()]:
-            with suppress(QueueFailed):
-                outcome = self._written(queue)
-                if outcome is not None:
-                    yield outcome
+        alive = [queue for queue in self._queues.values() if queue.failure is None]
+        for queue in [*self._deletions, *alive]:
+            outcome = self._written(queue)
+            if outcome is not None:
+                yield outcome
 
 
 def _queue_lost(failure: Failure, queue: WindowedQueue, told: Deferred[None]) -> None:

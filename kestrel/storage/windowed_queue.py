@@ -380,10 +380,10 @@ class WindowedQueue:
         return sum(recording.bytes + ITEM_BYTES * len(recording.puts) for recording in recordings)
 
     def _account(self) -> None:
-        size = self.mem_bytes + self._open_bytes + ITEM_BYTES * (self.mem_items + len(self._open))
-        if self._loaded_to < self._last:  # else what is not written yet is in the window, or has left it
-            size += self._unwritten_bytes
-        self.memory.is_now(size)
+        held = self.mem_bytes + self._open_bytes + ITEM_BYTES * (self.mem_items + len(self._open))
+        unwritten = self._unwritten_bytes
+        all_is_loaded = self._loaded_to == self._last  # then what is not written yet is held as well, or was taken
+        self.memory.is_now(max(held, unwritten) if all_is_loaded else held + unwritten)
 
 
 def _item(stored: StoredItem, xid: int = 0) -> Item:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from twisted.internet.defer import Deferred, maybeDeferred
@@ -38,9 +39,11 @@ class Write(NamedTuple):
 class Writer:
     """Hands batches to the database, and the same one again where it is not known what became of it."""
 
-    def __init__(self, database: IDatabase, clock: IReactorTime) -> None:
+    def __init__(self, database: IDatabase, clock: IReactorTime, ended: Callable[[str], None]) -> None:
         self._database = database
         self._clock = clock
+        self._ended = ended
+        """Told when nothing will be written any more, and why."""
         self._waiting: deque[Write] = deque()
         self._alone: deque[Write] = deque()
         """They failed together, and are tried one by one: only those that fail alone are lost."""
@@ -178,6 +181,7 @@ class Writer:
                 call.cancel()
         self._next_attempt = self._room_at = None
         self._give_up(reason)
+        self._ended(reason)
         self._go_on()
 
     def _give_up(self, reason: str) -> None:

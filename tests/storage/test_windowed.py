@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 from zope.interface import implementer
 
 from kestrel.config.model import QueueSettings
-from kestrel.errors import StorageRefused
+from kestrel.errors import OwnershipLost, StorageRefused
 from kestrel.storage.database import IDatabase, StoredItem, StoredQueue, WriteBatch
 from kestrel.storage.interfaces import IQueueStorage
 from kestrel.storage.total_memory import MemoryLimit
@@ -147,6 +147,22 @@ def test_who_waits_for_the_head_is_served_although_a_batch_of_its_queue_is_lost(
     assert reader.take() == b"VALUE work 0 5\r\nhello\r\nEND\r\n"
 
 
+def test_when_another_server_owns_the_database_nobody_gets_what_is_still_in_memory_or_was_being_read() -> None:
+    database = HeldDatabase()
+    server = MemoryServer(storage_over(database))
+    reader, waiter, writer = server.connect(), server.connect(), server.connect()
+    assert writer.ask(b"set mail 0 0 1\r\nx\r\n") == b""
+    database.batches.popleft().callback(None)
+    assert writer.take() == STORED
+    assert waiter.ask(b"get work/open/t=5000\r\n") == b""
+    assert writer.ask(b"set other 0 0 1\r\nx\r\n") == b""
+    database.batches.popleft().errback(OwnershipLost("another server has it"))
+    assert writer.take() == b"SERVER_ERROR another server has it\r\n"
+    database.answer_reads()
+    assert reader.ask(b"get mail/open\r\n") == b"SERVER_ERROR another server has it\r\n"
+    assert waiter.take() == b"SERVER_ERROR another server has it\r\n"
+
+
 def test_a_fill_ends_with_its_queue_though_the_database_never_answers() -> None:
     database = HeldDatabase()
     storage = storage_over(database)
@@ -210,6 +226,19 @@ def test_while_memory_is_full_a_queue_takes_no_more_than_a_mebibyte_that_the_dat
     storage.commit([queue])
     database.batches.popleft().callback(None)
     put(storage, queue)
+    assert limit.used_bytes < 1000
+
+
+def test_an_item_that_was_taken_counts_as_long_as_it_is_in_memory_to_be_written() -> None:
+    database, limit = HeldDatabase(), MemoryLimit(1 << 30)
+    storage = storage_over(database, limit)
+    queue = storage.queue(b"fast", SETTINGS)
+    put(storage, queue, b"x" * (1 << 20))
+    storage.commit([queue])
+    assert queue.take(opened=False) is not None
+    put(storage, queue)
+    assert limit.used_bytes > 1 << 20
+    database.batches.popleft().callback(None)
     assert limit.used_bytes < 1000
 
 

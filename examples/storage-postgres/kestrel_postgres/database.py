@@ -7,6 +7,7 @@ made before there is something to be erased.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.interfaces import IReactorTime
@@ -24,13 +25,16 @@ from kestrel_postgres.writing import Plan
 
 log = Logger()
 
+SLOWEST: Final = 1 << 20
+"""Bytes in a second. A batch that was given up while it is sent comes again, and would do so for ever."""
+
 
 @implementer(IDatabase)
 class PostgresDatabase:
     """Queues in one schema of a PostgreSQL database (`IDatabase`).
 
-    `conninfo` is a connection string. Whatever takes longer than `timeout_s` is given up; a lock that somebody else has
-    is waited for `lock_s`, which is shorter.
+    `conninfo` is a connection string. Whatever takes longer than `timeout_s` is given up, but for a large batch, which
+    has a second more for each MiB; a lock that somebody else has is waited for `lock_s`, which is shorter.
     """
 
     def __init__(
@@ -51,6 +55,8 @@ class PostgresDatabase:
         self._sweeping = Line(clock, in_thread, conninfo, timeout_s, self._begin)
         # Of the reactor thread: the batch that reads must see.
         self._number = 0
+        self._is_something_left = False
+        self._is_erasing = False
         self._is_closed = False
         # Of the thread that has the connection that writes.
         self._ownership = Ownership()
@@ -86,7 +92,9 @@ class PostgresDatabase:
             if leaves_something:
                 self._sweep()
 
-        return self._writing.run(lambda connection: self._apply(connection, batch)).addCallback(applied)
+        size = sum(len(item.data) for changes in batch.changes for item in changes.puts)
+        writing = self._writing.run(lambda connection: self._apply(connection, batch), size // SLOWEST)
+        return writing.addCallback(applied)
 
     def close(self) -> Deferred[None]:
         """Hang up. Closing the connection that writes lets go of the queues."""
@@ -134,13 +142,22 @@ class PostgresDatabase:
 
     def _sweep(self) -> None:
         """Erase one slice after the other, until nothing is left or it fails."""
-        self._sweeping.run(sweeping.erase_slice).addCallbacks(self._swept, self._not_swept)
+        self._is_something_left = True
+        if not self._is_erasing:
+            self._erase()
 
-    def _swept(self, is_something_left: bool) -> None:
-        if is_something_left and not self._is_closed:
-            self._sweep()
+    def _erase(self) -> None:
+        self._is_erasing = self._is_something_left and not self._is_closed
+        if self._is_erasing:
+            self._is_something_left = False
+            self._sweeping.run(sweeping.erase_slice).addCallbacks(self._erased, self._not_erased)
 
-    def _not_swept(self, failure: Failure) -> None:
+    def _erased(self, is_something_left: bool) -> None:
+        self._is_something_left |= is_something_left  # a batch may have left more since this one looked
+        self._erase()
+
+    def _not_erased(self, failure: Failure) -> None:
+        self._is_erasing = False
         if not self._is_closed:  # the next batch that leaves something, or the next start, goes on with it
             log.warn(
                 "What deleted queues have left in the database is not erased yet: {reason}",

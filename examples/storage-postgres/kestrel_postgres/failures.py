@@ -14,6 +14,10 @@ DISK_FULL: Final = "53100"
 READ_ONLY: Final = "25006"
 NOT_NULL: Final = "23502"
 
+NOT_REPLICATED: Final = "SyncRepWaitForLSN"
+"""Where in PostgreSQL a warning comes from, whatever its language: a commit was to wait for a synchronous standby, and
+that wait was ended, by `pg_cancel_backend` or a timeout. Nothing else tells it from one that is safe."""
+
 PASSING: Final = (
     "40",  # deadlock, serialization: do it again
     "53",  # memory, connections, and other things that the database is short of for now
@@ -27,14 +31,14 @@ def meaning(error: psycopg.Error) -> StorageError:
     """The database answered with this, and has undone what it was part of."""
     state = error.sqlstate or ""
     if state == DISK_FULL:
-        return StorageRefused(f"the database has no room: {sentence(error)}")
+        return StorageRefused(sentence(error))
     if state == READ_ONLY:
         return DatabaseAway("the database takes no writes: it is a standby, or was made read-only")
     if state == NOT_NULL and error.diag.table_name == "owner":  # see ownership.FENCE
         return OwnershipLost(TAKEN_OVER)
     if state.startswith(PASSING):
         return DatabaseAway(f"the database cannot do it now: {sentence(error)}")
-    return StorageError(f"the database says: {sentence(error)}")
+    return StorageError(sentence(error))
 
 
 def sentence(error: psycopg.Error) -> str:

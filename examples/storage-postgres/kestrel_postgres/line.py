@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.types.numeric import Int8BinaryDumper
-from twisted.internet.defer import Deferred, DeferredLock, fail
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IReactorTime
 
 from kestrel.errors import DatabaseAway
@@ -29,13 +31,24 @@ logging.getLogger("psycopg").addHandler(logging.NullHandler())
 CLOSE_S: Final = 5.0
 """How long a job that is under way may still take when the line is to be closed."""
 
+CLOSED: Final = "the storage is closed"
+
+
+class _Asked(NamedTuple):
+    """A job that waits for its turn."""
+
+    job: Callable[[Connection], Any]
+    more_s: float
+    answer: Deferred[Any]
+
 
 class Line:
     """One connection. What is asked of it waits for its turn.
 
     `begin` is called in the thread with each new connection, before anything else is done with it. A job that takes
-    longer than `timeout_s` finds its connection cut: that is how a database, or a network, that says nothing more
-    comes to an end. No timeout of the database's could do that, and none of TCP's where it is the database that hangs.
+    longer than `timeout_s`, and what it was given beyond that, finds its connection cut: that is how a database, or a
+    network, that says nothing more comes to an end. No timeout of the database's could do that, and none of TCP's where
+    it is the database that hangs.
     """
 
     def __init__(
@@ -51,65 +64,100 @@ class Line:
         self._conninfo = conninfo
         self._timeout_s = timeout_s
         self._begin = begin
-        self._turn = DeferredLock()
+        self._waiting: deque[_Asked] = deque()
+        self._is_busy = False
+        self._idle: Deferred[None] | None = None
         self._is_closed = False
-        # Of the thread that has the job, but for the socket, by which the reactor thread cuts the connection.
+        # Of the thread that has the job.
         self._connection: Connection | None = None
+        self._is_unsafe = False
+        self._why_not: str | None = None
+        """Why there is no connection, if making it has failed."""
+        # By the socket the reactor thread cuts the connection, while the other one may be about to close it.
+        self._cutting = threading.Lock()
         self._socket: socket.socket | None = None
         self._is_cut = False
 
-    def run(self, job: Callable[[Connection], Result]) -> Deferred[Result]:
-        """Call the job with the connection, in a thread.
+    def run(self, job: Callable[[Connection], Result], more_s: float = 0) -> Deferred[Result]:
+        """Call the job with the connection, in a thread. It has `more_s` beyond the usual time.
 
         Fails with what the job raises, or with what `failures` makes of an error of the database. `DatabaseAway` says
-        that the connection is lost; after any other the database has undone what it was about.
+        that the connection is lost, or cannot be made; after any other the database has undone what it was about. Who
+        waits while it cannot be made fails as well: many may wait, and each attempt takes its time.
         """
-        turn: Deferred[Result] = self._turn.run(self._run, job)
-        return turn
+        if self._is_closed:
+            return fail(DatabaseAway(CLOSED))
+        answer: Deferred[Result] = Deferred()
+        self._waiting.append(_Asked(job, more_s, answer))
+        self._go_on()
+        return answer
 
     def close(self) -> Deferred[None]:
         """Hang up. What has not had its turn fails; what is under way has a few seconds to end."""
         self._is_closed = True
+        self._fail_waiting(CLOSED)
         cutting = self._clock.callLater(CLOSE_S, self._cut)
 
-        def hang_up() -> Deferred[None]:
+        def hang_up(_: object) -> Deferred[None]:
             if cutting.active():
                 cutting.cancel()
             closed: Deferred[None] = self._in_thread(self._hang_up)
             return closed
 
-        closed: Deferred[None] = self._turn.run(hang_up)
+        self._idle = Deferred()
+        closed = self._idle.addCallback(hang_up)
+        self._go_on()
         return closed
 
     # On the reactor thread.
 
-    def _run(self, job: Callable[[Connection], Result]) -> Deferred[Result]:
-        if self._is_closed:
-            return fail(DatabaseAway("the storage is closed"))
-        self._is_cut = False
-        cutting = self._clock.callLater(self._timeout_s, self._cut)
+    def _go_on(self) -> None:
+        if self._is_busy:
+            return
+        if self._waiting:
+            self._begin_job(self._waiting.popleft())
+        elif self._idle is not None:
+            idle, self._idle = self._idle, None
+            idle.callback(None)
 
-        def ended(result: Any) -> Any:
+    def _begin_job(self, asked: _Asked) -> None:
+        self._is_busy = True
+        self._is_cut = False
+        cutting = self._clock.callLater(self._timeout_s + asked.more_s, self._cut)
+
+        def ended(result: Any) -> None:
             if cutting.active():
                 cutting.cancel()
-            return result
+            self._is_busy = False
+            why_not, self._why_not = self._why_not, None
+            if why_not is not None:
+                self._fail_waiting(why_not)
+            self._go_on()
+            asked.answer.callback(result)
 
-        done: Deferred[Result] = self._in_thread(self._work, job)
-        return done.addBoth(ended)
+        self._in_thread(self._work, asked.job).addBoth(ended)
+
+    def _fail_waiting(self, reason: str) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for asked in waiting:
+            asked.answer.errback(DatabaseAway(reason))
 
     def _cut(self) -> None:
         # Whoever waits for the socket is woken, and finds the connection at its end.
-        self._is_cut = True
-        if self._socket is not None:
-            with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
+        with self._cutting:
+            self._is_cut = True
+            if self._socket is not None:
+                with suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
 
     # In a thread.
 
     def _work(self, job: Callable[[Connection], Result]) -> Result:
         connection = self._connected()
         try:
-            return job(connection)
+            result = job(connection)
+            self._check_is_safe()
+            return result
         except psycopg.Error as error:
             raise self._meaning(connection, error) from None  # its own traceback may tell what was in the statement
         except BaseException:
@@ -123,7 +171,9 @@ class Line:
             except psycopg.Error as error:
                 # Whatever it says, it says nothing of the batch that waits for this, and which may have been applied.
                 self._hang_up()
-                raise self._away(f"the database cannot be used: {failures.sentence(error)}") from None
+                away = self._away(f"the database cannot be used: {failures.sentence(error)}")
+                self._why_not = str(away)
+                raise away from None
             except BaseException:
                 self._hang_up()
                 raise
@@ -135,12 +185,23 @@ class Line:
         self._connection = connection
         # All our numbers are bigint. By itself it chooses by their values, and prepares a statement for each choice.
         connection.adapters.register_dumper(int, Int8BinaryDumper)
+        connection.add_notice_handler(self._noticed)
         # A descriptor of its own, so that who cuts it can never hit another file that has got the number since.
         self._socket = socket.socket(fileno=os.dup(connection.fileno()))
         if self._is_cut:
             self._cut()
         self._begin(connection)
+        self._check_is_safe()
         return connection
+
+    def _noticed(self, notice: psycopg.errors.Diagnostic) -> None:
+        if notice.source_function == failures.NOT_REPLICATED:
+            self._is_unsafe = True
+
+    def _check_is_safe(self) -> None:
+        is_unsafe, self._is_unsafe = self._is_unsafe, False
+        if is_unsafe:  # the next connection begins with a commit, and once that is safe, so is all before it
+            raise DatabaseAway("what was committed is not on its synchronous standby: somebody ended the wait for it")
 
     def _meaning(self, connection: Connection, error: psycopg.Error) -> Exception:
         if not _is_alive_after_rollback(connection):
@@ -155,9 +216,10 @@ class Line:
 
     def _hang_up(self) -> None:
         connection, self._connection = self._connection, None
-        dup, self._socket = self._socket, None
-        if dup is not None:
-            dup.close()
+        with self._cutting:
+            dup, self._socket = self._socket, None
+            if dup is not None:
+                dup.close()
         if connection is not None:
             connection.close()
 

@@ -132,10 +132,15 @@ class PrivateServer:
     def kill(self) -> None:
         """Have the postmaster and all that it has started die at once, as in a crash."""
         self.freeze()  # what it has started would be started anew otherwise
-        for pid in self._children():
+        children = self._children()
+        for pid in children:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._end(signal.SIGKILL)
+        until_s = time.monotonic() + PATIENCE_S
+        while any(map(_is_alive, children)):  # the next start fails as long as one of them is there
+            assert time.monotonic() < until_s, "it does not die"
+            time.sleep(0.002)
         # The next start would give this back to the system; there may be none.
         _, shared_memory = (self.folder / "data" / "postmaster.pid").read_text().splitlines()[6].split()
         subprocess.run(["ipcrm", "-m", shared_memory], check=False)
@@ -217,3 +222,11 @@ class PrivateServer:
             self.thaw()
             self._end(signal.SIGQUIT)  # at once, and yet it gives its shared memory back
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether that process is there, and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

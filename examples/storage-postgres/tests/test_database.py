@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.logger import capturedLogs
 from zope.interface.verify import verifyObject
 
 from batches import ALL, Schemas, batch, changes, deletion, fired, first, item, items, read
 from kestrel.storage.database import IDatabase, StoredItem, StoredQueue
 from kestrel.testing.threads import SteppedThreads
+from kestrel_postgres import sweeping
 from kestrel_postgres.database import PostgresDatabase
 
 EVERY_BYTE = bytes(range(256))
@@ -216,3 +218,32 @@ def test_the_next_owner_goes_on_erasing(schemas: Schemas, tmp_path: Path) -> Non
     assert [fired(each) for each in asked] == [[], None, None, None]
     fired(schemas.listed(tmp_path).close())
     assert (schemas.count(tmp_path, "items"), schemas.count(tmp_path, "leftovers")) == (0, 0)
+
+
+def test_however_many_batches_leave_something_it_is_said_once_that_it_cannot_be_erased(
+    schemas: Schemas, tmp_path: Path
+) -> None:
+    held: list[Deferred[None]] = []
+
+    def in_thread(function: Callable[..., Any], *args: Any) -> Deferred[Any]:
+        if args != (sweeping.erase_slice,):
+            return maybeDeferred(function, *args)
+        held.append(Deferred())
+        return held[-1].addCallback(lambda _: function(*args))
+
+    database = schemas.database(tmp_path, in_thread)
+    fired(database.list_queues())
+    for number in range(1, 21, 2):
+        fired(database.apply(batch(number, first(b"work", *items(1)))))
+        fired(database.apply(batch(number + 1, deletion(b"work"))))
+    assert len(held) == 1
+    with capturedLogs() as logs:
+        while held:
+            held.pop().errback(OSError("no"))
+    assert ["is not erased yet" in event["log_format"] for event in logs] == [True]
+    fired(database.apply(batch(21, first(b"work"), deletion(b"other"))))
+    fired(database.apply(batch(22, deletion(b"work"))))
+    while held:
+        held.pop().callback(None)
+    assert (schemas.count(tmp_path, "items"), schemas.count(tmp_path, "leftovers")) == (0, 0)
+    fired(database.close())

@@ -9,9 +9,10 @@ import pytest
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.task import Clock
 
-from batches import applied, batch, changes, fired, first, items, read
+from batches import RealThreads, Schemas, applied, batch, changes, fired, first, items, read
 from kestrel.errors import DatabaseAway, OwnershipLost
 from kestrel.storage.database import QueueChanges, StoredQueue
+from kestrel.storage.interfaces import InThread
 from kestrel_postgres.database import PostgresDatabase
 from kestrel_postgres.factory import PostgresStorageFactory
 from kestrel_postgres.testing import PrivateServer
@@ -38,12 +39,10 @@ def promote(standby: PrivateServer) -> None:
         connection.execute("SELECT pg_promote()")
 
 
-def database(*servers: PrivateServer) -> PostgresDatabase:
+def database(*servers: PrivateServer, in_thread: InThread = maybeDeferred) -> PostgresDatabase:
     """The one in whichever of them takes writes, not asked for anything yet."""
     hosts = ",".join(str(server.folder) for server in servers)
-    return PostgresStorageFactory().database(
-        f"host={hosts} user=postgres dbname=postgres", {}, Clock(), maybeDeferred
-    )
+    return PostgresStorageFactory().database(f"host={hosts} user=postgres dbname=postgres", {}, Clock(), in_thread)
 
 
 def step(number: int) -> QueueChanges:
@@ -97,3 +96,38 @@ def test_a_standby_that_was_behind_is_not_written_to(own_server: PrivateServer, 
     assert [queue.items for queue in fired(again.list_queues())] == [1]
     assert read(again) == items(1)
     fired(again.close())
+
+
+def wait_for_standby(server: PrivateServer, name: str) -> None:
+    """Have each commit wait for a standby of that name; empty is for none."""
+    there = Schemas(server.conninfo)
+    there.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'")
+    there.execute("SELECT pg_reload_conf()")
+    while there.execute("SHOW synchronous_standby_names") != [(name,)]:
+        pass
+    there.execute("CHECKPOINT")  # the process that does it has told all others before
+
+
+def test_a_batch_is_not_safe_because_nobody_waits_any_longer_for_the_standby(own_server: PrivateServer) -> None:
+    threads, there = RealThreads(), Schemas(own_server.conninfo)
+    owner = database(own_server, in_thread=threads)
+    listing = owner.list_queues()
+    threads.finish()
+    assert fired(listing) == []
+    wait_for_standby(own_server, "none")
+    for _ in range(2):
+        applying = owner.apply(batch(1, step(1)))
+        # What people do about a statement that hangs: the transaction is then committed, on this machine alone.
+        while not there.execute("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"):
+            pass
+        threads.finish()
+        with pytest.raises(DatabaseAway, match="is not on its synchronous standby"):
+            fired(applying)
+    wait_for_standby(own_server, "")
+    applying = owner.apply(batch(1, step(1)))
+    reading = owner.read_after(b"work", 0, 10, 10)
+    threads.finish()
+    assert (fired(applying), fired(reading)) == (None, items(1))
+    closing = owner.close()
+    threads.finish()
+    fired(closing)

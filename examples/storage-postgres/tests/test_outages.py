@@ -33,6 +33,7 @@ from kestrel.errors import DatabaseAway, StorageError, StorageRefused
 from kestrel.storage.database import QueueChanges, StoredQueue
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.storage.windowed import WindowedStorage
+from kestrel.testing.threads import SteppedThreads
 from kestrel_postgres.database import PostgresDatabase
 from kestrel_postgres.line import CLOSE_S
 from kestrel_postgres.testing import PrivateServer
@@ -179,6 +180,39 @@ def test_a_database_that_is_not_there_at_the_start_is_said_in_a_sentence(tmp_pat
     fired(database.close())
 
 
+MANY = 3000
+"""More than can call each other on one stack."""
+
+
+def test_who_waits_behind_an_attempt_to_connect_that_fails_need_not_wait_for_another(tmp_path: Path) -> None:
+    threads = SteppedThreads()
+    database = Schemas(f"host={tmp_path} dbname=queues").database(tmp_path, threads)
+    for _ in range(2):
+        reading = [database.read_after(b"work", 0, 1, 1) for _ in range(MANY)]
+        threads.run_one()
+        assert len(threads) == 0
+        for each in reading:
+            with pytest.raises(DatabaseAway, match="the database cannot be used: connection "):
+                fired(each)
+    closing = database.close()
+    threads.run_all()
+    fired(closing)
+
+
+def test_any_number_may_wait_when_it_is_closed(server: PrivateServer, tmp_path: Path) -> None:
+    threads = SteppedThreads()
+    database = Schemas(server.conninfo).database(tmp_path, threads)
+    reading = [database.read_after(b"work", 0, 1, 1) for _ in range(MANY)]
+    closing = database.close()
+    threads.run_all()
+    fired(closing)
+    for each in reading[1:]:
+        with pytest.raises(DatabaseAway, match="the storage is closed"):
+            fired(each)
+    with pytest.raises(StorageError, match="does not exist"):
+        fired(reading[0])  # which had its turn, before anybody has made tables
+
+
 # Silence.
 
 
@@ -229,6 +263,27 @@ def test_a_database_that_says_nothing_more_is_away_after_its_time(
     fired(closing)
 
 
+def test_a_batch_has_a_second_more_for_each_mebibyte_or_a_slow_network_would_never_let_it_through(
+    own_server: PrivateServer, tmp_path: Path
+) -> None:
+    database, threads, clock = in_threads(own_server, tmp_path)
+    put = [item(position, b"x" * (1 << 20)) for position in range(1, 5)]
+    for name, pause_s, error in [(b"late", TIMEOUT_S + 4, DatabaseAway), (b"large", TIMEOUT_S + 3, None)]:
+        own_server.freeze()
+        asked = database.apply(batch(2, first(name, *put)))
+        clock.advance(pause_s)
+        own_server.thaw()
+        threads.finish()
+        if error is None:
+            fired(asked)
+        else:
+            with pytest.raises(error, match="did not answer in time"):
+                fired(asked)
+    closing = database.close()
+    threads.finish()
+    fired(closing)
+
+
 def test_a_close_does_not_wait_long_for_a_database_that_says_nothing(
     own_server: PrivateServer, tmp_path: Path
 ) -> None:
@@ -274,7 +329,7 @@ def test_what_the_database_refuses_is_not_applied_and_its_code_says_what_that_me
     schema = f'"{schema_of(tmp_path)}"'
     schemas.execute(
         f"CREATE FUNCTION {schema}.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-        f" RAISE 'refused' USING ERRCODE = '{code}', DETAIL = encode(new.data, 'escape'); END $$"
+        f" RAISE 'not today' USING ERRCODE = '{code}', DETAIL = encode(new.data, 'escape'); END $$"
     )
     kind, timing = ("", when) if when != "at the commit" else ("CONSTRAINT", "AFTER INSERT")
     deferred = "DEFERRABLE INITIALLY DEFERRED" if kind else ""

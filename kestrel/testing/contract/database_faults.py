@@ -224,6 +224,8 @@ class DatabaseCommitFailureTests(Backend):
                 subject.put(each, b"too late")
         with pytest.raises(QueueFailed):
             queue.confirm([xid])
+        with pytest.raises(QueueFailed):
+            other.take(True)  # which is the other owner's to hand out, although it is in memory
         database.mend()
         assert commit_fails(subject, other)
         for name in (b"work", b"other", b"never used"):

@@ -6,6 +6,7 @@ import pytest
 
 from kestrel.errors import OwnershipLost, StorageInUse
 from kestrel.storage.database import QueueChanges, StoredQueue, WriteBatch
+from kestrel.testing.contract.backend import Outcome
 from kestrel.testing.contract.needs import needs
 from kestrel.testing.contract.owner import DatabaseBackend, Owner, items
 from kestrel.testing.threads import SteppedThreads
@@ -52,6 +53,15 @@ class OwnerTests(DatabaseBackend):
         owner.wait(closing)
         owner.put(b"work", *items(1))
         assert owner.read() == items(1)
+
+    def test_one_that_is_closed_before_it_has_its_queues_keeps_them_from_nobody(self, owner: Owner) -> None:
+        folder, threads = owner.folder.with_name("closed at once"), SteppedThreads()
+        closed_at_once = self.make_database(folder, threads)
+        outcomes = [Outcome(closed_at_once.list_queues()), Outcome(closed_at_once.close())]
+        while threads:
+            threads.run_one()
+        assert [outcome.is_there for outcome in outcomes] == [True, True]
+        assert owner.another(folder).found == {}
 
     def test_what_a_process_leaves_that_dies_can_be_owned_at_once(self, owner: Owner) -> None:
         owner.put(b"work", *items(1))
