@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from kestrel.config.model import QueueSettings
-from kestrel.errors import ItemTooLarge, QueueFailed, StorageError, StorageRefused
+from kestrel.errors import ItemTooLarge, OwnershipLost, QueueFailed, StorageError, StorageRefused
 from kestrel.storage.database import IDatabase, QueueChanges, StoredItem, StoredQueue
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.interfaces import IQueueStorage, IStorage, SettingsFor
@@ -75,6 +75,8 @@ class WindowedStorage:
         self._deleting: dict[bytes, int] = {}
         """By name, how many deletions are not in the database yet."""
         self._is_closing = False
+        self.ended: Deferred[StorageError] = Deferred()
+        """Fires when nothing will be written any more, such as when another server has taken the database."""
 
     @property
     def refusal(self) -> str | None:
@@ -116,7 +118,12 @@ class WindowedStorage:
     def _read_after(self, name: bytes, position: int, n: int, max_bytes: int) -> Deferred[Sequence[StoredItem]]:
         if self._is_closing:
             return fail(QueueFailed("the storage is closed"))
-        return self._database.read_after(name, position, n, max_bytes)
+        return maybeDeferred(self._database.read_after, name, position, n, max_bytes).addErrback(self._not_read)
+
+    def _not_read(self, failure: Failure) -> Failure:
+        if isinstance(failure.value, OwnershipLost):
+            self._writer.stop(failure.value)
+        return failure
 
     # What is recorded.
 
@@ -200,7 +207,7 @@ class WindowedStorage:
         def is_idle(_: object) -> Deferred[None]:
             if late.active():
                 late.cancel()
-            self._writer.stop("the storage is closed")
+            self._writer.stop(StorageError("the storage is closed"))
             return maybeDeferred(self._database.close)
 
         # What stands on a batch that is under way is sealed when it is known what became of that.
@@ -208,13 +215,16 @@ class WindowedStorage:
 
     def _stop_without_database(self) -> None:
         log.error("Stopped while the database is away: what was not acknowledged may be lost")
-        self._writer.stop("the server stopped while the database was away")
+        self._writer.stop(StorageError("the server stopped while the database was away"))
 
-    def _ended(self, reason: str) -> None:
+    def _ended(self, error: StorageError) -> None:
         """Nothing is written any more: what is in memory may be another server's to hand out by now."""
         for queue in list(self._queues.values()):
-            queue.kill(reason)
+            queue.kill(str(error))
             queue.end_fill()
+        if not self._is_closing and not self.ended.called:
+            log.critical("Nothing can be stored any more: {reason}", reason=str(error))
+            self.ended.callback(error)
 
     def _write_last(self, _: object) -> Deferred[None]:
         for outcome in self._last_writes():

@@ -87,6 +87,8 @@ class WindowedQueue:
         self._sent: Recording | None = None
         """What is being written."""
         self._reading = False
+        self._unreadable: str | None = None
+        """Why the last read failed; None if it did not."""
         self._filling: Deferred[None] | None = None
 
     # Figures.
@@ -288,6 +290,7 @@ class WindowedQueue:
 
     def _were_read(self, items: Sequence[StoredItem], safe_to: int) -> None:
         self._reading = False
+        self._unreadable = None
         if self.failure is None:
             for item in items:
                 if item.position > self._loaded_to:  # else it was cleared meanwhile
@@ -313,9 +316,11 @@ class WindowedQueue:
 
     def _not_read(self, failure: Failure) -> None:
         self._reading = False
-        if self._filling is not None:
-            reason = reason_of(error_of(failure))
-            self._filled(Failure(QueueFailed(f"the queue cannot be read from the database: {reason}")))
+        reason = reason_of(error_of(failure))
+        if reason != self._unreadable:  # the next get tries again, and there may be many
+            self._unreadable = reason
+            log.error("Queue {name} cannot be read: {reason}", name=self.name, reason=reason)
+        self._filled(Failure(QueueFailed("the queue cannot be read from the database")))
 
     def _filled(self, result: Failure | None) -> None:
         filling, self._filling = self._filling, None

@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from kestrel.errors import DatabaseAway, OwnershipLost, QueueFailed, StorageRefused
+from kestrel.errors import DatabaseAway, OwnershipLost, QueueFailed, StorageError, StorageRefused
 from kestrel.storage.database import IDatabase, QueueChanges, WriteBatch
 from kestrel.storage.failures import error_of, reason_of
 
@@ -39,7 +39,7 @@ class Write(NamedTuple):
 class Writer:
     """Hands batches to the database, and the same one again where it is not known what became of it."""
 
-    def __init__(self, database: IDatabase, clock: IReactorTime, ended: Callable[[str], None]) -> None:
+    def __init__(self, database: IDatabase, clock: IReactorTime, ended: Callable[[StorageError], None]) -> None:
         self._database = database
         self._clock = clock
         self._ended = ended
@@ -54,7 +54,8 @@ class Writer:
         self._next_attempt: IDelayedCall | None = None
         self._room_at: IDelayedCall | None = None
         self._away: str | None = None
-        self._no_room: str | None = None
+        """Why the database is, for the log. Clients are not told what may name accounts and machines."""
+        self._has_room = True
         self._idle: Deferred[None] | None = None
         self.end: str | None = None
         """Why nothing will ever be written again; None while something may."""
@@ -62,7 +63,11 @@ class Writer:
     @property
     def refusal(self) -> str | None:
         """None, or why nothing is to be put now."""
-        return self.end or self._away or self._no_room
+        if self.end is not None:
+            return self.end
+        if self._away is not None:
+            return "the database is away"
+        return None if self._has_room else "the database has no room"
 
     def write(self, changes: QueueChanges) -> Deferred[None]:
         """Fires when that is in the database; `flush` begins it. Fails with `QueueFailed` when it never will be."""
@@ -121,31 +126,31 @@ class Writer:
         if isinstance(error, DatabaseAway):
             self._is_away(reason, batch)
         elif isinstance(error, OwnershipLost):
-            log.critical("The database is lost to another server: {reason}", reason=reason)
-            self.stop(reason)
+            self.stop(error)
         else:
             self._away = None
             self._pause_s = FIRST_PAUSE_S
             if isinstance(error, StorageRefused):
-                self._has_no_room(reason)
+                self._refuse_puts()
             self._not_applied(reason)
 
     def _is_away(self, reason: str, batch: WriteBatch) -> None:
-        if self._away is None:
+        if self._away != reason:
             log.error("The database is away, and is tried again: {reason}", reason=reason)
-        self._away = f"the database is away: {reason}"
+        self._away = reason
         self._next_attempt = self._clock.callLater(self._pause_s, self._apply, batch)
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
-    def _has_no_room(self, reason: str) -> None:
-        self._no_room = f"the database has no room: {reason}"
+    def _refuse_puts(self) -> None:
+        self._has_room = False
         if self._room_at is None:
             self._room_at = self._clock.callLater(REFUSED_S, self._may_have_room)
         else:
             self._room_at.reset(REFUSED_S)
 
     def _may_have_room(self) -> None:
-        self._room_at = self._no_room = None
+        self._room_at = None
+        self._has_room = True
 
     def _not_applied(self, reason: str) -> None:
         writes, self._writing = self._writing, []
@@ -153,7 +158,7 @@ class Writer:
             self._alone.extend(writes)
         else:
             log.error("The database refuses a batch: {reason}", reason=reason)
-            _fail(writes, f"the database refused it: {reason}")
+            _fail(writes, "the database refused it" if self._has_room else "the database has no room for it")
         self._go_on()
 
     def _go_on(self) -> None:
@@ -164,7 +169,7 @@ class Writer:
 
     def _fault(self, failure: Failure) -> None:
         log.failure("What was to be told of a batch failed", failure)
-        self.stop("the storage failed to go on")
+        self.stop(StorageError("the storage failed to go on"))
 
     def idle(self) -> Deferred[None]:
         """Fires when nothing is left to be written."""
@@ -173,15 +178,16 @@ class Writer:
         self._go_on()
         return idle
 
-    def stop(self, reason: str) -> None:
-        """Write nothing any more: all that waits is lost."""
+    def stop(self, error: StorageError) -> None:
+        """Write nothing any more, for that reason: all that waits is lost."""
+        reason = str(error)
         self.end = self.end or reason
         for call in (self._next_attempt, self._room_at):
             if call is not None and call.active():
                 call.cancel()
         self._next_attempt = self._room_at = None
         self._give_up(reason)
-        self._ended(reason)
+        self._ended(error)
         self._go_on()
 
     def _give_up(self, reason: str) -> None:

@@ -1,10 +1,13 @@
 """Short forms of the tortures that kill a server, over each storage; `make help` lists the long ones."""
 
 import re
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from kestrel.server.failures import EX_TRY_AGAIN
 from tests.server.running import Processes
 from tests.server.storages import SERVED, new_storage
 from tests.torture import database, kill_restart, leases, moves
@@ -42,3 +45,30 @@ def test_a_short_torture_of_reads_held_by_number_loses_nothing(over_it: Processe
 @pytest.mark.needs("postgresql")
 def test_a_database_that_is_killed_under_its_server_and_a_server_over_it_lose_nothing(processes: Processes) -> None:
     assert database.torture(processes, seed=4, item_count=2000, kills=6) == 0
+
+
+@pytest.mark.needs("postgresql")
+def test_a_server_whose_database_another_one_has_taken_ends_and_says_so(processes: Processes, tmp_path: Path) -> None:
+    import psycopg
+
+    folder = tmp_path / "other"
+    folder.mkdir()
+    with new_storage("postgres") as storage, Processes(folder) as others:
+        server = processes.serve("", "--storage", storage)
+        with server.connect() as client:
+            client.put(b"work", b"hello")
+            server.signal(signal.SIGSTOP)
+            with psycopg.connect(storage.removeprefix("postgres:"), autocommit=True) as connection:
+                connection.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'kestrel'"
+                )
+            other = others.serve("", "--storage", storage)
+            server.signal(signal.SIGCONT)
+            client.send(b"set work 0 0 1\r\nx\r\n")
+            sentence = b"another server has taken the queues over; restart this one where they are to be its own"
+            assert client.line() == b"SERVER_ERROR %b\r\n" % sentence
+        assert server.exit_status() == EX_TRY_AGAIN
+        assert server.stderr() == f"kestrel: {sentence.decode()}\n"
+        with other.connect() as client:
+            assert client.get(b"work") == b"hello"
+            assert client.get(b"work") is None

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 import pytest
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
+from twisted.logger import LogLevel, capturedLogs
 from zope.interface import implementer
 
 from kestrel.config.model import QueueSettings
-from kestrel.errors import OwnershipLost, StorageRefused
+from kestrel.errors import DatabaseAway, OwnershipLost, QueueFailed, StorageError, StorageRefused
 from kestrel.storage.database import IDatabase, StoredItem, StoredQueue, WriteBatch
 from kestrel.storage.interfaces import IQueueStorage
 from kestrel.storage.total_memory import MemoryLimit
@@ -74,8 +75,8 @@ class HeldDatabase:
             self.reads.popleft().callback([StoredItem(1, b"hello", 1, 0, 0)])
 
 
-def storage_over(database: object, limit: MemoryLimit | None = None) -> WindowedStorage:
-    storage = WindowedStorage(database, Clock(), limit or MemoryLimit())
+def storage_over(database: object, limit: MemoryLimit | None = None, clock: Clock | None = None) -> WindowedStorage:
+    storage = WindowedStorage(database, clock or Clock(), limit or MemoryLimit())
     storage.start(lambda name: SETTINGS)
     return storage
 
@@ -142,7 +143,7 @@ def test_who_waits_for_the_head_is_served_although_a_batch_of_its_queue_is_lost(
     assert reader.take() == b""
     assert writer.ask(b"set work 0 0 4\r\nlost\r\n") == b""
     database.batches.popleft().errback(OSError("no"))
-    assert writer.take() == b"SERVER_ERROR the database refused it: no\r\n"
+    assert writer.take() == b"SERVER_ERROR the database refused it\r\n"
     database.answer_reads()
     assert reader.take() == b"VALUE work 0 5\r\nhello\r\nEND\r\n"
 
@@ -191,7 +192,7 @@ def test_a_queue_whose_deletion_failed_can_be_deleted_again() -> None:
     client.send(b"delete work\r\n")
     server.settle()
     database.batches.popleft().errback(OSError("no"))
-    assert client.take() == b"SERVER_ERROR the database refused it: no\r\n"
+    assert client.take() == b"SERVER_ERROR the database refused it\r\n"
     assert client.ask(b"delete work\r\n") == b"", "it is still there, so it has to be deleted first"
     database.batches.popleft().callback(None)
     assert client.take() == b"DELETED\r\n"
@@ -288,3 +289,79 @@ def test_however_often_a_queue_is_cleared_while_the_database_is_slow_it_takes_th
     finally:
         tracemalloc.stop()
     assert grown < 200_000
+
+
+# What is said to whom.
+
+
+def test_clients_are_told_that_the_database_is_away_and_the_log_each_time_why() -> None:
+    database, clock = HeldDatabase(), Clock()
+    storage = storage_over(database, clock=clock)
+    queue = storage.queue(b"fast", SETTINGS)
+    put(storage, queue)
+    storage.commit([queue])
+    reasons = ["connection to db1 refused", "connection to db1 refused", "no password for account kestrel"]
+    with capturedLogs() as captured:
+        for reason in reasons:
+            database.batches.popleft().errback(DatabaseAway(reason))
+            assert storage.refusal == "the database is away"
+            clock.advance(1)
+    assert [event["reason"] for event in captured if event["log_level"] == LogLevel.error] == reasons[1:]
+
+
+def test_a_client_is_told_that_the_database_refused_something_and_the_log_why() -> None:
+    database = HeldDatabase()
+    storage = storage_over(database)
+    queue = storage.queue(b"fast", SETTINGS)
+    put(storage, queue)
+    (told,) = [outcome for _, outcome in storage.commit([queue])]
+    failed: list[str] = []
+    told.addErrback(lambda failure: failed.append(failure.getErrorMessage()))
+    with capturedLogs() as captured:
+        database.batches.popleft().errback(StorageError("relation items of account kestrel"))
+    assert failed == ["the database refused it"]
+    assert [event["reason"] for event in captured] == ["relation items of account kestrel"]
+
+
+def test_that_a_queue_cannot_be_read_is_logged_once_for_each_reason() -> None:
+    database = HeldDatabase()
+    storage = storage_over(database)
+    queue = storage.queue(b"work", SETTINGS)
+    told: list[str] = []
+    with capturedLogs() as captured:
+        for reason in ("no more connections", "no more connections", "no such table"):
+            filling = queue.fill()
+            assert filling is not None
+            filling.addErrback(lambda failure: told.append(failure.getErrorMessage()))
+            database.reads.popleft().errback(StorageError(reason))
+    assert told == ["the queue cannot be read from the database"] * 3
+    assert [event["reason"] for event in captured] == ["no more connections", "no such table"]
+
+
+@pytest.mark.parametrize("finds_out", ["a batch", "a read"])
+def test_a_storage_whose_database_another_server_has_taken_tells_that_it_has_ended(finds_out: str) -> None:
+    database = HeldDatabase()
+    storage = storage_over(database)
+    ended: list[object] = []
+    storage.ended.addCallback(ended.append)
+    queue, other = storage.queue(b"work", SETTINGS), storage.queue(b"other", SETTINGS)
+    lost = OwnershipLost("another server has the database")
+    if finds_out == "a batch":
+        put(storage, other)
+        for _, outcome in storage.commit([other]):
+            outcome.addErrback(lambda failure: None)
+        database.batches.popleft().errback(lost)
+    else:
+        filling = queue.fill()
+        assert filling is not None
+        filling.addErrback(lambda failure: None)
+        database.reads.popleft().errback(lost)
+    assert ended == [lost]
+    with pytest.raises(QueueFailed, match="another server has the database"):
+        other.take(opened=False)
+
+
+def test_a_storage_that_is_closed_has_not_ended_by_itself() -> None:
+    storage = storage_over(PromptDatabase())
+    storage.close()
+    assert not storage.ended.called
