@@ -63,6 +63,7 @@ benchmark: $(TESTS) ## measure speed, memory and smoothness (SEED=1, ARGS="--sho
 
 clean: ## remove what make made (.venv, build products, caches), but not ./var/
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache _trial_temp*
+	rm -rf $(POSTGRES)/build $(POSTGRES)/*.egg-info
 	rm -f twisted/plugins/dropin.cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
