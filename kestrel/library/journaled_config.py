@@ -91,7 +91,7 @@ class JournaledQueueReaderConfig:
     """Is given each item that is given back, with that error counted. True: the handler has taken care of it, and it is
     gone. False: it is for the next consumer."""
     max_queue_age_ms: int | None = attrs.field(default=None, validator=_NUMBER_OR_NONE)
-    """From that age on a reader that has nothing more to give `is_ready_for_expiration`."""
+    """A reader that is older and has nothing more to give `is_ready_for_expiration`."""
     delivery_latency: Callable[[Any, int], object] | None = attrs.field(default=None, validator=_HOOK)
     """Is told, with the reader, how many ms an item had waited that is given to a consumer."""
     timeout_latency: Callable[[Any, int], object] | None = attrs.field(default=None, validator=_HOOK)

@@ -12,7 +12,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from kestrel.errors import FolderInUse, QueueFailed, StorageError
-from kestrel.library import JournaledQueue, JournaledQueueConfig, JournaledQueueReaderConfig
+from kestrel.library import JournaledQueue, JournaledQueueConfig, JournaledQueueReaderConfig, ScrollFolder
 from kestrel.scroll.reader_file import read_state
 from kestrel.storage.scroll import ScrollStorage
 from kestrel.testing.server import MemoryServer
@@ -203,6 +203,18 @@ def test_what_is_synced_before_it_is_told_survives_a_power_failure(program: Prog
     after.stop()
 
 
+def test_an_error_that_was_told_to_be_safe_survives_a_power_failure(program: Program) -> None:
+    queue = program.queue(config(sync_journal_ms=0))
+    program.put(queue, b"x")
+    assert queue.reader().unget(program.get(queue.reader()).id)
+    program.result(queue.checkpoint())
+    after = Program(program.path)
+    after.folder_path = program.path / "left"
+    program.disk.medium.copy(str(program.folder_path).encode(), str(after.folder_path).encode())
+    assert after.get(after.queue().reader()).errors == 1
+    after.stop()
+
+
 # Files come and go.
 
 
@@ -293,6 +305,30 @@ def test_one_of_them_can_be_erased_and_made_again(program: Program) -> None:
     program.result(folder.close())
     folder = program.folder()
     assert program.drain(folder.queue(config(b"work")).reader()) == [b"z"]
+
+
+def test_a_folder_that_was_closed_before_it_was_open_stays_closed(program: Program) -> None:
+    folder = ScrollFolder(program.folder_path, program.reactor, reserve_bytes=1, disk=program.disk)
+    program.result(folder.close())
+    with pytest.raises(StorageError, match="opened once"):
+        program.result(folder.open())
+    assert program.disk.calls == []
+
+
+def test_a_folder_that_is_closed_tells_of_a_loss_in_one_queue_and_lets_go_all_the_same(program: Program) -> None:
+    folder = program.folder()
+    work, mail = folder.queue(config(b"work")), folder.queue(config(b"mail"))
+    program.put(work, b"one")
+    program.put(mail, b"two")
+    item = program.get(work.reader())
+    program.disk.fail("write", errno.EIO)
+    work.reader().commit(item.id)
+    with pytest.raises(QueueFailed):
+        program.result(folder.close())
+    program.disk.mend()
+    folder = program.folder()
+    found = [program.drain(folder.queue(config(name)).reader()) for name in (b"work", b"mail")]
+    assert found == [[b"one"], [b"two"]]
 
 
 def test_they_share_its_archive(program: Program) -> None:

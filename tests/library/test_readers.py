@@ -405,6 +405,17 @@ def test_one_sweep_discards_so_many_and_one_without_limit_all(program: Program) 
     assert program.result(reader.discard_expired(applies_limit=False)) == 0
 
 
+def test_a_long_sweep_lets_the_reactor_go_on_in_between(program: Program) -> None:
+    queue, reader = program.reader()
+    for number in range(1000):
+        queue.put(b"%d" % number, START_MS + 1000)
+    program.reactor.pass_time(1)
+    swept = arrivals(reader.discard_expired())
+    assert swept == [] and 0 < reader.counts.expired < 1000
+    program.reactor.settle()
+    assert swept == [1000]
+
+
 def test_a_get_discards_all_that_has_expired_whatever_one_sweep_may(program: Program) -> None:
     queue, reader = program.reader(max_expire_sweep=1)
     for number in range(300):
@@ -425,10 +436,11 @@ def test_expired_items_on_the_disk_alone_are_discarded_too(program: Program) -> 
     assert program.drain(reader) == [b"stays"]
 
 
-def test_a_reader_without_items_is_ready_for_expiration_at_its_age(program: Program) -> None:
+def test_a_reader_without_items_is_ready_for_expiration_beyond_its_age(program: Program) -> None:
     queue, reader = program.reader(max_queue_age_ms=1000)
+    program.reactor.pass_time(1)
     assert not reader.is_ready_for_expiration
-    program.reactor.pass_time(1.001)
+    program.reactor.pass_time(0.001)
     assert reader.is_ready_for_expiration
     program.put(queue, b"x")
     assert not reader.is_ready_for_expiration
@@ -479,6 +491,15 @@ def test_hooks_are_told_how_long_an_item_and_a_consumer_had_waited(program: Prog
     assert told == [("consumer", reader, 3000), ("item", reader, 2000)]
 
 
+def test_an_item_whose_time_is_still_to_come_has_waited_no_time(program: Program) -> None:
+    told: list[int] = []
+    queue, reader = program.reader(delivery_latency=lambda reader, ms: told.append(ms))
+    queue.put(b"x", add_ms=START_MS + 5000)
+    assert reader.age_ms == 0
+    program.get(reader)
+    assert told == [0]
+
+
 def test_a_hook_that_is_told_of_an_item_can_no_longer_keep_it_from_its_consumer(program: Program) -> None:
     queue, reader = program.reader(delivery_latency=lambda reader, ms: get.cancel())
     get = reader.get()
@@ -526,6 +547,39 @@ def test_who_waits_while_the_disk_fails_is_served_by_what_is_put_later(program: 
     assert waiting == [[b"later"], [b"later"]]
 
 
+def test_who_waits_when_the_disk_fails_is_given_what_is_back_in_the_queue(program: Program) -> None:
+    queue = program.queue()
+    a, b = queue.reader(b"a"), queue.reader(b"b")
+    program.put(queue, b"x")
+    of_a, _ = program.get(a), program.get(b)
+    waiting = [arrivals(reader.get(60)) for reader in (a, b)]
+    program.disk.fail("write", errno.EIO, times=1)
+    assert a.commit(of_a.id)
+    program.reactor.settle()
+    assert waiting == [[b"x"], [b"x"]]
+    with pytest.raises(QueueFailed):
+        program.result(queue.checkpoint())
+
+
+def test_who_waits_at_a_disk_that_fails_altogether_is_told_and_not_left_waiting(program: Program) -> None:
+    queue = program.queue()
+    a, b = queue.reader(b"a"), queue.reader(b"b")
+    program.put(queue, b"x")
+    of_a, _ = program.get(a), program.get(b)
+    waiting = [arrivals(reader.get()) for reader in (a, b)]
+    program.disk.fail("write", errno.EIO)
+    program.disk.fail("read", errno.EIO)
+    assert a.commit(of_a.id)
+    with capturedLogs() as events:
+        program.reactor.settle()
+    assert [[type(error) for error in seen] for seen in waiting] == [[QueueFailed], [QueueFailed]]
+    assert [event["reader"] for event in events if "cannot be opened" in event["log_format"]] == [b"a", b"b"]
+    program.disk.mend()
+    assert [program.drain(reader) for reader in (a, b)] == [[b"x"], [b"x"]]
+    with pytest.raises(QueueFailed):
+        program.result(queue.checkpoint())
+
+
 def test_a_head_that_cannot_be_read_is_told_to_those_who_wait(program: Program) -> None:
     queue, reader = program.reader(max_memory_size_bytes=1)
     program.put(queue, b"one", b"two")
@@ -536,3 +590,17 @@ def test_a_head_that_cannot_be_read_is_told_to_those_who_wait(program: Program) 
     program.disk.mend()
     assert program.drain(reader) == [b"two"]
     assert reader.commit(item.id)
+
+
+def test_a_sweep_that_comes_to_what_cannot_be_read_fails_and_can_be_done_again(program: Program) -> None:
+    queue, reader = program.reader(max_memory_size_bytes=1)
+    for number in range(9):
+        queue.put(b"%d" % number, START_MS + 1000)
+    program.result(queue.checkpoint())
+    program.reactor.pass_time(1)
+    program.disk.fail("read", errno.EIO)
+    with pytest.raises(QueueFailed):
+        program.result(reader.discard_expired())
+    program.disk.mend()
+    program.result(reader.discard_expired())
+    assert (reader.counts.expired, reader.items) == (9, 0)

@@ -348,11 +348,3 @@ def test_what_the_database_refuses_is_not_applied_and_its_code_says_what_that_me
     fired(database.apply(batch(3, step(2))))
     assert found(database) == after(2)
     fired(database.close())
-
-
-def test_an_account_that_may_not_make_the_tables_is_told_so(server: PrivateServer, tmp_path: Path) -> None:
-    Schemas(server.conninfo).execute("DROP ROLE IF EXISTS nobody; CREATE ROLE nobody LOGIN")
-    database = Schemas(server.conninfo.replace("user=postgres", "user=nobody")).database(tmp_path)
-    with pytest.raises(StorageError, match="the database cannot be used: permission denied for database postgres"):
-        fired(database.list_queues())
-    fired(database.close())
