@@ -23,6 +23,8 @@ class ExitStatus:
         """Nothing but the end of the process changes its status here, so what else would follow is done before."""
         if self._status is not None:
             for stream in (sys.stdout, sys.stderr):
+                if stream is None:  # it was closed when the process began
+                    continue
                 with suppress(OSError, ValueError):  # nobody reads it any more
                     stream.flush()
             os._exit(self._status)

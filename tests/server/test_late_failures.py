@@ -140,6 +140,29 @@ def test_an_exit_status_is_that_of_a_process_whose_output_is_all_there() -> None
     assert (ended.returncode, ended.stdout, ended.stderr) == (75, "last words\n", "")
 
 
+ENDS_WITH_75 = (
+    "import sys\n"
+    "from kestrel.server.exit_status import ExitStatus\n"
+    "status = ExitStatus()\n"
+    "status.will_be(75)\n"
+    "sys.stderr and sys.stderr.write('last words\\n')\n"
+)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_an_exit_status_is_that_of_a_process_that_was_started_without_an_output(closed: str) -> None:
+    program = ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, ENDS_WITH_75]
+    ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (75, "" if "2" in closed else "last words\n")
+
+
+@pytest.mark.parametrize("output", ["sys.stdout", "sys.stderr"])
+def test_an_exit_status_is_that_of_a_process_that_has_closed_its_output(output: str) -> None:
+    program = f"{ENDS_WITH_75}{output}.close()\n"
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (75, "last words\n")
+
+
 def test_a_storage_that_is_lost_for_good_while_it_serves_ends_the_process(late: Processes) -> None:
     ended = late.run(*late.twistd("--storage", "late:serving,lost", "--memcache", ANY_PORT, pidfile="late.pid"))
     sentence = "another server has taken the queues over"

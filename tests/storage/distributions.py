@@ -6,11 +6,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import invalidate_caches
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Final
 
 import pytest
 import twisted.plugins
+
+import kestrel.storage.plugins
 
 GROUP: Final = "kestrel.storage_backends"
 
@@ -62,10 +65,15 @@ def drop_in(folder: Path, name: str, source: str) -> Path:
 
 @contextmanager
 def on_the_path(folder: Path) -> Iterator[None]:
-    """What is in that folder is installed meanwhile, and what was imported from it is forgotten afterwards."""
+    """What is in that folder is installed meanwhile, and no other storage; what was imported from it is forgotten."""
+
+    def entry_points_there(group: str) -> list[EntryPoint]:
+        return [each for each in entry_points(group=group) if each.dist and each.dist.locate_file("") == folder]
+
     before = set(sys.modules)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
+        patch.setattr(kestrel.storage.plugins, "entry_points", entry_points_there)
         plugins = str(folder / "twisted" / "plugins")
         patch.setattr(twisted.plugins, "__path__", [*twisted.plugins.__path__, plugins])
         yield

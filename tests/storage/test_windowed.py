@@ -17,8 +17,9 @@ from kestrel.errors import DatabaseAway, OwnershipLost, QueueFailed, StorageErro
 from kestrel.storage.database import IDatabase, StoredItem, StoredQueue, WriteBatch
 from kestrel.storage.interfaces import IQueueStorage
 from kestrel.storage.total_memory import MemoryLimit
-from kestrel.storage.windowed import WindowedStorage
+from kestrel.storage.windowed import LAST_WRITES_S, WindowedStorage
 from kestrel.storage.windowed_queue import READ_ITEMS, UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL, WindowedQueue
+from kestrel.storage.windowed_writer import BATCH_BYTES, BATCH_ITEMS, FIRST_PAUSE_S
 from kestrel.testing.server import MemoryServer
 
 STORED = b"STORED\r\n"
@@ -130,6 +131,95 @@ def test_close_waits_for_all_that_a_database_that_answers_at_once_is_still_to_be
     storage.close().addCallback(closed.append)
     assert closed == [None]
     assert [len(change.puts) for batch in database.batches for change in batch.changes] == [0, 0, 0, 1]
+
+
+def queue_names(batch: WriteBatch) -> list[bytes]:
+    return [changes.queue.name for changes in batch.changes]
+
+
+def test_a_batch_that_is_full_of_bytes_is_followed_by_another_one() -> None:
+    database = PromptDatabase()
+    storage = storage_over(database)
+    queues = [storage.queue(name, SETTINGS) for name in (b"a", b"b", b"c")]
+    for queue in queues:
+        put(storage, queue, b"x" * (BATCH_BYTES // 2))
+    assert outcomes_of(storage, queues) == [None] * 3
+    assert [queue_names(batch) for batch in database.batches] == [[b"a", b"b"], [b"c"]]
+
+
+def test_a_batch_that_is_full_of_items_is_followed_by_another_one() -> None:
+    database = PromptDatabase()
+    storage = storage_over(database)
+    queues = [storage.queue(name, SETTINGS) for name in (b"a", b"b", b"c")]
+    for _ in range(BATCH_ITEMS // 2):
+        storage.put(queues, b"", 1, 0)
+    assert outcomes_of(storage, queues) == [None] * 3
+    assert [queue_names(batch) for batch in database.batches] == [[b"a", b"b"], [b"c"]]
+
+
+def test_while_the_database_is_away_the_same_batch_comes_again_with_its_number() -> None:
+    database, clock = PromptDatabase(), Clock()
+    storage = storage_over(database, clock=clock)
+    queue = storage.queue(b"fast", SETTINGS)
+    put(storage, queue)
+    database.failure = DatabaseAway("no answer")
+    told: list[object] = []
+    ((_, outcome),) = storage.commit([queue])
+    outcome.addBoth(told.append)
+    clock.advance(FIRST_PAUSE_S)
+    assert told == []
+    database.failure = None
+    clock.advance(2 * FIRST_PAUSE_S)
+    assert told == [None]
+    assert [batch.number for batch in database.batches] == [1, 1, 1]
+    assert database.batches[0] == database.batches[1] == database.batches[2]
+
+
+@pytest.mark.parametrize("answer", [None, StorageError("no")], ids=["applied", "refused"])
+def test_a_database_that_is_away_is_asked_after_longer_and_longer_pauses_until_it_answers(
+    answer: Exception | None,
+) -> None:
+    database, clock = PromptDatabase(), Clock()
+    storage = storage_over(database, clock=clock)
+
+    def pauses(count: int) -> list[float]:
+        queue = storage.queue(b"fast", SETTINGS)
+        put(storage, queue)
+        database.failure = DatabaseAway("no answer")
+        ((_, outcome),) = storage.commit([queue])
+        outcome.addErrback(lambda failure: None)
+        found = []
+        for number in range(count):
+            (call,) = clock.getDelayedCalls()
+            found.append(call.getTime() - clock.seconds())
+            if number == count - 1:
+                database.failure = answer
+            clock.advance(found[-1])
+        return [round(pause, 3) for pause in found]
+
+    assert pauses(8) == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5]
+    assert storage.refusal is None
+    assert pauses(2) == [0.1, 0.2]
+
+
+def test_no_put_is_taken_for_five_seconds_after_the_last_time_that_there_was_no_room() -> None:
+    database, clock = PromptDatabase(), Clock()
+    storage = storage_over(database, clock=clock)
+    database.failure = StorageRefused("no space left")
+    for _ in range(2):  # and all of it again, when there was room meanwhile
+        queues = [storage.queue(b"%d" % number, SETTINGS) for number in range(2)]
+        for queue in queues:
+            put(storage, queue)
+        for queue in queues:  # the second one was recorded before the first one was refused
+            (told,) = outcomes_of(storage, [queue])
+            assert told is not None
+            assert storage.refusal == "the database has no room"
+            clock.advance(3)
+        assert storage.refusal == "the database has no room"
+        clock.advance(1.5)
+        assert storage.refusal == "the database has no room"
+        clock.advance(0.5)
+        assert storage.refusal is None
 
 
 # One that takes its time.
@@ -359,6 +449,70 @@ def test_a_storage_whose_database_another_server_has_taken_tells_that_it_has_end
     assert ended == [lost]
     with pytest.raises(QueueFailed, match="another server has the database"):
         other.take(opened=False)
+
+
+@pytest.mark.parametrize("failure", [None, StorageRefused("no space left")], ids=["sound", "without room"])
+def test_a_storage_that_is_closed_leaves_no_timer_behind(failure: Exception | None) -> None:
+    database, clock = PromptDatabase(), Clock()
+    database.failure = failure
+    storage = storage_over(database, clock=clock)
+    queue = storage.queue(b"fast", SETTINGS)
+    put(storage, queue)
+    assert len(outcomes_of(storage, [queue])) == 1
+    closed: list[object] = []
+    storage.close().addCallback(closed.append)
+    assert closed == [None]
+    assert clock.getDelayedCalls() == []
+
+
+def test_a_close_gives_a_database_that_is_away_ten_seconds_and_then_writes_nothing_any_more() -> None:
+    database, clock = HeldDatabase(), Clock()
+    storage = storage_over(database, clock=clock)
+    queue = storage.queue(b"fast", SETTINGS)
+    put(storage, queue)
+    ((_, outcome),) = storage.commit([queue])
+    failed: list[str] = []
+    outcome.addErrback(lambda failure: failed.append(failure.getErrorMessage()))
+    database.batches.popleft().errback(DatabaseAway("no answer"))
+    closed: list[object] = []
+    storage.close().addCallback(closed.append)
+    clock.advance(LAST_WRITES_S - 0.1)
+    assert (failed, closed) == ([], [])
+    pending = database.batches.popleft()
+    clock.advance(0.1)
+    assert (failed, closed) == (["the server stopped while the database was away"], [None])
+    pending.errback(DatabaseAway("no answer"))
+    assert clock.getDelayedCalls() == []
+    assert not database.batches
+
+
+def test_a_storage_that_is_closed_reads_nothing_any_more() -> None:
+    database = HeldDatabase()
+    storage = storage_over(database)
+    queue = storage.queue(b"work", SETTINGS)
+    put(storage, queue)
+    storage.commit([queue])
+    storage.close()  # which waits for that
+    filling = queue.fill()
+    assert filling is not None
+    failed: list[type] = []
+    filling.addErrback(lambda failure: failed.append(failure.type))
+    assert (failed, len(database.reads)) == ([QueueFailed], 0)
+
+
+def test_a_close_writes_nothing_that_stands_on_a_batch_that_was_not_applied() -> None:
+    database = HeldDatabase()
+    storage = storage_over(database)
+    queue = storage.queue(b"fast", SETTINGS)
+    put(storage, queue)
+    ((_, outcome),) = storage.commit([queue])
+    outcome.addErrback(lambda failure: None)
+    put(storage, queue)
+    closed: list[object] = []
+    storage.close().addCallback(closed.append)
+    database.batches.popleft().errback(OSError("no"))
+    assert closed == [None]
+    assert not database.batches
 
 
 def test_a_storage_that_is_closed_has_not_ended_by_itself() -> None:

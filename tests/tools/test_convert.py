@@ -24,6 +24,7 @@ from kestrel.storage.folder_kind import claim_folder
 from kestrel.testing.faults import FaultyDisk
 from kestrel.tools import convert, convert_sources, convert_targets, progress
 from kestrel.tools.convert_merge import Stream, merged
+from kestrel.tools.convert_places import Place
 from tests.journal.made import NOW_MS, REMOVE, add, addx, confirm, files_of, open_, save_xid, unremove
 from tests.scroll.made import DELETED, READER, WRITER, T, errors, put, read_done, read_head, targets
 from tests.scroll.test_recorded import GOLDEN as SCROLL_GOLDEN
@@ -240,6 +241,15 @@ def test_a_scroll_whose_name_is_not_known_is_refused(tmp_path: Path, convert_it:
     assert (status, "its name is not known, since .kestrel/names/ does not have it: move" in said) == (1, True)
 
 
+def test_an_item_that_stands_in_two_writer_files_is_converted_once(tmp_path: Path, convert_it: Convert) -> None:
+    files = {
+        "work.1": WRITER + put(1, b"one") + put(2, b"two"),
+        "work.2": WRITER + put(2, b"two") + put(3, b"three"),
+    }
+    there_and_back("scroll", fill(tmp_path / "old", files), convert_it)
+    assert [held.data for held in served("journal", tmp_path / "there")[b"work"]] == [b"one", b"two", b"three"]
+
+
 # Families.
 
 
@@ -254,6 +264,7 @@ def items(*held: tuple[str, int]) -> Stream:
         ([items(), items()], []),
         ([items(("a", 1), ("b", 2)), items(("a", 1), ("b", 2))], ["a 01", "b 01"]),
         ([items(("a", 1), ("b", 2)), items(("b", 2)), items(("c", 2))], ["a 0", "b 01", "c 2"]),
+        ([items(("a", 1)), items(("a", 1), ("b", 2))], ["a 01", "b 1"]),
         ([items(("x", 1), ("a", 1)), items(("a", 1))], ["x 0", "a 01"]),  # who has taken fewer has the older ones
         ([items(("late", 9), ("a", 1)), items(("a", 1))], ["a 1", "late 0", "a 0"]),  # no queue's order is touched
         ([items(("a", 1)), items(("a", 2))], ["a 0", "a 1"]),
@@ -380,6 +391,7 @@ def test_a_folder_with_both_kinds_is_refused(tmp_path: Path, journals: Path, con
     [
         ("journal", "work.2000", b"\xee", "damaged: work.2000, offset 28: unknown opcode 238; 1 byte"),
         ("scroll", "work.2000", b"\x80", "damaged: work.2000, offset 70: impossible header"),
+        ("scroll", "zoo.5", put(1, b"z"), "damaged: zoo.5, offset 30: the id 1 is not higher than the one before it"),
         ("scroll", "work.read.x", b"\x01", "damaged: work.read.x, offset 4: a READ_HEAD without its id"),
     ],
 )
@@ -410,6 +422,45 @@ def test_what_the_other_kind_cannot_hold_is_refused(
     )
 
 
+@BOTH_WAYS
+def test_an_item_that_is_just_as_large_as_the_other_kind_can_hold_is_taken(
+    tmp_path: Path, kind: str, convert_it: Convert, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = fill(tmp_path / "old", MADE[kind])
+    largest = max(len(held.data) for items in served(kind, source).values() for held in items)
+    monkeypatch.setattr(convert_targets.TARGETS[OTHER[kind]], "most_data_bytes", largest)
+    assert convert_it("-q", f"{kind}:{source}", f"{OTHER[kind]}:{tmp_path}/new") == (0, "", "")
+    assert served(OTHER[kind], tmp_path / "new") == served(kind, source)
+
+
+def test_a_queue_that_two_scrolls_are_named_for_is_refused(tmp_path: Path, convert_it: Convert) -> None:
+    files = {
+        "work.1": WRITER + put(1, b"x"),
+        "work.read.x": READER + read_head(0),
+        "work:2bx.1": WRITER + put(1, b"y"),
+    }
+    source = fill(tmp_path / "old", files)
+    status, _, said = convert_it(f"scroll:{source}", f"journal:{tmp_path}/new")
+    assert (status, said) == (
+        1,
+        "kestrel-convert: the queue work+x is there twice: rename the files of one of the two\n",
+    )
+    assert not (tmp_path / "new").exists()
+
+
+def test_where_a_disk_is_mounted_nothing_can_take_the_place_of_the_target(
+    tmp_path: Path, journals: Path, convert_it: Convert, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "new").mkdir()
+    monkeypatch.setattr("kestrel.tools.convert_places.os.path.ismount", lambda path: path.endswith(b"/new"))
+    status, out, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new")
+    assert (status, out) == (2, "")
+    assert said == (
+        f"kestrel-convert: {tmp_path}/new is where a disk is mounted: name a folder in it that is not there yet\n"
+    )
+    assert not (tmp_path / "new.converting").exists()
+
+
 def test_files_of_another_user_are_left_to_that_user(
     tmp_path: Path, journals: Path, convert_it: Convert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -420,6 +471,14 @@ def test_files_of_another_user_are_left_to_that_user(
     assert os.listdir(tmp_path) == ["journals"]
     assert files_of(journals) == JOURNALS
     assert not (journals / ".kestrel").exists()  # with a lock that its owner could not open
+
+
+def test_a_file_that_a_server_at_work_has_erased_meanwhile_belongs_to_nobody(journals: Path) -> None:
+    place = Place.parse(f"journal:{journals}")
+    source = place.open(Disk(), NOW_MS)
+    assert b"work.1000" in source.file_names
+    (journals / "work.1000").unlink()
+    place.check_owner(source, "kestrel-convert")
 
 
 def test_who_may_make_nothing_beside_the_target_is_told_so(tmp_path: Path, journals: Path, convert_it: Convert) -> None:
@@ -448,6 +507,19 @@ def test_a_source_that_cannot_be_written_is_converted_all_the_same(
 
     assert convert_it("-q", f"journal:{journals}", f"scroll:{tmp_path}/new", disk=ReadOnlySource()) == (0, "", "")
     assert not (journals / ".kestrel").exists()
+
+
+def test_a_source_that_cannot_be_owned_is_refused(tmp_path: Path, journals: Path, convert_it: Convert) -> None:
+    class Forbidding(Disk):
+        def make_folder(self, path: bytes) -> None:
+            if path.startswith(os.fsencode(journals)):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+            super().make_folder(path)
+
+    status, out, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new", disk=Forbidding())
+    assert (status, out) == (73, "")
+    assert said.startswith(f"kestrel-convert: the folder {journals} cannot be used: ")
+    assert os.listdir(tmp_path) == ["journals"]
 
 
 def test_a_scroll_without_an_item_and_a_reader_is_no_queue_unless_it_is_damaged(

@@ -15,6 +15,7 @@ import pytest
 
 from kestrel.disk.files import Disk
 from kestrel.disk.lock import FolderLock
+from kestrel.journal.fileset import current_name
 from kestrel.testing.faults import Died, MortalDisk, UnsyncedDisk
 from kestrel.tools import continued
 from kestrel.tools.convert_steps import Sums
@@ -58,6 +59,68 @@ class CountingDisk(MortalDisk):
     def write(self, descriptor: int, data: bytes) -> None:
         super().write(descriptor, data)
         self.written_bytes += len(data) * (descriptor in self._in_queues)
+
+
+class ChangingDisk(Disk):
+    """It knows in which order folders were synced, and what was in them renamed and erased."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes: list[tuple[str, bytes]] = []
+
+    def sync_folder(self, path: bytes) -> None:
+        self.changes.append(("sync_folder", path))
+        super().sync_folder(path)
+
+    def rename(self, old_path: bytes, new_path: bytes) -> None:
+        self.changes.append(("rename", old_path))
+        super().rename(old_path, new_path)
+
+    def erase(self, path: bytes) -> None:
+        self.changes.append(("erase", path))
+        super().erase(path)
+
+    def erase_folder(self, path: bytes) -> None:
+        self.changes.append(("erase_folder", path))
+        super().erase_folder(path)
+
+
+class ForgetfulDisk(Disk):
+    """It notes what a power failure could take of the new folder, whenever a family or all of it is said to be done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.could_be_lost: list[set[bytes]] = []
+        self._paths: dict[int, bytes] = {}
+        self._unsynced: set[bytes] = set()
+
+    def open_append(self, path: bytes) -> int:
+        if b"/queues/" in path and not self.is_there(path):
+            self._unsynced.add(os.path.dirname(path))
+        descriptor = super().open_append(path)
+        self._paths[descriptor] = path
+        return descriptor
+
+    def write(self, descriptor: int, data: bytes) -> None:
+        path = self._paths.get(descriptor, b"")
+        if b"/queues/" in path:
+            self._unsynced.add(path)
+        elif path.endswith(b"/done"):
+            self.could_be_lost.append(set(self._unsynced))
+        super().write(descriptor, data)
+
+    def sync(self, descriptor: int) -> None:
+        self._unsynced.discard(self._paths.get(descriptor, b""))
+        super().sync(descriptor)
+
+    def sync_folder(self, path: bytes) -> None:
+        self._unsynced.discard(path)
+        super().sync_folder(path)
+
+    def rename(self, old_path: bytes, new_path: bytes) -> None:
+        if old_path.endswith(b"/queues"):
+            self.could_be_lost.append(set(self._unsynced))
+        super().rename(old_path, new_path)
 
 
 class Way:
@@ -202,6 +265,14 @@ def test_whatever_a_power_failure_left_of_the_files_they_come_out_right(
         way.clear()
 
 
+def test_nothing_is_said_to_be_done_that_a_power_failure_could_take(way: Way) -> None:
+    disk = ForgetfulDisk()
+    assert way.run(disk)[0] == 0
+    assert len(disk.could_be_lost) > 3
+    assert set().union(*disk.could_be_lost) == set()
+    way.check()
+
+
 def test_a_short_torture_with_kills_ends_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     failed = torture(tmp_path, seed=1, item_count=5000, kills=3)
     ledger = capsys.readouterr().out
@@ -256,6 +327,35 @@ def test_items_without_an_add_time_have_that_of_the_first_run(tmp_path: Path, co
     assert held.add_ms == NOW_MS
 
 
+def test_queues_of_any_name_are_known_to_the_run_that_goes_on(tmp_path: Path, convert_it: Convert) -> None:
+    files = {os.fsdecode(current_name(name)): addx(name) for name in (b"caf\xc3\xa9", b"\xff", b"work")}
+    source = fill(tmp_path / "old", files)
+    places = f"journal:{source}", f"scroll:{tmp_path}/new"
+    disk = MortalDisk()
+    disk.fail("sync", errno.EIO, after=4)  # the state is on the medium by then, and not all of the files
+    assert convert_it(*places, disk=disk)[0] == 1
+    assert b'"sums": {' in (tmp_path / "new.converting" / "state").read_bytes()
+    status, _, said = convert_it(*places)
+    assert (status, said) == (0, GOING_ON.format(tmp_path))
+    assert served("scroll", tmp_path / "new") == served("journal", source)
+
+
+@pytest.mark.parametrize("most_bytes", [20, 200])
+def test_what_waits_to_be_written_is_bounded_for_all_files_together(
+    tmp_path: Path, most_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(continued, "_MOST_PENDING_BYTES", most_bytes)
+    files = continued.ContinuedFiles(Disk(), os.fsencode(tmp_path))
+    made = [files.file(b"%d" % number) for number in range(30)]
+    given = 0
+    for number in range(90):
+        made[number % 30].append(b"%03d" % number)
+        given += 3
+        assert given - sum(map(len, files_of(tmp_path).values())) <= most_bytes
+    files.finish()
+    assert files_of(tmp_path) == {str(each): b"%03d%03d%03d" % (each, each + 30, each + 60) for each in range(30)}
+
+
 def test_an_interruption_is_a_word_and_the_same_command_goes_on(way: Way) -> None:
     class Interrupted(Disk):
         def sync(self, descriptor: int) -> None:
@@ -271,6 +371,8 @@ def test_an_interruption_is_a_word_and_the_same_command_goes_on(way: Way) -> Non
 
 def test_what_ended_right_before_it_told_of_it_tells_of_it(way: Way) -> None:
     whole = calls_of(way)
+    _, told, _ = way.run()
+    way.clear()
     shutil.copytree(way.source, way.source.with_name("kept"))
     for calls in range(whole - 8, whole):
         assert way.dies(calls)
@@ -279,11 +381,24 @@ def test_what_ended_right_before_it_told_of_it_tells_of_it(way: Way) -> None:
         fill(way.source, {"work": b"\xee"})  # it is not needed any more
         status, out, said = way.run()
         assert (status, said) == (0, "")
-        assert out.startswith("queue ")
+        assert out.endswith(told)
         way.check()
         way.clear()
         shutil.rmtree(way.source)
         shutil.copytree(way.source.with_name("kept"), way.source)
+
+
+def test_the_notes_are_erased_when_the_name_of_the_target_is_on_the_medium(way: Way) -> None:
+    for calls in range(calls_of(way) - 12, calls_of(way)):
+        assert way.dies(calls)
+        if way.target.exists():
+            break
+        way.clear()
+    disk = ChangingDisk()
+    assert way.run(disk)[0] == 0
+    assert disk.changes[0] == ("sync_folder", os.fsencode(way.target.parent))
+    assert ("erase_folder", os.fsencode(way.staging)) in disk.changes
+    way.check()
 
 
 def test_a_report_that_cannot_be_written_is_written_by_the_next_run(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,6 +443,18 @@ def test_where_the_source_has_changed_since_it_begins_anew_and_says_so(way: Way)
     status, _, said = way.run()
     assert status == 0
     assert said == f"kestrel-convert: the source is not as it was when {way.staging} was begun: beginning anew\n"
+    way.check()
+
+
+def test_where_a_file_of_the_source_was_written_over_since_it_begins_anew(way: Way) -> None:
+    assert way.dies(calls_of(way) * 2 // 3)
+    name = {"journal": "ev+b", "scroll": "zoo.5"}[way.kind]
+    contents = (way.source / name).read_bytes()
+    (way.source / name).write_bytes(contents[:-1] + b"?")
+    os.utime(way.source / name, ns=(1, 1))
+    way.expected = served(way.kind, way.source)
+    status, _, said = way.run()
+    assert (status, "beginning anew" in said) == (0, True)
     way.check()
 
 
@@ -408,6 +535,28 @@ def test_where_there_is_no_room_for_the_target_it_says_so_before_it_writes(way: 
     assert said.startswith("kestrel-convert: the target needs about ")
     assert said.endswith("and its disk has 10 B: make room, or name a target on another disk\n")
     assert way.run()[0] == 0
+    way.check()
+
+
+def test_the_room_is_that_of_the_disk_on_which_the_target_is_made(way: Way) -> None:
+    asked = []
+    disk = Disk()
+
+    def free_bytes(folder: bytes) -> int:
+        asked.append(folder)
+        return 1 << 30
+
+    disk.free_bytes = free_bytes  # type: ignore[method-assign]
+    assert way.run(disk)[0] == 0
+    assert asked == [os.fsencode(way.staging)]
+
+
+def test_what_an_earlier_run_has_written_needs_no_room_again(way: Way) -> None:
+    assert way.dies(calls_of(way) - 12)  # all is written
+    disk = Disk()
+    disk.free_bytes = lambda folder: 3 * 4096  # type: ignore[method-assign]
+    status, _, said = way.run(disk)
+    assert (status, said) == (0, f"kestrel-convert: going on with what an earlier run has left in {way.staging}\n")
     way.check()
 
 
