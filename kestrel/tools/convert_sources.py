@@ -83,6 +83,11 @@ class Source(ABC):
 
     def _check(self, files: Sequence[FileRead]) -> None:
         for read in files:
+            if read.is_damaged and not read.end.offset:
+                raise ToolFailed(
+                    f"{damage_sentence(read)}; is this a folder of queues? If it is, start the server once on it, which"
+                    " sets that file aside, and then run this again"
+                )
             if read.is_damaged:
                 self._refuse(damage_sentence(read))
 

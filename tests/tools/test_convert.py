@@ -386,6 +386,16 @@ def test_a_folder_with_both_kinds_is_refused(tmp_path: Path, journals: Path, con
     assert (status, "has journals and scrolls, and a server serves one kind" in said) == (1, True)
 
 
+def test_a_file_that_begins_with_no_record_is_asked_about_before_anything_else_is_advised(
+    tmp_path: Path, journals: Path, convert_it: Convert
+) -> None:
+    (journals / "LICENSE").write_bytes(b"Apache License")
+    status, _, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new")
+    assert status == 1
+    assert said.startswith("kestrel-convert: damaged: LICENSE, offset 0: ")
+    assert "; is this a folder of queues? If it is, start the server once on it" in said
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "end", "says"),
     [
