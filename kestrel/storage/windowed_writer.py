@@ -130,9 +130,11 @@ class Writer:
         else:
             self._away = None
             self._pause_s = FIRST_PAUSE_S
+            told = "the database refused it"
             if isinstance(error, StorageRefused):
                 self._refuse_puts()
-            self._not_applied(reason)
+                told = "the database has no room for it"
+            self._not_applied(reason, told)
 
     def _is_away(self, reason: str, batch: WriteBatch) -> None:
         if self._away != reason:
@@ -152,13 +154,13 @@ class Writer:
         self._room_at = None
         self._has_room = True
 
-    def _not_applied(self, reason: str) -> None:
+    def _not_applied(self, reason: str, told: str) -> None:
         writes, self._writing = self._writing, []
         if len(writes) > 1:
             self._alone.extend(writes)
         else:
             log.error("The database refuses a batch: {reason}", reason=reason)
-            _fail(writes, "the database refused it" if self._has_room else "the database has no room for it")
+            _fail(writes, told)
         self._go_on()
 
     def _go_on(self) -> None:

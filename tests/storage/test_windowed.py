@@ -413,6 +413,18 @@ def test_a_client_is_told_that_the_database_refused_something_and_the_log_why() 
     assert [event["reason"] for event in captured] == ["relation items of account kestrel"]
 
 
+def test_who_is_refused_for_another_reason_soon_after_there_was_no_room_is_not_told_that_there_is_none() -> None:
+    database = HeldDatabase()
+    storage = storage_over(database)
+    told: list[str] = []
+    for error in (StorageRefused("disk full"), StorageError("no such table")):
+        queue = storage.queue(b"fast", SETTINGS)
+        for _, outcome in storage.commit([queue]):
+            outcome.addErrback(lambda failure: told.append(failure.getErrorMessage()))
+        database.batches.popleft().errback(error)
+    assert told == ["the database has no room for it", "the database refused it"]
+
+
 def test_that_a_queue_cannot_be_read_is_logged_once_for_each_reason() -> None:
     database = HeldDatabase()
     storage = storage_over(database)
