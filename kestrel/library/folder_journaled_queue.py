@@ -14,9 +14,9 @@ from kestrel.library.arguments import check_item, check_time
 from kestrel.library.blocking_queues import Codec, JournaledBlockingQueue, TransactionalJournaledBlockingQueue
 from kestrel.library.journaled_config import JournaledQueueConfig, check_reader
 from kestrel.library.reader import Reader
-from kestrel.library.reader_services import ReaderServices
 from kestrel.library.shelves import MemoryShelf, Shelf
 from kestrel.library.waits import even_if_cancelled, settled
+from kestrel.queues.services import Services
 from kestrel.scroll.names import DEFAULT_READER
 from kestrel.storage.barrier import Batch, all_of
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 class Folder(Protocol):
     """The folder of a queue (`kestrel.library.scroll_folder.ScrollFolder`)."""
 
-    services: ReaderServices
+    services: Services
 
     def shelf_for(self, config: JournaledQueueConfig) -> Shelf:
         """Where the items of such a queue are to be kept. Raises `StorageError` unless the folder is open."""

@@ -16,11 +16,11 @@ from kestrel.library.place import Place
 from kestrel.library.reader_counts import ReaderCounts
 from kestrel.library.reader_head import ReaderHead, call_hook
 from kestrel.library.reader_line import ReaderLine
-from kestrel.library.reader_services import ReaderServices
 from kestrel.library.safety import Safety
 from kestrel.library.shelves import Shelf
 from kestrel.library.streak import Streak
 from kestrel.queues.expiry import SWEPT_AT_ONCE, SWEPT_BY_A_PUT
+from kestrel.queues.services import Services
 from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Batch
 
@@ -35,7 +35,7 @@ class Reader:
     its storage fails; a Deferred fails with it.
     """
 
-    def __init__(self, name: bytes, config: JournaledQueueReaderConfig, services: ReaderServices, shelf: Shelf) -> None:
+    def __init__(self, name: bytes, config: JournaledQueueReaderConfig, services: Services, shelf: Shelf) -> None:
         self.name = name
         """Empty for the default reader."""
         self.config = config

@@ -15,6 +15,7 @@ from kestrel.library.full_policy import FullPolicy
 from kestrel.library.journaled_config import JournaledQueueReaderConfig, QueueItem
 from kestrel.library.reader_counts import ReaderCounts
 from kestrel.queues.expiry import SWEPT_AT_ONCE
+from kestrel.queues.filling import Filling
 from kestrel.storage.interfaces import IQueueStorage
 
 log = Logger()
@@ -54,12 +55,12 @@ class ReaderHead:
     def __init__(self, reader: Headed, now_ms: Callable[[], int]) -> None:
         self._reader = reader
         self._now_ms = now_ms
-        self._filling: IQueueStorage | None = None
+        self._filling = Filling(self._filled, self._fill_failed)
         self._waiting: list[Deferred[None]] = []
 
     def forget(self) -> None:
         """The reader has other contents."""
-        self._filling = None
+        self._filling.forget()
         self._tell(None)
 
     # What has expired.
@@ -123,19 +124,11 @@ class ReaderHead:
     @property
     def is_loading(self) -> bool:
         """Whether it is being brought into memory."""
-        return self._filling is self._reader.contents
+        return self._filling.contents is self._reader.contents
 
     def fill(self) -> bool:
         """Bring it into memory. False when what is in memory tells the truth."""
-        contents = self._reader.contents
-        if self._filling is contents:
-            return True
-        loading = contents.fill()
-        if loading is None:
-            return False
-        self._filling = contents
-        loading.addCallbacks(self._filled, self._fill_failed, callbackArgs=(contents,), errbackArgs=(contents,))
-        return self._filling is contents
+        return self._filling.begin(self._reader.contents)
 
     def filled(self) -> Deferred[None]:
         """Fires when it is no longer being brought into memory; fails with why it cannot be read."""
@@ -143,16 +136,11 @@ class ReaderHead:
         self._waiting.append(done)
         return done
 
-    def _filled(self, _: object, contents: IQueueStorage) -> None:
-        if self._filling is contents:
-            self._filling = None
-            self._tell(None)
-            self._reader.serve()
+    def _filled(self) -> None:
+        self._tell(None)
+        self._reader.serve()
 
-    def _fill_failed(self, failure: Failure, contents: IQueueStorage) -> None:
-        if self._filling is not contents:
-            return  # they have been opened anew since
-        self._filling = None
+    def _fill_failed(self, failure: Failure) -> None:
         error: Any = failure.value
         if not isinstance(error, KestrelError):
             error = QueueFailed("the head cannot be read")

@@ -16,10 +16,9 @@ from kestrel.errors import StorageError
 from kestrel.library.arguments import FolderPath
 from kestrel.library.folder_journaled_queue import FolderJournaledQueue
 from kestrel.library.journaled_config import JournaledQueueConfig
-from kestrel.library.reader_services import ReaderServices
 from kestrel.library.shelves import FileShelf, MemoryShelf, Shelf
 from kestrel.library.waits import even_if_cancelled
-from kestrel.queues.services import wall_clock_ms
+from kestrel.queues.services import Services, wall_clock_ms
 from kestrel.queues.turns import Turns
 from kestrel.scroll.names import DEFAULT_READER, place_of
 from kestrel.storage.barrier import Barrier
@@ -49,7 +48,7 @@ class ScrollFolder:
         self._reactor = reactor
         barrier = Barrier(reactor.callFromThread)
         turns = Turns(barrier, reactor.callFromThread, reactor.seconds)
-        self.services = ReaderServices(barrier, turns, reactor, now_ms, self._storage_failed)
+        self.services = Services(barrier, turns, reactor, now_ms, self._storage_failed)
         self._storage: ScrollStorage | None = None
         if path is not None:
             self._storage = ScrollStorage(

@@ -13,6 +13,7 @@ from kestrel.errors import KestrelError, QueueFailed
 from kestrel.item import Item
 from kestrel.queues.counters import QueueCounters
 from kestrel.queues.expiry import MOVED_AT_ONCE, SWEPT_AT_ONCE, is_expired
+from kestrel.queues.filling import Filling
 from kestrel.queues.limits import is_full
 from kestrel.queues.moves import Moves
 from kestrel.queues.services import QueueServices
@@ -50,13 +51,14 @@ class Head:
     def __init__(self, queue: Headed, services: QueueServices) -> None:
         self._queue = queue
         self._now_ms = services.now_ms
-        self._filling: IQueueStorage | None = None
+        self._filling = Filling(queue.serve, self._fill_failed)
         self._owed_for: int | None = None
         """The size of the last item taken over a limit, while heads are still to be discarded for it."""
 
     def forget(self) -> None:
         """The queue has other contents, or none."""
-        self._filling = self._owed_for = None
+        self._filling.forget()
+        self._owed_for = None
 
     def at_hand(self) -> Item | None:
         """The head, if it is in memory, nothing is to be discarded first and it has not expired."""
@@ -157,7 +159,7 @@ class Head:
     @property
     def is_loading(self) -> bool:
         """Whether it is being brought into memory."""
-        return self._filling is self._queue.contents
+        return self._filling.contents is self._queue.contents
 
     def load(self) -> None:
         """Bring it into memory, if it is not there: nobody waits for it, but it may have expired."""
@@ -167,25 +169,9 @@ class Head:
 
     def fill(self) -> bool:
         """Bring it into memory. False when what is in memory tells the truth."""
-        contents = self._queue.contents
-        if self._filling is contents:
-            return True
-        loading = contents.fill()
-        if loading is None:
-            return False
-        self._filling = contents
-        loading.addCallbacks(self._filled, self._fill_failed, callbackArgs=(contents,), errbackArgs=(contents,))
-        return self._filling is contents
+        return self._filling.begin(self._queue.contents)
 
-    def _filled(self, _: object, contents: IQueueStorage) -> None:
-        if self._filling is contents:
-            self._filling = None
-            self._queue.serve()
-
-    def _fill_failed(self, failure: Failure, contents: IQueueStorage) -> None:
-        if self._filling is not contents:
-            return  # they have been opened anew since
-        self._filling = None
+    def _fill_failed(self, failure: Failure) -> None:
         queue, error = self._queue, failure.value
         log.error("The head of queue {queue!r} cannot be read: {error}", queue=queue.name, error=str(error))
         queue.touch()  # if its storage has found that it cannot go on, a commit is where it may say so

@@ -1,4 +1,4 @@
-"""What all queues of a server share."""
+"""What all queues of a server, or of a program, share."""
 
 from __future__ import annotations
 
@@ -28,11 +28,30 @@ class PutElsewhere(Protocol):
         """
 
 
-class QueueServices:
-    """The barrier, the turns, both clocks, and the way to other queues.
+class Services:
+    """The barrier, the turns, and both clocks.
 
-    `clock` is for timers and never set back; `now_ms` is the wall's, for times that are stored.
+    `clock` is for timers and never set back; `now_ms` is the wall's, for times that are stored. `storage_failed` is to
+    be told when the contents of a queue have died: others may have died with them.
     """
+
+    def __init__(
+        self,
+        barrier: Barrier,
+        turns: Turns,
+        clock: IReactorTime,
+        now_ms: Callable[[], int],
+        storage_failed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.barrier = barrier
+        self.turns = turns
+        self.clock = clock
+        self.now_ms = now_ms
+        self.storage_failed = storage_failed
+
+
+class QueueServices(Services):
+    """The same, and the way to other queues."""
 
     def __init__(
         self,
@@ -43,10 +62,5 @@ class QueueServices:
         put: PutElsewhere,
         storage_failed: Callable[[], None] = lambda: None,
     ) -> None:
-        self.barrier = barrier
-        self.turns = turns
-        self.clock = clock
-        self.now_ms = now_ms
+        super().__init__(barrier, turns, clock, now_ms, storage_failed)
         self.put = put
-        self.storage_failed = storage_failed
-        """To be told when the contents of a queue have died: others may have died with them."""
