@@ -33,6 +33,11 @@ _WINDOWS_BYTES: Final = 32 * 1024 * 1024
 _LEAST_WINDOW_BYTES: Final = 64 * 1024
 """What queues that are read together have in memory: all of them, and each at least."""
 
+_NO_RECORD_AT_ALL: Final = (
+    "is this a folder of queues? If it is, start the server once on it, which sets that file aside"
+)
+"""The way out where a file begins with no record: it may be no queue's."""
+
 
 class Source(ABC):
     """A folder of one kind. `now_ms` is the add time of items whose record has none; the folder must not change."""
@@ -42,6 +47,8 @@ class Source(ABC):
 
     readings: int
     """How often `steps` may go through the files."""
+    way_out: str
+    """What sets damage aside."""
 
     def __init__(self, folder: Folder, now_ms: int) -> None:
         self.folder = folder
@@ -83,20 +90,11 @@ class Source(ABC):
 
     def _check(self, files: Sequence[FileRead]) -> None:
         for read in files:
-            if read.is_damaged and not read.end.offset:
-                raise ToolFailed(
-                    f"{damage_sentence(read)}; is this a folder of queues? If it is, start the server once on it, which"
-                    " sets that file aside, and then run this again"
-                )
             if read.is_damaged:
-                self._refuse(damage_sentence(read))
+                self._refuse(damage_sentence(read), None if read.end.offset else _NO_RECORD_AT_ALL)
 
-    def _refuse(self, damage: str) -> None:
-        ways_out = {
-            "journal": "start the server once on this folder, or run kestrel-qpack, which sets that aside",
-            "scroll": "start the server once on this folder, which sets that aside",
-        }
-        raise ToolFailed(f"{damage}; {ways_out[self.kind]}, and then run this again")
+    def _refuse(self, damage: str, way_out: str | None = None) -> None:
+        raise ToolFailed(f"{damage}; {way_out or self.way_out}, and then run this again")
 
 
 class JournalSource(Source):
@@ -104,6 +102,7 @@ class JournalSource(Source):
 
     kind = "journal"
     readings = 2
+    way_out = "start the server once on this folder, or run kestrel-qpack, which sets that aside"
 
     def _families(self) -> Iterator[Family]:
         by_parent: dict[bytes, list[bytes]] = {}
@@ -138,6 +137,7 @@ class ScrollSource(Source):
 
     kind = "scroll"
     readings = 1
+    way_out = "start the server once on this folder, which sets that aside"
 
     def __init__(self, folder: Folder, now_ms: int) -> None:
         super().__init__(folder, now_ms)
