@@ -22,12 +22,12 @@ from kestrel.library.streak import Streak
 from kestrel.queues.expiry import SWEPT_AT_ONCE, SWEPT_BY_A_PUT
 from kestrel.queues.services import Services
 from kestrel.queues.waiters import Waiter
-from kestrel.storage.barrier import Batch
+from kestrel.storage.barrier import Batch, Committed
 
 log = Logger()
 
 
-class Reader:
+class Reader(Committed):
     """One reader: what `JournaledQueue.reader` returns.
 
     An item that it gave is an open read until it is committed or given back (`commit`, `unget`, by its id); a restart
@@ -36,16 +36,13 @@ class Reader:
     """
 
     def __init__(self, name: bytes, config: JournaledQueueReaderConfig, services: Services, shelf: Shelf) -> None:
+        super().__init__(shelf.storage, shelf.contents(name))
         self.name = name
         """Empty for the default reader."""
         self.config = config
         self._services = services
         self._shelf = shelf
         self._first_id = shelf.first_id
-        self.storage = shelf.storage
-        self.contents = shelf.contents(name)
-        self.open_batch: Batch | None = None
-        self.committing: Batch | None = None
         self.is_closed = False
         self.counts = ReaderCounts()
         self.create_time_ms = services.now_ms()

@@ -6,7 +6,12 @@ import re
 from typing import Final
 
 _LF: Final = b"\n"
+_CRLF: Final = b"\r\n"
 _EMPTY_LINE: Final = re.compile(rb"^\r?\n", re.MULTILINE)
+
+
+class NoLineEnd(Exception):
+    """Behind a block there is something else than the line end that closes it."""
 
 
 class ReceiveBuffer:
@@ -44,22 +49,38 @@ class ReceiveBuffer:
     def take_line(self) -> bytes | None:
         """The next line without its line feed, or None while it is not complete."""
         data = self._data
-        end = data.find(_LF, max(self._scanned, self._position))
+        end = data.find(_LF, self._scanned)
         if end < 0:
             self._scanned = len(data)
             return None
-        line = bytes(data[self._position : end])
+        line = data[self._position : end]
         self._used_up_to(end + 1)
-        return line
+        return line if isinstance(line, bytes) else bytes(line)
 
     def take(self, size: int) -> bytes | None:
         """The next `size` bytes, or None while they are not all there."""
         end = self._position + size
         if end > len(self._data):
             return None
-        block = bytes(self._data[self._position : end])
+        block = self._data[self._position : end]
         self._used_up_to(end)
-        return block
+        return block if isinstance(block, bytes) else bytes(block)
+
+    def take_block(self, size: int) -> bytes | None:
+        """The next `size` bytes, and the CRLF behind them is dropped; or None while they are not all there.
+
+        Raises `NoLineEnd` if there is something else in the CRLF's place.
+        """
+        data = self._data
+        begin = self._position
+        end = begin + size
+        if end + len(_CRLF) > len(data):
+            return None
+        if not data.startswith(_CRLF, end):
+            raise NoLineEnd
+        block = data[begin:end]
+        self._used_up_to(end + len(_CRLF))
+        return block if isinstance(block, bytes) else bytes(block)
 
     def drop_lines(self) -> bool:
         """Drop lines, from the beginning of one, up to and with the next empty one (a CR does not count).

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from kestrel import commands, errors
-from kestrel.protocols.buffer import ReceiveBuffer
+from kestrel.protocols.buffer import NoLineEnd, ReceiveBuffer
 from kestrel.protocols.codec import Stat
 from kestrel.protocols.words import BadNumber, number, one_line, words_of
 
@@ -19,6 +19,10 @@ MAX_ITEM_BYTES: Final = 16 * 1024 * 1024
 
 _ABSOLUTE_EXPIRY_S: Final = 1_000_000
 """From here on an expiry is seconds since the epoch, below it seconds from now."""
+
+_REMEMBERED_LINES: Final = 4096
+_REMEMBERED_LINE_BYTES: Final = 128
+"""Longer ones are parsed each time: half a megabyte of lines is remembered at most."""
 
 _UNSUPPORTED_STORES: Final = frozenset({b"add", b"replace", b"append", b"prepend", b"cas"})
 
@@ -48,14 +52,19 @@ _ERRORS: Final[tuple[tuple[type[Exception], bytes, bool], ...]] = (
 class _AnnouncedSet:
     """A `set` line whose data is still to come; `problem` says why it will not be stored all the same."""
 
-    __slots__ = ("closes", "expiry_s", "problem", "queue", "size")
+    __slots__ = ("closes", "expiry_is_relative", "expiry_ms", "problem", "queue", "size")
 
     def __init__(self, queue: bytes, expiry_s: int, size: int, problem: str | None, closes: bool) -> None:
         self.queue = queue
-        self.expiry_s = expiry_s
+        self.expiry_ms = expiry_s * 1000
+        self.expiry_is_relative = expiry_s < _ABSOLUTE_EXPIRY_S
         self.size = size
         self.problem = problem
         self.closes = closes
+
+
+_REMEMBERED: Final[dict[bytes, commands.Get | _AnnouncedSet]] = {}
+"""Lines of any client, and what they ask for."""
 
 
 class MemcacheCodec:
@@ -95,138 +104,39 @@ class MemcacheCodec:
 
     def next_command(self) -> commands.Command | None:
         """The next request, or None until more bytes arrive."""
-        if self._announced is not None:
-            return self._finish_set(self._announced)
-        line = self._buffer.take_line()
-        if line is None:
-            if len(self._buffer) > self._max_line_bytes:
+        announced = self._announced
+        if announced is None:
+            line = self._buffer.take_line()
+            if line is None:
+                if len(self._buffer) > self._max_line_bytes:
+                    return self._out_of_step("line too long")
+                return None
+            if len(line) > self._max_line_bytes:
                 return self._out_of_step("line too long")
+            request = _REMEMBERED.get(line) or _parsed(line)
+            if not isinstance(request, _AnnouncedSet):
+                if isinstance(request, commands.Malformed) and request.closes:
+                    self.end()
+                return request
+            if request.size > self._max_item_bytes:
+                return self._out_of_step("item too large")
+            announced = request
+        try:
+            data = self._buffer.take_block(announced.size)
+        except NoLineEnd:
+            return self._out_of_step("bad data chunk")
+        if data is None:
+            self._announced = announced
             return None
-        if len(line) > self._max_line_bytes:
-            return self._out_of_step("line too long")
-        if line.endswith(b"\r"):
-            line = line[:-1]
-        words = words_of(line)
-        if not words:
-            return self._out_of_step("empty line")
-        word = words[0].lower()
-        parse = _PARSERS.get(word)
-        if parse is None:
-            return self._out_of_step("unknown command")
-        return parse(self, words)
+        self._announced = None
+        if announced.problem is not None:
+            return self._out_of_step(announced.problem) if announced.closes else _malformed(announced.problem)
+        return commands.Put(announced.queue, (data,), announced.expiry_ms, announced.expiry_is_relative)
 
     def _out_of_step(self, reason: str) -> commands.Malformed:
         """After this nothing of the stream can be trusted: drop it."""
         self.end()
-        return commands.Malformed(reason, closes=True)
-
-    def _set(self, words: list[bytes]) -> commands.Command | None:
-        problem = None
-        closes = False
-        if words[0].lower() in _UNSUPPORTED_STORES:
-            problem, closes = "only set is supported", True
-        try:
-            size = number(words[4])
-        except IndexError:
-            return self._out_of_step("set needs a queue, flags, an expiry and a length")
-        except BadNumber:
-            return self._out_of_step("item too large" if words[4].isdigit() else "length is not a number")
-        if size < 0:
-            return self._out_of_step("length is negative")
-        if size > self._max_item_bytes:
-            return self._out_of_step("item too large")
-        expiry_s = 0
-        try:
-            number(words[2])
-        except BadNumber:
-            problem = problem or "flags are not a number"
-        try:
-            expiry_s = number(words[3])
-        except BadNumber:
-            problem = problem or "expiry is not a number"
-        self._announced = _AnnouncedSet(words[1], expiry_s, size, problem, closes)
-        return self._finish_set(self._announced)
-
-    def _finish_set(self, announced: _AnnouncedSet) -> commands.Command | None:
-        block = self._buffer.take(announced.size + 2)
-        if block is None:
-            return None
-        self._announced = None
-        if not block.endswith(b"\r\n"):
-            return self._out_of_step("bad data chunk")
-        if announced.problem is not None:
-            if announced.closes:
-                return self._out_of_step(announced.problem)
-            return commands.Malformed(announced.problem, closes=False)
-        expiry_s = announced.expiry_s
-        return commands.Put(announced.queue, (block[:-2],), expiry_s * 1000, expiry_s < _ABSOLUTE_EXPIRY_S)
-
-    def _get(self, words: list[bytes]) -> commands.Command:
-        if len(words) < 2:
-            return commands.Malformed("queue name required", closes=False)
-        key = words[1]
-        if b"/" not in key:
-            return commands.Get(key)
-        queue, *options = key.split(b"/")
-        if not queue:
-            if any(options):
-                return self._out_of_step("queue name required")
-            return commands.Malformed("queue name required", closes=False)
-        wait_ms = 0
-        opens = closes = aborts = peeks = False
-        for option in options:
-            if option == b"open":
-                opens = True
-            elif option == b"close":
-                closes = True
-            elif option == b"abort":
-                aborts = True
-            elif option == b"peek":
-                peeks = True
-            elif option.startswith(b"t="):
-                try:
-                    wait_ms = number(option[2:])
-                except BadNumber:
-                    return commands.Malformed("t= is not a number", closes=False)
-        if (aborts and peeks) or ((aborts or peeks) and (opens or closes)):
-            return self._out_of_step("these options do not go together")
-        return commands.Get(queue, wait_ms, opens=opens, closes=closes, aborts=aborts, peeks=peeks, key=key)
-
-    def _monitor(self, words: list[bytes]) -> commands.Command:
-        if len(words) < 3:
-            return commands.Malformed("monitor needs a queue and seconds", closes=False)
-        try:
-            seconds = number(words[2])
-            max_items = number(words[3]) if len(words) > 3 else None
-        except BadNumber:
-            return commands.Malformed("monitor takes numbers after the queue", closes=False)
-        return commands.Monitor(words[1], seconds * 1000, max_items)
-
-    def _confirm(self, words: list[bytes]) -> commands.Command:
-        if len(words) < 3:
-            return commands.Malformed("confirm needs a queue and a count", closes=False)
-        try:
-            return commands.Confirm(words[1], number(words[2]))
-        except BadNumber:
-            return commands.Malformed("count is not a number", closes=False)
-
-    def _delete(self, words: list[bytes]) -> commands.Command:
-        return commands.Delete(words[1]) if len(words) > 1 else _name_required()
-
-    def _flush(self, words: list[bytes]) -> commands.Command:
-        return commands.Flush(words[1]) if len(words) > 1 else _name_required()
-
-    def _flush_expired(self, words: list[bytes]) -> commands.Command:
-        return commands.FlushExpired(words[1]) if len(words) > 1 else _name_required()
-
-    def _status(self, words: list[bytes]) -> commands.Command:
-        return commands.Status(words[1] if len(words) > 1 else None)
-
-    def _dump_stats(self, words: list[bytes]) -> commands.Command:
-        return commands.DumpStats(words[1:])
-
-    def _dump_config(self, words: list[bytes]) -> commands.Command:
-        return commands.DumpConfig(words[1:])
+        return _fatal(reason)
 
     # Results to bytes.
 
@@ -286,33 +196,165 @@ class MemcacheCodec:
         return b"%b %b\r\n" % (word, one_line(reason)), closes
 
 
+# One line to one request: the same line always means the same, whoever sends it.
+
+
+def _parsed(line: bytes) -> commands.Command | _AnnouncedSet:
+    """What a line asks for. A `Malformed` that closes stands for a stream that is out of step from there on."""
+    words = words_of(line[:-1] if line.endswith(b"\r") else line)
+    if not words:
+        return _fatal("empty line")
+    parse = _PARSERS.get(words[0].lower())
+    if parse is None:
+        return _fatal("unknown command")
+    request = parse(words)
+    if isinstance(request, (commands.Get, _AnnouncedSet)):
+        _remember(line, request)
+    return request
+
+
+def _remember(line: bytes, request: commands.Get | _AnnouncedSet) -> None:
+    """Clients repeat their gets and sets. Nobody may change what is remembered."""
+    if len(line) <= _REMEMBERED_LINE_BYTES:
+        if len(_REMEMBERED) >= _REMEMBERED_LINES:
+            _REMEMBERED.clear()
+        _REMEMBERED[line] = request
+
+
+def _malformed(reason: str) -> commands.Malformed:
+    return commands.Malformed(reason, closes=False)
+
+
+def _fatal(reason: str) -> commands.Malformed:
+    return commands.Malformed(reason, closes=True)
+
+
+def _set(words: list[bytes]) -> commands.Command | _AnnouncedSet:
+    problem = None
+    closes = False
+    if words[0].lower() in _UNSUPPORTED_STORES:
+        problem, closes = "only set is supported", True
+    try:
+        size = number(words[4])
+    except IndexError:
+        return _fatal("set needs a queue, flags, an expiry and a length")
+    except BadNumber:
+        return _fatal("item too large" if words[4].isdigit() else "length is not a number")
+    if size < 0:
+        return _fatal("length is negative")
+    expiry_s = 0
+    try:
+        number(words[2])
+    except BadNumber:
+        problem = problem or "flags are not a number"
+    try:
+        expiry_s = number(words[3])
+    except BadNumber:
+        problem = problem or "expiry is not a number"
+    return _AnnouncedSet(words[1], expiry_s, size, problem, closes)
+
+
+def _get(words: list[bytes]) -> commands.Command:
+    if len(words) < 2:
+        return _name_required()
+    key = words[1]
+    if b"/" not in key:
+        return commands.Get(key)
+    queue, *options = key.split(b"/")
+    if not queue:
+        return _fatal("queue name required") if any(options) else _name_required()
+    wait_ms = 0
+    opens = closes = aborts = peeks = False
+    for option in options:
+        if option == b"open":
+            opens = True
+        elif option == b"close":
+            closes = True
+        elif option == b"abort":
+            aborts = True
+        elif option == b"peek":
+            peeks = True
+        elif option.startswith(b"t="):
+            try:
+                wait_ms = number(option[2:])
+            except BadNumber:
+                return _malformed("t= is not a number")
+    if (aborts and peeks) or ((aborts or peeks) and (opens or closes)):
+        return _fatal("these options do not go together")
+    return commands.Get(queue, wait_ms, opens=opens, closes=closes, aborts=aborts, peeks=peeks, key=key)
+
+
+def _monitor(words: list[bytes]) -> commands.Command:
+    if len(words) < 3:
+        return _malformed("monitor needs a queue and seconds")
+    try:
+        seconds = number(words[2])
+        max_items = number(words[3]) if len(words) > 3 else None
+    except BadNumber:
+        return _malformed("monitor takes numbers after the queue")
+    return commands.Monitor(words[1], seconds * 1000, max_items)
+
+
+def _confirm(words: list[bytes]) -> commands.Command:
+    if len(words) < 3:
+        return _malformed("confirm needs a queue and a count")
+    try:
+        return commands.Confirm(words[1], number(words[2]))
+    except BadNumber:
+        return _malformed("count is not a number")
+
+
+def _delete(words: list[bytes]) -> commands.Command:
+    return commands.Delete(words[1]) if len(words) > 1 else _name_required()
+
+
+def _flush(words: list[bytes]) -> commands.Command:
+    return commands.Flush(words[1]) if len(words) > 1 else _name_required()
+
+
+def _flush_expired(words: list[bytes]) -> commands.Command:
+    return commands.FlushExpired(words[1]) if len(words) > 1 else _name_required()
+
+
+def _status(words: list[bytes]) -> commands.Command:
+    return commands.Status(words[1] if len(words) > 1 else None)
+
+
+def _dump_stats(words: list[bytes]) -> commands.Command:
+    return commands.DumpStats(words[1:])
+
+
+def _dump_config(words: list[bytes]) -> commands.Command:
+    return commands.DumpConfig(words[1:])
+
+
 def _name_required() -> commands.Malformed:
-    return commands.Malformed("queue name required", closes=False)
+    return _malformed("queue name required")
 
 
-def _bare(command: type[commands.Command]) -> Callable[[MemcacheCodec, list[bytes]], commands.Command]:
+def _bare(command: type[commands.Command]) -> Callable[[list[bytes]], commands.Command]:
     """A request that is its word alone; further words are ignored."""
-    return lambda codec, words: command()
+    return lambda words: command()
 
 
-_PARSERS: Final[dict[bytes, Callable[[MemcacheCodec, list[bytes]], commands.Command | None]]] = {
-    b"set": MemcacheCodec._set,
-    b"get": MemcacheCodec._get,
-    b"gets": MemcacheCodec._get,
-    b"delete": MemcacheCodec._delete,
-    b"flush": MemcacheCodec._flush,
+_PARSERS: Final[dict[bytes, Callable[[list[bytes]], commands.Command | _AnnouncedSet]]] = {
+    b"set": _set,
+    b"get": _get,
+    b"gets": _get,
+    b"delete": _delete,
+    b"flush": _flush,
     b"flush_all": _bare(commands.FlushAll),
-    b"flush_expired": MemcacheCodec._flush_expired,
+    b"flush_expired": _flush_expired,
     b"flush_all_expired": _bare(commands.FlushAllExpired),
-    b"monitor": MemcacheCodec._monitor,
-    b"confirm": MemcacheCodec._confirm,
+    b"monitor": _monitor,
+    b"confirm": _confirm,
     b"version": _bare(commands.Version),
     b"stats": _bare(commands.Stats),
-    b"dump_stats": MemcacheCodec._dump_stats,
-    b"dump_config": MemcacheCodec._dump_config,
+    b"dump_stats": _dump_stats,
+    b"dump_config": _dump_config,
     b"reload": _bare(commands.Reload),
-    b"status": MemcacheCodec._status,
+    b"status": _status,
     b"shutdown": _bare(commands.Shutdown),
     b"quit": _bare(commands.Quit),
-    **dict.fromkeys(_UNSUPPORTED_STORES, MemcacheCodec._set),
+    **dict.fromkeys(_UNSUPPORTED_STORES, _set),
 }

@@ -20,7 +20,7 @@ from kestrel.queues.moves import Moves
 from kestrel.queues.open_reads import HeldReads, Lease
 from kestrel.queues.services import QueueServices
 from kestrel.queues.waiters import Waiter, WaitingLine
-from kestrel.storage.barrier import Batch
+from kestrel.storage.barrier import Batch, Committed
 from kestrel.storage.interfaces import IContinue, IQueueStorage, IStorage
 
 log = Logger()
@@ -29,7 +29,7 @@ SERVED_AT_ONCE: Final = 64
 """Then it is the turn of others; the rest of the line is served in a later one."""
 
 
-class Queue:
+class Queue(Committed):
     """A named queue over its contents in a storage.
 
     Everything that changes the contents touches the barrier; the batch it returns is what the reply has to
@@ -45,12 +45,9 @@ class Queue:
         contents: IQueueStorage,
         services: QueueServices,
     ) -> None:
+        super().__init__(storage, contents)
         self.name = name
         self.settings = settings
-        self.storage = storage
-        self.contents = contents
-        self.open_batch: Batch | None = None
-        self.committing: Batch | None = None
         self.is_deleted = False
         self.counters = QueueCounters(contents.replayed_items, services.now_ms())
         self.born_s = services.clock.seconds()
@@ -89,6 +86,9 @@ class Queue:
 
     def touch(self) -> Batch:
         """Something was recorded: the batch that it is part of."""
+        batch = self.open_batch
+        if batch is not None and batch.contents is self.contents:
+            return batch
         return self._barrier.touch(self)
 
     @property
@@ -112,7 +112,7 @@ class Queue:
         if is_too_large(settings, size):
             return False
         head = self.head
-        if head.has_expired:
+        if contents.items and head.has_expired:
             head.sweep(SWEPT_BY_A_PUT)
         if settings.discard_old_when_full or not is_full(settings, contents.items, contents.bytes):
             return True
@@ -129,7 +129,7 @@ class Queue:
         batch = self.touch()
         if self.settings.discard_old_when_full:
             self.head.discard_for(size)
-        if self.waiting:
+        if self.waiting.is_joined:
             self.serve()
         return batch
 
@@ -137,20 +137,34 @@ class Queue:
 
     def take_now(self, opens: bool) -> Item | None:
         """The head, if it is at hand and nobody stands in line for it."""
-        if self.waiting or self.head.at_hand() is None:
+        if self.waiting.is_joined or self.head.is_owed:
             return None
-        return self._take(opens)
+        if opens or self.settings.expire_to_queue is not None:
+            return None if self.head.at_hand() is None else self._take(opens)
+        item = self.contents.take(False)
+        if item is None:
+            return None
+        if self.head.expires_now(item):  # it is out; another may be at hand
+            self.counters.expired_items += 1
+            self.touch()
+            return None if self.head.at_hand() is None else self._take(False)
+        self._was_taken(item)
+        return item
 
     def peek_now(self) -> Item | None:
         """A look at the head, if it is at hand and nobody stands in line for it."""
-        return None if self.waiting else self.head.at_hand()
+        return None if self.waiting.is_joined else self.head.at_hand()
 
     def _take(self, opens: bool) -> Item | None:
         item = self.contents.take(opens)
         if item is not None:
-            self.counters.age_ms = max(0, self._now_ms() - item.add_ms)
-            self.touch()
+            self._was_taken(item)
         return item
+
+    def _was_taken(self, item: Item) -> None:
+        age_ms = self._now_ms() - item.add_ms
+        self.counters.age_ms = age_ms if age_ms > 0 else 0
+        self.touch()
 
     def join(self, waiter: Waiter) -> None:
         """Stand in line for the head; the waiter may be served before this returns."""

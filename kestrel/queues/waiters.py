@@ -37,6 +37,8 @@ class WaitingLine:
         self._line: OrderedDict[Waiter, None] = OrderedDict()  # a dict searches for its first after deletions
         self._impatient: OrderedDict[Waiter, None] = OrderedDict()
         """Those in line who do not wait for an item to come."""
+        self.is_joined = False
+        """Whether anyone stands in it."""
 
     def __len__(self) -> int:
         return len(self._line)
@@ -48,6 +50,7 @@ class WaitingLine:
     def join(self, waiter: Waiter) -> None:
         """Stand at the end of the line."""
         self._line[waiter] = None
+        self.is_joined = True
         if not waiter.patient:
             self._impatient[waiter] = None
 
@@ -61,6 +64,7 @@ class WaitingLine:
         """Stand in it no longer. False when that one has been served already."""
         if waiter in self._line:
             del self._line[waiter]
+            self.is_joined = bool(self._line)
             self._impatient.pop(waiter, None)
             return True
         return False

@@ -18,24 +18,38 @@ Sent = Callable[[bool], None]
 
 
 class _Entry:
-    __slots__ = ("batch", "command", "lost", "reply", "sent", "was_waited_for")
+    """Replies that wait for the same batch; where something is to be told of a reply, that one alone."""
+
+    __slots__ = ("batch", "commands", "lost", "replies", "sent", "was_waited_for")
 
     def __init__(
         self,
         command: Command,
-        reply: bytes | None,
+        reply: bytes,
         batch: Batch | None,
         sent: Sent | None,
         lost: Callable[[], None] | None,
         was_waited_for: bool,
     ) -> None:
-        self.command = command
-        self.reply = reply
-        """None closes the connection."""
+        self.commands = [command]
+        """What each of them answers."""
+        self.replies = [reply]
         self.batch = batch
         self.sent = sent
         self.lost = lost
         self.was_waited_for = was_waited_for
+
+    def one_by_one(self) -> list[_Entry]:
+        """The same, each reply apart."""
+        return [
+            _Entry(command, reply, self.batch, self.sent, self.lost, self.was_waited_for)
+            for command, reply in zip(self.commands, self.replies, strict=True)
+        ]
+
+    @property
+    def size(self) -> int:
+        """What the replies take, in bytes."""
+        return sum(map(len, self.replies))
 
 
 class Outbox:
@@ -59,6 +73,9 @@ class Outbox:
         self._say_lost = say_lost
         self._memory = memory
         self._entries: deque[_Entry] = deque()
+        self._last: _Entry | None = None
+        """The entry at the end, where further replies may join it."""
+        self._closes = False
         self._is_release_due = False
         self._blocked_on: Batch | None = None
         self._is_gone = False
@@ -87,21 +104,29 @@ class Outbox:
         taken back if the reply does not leave as it stands. What `was_waited_for` does not leave once the client has
         sent its last byte: as if that had been while it waited.
         """
-        if not self._is_gone:
-            self.held_bytes += len(reply)
-        self._add(_Entry(self.answering, reply, batch, sent, lost, was_waited_for))
+        if self._is_gone or self._closes:
+            if sent is not None:
+                sent(False)
+            return
+        self.held_bytes += len(reply)
+        if sent is None and lost is None and not was_waited_for:
+            last = self._last
+            if last is not None and last.batch is batch:
+                last.commands.append(self.answering)
+                last.replies.append(reply)
+                return
+            self._last = entry = _Entry(self.answering, reply, batch, None, None, False)
+        else:
+            self._last = None
+            entry = _Entry(self.answering, reply, batch, sent, lost, was_waited_for)
+        self._entries.append(entry)
+        self._release_at_end_of_tick()
 
     def close(self) -> None:
         """Hang up after the replies so far."""
-        self._add(_Entry(self.answering, None, None, None, None, False))
-
-    def _add(self, entry: _Entry) -> None:
-        if self._is_gone:
-            if entry.sent is not None:
-                entry.sent(False)
-            return
-        self._entries.append(entry)
-        self._release_at_end_of_tick()
+        if not self._is_gone:
+            self._closes = True
+            self._release_at_end_of_tick()
 
     def _release_at_end_of_tick(self) -> None:
         if not self._is_release_due:
@@ -116,39 +141,38 @@ class Outbox:
         """Let out what is safe."""
         leaving: list[bytes] = []
         told: list[tuple[Sent, bool]] = []
-        hang_up = False
-        released = 0
-        while self._entries and not self.is_paused:
+        while self._entries and not self.is_paused:  # what is told of a loss may change what follows
             entry = self._entries[0]
             batch = entry.batch
-            if batch is not None and not batch.is_settled:
-                self._wait_for(batch)
-                break
+            failure: Exception | None = None
+            if batch is not None:
+                if not batch.is_settled:
+                    self._wait_for(batch)
+                    break
+                failure = batch.failure
             self._entries.popleft()
-            if entry.reply is None:
-                hang_up = True
-                break
-            released += len(entry.reply)
-            failure = None if batch is None else batch.failure
+            if entry is self._last:
+                self._last = None
             if failure is None:
-                leaving.append(entry.reply)
+                leaving += entry.replies
             else:
-                leaving.append(self._say_lost(entry.command, failure))
+                leaving += [self._say_lost(command, failure) for command in entry.commands]
                 if entry.lost is not None:
                     entry.lost()
             if entry.sent is not None:
                 told.append((entry.sent, failure is None))
-        self.held_bytes -= released
+            self.held_bytes -= entry.size
+        hangs_up = self._closes and not self._entries and not self.is_paused
         self._memory.is_now(self.held_bytes)
         if leaving:
-            replies = b"".join(leaving)
+            replies = leaving[0] if len(leaving) == 1 else b"".join(leaving)
             self._write(replies)
             if self.is_paused:  # it stays in the transport until the client reads on
                 self.stuck_bytes = len(replies)
                 self._memory.is_now(self.held_bytes + self.stuck_bytes)
         for sent, as_it_stands in told:
             sent(as_it_stands and not self._is_gone)
-        if hang_up:
+        if hangs_up:
             self.lost()
             self._lose()
         elif leaving and self.on_release is not None:
@@ -169,7 +193,7 @@ class Outbox:
     @property
     def holds_replies(self) -> bool:
         """Whether something is still to be said."""
-        return bool(self._entries)
+        return bool(self._entries) or (self._closes and not self._is_gone)
 
     @property
     def holds_waited_for(self) -> bool:
@@ -178,27 +202,28 @@ class Outbox:
 
     def retract(self) -> None:
         """The client has left what it waited for: nothing is said from there on, and the items go back."""
-        kept: deque[_Entry] = deque()
-        for entry in self._entries:
-            if entry.was_waited_for:
-                break
-            kept.append(entry)
-        self._entries, dropped = kept, list(self._entries)[len(kept) :]
-        self._drop(dropped)
+        entries = list(self._entries)
+        kept = next((place for place, entry in enumerate(entries) if entry.was_waited_for), len(entries))
+        self._keep(entries[:kept])
+        self._drop(entries[kept:])
 
     def forget(self, command: Command) -> None:
         """Of what is held, nothing that answers that command will be said: as if it were all lost."""
-        entries, self._entries = self._entries, deque()
-        self._entries.extend(entry for entry in entries if entry.command is not command)
-        dropped = [entry for entry in entries if entry.command is command]
+        each = [entry for together in self._entries for entry in together.one_by_one()]
+        dropped = [entry for entry in each if entry.commands[0] is command]
+        self._keep(entry for entry in each if entry.commands[0] is not command)
         self._drop(dropped)
         for entry in dropped:
             if entry.lost is not None:
                 entry.lost()
 
+    def _keep(self, entries: Iterable[_Entry]) -> None:
+        self._entries = deque(entries)
+        self._last = None
+
     def _drop(self, entries: Iterable[_Entry]) -> None:
         for entry in entries:
-            self.held_bytes -= len(entry.reply or b"")
+            self.held_bytes -= entry.size
             if entry.sent is not None:
                 entry.sent(False)
 
@@ -210,13 +235,14 @@ class Outbox:
         """The transport takes replies again."""
         self.is_paused = False
         self._memory.is_now(self.held_bytes)
-        if self._entries:
+        if self._entries or self._closes:
             self._release_at_end_of_tick()
 
     def lost(self) -> None:
         """The client is gone: whatever is still here will not be said."""
         self._is_gone = True
-        entries, self._entries = self._entries, deque()
+        entries = self._entries
+        self._keep(())
         self.held_bytes = 0
         self._memory.is_now(0)
         for entry in entries:

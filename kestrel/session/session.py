@@ -88,10 +88,13 @@ class Session:
         self.turns = turns
         self._clock = clock
         self._current_settings = settings
+        self.settings = settings()
+        """The limits as they are now; a reload may change them."""
         self._write = write
         self._abort = abort
         self._listen = listen
         self._state = State.OPEN
+        self._may_run = True
         self._is_listening = True
         self._is_running = False
         self._is_turn_due = False
@@ -102,21 +105,16 @@ class Session:
         self._paused_s = 0.0
         self._idleness = Idleness(clock, self._timeout_ms, self._is_our_turn, self._timed_out)
 
-    @property
-    def settings(self) -> SessionSettings:
-        """The limits as they are now; a reload may change them."""
-        return self._current_settings()
-
     # What the connection tells.
 
     def received(self, data: bytes) -> None:
         """Bytes from the client."""
         self.counters.bytes_read += len(data)
-        if self._state in (State.CLOSING, State.GONE):
+        if self._state is State.CLOSING or self._state is State.GONE:
             return
         self._idleness.interrupted()
         self.codec.receive(data)
-        if self._state in RUNNING and not self._is_turn_due:
+        if self._may_run and not self._is_turn_due:
             self._take_turn()
         if self._state is State.WAITING and len(self.codec) > self.settings.max_pipeline_bytes:
             # It must be read on, or its leaving would not be noticed and it would swallow an item.
@@ -172,6 +170,7 @@ class Session:
 
     def settings_changed(self) -> None:
         """The limits may be others now."""
+        self.settings = self._current_settings()
         self._idleness.timeout_changed()
 
     def _timeout_ms(self) -> int | None:
@@ -197,9 +196,10 @@ class Session:
 
     def _step(self, event: Event) -> None:
         self._state = after(self._state, event)
+        self._may_run = self._state in RUNNING
 
     def _go_on(self) -> None:
-        if self._state in RUNNING and not self._is_running and not self._is_turn_due:
+        if self._may_run and not self._is_running and not self._is_turn_due:
             self._is_turn_due = True
             self.turns.go_on_later(self._next_turn)
 
@@ -222,24 +222,25 @@ class Session:
 
     def _run(self) -> bool:
         """Carry out commands. True when there may be more to do at once."""
-        began = self.turns.seconds()
+        codec, outbox, turns, handlers = self.codec, self.outbox, self.turns, self._handlers
+        began = turns.seconds()
         for _ in range(COMMANDS_PER_TURN):
-            if self._state not in RUNNING or self.is_held_up:
+            if not self._may_run or self.is_held_up:
                 return False
-            command = self.codec.next_command()
+            command = codec.next_command()
             if command is None:
-                self._step(Event.ALL_DONE)
-                if self._state is State.CLOSING:
+                if self._state is State.DRAINING:
+                    self._step(Event.ALL_DONE)
                     self._close_now()
                 return False
-            self.outbox.answering = command
+            outbox.answering = command
             try:
-                self._handlers[type(command)](self, command)
+                handlers[type(command)](self, command)
             except KestrelError as error:
                 self.refuse(error)
             except Exception as error:
                 self._failed(error)
-            if self.turns.is_long(began):
+            if turns.is_long(began):
                 break
         return True
 
@@ -247,9 +248,9 @@ class Session:
     def is_held_up(self) -> bool:
         """Whether replies must leave before more are made."""
         held_bytes = self.outbox.held_bytes
-        if held_bytes > HELD_BYTES_WHEN_MEMORY_IS_FULL and self.manager.memory_limit.is_reached:
+        if held_bytes > self.settings.max_pipeline_bytes or self.outbox.is_paused:
             return True
-        return self.outbox.is_paused or held_bytes > self.settings.max_pipeline_bytes
+        return held_bytes > HELD_BYTES_WHEN_MEMORY_IS_FULL and self.manager.memory_limit.is_reached
 
     def go_on_later(self, work: Callable[[], None]) -> None:
         """Do that for the command in the next tick."""
@@ -270,7 +271,7 @@ class Session:
         if self._state is State.WAITING:
             wanted = True
         else:
-            stands_still = self._state not in RUNNING or self._is_turn_due or self.is_held_up
+            stands_still = not self._may_run or self._is_turn_due or self.is_held_up
             wanted = not (stands_still and len(self.codec) > UNREAD_BYTES)
         if wanted is not self._is_listening and self._state in HEARING:
             self._is_listening = wanted

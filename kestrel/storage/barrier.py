@@ -7,9 +7,9 @@ is recorded meanwhile waits in the queue's next batch, and fails with the earlie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Protocol
 
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -73,14 +73,18 @@ def all_of(batches: Sequence[Batch]) -> Batch | None:
     return together
 
 
-class Committed(Protocol):
+class Committed(ABC):
     """What the barrier needs to know of a queue."""
 
-    storage: IStorage
-    contents: IQueueStorage
-    open_batch: Batch | None
-    committing: Batch | None
+    def __init__(self, storage: IStorage, contents: IQueueStorage) -> None:
+        self.storage = storage
+        self.contents = contents
+        self.open_batch: Batch | None = None
+        """What was recorded since the last commit began."""
+        self.committing: Batch | None = None
+        """What is on its way."""
 
+    @abstractmethod
     def commit_failed(self, failure: Exception) -> None:
         """The contents are dead; open them anew. Must not raise."""
 
@@ -97,7 +101,7 @@ class Barrier:
     def touch(self, queue: Committed) -> Batch:
         """Something was recorded on the queue: the batch that it is part of."""
         batch = queue.open_batch
-        if batch is None or self._is_of_the_past(queue, batch):
+        if batch is None or (batch.contents is not queue.contents and self._is_of_the_past(queue, batch)):
             batch = queue.open_batch = Batch(queue.contents)
             self._dirty.append(queue)
             self._arm()
@@ -144,22 +148,25 @@ class Barrier:
                 log.failure("What was held until the end of the tick failed")
 
     def _commit(self, storage: IStorage, queues: list[Committed]) -> None:
-        by_contents = {id(queue.contents): queue for queue in queues}
+        settled: Iterable[Committed] = queues
+        failure: QueueFailed | None = None
         try:
-            for group, outcome in storage.commit([queue.contents for queue in queues]):
-                waiting = {id(contents): by_contents[id(contents)] for contents in group}
-                if len(waiting) != len(group):
-                    raise ValueError("the storage named a queue twice")
-                for each in waiting:
-                    del by_contents[each]
-                args = (list(waiting.values()),)
-                outcome.addCallbacks(self._group_is_safe, self._group_failed, callbackArgs=args, errbackArgs=args)
+            pending = storage.commit([queue.contents for queue in queues])
+            if pending:
+                by_contents = {id(queue.contents): queue for queue in queues}
+                settled = by_contents.values()
+                for group, outcome in pending:
+                    waiting = {id(contents): by_contents[id(contents)] for contents in group}
+                    if len(waiting) != len(group):
+                        raise ValueError("the storage named a queue twice")
+                    for each in waiting:
+                        del by_contents[each]
+                    args = (list(waiting.values()),)
+                    outcome.addCallbacks(self._group_is_safe, self._group_failed, callbackArgs=args, errbackArgs=args)
         except Exception as error:  # a backend's fault must not take the tick, and so the server, down
             log.failure("The storage failed to commit")
-            failure: QueueFailed | None = QueueFailed(f"commit failed: {type(error).__name__}")
-        else:
-            failure = None
-        for queue in by_contents.values():
+            failure = QueueFailed(f"commit failed: {type(error).__name__}")
+        for queue in settled:
             self._settle(queue, failure)
 
     def _group_is_safe(self, _: object, queues: list[Committed]) -> None:

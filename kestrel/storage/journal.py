@@ -263,7 +263,7 @@ class JournalStorage:
     def _adopt(self, queue: JournalQueue) -> None:
         """The queue is live from now on. Who wrote its files may have ended before they were synced."""
         self._queues[queue.name] = queue
-        queue.storage_refusal = lambda: self.refusal
+        queue.full_disk = self._full_disk
         upkeep = self._upkeeps[queue] = Upkeep(queue, self._services)
         if queue.name in self._spoilt:
             self._spoilt.discard(queue.name)

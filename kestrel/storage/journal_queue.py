@@ -32,6 +32,7 @@ from kestrel.journal.records import (
 )
 from kestrel.journal.rewrite import ERRORS_BYTES, Behind, Boundary, Replacement
 from kestrel.journal.writer import JournalWriter
+from kestrel.storage.full_disk import FullDisk
 from kestrel.storage.interfaces import IContinue, IQueueStorage
 from kestrel.storage.total_memory import ITEM_BYTES, MemoryLimit, MemoryShare
 from kestrel.storage.window import Window
@@ -65,8 +66,8 @@ class JournalQueue(Window):
         """Of rotated files, in replay order: of the newest that has been read forward, and of those after it."""
         self.refusal: str | None = None
         """None, or why this queue takes no put now."""
-        self.storage_refusal: Callable[[], str | None] = lambda: None
-        """None, or why no queue of its storage takes a put now."""
+        self.full_disk: FullDisk | None = None
+        """Knows why no queue of its storage takes a put now."""
         self.replayed_items = 0
         self.repaired_bytes = 0
         """What was set aside when it was loaded."""
@@ -133,12 +134,12 @@ class JournalQueue(Window):
 
     def check_put(self, size: int) -> None:
         """Raise the `StorageError` why it takes no item of so many bytes now, if there is one."""
-        refusal = self.storage_refusal()
-        if refusal is not None:
-            raise StorageRefused(refusal)
+        if self.full_disk is not None and self.full_disk.refusal is not None:
+            raise StorageRefused(self.full_disk.refusal)
         if size > MAX_DATA_BYTES:
             raise ItemTooLarge(f"an item holds at most {MAX_DATA_BYTES} bytes")
-        self.check()
+        if self.failure is not None:
+            self.check()
         if self.refusal is not None:
             raise StorageRefused(self.refusal)
         if self._memory_limit.is_reached and self.unwritten_bytes > UNWRITTEN_BYTES_WHEN_MEMORY_IS_FULL:

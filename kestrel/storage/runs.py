@@ -43,14 +43,14 @@ class Runs:
             # So that it looks at this run now and leaves it out, rather than at hundreds of them at some later time.
             gc.collect(0)
 
-    def popleft(self) -> bytes:
-        """Remove and return the first; there must be one."""
+    def popleft(self) -> bytes | None:
+        """Remove and return the first; None when there is none."""
         if self._head:
             return self._head.pop()
         if self._runs:
             self._head = list(self._runs.popleft())
-        elif len(self._tail) == 1:
-            return self._tail.pop()
+        elif len(self._tail) <= 1:
+            return self._tail.pop() if self._tail else None
         else:
             self._head, self._tail = self._tail, []
         self._head.reverse()

@@ -136,8 +136,8 @@ class ScrollQueue(Window):
 
     # Items out.
 
-    def _decode_first(self) -> Item:
-        item = decode_put(self._records.popleft())
+    def _decode(self, record: bytes) -> Item:
+        item = decode_put(record)
         item.errors = self._errors.get(item.id, item.errors)
         return item
 

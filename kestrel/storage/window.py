@@ -62,10 +62,11 @@ class Window:
         """Remove and return the head."""
         if self._front:
             item = self._pop_front()
-        elif self._records:
-            item = self._decode_first()
         else:
-            return None
+            record = self._records.popleft()
+            if record is None:
+                return None
+            item = self._decode(record)
         self.items -= 1
         self.bytes -= len(item.data)
         return item
@@ -75,8 +76,9 @@ class Window:
         self._front_with_errors -= item.errors > 0
         return item
 
-    def _decode_first(self) -> Item:
-        item = decode_item(self._records.popleft())
+    def _decode(self, record: bytes) -> Item:
+        """The item of what was the first of `_records`."""
+        item = decode_item(record)
         item.id = self._first_id
         self._first_id += 1
         return item
@@ -85,11 +87,12 @@ class Window:
         """Remove the head, if there is one."""
         if self._front:
             self.bytes -= len(self._pop_front().data)
-        elif self._records:
-            self.bytes -= len(self._records.popleft()) - ADDX_HEADER_BYTES
-            self._first_id += 1
         else:
-            return
+            record = self._records.popleft()
+            if record is None:
+                return
+            self.bytes -= len(record) - ADDX_HEADER_BYTES
+            self._first_id += 1
         self.items -= 1
 
     def open_as(self, item: Item, xid: int) -> None:
@@ -135,18 +138,21 @@ class Window:
 
     def peek(self) -> Item | None:
         """The head item."""
-        self.check()
+        if self.failure is not None:
+            self.check()
         if not self._front:
-            if not self._records:
+            record = self._records.popleft()
+            if record is None:
                 return None
-            self._front.append(self._decode_first())
+            self._front.append(self._decode(record))
         return self._front[0]
 
     def take(self, opened: bool) -> Item | None:
         """Remove and return the head; as an open read when `opened`."""
-        self.check()
+        if self.failure is not None:
+            self.check()
         item = self.pop_head()
-        if item is not None and opened:
+        if opened and item is not None:
             self.open_as(item, self.next_xid())
         return item
 

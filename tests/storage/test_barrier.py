@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 
 from kestrel.config.model import QueueSettings
 from kestrel.errors import QueueFailed
-from kestrel.storage.barrier import Barrier, Batch, all_of
+from kestrel.storage.barrier import Barrier, Batch, Committed, all_of
 from kestrel.storage.interfaces import IQueueStorage
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
@@ -35,14 +35,11 @@ class FakeStorage:
         return [([contents], self.waits_for[contents]) for contents in queues if contents in self.waits_for]
 
 
-class FakeQueue:
+class FakeQueue(Committed):
     """What the barrier needs to know of a queue; `failures` is what it was told."""
 
     def __init__(self, storage: FakeStorage) -> None:
-        self.storage = storage
-        self.contents = Contents()
-        self.open_batch: Batch | None = None
-        self.committing: Batch | None = None
+        super().__init__(storage, Contents())
         self.failures: list[Exception] = []
         self.reopened: Callable[[], object] = lambda: None
 
