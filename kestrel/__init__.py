@@ -4,3 +4,5 @@ This module stays light, so that a worker process that only wants to read journa
 """
 
 __version__ = "1.0.0.dev0"
+
+import kestrel.compiled  # noqa: F401  chooses the build before any other module is imported

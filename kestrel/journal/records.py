@@ -10,6 +10,7 @@ from typing import Final
 
 from kestrel.disk.records import BufferAlone, DamagedRecord, UnfinishedRecord, Whole
 from kestrel.item import Item
+from kestrel.journal.announced import AnnouncedRecord
 from kestrel.journal.opcodes import (
     ADD_HEADER,
     ADDX_HEADER,
@@ -48,18 +49,14 @@ def decode_item(record: bytes) -> Item:
     """The item of an ADDX record."""
     _, _, add_ms, expiry_ms = _unpack_addx(record)
     item = Item(record[ADDX_HEADER_BYTES:], add_ms, expiry_ms)
-    if isinstance(record, _AnnouncedItem):
+    if isinstance(record, AnnouncedRecord):
         item.xid = record.xid
     return item
 
 
-class _AnnouncedItem(bytes):
-    xid: int
-
-
 def encode_announced_item(data: bytes, add_ms: int, expiry_ms: int, xid: int) -> bytes:
     """The ADDX record of an item which knows the xid that an older release's ADD_XID announced for its opening."""
-    record = _AnnouncedItem(encode_item(data, add_ms, expiry_ms))
+    record = AnnouncedRecord(encode_item(data, add_ms, expiry_ms))
     record.xid = xid
     return record
 

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from mypy_extensions import mypyc_attr
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -73,6 +74,7 @@ def all_of(batches: Sequence[Batch]) -> Batch | None:
     return together
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Committed(ABC):
     """What the barrier needs to know of a queue."""
 

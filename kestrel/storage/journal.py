@@ -16,7 +16,7 @@ from twisted.internet.defer import Deferred, DeferredList, fail, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from zope.interface import implementer
+from zope.interface import classImplements
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk import steps
@@ -52,7 +52,6 @@ _IS_LOADING: Final = "the queue is being loaded again: try again in a moment"
 RESERVE_BYTES: Final = 16 * 1024 * 1024
 
 
-@implementer(IStorage)
 class JournalStorage:
     """All queues of one folder (`IStorage`)."""
 
@@ -415,6 +414,9 @@ class JournalStorage:
         self._open_files.used(writer)
         queue.count_memory()
         return None
+
+
+classImplements(JournalStorage, IStorage)  # a class with a decorator is not compiled
 
 
 def _load_failed(error: Exception) -> QueueFailed:

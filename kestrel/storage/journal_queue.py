@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Final
 
 from twisted.internet.defer import Deferred
-from zope.interface import implementer
+from zope.interface import classImplements
 
 from kestrel.config.model import QueueSettings
 from kestrel.errors import ItemTooLarge, StorageRefused
@@ -44,7 +44,6 @@ MOST_REMEMBERED: Final = 1_000_000
 """Open reads, items put back, and error counts, at all boundaries together. Beyond that, packs have to wait."""
 
 
-@implementer(IQueueStorage, IContinue)
 class JournalQueue(Window):
     """A window whose changes are recorded (`IQueueStorage`, `IContinue`). The storage writes the records at commit.
 
@@ -417,3 +416,6 @@ class JournalQueue(Window):
             "journal_bytes": self.disk_bytes,
             "journal_repaired_bytes": self.repaired_bytes,
         }
+
+
+classImplements(JournalQueue, IQueueStorage, IContinue)  # a class with a decorator is not compiled

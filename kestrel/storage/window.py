@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from mypy_extensions import mypyc_attr
+
 from kestrel.errors import QueueFailed
 from kestrel.item import Item
 from kestrel.journal.records import ADDX_HEADER_BYTES, decode_item
@@ -16,6 +18,7 @@ MAX_ERRORS = (1 << 31) - 1
 """An item's errors are counted up to there: what a record of the journal can say."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Window:
     """Items as the records they came in, decoded when they reach the head.
 

@@ -1,0 +1,97 @@
+"""The optional extension: modules of the hot path, made C by mypyc from the Python that they are. All else: setup.cfg.
+
+Where it cannot be built (no compiler, no headers) the same modules run as Python. KESTREL_EXTENSION=require in the
+environment of the build makes that an error, =none leaves it out.
+"""
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).parent
+WANTED = os.environ.get("KESTREL_EXTENSION", "optional")
+BUILDING = {"bdist_wheel", "build", "build_ext", "editable_wheel", "install", "develop"}
+
+# In the order in which a message travels.
+COMPILED = (
+    "kestrel.item",
+    "kestrel.commands",
+    "kestrel.protocols.buffer",
+    "kestrel.protocols.words",
+    "kestrel.protocols.memcache",
+    "kestrel.session.access",
+    "kestrel.session.idleness",
+    "kestrel.session.items",
+    "kestrel.session.outbox",
+    "kestrel.session.puts",
+    "kestrel.session.reads",
+    "kestrel.session.session",
+    "kestrel.queues.counters",
+    "kestrel.queues.expiry",
+    "kestrel.queues.head",
+    "kestrel.queues.limits",
+    "kestrel.queues.manager",
+    "kestrel.queues.open_reads",
+    "kestrel.queues.queue",
+    "kestrel.queues.turns",
+    "kestrel.queues.waiters",
+    "kestrel.storage.barrier",
+    "kestrel.storage.journal",
+    "kestrel.storage.journal_queue",
+    "kestrel.storage.runs",
+    "kestrel.storage.total_memory",
+    "kestrel.storage.window",
+    "kestrel.journal.records",
+    "kestrel.journal.writer",
+)
+
+
+def source_of(module: str) -> Path:
+    """Relative to this file."""
+    return Path(*module.split(".")).with_suffix(".py")
+
+
+def extensions() -> list:
+    """What is to be compiled; nothing where mypyc is missing or nobody is building."""
+    if WANTED == "none" or BUILDING.isdisjoint(sys.argv):
+        return []
+    try:
+        from mypyc.build import mypycify
+    except ImportError:
+        if WANTED == "require":
+            raise
+        return []
+    sources = [str(source_of(module)) for module in COMPILED]
+    found = mypycify(["--config-file=setup.cfg", *sources], group_name="kestrel", debug_level="0", strip_asserts=False)
+    for extension in found:
+        extension.optional = WANTED != "require"
+    return found
+
+
+class BuildAll(build_ext):
+    """All of the extension or nothing of it, and a note which sources it was made of."""
+
+    def run(self) -> None:
+        """Compile; what was left of an earlier build goes first."""
+        folder = ROOT if self.inplace else Path(self.build_lib)
+        note = folder / "kestrel" / "compiled.json"
+        note.unlink(missing_ok=True)
+        super().run()
+        built = [Path(self.get_ext_fullpath(extension.name)) for extension in self.extensions]
+        if all(path.exists() for path in built):
+            sources = {module: (ROOT / source_of(module)).read_bytes() for module in COMPILED}
+            digests = {module: hashlib.sha256(source).hexdigest() for module, source in sources.items()}
+            note.write_text(json.dumps(digests, indent=1) + "\n")
+        else:
+            for path in built:
+                path.unlink(missing_ok=True)
+
+
+os.chdir(ROOT)
+ext_modules = extensions()
+setup(ext_modules=ext_modules, cmdclass={"build_ext": BuildAll} if ext_modules else {})
