@@ -24,34 +24,40 @@ _NOTE: Final = _PACKAGE / "compiled.json"
 
 
 class SourceFinder(MetaPathFinder):
-    """Finds the sources of these modules, where an extension would be found first."""
-
-    def __init__(self, sources: dict[str, Path]) -> None:
-        self._sources = sources
+    """Finds the sources of kestrel's modules, also where an extension lies beside them and would be found first."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The source of a module that is not to be taken from the extension."""
-        source = self._sources.get(fullname)
-        return None if source is None else spec_from_file_location(fullname, source)
+        """The source of a module; None for packages, and for modules of others."""
+        package, _, name = fullname.rpartition(".")
+        if package.partition(".")[0] == __package__:
+            for folder in path or ():
+                source = os.path.join(folder, name + ".py")
+                if os.path.isfile(source):
+                    return spec_from_file_location(fullname, source)
+        return None
 
 
 def _use() -> tuple[str, str]:
     """Choose, before any of the modules is imported. Returns the build and, where it is not compiled, why."""
+    why = _why_pure()
+    if why:
+        sys.meta_path.insert(0, SourceFinder())
+    return "pure" if why else "compiled", why
+
+
+def _why_pure() -> str:
+    if os.environ.get("KESTREL_PURE", "") not in ("", "0"):
+        return "KESTREL_PURE is set"
     try:
         digests: dict[str, str] = json.loads(_NOTE.read_text())
-    except FileNotFoundError:
-        return "pure", "there is no compiled extension"
-    sources = {module: _PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py") for module in digests}
-    if os.environ.get("KESTREL_PURE", "") not in ("", "0"):
-        why = "KESTREL_PURE is set"
-    elif changed := [module for module, digest in digests.items() if _digest(sources[module]) != digest]:
-        why = f"{changed[0]} has changed since the extension was built"
-    else:
-        return "compiled", ""
-    sys.meta_path.insert(0, SourceFinder(sources))
-    return "pure", why
+    except FileNotFoundError:  # or it is half built
+        return "there is no compiled extension"
+    for module, digest in digests.items():
+        if _digest(_PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")) != digest:
+            return f"{module} has changed since the extension was built"
+    return ""
 
 
 def _digest(source: Path) -> str:

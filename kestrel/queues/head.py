@@ -8,13 +8,12 @@ from typing import Protocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from kestrel.config.model import QueueSettings
 from kestrel.errors import KestrelError, QueueFailed
 from kestrel.item import Item
 from kestrel.queues.counters import QueueCounters
 from kestrel.queues.expiry import MOVED_AT_ONCE, SWEPT_AT_ONCE, is_expired
 from kestrel.queues.filling import Filling
-from kestrel.queues.limits import is_full
+from kestrel.queues.limits import Limits
 from kestrel.queues.moves import Moves
 from kestrel.queues.services import QueueServices
 from kestrel.storage.barrier import Batch
@@ -27,7 +26,7 @@ class Headed(Protocol):
     """What a head needs of its queue."""
 
     name: bytes
-    settings: QueueSettings
+    limits: Limits
     contents: IQueueStorage
     counters: QueueCounters
     moves: Moves
@@ -84,14 +83,14 @@ class Head:
 
     def expires_now(self, item: Item) -> bool:
         """Whether that item of the queue has expired."""
-        max_age_ms = self._queue.settings.max_age_ms
+        max_age_ms = self._queue.limits.max_age_ms
         may_expire = item.expiry_ms or max_age_ms is not None  # most never do: spare them the look at the clock
         return bool(may_expire) and is_expired(item, max_age_ms, self._now_ms())
 
     def sweep(self, most: int = SWEPT_AT_ONCE) -> int:
         """Expire items, as far as they are in memory, and at most so many. Returns how many."""
         queue = self._queue
-        contents, moves, target = queue.contents, queue.moves, queue.settings.expire_to_queue
+        contents, moves, target = queue.contents, queue.moves, queue.limits.expires_to
         if target is not None:
             most = min(most, MOVED_AT_ONCE)
         swept = 0
@@ -132,10 +131,10 @@ class Head:
         size, queue = self._owed_for, self._queue
         if size is None:
             return
-        contents, settings = queue.contents, queue.settings
+        contents, limits = queue.contents, queue.limits
         before = queue.counters.discarded
         for _ in range(SWEPT_AT_ONCE):
-            if not is_full(settings, contents.items - 1, contents.bytes - size):
+            if not limits.is_full(contents.items - 1, contents.bytes - size):
                 self._owed_for = None
                 break
             if self.has_expired and self.sweep(1):

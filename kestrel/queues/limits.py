@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from kestrel.config.model import QueueSettings
 
-
-def is_too_large(settings: QueueSettings, size: int) -> bool:
-    """Whether an item of that many bytes is never taken."""
-    return settings.max_item_size_bytes is not None and size > settings.max_item_size_bytes
+_NO_LIMIT: Final = 1 << 60
 
 
-def is_full(settings: QueueSettings, items: int, size: int) -> bool:
-    """Whether a queue that holds so many items, and so many bytes of data, stands at a limit or over it."""
-    max_items, max_size = settings.max_items, settings.max_size_bytes
-    return (max_items is not None and items >= max_items) or (max_size is not None and size >= max_size)
+class Limits:
+    """What the settings of a queue say of its items, ready at hand: it is asked for with each of them."""
+
+    __slots__ = (
+        "discards_old",
+        "expires_to",
+        "has_fanout_only",
+        "max_age_ms",
+        "max_bytes",
+        "max_item_bytes",
+        "max_items",
+    )
+
+    def __init__(self, settings: QueueSettings) -> None:
+        self.max_items = _NO_LIMIT if settings.max_items is None else settings.max_items
+        self.max_bytes = _NO_LIMIT if settings.max_size_bytes is None else settings.max_size_bytes
+        self.max_item_bytes = _NO_LIMIT if settings.max_item_size_bytes is None else settings.max_item_size_bytes
+        self.max_age_ms = settings.max_age_ms
+        self.expires_to = settings.expire_to_queue
+        self.discards_old = settings.discard_old_when_full
+        self.has_fanout_only = settings.fanout_only
+
+    def is_too_large(self, size: int) -> bool:
+        """Whether an item of that many bytes is never taken."""
+        return size > self.max_item_bytes
+
+    def is_full(self, items: int, size: int) -> bool:
+        """Whether a queue that holds so many items, and so many bytes of data, stands at a limit or over it."""
+        return items >= self.max_items or size >= self.max_bytes

@@ -19,7 +19,6 @@ from kestrel.names import check_queue_name
 from kestrel.queues.aliases import Alias, renewed
 from kestrel.queues.counters import ServerCounters
 from kestrel.queues.fanout import Families
-from kestrel.queues.limits import is_too_large
 from kestrel.queues.queue import Queue
 from kestrel.queues.services import PutElsewhere, QueueServices
 from kestrel.queues.sweep import Sweep, Swept
@@ -204,9 +203,9 @@ class QueueManager:
         alias = self.aliases.get(name)
         if alias is None and not self._families.children_of(name):
             queue = self.queue(name)
-            if queue.settings.fanout_only:
+            if queue.limits.has_fanout_only:
                 self.use_right_storage(queue)
-                return None if is_too_large(queue.settings, size) else _SAFE
+                return None if queue.limits.is_too_large(size) else _SAFE
             if not queue.admits(size):
                 return None
             queue.storage.put((queue.contents,), data, self.now_ms(), expiry_ms)
@@ -235,7 +234,7 @@ class QueueManager:
         An item that is for children as well is put first: a crash may leave both the item and the read.
         """
         queue = self.queue(name)
-        if not queue.settings.fanout_only and not self._families.children_of(name):
+        if not queue.limits.has_fanout_only and not self._families.children_of(name):
             batch = queue.continue_(xid, data, expiry_ms)
             self.counters.total_items += batch is not None
             return batch
@@ -252,9 +251,9 @@ class QueueManager:
         for each in (name,) if alias is None else alias.queues:
             queue = self.queue(each)
             children = self._families.children_of(each)
-            if queue.settings.fanout_only:
+            if queue.limits.has_fanout_only:
                 self.use_right_storage(queue)
-                is_refused = is_refused or is_too_large(queue.settings, size)
+                is_refused = is_refused or queue.limits.is_too_large(size)
             elif each in done:
                 pass
             elif queue.admits(size):

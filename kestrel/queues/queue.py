@@ -13,9 +13,9 @@ from kestrel.config.model import QueueSettings
 from kestrel.errors import KestrelError, NotThatManyOpen
 from kestrel.item import Item
 from kestrel.queues.counters import QueueCounters
-from kestrel.queues.expiry import SWEPT_BY_A_PUT, SWEPT_FOR_ROOM
+from kestrel.queues.expiry import SWEPT_BY_A_PUT, SWEPT_FOR_ROOM, is_expired
 from kestrel.queues.head import Head
-from kestrel.queues.limits import is_full, is_too_large
+from kestrel.queues.limits import Limits
 from kestrel.queues.moves import Moves
 from kestrel.queues.open_reads import HeldReads, Lease
 from kestrel.queues.services import QueueServices
@@ -48,6 +48,7 @@ class Queue(Committed):
         super().__init__(storage, contents)
         self.name = name
         self.settings = settings
+        self.limits = Limits(settings)
         self.is_deleted = False
         self.counters = QueueCounters(contents.replayed_items, services.now_ms())
         self.born_s = services.clock.seconds()
@@ -66,6 +67,7 @@ class Queue(Committed):
     def use_settings(self, settings: QueueSettings) -> None:
         """Go by other settings from now on."""
         self.settings = settings
+        self.limits = Limits(settings)
         self.held.use_timeout(settings.open_transaction_timeout_ms)
         if self.contents.failure is None:
             self.storage.queue(self.name, settings)
@@ -108,17 +110,17 @@ class Queue(Committed):
 
         What has expired goes first, and counts no more.
         """
-        settings, contents = self.settings, self.contents
-        if is_too_large(settings, size):
+        limits, contents = self.limits, self.contents
+        if limits.is_too_large(size):
             return False
         head = self.head
         if contents.items and head.has_expired:
             head.sweep(SWEPT_BY_A_PUT)
-        if settings.discard_old_when_full or not is_full(settings, contents.items, contents.bytes):
+        if limits.discards_old or not limits.is_full(contents.items, contents.bytes):
             return True
         if head.has_expired:
             head.sweep(SWEPT_FOR_ROOM // targets)
-            if not is_full(settings, contents.items, contents.bytes):
+            if not limits.is_full(contents.items, contents.bytes):
                 return True
         head.load()  # it may have expired, and the next put find room
         return head.has_expired and not self.moves.is_full  # there is more to sweep than there is time for now
@@ -127,7 +129,7 @@ class Queue(Committed):
         """The storage has one more item, of that many bytes, at the tail."""
         self.counters.total_items += 1
         batch = self.touch()
-        if self.settings.discard_old_when_full:
+        if self.limits.discards_old:
             self.head.discard_for(size)
         if self.waiting.is_joined:
             self.serve()
@@ -139,12 +141,14 @@ class Queue(Committed):
         """The head, if it is at hand and nobody stands in line for it."""
         if self.waiting.is_joined or self.head.is_owed:
             return None
-        if opens or self.settings.expire_to_queue is not None:
+        limits = self.limits
+        if opens or limits.expires_to is not None:
             return None if self.head.at_hand() is None else self._take(opens)
         item = self.contents.take(False)
         if item is None:
             return None
-        if self.head.expires_now(item):  # it is out; another may be at hand
+        may_expire = item.expiry_ms or limits.max_age_ms is not None
+        if may_expire and is_expired(item, limits.max_age_ms, self._now_ms()):  # it is out; another may be at hand
             self.counters.expired_items += 1
             self.touch()
             return None if self.head.at_hand() is None else self._take(False)

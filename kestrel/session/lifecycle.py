@@ -87,6 +87,9 @@ TRANSITIONS: Final[dict[State, dict[Event, State]]] = {
 RUNNING: Final = frozenset({State.OPEN, State.DRAINING})
 """The states in which the next command is carried out."""
 
+ENDED: Final = frozenset({State.CLOSING, State.GONE})
+"""The states in which nothing that comes counts."""
+
 HEARING: Final = frozenset({State.OPEN, State.WAITING, State.LOADING})
 """The states in which more bytes may come."""
 

@@ -20,7 +20,7 @@ Sent = Callable[[bool], None]
 class _Entry:
     """Replies that wait for the same batch; where something is to be told of a reply, that one alone."""
 
-    __slots__ = ("batch", "commands", "lost", "replies", "sent", "was_waited_for")
+    __slots__ = ("batch", "commands", "lost", "replies", "sent", "size", "was_waited_for")
 
     def __init__(
         self,
@@ -38,6 +38,8 @@ class _Entry:
         self.sent = sent
         self.lost = lost
         self.was_waited_for = was_waited_for
+        self.size = len(reply)
+        """What the replies take, in bytes."""
 
     def one_by_one(self) -> list[_Entry]:
         """The same, each reply apart."""
@@ -45,11 +47,6 @@ class _Entry:
             _Entry(command, reply, self.batch, self.sent, self.lost, self.was_waited_for)
             for command, reply in zip(self.commands, self.replies, strict=True)
         ]
-
-    @property
-    def size(self) -> int:
-        """What the replies take, in bytes."""
-        return sum(map(len, self.replies))
 
 
 class Outbox:
@@ -114,6 +111,7 @@ class Outbox:
             if last is not None and last.batch is batch:
                 last.commands.append(self.answering)
                 last.replies.append(reply)
+                last.size += len(reply)
                 return
             self._last = entry = _Entry(self.answering, reply, batch, None, None, False)
         else:

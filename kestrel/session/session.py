@@ -24,7 +24,7 @@ from kestrel.queues.turns import Turns
 from kestrel.session.access import Access
 from kestrel.session.idleness import Idleness
 from kestrel.session.leases import LeaseCounts, LeasedReads
-from kestrel.session.lifecycle import HEARING, RUNNING, Event, State, after
+from kestrel.session.lifecycle import ENDED, HEARING, RUNNING, Event, State, after
 from kestrel.session.outbox import Outbox
 from kestrel.session.reads import OpenReads
 from kestrel.session.settings import ServerControl, SessionSettings
@@ -90,11 +90,14 @@ class Session:
         self._current_settings = settings
         self.settings = settings()
         """The limits as they are now; a reload may change them."""
+        self._most_held_bytes = self.settings.max_pipeline_bytes
         self._write = write
         self._abort = abort
         self._listen = listen
         self._state = State.OPEN
         self._may_run = True
+        self._waits = self._drains = self._has_ended = False
+        """The same, as every request asks for it."""
         self._is_listening = True
         self._is_running = False
         self._is_turn_due = False
@@ -110,13 +113,13 @@ class Session:
     def received(self, data: bytes) -> None:
         """Bytes from the client."""
         self.counters.bytes_read += len(data)
-        if self._state is State.CLOSING or self._state is State.GONE:
+        if self._has_ended:
             return
         self._idleness.interrupted()
         self.codec.receive(data)
         if self._may_run and not self._is_turn_due:
             self._take_turn()
-        if self._state is State.WAITING and len(self.codec) > self.settings.max_pipeline_bytes:
+        if self._waits and len(self.codec) > self._most_held_bytes:
             # It must be read on, or its leaving would not be noticed and it would swallow an item.
             self.refuse(ClientError("too much was sent behind a command that waits"), closes=True)
         self._listen_or_not()
@@ -131,7 +134,7 @@ class Session:
             self._step(Event.INPUT_ENDED)
         if self._state is State.CLOSING:
             self._close_now()
-        elif self._state is State.DRAINING and not self._is_turn_due:
+        elif self._drains and not self._is_turn_due:
             self._take_turn()
 
     def lost(self) -> None:
@@ -171,6 +174,7 @@ class Session:
     def settings_changed(self) -> None:
         """The limits may be others now."""
         self.settings = self._current_settings()
+        self._most_held_bytes = self.settings.max_pipeline_bytes
         self._idleness.timeout_changed()
 
     def _timeout_ms(self) -> int | None:
@@ -197,6 +201,9 @@ class Session:
     def _step(self, event: Event) -> None:
         self._state = after(self._state, event)
         self._may_run = self._state in RUNNING
+        self._waits = self._state is State.WAITING
+        self._drains = self._state is State.DRAINING
+        self._has_ended = self._state in ENDED
 
     def _go_on(self) -> None:
         if self._may_run and not self._is_running and not self._is_turn_due:
@@ -229,7 +236,7 @@ class Session:
                 return False
             command = codec.next_command()
             if command is None:
-                if self._state is State.DRAINING:
+                if self._drains:
                     self._step(Event.ALL_DONE)
                     self._close_now()
                 return False
@@ -248,7 +255,7 @@ class Session:
     def is_held_up(self) -> bool:
         """Whether replies must leave before more are made."""
         held_bytes = self.outbox.held_bytes
-        if held_bytes > self.settings.max_pipeline_bytes or self.outbox.is_paused:
+        if held_bytes > self._most_held_bytes or self.outbox.is_paused:
             return True
         return held_bytes > HELD_BYTES_WHEN_MEMORY_IS_FULL and self.manager.memory_limit.is_reached
 
@@ -268,11 +275,8 @@ class Session:
         self.refuse(error, closes=True)
 
     def _listen_or_not(self) -> None:
-        if self._state is State.WAITING:
-            wanted = True
-        else:
-            stands_still = not self._may_run or self._is_turn_due or self.is_held_up
-            wanted = not (stands_still and len(self.codec) > UNREAD_BYTES)
+        stands_still = not self._may_run or self._is_turn_due or self.is_held_up
+        wanted = self._waits or not stands_still or len(self.codec) <= UNREAD_BYTES
         if wanted is not self._is_listening and self._state in HEARING:
             self._is_listening = wanted
             self._listen(wanted)
@@ -286,7 +290,7 @@ class Session:
     def _replies_left(self) -> None:
         if self._when_replies_left is not None:
             self._when_replies_left()
-        elif len(self.codec) or self._state is State.DRAINING:
+        elif self._drains or len(self.codec):
             self._go_on()
 
     def refuse(self, error: Exception, *, closes: bool = False) -> None:

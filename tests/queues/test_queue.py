@@ -693,7 +693,7 @@ def test_items_are_counted_as_they_are_put(bench: Bench) -> None:
 
 
 def test_what_is_discarded_when_the_head_is_there_at_last_is_committed(bench: Bench) -> None:
-    bench.queue.settings = QueueSettings(max_items=2, discard_old_when_full=True)
+    bench.queue.use_settings(QueueSettings(max_items=2, discard_old_when_full=True))
     bench.put(b"one", b"two")
     bench.contents.page_out()
     bench.put(b"three")
@@ -703,7 +703,7 @@ def test_what_is_discarded_when_the_head_is_there_at_last_is_committed(bench: Be
 
 
 def test_a_stop_counts_the_failure_of_an_item_that_was_to_move_and_had_no_turn_yet(bench: Bench) -> None:
-    bench.queue.settings = QueueSettings(max_redeliveries=1, error_queue=b"bad")
+    bench.queue.use_settings(QueueSettings(max_redeliveries=1, error_queue=b"bad"))
     bench.put(b"one", b"two")
     for _ in range(2):
         item = bench.queue.take_now(opens=True)
