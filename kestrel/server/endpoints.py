@@ -31,6 +31,11 @@ def endpoints_to_serve(config: Config, given: Mapping[str, Sequence[str]]) -> di
     return {protocol: list(given.get(protocol, ())) or configured[protocol] for protocol in PROTOCOLS}
 
 
+def is_plain_tcp(endpoint: str) -> bool:
+    """Whether nothing but TCP is meant: what Twisted listens on by `listenTCP` alone."""
+    return endpoint.partition(":")[0].lower() in ("tcp", "tcp6")
+
+
 def parse_endpoint(reactor: Any, endpoint: str) -> IStreamServerEndpoint:
     """What an endpoint string means; raises `CannotServe`."""
     try:

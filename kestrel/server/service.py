@@ -28,10 +28,12 @@ from kestrel.config.resolved import ResolvedConfig
 from kestrel.disk.files import Disk
 from kestrel.disk.whole_file import WholeFile
 from kestrel.errors import StorageError
+from kestrel.net import hub
+from kestrel.net.hub_port import HubListener
 from kestrel.net.protocols import PROTOCOLS
 from kestrel.net.queue_server import QueueServer
 from kestrel.queues.services import wall_clock_ms
-from kestrel.server.endpoints import describe, endpoints_to_serve, listen, port_number
+from kestrel.server.endpoints import describe, endpoints_to_serve, is_plain_tcp, listen, port_number
 from kestrel.server.failures import EX_CONFIG, CannotServe, storage_failure
 from kestrel.server.reactor import use_monotonic_time
 from kestrel.storage.failures import error_of
@@ -100,10 +102,21 @@ class KestrelService(Service):
         self.manager = self._core.manager
         self.status = self._core.status
         self._endpoints = endpoints_to_serve(config, endpoints or {})
+        self._hub = self._make_hub() if hub.IS_AVAILABLE else None
+        self._tcp = reactor if self._hub is None else HubListener(reactor, self._hub)
         self._ports: list[IListeningPort] = []
         self._try_it_port: int | None = None
         self._started_at = 0.0
         self._is_stopping = False
+
+    def _make_hub(self) -> hub.Hub:
+        barrier = self._core.barrier
+        return hub.Hub(
+            seconds=self._reactor.seconds,
+            begin_turn=barrier.begin_turn,
+            end_turn=barrier.end_of_tick,
+            schedule=self._reactor.callFromThread,
+        )
 
     # Start.
 
@@ -111,6 +124,8 @@ class KestrelService(Service):
         """Bind the ports. Clients may connect from now on and are served when the queues are loaded."""
         if not any(self._endpoints.values()):
             raise CannotServe("every protocol is turned off: there is nothing to serve", EX_CONFIG)
+        if self._hub is not None:
+            self._reactor.addReader(self._hub)
         for protocol, endpoints in self._endpoints.items():
             factory = self._core.connections(PROTOCOLS[protocol], self)
             for endpoint in endpoints:
@@ -123,7 +138,8 @@ class KestrelService(Service):
                 self._try_it_port = port_number(port)
             log.info("{protocol}: listening on {where}", protocol=protocol, where=describe(port))
 
-        _now(listen(self._reactor, protocol, endpoint, factory).addCallback(listening), self._stop_because)
+        reactor = self._tcp if is_plain_tcp(endpoint) else self._reactor
+        _now(listen(reactor, protocol, endpoint, factory).addCallback(listening), self._stop_because)
 
     def startService(self) -> None:
         """Own the storage and load the queues; then serve."""
@@ -203,6 +219,9 @@ class KestrelService(Service):
             log.failure("The stop was not in order", result)
         if self._threads.started:
             self._threads.stop()
+        if self._hub is not None:
+            self._reactor.removeReader(self._hub)
+            self._hub.close()
 
     # What clients can ask of the server (`ServerControl`).
 

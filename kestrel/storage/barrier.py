@@ -124,6 +124,10 @@ class Barrier:
         self._held.append(release)
         self._arm()
 
+    def begin_turn(self) -> None:
+        """Somebody works now and will call `end_of_tick` whatever happens: until then nothing has to be scheduled."""
+        self._is_armed = True
+
     def _arm(self) -> None:
         if not self._is_armed:
             self._is_armed = True
@@ -131,7 +135,9 @@ class Barrier:
 
     def end_of_tick(self) -> None:
         """Commit every touched queue that is not being committed already, then release."""
-        self._is_armed = False
+        self._is_armed = False  # before anything can fail: a barrier that waits for an end would never arm again
+        if not self._dirty and not self._held:
+            return
         dirty, self._dirty = self._dirty, []
         by_storage: dict[IStorage, list[Committed]] = {}
         for queue in dirty:

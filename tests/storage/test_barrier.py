@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -587,3 +588,86 @@ def test_all_of_many_that_are_settled_already_is_settled() -> None:
     safe.settle(None)
     lost.settle(DISK_ERROR)
     assert (outcome(all_of([safe, safe])), outcome(all_of([safe, lost]))) == ("safe", DISK_ERROR)
+
+
+# Turns whose end somebody else calls.
+
+
+def test_within_a_turn_nothing_is_scheduled_and_its_end_commits_and_releases(
+    barrier: Barrier, storage: FakeStorage, queue: FakeQueue, scheduled: list[Callable[[], None]]
+) -> None:
+    released: list[str] = []
+    barrier.begin_turn()
+    batch = barrier.touch(queue)
+    barrier.at_end_of_tick(lambda: released.append(str(outcome(batch))))
+    assert (scheduled, storage.commits) == ([], [])
+    barrier.end_of_tick()
+    assert (scheduled, storage.commits, released) == ([], [[queue.contents]], ["safe"])
+
+
+def test_after_a_turn_what_is_recorded_is_scheduled_as_ever(
+    barrier: Barrier, storage: FakeStorage, queue: FakeQueue, scheduled: list[Callable[[], None]]
+) -> None:
+    barrier.begin_turn()
+    barrier.end_of_tick()
+    assert storage.commits == []
+    barrier.touch(queue)
+    assert scheduled == [barrier.end_of_tick]
+    scheduled.pop()()
+    assert storage.commits == [[queue.contents]]
+
+
+def test_a_release_at_the_end_of_a_turn_may_record_more_which_is_scheduled(
+    barrier: Barrier, storage: FakeStorage, queue: FakeQueue, scheduled: list[Callable[[], None]]
+) -> None:
+    barrier.begin_turn()
+    barrier.at_end_of_tick(lambda: barrier.touch(queue) and None)
+    barrier.end_of_tick()
+    assert (storage.commits, scheduled) == ([], [barrier.end_of_tick])
+
+
+@pytest.mark.parametrize("fails", ["commit", "release", "release for good"])
+def test_a_turn_whose_end_fails_is_over_all_the_same(
+    barrier: Barrier, storage: FakeStorage, queue: FakeQueue, scheduled: list[Callable[[], None]], fails: str
+) -> None:
+    def fail() -> None:
+        raise KeyboardInterrupt if fails == "release for good" else ValueError
+
+    barrier.begin_turn()
+    barrier.touch(queue)
+    if fails == "commit":
+        storage.error = ValueError()
+    else:
+        barrier.at_end_of_tick(fail)
+    with suppress(KeyboardInterrupt):
+        barrier.end_of_tick()
+    assert scheduled == []
+    storage.error = None
+    barrier.touch(queue)
+    assert scheduled == [barrier.end_of_tick]
+
+
+def test_what_was_scheduled_before_a_turn_finds_nothing_to_do_after_it(
+    barrier: Barrier, storage: FakeStorage, queue: FakeQueue, scheduled: list[Callable[[], None]]
+) -> None:
+    barrier.touch(queue)
+    barrier.begin_turn()
+    barrier.end_of_tick()
+    assert storage.commits == [[queue.contents]]
+    scheduled.pop()()
+    assert storage.commits == [[queue.contents]]
+
+
+def test_a_commit_that_settles_between_turns_is_followed_by_the_next(
+    barrier: Barrier, storage: FakeStorage, queue: FakeQueue, scheduled: list[Callable[[], None]]
+) -> None:
+    pending = queue.will_wait()
+    for _ in range(2):
+        barrier.begin_turn()
+        barrier.touch(queue)
+        barrier.end_of_tick()
+    assert (len(storage.commits), scheduled) == (1, [])
+    storage.waits_for.clear()
+    pending.callback(None)
+    scheduled.pop()()
+    assert len(storage.commits) == 2

@@ -1,0 +1,228 @@
+"""Both kinds of plain TCP connections over real sockets: Twisted's own and the hub's, for the same tests.
+
+The reactor is one of the test's own. It goes as far as the test moves it, and the clients are sockets that never wait.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.epollreactor import EPollReactor
+from twisted.internet.interfaces import IHalfCloseableProtocol
+from twisted.internet.protocol import Protocol, ServerFactory, connectionDone
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from kestrel.net.hub import Hub
+from kestrel.net.hub_port import HubListener
+
+PATIENCE_S: Final = 10.0
+"""How long what must happen may take. Only a failing test waits that long."""
+
+LITTLE: Final = 128 * 1024
+"""A receive buffer of a client that reads slowly."""
+
+
+class Seen(Protocol):
+    """Remembers what its transport tells it."""
+
+    def __init__(self) -> None:
+        self.received = bytearray()
+        self.told: list[str] = []
+        self.reason: Failure | None = None
+        self.on_data: Callable[[bytes], object] = lambda data: None
+        self.on_input_end: Callable[[], object] = lambda: None
+
+    transport: Any
+
+    def dataReceived(self, data: bytes) -> None:
+        self.received += data
+        self.on_data(data)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        assert self.reason is None, "it is told once"
+        self.told.append("lost")
+        self.reason = reason
+
+    def lost_by(self, error: type[Exception]) -> bool:
+        return self.reason is not None and self.reason.type is error
+
+
+@implementer(IHalfCloseableProtocol)
+class HalfCloseable(Seen):
+    """The same, of one that goes on when one direction has ended."""
+
+    def readConnectionLost(self) -> None:
+        self.told.append("input ended")
+        self.on_input_end()
+
+    def writeConnectionLost(self) -> None:
+        self.told.append("output ended")
+
+
+class Clients(ServerFactory):
+    """Makes protocols and remembers them; None where the next one is to be refused."""
+
+    noisy = False
+
+    def __init__(self) -> None:
+        self.make: Callable[[], Seen | None] = Seen
+        self.made: list[Seen] = []
+
+    def buildProtocol(self, addr: Any) -> Seen | None:
+        protocol = self.make()
+        if protocol is not None:
+            self.made.append(protocol)
+        return protocol
+
+
+class Client:
+    """A client's socket; it never waits."""
+
+    def __init__(self, address: tuple[str, int], receive_buffer: int | None = None) -> None:
+        self.socket = socket.socket()
+        if receive_buffer is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.socket.connect(address)
+        self.socket.setblocking(False)
+        self.received = bytearray()
+        self.has_ended = False
+        self.was_reset = False
+
+    def send(self, data: bytes) -> int:
+        """Send as much as the system takes."""
+        try:
+            return self.socket.send(data)
+        except BlockingIOError:
+            return 0
+
+    def read(self, size: int = 1 << 20) -> None:
+        """Read once, if there is something."""
+        with suppress(BlockingIOError):
+            try:
+                data = self.socket.recv(size)
+            except ConnectionResetError:
+                self.was_reset = True
+                return
+            self.received += data
+            self.has_ended = self.has_ended or not data
+
+    def has(self, size: int) -> bool:
+        """Read on; whether that much has come."""
+        self.read()
+        return len(self.received) >= size
+
+    def is_at_the_end(self) -> bool:
+        """Read on; whether the other side has ended it in order."""
+        self.read()
+        return self.has_ended
+
+    def is_reset(self) -> bool:
+        """Read on; whether the other side has dropped it."""
+        self.read()
+        return self.was_reset
+
+    def half_close(self) -> None:
+        """Send nothing more."""
+        self.socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Hang up."""
+        self.socket.close()
+
+    def reset(self) -> None:
+        """Drop the connection."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.socket.close()
+
+
+class Net:
+    """A port, the protocols of its connections, and the reactor that moves them.
+
+    `hub` is None where the connections are Twisted's. `turns` has "begin" and "end" of each turn of the hub, and
+    whatever a test adds.
+    """
+
+    def __init__(self, reactor: EPollReactor, is_hub: bool) -> None:
+        self.reactor = reactor
+        self._readers_before = set(reactor.getReaders())
+        self.turns: list[str] = []
+        self.seconds: Callable[[], float] = time.monotonic
+        self.hub: Hub | None = None
+        self.factory = Clients()
+        self._clients: list[Client] = []
+        listener: Any = reactor
+        if is_hub:
+            self.hub = Hub(
+                lambda: self.seconds(),
+                lambda: self.turns.append("begin"),
+                lambda: self.turns.append("end"),
+                reactor.callFromThread,
+            )
+            reactor.addReader(self.hub)
+            listener = HubListener(reactor, self.hub)
+        self.port: Any = None
+        serverFromString(listener, "tcp:0:interface=127.0.0.1").listen(self.factory).addCallback(self._listens)
+        self.address = ("127.0.0.1", self.port.getHost().port)
+
+    def _listens(self, port: Any) -> None:
+        self.port = port
+
+    def turn(self) -> None:
+        """The reactor looks once for what there is to do."""
+        self.reactor.iterate(0)
+
+    def until(self, happened: Callable[[], object]) -> None:
+        """Let the reactor go on until that is true."""
+        ends_at = time.monotonic() + PATIENCE_S
+        while not happened():
+            assert time.monotonic() < ends_at, "it did not happen"
+            self.reactor.iterate(0.001)
+
+    def settle(self) -> None:
+        """Let the reactor do what there is to do: a socket of this machine has what was sent at once."""
+        for _ in range(10):
+            self.turn()
+
+    def client(self, receive_buffer: int | None = None) -> Client:
+        """A client that has connected, and not been accepted yet."""
+        client = Client(self.address, receive_buffer)
+        self._clients.append(client)
+        return client
+
+    def connect(self, make: Callable[[], Seen] = Seen, receive_buffer: int | None = None) -> tuple[Client, Any]:
+        """A client, and its protocol in the server. (Any: a protocol of a test's own.)"""
+        self.factory.make = make
+        client = self.client(receive_buffer)
+        before = len(self.factory.made)
+        self.until(lambda: len(self.factory.made) > before)
+        return client, self.factory.made[-1]
+
+    @property
+    def is_hub_idle(self) -> bool:
+        """Whether nothing would make the reactor call the hub."""
+        assert self.hub is not None
+        return select.select([self.hub], [], [], 0) == ([], [], [])
+
+    def end(self) -> None:
+        """Leave nothing behind."""
+        for client in self._clients:
+            client.close()
+        if self.port.connected:
+            self.port.stopListening()
+        for protocol in self.factory.made:
+            if protocol.reason is None:
+                protocol.transport.abortConnection()
+        self.until(lambda: all(protocol.reason is not None for protocol in self.factory.made))
+        self.settle()
+        if self.hub is not None:
+            self.reactor.removeReader(self.hub)
+            self.hub.close()
+        assert set(self.reactor.getReaders()) == self._readers_before, "something is still watched"

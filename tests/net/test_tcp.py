@@ -1,0 +1,627 @@
+"""What a TCP transport does for its protocol. Twisted's own and the hub's keep each of these promises alike."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+from twisted.internet.address import IPv4Address
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import IConsumer, IPushProducer, ISystemHandle, ITCPTransport
+from twisted.logger import LogEvent, capturedLogs
+from zope.interface.verify import verifyObject
+
+from tests.net.sockets import LITTLE, Client, HalfCloseable, Net, Seen
+
+MIB = 1 << 20
+BIG = os.urandom(10 * MIB)
+
+
+def faults(events: Sequence[LogEvent]) -> list[str]:
+    """What the errors among these say; Twisted's transports log in the old way."""
+    failures = [event.get("log_failure") or event.get("failure") for event in events]
+    return [str(failure.value) for failure in failures if failure is not None]
+
+
+# Bytes.
+
+
+def test_it_provides_all_of_its_interfaces(net: Net) -> None:
+    _, protocol = net.connect()
+    for interface in (ITCPTransport, IConsumer, IPushProducer, ISystemHandle):
+        if interface is not ITCPTransport or net.hub is None:
+            assert interface.providedBy(protocol.transport)
+        verifyObject(interface, protocol.transport)
+
+
+def test_bytes_arrive_and_are_answered(net: Net) -> None:
+    client, protocol = net.connect()
+    protocol.on_data = lambda data: protocol.transport.write(data.upper())
+    client.send(b"hello")
+    net.until(lambda: client.has(5))
+    assert (protocol.received, client.received) == (b"hello", b"HELLO")
+
+
+def test_writes_arrive_in_their_order(net: Net) -> None:
+    client, protocol = net.connect()
+    protocol.transport.write(b"one ")
+    protocol.transport.writeSequence([b"two ", b"", b"three "])
+    protocol.transport.write(b"")
+    protocol.transport.writeSequence(())
+    protocol.transport.write(b"four")
+    net.until(lambda: client.has(18))
+    assert client.received == b"one two three four"
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 100, 1000])
+def test_ten_thousand_small_writes_arrive_as_one_stream(net: Net, piece_bytes: int) -> None:
+    client, protocol = net.connect(receive_buffer=LITTLE)
+    pieces = [b"%*d" % (piece_bytes, number % 10) for number in range(10_000)]
+    for piece in pieces:
+        protocol.transport.write(piece)
+    net.until(lambda: client.has(10_000 * piece_bytes))
+    assert client.received == b"".join(pieces)
+
+
+def test_a_big_write_reaches_a_slow_reader_whole(net: Net) -> None:
+    client, protocol = net.connect(receive_buffer=LITTLE)
+    protocol.transport.write(b"begin")
+    protocol.transport.write(BIG)
+    protocol.transport.write(b"end")
+    net.until(lambda: client.has(len(BIG) + 8))
+    assert client.received == b"begin" + BIG + b"end"
+
+
+def test_a_big_input_comes_in_pieces_of_64_kib_at_most(net: Net) -> None:
+    client, protocol = net.connect()
+    pieces: list[int] = []
+    protocol.on_data = lambda data: pieces.append(len(data))
+    sent = 0
+
+    def all_came() -> bool:
+        nonlocal sent
+        sent += client.send(BIG[sent : 8 * MIB])
+        return len(protocol.received) == 8 * MIB
+
+    net.until(all_came)
+    assert protocol.received == BIG[: 8 * MIB]
+    assert max(pieces) <= 64 * 1024
+
+
+@pytest.mark.parametrize("data", ["text", bytearray(b"x"), memoryview(b"x"), None])
+def test_only_bytes_can_be_written(net: Net, data: object) -> None:
+    client, protocol = net.connect()
+    with pytest.raises(TypeError):
+        protocol.transport.write(data)
+    protocol.transport.write(b"fine")
+    net.until(lambda: client.has(4))
+    assert client.received == b"fine"
+
+
+# Producers of output.
+
+
+class Pusher:
+    """A streaming producer; when it is resumed it writes until it is paused, or has no more pieces."""
+
+    def __init__(self, protocol: Seen, pieces: int = 0) -> None:
+        self.told: list[str] = []
+        self._is_paused = True
+        self._transport = protocol.transport
+        self._pieces = pieces
+
+    def pauseProducing(self) -> None:
+        self.told.append("pause")
+        self._is_paused = True
+
+    def resumeProducing(self) -> None:
+        self.told.append("resume")
+        self._is_paused = False
+        while self._pieces and not self._is_paused:
+            self._pieces -= 1
+            self._transport.write(b"p" * MIB)
+        if not self._pieces:
+            self._transport.unregisterProducer()
+
+    def stopProducing(self) -> None:
+        self.told.append("stop")
+
+
+class Puller:
+    """A producer that writes once each time it is asked to."""
+
+    def __init__(self, protocol: Seen, pieces: list[bytes]) -> None:
+        self.is_stopped = False
+        self.depth = 0
+        self.deepest = 0
+        self._transport = protocol.transport
+        self._pieces = pieces
+
+    def resumeProducing(self) -> None:
+        self.depth += 1
+        self.deepest = max(self.deepest, self.depth)
+        if self._pieces:
+            self._transport.write(self._pieces.pop(0))
+        else:
+            self._transport.unregisterProducer()
+        self.depth -= 1
+
+    def stopProducing(self) -> None:
+        self.is_stopped = True
+
+
+def fill(protocol: Seen) -> int:
+    """Write until the system takes no more, and 64 KiB beyond. Returns how much."""
+    protocol.transport.write(BIG)
+    return len(BIG)
+
+
+def test_a_producer_is_paused_while_much_is_unsent_and_resumed_when_nothing_is(net: Net) -> None:
+    client, protocol = net.connect(receive_buffer=LITTLE)
+    producer = Pusher(protocol)
+    protocol.transport.registerProducer(producer, True)
+    protocol.transport.write(b"little")
+    net.settle()
+    assert producer.told == []
+    size = 6 + fill(protocol)
+    assert producer.told == ["pause"]
+    net.until(lambda: client.has(size))
+    net.settle()
+    assert producer.told == ["pause", "resume"]
+
+
+def test_a_producer_that_writes_when_it_is_resumed_is_paused_and_resumed_again(net: Net) -> None:
+    client, protocol = net.connect(receive_buffer=LITTLE)
+    producer = Pusher(protocol, pieces=12)
+    protocol.transport.registerProducer(producer, True)
+    size = fill(protocol)
+    net.until(lambda: client.has(size + 12 * MIB))
+    assert client.received[size:] == b"p" * 12 * MIB
+    assert producer.told.count("pause") > 1
+
+
+def test_a_pull_producer_is_asked_each_time_all_is_sent(net: Net) -> None:
+    client, protocol = net.connect(receive_buffer=LITTLE)
+    producer = Puller(protocol, [b"a", b"b" * MIB, b"c", b"d" * 4 * MIB, b"e"])
+    protocol.transport.registerProducer(producer, False)
+    net.until(lambda: client.has(3 + 5 * MIB))
+    assert client.received == b"a" + b"b" * MIB + b"c" + b"d" * 4 * MIB + b"e"
+    assert producer.deepest == 1, "never from within its own write"
+    protocol.transport.registerProducer(Puller(protocol, [b"next"]), False)
+    net.until(lambda: client.has(7 + 5 * MIB))
+
+
+def test_one_producer_at_a_time(net: Net) -> None:
+    _, protocol = net.connect()
+    protocol.transport.registerProducer(Pusher(protocol), True)
+    with pytest.raises(RuntimeError):
+        protocol.transport.registerProducer(Pusher(protocol), True)
+    protocol.transport.unregisterProducer()
+    protocol.transport.registerProducer(Pusher(protocol), True)
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_producer_is_stopped_when_the_connection_is_lost(net: Net, streaming: bool) -> None:
+    client, protocol = net.connect()
+    producer = Pusher(protocol) if streaming else Puller(protocol, [b"x"])
+    protocol.transport.registerProducer(producer, streaming)
+    client.close()
+    net.until(lambda: protocol.reason is not None)
+    late = Pusher(protocol)
+    protocol.transport.registerProducer(late, True)
+    assert late.told == ["stop"], "one that comes too late as well"
+    assert producer.told == ["stop"] if isinstance(producer, Pusher) else producer.is_stopped
+
+
+# Pausing the input.
+
+
+def test_while_paused_no_bytes_are_read_and_resume_gives_them(net: Net) -> None:
+    client, protocol = net.connect()
+    protocol.transport.pauseProducing()
+    protocol.transport.pauseProducing()
+    client.send(b"later")
+    net.settle()
+    assert protocol.received == b""
+    protocol.transport.resumeProducing()
+    protocol.transport.resumeProducing()
+    net.until(lambda: protocol.received == b"later")
+
+
+def test_a_pause_within_data_received_holds_at_once(net: Net) -> None:
+    client, protocol = net.connect()
+    protocol.on_data = lambda data: protocol.transport.pauseProducing()
+    client.send(b"x" * 200_000)
+    net.until(lambda: protocol.received)
+    net.settle()
+    read = len(protocol.received)
+    assert read <= 64 * 1024
+    protocol.transport.resumeProducing()
+    net.until(lambda: len(protocol.received) > read)
+
+
+def test_replies_leave_while_the_input_is_paused(net: Net) -> None:
+    client, protocol = net.connect(receive_buffer=LITTLE)
+    protocol.transport.pauseProducing()
+    protocol.transport.write(BIG)
+    net.until(lambda: client.has(len(BIG)))
+    client.send(b"x")
+    net.settle()
+    assert protocol.received == b""
+
+
+def test_the_end_of_the_input_is_found_when_it_is_resumed(net: Net) -> None:
+    client, protocol = net.connect()
+    protocol.transport.pauseProducing()
+    client.send(b"last words")
+    client.half_close()
+    net.settle()
+    assert (protocol.received, protocol.reason) == (b"", None)
+    protocol.transport.resumeProducing()
+    net.until(lambda: protocol.reason is not None)
+    assert (protocol.received, protocol.lost_by(ConnectionDone)) == (b"last words", True)
+
+
+# How it ends: the client.
+
+
+def test_a_client_that_hangs_up_is_done(net: Net) -> None:
+    client, protocol = net.connect()
+    client.send(b"last words")
+    client.close()
+    net.until(lambda: protocol.reason is not None)
+    assert (protocol.received, protocol.lost_by(ConnectionDone)) == (b"last words", True)
+    assert not protocol.transport.connected
+    assert protocol.transport.disconnected
+
+
+def test_a_client_that_resets_is_lost(net: Net) -> None:
+    client, protocol = net.connect()
+    client.reset()
+    net.until(lambda: protocol.reason is not None)
+    assert protocol.lost_by(ConnectionLost)
+
+
+def test_what_a_client_sent_before_it_reset_is_read_first(net: Net) -> None:
+    client, protocol = net.connect()
+    client.send(b"x" * 100_000)
+    client.reset()
+    net.until(lambda: protocol.reason is not None)
+    assert len(protocol.received) == 100_000
+    assert protocol.lost_by(ConnectionLost)
+
+
+def test_a_client_that_half_closes_is_answered(net: Net) -> None:
+    client, protocol = net.connect(HalfCloseable)
+    client.send(b"question")
+    client.half_close()
+    net.until(lambda: protocol.told == ["input ended"])
+    assert (protocol.received, protocol.reason) == (b"question", None)
+    protocol.transport.write(b"answer")
+    protocol.transport.loseConnection()
+    net.until(client.is_at_the_end)
+    net.until(lambda: protocol.told == ["input ended", "lost"])
+    assert (client.received, protocol.lost_by(ConnectionDone)) == (b"answer", True)
+
+
+def test_a_half_closed_client_gets_a_big_answer_late(net: Net) -> None:
+    client, protocol = net.connect(HalfCloseable, receive_buffer=LITTLE)
+    client.half_close()
+    net.until(lambda: protocol.told == ["input ended"])
+    net.settle()
+    protocol.transport.write(BIG)
+    protocol.transport.loseConnection()
+    net.until(client.is_at_the_end)
+    assert client.received == BIG
+
+
+def test_a_protocol_may_hang_up_when_it_is_told_that_the_input_ended(net: Net) -> None:
+    client, protocol = net.connect(HalfCloseable)
+    protocol.on_input_end = lambda: protocol.transport.loseConnection()
+    client.half_close()
+    net.until(lambda: protocol.told == ["input ended", "lost"])
+    assert protocol.lost_by(ConnectionDone)
+
+
+def test_both_directions_may_end_by_themselves(net: Net) -> None:
+    client, protocol = net.connect(HalfCloseable)
+    protocol.transport.loseWriteConnection()
+    net.until(client.is_at_the_end)
+    client.send(b"still here")
+    client.half_close()
+    protocol.on_input_end = lambda: protocol.transport.loseConnection()
+    net.until(lambda: protocol.told == ["output ended", "input ended", "lost"])
+    assert (protocol.received, protocol.lost_by(ConnectionDone)) == (b"still here", True)
+
+
+# How it ends: the server.
+
+
+def test_lose_connection_sends_what_is_pending_first(net: Net) -> None:
+    client, protocol = net.connect(receive_buffer=LITTLE)
+    protocol.transport.write(BIG)
+    protocol.transport.loseConnection()
+    protocol.transport.write(b"!")
+    assert protocol.transport.disconnecting
+    net.until(client.is_at_the_end)
+    assert client.received == BIG + b"!"
+    net.until(lambda: protocol.lost_by(ConnectionDone))
+
+
+def test_lose_connection_is_never_an_end_within_the_call(net: Net) -> None:
+    client, protocol = net.connect()
+    protocol.transport.loseConnection()
+    protocol.transport.loseConnection()
+    assert protocol.reason is None
+    net.until(lambda: protocol.lost_by(ConnectionDone))
+    net.until(client.is_at_the_end)
+
+
+def test_lose_connection_reads_nothing_more(net: Net) -> None:
+    client, protocol = net.connect(receive_buffer=LITTLE)
+    fill(protocol)
+    protocol.transport.loseConnection()
+    client.send(b"too late")
+    protocol.transport.resumeProducing()
+    net.settle()
+    assert protocol.received == b""
+
+
+def test_lose_connection_waits_for_a_producer_that_is_paused(net: Net) -> None:
+    client, protocol = net.connect(receive_buffer=LITTLE)
+    producer = Pusher(protocol, pieces=3)
+    protocol.transport.registerProducer(producer, True)
+    size = fill(protocol)
+    protocol.transport.loseConnection()
+    net.until(client.is_at_the_end)
+    assert len(client.received) == size + 3 * MIB
+    net.until(lambda: protocol.lost_by(ConnectionDone))
+
+
+def test_lose_connection_waits_for_a_pull_producer(net: Net) -> None:
+    client, protocol = net.connect()
+    protocol.transport.registerProducer(Puller(protocol, [b"a", b"b", b"c"]), False)
+    protocol.transport.loseConnection()
+    net.until(client.is_at_the_end)
+    assert client.received == b"abc"
+
+
+class Silent(Pusher):
+    """A producer that says nothing more, but for what a test has it say."""
+
+    def resumeProducing(self) -> None:
+        self.told.append("resume")
+
+
+def test_a_producer_that_was_waited_for_ends_it_with_its_last_write(net: Net) -> None:
+    client, protocol = net.connect(receive_buffer=LITTLE)
+    protocol.transport.registerProducer(Silent(protocol), True)
+    size = fill(protocol)
+    protocol.transport.loseConnection()
+    net.until(lambda: client.has(size))
+    net.settle()
+    assert protocol.reason is None
+    protocol.transport.write(b"end")
+    net.until(client.is_at_the_end)
+    assert client.received[size:] == b"end"
+
+
+def test_a_producer_that_was_waited_for_ends_it_when_it_is_unregistered(net: Net) -> None:
+    client, protocol = net.connect(receive_buffer=LITTLE)
+    protocol.transport.registerProducer(Silent(protocol), True)
+    size = fill(protocol)
+    protocol.transport.loseConnection()
+    net.until(lambda: client.has(size))
+    net.settle()
+    assert protocol.reason is None
+    protocol.transport.unregisterProducer()
+    net.until(client.is_at_the_end)
+
+
+def test_lose_write_connection_sends_what_is_pending_and_reads_on(net: Net) -> None:
+    client, protocol = net.connect(HalfCloseable, receive_buffer=LITTLE)
+    protocol.transport.write(BIG)
+    protocol.transport.loseWriteConnection()
+    net.until(client.is_at_the_end)
+    assert client.received == BIG
+    assert protocol.told == ["output ended"]
+    protocol.transport.write(b"nobody gets that")
+    client.send(b"still here")
+    net.until(lambda: protocol.received == b"still here")
+    protocol.transport.loseConnection()
+    net.until(lambda: protocol.told == ["output ended", "lost"])
+    assert protocol.lost_by(ConnectionDone)
+
+
+def test_stop_producing_hangs_up(net: Net) -> None:
+    client, protocol = net.connect()
+    protocol.transport.stopProducing()
+    net.until(lambda: protocol.lost_by(ConnectionDone))
+    net.until(client.is_at_the_end)
+
+
+def test_abort_drops_what_is_pending_and_resets(net: Net) -> None:
+    client, protocol = net.connect(receive_buffer=LITTLE)
+    fill(protocol)
+    protocol.transport.abortConnection()
+    protocol.transport.abortConnection()
+    protocol.transport.write(b"nobody gets that")
+    assert protocol.reason is None, "not within the call"
+    net.until(lambda: protocol.lost_by(ConnectionAborted))
+    net.until(client.is_reset)
+    assert len(client.received) < len(BIG)
+
+
+def test_abort_within_data_received_ends_it_after_that(net: Net) -> None:
+    client, protocol = net.connect()
+
+    def abort(data: bytes) -> None:
+        protocol.transport.abortConnection()
+        protocol.transport.loseConnection()
+        protocol.told.append("aborted")
+
+    protocol.on_data = abort
+    client.send(b"x")
+    net.until(lambda: protocol.lost_by(ConnectionAborted))
+    assert protocol.told == ["aborted", "lost"]
+
+
+def test_after_the_end_nothing_can_be_done_and_nothing_happens(net: Net) -> None:
+    client, protocol = net.connect()
+    client.close()
+    net.until(lambda: protocol.reason is not None)
+    transport = protocol.transport
+    transport.write(b"x")
+    transport.writeSequence([b"x"])
+    transport.loseConnection()
+    transport.abortConnection()
+    transport.unregisterProducer()
+    transport.resumeProducing()
+    net.settle()
+    assert protocol.told == ["lost"]
+    assert isinstance(transport.getPeer(), IPv4Address)
+
+
+def test_a_write_to_a_client_that_is_gone_never_ends_it_within_the_call(net: Net) -> None:
+    client, protocol = net.connect()
+    protocol.transport.pauseProducing()
+    client.reset()
+    for _ in range(3):
+        protocol.transport.write(b"x" * 1000)
+        assert protocol.reason is None
+    net.until(lambda: protocol.lost_by(ConnectionLost))
+
+
+# Faults.
+
+
+def test_a_fault_in_data_received_is_logged_and_loses_that_connection_alone(net: Net) -> None:
+    bad_client, bad = net.connect()
+    good_client, good = net.connect()
+    fault = ValueError("what is this?")
+
+    def fail(data: bytes) -> None:
+        raise fault
+
+    bad.on_data = fail
+    good.on_data = lambda data: good.transport.write(b"fine")
+    with capturedLogs() as events:
+        bad_client.send(b"x")
+        good_client.send(b"x")
+        net.until(lambda: bad.reason is not None)
+        net.until(lambda: good_client.has(4))
+    assert bad.reason.value is fault
+    assert faults(events) == ["what is this?"]
+    net.until(bad_client.is_at_the_end)
+    assert good.reason is None
+
+
+@pytest.mark.parametrize("where", ["input end", "resume"])
+def test_a_fault_elsewhere_is_logged_and_loses_the_connection_too(net: Net, where: str) -> None:
+    client, protocol = net.connect(HalfCloseable, receive_buffer=LITTLE)
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    if where == "input end":
+        protocol.on_input_end = fail
+    else:
+        producer = Pusher(protocol)
+        producer.resumeProducing = fail  # type: ignore[method-assign]
+        protocol.transport.registerProducer(producer, True)
+        fill(protocol)
+    with capturedLogs() as events:
+        if where == "input end":
+            client.half_close()
+        net.until(lambda: client.is_at_the_end() and protocol.reason is not None)
+    assert protocol.lost_by(ValueError)
+    assert faults(events) == ["no"]
+
+
+def test_a_fault_of_a_protocol_that_is_lost_is_logged(net: Net) -> None:
+    client, protocol = net.connect()
+
+    def fail(reason: object) -> None:
+        Seen.connectionLost(protocol)
+        raise ValueError("no")
+
+    protocol.connectionLost = fail
+    with capturedLogs() as events:
+        client.close()
+        net.until(lambda: protocol.reason is not None)
+        net.settle()
+    assert faults(events) == ["no"]
+
+
+# Options and addresses.
+
+
+def test_addresses(net: Net) -> None:
+    client, protocol = net.connect()
+    assert protocol.transport.getHost() == IPv4Address("TCP", *net.address)
+    assert protocol.transport.getPeer() == IPv4Address("TCP", *client.socket.getsockname())
+
+
+def test_options_of_the_socket(net: Net) -> None:
+    _, protocol = net.connect()
+    transport = protocol.transport
+    for enabled in (True, False):
+        transport.setTcpNoDelay(enabled)
+        transport.setTcpKeepAlive(enabled)
+        assert (transport.getTcpNoDelay(), transport.getTcpKeepAlive()) == (enabled, enabled)
+    assert transport.getHandle().getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+
+
+# The port.
+
+
+def test_a_port_that_stopped_accepts_nobody_and_those_who_are_there_go_on(net: Net) -> None:
+    client, protocol = net.connect()
+    protocol.on_data = lambda data: protocol.transport.write(data)
+    stopped: list[object] = []
+    net.port.stopListening().addCallback(stopped.append)
+    net.until(lambda: stopped)
+    with pytest.raises(ConnectionRefusedError):
+        Client(net.address)
+    client.send(b"here")
+    net.until(lambda: client.has(4))
+
+
+def test_a_client_that_the_factory_refuses_is_hung_up_on(net: Net) -> None:
+    net.factory.make = lambda: None
+    client = net.client()
+    net.until(client.is_at_the_end)
+
+
+@contextmanager
+def no_descriptor_is_left() -> Iterator[None]:
+    """This process can open no further one; the highest that there are stay as they are."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.dup(0)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 20, limits[1]))
+    try:
+        while True:
+            try:
+                taken.append(os.dup(0))
+            except OSError as error:
+                assert error.errno == errno.EMFILE
+                break
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for descriptor in taken:
+            os.close(descriptor)
+
+
+def test_who_comes_while_no_descriptor_is_left_is_hung_up_on_and_others_are_served_later(net: Net) -> None:
+    one = net.client()
+    with no_descriptor_is_left(), capturedLogs():
+        net.until(one.is_at_the_end)
+    client, protocol = net.connect()
+    protocol.transport.write(b"welcome")
+    net.until(lambda: client.has(7))
