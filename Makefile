@@ -30,8 +30,9 @@ help: ## list these targets
 run: $(SERVER) ## start the server in the foreground, its queues under ./var/ (ARGS="--memcache tcp:22134:interface=127.0.0.1")
 	@$(VENV)/bin/twistd --nodaemon --pidfile= kestrel --config tap-configs/development.toml $(ARGS)
 
-test: $(TESTS) $(LIBMEMCACHED) ## run the tests (ARGS="-k name" is passed to pytest)
-	@$(VENV)/bin/python -m pytest $(ARGS)
+# A process for each processor; whoever is done first takes over from the others what they have not begun.
+test: $(TESTS) $(LIBMEMCACHED) ## run the tests (ARGS="-k name" is passed to pytest; "-n 0" for one process)
+	@$(VENV)/bin/python -m pytest -n logical --dist worksteal $(ARGS)
 
 check: $(CHECKS) ## run ruff and mypy
 	$(VENV)/bin/ruff check .

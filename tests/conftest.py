@@ -6,18 +6,26 @@ tests of the storage contract that a backend need not pass: nothing that can be 
 
 import os
 import re
+import signal
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests import system_packages
+from tests.conversations import summary
 
 LEFT_OUT_FOR = "left out for"
 """The property of a test's report that names a missing package; properties survive a split over processes."""
 
 NOT_PROMISED = re.compile(r"Skipped: needs ((capability|hook) '\w+'|the base class OnFaulty(Disk|Database))")
 """Why the storage contract leaves a test out (`kestrel.testing.contract.needs`)."""
+
+
+# How long an example takes is a matter of what else the machine does.
+settings.register_profile("kestrel", deadline=None)
+settings.load_profile("kestrel")
 
 
 class LeftOut:
@@ -80,6 +88,10 @@ def tests(count: int) -> str:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(name, ...): what the test needs, from tests/system_packages.py")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # So it is in what a shell runs in the background, and would be in all that the tests start.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.pluginmanager.register(summary, "recorded_conversations")
     is_everything_required = os.environ.get("KESTREL_REQUIRE_ALL") == "1"
     config.pluginmanager.register(LeftOut(is_everything_required=is_everything_required), "left_out")
 

@@ -9,7 +9,7 @@ import pytest
 from tests import system_packages
 from tests.system_packages import SYSTEM_PACKAGES, SystemPackage
 
-RunTests = Callable[[str], pytest.RunResult]
+RunTests = Callable[..., pytest.RunResult]
 
 
 @pytest.fixture
@@ -20,11 +20,11 @@ def run_tests(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run
     monkeypatch.setitem(SYSTEM_PACKAGES, "absent", SystemPackage(lambda: False, ("absent-deb", "common-deb")))
     monkeypatch.setitem(SYSTEM_PACKAGES, "gone", SystemPackage(lambda: False, ("gone-deb", "common-deb")))
 
-    def run(source: str) -> pytest.RunResult:
+    def run(source: str, *arguments: str) -> pytest.RunResult:
         pytester.makepyfile("import pytest\nneeds = pytest.mark.needs\n" + source)
         # pytest-twisted would stop the reactor that it shares with this run; hypothesis loads slowly.
         apart = ["-p", "no:twisted", "-p", "no:hypothesispytest"]
-        return pytester.runpytest_inprocess(*apart, "-p", "tests.conftest", "--strict-markers")
+        return pytester.runpytest_inprocess(*apart, "-p", "tests.conftest", "--strict-markers", *arguments)
 
     return run
 
@@ -86,6 +86,27 @@ def test_a_required_run_fails_for_a_skip_that_names_no_package(
     result = run_tests(f"def test_other(): pass\n{skip}")
     assert result.ret != pytest.ExitCode.OK
     assert result.outlines[-1] == "skipped for reasons of their own: 1 test (-rs lists them)"
+
+
+def test_what_other_processes_leave_out_is_told_and_counts_as_well(
+    run_tests: RunTests, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SYSTEM_PACKAGES, "away", SYSTEM_PACKAGES["absent"])  # it is taken out again with this
+    pytester.makeconftest(
+        "from tests.system_packages import SYSTEM_PACKAGES, SystemPackage\n"
+        "SYSTEM_PACKAGES['away'] = SystemPackage(lambda: False, ('away-deb',))\n"
+    )
+    source = "@needs('away')\ndef test_a(): pass\ndef test_b(): pass\ndef test_c(): pytest.skip('tired')"
+    result = run_tests(source, "-n", "1")
+    result.assert_outcomes(passed=1, skipped=2)
+    assert result.ret == pytest.ExitCode.OK
+    assert result.outlines[-3:] == [
+        "skipped for reasons of their own: 1 test (-rs lists them)",
+        "left out: 1 test, for want of away (1)",
+        "to run what was left out: apt-get install away-deb",
+    ]
+    monkeypatch.setenv("KESTREL_REQUIRE_ALL", "1")
+    assert run_tests(source, "-n", "1", "-k", "not test_a").ret == pytest.ExitCode.TESTS_FAILED
 
 
 def test_an_expected_failure_is_not_left_out(run_tests: RunTests, monkeypatch: pytest.MonkeyPatch) -> None:

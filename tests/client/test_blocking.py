@@ -23,7 +23,7 @@ from kestrel.client.errors import (
 from kestrel.client.put_batch import BATCH_BYTES, BATCH_ITEMS
 from kestrel.errors import BadQueueName
 from tests.client.scripted import Connection, reset, scripted, talk, talk_and_stay
-from tests.server.running import PATIENCE_S, Processes, Server, eventually
+from tests.server.running import PATIENCE_S, Processes, Server, eventually, own_port
 
 CONFIG = 'queuePath = "queues"\nmaxOpenTransactions = 100\n[[queues]]\nname = "small"\nmaxItems = 2\n'
 
@@ -77,11 +77,10 @@ def make_client(*servers: str, timeout_s: float = PATIENCE_S, repeats: bool = Fa
 
 
 @pytest.fixture
-def nobody() -> str:
+def nobody() -> Iterator[str]:
     """An address where nothing listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    return f"127.0.0.1:{port}"
+    with own_port() as port:
+        yield f"127.0.0.1:{port}"
 
 
 # One server.

@@ -6,7 +6,6 @@ import datetime
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -30,7 +29,7 @@ from kestrel.client.errors import CannotConnect, ConnectionFailed, ServerError
 from kestrel.client.openssl import client_tls
 from kestrel.client.tls import TlsOptions
 from tests.client.certificates import Authority
-from tests.server.running import ANY_PORT, PATIENCE_S, ROOT, Processes, Server
+from tests.server.running import ANY_PORT, PATIENCE_S, ROOT, Processes, Server, own_port
 
 HOST: Final = "mq.example"
 EXPIRED: Final = datetime.datetime(2021, 1, 1)
@@ -134,18 +133,17 @@ async def test_a_server_may_be_an_endpoint(served: Served) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_a_server_that_is_not_there_cannot_be_connected_to() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    async with client_of([f"127.0.0.1:{port}"]) as client:
-        with pytest.raises(CannotConnect, match=f"127.0.0.1:{port}: Connection was refused"):
-            await client.version()
+    with own_port() as port:
+        async with client_of([f"127.0.0.1:{port}"]) as client:
+            with pytest.raises(CannotConnect, match=f"127.0.0.1:{port}: Connection was refused"):
+                await client.version()
 
 
 @pytest_twisted.ensureDeferred
 async def test_a_client_outlives_its_server(tmp_path: Path) -> None:
-    with Processes(tmp_path) as processes:
-        first = processes.serve('queuePath = "queues"\n')
-        endpoint = f"tcp:{first.port}:interface=127.0.0.1"
+    with own_port() as port, Processes(tmp_path) as processes:
+        endpoint = f"tcp:{port}:interface=127.0.0.1"
+        first = processes.serve('queuePath = "queues"\n', endpoint=endpoint)
         async with client_of(f"127.0.0.1:{first.port}") as client:
             assert await client.put("work", b"a")
             waiting = Deferred.fromCoroutine(client.get("other", timeout=60))
@@ -176,11 +174,10 @@ def test_the_example_does_every_page_once_and_leaves_nothing(served: Served) -> 
 
 
 def test_the_example_says_in_a_line_that_nobody_is_there() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    program = [sys.executable, str(ROOT / "examples" / "client.py"), f"127.0.0.1:{port}"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(program, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    with own_port() as port:
+        program = [sys.executable, str(ROOT / "examples" / "client.py"), f"127.0.0.1:{port}"]
+        done = subprocess.run(program, capture_output=True, text=True, timeout=60, env=environment, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert re.fullmatch(rf"127\.0\.0\.1:{port}: Connection was refused .*\n", done.stderr)
 

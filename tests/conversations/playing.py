@@ -2,7 +2,8 @@
 
 A step's `wait` was how long the recorder listened. Here it bounds what an answer may take, generously; silence is
 listened to for a moment only, and at the end every open connection is asked for the version: whatever was said
-too much, or was not said, shows then.
+too much, or was not said, shows then. A step that brings no answer is over when the server has taken in what was sent,
+or that this side has hung up; else the next one, on another connection, could come first.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.conversations.replies import PARSERS, Reply, differences, replies_in
+from tests.server.running import PATIENCE_S, eventually
 
 Step = Mapping[str, Any]
 
-PATIENCE_S: Final = 5.0
 SILENCE_S: Final = 0.05
+
+TCP: Final = Path("/proc/net/tcp")
+OPEN: Final = {"01": "established", "08": "the other side has hung up"}
+"""The states of a connection that a process has not closed."""
 
 FILE: Final = Path(__file__).with_name("conversations.json")
 
@@ -53,6 +58,8 @@ class Line:
         self._patience_s = patience_s
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._server_port = port
+        self._port = int(self._socket.getsockname()[1])
         self._protocol = protocol
         self._parse = PARSERS[protocol]
         self._unread = b""
@@ -67,6 +74,8 @@ class Line:
         """The next replies: as many as are expected, or all that come before the server hangs up."""
         patience_s = self._patience_s + recorded_s
         wants_all = closes or self.is_closed
+        if not expected and not wants_all:
+            eventually(lambda: not self._unread_by_server(), "the server has read what was sent")
         deadline = time.monotonic() + (patience_s if expected or wants_all else SILENCE_S)
         while True:
             replies, rest = replies_in(self._unread, self._parse)
@@ -106,6 +115,19 @@ class Line:
         """Hang up."""
         self._socket.close()
 
+    def hang_up(self) -> None:
+        """The same, and have the server notice."""
+        self.close()
+        eventually(lambda: self._unread_by_server() is None, "the server has noticed")
+
+    def _unread_by_server(self) -> int | None:
+        """How many bytes have come to the server's end that it has not read; None when it has closed that."""
+        for row in TCP.read_text().splitlines()[1:]:
+            _, local, remote, state, queues, *_ = row.split()
+            if local.endswith(f":{self._server_port:04X}") and remote.endswith(f":{self._port:04X}") and state in OPEN:
+                return int(queues.partition(":")[2], 16)
+        return None
+
 
 def play(
     conversation: Conversation, port: int, steps: list[Step] | None = None, patience_s: float = PATIENCE_S
@@ -120,7 +142,7 @@ def play(
             if "sleep" in step:
                 time.sleep(step["sleep"])
             elif step.get("disconnect"):
-                lines.pop(step["conn"]).close()
+                lines.pop(step["conn"]).hang_up()
             else:
                 if step["conn"] not in lines:
                     lines[step["conn"]] = Line(port, conversation.protocol, patience_s)

@@ -10,8 +10,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -19,9 +19,11 @@ from typing import Final, Self
 ROOT: Final = Path(__file__).resolve().parents[2]
 TWISTD: Final = Path(sys.executable).with_name("twistd")
 ANY_PORT: Final = "tcp:0:interface=127.0.0.1"
+PASSED_ON: Final = ("PATH", "LANG", "LC_ALL", "KESTREL_PURE")
+"""What a server has of our environment."""
 
-PATIENCE_S: Final = 10.0
-"""How long something that must happen may take. Only a failing test waits that long."""
+PATIENCE_S: Final = 60.0
+"""How long something that must happen may take, on a machine that is busy. Only a failing test waits that long."""
 
 
 def eventually(happened: Callable[[], object], what: str, within_s: float = PATIENCE_S) -> None:
@@ -30,6 +32,15 @@ def eventually(happened: Callable[[], object], what: str, within_s: float = PATI
     while not happened():
         assert time.monotonic() < deadline, f"after {within_s} s still not: {what}"
         time.sleep(0.005)
+
+
+@contextmanager
+def own_port() -> Iterator[int]:
+    """A port of 127.0.0.1 that is given to nobody else. Servers that are told to may listen there, one at a time."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: so both may have it
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
 
 
 class Client:
@@ -214,6 +225,11 @@ class Server:
         """The most resident memory it ever had."""
         return _memory(self.pid, "VmHWM")
 
+    def cpu_s(self) -> float:
+        """How long it has worked, in seconds of a processor."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def open_files(self) -> int:
         """How many descriptors it holds."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))
@@ -261,7 +277,7 @@ class Processes:
     def environment(self) -> dict[str, str]:
         """The environment of each process; it carries the mark by which daemons are found again."""
         name, _, value = self._mark.partition("=")
-        given = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ}
+        given = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         home = str(self.folder)
         # This folder comes first in the path of modules, so that a test can put a sitecustomize.py there.
         path = os.pathsep.join([home, str(ROOT)])

@@ -12,7 +12,9 @@ from tests.storage.backends import BACKENDS
 
 NAMES: Final = (*BACKENDS, "postgres")
 
-SERVED: Final = (*BACKENDS, pytest.param("postgres", marks=pytest.mark.needs("postgresql")))
+ON_POSTGRES: Final = (pytest.mark.needs("postgresql"), pytest.mark.database)
+
+SERVED: Final = (*BACKENDS, pytest.param("postgres", marks=ON_POSTGRES))
 """Their names, as the parameters of a test or fixture."""
 
 

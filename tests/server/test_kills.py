@@ -43,11 +43,13 @@ def test_a_short_torture_of_reads_held_by_number_loses_nothing(over_it: Processe
 
 
 @pytest.mark.needs("postgresql")
+@pytest.mark.database
 def test_a_database_that_is_killed_under_its_server_and_a_server_over_it_lose_nothing(processes: Processes) -> None:
     assert database.torture(processes, seed=4, item_count=2000, kills=6) == 0
 
 
 @pytest.mark.needs("postgresql")
+@pytest.mark.database
 def test_a_server_whose_database_another_one_has_taken_ends_and_says_so(processes: Processes, tmp_path: Path) -> None:
     import psycopg
 

@@ -93,7 +93,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
         wanted += [f"{module}::{each}::{test}" for each, tests in caught_by.items() for test in tests]
     arguments = ["-q", "-p", "no:cacheprovider", f"--basetemp={folder / 'tmp'}", f"--junitxml={folder / 'report.xml'}"]
     command = [sys.executable, "-m", "pytest", *arguments, *wanted]
-    subprocess.run(command, cwd=ROOT, check=False, capture_output=True, timeout=120)
+    subprocess.run(command, cwd=ROOT, check=False, capture_output=True, timeout=600)
     found: dict[tuple[str, str], set[str]] = {}
     for case in ElementTree.parse(folder / "report.xml").iter("testcase"):
         ended = {_kind(child) for child in case if child.tag in {"failure", "error", "skipped"}} or {"passed"}

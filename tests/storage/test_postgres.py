@@ -10,7 +10,10 @@ PACKAGE = Path(__file__).parents[2] / "examples" / "storage-postgres"
 
 
 @pytest.mark.needs("postgresql")
-def test_the_storage_over_postgresql_passes_its_own_tests(tmp_path: Path) -> None:
+@pytest.mark.database
+@pytest.mark.parametrize("module", sorted(path.name for path in PACKAGE.glob("tests/test_*.py")))
+def test_the_storage_over_postgresql_passes_its_own_tests(tmp_path: Path, module: str) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'tests'}"]
+    command.append(f"tests/{module}")
     ended = subprocess.run(command, cwd=PACKAGE, capture_output=True, text=True, timeout=600, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -18,7 +18,7 @@ import pytest
 from kestrel.tools.clock import Clock
 from kestrel.tools.progress import LARGE_LOAD_BYTES
 from tests.client.scripted import reset, scripted, talk
-from tests.server.running import PATIENCE_S, Processes, Server, eventually
+from tests.server.running import PATIENCE_S, Processes, Server, eventually, own_port
 from tests.tools.conftest import CONFIG, Cli
 from tests.tools.running import ENVIRONMENT, command, environment, on_a_terminal
 
@@ -189,16 +189,17 @@ def begin_with(server: Server, protocol: str, *arguments: str) -> subprocess.Pop
 def test_who_waits_is_told_of_an_orderly_stop_and_does_not_connect_again(
     processes: Processes, protocol: str, arguments: tuple[str, ...]
 ) -> None:
-    server = processes.serve(CONFIG)
-    with begin_with(server, protocol, *arguments) as process:
-        assert process.stdout is not None
-        put(server, b"a")
-        assert process.stdout.readline() == b"a\n"
-        wait_for_a_waiter(server)
-        port = server.port
-        server.stop()
-        processes.serve(CONFIG, endpoint=f"tcp:{port}:interface=127.0.0.1")
-        out, said = process.communicate()
+    with own_port() as port:
+        endpoint = f"tcp:{port}:interface=127.0.0.1"
+        server = processes.serve(CONFIG, endpoint=endpoint)
+        with begin_with(server, protocol, *arguments) as process:
+            assert process.stdout is not None
+            put(server, b"a")
+            assert process.stdout.readline() == b"a\n"
+            wait_for_a_waiter(server)
+            server.stop()
+            processes.serve(CONFIG, endpoint=endpoint)
+            out, said = process.communicate()
     assert (process.returncode, out) == (3, b"")
     assert said.endswith(b"\nkestrel-cli: 1 item taken\n")
 

@@ -9,6 +9,7 @@ import re
 import socket
 import ssl
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,16 +19,15 @@ from kestrel.tools.cli import main
 from kestrel.tools.clock import Clock
 from tests.client.certificates import Authority
 from tests.client.scripted import scripted, talk
-from tests.server.running import Server
+from tests.server.running import Server, own_port
 from tests.tools.conftest import Cli
 
 
 @pytest.fixture
-def nobody() -> str:
+def nobody() -> Iterator[str]:
     """An address where nothing listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    return f"127.0.0.1:{port}"
+    with own_port() as port:
+        yield f"127.0.0.1:{port}"
 
 
 def put(server: Server, *items: bytes) -> None:

@@ -59,10 +59,10 @@ def test_there_is_none_for_small_work_and_none_where_nobody_looks(make: Callable
 
 @pytest.fixture
 def large(tmp_path: Path) -> Path:
-    """A folder with a queue of some 70 MB in small items."""
-    run = addx(b"x" * 100) * 10_000
+    """A folder with a queue of some 70 MB, in items so small that no machine reads them in a moment."""
+    run = addx(b"x" * 200) * 10_000
     with (tmp_path / "work").open("wb") as file:
-        for _ in range(58):
+        for _ in range(32):
             file.write(run)
     return tmp_path
 

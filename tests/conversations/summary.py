@@ -1,4 +1,7 @@
-"""Says below a run how many of the recorded conversations were played, and which were not, and why."""
+"""Says below a run how many of the recorded conversations were played, and which were not, and why.
+
+`tests/conftest.py` loads it, since the process that writes the summary need not be one that runs these tests.
+"""
 
 from collections.abc import Iterator
 
