@@ -4,6 +4,7 @@
 PYTHON ?= python3
 ARGS ?=
 SEED ?= 1
+QUICK ?=
 ITEMS ?= 100000
 KILLS ?= 20
 STORAGE ?= journal
@@ -21,7 +22,7 @@ LIBMEMCACHED := $(VENV)/.libmemcached
 CHECKS := $(VENV)/.checks
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check kill-restart moves leases convert-kills database-kills histories damage benchmark clean
+.PHONY: help run test check kill-restart moves leases convert-kills database-kills histories damage benchmark bench clean
 .NOTPARALLEL:
 
 help: ## list these targets
@@ -61,6 +62,9 @@ damage: $(TESTS) ## damage every byte of the recorded journals, and start over e
 
 benchmark: $(TESTS) ## measure speed, memory and smoothness (SEED=1, ARGS="--short", ARGS=replay; docs/performance.md)
 	@$(VENV)/bin/python -m benchmarks --seed $(SEED) $(ARGS)
+
+bench: $(TESTS) ## compare with beanstalkd, Redis and memcached (QUICK=1, SEED=1, ARGS="--picture bench.svg"; docs/performance.md)
+	@$(VENV)/bin/python -m benchmarks.peers --seed $(SEED) $(if $(QUICK),--quick) --results build/bench.json $(ARGS)
 
 clean: ## remove what make made (.venv, build products, caches), but not ./var/
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache _trial_temp*

@@ -7,6 +7,7 @@ everything that is missing; it imports nothing but the standard library, so that
 
 import importlib.util
 import shutil
+import sysconfig
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,12 +36,27 @@ def has_postgresql() -> bool:
     return any(Path("/usr/lib/postgresql").glob("*/bin/initdb")) or shutil.which("initdb") is not None
 
 
+def has_c_compiler() -> bool:
+    """Whether C can be compiled, with the headers of the C library."""
+    return shutil.which("gcc") is not None and Path("/usr/include/stdio.h").exists()
+
+
+def has_python_headers() -> bool:
+    """Whether there is what extensions of this Python are compiled with."""
+    return Path(sysconfig.get_path("include"), "Python.h").exists()
+
+
 SYSTEM_PACKAGES: dict[str, SystemPackage] = {
+    "beanstalkd": program("beanstalkd", "beanstalkd"),
+    "gcc": SystemPackage(has_c_compiler, ("gcc", "libc6-dev")),
+    "memcached": program("memcached", "memcached"),
     "memcaslap": program("memcaslap", "libmemcached-tools"),
     "memccapable": program("memccapable", "libmemcached-tools"),
     "memcstat": program("memcstat", "libmemcached-tools"),
     "nc": program("nc", "netcat-openbsd"),
     "postgresql": SystemPackage(has_postgresql, ("postgresql",)),
+    "python-headers": SystemPackage(has_python_headers, ("python3-dev",)),
+    "redis-server": program("redis-server", "redis-server"),
     "thrift": program("thrift", "thrift-compiler"),
     "pylibmc": python_module("pylibmc", "libmemcached-dev", "zlib1g-dev", "gcc", "python3-dev"),
 }

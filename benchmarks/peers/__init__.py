@@ -1,0 +1,1 @@
+"""Our server beside its peers: the same work for each, by a load generator in C."""

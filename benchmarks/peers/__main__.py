@@ -1,0 +1,121 @@
+"""Our server beside its peers: the same work for beanstalkd, Redis, memcached and ours, one thing varied at a time.
+
+    python -m benchmarks.peers [--quick] [--results FILE.json] [--picture FILE.svg]
+
+Each server has a folder of its own below TMPDIR, listens on the loopback, and runs on one core; the load generator,
+which checks every reply, runs on another. In a round every server gets the same work for a short time, one after the
+other, and what ours did is divided by what each other one did in that round. Servers that are not installed are left
+out. docs/performance.md says what is varied, and why. A missed goal is said so; the exit status is 0 unless a reply was
+wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from benchmarks import fairness
+from benchmarks.harness import Results, options_parser, require_room, scratch_folder
+from benchmarks.peers.cases import FULL, QUICK, SHORT
+from benchmarks.peers.comparison import Comparison
+from benchmarks.peers.drawing import draw
+from benchmarks.peers.goals import Goal, goals, memory_goal
+from benchmarks.peers.machine import IN_MEMORY, describe
+from benchmarks.peers.report import COLUMNS, MEMORY_COLUMNS, curves, rows
+from benchmarks.peers.servers import KESTREL, cores, on_core
+from kestrel.config.units import GIB, MIB
+from kestrel.server.reactor import raise_file_limit
+
+TITLE: Final = "Items a second of ours, as a multiple of another server's"
+SIZES: Final = {
+    "full": (FULL, fairness.FULL, 6 * GIB),
+    "quick": (QUICK, fairness.QUICK, 2 * GIB),
+    "short": (SHORT, fairness.SHORT, GIB // 2),
+}
+"""How much is measured, and the room that it needs."""
+
+
+def compare(
+    form: str, seed: int, *, as_json: bool = False, results_path: Path | None = None, picture_path: Path | None = None
+) -> list[Goal]:
+    """Measure, tell, and write down what was told; returns the goals."""
+    sizes, fairness_sizes, disk_bytes = SIZES[form]
+    require_room(disk_bytes)
+    raise_file_limit()
+    where, machine = cores(), describe()
+    if not as_json:
+        for line in notes(machine):
+            print(line)
+    with scratch_folder() as folder, on_core(where.generator):
+        comparison = Comparison(folder, where.server, sizes, seed)
+        with Results("peers", COLUMNS, as_json=as_json) as results:
+            measured = comparison.measure()
+            for row in rows(measured):
+                results.add(**row)
+        with Results("memory", MEMORY_COLUMNS, as_json=as_json) as memory_results:
+            memory = comparison.memory()
+            for each in memory:
+                memory_results.add(**each.row())
+        with Results("fairness", fairness.COLUMNS, as_json=as_json) as fair:
+            fairness.measure(fair, fairness_sizes, seed, comparison.generator, folder, where.server)
+        longest_ms = comparison.longest_tick_ms()
+    judged = goals(measured, comparison.build)
+    judged += [memory_goal(each.after_bytes, sizes.memory_mib * MIB) for each in memory if each.server == KESTREL.name]
+    if results_path is not None:
+        told = {
+            **machine,
+            "form": form,
+            "seed": seed,
+            "build": comparison.build,
+            "versions": comparison.versions,
+            "commands": comparison.commands,
+            "cases": results.rows,
+            "memory": memory_results.rows,
+            "fairness": fair.rows,
+            "longest_tick_ms": longest_ms,
+            "goals": [{**goal._asdict(), "is_seen": goal.is_seen} for goal in judged],
+        }
+        _write(results_path, json.dumps(told, indent=1) + "\n")
+    if picture_path is not None:
+        _write(picture_path, draw(TITLE, curves(measured)))
+    if as_json:
+        for goal in judged:
+            print(json.dumps({"benchmark": "goals", **goal._asdict(), "is_seen": goal.is_seen}))
+    else:
+        print(f"\nThe longest that our reactor worked at a stretch, a sync before each reply: {longest_ms:.1f} ms\n")
+        print("\n".join(goal.line() for goal in judged))
+    return judged
+
+
+def notes(machine: dict[str, object]) -> list[str]:
+    """What a reader of the figures must know of the machine."""
+    said = []
+    if machine["cores"] == 1:
+        said.append("There is one core: the servers share it with the load generator, which takes from all of them.")
+    if machine["file_system"] in IN_MEMORY:
+        said.append(f"{machine['folder']} is in memory: a sync costs nothing there. Set TMPDIR to a folder on a disk.")
+    return said
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    print(f"written: {path}", file=sys.stderr)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run from the command line."""
+    parser = options_parser(__doc__)
+    parser.add_argument("--quick", action="store_true", help="less of everything: under three minutes")
+    parser.add_argument("--results", type=Path, help="a JSON file for all figures")
+    parser.add_argument("--picture", type=Path, help="an SVG file to draw the ratios to")
+    options = parser.parse_args(arguments)
+    form = "short" if options.short else "quick" if options.quick else "full"
+    compare(form, options.seed, as_json=options.json, results_path=options.results, picture_path=options.picture)
+
+
+if __name__ == "__main__":
+    main()

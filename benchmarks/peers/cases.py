@@ -1,0 +1,113 @@
+"""What is varied: one thing at a time, from a base in the middle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from benchmarks.peers.generator import Load
+from benchmarks.peers.servers import DEFAULT, EACH_REPLY, EVERY_100_MS, NEVER, Setting
+
+CONNECTIONS: Final = "connections"
+SIZE: Final = "size"
+PIPELINE: Final = "pipeline"
+WORKLOAD: Final = "workload"
+SYNC: Final = "sync"
+BACKLOG: Final = "backlog"
+
+BASE_LOAD: Final = Load("memcache", connections=50, size=64, pipeline=1)
+
+
+class Case(NamedTuple):
+    """One point: the same work for all servers."""
+
+    axis: str
+    point: str
+    """Where on the axis it stands, in a few letters."""
+    load: Load = BASE_LOAD
+    setting: Setting = DEFAULT
+    backlog: int = 0
+    """Items that the queues have before."""
+    has_no_group_commit: bool = False
+    """Whether ours without group commit takes part."""
+    longer: int = 1
+    """So many times as long as others: where each reply waits for the disk, a round of the circle takes a second."""
+
+    @property
+    def name(self) -> str:
+        """Its name, unlike all others."""
+        return f"{self.axis} {self.point}"
+
+    @property
+    def work(self) -> tuple[object, ...]:
+        """What is done, wherever it stands on whatever axis."""
+        return self[2:]
+
+    @property
+    def servers_for(self) -> tuple[object, ...]:
+        """Cases where this is the same may share servers, one after the other."""
+        children = self.load.children if self.load.workload == "fanout" else 0  # which nobody takes away again
+        return self.setting, self.backlog, children
+
+
+class Sizes(NamedTuple):
+    """How much is measured."""
+
+    connections: Sequence[int]
+    wide_pipelines: Sequence[int]
+    """Numbers of connections with many requests in flight."""
+    children: Sequence[int]
+    backlogs: Sequence[int]
+    rounds: int
+    seconds: float
+    """Of each server in a round."""
+    warm_s: float
+    """Before the first round."""
+    memory_items: int
+    """Of 1 KiB, in the case of memory,"""
+    memory_mib: int
+    """and what they may take there (maxMemorySize)."""
+
+
+FULL: Final = Sizes(
+    connections=(1, 10, 50, 500, 5000),
+    wide_pipelines=(10, 50, 500),
+    children=(1, 3, 10),
+    backlogs=(0, 100_000, 1_000_000),
+    rounds=5,
+    seconds=1.0,
+    warm_s=0.5,
+    memory_items=1_000_000,
+    memory_mib=128,
+)
+QUICK: Final = Sizes((1, 10, 50, 500), (10, 50, 500), (1, 10), (0, 100_000), 3, 0.2, 0.1, 100_000, 16)
+SHORT: Final = Sizes((10, 50), (50,), (1,), (0, 1_000), 1, 0.1, 0.05, 5_000, 1)
+
+
+def cases(sizes: Sizes, seed: int = 1) -> list[Case]:
+    """All cases; the bytes of their items come from that seed."""
+    base = BASE_LOAD._replace(seed=seed)
+    one_queue = base._replace(queues=1)
+
+    def all_cases() -> Iterator[Case]:
+        for count in sizes.connections:
+            yield Case(CONNECTIONS, f"{count:,}", base._replace(connections=count))
+        yield Case(SIZE, "64 B", base)
+        yield Case(SIZE, "1 KiB", base._replace(size=1024))
+        yield Case(PIPELINE, "1", base)
+        for count in sizes.wide_pipelines:
+            point = "16" if count == base.connections else f"16, {count} conn."
+            yield Case(PIPELINE, point, base._replace(connections=count, pipeline=16))
+        yield Case(WORKLOAD, "set+get", base)
+        yield Case(WORKLOAD, "reliable", base._replace(workload="reliable"))
+        yield Case(WORKLOAD, "waiting", base._replace(workload="waiting"))
+        for count in sizes.children:
+            yield Case(WORKLOAD, f"fanout {count}", base._replace(workload="fanout", children=count))
+        yield Case(SYNC, NEVER, base)
+        yield Case(SYNC, EVERY_100_MS, base, Setting(EVERY_100_MS))
+        yield Case(SYNC, EACH_REPLY, base, Setting(EACH_REPLY), longer=4)
+        yield Case(SYNC, f"{EACH_REPLY}, one queue", one_queue, Setting(EACH_REPLY), has_no_group_commit=True, longer=4)
+        for count in sizes.backlogs:
+            yield Case(BACKLOG, f"{count:,}", one_queue._replace(is_behind=count > 0), backlog=count)
+
+    return list(all_cases())

@@ -1,0 +1,90 @@
+"""What was promised, and whether it was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from benchmarks.harness import MB, spread
+from benchmarks.peers import cases
+from benchmarks.peers.rounds import ITEMS, Measured
+from benchmarks.peers.servers import BEANSTALKD, KESTREL, KESTREL_PURE, REDIS, SYNC_EACH
+
+COMPILED: Final = "compiled"
+PURE: Final = "pure"
+
+WITHOUT_SYNC: Final[Mapping[str, Mapping[str, tuple[float, float]]]] = {
+    BEANSTALKD.name: {COMPILED: (2.0, 8.0), PURE: (1.4, 3.8)},
+    REDIS.name: {COMPILED: (0.9, 2.0)},
+}
+"""Times as many items a second as that server, at 10 to 500 connections: with one request in flight, and with 16."""
+WITH_SYNC: Final = 8.0
+"""Times as many as without group commit, and as beanstalkd."""
+WITH_BACKLOG: Final = 0.8
+MEMORY_OVER_LIMIT: Final = 100 * MB
+"""What a server may take beyond maxMemorySize."""
+
+
+class Goal(NamedTuple):
+    """One of them, and what was seen; `is_seen` is whether it was reached."""
+
+    what: str
+    wanted: float
+    seen: float
+    is_least: bool = True
+    """Whether at least that is wanted; else at most."""
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether it was reached."""
+        return self.seen >= self.wanted if self.is_least else self.seen <= self.wanted
+
+    def line(self) -> str:
+        """In a line."""
+        bound = "at least" if self.is_least else "at most"
+        verdict = "seen" if self.is_seen else "MISSED"
+        return f"{verdict:6}  {self.what}: {self.seen:,.2f}, {bound} {self.wanted:,.2f}"
+
+
+def goals(measured: Sequence[Measured], build: str) -> list[Goal]:
+    """Those that can be judged by what was measured. `build` is what our server said of itself."""
+    return [*_without_sync(measured, build), *_with_sync(measured), *_with_backlog(measured)]
+
+
+def _without_sync(measured: Sequence[Measured], build: str) -> Iterator[Goal]:
+    for each in measured:
+        load = each.case.load
+        is_wide = load.pipeline > 1
+        if each.case.axis != (cases.PIPELINE if is_wide else cases.CONNECTIONS) or not 10 <= load.connections <= 500:
+            continue
+        for ours, its_build in ((KESTREL.name, build), (KESTREL_PURE.name, PURE)):
+            for peer, wanted in WITHOUT_SYNC.items():
+                ratio = each.ratio(ours, peer, ITEMS)
+                if ratio is not None and its_build in wanted:
+                    what = f"{ours} ({its_build}) to {peer}, {load.connections} connections, {load.pipeline} in flight"
+                    yield Goal(what, wanted[its_build][is_wide], ratio.median)
+
+
+def _with_sync(measured: Sequence[Measured]) -> Iterator[Goal]:
+    for each in measured:
+        if each.case.has_no_group_commit:
+            for peer in (SYNC_EACH.name, BEANSTALKD.name):
+                ratio = each.ratio(KESTREL.name, peer, ITEMS)
+                if ratio is not None:
+                    yield Goal(f"a sync before each reply, {KESTREL.name} to {peer}", WITH_SYNC, ratio.median)
+
+
+def _with_backlog(measured: Sequence[Measured]) -> Iterator[Goal]:
+    by_backlog = {each.case.backlog: each for each in measured if each.case.axis == cases.BACKLOG}
+    for backlog, each in by_backlog.items():
+        if backlog and 0 in by_backlog:
+            pairs = zip(each.rounds, by_backlog[0].rounds, strict=True)
+            name = KESTREL.name
+            ratios = [here[name].items_per_s / there[name].items_per_s for here, there in pairs]
+            yield Goal(f"a backlog of {backlog:,} to an empty queue", WITH_BACKLOG, spread(ratios).median)
+
+
+def memory_goal(memory_bytes: int, limit_bytes: int) -> Goal:
+    """Of the memory that our server takes with more items than maxMemorySize, in MB."""
+    most = (limit_bytes + MEMORY_OVER_LIMIT) / MB
+    return Goal("resident memory behind a large queue, in MB", most, memory_bytes / MB, is_least=False)

@@ -1,0 +1,341 @@
+"""The load generator asks in each server's own words, and believes no reply that it has not compared."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from benchmarks.peers.generator import Generator, Load, WrongReply
+
+pytestmark = pytest.mark.needs("gcc")
+
+ITEM = b"\0\0\0\0\0\0\0\0"
+"""The first item of the first connection, where items have eight bytes: all of them are its number."""
+SECOND = b"\1\0\0\0\0\0\0\0"
+NO_PID = 1
+
+Conversation = Sequence[tuple[bytes, bytes]]
+"""What the generator sends, and what it is told."""
+
+
+@pytest.fixture(scope="module")
+def generator(tmp_path_factory: pytest.TempPathFactory) -> Generator:
+    return Generator(tmp_path_factory.mktemp("load"))
+
+
+def play(listening: socket.socket, conversation: Conversation, heard: list[bytes]) -> None:
+    """Be a server of one client that says what is written, and hangs up then."""
+    connection, _ = listening.accept()
+    with connection:
+        connection.settimeout(10)
+        for request, reply in conversation:
+            received = b""
+            while len(received) < len(request) and (data := connection.recv(len(request) - len(received))):
+                received += data
+            heard.append(received)
+            connection.sendall(reply)
+
+
+@contextmanager
+def scripted(conversation: Conversation) -> Iterator[tuple[int, list[bytes]]]:
+    """The port of such a server, and what it hears."""
+    heard: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(10)
+        playing = threading.Thread(target=play, args=(listening, conversation, heard))
+        playing.start()
+        yield listening.getsockname()[1], heard
+        playing.join()
+
+
+def memcache_put(item: bytes = ITEM, queue: bytes = b"bench00000") -> bytes:
+    return b"set %b 0 0 8\r\n%b\r\n" % (queue, item)
+
+
+def value(item: bytes = ITEM, queue: bytes = b"bench00000") -> bytes:
+    return b"VALUE %b 0 8\r\n%b\r\nEND\r\n" % (queue, item)
+
+
+def redis(*words: bytes) -> bytes:
+    return b"*%d\r\n%b" % (len(words), b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words))
+
+
+HELLO = (b"version\r\n", b"VERSION 1\r\n")
+PING = (b"PING\r\n", b"+PONG\r\n")
+TUBES = (b"list-tube-used\r\n", b"USING default\r\n")
+USE = (
+    b"use bench00000\r\nwatch bench00000\r\nignore default\r\n",
+    b"USING bench00000\r\nWATCHING 2\r\nWATCHING 1\r\n",
+)
+QUEUE = b"bench00000"
+
+CONVERSATIONS: dict[str, tuple[Load, Conversation]] = {
+    "memcache: two items, one after the other": (
+        Load("memcache", items=2),
+        [
+            HELLO,
+            (memcache_put(), b"STORED\r\n"),
+            (b"get bench00000\r\n", value()),
+            (memcache_put(SECOND), b"STORED\r\n"),
+            (b"get bench00000\r\n", value(SECOND)),
+        ],
+    ),
+    "memcache: two items in a flight": (
+        Load("memcache", items=2, pipeline=2),
+        [
+            HELLO,
+            (memcache_put() + memcache_put(SECOND), b"STORED\r\nSTORED\r\n"),
+            (b"get bench00000\r\nget bench00000\r\n", value() + value(SECOND)),
+        ],
+    ),
+    "memcache: items that come back if the client dies": (
+        Load("memcache", workload="reliable", items=2),
+        [
+            HELLO,
+            (memcache_put(), b"STORED\r\n"),
+            (b"get bench00000/close/open\r\n", value()),
+            (memcache_put(SECOND), b"STORED\r\n"),
+            (b"get bench00000/close/open\r\n", value(SECOND)),
+            (b"get bench00000/close\r\n", b"END\r\n"),
+        ],
+    ),
+    "memcache: a parent and two children": (
+        Load("memcache", workload="fanout", children=2, items=1),
+        [
+            HELLO,
+            (b"get bench00000+c1\r\n", b"END\r\n"),
+            (b"get bench00000+c2\r\n", b"END\r\n"),
+            (memcache_put(), b"STORED\r\n"),
+            (b"get bench00000\r\n", value()),
+            (b"get bench00000+c1\r\n", value(queue=b"bench00000+c1")),
+            (b"get bench00000+c2\r\n", value(queue=b"bench00000+c2")),
+        ],
+    ),
+    "memcache: a backlog is put": (
+        Load("memcache", workload="fill", items=2, name="more"),
+        [
+            HELLO,
+            (memcache_put(queue=b"more00000"), b"STORED\r\n"),
+            (memcache_put(SECOND, b"more00000"), b"STORED\r\n"),
+        ],
+    ),
+    "memcache: a backlog is taken": (
+        Load("memcache", workload="drain", items=2),
+        [HELLO, (b"get bench00000\r\n", value()), (b"get bench00000\r\n", value(SECOND))],
+    ),
+    "memcache: behind items of others": (
+        Load("memcache", items=1, is_behind=True),
+        [HELLO, (memcache_put(), b"STORED\r\n"), (b"get bench00000\r\n", value(b"whatever"))],
+    ),
+    "cache: each get of a flight brings the last item": (
+        Load("cache", items=2, pipeline=2),
+        [
+            HELLO,
+            (memcache_put() + memcache_put(SECOND), b"STORED\r\nSTORED\r\n"),
+            (b"get bench00000\r\nget bench00000\r\n", value(SECOND) * 2),
+        ],
+    ),
+    "beanstalk: put, reserve, delete": (
+        Load("beanstalk", items=2, pipeline=2),
+        [
+            TUBES,
+            USE,
+            (b"put 0 0 120 8\r\n%b\r\nput 0 0 120 8\r\n%b\r\n" % (ITEM, SECOND), b"INSERTED 9\r\nINSERTED 10\r\n"),
+            (b"reserve\r\nreserve\r\n", b"RESERVED 9 8\r\n%b\r\nRESERVED 10 8\r\n%b\r\n" % (ITEM, SECOND)),
+            (b"delete 000000000009\r\ndelete 000000000010\r\n", b"DELETED\r\nDELETED\r\n"),
+        ],
+    ),
+    "redis: a list": (
+        Load("redis", items=1),
+        [
+            PING,
+            (redis(b"LPUSH", QUEUE, ITEM), b":1\r\n"),
+            (redis(b"RPOP", QUEUE), b"$8\r\n%b\r\n" % ITEM),
+        ],
+    ),
+    "redis: a list of what is being worked on": (
+        Load("redis", workload="reliable", items=1),
+        [
+            PING,
+            (redis(b"LPUSH", QUEUE, ITEM), b":1\r\n"),
+            (redis(b"LMOVE", QUEUE, QUEUE + b":held", b"RIGHT", b"LEFT"), b"$8\r\n%b\r\n" % ITEM),
+            (redis(b"LREM", QUEUE + b":held", b"-1", ITEM), b":1\r\n"),
+        ],
+    ),
+    "redis: the client puts to each of two lists": (
+        Load("redis", workload="fanout", children=1, items=1),
+        [
+            PING,
+            (redis(b"LPUSH", QUEUE, ITEM), b":1\r\n"),
+            (redis(b"LPUSH", QUEUE + b":c1", ITEM), b":1\r\n"),
+            (redis(b"RPOP", QUEUE), b"$8\r\n%b\r\n" % ITEM),
+            (redis(b"RPOP", QUEUE + b":c1"), b"$8\r\n%b\r\n" % ITEM),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONVERSATIONS)
+def test_each_server_is_asked_in_its_own_words(name: str, generator: Generator) -> None:
+    load, conversation = CONVERSATIONS[name]
+    with scripted(conversation) as (port, heard):
+        figures = generator.run(load._replace(connections=1, size=8), port, NO_PID)
+    assert heard == [request for request, _ in conversation]
+    places = load.children + 1 if load.workload == "fanout" else 1
+    assert figures.items == (load.items or 0) * places
+    assert 0 < figures.p50_us <= figures.p99_us <= figures.p999_us <= figures.max_us
+
+
+def lies(lie: bytes) -> Conversation:
+    return [HELLO, (memcache_put(), b"STORED\r\n"), (b"get bench00000\r\n", lie)]
+
+
+LIES: dict[str, tuple[Conversation, str]] = {
+    "a put that was not stored": (
+        [HELLO, (memcache_put(), b"NOT_STORED\r\n")],
+        r'expected "STORED\\r\\n", came "NOT_STORED\\r\\n"',
+    ),
+    "no item": (lies(b"END\r\n"), r'expected "VALUE bench00000 0 8\\r\\n", came "END\\r\\n"'),
+    "another item": (lies(value(SECOND)), r'expected item 0, came "1"'),
+    "another queue's item": (lies(value(queue=b"bench00001")), r'expected "VALUE bench00000 0 8'),
+    "too much": (lies(value() + b"END\r\n"), r'expected nothing more, came "END\\r\\n"'),
+    "too little": (lies(value()[:-1]), r"the server hung up \(.*\), with 0 of 1 replies there"),
+    "what nobody asked for": ([(HELLO[0], HELLO[1] + b"END\r\n"), (memcache_put(), b"")], r'expected "STORED\\r\\n"'),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_wrong_reply_is_found(name: str, generator: Generator) -> None:
+    conversation, sentence = LIES[name]
+    with scripted(conversation) as (port, _), pytest.raises(WrongReply, match=sentence):
+        generator.run(Load("memcache", connections=1, size=8, items=1), port, NO_PID, "the liar")
+
+
+def test_a_wrong_byte_behind_the_number_of_an_item_is_found(generator: Generator) -> None:
+    put = b"set bench00000 0 0 9\r\n" + ITEM
+    lie = b"VALUE bench00000 0 9\r\n" + ITEM + b"\xff\r\nEND\r\n"
+    conversation = [HELLO, (put + b"?\r\n", b"STORED\r\n"), (b"get bench00000\r\n", lie)]
+    with (
+        scripted(conversation) as (port, heard),
+        pytest.raises(WrongReply, match=r'expected "(.|\\x[0-9a-f]{2})", came "\\xff'),
+    ):
+        generator.run(Load("memcache", connections=1, size=9, items=1), port, NO_PID)
+    assert heard[1].startswith(put)
+    assert not heard[1].endswith(b"\xff\r\n")
+
+
+@pytest.mark.parametrize(
+    "lie, sentence",
+    [
+        ([(b"", b"")], "no answer"),
+        ([PING, (redis(b"LPUSH", QUEUE, ITEM), b":2\r\n")], r'expected a count of 1, came "2"'),
+        ([PING, (redis(b"LPUSH", QUEUE, ITEM), b":x\r\n")], r'expected a number, came "x'),
+    ],
+)
+def test_a_wrong_number_is_found(lie: Conversation, sentence: str, generator: Generator) -> None:
+    with scripted(lie) as (port, _), pytest.raises(WrongReply, match=sentence):
+        generator.run(Load("redis", connections=1, size=8, items=1), port, NO_PID)
+
+
+def test_a_job_of_another_number_than_was_put_is_found(generator: Generator) -> None:
+    put = (b"put 0 0 120 8\r\n%b\r\n" % ITEM, b"INSERTED 9\r\n")
+    lie = (b"reserve\r\n", b"RESERVED 8 8\r\n%b\r\n" % ITEM)
+    with scripted([TUBES, USE, put, lie]) as (port, _), pytest.raises(WrongReply, match=r'item number 9, came "8"'):
+        generator.run(Load("beanstalk", connections=1, size=8, items=1), port, NO_PID)
+
+
+@contextmanager
+def ceiling(generator: Generator) -> Iterator[tuple[int, int]]:
+    """The port and the process of `load serve`."""
+    with subprocess.Popen([generator.path, "serve"], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield int(process.stdout.readline().removeprefix("port ")), process.pid
+        finally:
+            process.kill()
+
+
+FLAGS: dict[str, tuple[list[str], Callable[[dict[str, float]], bool]]] = {
+    "connections": (["--connections", "20", "--items", "41"], lambda told: told["requests"] == 82),
+    "one queue for all": (["--connections", "5", "--queues", "1", "--items", "25"], lambda told: told["items"] == 25),
+    "small items": (["--size", "1", "--items", "300"], lambda told: told["items"] == 300),
+    "large items": (["--size", "3000000", "--items", "4", "--pipeline", "2"], lambda told: told["items"] == 4),
+    "a long pipeline": (["--pipeline", "30000", "--items", "30001"], lambda told: told["requests"] == 60002),
+    "seconds": (["--seconds", "0.05"], lambda told: told["seconds"] >= 0.05 and told["requests"] == 2 * told["items"]),
+    "other bytes": (["--seed", "7", "--items", "3"], lambda told: told["items"] == 3),
+    "another name": (["--name", "others", "--items", "3"], lambda told: told["items"] == 3),
+    "reliable": (["--workload", "reliable", "--items", "3"], lambda told: told["requests"] == 6),
+    "fill": (["--workload", "fill", "--items", "3"], lambda told: told["requests"] == 3),
+    "behind": (["--behind", "--items", "3"], lambda told: told["items"] == 3),
+}
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_each_flag_does_what_it_says(name: str, generator: Generator) -> None:
+    words, is_so = FLAGS[name]
+    with ceiling(generator) as (port, pid):
+        asked = [generator.path, "--protocol", "memcache", "--port", str(port), "--pid", str(pid), *words]
+        told = json.loads(subprocess.run(asked, check=True, capture_output=True, text=True, timeout=60).stdout)
+    assert is_so(told), told
+    assert told["requests_per_s"] == pytest.approx(told["requests"] / told["seconds"], rel=0.01)
+    assert told["server_cpu_s"] >= 0
+
+
+def test_all_times_are_in_the_histogram(generator: Generator) -> None:
+    with ceiling(generator) as (port, _):
+        asked = [generator.path, "--protocol", "memcache", "--port", str(port), "--items", "500", "--latencies"]
+        told = json.loads(subprocess.run(asked, check=True, capture_output=True, text=True, timeout=60).stdout)
+    times = told["latencies_us"]
+    assert sum(count for _, count in times) == 1000
+    assert times == sorted(times)
+    assert told["max_us"] == pytest.approx(times[-1][0], rel=1 / 64, abs=0.1)
+
+
+WRONG_CALLS = {
+    "nothing": ([], "--protocol and --port must be named"),
+    "no such protocol": (["--protocol", "smtp"], 'there is no protocol "smtp"'),
+    "no such workload": (["--workload", "rest"], 'there is no workload "rest"'),
+    "no such option": (["--host", "example.org"], "unrecognized option"),
+    "no number": (["--size", "12k"], '"12k" is no number from 1'),
+    "too many": (["--connections", "1000000"], "is no number from 1 to 100000"),
+    "too long": (["--seconds", "1e9"], "is no number of seconds up to 3600"),
+    "a name that is none": (["--name", "a b"], "is no name"),
+    "no fanout": (["--protocol", "beanstalk", "--port", "1", "--workload", "fanout"], "cannot be asked for fanout"),
+    "a flight that waits": (
+        ["--protocol", "redis", "--port", "1", "--workload", "waiting", "--pipeline", "2"],
+        "who waits has one request in flight",
+    ),
+    "more than memory": (
+        ["--protocol", "redis", "--port", "1", "--pipeline", "1000000", "--size", "1000000"],
+        "more than 4 GiB",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_CALLS)
+def test_who_calls_it_wrongly_is_told_how(name: str, generator: Generator) -> None:
+    words, sentence = WRONG_CALLS[name]
+    done = subprocess.run([generator.path, *words], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert done.stdout == ""
+
+
+def test_its_help_names_every_option(generator: Generator) -> None:
+    said = subprocess.run([generator.path, "--help"], check=True, capture_output=True, text=True).stdout
+    load = Load("memcache", queues=1, items=1, is_behind=True)
+    options = [word for word in load.arguments(1, 1) if word.startswith("--")]
+    assert not [option for option in options if f"{option} " not in said]
+
+
+def test_without_a_compiler_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SystemExit, match="apt-get install gcc"):
+        Generator(tmp_path)
