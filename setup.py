@@ -21,6 +21,7 @@ BUILDING = {"bdist_wheel", "build", "build_ext", "editable_wheel", "install", "d
 COMPILED = (
     "kestrel.item",
     "kestrel.commands",
+    "kestrel.net.connection",
     "kestrel.net.hub",
     "kestrel.net.hub_transport",
     "kestrel.protocols.buffer",

@@ -9,14 +9,16 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import (
     IAddress,
     IHalfCloseableProtocol,
+    ILoggingContext,
+    IProtocol,
     IPushProducer,
     IReactorTime,
     ITCPTransport,
 )
-from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.internet.protocol import Factory, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from zope.interface import implementer
+from zope.interface import classImplements
 
 from kestrel.protocols.codec import Codec
 from kestrel.queues.manager import QueueManager
@@ -30,19 +32,27 @@ from kestrel.session.settings import ServerControl, SessionSettings
 log = Logger()
 
 
-@implementer(IHalfCloseableProtocol, IPushProducer)
-class Connection(Protocol):
-    """One client's connection, over TCP, TLS, a Unix socket or anything else that an endpoint makes.
+class Connection:
+    """One client's connection, over TCP, TLS, a Unix socket or anything else that an endpoint makes (`IProtocol`).
 
     It is its transport's push producer, so that a client that does not read its replies is not listened to.
     """
 
     def __init__(self, connections: ConnectionFactory) -> None:
         self._connections = connections
+        self.factory = connections
+        # Any: what a stream transport can do is spread over several of Twisted's interfaces.
+        self.transport: Any = None
         self.session: Session = connections.session(self)
 
-    # Any: what a stream transport can do is spread over several of Twisted's interfaces.
-    transport: Any
+    def makeConnection(self, transport: Any) -> None:
+        """Here is the transport."""
+        self.transport = transport
+        self.connectionMade()
+
+    def logPrefix(self) -> str:
+        """What the log says in front of what is logged meanwhile."""
+        return "Connection"
 
     def connectionMade(self) -> None:
         """A client came."""
@@ -105,6 +115,10 @@ class Connection(Protocol):
         self.session.pause()
 
 
+# A class with a decorator is not compiled to a native class, so there is no @implementer above it.
+classImplements(Connection, IProtocol, IHalfCloseableProtocol, IPushProducer, ILoggingContext)
+
+
 class ConnectionFactory(Factory):
     """Makes the connections of one listening port, and ends them all when the server stops."""
 
@@ -130,11 +144,9 @@ class ConnectionFactory(Factory):
         self._connections: set[Connection] = set()
         self._emptied: Deferred[None] | None = None
 
-    def buildProtocol(self, addr: IAddress | None) -> Connection:
+    def buildProtocol(self, addr: IAddress | None) -> Connection:  # type: ignore[override]  # typed as Protocol there
         """A connection for a client that came."""
-        connection = Connection(self)
-        connection.factory = self
-        return connection
+        return Connection(self)
 
     def session(self, connection: Connection) -> Session:
         """The session behind a connection."""

@@ -34,6 +34,8 @@ class Turns:
         self._schedule = schedule
         self.seconds = seconds
         self._tick_ends_at: float | None = None
+        self.looked_at_s = 0.0
+        """What the clock said when somebody last asked whether to work."""
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_scheduled = False
         self._is_open = False
@@ -47,11 +49,12 @@ class Turns:
         """Whether this tick still begins something new."""
         if not self._is_open:
             return False
+        self.looked_at_s = self.seconds()
         if self._tick_ends_at is None:
-            self._tick_ends_at = self.seconds() + TICK_S
+            self._tick_ends_at = self.looked_at_s + TICK_S
             self.barrier.at_end_of_tick(self._tick_ended)
             return True
-        return self.seconds() < self._tick_ends_at
+        return self.looked_at_s < self._tick_ends_at
 
     def is_long(self, began: float) -> bool:
         """Whether a turn that began then has used up a whole tick by itself."""

@@ -31,21 +31,30 @@ class Idleness:
         self._timeout_ms = timeout_ms
         self._waits_for_us = waits_for_us
         self._timed_out = timed_out
-        self._since_s = 0.0
+        self._counts = timeout_ms() is not None
+        """Whether there is a timeout. Without one nobody looks at the clock for it at each request."""
+        self._since_s = clock.seconds()
         self._timer = Timer(clock, self._look)
         self._is_over = False
 
     def interrupted(self) -> None:
         """The client asked for something, took something, or was answered after it had waited."""
+        if not self._counts:
+            return
         self._since_s = self._clock.seconds()
         if not self._timer.is_running and not self._is_over:
             self._start(self._timeout_ms())
 
     def timeout_changed(self) -> None:
         """A reload may have set another timeout, which holds from now on, also for a client that has been silent."""
-        if not self._is_over:
-            self._timer.stop()
-            self._start(self._timeout_ms())
+        if self._is_over:
+            return
+        timeout_ms = self._timeout_ms()
+        if timeout_ms is not None and not self._counts:
+            self._since_s = self._clock.seconds()  # since when it has been silent nobody knows
+        self._counts = timeout_ms is not None
+        self._timer.stop()
+        self._start(timeout_ms)
 
     def stop(self) -> None:
         """The client is gone."""

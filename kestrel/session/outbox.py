@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 
 from twisted.logger import Logger
@@ -69,7 +68,9 @@ class Outbox:
         self._lose = lose
         self._say_lost = say_lost
         self._memory = memory
-        self._entries: deque[_Entry] = deque()
+        self._entries: list[_Entry] = []
+        self._left = 0
+        """How many of them have left already, while replies leave."""
         self._last: _Entry | None = None
         """The entry at the end, where further replies may join it."""
         self._closes = False
@@ -139,8 +140,8 @@ class Outbox:
         """Let out what is safe."""
         leaving: list[bytes] = []
         told: list[tuple[Sent, bool]] = []
-        while self._entries and not self.is_paused:  # what is told of a loss may change what follows
-            entry = self._entries[0]
+        while self._left < len(self._entries) and not self.is_paused:  # what is told of a loss may change what follows
+            entry = self._entries[self._left]
             batch = entry.batch
             failure: Exception | None = None
             if batch is not None:
@@ -148,7 +149,7 @@ class Outbox:
                     self._wait_for(batch)
                     break
                 failure = batch.failure
-            self._entries.popleft()
+            self._left += 1
             if entry is self._last:
                 self._last = None
             if failure is None:
@@ -160,6 +161,7 @@ class Outbox:
             if entry.sent is not None:
                 told.append((entry.sent, failure is None))
             self.held_bytes -= entry.size
+        self._forget_left()
         hangs_up = self._closes and not self._entries and not self.is_paused
         self._memory.is_now(self.held_bytes)
         if leaving:
@@ -175,6 +177,11 @@ class Outbox:
             self._lose()
         elif leaving and self.on_release is not None:
             self.on_release()
+
+    def _forget_left(self) -> None:
+        if self._left:
+            del self._entries[: self._left]
+            self._left = 0
 
     def _wait_for(self, batch: Batch) -> None:
         if self._blocked_on is not batch:
@@ -207,6 +214,7 @@ class Outbox:
 
     def forget(self, command: Command) -> None:
         """Of what is held, nothing that answers that command will be said: as if it were all lost."""
+        self._forget_left()
         each = [entry for together in self._entries for entry in together.one_by_one()]
         dropped = [entry for entry in each if entry.commands[0] is command]
         self._keep(entry for entry in each if entry.commands[0] is not command)
@@ -216,7 +224,8 @@ class Outbox:
                 entry.lost()
 
     def _keep(self, entries: Iterable[_Entry]) -> None:
-        self._entries = deque(entries)
+        self._entries = list(entries)
+        self._left = 0
         self._last = None
 
     def _drop(self, entries: Iterable[_Entry]) -> None:

@@ -230,7 +230,7 @@ class Session:
     def _run(self) -> bool:
         """Carry out commands. True when there may be more to do at once."""
         codec, outbox, turns, handlers = self.codec, self.outbox, self.turns, self._handlers
-        began = turns.seconds()
+        began = turns.looked_at_s
         for _ in range(COMMANDS_PER_TURN):
             if not self._may_run or self.is_held_up:
                 return False
