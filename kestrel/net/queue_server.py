@@ -110,12 +110,16 @@ class QueueServer:
         if self._is_stopping:
             return succeed(None)
         config = self.config = resolved.config
-        self.session_settings = _session_settings(config)
+        self.use_for_sessions(_session_settings(config))
         self.manager.memory_limit.most_bytes = config.max_total_memory_bytes
         self.rounds.every(config.expiration_timer_frequency_ms)
+        return self.manager.use(resolved)
+
+    def use_for_sessions(self, settings: SessionSettings) -> None:
+        """Bound connections by these from now on, those that are there as well."""
+        self.session_settings = settings
         for factory in self._factories:
             factory.settings_changed()
-        return self.manager.use(resolved)
 
     def config_of(self, names: Sequence[bytes]) -> list[tuple[bytes, list[tuple[str, str]]]]:
         """The settings of the queues and aliases of these names, or of all that exist or are configured.

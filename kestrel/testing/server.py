@@ -256,7 +256,7 @@ class MemoryServer:
 
     @session_settings.setter
     def session_settings(self, settings: SessionSettings) -> None:
-        self.core.session_settings = settings
+        self.core.use_for_sessions(settings)
 
     def reload(self, config: Config) -> None:
         """Go by another configuration, as after a reload of the file."""
