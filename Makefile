@@ -22,7 +22,7 @@ LIBMEMCACHED := $(VENV)/.libmemcached
 CHECKS := $(VENV)/.checks
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check kill-restart moves leases convert-kills database-kills histories damage benchmark bench clean
+.PHONY: help run test check compiled kill-restart moves leases convert-kills database-kills histories damage benchmark bench clean
 .NOTPARALLEL:
 
 help: ## list these targets
@@ -38,6 +38,10 @@ test: $(TESTS) $(LIBMEMCACHED) ## run the tests (ARGS="-k name" is passed to pyt
 check: $(CHECKS) ## run ruff and mypy
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
+
+# In the checkout. An installation builds it where it can; here it must be possible.
+compiled: $(CHECKS) ## build the extension: the modules of the hot path, compiled (needs a C compiler; takes a minute)
+	KESTREL_EXTENSION=require $(VENV)/bin/python setup.py --quiet build_ext --inplace
 
 kill-restart: $(TESTS) ## kill -9 a server under load again and again, and count (SEED=1 ITEMS=100000 KILLS=20 STORAGE=scroll|postgres)
 	@$(VENV)/bin/python -m tests.torture.kill_restart --storage $(STORAGE) --seed $(SEED) --items $(ITEMS) --kills $(KILLS)
@@ -69,7 +73,8 @@ bench: $(TESTS) ## compare with beanstalkd, Redis and memcached (QUICK=1, SEED=1
 clean: ## remove what make made (.venv, build products, caches), but not ./var/
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache _trial_temp*
 	rm -rf $(POSTGRES)/build $(POSTGRES)/*.egg-info
-	rm -f twisted/plugins/dropin.cache
+	rm -f twisted/plugins/dropin.cache *.so kestrel/compiled.json
+	find kestrel -name '*.so' -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(CREATED):

@@ -4,6 +4,7 @@ Where it cannot be built (no compiler, no headers) the same modules run as Pytho
 environment of the build makes that an error, =none leaves it out.
 """
 
+import ast
 import hashlib
 import json
 import os
@@ -66,6 +67,22 @@ def source_of(module: str) -> Path:
     return Path(*module.split(".")).with_suffix(".py")
 
 
+def imported_by(module: str) -> list[str]:
+    """Those of our modules that it imports from. Their constants are compiled into it."""
+    names = []
+    for node in ast.walk(ast.parse((ROOT / source_of(module)).read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return [name for name in names if name.startswith("kestrel.") and (ROOT / source_of(name)).is_file()]
+
+
+# A change of any of these makes the extension an old one (kestrel/compiled.py).
+NOTED = tuple(dict.fromkeys([*COMPILED, *(name for module in COMPILED for name in imported_by(module))]))
+
+# Taken before the compiler reads them: an extension of what changed meanwhile is an old one.
+DIGESTS = {module: hashlib.sha256((ROOT / source_of(module)).read_bytes()).hexdigest() for module in NOTED}
+
+
 def extensions() -> list:
     """What is to be compiled; nothing where mypyc is missing or nobody is building."""
     if WANTED == "none" or BUILDING.isdisjoint(sys.argv):
@@ -94,9 +111,7 @@ class BuildAll(build_ext):
         super().run()
         built = [Path(self.get_ext_fullpath(extension.name)) for extension in self.extensions]
         if all(path.exists() for path in built):
-            sources = {module: (ROOT / source_of(module)).read_bytes() for module in COMPILED}
-            digests = {module: hashlib.sha256(source).hexdigest() for module, source in sources.items()}
-            note.write_text(json.dumps(digests, indent=1) + "\n")
+            note.write_text(json.dumps(DIGESTS, indent=1) + "\n")
         else:
             for path in built:
                 path.unlink(missing_ok=True)

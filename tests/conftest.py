@@ -2,6 +2,9 @@
 
 With KESTREL_REQUIRE_ALL=1 in the environment whatever would be left out fails, any other skip included, but for the
 tests of the storage contract that a backend need not pass: nothing that can be installed would make it promise more.
+
+The first lines say which build runs (`kestrel.compiled`). With KESTREL_EXPECT_BUILD=compiled or =pure in the
+environment the run ends at once where it is the other one.
 """
 
 import os
@@ -13,6 +16,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from kestrel import compiled
 from tests import system_packages
 from tests.conversations import summary
 
@@ -86,7 +90,20 @@ def tests(count: int) -> str:
     return "1 test" if count == 1 else f"{count} tests"
 
 
+def pytest_report_header() -> str:
+    because = f" ({compiled.REASON})" if compiled.REASON else ""
+    return f"kestrel: {compiled.BUILD}{because}"
+
+
+def check_build(expected: str | None) -> None:
+    """End the run where another build runs than the one that is expected, if any is."""
+    if expected not in (None, compiled.BUILD):
+        because = f", because {compiled.REASON}" if compiled.REASON else ""
+        raise pytest.UsageError(f"KESTREL_EXPECT_BUILD is {expected}, and what runs is {compiled.BUILD}{because}")
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    check_build(os.environ.get("KESTREL_EXPECT_BUILD"))
     config.addinivalue_line("markers", "needs(name, ...): what the test needs, from tests/system_packages.py")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # So it is in what a shell runs in the background, and would be in all that the tests start.

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
+from kestrel.compiled import BUILD
 from kestrel.queues.aliases import Alias
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.queue import Queue
@@ -41,6 +42,7 @@ def server_stats(manager: QueueManager, version: str, uptime_s: int) -> list[Sta
         ("queue_creates", counters.queue_creates),
         ("queue_deletes", counters.queue_deletes),
         ("queue_expires", counters.queue_expires),
+        ("build", BUILD),
     ]
     for name, figures in dumped_stats(manager, ()):
         prefix = f"queue_{name.decode('latin-1')}_"

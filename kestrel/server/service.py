@@ -15,7 +15,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
-from kestrel import __version__
+from kestrel import __version__, compiled
 from kestrel.config.aliases import masked_queues
 from kestrel.config.effect import (
     queue_settings_above,
@@ -43,6 +43,7 @@ from kestrel.storage.total_memory import MemoryLimit
 
 log = Logger()
 
+_BUILDS: Final = {"compiled": "compiled", "pure": "pure Python"}
 STORAGE_THREADS: Final = 8
 LAST_REPLIES_S: Final = 5.0
 """How long a stop waits for clients to take the replies they are owed."""
@@ -152,6 +153,8 @@ class KestrelService(Service):
         if unused:
             log.warn("Set, but without effect with this storage: {settings}", settings=", ".join(unused))
         _warn_of_masks(self._core.config)
+        if compiled.IS_OUTDATED:
+            log.warn("It runs as Python, slower: {reason}. To build it: make compiled", reason=compiled.REASON)
         self._threads.start()
         try:
             loading = self._core.start()
@@ -165,8 +168,9 @@ class KestrelService(Service):
             return
         queues = self.manager.all_queues()
         log.info(
-            "kestrel {version} serves {queues} with {items} of {storage}, loaded in {seconds:.2f} s",
+            "kestrel {version} ({build}) serves {queues} with {items} of {storage}, loaded in {seconds:.2f} s",
             version=__version__,
+            build=_BUILDS[compiled.BUILD],
             storage=_storage_description(self._core.config).partition("?")[0],
             queues=_count(len(queues), "queue"),
             items=_count(sum(queue.contents.items for queue in queues), "item"),

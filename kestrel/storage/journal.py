@@ -89,6 +89,7 @@ class JournalStorage:
         self._loading: set[bytes] = set()
         """Queues that failed and are being replayed."""
         self._open_files = OpenFiles()
+        self.loaded_at_once_bytes = LOADED_AT_ONCE_BYTES
         self._lock: FolderLock | None = None
 
     @property
@@ -229,7 +230,7 @@ class JournalStorage:
 
     def _is_large(self, files: QueueFiles) -> bool:
         sizes = (self._disk.length(self._folder + b"/" + name) for name in files.in_replay_order())
-        return sum(sizes) > LOADED_AT_ONCE_BYTES
+        return sum(sizes) > self.loaded_at_once_bytes
 
     def _load_in_thread(self, files: QueueFiles, settings: QueueSettings) -> None:
         """Replay a failed queue off the reactor; until that is done its uses are refused."""

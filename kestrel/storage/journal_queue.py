@@ -63,6 +63,7 @@ class JournalQueue(Window):
         self.history = History(name)
         self.boundaries: list[Boundary] = []
         """Of rotated files, in replay order: of the newest that has been read forward, and of those after it."""
+        self.most_remembered = MOST_REMEMBERED
         self.refusal: str | None = None
         """None, or why this queue takes no put now."""
         self.full_disk: FullDisk | None = None
@@ -391,7 +392,7 @@ class JournalQueue(Window):
         kept = [each for each in self.boundaries if read is None or each.end >= read.end]
         # Of two files of one number, one written with leading zeros, a pack replaces both.
         self.boundaries = [*(each for each in kept if each.number != boundary.number), boundary]
-        if sum(each.remembered for each in self.boundaries) > MOST_REMEMBERED:
+        if sum(each.remembered for each in self.boundaries) > self.most_remembered:
             self.boundaries = self.boundaries[-1:]
 
     @property

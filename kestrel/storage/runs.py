@@ -18,9 +18,10 @@ class Runs:
     its runs, and it is freed run by run.
     """
 
-    __slots__ = ("_head", "_runs", "_tail")
+    __slots__ = ("_head", "_run", "_runs", "_tail")
 
-    def __init__(self) -> None:
+    def __init__(self, run: int = RUN) -> None:
+        self._run = run
         self._head: list[bytes] = []
         """What is left of the first run, backwards."""
         self._runs: deque[tuple[bytes, ...]] = deque()
@@ -30,14 +31,14 @@ class Runs:
         """One more."""
         tail = self._tail
         tail.append(record)
-        if len(tail) >= RUN:
+        if len(tail) >= self._run:
             self._runs.append(tuple(tail))
             self._tail = []
 
     def extend(self, records: list[bytes]) -> None:
         """Some more, at once."""
         self._tail += records
-        if len(self._tail) >= RUN:
+        if len(self._tail) >= self._run:
             self._runs.append(tuple(self._tail))
             self._tail = []
             # So that it looks at this run now and leaves it out, rather than at hundreds of them at some later time.

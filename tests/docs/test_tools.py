@@ -66,7 +66,7 @@ def test_the_examples_with_a_server_print_what_the_page_says(tmp_path: Path) -> 
     commands = [(command, output) for command, output in examples() if "kestrel-cli" in command]
     with Processes(tmp_path) as processes:
         port = processes.serve('queuePath = "queues"\n').port
-        environment = {
+        environment = os.environ | {
             "PATH": f"{tmp_path}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
             "KESTREL_SERVERS": f"127.0.0.1:{port}",

@@ -25,6 +25,7 @@ from kestrel.errors import (
 )
 from kestrel.item import Item
 from kestrel.library import XIDS, FolderQueue, PersistentQueue, QueueFolder
+from kestrel.testing.contract.samples import huge_item
 from kestrel.testing.faults import FaultyDisk
 from tests.journal.reference import EIGHT, read
 from tests.programs import START_MS, ProgramReactor, arrivals
@@ -191,13 +192,9 @@ def test_what_has_expired_leaves_by_itself_where_the_program_asks_for_it(program
 
 
 def test_an_item_that_no_journal_can_hold_is_an_error(program: Program) -> None:
-    class Huge(bytes):
-        def __len__(self) -> int:
-            return 1 << 31
-
     queue = program.queue()
     with pytest.raises(StorageError, match="at most"):
-        queue.add(Huge())
+        queue.add(huge_item())
     assert queue.items == 0
 
 

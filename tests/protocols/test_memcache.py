@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,8 +11,15 @@ from hypothesis import strategies as st
 
 from kestrel import commands, errors
 from kestrel.protocols.memcache import MemcacheCodec
-from tests.protocols.conftest import LookedAt
-from tests.protocols.told import Told, byte_by_byte, cut_at, drain, parse_with
+from tests.protocols.told import (
+    MANY_BYTES,
+    Told,
+    byte_by_byte,
+    cut_at,
+    drain,
+    parse_with,
+    small_pieces_cost_the_same_behind_much,
+)
 from tests.protocols.told import told as all_told
 
 OPEN, CLOSES = False, True
@@ -330,11 +338,10 @@ def test_held_bytes_are_those_no_command_was_made_of() -> None:
     assert len(codec) == 6
 
 
-def test_one_byte_at_a_time_costs_linear_work(looked_at: LookedAt) -> None:
-    data = b"get " + b"q" * 7000 + b"\r\nset work 0 0 9000\r\n" + b"x" * 9000 + b"\r\n"
-    made = parse(*byte_by_byte(data))
-    assert [type(command) for command in made] == [commands.Get, commands.Put]
-    assert 0 < looked_at.bytes <= 4 * len(data)
+@pytest.mark.parametrize("begin", [b"get ", b"set work 0 0 %d\r\n" % (2 * MANY_BYTES)], ids=["line", "block"])
+def test_one_byte_at_a_time_costs_linear_work(begin: bytes) -> None:
+    make = partial(MemcacheCodec, max_line_bytes=2 * MANY_BYTES, max_item_bytes=2 * MANY_BYTES)
+    assert small_pieces_cost_the_same_behind_much(make, begin, b"x")
 
 
 # Any bytes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,8 +11,16 @@ from hypothesis import strategies as st
 
 from kestrel import commands, errors
 from kestrel.protocols.text import TextCodec
-from tests.protocols.conftest import LookedAt
-from tests.protocols.told import Told, byte_by_byte, cut_at, drain, parse_with, told
+from tests.protocols.told import (
+    MANY_BYTES,
+    Told,
+    byte_by_byte,
+    cut_at,
+    drain,
+    parse_with,
+    small_pieces_cost_the_same_behind_much,
+    told,
+)
 
 OPEN, CLOSES = False, True
 
@@ -323,14 +332,23 @@ def test_what_comes_after_the_stream_got_out_of_step_is_dropped() -> None:
     assert drain(codec) == []
 
 
-def test_one_byte_at_a_time_costs_linear_work(looked_at: LookedAt) -> None:
-    stream = (
-        b"get " + b"q" * 7000 + b"\nput q:\n" + b"x" * 9000 + b"\n" + b"xyz\r\n" * 1000 + b"\n"
-        b"get q:\n" + b"x" * 9000 + b"\n" + b"xyz\r\n" * 1000 + b"\n"
+@pytest.mark.parametrize(
+    ("begin", "piece"),
+    [
+        (b"get ", b"x"),
+        (b"put q:\n", b"x"),
+        (b"put q:\n", b"xyz\r\n"),
+        (b"get q:\n", b"x"),
+        (b"get q:\n", b"xyz\r\n"),
+    ],
+    ids=["line", "item", "items", "dropped", "dropped lines"],
+)
+def test_small_pieces_cost_linear_work(begin: bytes, piece: bytes) -> None:
+    most = 2 * MANY_BYTES
+    make = partial(
+        TextCodec, max_line_bytes=most, max_item_bytes=most, max_put_items=most, max_request_bytes=4 * MANY_BYTES
     )
-    made = parse_with(TextCodec(), byte_by_byte(stream))
-    assert [type(command) for command in made] == [commands.Get, commands.Put, commands.Get]
-    assert len(stream) < looked_at.bytes <= 6 * len(stream)
+    assert small_pieces_cost_the_same_behind_much(make, begin, piece)
 
 
 # Any bytes.

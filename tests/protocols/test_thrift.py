@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from importlib.resources import files
 from itertools import pairwise
 from typing import Any
@@ -19,6 +20,7 @@ from kestrel.protocols import thrift
 from kestrel.protocols.codec import ITEM_BYTES, ManyCodec, QueueInfo
 from kestrel.protocols.thrift import ThriftCodec
 from tests.protocols.thrift_clients import CLIENTS, REFUSALS, Connect, connector
+from tests.protocols.told import MANY_BYTES, fields_of, small_pieces_cost_the_same_behind_much
 
 Told = tuple[Any, ...]
 """A command as plain values: its class and its fields."""
@@ -33,9 +35,7 @@ def codec_of(
 
 
 def told(command: Command) -> Told:
-    kinds = type(command).__mro__[:-2]  # without Command itself, whose slot is the codec's own business
-    slots = [slot for kind in kinds for slot in sorted(getattr(kind, "__slots__", ()))]
-    return (type(command), *(getattr(command, slot) for slot in slots))
+    return (type(command), *(getattr(command, name) for name in fields_of(type(command))))
 
 
 def drain(codec: ThriftCodec) -> list[Command]:
@@ -431,21 +431,13 @@ def test_held_bytes_are_those_no_command_was_made_of() -> None:
     assert len(codec) == 0
 
 
-def test_a_frame_that_is_still_coming_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_at = 0
-
-    class CountingReader(thrift.binary.Reader):
-        def __init__(self, data: bytes) -> None:
-            nonlocal looked_at
-            looked_at += len(data)
-            super().__init__(data)
-
-    monkeypatch.setattr(thrift.binary, "Reader", CountingReader)
-    codec = codec_of(max_frame_bytes=20_000, max_item_bytes=10_000)
-    item = b"\x0f\x00\x02\x0b\x00\x00\x00\x01" + struct.pack(">i", 10_000) + b"x" * 10_000
-    stream = strict(b"put", WORK + item + END) + loose(b"peek", WORK + END)
-    assert [type(command) for command in parse(*byte_by_byte(stream), codec=codec)] == [commands.Put, commands.Inspect]
-    assert looked_at == len(stream) - 8
+def test_a_frame_that_is_still_coming_is_not_looked_at() -> None:
+    size = 2 * MANY_BYTES
+    item = b"\x0f\x00\x02\x0b\x00\x00\x00\x01" + struct.pack(">i", size) + b"x" * size
+    stream = strict(b"put", WORK + item + END)
+    make = partial(codec_of, max_frame_bytes=2 * size, max_item_bytes=size)
+    assert type(one(stream, make())) is commands.Put
+    assert small_pieces_cost_the_same_behind_much(make, stream[:-size], b"x")
 
 
 # Replies.

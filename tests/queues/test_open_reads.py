@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappop
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,7 +11,6 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import Clock
 
 from kestrel.item import Item
-from kestrel.queues import open_reads
 from kestrel.queues.open_reads import ENDED_AT_ONCE, HeldReads
 
 
@@ -105,23 +104,19 @@ class TurningClock(Clock):
 
 @pytest.mark.parametrize("is_leased", [True, False])
 def test_of_many_that_are_due_at_once_each_is_found_once_and_a_bounded_number_in_each_turn(
-    is_leased: bool, monkeypatch: pytest.MonkeyPatch
+    is_leased: bool,
 ) -> None:
-    found: list[int] = []
-
-    def counting_pop(heap: list[tuple[float, int]]) -> tuple[float, int]:
-        found[-1] += 1
-        return heappop(heap)
-
-    monkeypatch.setattr(open_reads, "heappop", counting_pop)
-    bench = Bench(None if is_leased else 5000, TurningClock(lambda: found.append(0)))
+    left: list[int] = []
+    bench = Bench(None if is_leased else 5000, TurningClock(lambda: left.append(len(bench.held._due))))
     xids = list(range(1, 4 * ENDED_AT_ONCE + 1))
     for xid in xids:
         bench.held.opened(Item(b"x", 0, 0, xid=xid), Told(5000) if is_leased else None)
     bench.clock.advance(5)
     assert [xid for each in reversed(bench.ended) for xid in each] == xids
     assert max(map(len, bench.ended)) <= ENDED_AT_ONCE
-    assert sum(found) == len(xids)
+    left.append(len(bench.held._due))
+    found = [before - after for before, after in pairwise(left)]
+    assert (sum(found), left[-1]) == (len(xids), 0)
     assert max(found) <= ENDED_AT_ONCE
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from kestrel.queues.waiters import Waiter, WaitingLine
+from tests.costs import costs_about_the_same
 
 
 def waiter(*, patient: bool = True) -> Waiter:
@@ -41,24 +45,17 @@ def test_who_loses_patience_before_standing_in_line_stands_there_without() -> No
     assert line.impatient() == [hasty]
 
 
-class Shy(Waiter):
-    """One who counts how often anybody looks."""
-
-    looks = 0
-
-    @property
-    def patient(self) -> bool:
-        Shy.looks += 1
-        return True
-
-    @patient.setter
-    def patient(self, patient: bool) -> None:
-        pass
-
-
 def test_a_long_line_of_the_patient_takes_no_longer_than_a_short_one() -> None:
-    line = WaitingLine()
-    for _ in range(1000):
-        line.join(Shy(lambda item, error: None, opens=False, peeks=False, patient=True))
-        line.impatient()
-    assert Shy.looks == 1000  # once each
+    def prepared(patient: int) -> Callable[[], object]:
+        line = WaitingLine()
+        for _ in range(patient):
+            line.join(waiter())
+
+        def look() -> None:
+            for _ in range(1000):
+                line.join(waiter())
+                assert line.impatient() == []
+
+        return look
+
+    assert costs_about_the_same(partial(prepared, 1), partial(prepared, 50_000))

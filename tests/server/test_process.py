@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from kestrel import __version__
+from kestrel.compiled import BUILD
 from kestrel.server.failures import EX_CANNOT_CREATE, EX_CONFIG, EX_TRY_AGAIN, EX_UNAVAILABLE
 from kestrel.storage.registry import FACTORIES
 from tests.server.running import (
     ANY_PORT,
     PATIENCE_S,
+    ROOT,
     Client,
     Processes,
     Server,
@@ -908,6 +911,28 @@ def test_the_start_says_what_is_served(processes: Processes, items: int, told: s
 def test_the_start_says_which_storage_is_served_without_its_options(processes: Processes) -> None:
     logged = processes.serve("", "--storage", "scroll:elsewhere?reserve=1MiB").logged()
     assert "serves 0 queues with 0 items of scroll:elsewhere, loaded in " in logged
+
+
+def test_the_start_and_the_stats_say_which_build_serves(processes: Processes) -> None:
+    server = processes.serve(CONFIG)
+    with server.connect() as client:
+        assert client.stats()["build"] == BUILD
+    told = {"compiled": "compiled", "pure": "pure Python"}[BUILD]
+    assert f"kestrel {__version__} ({told}) serves " in server.logged()
+    assert "make compiled" not in server.logged()
+
+
+def test_the_start_warns_of_an_extension_that_is_older_than_its_source(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KESTREL_PURE", raising=False)
+    package = processes.folder / "kestrel"
+    shutil.copytree(ROOT / "kestrel", package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    (package / "compiled.json").write_text('{"kestrel.item": "the digest of another source"}')
+    server = processes.serve(CONFIG)
+    why = "kestrel.item has changed since the extension was built"
+    assert f"It runs as Python, slower: {why}. To build it: make compiled\n" in server.logged()
+    assert f"kestrel {__version__} (pure Python) serves " in server.logged()
 
 
 def test_help_mentions_every_option(processes: Processes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -31,32 +32,38 @@ MOST_UNPARSED_BYTES = 256 * KIB
 """What may be held of a client's small requests while they cannot be carried out; the rest stays on its side."""
 
 
-class MeteredCodec(MemcacheCodec):
-    """Counts the commands and the reply bytes made. Each command is work of `command_s`."""
+class MeteredCodec:
+    """A memcache codec that counts the commands and the reply bytes made. Each command is work of `command_s`."""
 
     command_s = 0.0
 
     def __init__(self, spend: Callable[[float], None]) -> None:
-        super().__init__()
+        self._codec = MemcacheCodec()
         self._spend = spend
         self.commands_made = 0
         self.reply_bytes_made = 0
 
+    def __len__(self) -> int:
+        return len(self._codec)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._codec, name)
+
     def next_command(self) -> commands.Command | None:
-        command = super().next_command()
+        command = self._codec.next_command()
         if command is not None:
             self.commands_made += 1
             self._spend(self.command_s)
         return command
 
     def item(self, command: commands.Get | commands.Monitor, data: bytes) -> bytes:
-        return self._made(super().item(command, data))
+        return self._made(self._codec.item(command, data))
 
     def version(self, command: commands.Command, version: str) -> bytes:
-        return self._made(super().version(command, version))
+        return self._made(self._codec.version(command, version))
 
     def no_item(self, command: commands.Get | commands.Monitor) -> bytes:
-        return self._made(super().no_item(command))
+        return self._made(self._codec.no_item(command))
 
     def _made(self, reply: bytes) -> bytes:
         self.reply_bytes_made += len(reply)

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from kestrel.compiled import BUILD
 from kestrel.errors import StorageError
 from kestrel.protocols.memcache import MemcacheCodec
 from kestrel.session.settings import SessionSettings
@@ -641,6 +642,7 @@ SERVER_STATS = [
     "uptime", "time", "version", "curr_items", "total_items", "bytes", "reserved_memory_ratio", "curr_connections",
     "total_connections", "cmd_get", "cmd_set", "cmd_peek", "get_hits", "get_misses", "bytes_read", "bytes_written",
     "queue_creates", "queue_deletes", "queue_expires",
+    "build",
 ]
 QUEUE_STATS = [
     "items", "bytes", "total_items", "logsize", "expired_items", "mem_items", "mem_bytes", "age", "discarded",
@@ -648,7 +650,7 @@ QUEUE_STATS = [
     "journal_rotations",
 ]
 # fmt: on
-# In the original's order; ours follow a queue's.
+# In the original's order; ours follow the server's and a queue's.
 
 
 def test_stats_come_in_the_originals_order(client: MemoryClient) -> None:
@@ -685,6 +687,7 @@ def test_what_the_server_counts(server: MemoryServer, client: MemoryClient) -> N
     client.ask(b"get work\r\nget work/peek\r\nget empty\r\ndelete other\r\n")
     counted = stats(client)
     assert counted["version"] == "1.2.3"
+    assert counted["build"] == BUILD
     assert counted["time"] == str(EPOCH_MS // 1000)
     expected = {
         "curr_items": "1",

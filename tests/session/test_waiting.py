@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -957,29 +956,17 @@ def test_a_monitor_whose_client_does_not_read_ends_when_its_queue_is_deleted(
     assert (last, rest) == (b"", b"")
 
 
-def test_a_monitor_asks_for_one_turn_at_a_time(
-    server: MemoryServer, writer: MemoryClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_monitor_asks_for_one_turn_at_a_time(server: MemoryServer, writer: MemoryClient) -> None:
     server.session_settings = SessionSettings(max_open_reads=10_000)
     put(writer, *[b"x"] * 3000)
-    outstanding: set[Callable[[], None]] = set()
-    most = 0
-    go_on_later = server.turns.go_on_later
-
-    def counted(work: Callable[[], None]) -> None:
-        nonlocal most
-
-        def counted_work() -> None:
-            outstanding.remove(counted_work)
-            work()
-
-        outstanding.add(counted_work)
-        most = max(most, len(outstanding))
-        go_on_later(counted_work)
-
-    monkeypatch.setattr(server.turns, "go_on_later", counted)
-    assert len(items_in(server.connect().ask(b"monitor work 10\r\n"))) == 3000
-    assert most == 1
+    monitor = server.connect()
+    monitor.send(b"monitor work 10\r\n")
+    waiting = []
+    while not server.is_at_rest:
+        waiting.append(len(server.turns._waiting))
+        server.tick()
+    assert len(items_in(monitor.take())) == 3000
+    assert max(waiting) == 1
 
 
 @pytest.mark.parametrize("emptied_by", [b"flush work", b"get work"])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+import resource
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -35,6 +36,20 @@ def machine(tmp_path: Path, backend: Backend) -> Iterator[Machine]:
     machine = Machine(tmp_path, NEVER, queues, backend.make)
     yield machine
     machine.stop_all()
+
+
+AllowDescriptors = Callable[[int], None]
+"""Tells a storage that is started then how many files the process may have open."""
+
+
+@pytest.fixture
+def allow_descriptors(monkeypatch: pytest.MonkeyPatch) -> AllowDescriptors:
+    """The limit of the process stays what it is, for all else that has files open."""
+
+    def allow(descriptors: int) -> None:
+        monkeypatch.setattr(resource, "getrlimit", lambda which: (descriptors, descriptors))
+
+    return allow
 
 
 # For processes that die.

@@ -16,7 +16,7 @@ from kestrel.errors import ItemTooLarge, QueueFailed, StorageRefused
 from kestrel.journal.fileset import files_of
 from kestrel.storage.interfaces import IContinue, IQueueStorage
 from kestrel.testing.contract.backend import Subject
-from kestrel.testing.contract.samples import ADD_MS, HugeItem
+from kestrel.testing.contract.samples import ADD_MS, huge_item
 from kestrel.testing.contract.suite import StorageContract
 from kestrel.testing.faults import FaultyDisk
 from tests.journal.made import addx, continue_, open_
@@ -73,7 +73,7 @@ def test_of_a_number_that_is_no_open_read_only_the_item_is_added(subject: Subjec
 def test_an_item_that_is_too_large_changes_nothing(subject: Subject) -> None:
     queue, xid = opened(subject)
     with pytest.raises(ItemTooLarge):
-        IContinue(queue).continue_(xid, HugeItem(), ADD_MS, 0)
+        IContinue(queue).continue_(xid, huge_item(), ADD_MS, 0)
     assert (queue.items, queue.open_reads) == (0, 1)
 
 

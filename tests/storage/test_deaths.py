@@ -11,9 +11,8 @@ import pytest
 from kestrel.config.model import QueueSettings
 from kestrel.disk import steps
 from kestrel.journal.fileset import group_by_queue
-from kestrel.storage import journal as journal_module
-from kestrel.storage import open_files
 from tests.storage.backends import journal_only
+from tests.storage.conftest import AllowDescriptors
 from tests.storage.serving import (
     STORED,
     Client,
@@ -150,9 +149,9 @@ def test_a_queue_read_behind_is_read_again_after_its_files_were_left_half_replac
 
 @journal_only
 def test_rotations_after_syncs_leave_no_more_files_open_than_there_may_be(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, allow_descriptors: AllowDescriptors
 ) -> None:
-    monkeypatch.setattr(open_files, "MAX_OPEN_FILES", 5)
+    allow_descriptors(20)  # a quarter of which may be journal files
     server = machine.start()
     server.reload(QueueSettings(sync_journal_ms=0, max_memory_size_bytes=10))
     clients: list[Client] = []
@@ -189,9 +188,7 @@ def test_the_folder_listing_of_a_queue_with_many_files_is_sorted_in_no_time() ->
 
 
 @journal_only
-def test_a_queue_that_cannot_be_written_at_the_start_keeps_no_other_from_being_served(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_queue_that_cannot_be_written_at_the_start_keeps_no_other_from_being_served(machine: Machine) -> None:
     server = machine.start()
     client = server.client()
     client.talk(put(b"other", b"served"))
@@ -202,8 +199,8 @@ def test_a_queue_that_cannot_be_written_at_the_start_keeps_no_other_from_being_s
     machine._others = SMALL
     crashed = machine.crash(server)
     assert drain(crashed, b"other") == [b"served"]
-    monkeypatch.setattr(journal_module, "LOADED_AT_ONCE_BYTES", 100)
     again = machine.start_with_faults(folder, lambda disk: disk.fail("write", errno.EIO, times=1))
+    again.storage.loaded_at_once_bytes = 100
     assert again.start_failures == []
     assert drain(again, b"other") == [b"served"]
     assert drain(again, b"work") == [item(number) for number in range(9)]

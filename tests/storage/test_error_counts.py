@@ -18,7 +18,6 @@ from kestrel.disk import steps
 from kestrel.item import Item
 from kestrel.journal.fileset import group_by_queue
 from kestrel.journal.rewrite import Boundary
-from kestrel.storage import journal_queue
 from kestrel.storage.journal import JournalStorage
 from kestrel.storage.journal_queue import JournalQueue
 from kestrel.testing.faults import FaultyDisk
@@ -439,7 +438,7 @@ def test_any_history_goes_on_behind_a_file_that_was_written_anew_at_any_time(ben
     bench.check()
 
 
-def test_what_is_remembered_of_errors_is_bounded(tiny: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_remembered_of_errors_is_bounded(tiny: Bench) -> None:
     tiny.put(1, 2, padding=PADDING)
     tiny.abort_head(1)
     first = tiny.open()
@@ -447,7 +446,7 @@ def test_what_is_remembered_of_errors_is_bounded(tiny: Bench, monkeypatch: pytes
     tiny.abort(first)
     assert tiny.queue.boundary().remembered == 4
     assert (tiny.queue.boundary().front, tiny.queue.boundary().errors) == ([0, 1], {0: 2, 1: 1})
-    monkeypatch.setattr(journal_queue, "MOST_REMEMBERED", 11)
+    tiny.queue.most_remembered = 11
     most = 0
     for number in range(3, 100):
         tiny.put(number, padding=PADDING)

@@ -14,7 +14,6 @@ from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
 from kestrel.errors import BadQueueName, BadStorageArgument, FolderInUse, QueueFailed, StorageError
-from kestrel.storage import open_files
 from kestrel.storage.interfaces import InThread, IQueueStorage
 from kestrel.storage.journal import JournalStorage
 from kestrel.storage.journal_factory import JournalStorageFactory
@@ -23,6 +22,7 @@ from kestrel.testing.contract.backend import Subject
 from kestrel.testing.contract.samples import NAMES
 from kestrel.testing.contract.suite import OnFaultyDisk, StorageContract
 from kestrel.testing.threads import SteppedThreads
+from tests.storage.conftest import AllowDescriptors
 
 NOW_MS = 1_700_003_600_000
 
@@ -347,9 +347,10 @@ class TestJournal(OnFaultyDisk, StorageContract):
     # Open files.
 
     def test_the_files_of_idle_queues_are_closed_and_used_again(
-        self, subject: Subject, folder: Path, monkeypatch: pytest.MonkeyPatch
+        self, folder: Path, allow_descriptors: AllowDescriptors
     ) -> None:
-        monkeypatch.setattr(open_files, "MAX_OPEN_FILES", 3)
+        allow_descriptors(12)  # a quarter of which may be journal files
+        subject = self.opened(folder)
         names = [b"q%d" % number for number in range(10)]
         for round_number in range(3):
             for name in names:
@@ -363,9 +364,10 @@ class TestJournal(OnFaultyDisk, StorageContract):
 
     @pytest.mark.parametrize("sync_journal_ms", [0, 500])
     def test_a_sync_leaves_no_more_files_open_than_allowed(
-        self, subject: Subject, monkeypatch: pytest.MonkeyPatch, sync_journal_ms: int
+        self, folder: Path, allow_descriptors: AllowDescriptors, sync_journal_ms: int
     ) -> None:
-        monkeypatch.setattr(open_files, "MAX_OPEN_FILES", 3)
+        allow_descriptors(12)
+        subject = self.opened(folder)
         queues = [subject.queue(b"q%d" % number, sync_journal_ms=sync_journal_ms) for number in range(10)]
         for queue in queues:
             subject.put(queue, b"a")

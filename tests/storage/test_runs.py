@@ -6,21 +6,16 @@ from collections import deque
 from itertools import chain
 
 import hypothesis.strategies as st
-import pytest
 from hypothesis import given
 
-from kestrel.storage import runs as runs_module
-from kestrel.storage.runs import RUN, Runs
+from kestrel.storage.runs import Runs
 
 
 def contents(row: Runs) -> list[bytes]:
     return list(chain.from_iterable(row.first(len(row))))
 
 
-@pytest.fixture(autouse=True)
-def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs_module, "RUN", 4)
-
+SHORT = 4
 
 COUNTS = st.integers(0, 10)
 OPERATIONS = st.tuples(st.sampled_from(["append", "extend", "pop"]), COUNTS)
@@ -28,7 +23,7 @@ OPERATIONS = st.tuples(st.sampled_from(["append", "extend", "pop"]), COUNTS)
 
 @given(st.lists(OPERATIONS))
 def test_any_history_is_that_of_a_deque(operations: list[tuple[str, int]]) -> None:
-    row, model, number = Runs(), deque(), 0
+    row, model, number = Runs(SHORT), deque(), 0
     for operation, count in operations:
         new = [b"%d" % each for each in range(number, number + count)]
         if operation == "pop":
@@ -47,7 +42,7 @@ def test_any_history_is_that_of_a_deque(operations: list[tuple[str, int]]) -> No
 
 @given(COUNTS, st.integers(-1, 30))
 def test_the_first_so_many_are_copied_and_stay(popped: int, count: int) -> None:
-    row = Runs()
+    row = Runs(SHORT)
     for number in range(20):
         row.append(b"%d" % number)
     for _ in range(popped):
@@ -58,7 +53,7 @@ def test_the_first_so_many_are_copied_and_stay(popped: int, count: int) -> None:
 
 
 def test_a_copy_is_not_changed_by_what_comes_later() -> None:
-    row = Runs()
+    row = Runs(SHORT)
     row.extend([b"a", b"b"])
     copy = row.first(2)
     row.append(b"c")
@@ -67,7 +62,7 @@ def test_a_copy_is_not_changed_by_what_comes_later() -> None:
 
 
 def test_what_is_freed_is_gone_run_by_run() -> None:
-    row = Runs()
-    row.extend([b"a"] * RUN)
+    row = Runs(SHORT)
+    row.extend([b"a"] * SHORT)
     row.free()
-    assert len(row) < RUN
+    assert len(row) < SHORT

@@ -14,7 +14,6 @@ from zope.interface.verify import verifyObject
 from kestrel.config.model import QueueSettings
 from kestrel.errors import BadStorageArgument, FolderInUse, ItemTooLarge, QueueFailed, StorageError
 from kestrel.scroll.records import MAX_DATA_BYTES
-from kestrel.storage import open_files
 from kestrel.storage.interfaces import IStorageFactory
 from kestrel.storage.scroll_factory import ScrollStorageFactory
 from kestrel.storage.scroll_queue import ScrollQueue
@@ -23,6 +22,7 @@ from kestrel.testing.threads import SteppedThreads
 from tests.scroll.independent import queues_in
 from tests.scroll.made import DELETED, READER, WRITER, T, errors, put, read_done, read_head, targets
 from tests.scroll.running import PERIODIC, SYNCED, Opener, Scrolls
+from tests.storage.conftest import AllowDescriptors
 
 FIRST = "work.1700000000000"
 NEW_READER = READER + read_head(0) + read_done()
@@ -824,8 +824,10 @@ def test_a_start_that_failed_has_let_the_folder_go(start: Opener, tmp_path: Path
 # Descriptors and memory.
 
 
-def test_the_files_of_idle_queues_are_closed_and_used_again(start: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_files, "MAX_OPEN_FILES", 3)
+def test_the_files_of_idle_queues_are_closed_and_used_again(
+    start: Opener, allow_descriptors: AllowDescriptors
+) -> None:
+    allow_descriptors(12)  # a quarter of which may be journal files
     scrolls = start()
     names = [b"q%d" % number for number in range(6)] + [b"q0+x", b"q0+y"]
     for round_number in range(3):
@@ -843,9 +845,9 @@ def test_the_files_of_idle_queues_are_closed_and_used_again(start: Opener, monke
 
 @pytest.mark.parametrize("settings", [SYNCED, PERIODIC], ids=["synced", "periodic"])
 def test_a_sync_leaves_no_more_files_open_than_allowed(
-    start: Opener, monkeypatch: pytest.MonkeyPatch, settings: QueueSettings
+    start: Opener, allow_descriptors: AllowDescriptors, settings: QueueSettings
 ) -> None:
-    monkeypatch.setattr(open_files, "MAX_OPEN_FILES", 3)
+    allow_descriptors(12)  # a quarter of which may be journal files
     scrolls = start(settings=settings)
     queues = [scrolls.queue(b"q%d" % number) for number in range(10)]
     for queue in queues:

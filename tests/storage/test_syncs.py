@@ -29,6 +29,7 @@ from kestrel.storage.services import SYNCS_AT_ONCE, Services
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.threads import SteppedThreads
 from tests.storage.backends import journal_only
+from tests.storage.conftest import AllowDescriptors
 from tests.storage.serving import (
     NEVER,
     PERIOD_S,
@@ -134,9 +135,9 @@ def test_descriptors_are_bounded_however_many_queues_wait_for_their_sync(server:
 
 @journal_only
 def test_a_queue_that_is_deleted_before_the_turn_of_its_sync_does_not_come_back(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, allow_descriptors: AllowDescriptors
 ) -> None:
-    monkeypatch.setattr("kestrel.storage.services.SYNCS_AT_ONCE", 1)
+    allow_descriptors(15)  # an eighth of which may be for syncs at once
     server = machine.start()
     server.reload(SYNCED)
     server.settle()
@@ -243,10 +244,9 @@ class TestSyncThatFindsNoDescriptor:
 
     @journal_only
     def test_a_put_that_waits_for_it_is_stored_when_it_went_well(
-        self, machine: Machine, monkeypatch: pytest.MonkeyPatch
+        self, machine: Machine, allow_descriptors: AllowDescriptors
     ) -> None:
-        monkeypatch.setattr("kestrel.storage.services.SYNCS_AT_ONCE", 1)
-        monkeypatch.setattr("kestrel.storage.open_files.MAX_OPEN_FILES", 1)
+        allow_descriptors(4)  # for one journal file, and one sync at once
         server = machine.start()
         server.reload(SYNCED)
         server.settle()

@@ -19,7 +19,6 @@ from kestrel.config.model import QueueSettings
 from kestrel.disk import steps
 from kestrel.errors import QueueFailed
 from kestrel.item import Item
-from kestrel.storage import journal as journal_module
 from kestrel.storage.journal import JournalStorage
 from kestrel.storage.journal_queue import JournalQueue
 from kestrel.storage.journal_upkeep import FREED_AT_ONCE, RETRY_S
@@ -540,8 +539,8 @@ def test_a_pack_whose_sync_fails_is_given_up_and_the_contents_are_written_anew(t
 @journal_only
 class TestALargeQueueThatFailed:
     @pytest.fixture
-    def failed(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
-        monkeypatch.setattr(journal_module, "LOADED_AT_ONCE_BYTES", 1000)
+    def failed(self, bench: Bench) -> Bench:
+        bench.storage.loaded_at_once_bytes = 1000
         bench.put(20)
         bench.disk.fail("write", errno.EIO, times=1)
         bench.storage.put([bench.queue], b"", ADD_MS, 0)

@@ -15,7 +15,7 @@ from kestrel.storage.interfaces import IQueueStorage, IStorage, IStorageFactory
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.contract.backend import Backend, Subject
 from kestrel.testing.contract.needs import needs
-from kestrel.testing.contract.samples import ADD_MS, DATA, NAMES, HugeItem
+from kestrel.testing.contract.samples import ADD_MS, DATA, NAMES, huge_item
 from kestrel.testing.threads import SteppedThreads
 
 
@@ -225,7 +225,7 @@ class ContentsTests(Backend):
     def test_an_item_too_large_to_hold_is_refused_before_anything_changes(self, subject: Subject) -> None:
         queue = subject.queue()
         with pytest.raises(ItemTooLarge):
-            subject.storage.put([queue], HugeItem(), ADD_MS, 0)
+            subject.storage.put([queue], huge_item(), ADD_MS, 0)
         assert (queue.items, subject.peek(queue)) == (0, None)
 
     @needs("refuse_puts")

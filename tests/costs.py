@@ -1,0 +1,27 @@
+"""What work costs, in seconds of the processor: the same question to the compiled build and to the pure one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+Work = Callable[[], object]
+
+TOO_MUCH = 8
+"""Work that must not grow with something may take so many times as long where that is hundreds of times as large."""
+
+
+def cost_s(prepare: Callable[[], Work], tries: int = 5) -> float:
+    """The least that the work cost in some tries, each of them prepared anew."""
+    costs = []
+    for _ in range(tries):
+        work = prepare()
+        began = time.thread_time()
+        work()
+        costs.append(time.thread_time() - began)
+    return min(costs)
+
+
+def costs_about_the_same(small: Callable[[], Work], large: Callable[[], Work]) -> bool:
+    """Whether the work beside much costs what it costs beside little."""
+    return cost_s(large) <= TOO_MUCH * cost_s(small)
