@@ -23,7 +23,7 @@ from benchmarks.peers.clock import Clock
 from benchmarks.peers.drawing import Curve, draw
 from benchmarks.peers.generator import Figures, Generator, Load, WrongReply
 from benchmarks.peers.goals import Goal
-from benchmarks.peers.launch import WatchedPoller, syncing_each
+from benchmarks.peers.launch import WatchedPoller
 from benchmarks.peers.report import curves, rows
 from benchmarks.peers.rounds import ITEMS, REQUESTS, Measured
 from benchmarks.peers.servers import (
@@ -320,10 +320,23 @@ def syncs_of_ten_puts(folder: Path) -> int:
     return disk.syncs - before
 
 
+SYNCS_WITHOUT_GROUP_COMMIT = """
+import sys
+from pathlib import Path
+from benchmarks.peers.launch import syncing_each
+from tests.benchmarks.test_peers import syncs_of_ten_puts
+with syncing_each():
+    print(syncs_of_ten_puts(Path(sys.argv[1])))
+"""
+
+
 def test_without_group_commit_there_is_a_sync_for_each_put(tmp_path: Path) -> None:
     assert syncs_of_ten_puts(tmp_path / "as-it-is") == 1
-    with syncing_each():
-        assert syncs_of_ten_puts(tmp_path / "changed") == 10
+    # Python alone can be changed so, as the launcher knows.
+    program = [sys.executable, "-c", SYNCS_WITHOUT_GROUP_COMMIT, str(tmp_path / "changed")]
+    environment = {**os.environ, "KESTREL_PURE": "1"}
+    changed = subprocess.run(program, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert changed.stdout == "10\n"
 
 
 def test_the_longest_stretch_is_what_lies_between_two_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
