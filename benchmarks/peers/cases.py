@@ -11,11 +11,12 @@ from benchmarks.peers.servers import DEFAULT, EACH_REPLY, EVERY_100_MS, NEVER, S
 CONNECTIONS: Final = "connections"
 SIZE: Final = "size"
 PIPELINE: Final = "pipeline"
+QUEUES: Final = "queues"
 WORKLOAD: Final = "workload"
 SYNC: Final = "sync"
 BACKLOG: Final = "backlog"
 
-BASE_LOAD: Final = Load("memcache", connections=50, size=64, pipeline=1)
+BASE_LOAD: Final = Load("memcache", connections=50, size=64, pipeline=1, queues=1)
 
 
 class Case(NamedTuple):
@@ -87,7 +88,7 @@ SHORT: Final = Sizes((10, 50), (50,), (1,), (0, 1_000), 1, 0.1, 0.05, 5_000, 1)
 def cases(sizes: Sizes, seed: int = 1) -> list[Case]:
     """All cases; the bytes of their items come from that seed."""
     base = BASE_LOAD._replace(seed=seed)
-    one_queue = base._replace(queues=1)
+    own_queues = base._replace(queues=None)
 
     def all_cases() -> Iterator[Case]:
         for count in sizes.connections:
@@ -98,16 +99,18 @@ def cases(sizes: Sizes, seed: int = 1) -> list[Case]:
         for count in sizes.wide_pipelines:
             point = "16" if count == base.connections else f"16, {count} conn."
             yield Case(PIPELINE, point, base._replace(connections=count, pipeline=16))
-        yield Case(WORKLOAD, "set+get", base)
-        yield Case(WORKLOAD, "reliable", base._replace(workload="reliable"))
-        yield Case(WORKLOAD, "waiting", base._replace(workload="waiting"))
+        yield Case(QUEUES, "1", base)
+        yield Case(QUEUES, "own", own_queues)
+        yield Case(WORKLOAD, "set+get", own_queues)
+        yield Case(WORKLOAD, "reliable", own_queues._replace(workload="reliable"))
+        yield Case(WORKLOAD, "waiting", own_queues._replace(workload="waiting"))
         for count in sizes.children:
-            yield Case(WORKLOAD, f"fanout {count}", base._replace(workload="fanout", children=count))
+            yield Case(WORKLOAD, f"fanout {count}", own_queues._replace(workload="fanout", children=count))
         yield Case(SYNC, NEVER, base)
         yield Case(SYNC, EVERY_100_MS, base, Setting(EVERY_100_MS))
-        yield Case(SYNC, EACH_REPLY, base, Setting(EACH_REPLY), longer=4)
-        yield Case(SYNC, f"{EACH_REPLY}, one queue", one_queue, Setting(EACH_REPLY), has_no_group_commit=True, longer=4)
+        yield Case(SYNC, EACH_REPLY, base, Setting(EACH_REPLY), has_no_group_commit=True, longer=4)
+        yield Case(SYNC, f"{EACH_REPLY}, own queues", own_queues, Setting(EACH_REPLY), longer=4)
         for count in sizes.backlogs:
-            yield Case(BACKLOG, f"{count:,}", one_queue._replace(is_behind=count > 0), backlog=count)
+            yield Case(BACKLOG, f"{count:,}", base._replace(is_behind=count > 0), backlog=count)
 
     return list(all_cases())

@@ -61,10 +61,17 @@ class Measured(NamedTuple):
 def takes_part(program: Program, case: Case) -> bool:
     """Whether that server has what the work asks for: a cache has no queues and no disk, beanstalkd has no fanout."""
     if program.name in (MEMCACHED.name, CEILING):
-        return case.load.workload == "set-get" and case.load.queues is None and case.setting.sync == NEVER
+        return case.load.workload == "set-get" and not case.backlog and case.setting.sync == NEVER
     if program is SYNC_EACH:
         return case.has_no_group_commit
     return case.load.workload != "fanout" or program is not BEANSTALKD
+
+
+def load_for(program: Program, case: Case, seconds: float) -> Load:
+    """That work for that server. What is shared by all clients of a cache would be lost when they overwrite it."""
+    is_cache = program.name in (MEMCACHED.name, CEILING)
+    load = case.load._replace(queues=None) if is_cache else case.load
+    return load._replace(seconds=seconds * case.longer)
 
 
 def fill(generator: Generator, server: Running, load: Load, items: int) -> None:
@@ -85,13 +92,13 @@ def measure(
         (case, server) for case, servers in places.items() for server in servers if takes_part(server.program, case)
     ]
     for case, server in pairs:
-        server.work(generator, case.load._replace(seconds=sizes.warm_s))
+        server.work(generator, load_for(server.program, case, sizes.warm_s))
     rounds: dict[Case, list[Round]] = {case: [] for case in places}
     for _ in range(sizes.rounds):
         round_: dict[Case, dict[str, Figures]] = {case: {} for case in places}
         for case, server in dice.sample(pairs, len(pairs)):
             clock.show(f"{case.name}: {server.name}")
-            round_[case][server.name] = server.work(generator, case.load._replace(seconds=sizes.seconds * case.longer))
+            round_[case][server.name] = server.work(generator, load_for(server.program, case, sizes.seconds))
             clock.step(case.longer)
         for case in places:
             rounds[case].append(round_[case])
