@@ -35,6 +35,11 @@ class ReceiveBuffer:
         """How many bytes are held."""
         return len(self._data) - self._position + len(self._tail)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is held."""
+        return not self._data and not self._tail
+
     def receive(self, data: bytes) -> None:
         """Append what the network brought."""
         if self._position < len(self._data) or self._tail:
@@ -45,6 +50,8 @@ class ReceiveBuffer:
 
     def take_line(self) -> bytes | None:
         """The next line without its line feed, or None while it is not complete."""
+        if self.is_empty:
+            return None
         end = self._data.find(_LF, self._scanned)
         if end < 0:
             self._scanned = len(self._data)

@@ -108,7 +108,7 @@ class MemcacheCodec:
         if announced is None:
             line = self._buffer.take_line()
             if line is None:
-                if len(self._buffer) > self._max_line_bytes:
+                if not self._buffer.is_empty and len(self._buffer) > self._max_line_bytes:
                     return self._out_of_step("line too long")
                 return None
             if len(line) > self._max_line_bytes:

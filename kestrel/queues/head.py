@@ -3,7 +3,7 @@ disk alone has come into memory."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import abstractmethod
 
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -16,30 +16,32 @@ from kestrel.queues.filling import Filling
 from kestrel.queues.limits import Limits
 from kestrel.queues.moves import Moves
 from kestrel.queues.services import QueueServices
-from kestrel.storage.barrier import Batch
-from kestrel.storage.interfaces import IQueueStorage
+from kestrel.storage.barrier import Batch, Committed
 
 log = Logger()
 
 
-class Headed(Protocol):
+class Headed(Committed):
     """What a head needs of its queue."""
 
     name: bytes
     limits: Limits
-    contents: IQueueStorage
     counters: QueueCounters
     moves: Moves
 
+    @abstractmethod
     def touch(self) -> Batch:
         """Something was recorded."""
 
+    @abstractmethod
     def serve(self) -> None:
         """Serve those in line."""
 
+    @abstractmethod
     def serve_later(self) -> None:
         """Serve those in line in another turn."""
 
+    @abstractmethod
     def answer_all(self, error: Exception | None = None) -> None:
         """Answer everyone in line."""
 

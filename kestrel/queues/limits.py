@@ -1,4 +1,4 @@
-"""What a queue may hold: whether it takes one more item, and how much it has to give up for one that it took."""
+"""What a queue may hold, and for whom: whether it takes an item more, and what it gives up for one that it took."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ class Limits:
     """What the settings of a queue say of its items, ready at hand: it is asked for with each of them."""
 
     __slots__ = (
+        "dequeuers",
         "discards_old",
+        "enqueuers",
         "expires_to",
         "has_fanout_only",
         "max_age_ms",
@@ -29,6 +31,8 @@ class Limits:
         self.max_age_ms = settings.max_age_ms
         self.expires_to = settings.expire_to_queue
         self.discards_old = settings.discard_old_when_full
+        self.enqueuers = settings.white_list_client_id_for_enqueue
+        self.dequeuers = settings.white_list_client_id_for_dequeue
         self.has_fanout_only = settings.fanout_only
 
     def is_too_large(self, size: int) -> bool:

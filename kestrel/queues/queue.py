@@ -14,13 +14,13 @@ from kestrel.errors import KestrelError, NotThatManyOpen
 from kestrel.item import Item
 from kestrel.queues.counters import QueueCounters
 from kestrel.queues.expiry import SWEPT_BY_A_PUT, SWEPT_FOR_ROOM, is_expired
-from kestrel.queues.head import Head
+from kestrel.queues.head import Head, Headed
 from kestrel.queues.limits import Limits
 from kestrel.queues.moves import Moves
 from kestrel.queues.open_reads import HeldReads, Lease
 from kestrel.queues.services import QueueServices
 from kestrel.queues.waiters import Waiter, WaitingLine
-from kestrel.storage.barrier import Batch, Committed
+from kestrel.storage.barrier import Batch
 from kestrel.storage.interfaces import IContinue, IQueueStorage, IStorage
 
 log = Logger()
@@ -29,7 +29,7 @@ SERVED_AT_ONCE: Final = 64
 """Then it is the turn of others; the rest of the line is served in a later one."""
 
 
-class Queue(Committed):
+class Queue(Headed):
     """A named queue over its contents in a storage.
 
     Everything that changes the contents touches the barrier; the batch it returns is what the reply has to

@@ -14,7 +14,7 @@ from kestrel.storage.barrier import Barrier, Batch
 
 def wall_clock_ms() -> int:
     """The time for what is stored: milliseconds since the epoch."""
-    return int(time.time() * 1000)
+    return time.time_ns() // 1_000_000
 
 
 class PutElsewhere(Protocol):

@@ -32,6 +32,11 @@ class Access:
     def check_put(self, name: bytes) -> None:
         """Before a put to that queue or alias."""
         self.check_change()
+        known = self._manager.known(name)
+        if known is not None:  # most are there, and looked up at once
+            if known.limits.enqueuers is not None:
+                self._check_listed(known.limits.enqueuers, "put to", name)
+            return
         alias = self._manager.aliases.get(name)
         for queue in (name,) if alias is None else alias.queues:
             listed = self._settings(queue).white_list_client_id_for_enqueue
@@ -44,12 +49,13 @@ class Access:
             raise Unavailable(f"the server is {self._status.in_force.value}")
         if self.refuses_reads:
             raise Unavailable("too many connections to read on this one")
-        listed = self._settings(name).white_list_client_id_for_dequeue
+        known = self._manager.known(name)
+        listed = self._settings(name).white_list_client_id_for_dequeue if known is None else known.limits.dequeuers
         if listed is not None:
             self._check_listed(listed, "get from", name)
 
     def _settings(self, name: bytes) -> QueueSettings:
-        queue = self._manager.known(name)  # most are there, and looked up at once
+        queue = self._manager.known(name)
         return self._manager.settings_for(name) if queue is None else queue.settings
 
     def _check_listed(self, listed: tuple[bytes, ...], what: str, queue: bytes) -> None:
