@@ -6,7 +6,7 @@ Speed: a real server process for each storage has all these queues. One client o
 sets of 1 KiB at once to one of the parents, waits for the replies, and goes on with another, in ever new orders; the
 servers take turns. What a parent took in a round is compared with what the queue without children took in the same
 round, and the scroll with the journal. Memory: in a fresh process items are put in the same way, and the growth of what
-Python has allocated is divided by their number; how often an item was encoded is counted, and what was written: at the
+Python has allocated is divided by their number; and what was written is counted: at the
 disk's face, and as the growth of the files in the folder. Then one child is taken from, which others have no part in.
 """
 
@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
-from unittest import mock
 
 from twisted.internet.task import Clock
 
@@ -39,7 +38,6 @@ from benchmarks.journals import ADD_MS
 from benchmarks.storages import JOURNAL, SCROLL, STORAGES, CountingDisk, bytes_in, make_storage
 from kestrel.config.units import GIB
 from kestrel.journal.records import encode_item
-from kestrel.scroll.records import encode_put
 from kestrel.server.reactor import raise_file_limit
 from kestrel.testing.server import MemoryServer
 from tests.server.running import Client, Processes, set_request
@@ -49,11 +47,6 @@ BATCH: Final = 64
 MANY: Final = 1000
 """To so many children less is put."""
 CONFIGS: Final = {JOURNAL: 'queuePath = "queues"\n', SCROLL: 'storage = "scroll:queues"\n'}
-ENCODERS: Final = {
-    JOURNAL: ("kestrel.storage.journal.encode_item", encode_item),
-    SCROLL: ("kestrel.storage.scroll_journal.encode_put", encode_put),
-}
-
 COLUMNS: Final = (
     Column("storage", "storage"),
     Column("children", "children", ",d"),
@@ -66,7 +59,6 @@ COLUMNS: Final = (
     Column("cpu_us", "us of CPU", ",.1f"),
     Column("cpu_us_per_child", "a child", ".1f"),
     Column("to_journal", "to the journal, CPU", ".2f"),
-    Column("encodings", "encodings of an item", ".2f"),
     Column("written_per_put", "bytes written", ",.0f"),
     Column("folder_per_put", "bytes in files", ",.0f"),
     Column("get_cpu_us", "get from a child, us", ",.1f"),
@@ -177,8 +169,6 @@ def _check_counts(client: Client, sizes: Sizes) -> None:
 class Kept(NamedTuple):
     """What an item that was put to a parent and its children is there."""
 
-    encodings: float
-    """How often it was encoded."""
     bytes: float
     """What it takes in memory, in all of the queues together."""
     written: float
@@ -197,11 +187,7 @@ def keep(folder: Path, storage: str, children: int, sizes: Sizes, seed: int) -> 
     for queue in _family(children):
         server.manager.queue(queue)
     dice = random.Random(seed)
-    name, encoder = ENCODERS[storage]
-    with mock.patch(name, wraps=encoder) as encode:
-        _put_batch(server, children, dice)
-    encodings = encode.call_count / BATCH
-    encode.reset_mock()  # it has kept the items
+    _put_batch(server, children, dice)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     written_before, files_before = disk.bytes_written, bytes_in(folder)
@@ -212,7 +198,7 @@ def keep(folder: Path, storage: str, children: int, sizes: Sizes, seed: int) -> 
     written, in_files = disk.bytes_written - written_before, bytes_in(folder) - files_before
     items = sizes.kept_batches * BATCH
     get_cpu_s = _get_cpu_s(server, children, min(items, sizes.gets)) if children else None
-    return Kept(encodings, grown / items, written / items, in_files / items, get_cpu_s)
+    return Kept(grown / items, written / items, in_files / items, get_cpu_s)
 
 
 def _put_batch(server: MemoryServer, children: int, dice: random.Random) -> None:
@@ -258,7 +244,6 @@ def measure(results: Results, sizes: Sizes, seed: int) -> None:
             cpu_cost_most=cpu_cost.most,
             cpu_us=spread([1 / with_children.per_cpu_s for with_children, _ in pairs]).median * 1_000_000,
             to_journal=spread(to_journal).median,
-            encodings=here.encodings,
             written_per_put=here.written,
             folder_per_put=here.in_files,
             bytes_per_item=here.bytes,

@@ -169,3 +169,8 @@ def test_no_two_modules_import_each_other() -> None:
 
 def test_twistd_finds_the_plugin_because_its_folders_are_no_packages() -> None:
     assert not list((ROOT / "twisted").rglob("__init__.py"))
+
+
+def test_every_logger_is_told_the_name_of_its_module() -> None:
+    """A compiled module has no frame that it could be read from; the levels of a configuration go by it."""
+    assert [path for path in modules() if "Logger()" in path.read_text()] == []

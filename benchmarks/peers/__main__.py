@@ -22,10 +22,10 @@ from benchmarks.harness import Results, options_parser, require_room, scratch_fo
 from benchmarks.peers.cases import FULL, QUICK, SHORT
 from benchmarks.peers.comparison import Comparison
 from benchmarks.peers.drawing import draw
-from benchmarks.peers.goals import Goal, goals, memory_goal
+from benchmarks.peers.goals import OURS, Goal, goals, memory_goal
 from benchmarks.peers.machine import IN_MEMORY, describe
 from benchmarks.peers.report import COLUMNS, MEMORY_COLUMNS, curves, rows
-from benchmarks.peers.servers import KESTREL, cores, on_core
+from benchmarks.peers.servers import cores, on_core
 from kestrel.config.units import GIB, MIB
 from kestrel.server.reactor import raise_file_limit
 
@@ -63,7 +63,9 @@ def compare(
             fairness.measure(fair, fairness_sizes, seed, comparison.generator, folder, where.server)
         longest_ms = comparison.longest_tick_ms()
     judged = goals(measured, comparison.build)
-    judged += [memory_goal(each.after_bytes, sizes.memory_mib * MIB) for each in memory if each.server == KESTREL.name]
+    limit_bytes = sizes.memory_mib * MIB
+    of_ours = [each for each in memory if each.server in OURS]
+    judged += [memory_goal(each.server, each.items, each.after_bytes, limit_bytes) for each in of_ours]
     if results_path is not None:
         told = {
             **machine,
@@ -86,6 +88,8 @@ def compare(
             print(json.dumps({"benchmark": "goals", **goal._asdict(), "is_seen": goal.is_seen}))
     else:
         print(f"\nThe longest that our reactor worked at a stretch, a sync before each reply: {longest_ms:.1f} ms\n")
+        if form != "full":
+            print("The goals are those of the whole run; this one is too short to judge by.\n")
         print("\n".join(goal.line() for goal in judged))
     return judged
 

@@ -19,6 +19,7 @@ from benchmarks.peers.rounds import Measured, takes_part
 from benchmarks.peers.servers import (
     BEANSTALKD,
     CEILING,
+    COMPILED,
     DEFAULT,
     KESTREL,
     KESTREL_PURE,
@@ -34,7 +35,6 @@ from benchmarks.peers.servers import (
     watched,
 )
 
-COMPILED: Final = "compiled"
 MEMORY_ITEM_BYTES: Final = 1024
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+from benchmarks.peers import children
 
 SOURCE: Final = Path(__file__).with_name("load.c")
 COMPILERS: Final = ("gcc", "cc", "clang")
@@ -17,15 +17,6 @@ FLAGS: Final = ("-O2", "-std=c11")
 
 LONGEST_S: Final = 300.0
 """No run takes longer, whatever its server does."""
-
-
-_libc: Final = ctypes.CDLL(None)
-_PR_SET_PDEATHSIG: Final = 1
-
-
-def end_with_us() -> None:
-    """Let this process, a child that is being made, be killed when its parent is gone, however that ended."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class WrongReply(SystemExit):
@@ -107,14 +98,8 @@ class Generator:
 
     def start(self, load: Load, port: int, pid: int | None = None) -> subprocess.Popen[str]:
         """Begin a run. Whoever begins it ends it."""
-        return subprocess.Popen(
-            [str(self.path), *load.arguments(port, pid)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=end_with_us,
-        )
+        command = [str(self.path), *load.arguments(port, pid)]
+        return children.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def run(self, load: Load, port: int, pid: int, server: str = "server") -> Figures:
         """A whole run against the server of that process; raises `WrongReply`."""

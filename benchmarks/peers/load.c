@@ -849,7 +849,7 @@ static size_t serve_one(struct served *s, char *bytes, size_t size) {
     } else {
         size_t data;
         memcpy(&data, s->kept + s->kept_at, sizeof data);
-        int name_size = (int)strcspn(++name, "/\r\n");
+        int name_size = (int)least(strcspn(++name, "/\r\n"), sizeof head - 50); /* the rest of the line is short */
         int head_size = snprintf(head, sizeof head, "VALUE %.*s 0 %zu\r\n", name_size, name, data);
         answer(s, head, (size_t)head_size);
         answer(s, s->kept + s->kept_at + sizeof data, data);

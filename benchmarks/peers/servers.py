@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from benchmarks.cost import Watch
-from benchmarks.peers.generator import Figures, Generator, Load, end_with_us
+from benchmarks.peers import children
+from benchmarks.peers.generator import Figures, Generator, Load
 from tests.server.running import ANY_PORT, TWISTD, Client, Processes, eventually, is_serving_in
 
 NEVER: Final = "never"
@@ -154,7 +155,7 @@ def _beanstalkd(folder: Path, port: int, setting: Setting) -> list[str]:
 
 
 def _redis(folder: Path, port: int, setting: Setting) -> list[str]:
-    sync = {NEVER: "no", EVERY_100_MS: "everysec", EACH_REPLY: "always"}[setting.sync]
+    sync = "always" if setting.sync == EACH_REPLY else "everysec"  # the nearest that it has
     named = {"bind": "127.0.0.1", "port": port, "dir": folder, "save": "", "daemonize": "no"}
     named |= {"appendonly": "yes", "appendfsync": sync, "maxclients": MOST_CLIENTS}
     return ["redis-server", *(word for name, value in named.items() for word in (f"--{name}", str(value)))]
@@ -195,6 +196,8 @@ def ours(name: str, *changes: str) -> Program:
 
 
 LAUNCH: Final = (sys.executable, "-m", "benchmarks.peers.launch")
+COMPILED: Final = "compiled"
+PURE: Final = "pure"
 IS_PURE: Final = "KESTREL_PURE=1"
 
 KESTREL: Final = ours("kestrel")
@@ -211,7 +214,7 @@ def watched(path: Path) -> Program:
 def build(running: Running) -> str:
     """Whether ours runs `compiled` or `pure`, as it says itself; one that says nothing is pure."""
     with Client(running.port) as client:
-        return client.stats().get("build", "pure")
+        return client.stats().get("build", PURE)
 
 
 def config_text(setting: Setting) -> str:
@@ -275,18 +278,16 @@ def _listening(program: Program, folder: Path, setting: Setting) -> tuple[subpro
         port = _free_port()
         command = program.command(folder, port, setting)
         with output.open("wb") as out:
-            process = subprocess.Popen(
-                command,
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                preexec_fn=end_with_us,
-            )
-        if _is_reached(process, port):
+            process = children.start(command, cwd=folder, stdout=out, stderr=out)
+        is_reached = False
+        try:
+            is_reached = _is_reached(process, port)
+        finally:
+            if not is_reached:
+                process.kill()
+                process.wait()
+        if is_reached:
             return process, port, command
-        process.kill()
-        process.wait()
     sys.exit(f"{program.name} does not start:\n{output.read_text(errors='replace')}")
 
 

@@ -20,7 +20,7 @@ from kestrel.queues.services import Services
 from kestrel.scroll.names import DEFAULT_READER
 from kestrel.storage.barrier import Batch, all_of
 
-log = Logger()
+log = Logger(__name__)
 
 T = TypeVar("T")
 

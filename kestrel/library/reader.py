@@ -24,7 +24,7 @@ from kestrel.queues.services import Services
 from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Batch, Committed
 
-log = Logger()
+log = Logger(__name__)
 
 
 class Reader(Committed):

@@ -18,7 +18,7 @@ from kestrel.queues.expiry import SWEPT_AT_ONCE
 from kestrel.queues.filling import Filling
 from kestrel.storage.interfaces import IQueueStorage
 
-log = Logger()
+log = Logger(__name__)
 
 
 class Headed(Protocol):

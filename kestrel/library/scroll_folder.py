@@ -24,7 +24,7 @@ from kestrel.scroll.names import DEFAULT_READER, place_of
 from kestrel.storage.barrier import Barrier
 from kestrel.storage.scroll import RESERVE_BYTES, ScrollStorage
 
-log = Logger()
+log = Logger(__name__)
 
 
 class ScrollFolder:

@@ -29,7 +29,7 @@ from kestrel.session.leases import LeasedReads
 from kestrel.session.session import Session
 from kestrel.session.settings import ServerControl, SessionSettings
 
-log = Logger()
+log = Logger(__name__)
 
 
 class Connection:

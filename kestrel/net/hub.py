@@ -19,7 +19,7 @@ from zope.interface import classImplements
 
 from kestrel.net.hub_transport import BROKEN, PEER_ENDED, READABLE, WRITABLE, HubTransport
 
-log = Logger()
+log = Logger(__name__)
 
 IS_AVAILABLE: Final = hasattr(select, "epoll")
 """Linux has what the hub is made of."""

@@ -29,7 +29,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import classImplements
 
-log = Logger()
+log = Logger(__name__)
 
 # The numbers of select.EPOLLIN and so on, written out: a compiler makes constants of them.
 READABLE: Final = 0x001
@@ -151,11 +151,6 @@ class HubTransport:
         if self._is_reading:
             return None
         return ConnectionDone() if self._has_input_ended and self._has_output_ended else ConnectionLost()
-
-    @property
-    def is_reading(self) -> bool:
-        """Whether the protocol wants to read."""
-        return self._is_reading
 
     def end(self, reason: Failure) -> None:
         """Close the socket, which is in no epoll set any more, and tell producer and protocol."""

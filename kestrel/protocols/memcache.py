@@ -22,7 +22,7 @@ _ABSOLUTE_EXPIRY_S: Final = 1_000_000
 
 _REMEMBERED_LINES: Final = 4096
 _REMEMBERED_LINE_BYTES: Final = 128
-"""Longer ones are parsed each time: half a megabyte of lines is remembered at most."""
+"""Longer ones are parsed each time: some three megabytes are taken at most."""
 
 _UNSUPPORTED_STORES: Final = frozenset({b"add", b"replace", b"append", b"prepend", b"cas"})
 

@@ -18,7 +18,7 @@ from kestrel.queues.moves import Moves
 from kestrel.queues.services import QueueServices
 from kestrel.storage.barrier import Batch, Committed
 
-log = Logger()
+log = Logger(__name__)
 
 
 class Headed(Committed):

@@ -27,7 +27,7 @@ from kestrel.storage.barrier import Barrier, Batch, all_of
 from kestrel.storage.interfaces import IQueueStorage, IStorage, SettingsFor
 from kestrel.storage.total_memory import MemoryLimit
 
-log = Logger()
+log = Logger(__name__)
 
 CHANGED_AT_ONCE: Final = 1000
 """Queues that get other settings in one turn, if its time is not over before."""

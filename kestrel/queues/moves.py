@@ -21,7 +21,7 @@ from kestrel.queues.timer import Timer
 from kestrel.storage.barrier import Batch
 from kestrel.storage.interfaces import IQueueStorage
 
-log = Logger()
+log = Logger(__name__)
 
 MOST_MOVES: Final = 1000
 """When so many of a queue's items are on their way, no more that expire begin to."""

@@ -23,7 +23,7 @@ from kestrel.queues.waiters import Waiter, WaitingLine
 from kestrel.storage.barrier import Batch
 from kestrel.storage.interfaces import IContinue, IQueueStorage, IStorage
 
-log = Logger()
+log = Logger(__name__)
 
 SERVED_AT_ONCE: Final = 64
 """Then it is the turn of others; the rest of the line is served in a later one."""
@@ -90,7 +90,7 @@ class Queue(Headed):
         """Something was recorded: the batch that it is part of."""
         batch = self.open_batch
         if batch is not None and batch.contents is self.contents:
-            return batch
+            return batch  # as the barrier would, but most of what is recorded in a tick comes this way
         return self._barrier.touch(self)
 
     @property

@@ -15,7 +15,7 @@ from kestrel.queues.queue import Queue
 from kestrel.queues.timer import Timer
 from kestrel.queues.turns import Turns
 
-log = Logger()
+log = Logger(__name__)
 
 QUEUES_AT_ONCE: Final = 200
 """Queues that are looked at in one turn, when nothing in them has expired: about half a millisecond."""

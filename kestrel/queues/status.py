@@ -15,7 +15,7 @@ from kestrel.errors import NoSuchStatus, StatusForbidden, StorageError
 from kestrel.queues.timer import Timer
 from kestrel.storage.interfaces import InThread
 
-log = Logger()
+log = Logger(__name__)
 
 _LONGEST: Final = 100
 """Bytes of a status file that are looked at."""

@@ -15,7 +15,7 @@ from twisted.logger import Logger
 
 from kestrel.storage.barrier import Barrier, Schedule
 
-log = Logger()
+log = Logger(__name__)
 
 _Thing = TypeVar("_Thing")
 

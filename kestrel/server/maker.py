@@ -23,7 +23,7 @@ from kestrel.server.options import Options
 from kestrel.server.reactor import raise_file_limit
 from kestrel.server.service import KestrelService
 
-log = Logger()
+log = Logger(__name__)
 
 
 class Daemon(MultiService):

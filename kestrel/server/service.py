@@ -41,7 +41,7 @@ from kestrel.storage.memory import MemoryStorage
 from kestrel.storage.registry import settings_bounded_by, settings_unused_by, storage_from_string
 from kestrel.storage.total_memory import MemoryLimit
 
-log = Logger()
+log = Logger(__name__)
 
 _BUILDS: Final = {"compiled": "compiled", "pure": "pure Python"}
 STORAGE_THREADS: Final = 8

@@ -10,7 +10,7 @@ from kestrel.commands import Command
 from kestrel.storage.barrier import Barrier, Batch
 from kestrel.storage.total_memory import MemoryShare
 
-log = Logger()
+log = Logger(__name__)
 
 Sent = Callable[[bool], None]
 """Called once with whether the reply, as it stands, was handed to the transport."""
@@ -162,7 +162,7 @@ class Outbox:
                 told.append((entry.sent, failure is None))
             self.held_bytes -= entry.size
         self._forget_left()
-        hangs_up = self._closes and not self._entries and not self.is_paused
+        hangs_up = self._closes and not self._is_gone and not self._entries and not self.is_paused
         self._memory.is_now(self.held_bytes)
         if leaving:
             replies = leaving[0] if len(leaving) == 1 else b"".join(leaving)
@@ -207,7 +207,8 @@ class Outbox:
 
     def retract(self) -> None:
         """The client has left what it waited for: nothing is said from there on, and the items go back."""
-        entries = list(self._entries)
+        self._forget_left()
+        entries = self._entries
         kept = next((place for place, entry in enumerate(entries) if entry.was_waited_for), len(entries))
         self._keep(entries[:kept])
         self._drop(entries[kept:])
@@ -248,6 +249,7 @@ class Outbox:
     def lost(self) -> None:
         """The client is gone: whatever is still here will not be said."""
         self._is_gone = True
+        self._forget_left()
         entries = self._entries
         self._keep(())
         self.held_bytes = 0

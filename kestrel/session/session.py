@@ -30,7 +30,7 @@ from kestrel.session.reads import OpenReads
 from kestrel.session.settings import ServerControl, SessionSettings
 from kestrel.storage.total_memory import MemoryShare
 
-log = Logger()
+log = Logger(__name__)
 
 _Result = TypeVar("_Result")
 

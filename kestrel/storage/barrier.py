@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 from kestrel.errors import QueueFailed
 from kestrel.storage.interfaces import IQueueStorage, IStorage
 
-log = Logger()
+log = Logger(__name__)
 
 Schedule = Callable[[Callable[[], None]], None]
 """Runs something once, soon, on the reactor thread, whatever the wall clock does."""

@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 from kestrel.disk.files import Disk
 from kestrel.storage.jobs import Jobs
 
-log = Logger()
+log = Logger(__name__)
 
 RETRY_S: Final = 1.0
 

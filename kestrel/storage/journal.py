@@ -42,7 +42,7 @@ from kestrel.storage.open_files import OpenFiles
 from kestrel.storage.services import Services
 from kestrel.storage.total_memory import MemoryLimit
 
-log = Logger()
+log = Logger(__name__)
 
 LOADED_AT_ONCE_BYTES: Final = 1 << 20
 """A failed queue whose files are smaller is replayed within its next use, which takes a few ms."""

@@ -20,7 +20,7 @@ from kestrel.storage.journal_queue import JournalQueue
 from kestrel.storage.journal_replayed import OpenFile, ReplayedQueue
 from kestrel.storage.total_memory import MemoryLimit
 
-log = Logger()
+log = Logger(__name__)
 
 
 def load_queue(

@@ -16,7 +16,7 @@ from kestrel.journal.rewrite import Replacement
 from kestrel.storage.journal_queue import JournalQueue
 from kestrel.storage.services import Services
 
-log = Logger()
+log = Logger(__name__)
 
 
 class Phase(Enum):

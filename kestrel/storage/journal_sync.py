@@ -27,7 +27,7 @@ from kestrel.storage.journal_queue import JournalQueue
 from kestrel.storage.journal_rewriting import Rewriting
 from kestrel.storage.services import Services
 
-log = Logger()
+log = Logger(__name__)
 
 RETRY_S: Final = 1.0
 

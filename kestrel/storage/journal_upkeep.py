@@ -20,7 +20,7 @@ from kestrel.storage.journal_sync import QueueSync, SyncState
 from kestrel.storage.runs import Runs
 from kestrel.storage.services import Services
 
-log = Logger()
+log = Logger(__name__)
 
 RETRY_S: Final = 10.0
 

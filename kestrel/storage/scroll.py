@@ -46,7 +46,7 @@ from kestrel.storage.scroll_services import ScrollServices
 from kestrel.storage.scroll_upkeep import ScrollUpkeep
 from kestrel.storage.total_memory import MemoryLimit
 
-log = Logger()
+log = Logger(__name__)
 
 RESERVE_BYTES: Final = 16 * 1024 * 1024
 

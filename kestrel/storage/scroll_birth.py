@@ -16,7 +16,7 @@ from kestrel.storage.scroll_files import replace_file, write_file
 from kestrel.storage.scroll_queue import ScrollQueue
 from kestrel.storage.scroll_services import ScrollServices
 
-log = Logger()
+log = Logger(__name__)
 
 
 class Births:

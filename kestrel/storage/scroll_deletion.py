@@ -17,7 +17,7 @@ from kestrel.storage.scroll_journal import ScrollJournal
 from kestrel.storage.scroll_queue import ScrollQueue
 from kestrel.storage.scroll_services import ScrollServices
 
-log = Logger()
+log = Logger(__name__)
 
 
 class Deletions:

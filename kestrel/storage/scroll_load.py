@@ -23,7 +23,7 @@ from kestrel.storage.scroll_journal import ScrollJournal, Unsynced
 from kestrel.storage.scroll_queue import ScrollQueue
 from kestrel.storage.scroll_services import ScrollServices
 
-log = Logger()
+log = Logger(__name__)
 
 SettingsOf: TypeAlias = Callable[[bytes], QueueSettings]
 

@@ -27,7 +27,7 @@ from kestrel.storage.scroll_queue import ScrollQueue
 from kestrel.storage.scroll_rewriting import ScrollRewriting
 from kestrel.storage.scroll_services import ScrollServices
 
-log = Logger()
+log = Logger(__name__)
 
 RETRY_S: Final = 1.0
 

@@ -25,7 +25,7 @@ from kestrel.storage.scroll_reading import ScrollReading
 from kestrel.storage.scroll_services import ScrollServices
 from kestrel.storage.scroll_sync import ScrollSync
 
-log = Logger()
+log = Logger(__name__)
 
 SPENT_BYTES: Final = 1 << 20
 """The last writer file goes as well when nobody needs it and it is larger than that."""

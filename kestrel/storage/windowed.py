@@ -28,7 +28,7 @@ from kestrel.storage.total_memory import MemoryLimit
 from kestrel.storage.windowed_queue import WindowedQueue
 from kestrel.storage.windowed_writer import Writer
 
-log = Logger()
+log = Logger(__name__)
 
 CAPABILITIES: Final = frozenset({"durable", "errors_kept"})
 """What such storages promise, for `IStorageFactory.capabilities`."""

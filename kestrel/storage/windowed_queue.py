@@ -22,7 +22,7 @@ from kestrel.storage.total_memory import ITEM_BYTES, MemoryLimit, MemoryShare
 from kestrel.storage.window import MAX_ERRORS
 from kestrel.storage.windowed_changes import Recording
 
-log = Logger()
+log = Logger(__name__)
 
 READ_ITEMS: Final = 1024
 READ_BYTES: Final = 1 << 20

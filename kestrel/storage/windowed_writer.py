@@ -15,7 +15,7 @@ from kestrel.errors import DatabaseAway, OwnershipLost, QueueFailed, StorageErro
 from kestrel.storage.database import IDatabase, QueueChanges, WriteBatch
 from kestrel.storage.failures import error_of, reason_of
 
-log = Logger()
+log = Logger(__name__)
 
 BATCH_ITEMS: Final = 10_000
 BATCH_BYTES: Final = 16 << 20

@@ -380,3 +380,14 @@ def test_a_transport_that_fails_when_a_batch_settles_does_not_keep_others_from_t
     barrier.end_of_tick()
     batch.settle(None)
     assert healthy.said == b"two"
+
+
+def test_a_client_that_is_gone_is_not_hung_up_on_when_its_batch_is_settled_at_last(wire: Wire) -> None:
+    batch = Batch()
+    wire.outbox.reply(b"stored", batch)
+    wire.outbox.close()
+    wire.barrier.end_of_tick()
+    wire.outbox.lost()
+    batch.settle(None)
+    assert not wire.is_lost
+    assert wire.said == b""

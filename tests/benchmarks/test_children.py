@@ -1,0 +1,53 @@
+"""What a benchmark starts does not outlive it, and a signal that comes just then ends it all the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.peers import children
+from tests.server.running import ROOT, eventually
+
+TOLD_IN_THE_MIDDLE = """
+import os, signal, sys
+from benchmarks.peers import children
+
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(7))
+os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGTERM))
+children.start(["sleep", "60"])
+print("it goes on")
+"""
+
+KILLED = """
+import os, signal
+from benchmarks.peers import children
+
+print(children.start(["sleep", "60"]).pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-c", program]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_sigterm_in_the_middle_of_a_start_ends_the_program() -> None:
+    ended = run(TOLD_IN_THE_MIDDLE)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (7, "", "")
+
+
+def test_a_child_is_gone_with_its_parent_however_that_ended() -> None:
+    ended = run(KILLED)
+    assert ended.returncode == -signal.SIGKILL
+    child = Path("/proc", ended.stdout.strip())
+    eventually(lambda: not child.exists() or "(zombie)" in (child / "status").read_text(), "the child is gone")
+
+
+def test_a_child_hears_the_signals_that_were_held_back_for_its_start() -> None:
+    process = children.start(["sleep", "60"])
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(60) == -signal.SIGTERM
