@@ -171,7 +171,7 @@ def test_ratios_stand_in_the_row_of_the_other_server() -> None:
             [(8.0, False), (8.0, True)],
         ),
         (
-            "sync each reply, one queue",
+            "sync each reply",
             {"kestrel": 90, "kestrel, pure": 79, "beanstalkd": 10, "kestrel, a sync each": 10},
             "compiled",
             [(8.0, False), (8.0, True), (8.0, False)],
