@@ -10,6 +10,7 @@ from benchmarks import (
     backlog,
     expiry,
     fanout,
+    hot_path,
     memory,
     open_files,
     operations,
@@ -22,6 +23,7 @@ from benchmarks import (
 from benchmarks.harness import GoalMissed, options_parser
 
 BENCHMARKS: Final[Mapping[str, Callable[[Sequence[str]], None]]] = {
+    "hot_path": hot_path.main,
     "replay": replay.main,
     "memory": memory.main,
     "backlog": backlog.main,

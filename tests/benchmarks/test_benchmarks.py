@@ -12,6 +12,7 @@ from benchmarks import (
     backlog,
     expiry,
     fanout,
+    hot_path,
     memory,
     open_files,
     operations,
@@ -24,6 +25,7 @@ from benchmarks import (
 from benchmarks.harness import Column, GoalMissed, Results, Spread, percentile, spread
 from benchmarks.picture import Curve, draw
 from benchmarks.storages import JOURNAL, SCROLL, STORAGES, Opened, make_backlog
+from kestrel.compiled import BUILD
 from kestrel.config.units import MIB
 
 
@@ -36,6 +38,14 @@ def test_replay_measures_every_case() -> None:
     replay.measure(figures, replay.Sizes(file_bytes=100_000, repeats=1), seed=1)
     assert len(figures.rows) == len(replay.CASES) * len(replay.ITEM_BYTES)
     assert all(float(row["mb_per_s"]) > 0 for row in figures.rows)
+
+
+def test_hot_path_measures_every_case_of_the_build_that_runs() -> None:
+    figures = results(hot_path.COLUMNS)
+    hot_path.measure(figures, hot_path.Sizes(requests=400, repeats=1))
+    assert [(row["queues"], row["pipeline"]) for row in figures.rows] == list(hot_path.CASES)
+    assert {row["build"] for row in figures.rows} == {BUILD}
+    assert all(float(row["cpu_us"]) > 0 for row in figures.rows)
 
 
 def test_memory_measures_what_an_item_takes() -> None:

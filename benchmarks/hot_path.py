@@ -1,0 +1,187 @@
+"""What a put and a get cost the server's own code, without network and reactor; and, when asked, where that goes.
+
+    python -m benchmarks.hot_path [--profile]
+    KESTREL_PURE=1 python -m benchmarks.hot_path
+
+Fifty connections share a queue, or have one each, in journals. Every connection is given its bytes, then the tick ends,
+as a turn of the hub does it. Replies are counted and dropped. The processor's time of this process is divided by the
+requests. `--profile` shows which functions took it: of the compiled modules only where they are called from outside.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import gc
+import os
+import pstats
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from twisted.internet.defer import execute
+from twisted.internet.task import Clock
+
+from benchmarks.harness import Column, Results, in_fresh_process, options_parser, scratch_folder, spread
+from kestrel.compiled import BUILD
+from kestrel.config.model import Config
+from kestrel.config.resolved import ResolvedConfig
+from kestrel.net.connection import Connection
+from kestrel.net.protocols import PROTOCOLS
+from kestrel.net.queue_server import QueueServer
+from kestrel.queues.services import wall_clock_ms
+from kestrel.storage.journal import JournalStorage
+from kestrel.storage.memory import MemoryStorage
+from kestrel.storage.total_memory import MemoryLimit
+from kestrel.testing.server import MemoryStatusFile
+
+CONNECTIONS: Final = 50
+ITEM_BYTES: Final = 64
+SHOWN: Final = 30
+"""Functions of a profile."""
+
+COLUMNS: Final = (
+    Column("build", "build"),
+    Column("queues", "queues", ",d"),
+    Column("pipeline", "in flight", ",d"),
+    Column("cpu_us", "us of CPU a request", ".2f"),
+    Column("cpu_us_least", "best", ".2f"),
+    Column("cpu_us_most", "worst", ".2f"),
+)
+
+
+class Sizes(NamedTuple):
+    """How much is measured."""
+
+    requests: int
+    """Of each repetition."""
+    repeats: int
+
+
+FULL: Final = Sizes(200_000, 5)
+SHORT: Final = Sizes(2_000, 1)
+CASES: Final = tuple((queues, pipeline) for queues in (1, CONNECTIONS) for pipeline in (1, 16))
+
+
+class _Replies:
+    """A transport that counts what it is given."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def write(self, data: bytes) -> None:
+        self.count += data.count(b"\r\nEND\r\n") + data.count(b"STORED\r\n")
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        """It is never full."""
+
+
+class _Server:
+    """Queues over journals in that folder, whose ticks end when they are told to, and its connections."""
+
+    status: Any
+
+    def __init__(self, folder: Path) -> None:
+        self._soon: list[Callable[[], None]] = []
+        limit, clock = MemoryLimit(), Clock()
+        core = QueueServer(
+            ResolvedConfig(Config()),
+            JournalStorage(os.fsencode(folder), clock, execute, reserve_bytes=1),
+            MemoryStorage(limit),
+            schedule=self._soon.append,
+            clock=clock,
+            seconds=time.monotonic,
+            now_ms=wall_clock_ms,
+            in_thread=execute,
+            status_file=MemoryStatusFile(),
+            memory_limit=limit,
+        )
+        self.status = core.status
+        core.start()
+        core.serve()
+        factory = core.connections(PROTOCOLS["memcache"], self)  # type: ignore[arg-type]  # of which only the status
+        self.replies = _Replies()
+        self.connections: list[Connection] = []
+        for _ in range(CONNECTIONS):
+            connection = factory.buildProtocol(None)
+            connection.makeConnection(self.replies)
+            self.connections.append(connection)
+
+    def end_tick(self) -> None:
+        """Do what was to be done soon."""
+        soon = self._soon[:]
+        self._soon.clear()
+        for call in soon:
+            call()
+
+    def work(self, requests: int, queues: int, pipeline: int) -> int:
+        """At least so many requests, half of them puts. Returns how many."""
+        names = [b"q%d" % (number % queues) for number in range(CONNECTIONS)]
+        puts = [b"set %b 0 0 %d\r\n%b\r\n" % (name, ITEM_BYTES, bytes(ITEM_BYTES)) * pipeline for name in names]
+        gets = [b"get %b\r\n" % name * pipeline for name in names]
+        wanted = self.replies.count + requests
+        before = self.replies.count
+        while self.replies.count < wanted:
+            for each in (puts, gets):
+                for connection, data in zip(self.connections, each, strict=True):
+                    connection.dataReceived(data)
+                while self._soon:  # a tick may be over before all that is pipelined is done
+                    self.end_tick()
+        return self.replies.count - before
+
+
+def cpu_us(folder: Path, queues: int, pipeline: int, sizes: Sizes) -> list[float]:
+    """What a request takes, in each repetition."""
+    server = _Server(folder)
+    server.work(sizes.requests // 10, queues, pipeline)
+    gc.collect()
+    times = []
+    for _ in range(sizes.repeats):
+        began = time.process_time()
+        count = server.work(sizes.requests, queues, pipeline)
+        times.append((time.process_time() - began) / count * 1e6)
+    return times
+
+
+def measure(results: Results, sizes: Sizes) -> None:
+    """Every case, each in a process of its own."""
+    for queues, pipeline in CASES:
+        with scratch_folder() as folder:
+            times = spread(in_fresh_process(cpu_us, folder, queues, pipeline, sizes))
+        results.add(
+            build=BUILD,
+            queues=queues,
+            pipeline=pipeline,
+            cpu_us=times.median,
+            cpu_us_least=times.least,
+            cpu_us_most=times.most,
+        )
+
+
+def profile(sizes: Sizes) -> None:
+    """Where the time of 16 in flight on one queue goes."""
+    with scratch_folder() as folder:
+        server = _Server(folder)
+        server.work(sizes.requests // 10, 1, 16)
+        profiler = cProfile.Profile()
+        profiler.enable()
+        server.work(sizes.requests, 1, 16)
+        profiler.disable()
+    pstats.Stats(profiler).strip_dirs().sort_stats("tottime").print_stats(SHOWN)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run from the command line."""
+    parser = options_parser(__doc__)
+    parser.add_argument("--profile", action="store_true", help="show the functions that take the time")
+    options = parser.parse_args(arguments)
+    sizes = SHORT if options.short else FULL
+    if options.profile:
+        profile(sizes)
+        return
+    with Results("hot_path", COLUMNS, as_json=options.json) as results:
+        measure(results, sizes)
+
+
+if __name__ == "__main__":
+    main()
