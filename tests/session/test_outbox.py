@@ -20,12 +20,14 @@ class Wire:
         self.barrier = barrier or Barrier(lambda end_of_tick: None)
         self.written: list[bytes] = []
         self.is_lost = False
+        self.losses = 0
         self.releases = 0
         self.outbox = Outbox(self.barrier, self.written.append, self._lose, self._say_lost, MemoryShare(MemoryLimit()))
         self.outbox.on_release = self._released
 
     def _lose(self) -> None:
         self.is_lost = True
+        self.losses += 1
 
     def _released(self) -> None:
         self.releases += 1
@@ -230,6 +232,17 @@ def test_close_waits_for_a_reply_that_is_not_safe(wire: Wire) -> None:
     batch.settle(LOST)
     assert wire.said == b"<lost: disk full>"
     assert wire.is_lost
+
+
+def test_it_hangs_up_once_where_a_batch_settles_in_the_tick_of_the_close(wire: Wire) -> None:
+    batch = Batch()
+    wire.outbox.reply(b"one", batch)
+    wire.barrier.end_of_tick()
+    wire.outbox.close()
+    batch.settle(None)
+    wire.barrier.end_of_tick()
+    assert wire.said == b"one"
+    assert wire.losses == 1
 
 
 def test_nothing_is_said_after_a_close(wire: Wire) -> None:
