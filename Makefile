@@ -13,6 +13,8 @@ EXAMPLES ?= 2000
 VENV := .venv
 POSTGRES := examples/storage-postgres
 PIP := $(VENV)/bin/pip --disable-pip-version-check install --quiet
+# Who works on the code builds the extension when it is wanted, with `make compiled`, and not at each install.
+PIP_PURE := KESTREL_EXTENSION=none $(PIP)
 
 # One stamp for each set of things installed, so that `make run` brings no test tools.
 CREATED := $(VENV)/.created
@@ -93,16 +95,16 @@ $(SERVER): setup.cfg pyproject.toml | $(CREATED)
 
 # With the storage that docs/storage_plugins.md goes through; it is a package of its own, as those of others are.
 $(TESTS): setup.cfg pyproject.toml $(POSTGRES)/setup.cfg | $(CREATED)
-	$(PIP) --editable '.[test]' --editable $(POSTGRES)
+	$(PIP_PURE) --editable '.[test]' --editable $(POSTGRES)
 	@touch $(SERVER) $@
 
 # Has wheels for some platforms only. Where it cannot be built its tests are left out, and each `make test` tries again.
 $(LIBMEMCACHED): setup.cfg pyproject.toml | $(TESTS)
-	@echo "$(PIP) --editable '.[libmemcached]'"
-	@if $(PIP) --editable '.[libmemcached]' 2>$@.log; then touch $@; \
+	@echo "$(PIP_PURE) --editable '.[libmemcached]'"
+	@if $(PIP_PURE) --editable '.[libmemcached]' 2>$@.log; then touch $@; \
 	    else echo "pylibmc could not be built here (see $@.log): the tests that need it will be left out."; fi
 
 # With the test tools, since kestrel.testing is checked as well.
 $(CHECKS): setup.cfg pyproject.toml $(POSTGRES)/setup.cfg | $(CREATED)
-	$(PIP) --editable '.[test,check]' --editable $(POSTGRES)
+	$(PIP_PURE) --editable '.[test,check]' --editable $(POSTGRES)
 	@touch $(SERVER) $(TESTS) $@
