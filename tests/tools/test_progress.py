@@ -60,9 +60,9 @@ def test_there_is_none_for_small_work_and_none_where_nobody_looks(make: Callable
 @pytest.fixture
 def large(tmp_path: Path) -> Path:
     """A folder with a queue of some 70 MB, in items so small that no machine reads them in a moment."""
-    run = addx(b"x" * 200) * 10_000
+    run = addx(b"x" * 50) * 10_000
     with (tmp_path / "work").open("wb") as file:
-        for _ in range(32):
+        for _ in range(99):
             file.write(run)
     return tmp_path
 
