@@ -124,24 +124,33 @@ def large(place: Place) -> AbstractContextManager[None]:
 
 
 @contextmanager
+def _now_and_then(action: Callable[[], object]) -> Iterator[None]:
+    """Meanwhile a thread does that again and again."""
+    is_over = threading.Event()
+
+    def act() -> None:
+        while not is_over.wait(LOOKS_EVERY_S):
+            action()
+
+    acting = threading.Thread(target=act)
+    acting.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        acting.join()
+
+
+@contextmanager
 def slow_reader(place: Place) -> Iterator[None]:
     """A client that asks for the same item of 1 MiB again and again, and reads 64 KiB of it now and then."""
-    is_over = threading.Event()
     with Client(place.server.port, receive_buffer=1 << 16) as client, Client(place.server.port) as owner:
         owner.put(b"slow", bytes(MIB))
         client.send(b"get slow/peek\r\n" * (place.sizes.slow_bytes // MIB))
-
-        def read() -> None:
-            while not is_over.wait(LOOKS_EVERY_S):
-                client.receive(1 << 16)
-
-        reading = threading.Thread(target=read)
-        reading.start()
         try:
-            yield
+            with _now_and_then(lambda: client.receive(1 << 16)):
+                yield
         finally:
-            is_over.set()
-            reading.join()
             owner.send(b"delete slow\r\n")
             owner.expect(b"DELETED\r\n")
 
@@ -168,19 +177,10 @@ DISTURBERS: Final[dict[str, Disturber]] = {
 
 @contextmanager
 def _watched(memory: Memory) -> Iterator[None]:
-    is_over = threading.Event()
-
-    def look() -> None:
-        while not is_over.wait(LOOKS_EVERY_S):
-            memory.look()
-
-    looking = threading.Thread(target=look)
-    looking.start()
     try:
-        yield
+        with _now_and_then(memory.look):
+            yield
     finally:
-        is_over.set()
-        looking.join()
         memory.look()
 
 

@@ -49,7 +49,7 @@ def decode_item(record: bytes) -> Item:
     """The item of an ADDX record."""
     _, _, add_ms, expiry_ms = _unpack_addx(record)
     item = Item(record[ADDX_HEADER_BYTES:], add_ms, expiry_ms)
-    if type(record) is not bytes and isinstance(record, AnnouncedRecord):
+    if isinstance(record, AnnouncedRecord):
         item.xid = record.xid
     return item
 

@@ -13,7 +13,7 @@ from kestrel.config.model import QueueSettings
 from kestrel.errors import KestrelError, NotThatManyOpen
 from kestrel.item import Item
 from kestrel.queues.counters import QueueCounters
-from kestrel.queues.expiry import SWEPT_BY_A_PUT, SWEPT_FOR_ROOM, is_expired
+from kestrel.queues.expiry import SWEPT_BY_A_PUT, SWEPT_FOR_ROOM
 from kestrel.queues.head import Head, Headed
 from kestrel.queues.limits import Limits
 from kestrel.queues.moves import Moves
@@ -141,14 +141,12 @@ class Queue(Headed):
         """The head, if it is at hand and nobody stands in line for it."""
         if self.waiting.is_joined or self.head.is_owed:
             return None
-        limits = self.limits
-        if opens or limits.expires_to is not None:
+        if opens or self.limits.expires_to is not None:
             return None if self.head.at_hand() is None else self._take(opens)
         item = self.contents.take(False)
         if item is None:
             return None
-        may_expire = item.expiry_ms or limits.max_age_ms is not None
-        if may_expire and is_expired(item, limits.max_age_ms, self._now_ms()):  # it is out; another may be at hand
+        if self.head.expires_now(item):  # it is out; another may be at hand
             self.counters.expired_items += 1
             self.touch()
             return None if self.head.at_hand() is None else self._take(False)

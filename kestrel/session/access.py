@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kestrel.config.model import QueueSettings
 from kestrel.errors import NotListed, Unavailable
+from kestrel.queues.limits import Limits
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.status import ServerStatus
 
@@ -32,14 +32,9 @@ class Access:
     def check_put(self, name: bytes) -> None:
         """Before a put to that queue or alias."""
         self.check_change()
-        known = self._manager.known(name)
-        if known is not None:  # most are there, and looked up at once
-            if known.limits.enqueuers is not None:
-                self._check_listed(known.limits.enqueuers, "put to", name)
-            return
         alias = self._manager.aliases.get(name)
         for queue in (name,) if alias is None else alias.queues:
-            listed = self._settings(queue).white_list_client_id_for_enqueue
+            listed = self._limits(queue).enqueuers
             if listed is not None:
                 self._check_listed(listed, "put to", queue)
 
@@ -49,14 +44,13 @@ class Access:
             raise Unavailable(f"the server is {self._status.in_force.value}")
         if self.refuses_reads:
             raise Unavailable("too many connections to read on this one")
-        known = self._manager.known(name)
-        listed = self._settings(name).white_list_client_id_for_dequeue if known is None else known.limits.dequeuers
+        listed = self._limits(name).dequeuers
         if listed is not None:
             self._check_listed(listed, "get from", name)
 
-    def _settings(self, name: bytes) -> QueueSettings:
-        queue = self._manager.known(name)
-        return self._manager.settings_for(name) if queue is None else queue.settings
+    def _limits(self, name: bytes) -> Limits:
+        queue = self._manager.known(name)  # most are there, and looked up at once
+        return Limits(self._manager.settings_for(name)) if queue is None else queue.limits
 
     def _check_listed(self, listed: tuple[bytes, ...], what: str, queue: bytes) -> None:
         if self.identity not in listed:
