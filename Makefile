@@ -7,8 +7,18 @@ SEED ?= 1
 QUICK ?=
 ITEMS ?= 100000
 KILLS ?= 20
+FAULTS ?= 12
+DELIVERY ?= exactly_once at_least_once
 STORAGE ?= journal
 EXAMPLES ?= 2000
+SECONDS ?=
+RUNS ?=
+TARGETS ?=
+JOBS ?= 1
+
+# Those that take their sample from tests/sample.py; of recorded journals `make damage` does.
+EVERY_PLACE := tests/journal/test_recorded.py tests/journal/test_replay.py tests/storage/test_crashes.py
+EVERY_PLACE += tests/storage/test_scroll_crashes.py tests/tools/test_convert_resumed.py
 
 VENV := .venv
 POSTGRES := examples/storage-postgres
@@ -22,9 +32,10 @@ SERVER := $(VENV)/.server
 TESTS := $(VENV)/.tests
 LIBMEMCACHED := $(VENV)/.libmemcached
 CHECKS := $(VENV)/.checks
+FUZZ := $(VENV)/.fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check compiled kill-restart moves leases convert-kills database-kills histories damage benchmark bench clean
+.PHONY: help run test check compiled kill-restart moves leases convert-kills database-kills streams histories every-place damage fuzz abuse benchmark bench clean
 .NOTPARALLEL:
 
 help: ## list these targets
@@ -60,17 +71,31 @@ convert-kills: $(TESTS) ## kill -9 kestrel-convert on its way to scrolls and bac
 database-kills: $(TESTS) ## kill -9 the server and the PostgreSQL under it in turn, under load, and count (SEED=1 ITEMS=100000 KILLS=20)
 	@$(VENV)/bin/python -m tests.torture.database --seed $(SEED) --items $(ITEMS) --kills $(KILLS)
 
+streams: $(TESTS) ## kill drivers, executors, servers and connections of streams of Spark, and count (SEED=1 ITEMS=100000 FAULTS=12 DELIVERY=exactly_once)
+	@for each in $(DELIVERY); do \
+	    $(VENV)/bin/python -m tests.torture.streams --delivery $$each --seed $(SEED) --items $(ITEMS) --faults $(FAULTS) $(ARGS) || exit 1; \
+	done
+
 histories: $(TESTS) ## thousands of random histories of queues with tiny limits, over restarts and crashes (SEED=1 EXAMPLES=2000)
 	@$(VENV)/bin/python -m tests.torture.history --seed $(SEED) --examples $(EXAMPLES)
 
+every-place: $(TESTS) ## the tests that try a sample of bytes and of operations of the disk try all of them (takes minutes)
+	@KESTREL_EVERY_PLACE=1 $(VENV)/bin/python -m pytest -n logical --dist worksteal $(EVERY_PLACE) $(ARGS)
+
 damage: $(TESTS) ## damage every byte of the recorded journals, and start over each (ARGS="--case NAME")
 	@$(VENV)/bin/python -m tests.torture.damage --every-byte $(ARGS)
+
+fuzz: $(FUZZ) ## give parsers, sessions and file readers bytes that nobody thought of (SECONDS=60 or RUNS=1000, SEED=1 TARGETS="memcache text" JOBS=1)
+	@$(VENV)/bin/python -m tests.fuzz $(TARGETS) --seconds $(or $(SECONDS),60) $(if $(RUNS),--runs $(RUNS)) --seed $(SEED) --jobs $(JOBS)
 
 benchmark: $(TESTS) ## measure speed, memory and smoothness (SEED=1, ARGS="--short", ARGS=replay; docs/performance.md)
 	@$(VENV)/bin/python -m benchmarks --seed $(SEED) $(ARGS)
 
 bench: $(TESTS) ## compare with beanstalkd, Redis and memcached (QUICK=1, SEED=1, ARGS="--picture bench.svg"; docs/performance.md)
 	@$(VENV)/bin/python -m benchmarks.peers --seed $(SEED) $(if $(QUICK),--quick) --results build/bench.json $(ARGS)
+
+abuse: $(TESTS) ## clients that mean harm, and what others have of it (SECONDS=10 for each, SEED=1, ARGS="garbage"; docs/reliability.md)
+	@$(VENV)/bin/python -m benchmarks.abuse --seed $(SEED) --seconds $(or $(SECONDS),10) $(ARGS)
 
 clean: ## remove what make made (.venv, build products, caches), but not ./var/
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache _trial_temp*
@@ -95,7 +120,7 @@ $(SERVER): setup.cfg pyproject.toml | $(CREATED)
 
 # With the storage that docs/storage_plugins.md goes through; it is a package of its own, as those of others are.
 $(TESTS): setup.cfg pyproject.toml $(POSTGRES)/setup.cfg | $(CREATED)
-	$(PIP_PURE) --editable '.[test]' --editable $(POSTGRES)
+	$(PIP_PURE) --editable '.[test,spark]' --editable $(POSTGRES)
 	@touch $(SERVER) $@
 
 # Has wheels for some platforms only. Where it cannot be built its tests are left out, and each `make test` tries again.
@@ -104,7 +129,12 @@ $(LIBMEMCACHED): setup.cfg pyproject.toml | $(TESTS)
 	@if $(PIP_PURE) --editable '.[libmemcached]' 2>$@.log; then touch $@; \
 	    else echo "pylibmc could not be built here (see $@.log): the tests that need it will be left out."; fi
 
+# Has wheels for few platforms: the tests do without it.
+$(FUZZ): setup.cfg pyproject.toml | $(TESTS)
+	$(PIP_PURE) --editable '.[test,spark,fuzz]'
+	@touch $@
+
 # With the test tools, since kestrel.testing is checked as well.
 $(CHECKS): setup.cfg pyproject.toml $(POSTGRES)/setup.cfg | $(CREATED)
-	$(PIP_PURE) --editable '.[test,check]' --editable $(POSTGRES)
+	$(PIP_PURE) --editable '.[test,check,spark]' --editable $(POSTGRES)
 	@touch $(SERVER) $(TESTS) $@

@@ -22,25 +22,36 @@ BUILDING = {"bdist_wheel", "build", "build_ext", "editable_wheel", "install", "d
 COMPILED = (
     "kestrel.item",
     "kestrel.commands",
+    "kestrel.histogram",
     "kestrel.net.connection",
     "kestrel.net.hub",
     "kestrel.net.hub_transport",
     "kestrel.protocols.buffer",
     "kestrel.protocols.words",
+    "kestrel.protocols.codec",
     "kestrel.protocols.memcache",
+    "kestrel.protocols.text",
+    "kestrel.protocols.finagle",
+    "kestrel.protocols.thrift",
+    "kestrel.protocols.thrift_binary",
     "kestrel.session.access",
     "kestrel.session.idleness",
     "kestrel.session.items",
     "kestrel.session.outbox",
     "kestrel.session.puts",
     "kestrel.session.reads",
+    "kestrel.session.refusals",
+    "kestrel.session.services",
     "kestrel.session.session",
+    "kestrel.session.unfinished",
+    "kestrel.session.wire",
     "kestrel.queues.counters",
     "kestrel.queues.expiry",
     "kestrel.queues.fanout",
     "kestrel.queues.head",
     "kestrel.queues.limits",
     "kestrel.queues.manager",
+    "kestrel.queues.measures",
     "kestrel.queues.open_reads",
     "kestrel.queues.queue",
     "kestrel.queues.services",
@@ -56,8 +67,10 @@ COMPILED = (
     "kestrel.storage.open_files",
     "kestrel.storage.runs",
     "kestrel.storage.total_memory",
+    "kestrel.storage.uncommitted",
     "kestrel.storage.window",
     "kestrel.journal.records",
+    "kestrel.journal.hop",
     "kestrel.journal.writer",
 )
 
@@ -83,6 +96,11 @@ NOTED = tuple(dict.fromkeys([*COMPILED, *(name for module in COMPILED for name i
 DIGESTS = {module: hashlib.sha256((ROOT / source_of(module)).read_bytes()).hexdigest() for module in NOTED}
 
 
+# What is called only from within the extension is called directly, and may be inlined. With 16 requests in flight that
+# takes a tenth off each.
+UNIX_FLAGS = ["-fvisibility=hidden", "-fno-semantic-interposition", "-fno-plt"]
+
+
 def extensions() -> list:
     """What is to be compiled; nothing where mypyc is missing or nobody is building."""
     if WANTED == "none" or BUILDING.isdisjoint(sys.argv):
@@ -105,6 +123,8 @@ def extensions() -> list:
         return []
     for extension in found:
         extension.optional = WANTED != "require"
+        if os.name == "posix":
+            extension.extra_compile_args = [*extension.extra_compile_args, *UNIX_FLAGS]
     return found
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from benchmarks import (
+    admin,
     backlog,
     expiry,
     fanout,
@@ -19,10 +20,13 @@ from benchmarks import (
     replay,
     restart,
     slow_reader,
+    spark,
+    streams,
 )
 from benchmarks.harness import GoalMissed, options_parser
 
 BENCHMARKS: Final[Mapping[str, Callable[[Sequence[str]], None]]] = {
+    "admin": admin.main,
     "hot_path": hot_path.main,
     "replay": replay.main,
     "memory": memory.main,
@@ -35,6 +39,8 @@ BENCHMARKS: Final[Mapping[str, Callable[[Sequence[str]], None]]] = {
     "operations": operations.main,
     "restart": restart.main,
     "slow_reader": slow_reader.main,
+    "spark": spark.main,
+    "streams": streams.main,
 }
 
 

@@ -99,11 +99,12 @@ class _Server:
         self.status = core.status
         core.start()
         core.serve()
-        factory = core.connections(PROTOCOLS["memcache"], self)  # type: ignore[arg-type]  # of which only the status
+        factory = core.connections("memcache", PROTOCOLS["memcache"], self)  # type: ignore[arg-type]  # of which only the status
         self.replies = _Replies()
         self.connections: list[Connection] = []
         for _ in range(CONNECTIONS):
             connection = factory.buildProtocol(None)
+            assert isinstance(connection, Connection)
             connection.makeConnection(self.replies)
             self.connections.append(connection)
 

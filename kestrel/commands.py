@@ -139,6 +139,58 @@ class AbortIds(_OfReads):
     __slots__ = ()
 
 
+class RangeCommand(Command):
+    """Of a queue whose items one reader, known by that name, reads by their ids."""
+
+    __slots__ = ("queue", "reader")
+
+    def __init__(self, queue: bytes, reader: bytes) -> None:
+        self.queue = queue
+        self.reader = reader
+
+
+class OpenRange(RangeCommand):
+    """Keep the items until the reader releases them, and tell where a batch of `max_items` ends.
+
+    It begins at `first_id`, or where <= 0 at the first that is not released; `max_items` <= 0 is all that there are.
+    """
+
+    __slots__ = ("first_id", "max_items")
+
+    def __init__(self, queue: bytes, reader: bytes, first_id: int = 0, max_items: int = 0) -> None:
+        super().__init__(queue, reader)
+        self.first_id = first_id
+        self.max_items = max_items
+
+
+class ReadRange(RangeCommand):
+    """The items from `first_id` on and below `end_id`; `max_bytes` <= 0 is what one reply can hold."""
+
+    __slots__ = ("end_id", "first_id", "max_bytes")
+
+    def __init__(self, queue: bytes, reader: bytes, first_id: int, end_id: int, max_bytes: int = 0) -> None:
+        super().__init__(queue, reader)
+        self.first_id = first_id
+        self.end_id = end_id
+        self.max_bytes = max_bytes
+
+
+class ReleaseRange(RangeCommand):
+    """All below `end_id` is done."""
+
+    __slots__ = ("end_id",)
+
+    def __init__(self, queue: bytes, reader: bytes, end_id: int) -> None:
+        super().__init__(queue, reader)
+        self.end_id = end_id
+
+
+class CloseRange(RangeCommand):
+    """Keep nothing for the reader any more."""
+
+    __slots__ = ()
+
+
 class _OfQueue(Command):
     __slots__ = ("queue",)
 
@@ -225,6 +277,12 @@ class Status(Command):
 
     def __init__(self, new_status: bytes | None = None) -> None:
         self.new_status = new_status
+
+
+class Upgrade(Command):
+    """The codec speaks otherwise from here on: let the client know."""
+
+    __slots__ = ()
 
 
 class Quit(Command):

@@ -38,8 +38,16 @@ class StatusForbidden(NoSuchStatus):
     """A status that the server takes by itself alone."""
 
 
+class TooSlow(ClientError):
+    """What the client began has not ended in time, or is in the way of others."""
+
+
 class NotThatManyOpen(ClientError):
     """A confirm of more reads than are open; nothing was confirmed."""
+
+
+class RangeRefused(ClientError):
+    """Those items cannot be read by their ids: the queue has none, another reader has it, or they were released."""
 
 
 # The server will not, now.
@@ -58,6 +66,10 @@ class NotListed(Unavailable):
 
 class StorageError(KestrelError):
     """The storage could not do what was asked."""
+
+
+class TooManyQueues(StorageError):
+    """A queue that does not exist does not come into being."""
 
 
 class StorageRefused(StorageError):

@@ -7,6 +7,7 @@ The first lines say which build runs (`kestrel.compiled`). With KESTREL_EXPECT_B
 environment the run ends at once where it is the other one.
 """
 
+import gc
 import os
 import re
 import signal
@@ -19,6 +20,7 @@ from hypothesis import settings
 from kestrel import compiled
 from tests import system_packages
 from tests.conversations import summary
+from tests.sample import examples
 
 LEFT_OUT_FOR = "left out for"
 """The property of a test's report that names a missing package; properties survive a split over processes."""
@@ -28,7 +30,7 @@ NOT_PROMISED = re.compile(r"Skipped: needs ((capability|hook) '\w+'|the base cla
 
 
 # How long an example takes is a matter of what else the machine does.
-settings.register_profile("kestrel", deadline=None)
+settings.register_profile("kestrel", deadline=None, max_examples=examples(100))
 settings.load_profile("kestrel")
 
 
@@ -111,6 +113,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(summary, "recorded_conversations")
     is_everything_required = os.environ.get("KESTREL_REQUIRE_ALL") == "1"
     config.pluginmanager.register(LeftOut(is_everything_required=is_everything_required), "left_out")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Thousands of tests and all modules are there to the end: a collection of garbage need not look at them."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def needed_by(item: pytest.Item) -> list[str]:

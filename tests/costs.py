@@ -1,8 +1,9 @@
-"""What work costs, in seconds of the processor: the same question to the compiled build and to the pure one."""
+"""What work costs, of the processor or of memory: the same question to the compiled build and to the pure one."""
 
 from __future__ import annotations
 
 import time
+import tracemalloc
 from collections.abc import Callable
 
 Work = Callable[[], object]
@@ -25,3 +26,17 @@ def cost_s(prepare: Callable[[], Work], tries: int = 5) -> float:
 def costs_about_the_same(small: Callable[[], Work], large: Callable[[], Work]) -> bool:
     """Whether the work beside much costs what it costs beside little."""
     return cost_s(large) <= TOO_MUCH * cost_s(small)
+
+
+def peak_bytes(prepare: Callable[[], Work], tries: int = 3) -> int:
+    """The least memory that the work had at a time in some tries: threads of others take some as well, now and then."""
+    peaks = []
+    for _ in range(tries):
+        work = prepare()
+        tracemalloc.start()
+        try:
+            work()
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    return min(peaks)

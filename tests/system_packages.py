@@ -48,15 +48,20 @@ def has_python_headers() -> bool:
 
 SYSTEM_PACKAGES: dict[str, SystemPackage] = {
     "beanstalkd": program("beanstalkd", "beanstalkd"),
+    "chromedriver": program("chromedriver", "chromium-driver"),
+    "chromium": program("chromium", "chromium"),
+    "java": program("java", "openjdk-17-jre-headless"),
     "gcc": SystemPackage(has_c_compiler, ("gcc", "libc6-dev")),
     "memcached": program("memcached", "memcached"),
     "memcaslap": program("memcaslap", "libmemcached-tools"),
     "memccapable": program("memccapable", "libmemcached-tools"),
     "memcstat": program("memcstat", "libmemcached-tools"),
     "nc": program("nc", "netcat-openbsd"),
+    "openssl": program("openssl", "openssl"),
     "postgresql": SystemPackage(has_postgresql, ("postgresql",)),
     "python-headers": SystemPackage(has_python_headers, ("python3-dev",)),
     "redis-server": program("redis-server", "redis-server"),
+    "systemd-analyze": program("systemd-analyze", "systemd"),
     "thrift": program("thrift", "thrift-compiler"),
     "pylibmc": python_module("pylibmc", "libmemcached-dev", "zlib1g-dev", "gcc", "python3-dev"),
 }

@@ -12,24 +12,28 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "kestrel"
 
 FLOORS = (
+    {"spark"},
     {"tools"},
     {"server", "library", "client"},
     {"testing"},
+    {"admin"},
     {"net"},
     {"session"},
     {"queues"},
     {"storage"},
     {"protocols", "journal", "scroll"},
     {"disk", "config"},
-    {"names"},
-    {"item", "commands", "errors"},
+    {"names", "pem", "keyed"},
+    {"item", "commands", "errors", "histogram"},
     {"compiled"},
 )
 """Each part of the package may import from the floors below its own, and from itself."""
 
 FLOOR_OF = {part: number for number, floor in enumerate(FLOORS) for part in floor}
 
-STANDARD_LIBRARY_ONLY = {"compiled", "item", "commands", "errors", "names", "journal", "scroll", "disk"}
+_BELOW = {"compiled", "histogram", "item", "commands", "errors", "names", "keyed"}
+
+STANDARD_LIBRARY_ONLY = _BELOW | {"journal", "scroll", "disk"}
 
 WITHOUT_TWISTED = STANDARD_LIBRARY_ONLY | {"protocols", "config"}
 """A worker process that only reads journals must not need Twisted, and a codec has no use for it."""

@@ -4,6 +4,7 @@ import ast
 import configparser
 import re
 import sys
+from collections.abc import Iterable
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -11,6 +12,12 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "kestrel"
 FOR_TESTS_ALONE = PACKAGE / "testing" / "contract"
 """Whoever inherits these tests has the tools that they are run with."""
+ON_SPARK = PACKAGE / "spark"
+
+SETUP = configparser.ConfigParser()
+SETUP.read(ROOT / "setup.cfg")
+INSTALL = SETUP["options"]["install_requires"]
+SPARK = SETUP["options.extras_require"]["spark"]
 
 
 def imported_by(path: Path) -> set[str]:
@@ -29,14 +36,20 @@ def normalized(distribution: str) -> str:
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
-def test_each_package_that_is_imported_is_required_by_the_install() -> None:
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    lines = setup["options"]["install_requires"].split("\n")
+def missing(modules: Iterable[Path], *requirements: str) -> set[str]:
+    """The packages that the modules import, and that none of the requirements brings."""
+    lines = "\n".join(requirements).split("\n")
     required = {normalized(re.split(r"[^\w.-]", line, maxsplit=1)[0]) for line in lines if line}
-    modules = [path for path in PACKAGE.rglob("*.py") if not path.is_relative_to(FOR_TESTS_ALONE)]
     foreign = set().union(*map(imported_by, modules)) - sys.stdlib_module_names - {"kestrel"}
-    assert "twisted" in foreign
+    assert foreign
     distributions = packages_distributions()
-    missing = {name for name in foreign if required.isdisjoint(map(normalized, distributions.get(name, ())))}
-    assert not missing
+    return {name for name in foreign if required.isdisjoint(map(normalized, distributions.get(name, ())))}
+
+
+def test_each_package_that_is_imported_is_required_by_the_install() -> None:
+    others = [path for path in PACKAGE.rglob("*.py") if not path.is_relative_to(FOR_TESTS_ALONE)]
+    assert not missing((path for path in others if not path.is_relative_to(ON_SPARK)), INSTALL)
+
+
+def test_what_runs_on_spark_is_required_by_its_extra() -> None:
+    assert not missing([*ON_SPARK.rglob("*.py"), *(ROOT / "pyspark_kestrel").glob("*.py")], INSTALL, SPARK)

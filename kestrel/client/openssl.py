@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any, Final
 
 from OpenSSL import SSL
-from OpenSSL.crypto import X509, Error
+from OpenSSL.crypto import X509
 from service_identity.cryptography import extract_patterns
 from service_identity.hazmat import DNS_ID, IPAddress_ID, verify_service_identity
 from twisted.internet.abstract import isIPAddress, isIPv6Address
@@ -20,7 +18,6 @@ from twisted.internet.interfaces import (
     IStreamClientEndpoint,
 )
 from twisted.internet.ssl import (
-    Certificate,
     PrivateCertificate,
     TLSVersion,
     optionsForClientTLS,
@@ -32,6 +29,7 @@ from zope.interface import implementer
 
 from kestrel.client.errors import CannotConnect
 from kestrel.client.tls import TlsOptions
+from kestrel.pem import certificates, own_certificate
 
 _Codes: Final = SSL.X509VerificationCodes
 
@@ -41,8 +39,6 @@ _REASONS: Final[dict[int, str]] = {
     _Codes.ERR_DEPTH_ZERO_SELF_SIGNED_CERT: "nobody but itself has signed it",
 }
 """What is wrong with a certificate; in all other cases it comes to the same."""
-
-_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
 
 def tls_endpoint(options: TlsOptions, host: str, endpoint: IStreamClientEndpoint) -> IStreamClientEndpoint:
@@ -71,11 +67,11 @@ def client_tls(options: TlsOptions, host: str) -> IOpenSSLClientConnectionCreato
     """What connections to that host are made with; they fail unless the server proves that it is the host, or the
     `server_name` of the options. TLS 1.2 at least. Raises OSError where a file cannot be read or used.
     """
-    root = None if options.ca_file is None else trustRootFromCertificates(_certificates(options.ca_file))
+    root = None if options.ca_file is None else trustRootFromCertificates(certificates(options.ca_file))
     own: PrivateCertificate | None = None
     extra: dict[str, Any] = {"raiseMinimumTo": TLSVersion.TLSv1_2}
     if options.cert_file is not None:
-        own, extra["extraCertChain"] = _own_certificate(options.cert_file, options.key_file or options.cert_file)
+        own, extra["extraCertChain"] = own_certificate(options.cert_file, options.key_file or options.cert_file)
     name = options.server_name or host
     return _Verified(optionsForClientTLS(name, root, own, extraCertificateOptions=extra), name)
 
@@ -114,24 +110,3 @@ class _Verified:
 
         connection.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, verify)
         return connection
-
-
-def _certificates(path: str) -> list[Certificate]:
-    """The certificates in a file, of which there is one at least."""
-    try:
-        found = [Certificate.loadPEM(pem) for pem in _CERTIFICATE.findall(Path(path).read_bytes())]
-    except Error as error:
-        raise OSError(f"{path}: a certificate cannot be read: {error}") from error
-    if not found:
-        raise OSError(f"{path}: there is no certificate in it")
-    return found
-
-
-def _own_certificate(cert_file: str, key_file: str) -> tuple[PrivateCertificate, list[Any]]:
-    """The first certificate of the file with its key, and those between it and its CA."""
-    own, *chain = _certificates(cert_file)
-    try:
-        key_and_certificate = Path(key_file).read_bytes() + b"\n" + own.dumpPEM()
-        return PrivateCertificate.loadPEM(key_and_certificate), [certificate.original for certificate in chain]
-    except (Error, ValueError) as error:
-        raise OSError(f"{key_file}: the key cannot be used: {error}") from error

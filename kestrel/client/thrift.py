@@ -17,7 +17,7 @@ from kestrel.client.call import Call, Reply
 from kestrel.client.errors import BadReply, RequestError, ServerError
 from kestrel.names import check_queue_name
 from kestrel.protocols import thrift_binary as binary
-from kestrel.protocols.codec import QueueInfo
+from kestrel.protocols.codec import QueueInfo, RangeState
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
 
 T = TypeVar("T")
@@ -33,6 +33,9 @@ STATUSES: Final = ("NotConfigured", "Quiescent", "ReadOnly", "Up")
 
 _STATUS_NUMBERS: Final = {status.upper(): number for number, status in enumerate(STATUSES) if number}
 
+_REFUSED: Final = (binary.STRUCT, 1)
+"""The field of a result that is the exception of the methods for ranges."""
+
 _TOO_LARGE: Final = ("item too large", "frame too large", "too many items")
 """How the server begins to say that a request will never do."""
 
@@ -42,6 +45,15 @@ class OpenRead(NamedTuple):
 
     data: bytes
     id: int = 0
+
+
+class RangeItem(NamedTuple):
+    """An item that was read by its id. Times are ms since the epoch; `expiry_ms` 0 is never."""
+
+    id: int
+    data: bytes
+    add_ms: int
+    expiry_ms: int
 
 
 class ThriftCalls:
@@ -93,6 +105,44 @@ class ThriftCalls:
     def abort(self, queue: bytes, ids: Collection[int]) -> Call[int]:
         """Put these open reads back at the head; how many were open."""
         return self._call(b"abort", [_name(queue), _ids(2, ids)], binary.I32, partial(_count, most=len(ids)))
+
+    # Items by their ids. This server's own: an original Kestrel answers with a `RequestError`.
+
+    def open_range(self, queue: bytes, reader: bytes, first_id: int = 0, max_items: int = 0) -> Call[RangeState]:
+        """Have the queue's items kept for that reader until it releases them, and learn where it is.
+
+        `end_id` of the answer: between `first_id` (0: the first that is not released) and it are no more than
+        `max_items` (0: all that there are). It may be asked again at any time. `RequestError`: the queue's storage has
+        no ids, another reader has the queue, or what begins at `first_id` was released.
+        """
+        arguments = [_name(queue), binary.binary_field(2, reader), _i64(3, first_id), _i32(4, max_items)]
+        return self._call(b"open_range", arguments, binary.STRUCT, _range_state)
+
+    def read_range(
+        self, queue: bytes, reader: bytes, first_id: int, end_id: int, max_bytes: int
+    ) -> Call[list[RangeItem]]:
+        """The items from `first_id` on and below `end_id`, in order: none if there are none, else one at least.
+
+        Of more than `max_bytes`, or of more than one reply can hold, the first ones: go on behind the last. The answer
+        is the same every time. `RequestError`: they were released, or are not all there, or are another reader's.
+        """
+        arguments = [
+            _name(queue),
+            binary.binary_field(2, reader),
+            _i64(3, first_id),
+            _i64(4, end_id),
+            _i32(5, max_bytes),
+        ]
+        return self._call(b"read_range", arguments, binary.LIST, partial(_range_items, first_id, end_id))
+
+    def release_range(self, queue: bytes, reader: bytes, end_id: int) -> Call[RangeState]:
+        """All below that id is done, for everybody. It may be said again. `RequestError` as `read_range`."""
+        arguments = [_name(queue), binary.binary_field(2, reader), _i64(3, end_id)]
+        return self._call(b"release_range", arguments, binary.STRUCT, _range_state)
+
+    def close_range(self, queue: bytes, reader: bytes) -> Call[None]:
+        """Keep nothing for that reader any more. `RequestError`: another reader has the queue."""
+        return self._void(b"close_range", [_name(queue), binary.binary_field(2, reader)])
 
     # Queues.
 
@@ -174,24 +224,45 @@ class ThriftCalls:
     def _reply(self, method: bytes, number: int, type_: int, read: Callable[[binary.Reader], T]) -> Reply[T]:
         try:
             reader = yield from self._frame(method, number)
-            if reader.field() != (type_, 0):
+            if _first_field(reader) != (type_, 0):
                 raise BadReply("the result is not of the type that it should be")
             value = read(reader)
-            _finish(reader)
+            _finish(reader, reader.field()[0])
         except binary.BadThrift as error:
             raise BadReply(str(error)) from None
         return value
 
     def _void_reply(self, method: bytes, number: int) -> Reply[None]:
         try:
-            _finish((yield from self._frame(method, number)))
+            reader = yield from self._frame(method, number)
+            _finish(reader, _first_field(reader)[0])
         except binary.BadThrift as error:
             raise BadReply(str(error)) from None
 
 
-def _finish(reader: binary.Reader) -> None:
-    while (type_ := reader.field()[0]) != binary.STOP:
+def _first_field(reader: binary.Reader) -> tuple[int, int]:
+    """Type and id of a result's first field. Raises `RequestError` where that is why a range was refused."""
+    field = reader.field()
+    if field == _REFUSED:
+        raise RequestError(_reason(reader))
+    return field
+
+
+def _reason(reader: binary.Reader) -> str:
+    reason = ""
+    while (field := reader.field())[0] != binary.STOP:
+        if field == (binary.STRING, 1):
+            reason = _text(reader)
+        else:
+            reader.skip(field[0])
+    return reason
+
+
+def _finish(reader: binary.Reader, type_: int) -> None:
+    """Pass over the rest of a result, whose next field is of that type."""
+    while type_ != binary.STOP:
         reader.skip(type_)
+        type_ = reader.field()[0]
     if reader.left:
         raise BadReply("there are bytes behind the end of the message")
 
@@ -205,6 +276,12 @@ def _i32(id_: int, number: int) -> bytes:
     if not -_LARGEST <= number <= _LARGEST:
         raise RequestError(f"{number} is too large a number")
     return binary.i32_field(id_, number)
+
+
+def _i64(id_: int, number: int) -> bytes:
+    if not -(1 << 63) <= number < 1 << 63:
+        raise RequestError(f"{number} is too large a number")
+    return binary.i64_field(id_, number)
 
 
 def _ids(id_: int, ids: Collection[int]) -> bytes:
@@ -263,3 +340,42 @@ def _queue_info(reader: binary.Reader) -> QueueInfo:
         else:
             reader.skip(type_)
     return QueueInfo(head, *numbers.values())
+
+
+def _range_state(reader: binary.Reader) -> RangeState:
+    numbers = dict.fromkeys((1, 2, 3), 0)
+    while (field := reader.field())[0] != binary.STOP:
+        type_, id_ = field
+        if type_ == binary.I64 and id_ in numbers:
+            numbers[id_] = reader.i64()
+        else:
+            reader.skip(type_)
+    return RangeState(*numbers.values())
+
+
+def _range_items(first_id: int, end_id: int, reader: binary.Reader) -> list[RangeItem]:
+    type_, size = reader.list_header()
+    if size and type_ != binary.STRUCT:
+        raise BadReply("the result is not of the type that it should be")
+    items = []
+    for _ in range(size):
+        item = _range_item(reader)
+        if not first_id <= item.id < end_id:
+            raise BadReply("the items are not those that were asked for")
+        first_id = item.id + 1
+        items.append(item)
+    return items
+
+
+def _range_item(reader: binary.Reader) -> RangeItem:
+    data = b""
+    numbers = dict.fromkeys((1, 3, 4), 0)
+    while (field := reader.field())[0] != binary.STOP:
+        type_, id_ = field
+        if field == (binary.STRING, 2):
+            data = reader.binary()
+        elif type_ == binary.I64 and id_ in numbers:
+            numbers[id_] = reader.i64()
+        else:
+            reader.skip(type_)
+    return RangeItem(numbers[1], data, numbers[3], numbers[4])

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import attrs
 
+from kestrel.config.kinds import TABLE, TABLES
+from kestrel.config.model import Config
 from kestrel.config.queue_settings import AliasSettings, QueueSettings
 from kestrel.config.setting import settings_of
 
@@ -20,6 +22,15 @@ def queue_config(settings: QueueSettings) -> list[tuple[str, str]]:
 def alias_config(settings: AliasSettings) -> list[tuple[str, str]]:
     """What an alias is set to beside its name: ``destinationQueues`` as they were given, aliases among them."""
     return [(name, value) for name, value in _told(settings) if name != "name"]
+
+
+def server_config(config: Config) -> list[tuple[str, str]]:
+    """Every setting of the server as a whole that is a single value."""
+    return [
+        (setting.kestrel_name, setting.kind.show(getattr(config, field)))
+        for field, setting in settings_of(Config).items()
+        if setting.kind not in (TABLE, TABLES)
+    ]
 
 
 def _told(settings: attrs.AttrsInstance) -> list[tuple[str, str]]:

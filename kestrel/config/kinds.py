@@ -130,8 +130,13 @@ def _show_names(names: tuple[bytes, ...]) -> str:
     return ",".join(map(_show_name, names))
 
 
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(_text(each) for each in _list(value))
+
+
 BOOLEAN: Final = Kind("true or false", _boolean, _show_boolean)
 TEXT: Final = Kind("text", _text)
+TEXTS: Final = Kind("list of texts", _texts, ",".join)
 PATH: Final = Kind("path", _text)
 COUNT: Final = Kind("number from 1", _count)
 PORT_NUMBER: Final = Kind("port number", _port_number)

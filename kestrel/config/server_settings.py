@@ -14,12 +14,14 @@ from kestrel.config.kinds import (
     COUNT,
     DURATION,
     DURATION_OR_ZERO,
+    IDENTITIES,
     PATH,
     PORT,
     PORT_NUMBER,
     SIZE,
     SIZE_OR_ZERO,
     TEXT,
+    TEXTS,
     matching,
     one_of,
     optional,
@@ -52,8 +54,35 @@ class Section:
 class AdminSettings(Section):
     """``[admin]``: the HTTP port for people and programs that watch the server."""
 
-    http_port: int | None = attrs.field(
-        default=2223, metadata=setting("httpPort", PORT, "Port of the admin pages.", effective=False)
+    http_port: int | None = attrs.field(default=2223, metadata=setting("httpPort", PORT, "Port of the admin pages."))
+    listen_address: str = attrs.field(
+        default="127.0.0.1",
+        metadata=setting(
+            "listenAddress", TEXT, "Address of the admin port: by default only this machine can reach it."
+        ),
+    )
+    host_names: tuple[str, ...] = attrs.field(
+        default=(),
+        metadata=setting(
+            "hostNames",
+            TEXTS,
+            "Names of this server that browsers may ask the admin port for, besides localhost, addresses, and the "
+            "machine's own name. Asked for another name, it refuses: a page of another site may be behind it.",
+        ),
+    )
+    peek: bool = attrs.field(
+        default=False,
+        metadata=setting(
+            "peek", BOOLEAN, "Whether administrators are shown items at the heads of queues by the admin pages."
+        ),
+    )
+    max_queue_series: int = attrs.field(
+        default=2000,
+        metadata=setting(
+            "maxQueueSeries",
+            COUNT,
+            "Of so many queues the metrics tell one by one, and an hour of history is kept: those that came first.",
+        ),
     )
 
 
@@ -254,6 +283,15 @@ class ServerSettings(Section):
             "maxOpenTransactions", COUNT, "How many items of one queue a connection may hold open at a time."
         ),
     )
+    administrators: tuple[bytes, ...] | None = attrs.field(
+        default=None,
+        metadata=setting(
+            "administrators",
+            optional(IDENTITIES),
+            "Only these clients, and those of --trust, may shut the server down, reload it, change its status, or "
+            "flush or delete queues; none: all may; an empty list: those of --trust alone.",
+        ),
+    )
     connection_limit_refuse_writes: int | None = attrs.field(
         default=None,
         metadata=setting(
@@ -270,6 +308,40 @@ class ServerSettings(Section):
             "A connection opened when there are more than this is refused its gets.",
         ),
     )
+    max_connections: int = attrs.field(
+        default=20_000,
+        metadata=setting(
+            "maxConnections",
+            COUNT,
+            "With so many connections another one is told so and closed; fewer where the process may open fewer files.",
+        ),
+    )
+    max_queues: int = attrs.field(
+        default=20_000,
+        metadata=setting(
+            "maxQueues",
+            COUNT,
+            "With so many queues no other comes into being by a client's request. Those that are there stay.",
+        ),
+    )
+    keep_alive_ms: int | None = attrs.field(
+        default=60_000,
+        metadata=setting(
+            "keepAlive",
+            optional(DURATION),
+            "A client that is silent for that long is asked for a sign of life, which its system gives; without one "
+            "for as long again the connection is closed, and its open reads go back; none: never.",
+        ),
+    )
+    request_timeout_ms: int | None = attrs.field(
+        default=120_000,
+        metadata=setting(
+            "requestTimeout",
+            optional(DURATION),
+            "A request that has not come whole so long after its first byte ends the connection; so do a TLS handshake "
+            "and a hang-up that take longer; none: never.",
+        ),
+    )
     max_request_item_size_bytes: int = attrs.field(
         default=16 * MIB,
         metadata=setting("maxRequestItemSize", SIZE, "A larger item is refused before its data are read."),
@@ -278,6 +350,24 @@ class ServerSettings(Section):
         default=32 * MIB,
         metadata=setting(
             "maxRequestSize", SIZE, "A larger thrift frame, or text put with all its items, ends the connection."
+        ),
+    )
+    max_total_request_size_bytes: int = attrs.field(
+        default=256 * MIB,
+        metadata=setting(
+            "maxTotalRequestSize",
+            SIZE,
+            "The most bytes of requests that have not come whole, of all connections together: beyond it those who "
+            "take more than their share are hung up on, the slowest first.",
+        ),
+    )
+    max_uncommitted_bytes: int = attrs.field(
+        default=64 * MIB,
+        metadata=setting(
+            "maxUncommittedBytes",
+            SIZE,
+            "While more than this is put and not safe yet, further puts wait, and are refused when as much waits: a "
+            "disk that hangs does not fill the memory.",
         ),
     )
     max_text_put_items: int = attrs.field(

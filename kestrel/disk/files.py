@@ -30,6 +30,14 @@ class Disk:
         """When an entry of that folder was last made, renamed or removed, in ns, as exactly as the system tells it."""
         return os.stat(folder).st_mtime_ns
 
+    def folds_names(self, folder: bytes, entry: bytes) -> bool:
+        """Whether what is in that folder is found there by its name in capitals, too."""
+        try:
+            capitals = os.stat(folder + b"/" + entry.upper())
+        except OSError:
+            return False
+        return os.path.samestat(os.stat(folder + b"/" + entry), capitals)
+
     def make_folder(self, path: bytes) -> None:
         """Make a folder for its owner alone, and those above it as is usual, unless it is there."""
         os.makedirs(path, mode=_FOLDER_MODE, exist_ok=True)

@@ -6,7 +6,7 @@ over the data, an object with fields 170, and a child of a fanout queue can shar
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, cast
 
 from kestrel.disk.records import BufferAlone, DamagedRecord, UnfinishedRecord, Whole
 from kestrel.item import Item
@@ -49,8 +49,8 @@ def decode_item(record: bytes) -> Item:
     """The item of an ADDX record."""
     _, _, add_ms, expiry_ms = _unpack_addx(record)
     item = Item(record[ADDX_HEADER_BYTES:], add_ms, expiry_ms)
-    if isinstance(record, AnnouncedRecord):
-        item.xid = record.xid
+    if type(record) is not bytes:
+        item.xid = cast(AnnouncedRecord, record).xid
     return item
 
 

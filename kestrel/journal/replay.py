@@ -23,8 +23,8 @@ _ADDX_SIZE: Final = Struct("<xi")
 _SIZE_END: Final = _ADDX_SIZE.size
 
 
-class Replayed(Protocol):
-    """What records are done to."""
+class DoneTo(Protocol):
+    """What records are done to, one by one."""
 
     last_xid: int
     """The xid that was used last."""
@@ -34,9 +34,6 @@ class Replayed(Protocol):
 
     def append(self, record: bytes, offset: int) -> None:
         """An item at the tail, as its ADDX record; `offset` is the place in the queue's history where it stands."""
-
-    def extend(self, records: list[bytes], offset: int) -> None:
-        """Items one behind the other, the first of them at that offset."""
 
     def drop_head(self) -> None:
         """The head, if there is one, leaves the queue for good."""
@@ -55,6 +52,13 @@ class Replayed(Protocol):
 
     def xid_is_counted(self) -> None:
         """The next record opens the head without saying its xid: that follows from records before it."""
+
+
+class Replayed(DoneTo, Protocol):
+    """What the records of files are done to."""
+
+    def extend(self, records: list[bytes], offset: int) -> None:
+        """Items one behind the other, the first of them at that offset."""
 
 
 def replay(reader: FileReader, queue: Replayed, now_ms: int, start: int = 0) -> ReplayEnd:
@@ -145,7 +149,7 @@ def do_part(part: Part, queue: Replayed, now_ms: int, start: int, counts: ErrorC
     return PartDone(position, records, needed, damage, last is not None and last.restates is not None)
 
 
-def do_record(record: Record, queue: Replayed, now_ms: int, offset: int) -> None:
+def do_record(record: Record, queue: DoneTo, now_ms: int, offset: int) -> None:
     """Do one record, which stands at `offset` of the queue's history; `now_ms` as in `replay`."""
     opcode = record.opcode
     if record.restates is not None or opcode is Opcode.SAVE_XID:
@@ -171,7 +175,7 @@ def do_record(record: Record, queue: Replayed, now_ms: int, offset: int) -> None
         queue.append(encode_item(record.data, record.add_ms or 0, record.expiry_ms), offset)
 
 
-def _open_head(queue: Replayed, xid: int | None) -> None:
+def _open_head(queue: DoneTo, xid: int | None) -> None:
     """Open the head under that xid; without one, under the one it was announced with, or else the next free one.
 
     An announced xid is an older one, of a read that was open when its file was written anew: the last one used is

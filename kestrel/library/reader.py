@@ -271,6 +271,9 @@ class Reader(Committed):
             self._head.forget()
             self._line.serve()
 
+    def batch_is_safe(self, batch: Batch, now_s: float) -> None:
+        """Nothing is measured."""
+
     def commit_failed(self, failure: Exception) -> None:
         """The contents are dead, and others may have died with them."""
         self._services.storage_failed()

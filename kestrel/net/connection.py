@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from typing import Any
 
+from OpenSSL import SSL
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import (
     IAddress,
     IHalfCloseableProtocol,
+    IHandshakeListener,
     ILoggingContext,
     IProtocol,
     IPushProducer,
-    IReactorTime,
+    ISSLTransport,
+    ISystemHandle,
     ITCPTransport,
 )
 from twisted.internet.protocol import Factory, connectionDone
@@ -20,19 +24,22 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import classImplements
 
+from kestrel.commands import Command
+from kestrel.errors import Unavailable
+from kestrel.net.identity import identity_of
+from kestrel.net.refused import Refused
 from kestrel.protocols.codec import Codec
-from kestrel.queues.manager import QueueManager
-from kestrel.queues.turns import Turns
 from kestrel.session.access import Access
 from kestrel.session.handlers import HANDLERS
-from kestrel.session.leases import LeasedReads
+from kestrel.session.services import SessionServices
 from kestrel.session.session import Session
-from kestrel.session.settings import ServerControl, SessionSettings
+from kestrel.session.settings import ServerControl
+from kestrel.session.wire import Wire
 
 log = Logger(__name__)
 
 
-class Connection:
+class Connection(Wire):
     """One client's connection, over TCP, TLS, a Unix socket or anything else that an endpoint makes (`IProtocol`).
 
     It is its transport's push producer, so that a client that does not read its replies is not listened to.
@@ -60,6 +67,15 @@ class Connection:
             self.transport.setTcpNoDelay(True)
         self.transport.registerProducer(self, True)
         self._connections.opened(self)
+        if ISSLTransport.providedBy(self.transport):
+            self.session.handshake_began()
+
+    def handshakeCompleted(self) -> None:
+        """TLS has begun, and what the client said of itself is verified."""
+        self.session.handshake_ended()
+        certificate = self.transport.getPeerCertificate()
+        if certificate is not None:
+            self.session.access.subject = identity_of(certificate)
 
     def dataReceived(self, data: bytes) -> None:
         """Bytes from the client."""
@@ -74,8 +90,26 @@ class Connection:
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """The client is gone."""
-        self.session.lost()
-        self._connections.closed(self)
+        if isinstance(reason.value, SSL.Error):
+            self._connections.no_tls(self, reason.value)
+        try:
+            self.session.lost()
+        finally:  # or it would take a place of maxConnections for ever
+            self._connections.closed(self)
+
+    def has_ended(self) -> bool:
+        """Whether a plain connection's end is there to be read. (Of TLS it is not known.)"""
+        handle = _socket_of(self.transport)
+        if handle is None:
+            return False
+        try:
+            return not handle.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except OSError as error:
+            return not isinstance(error, BlockingIOError)
+
+    def handle(self) -> socket.socket | None:
+        """The system's end of it, also of one below TLS, if it has one."""
+        return _socket_of(self.transport) or _socket_of(getattr(self.transport, "transport", None))
 
     def write(self, data: bytes) -> None:
         """Hand replies to the transport."""
@@ -116,7 +150,7 @@ class Connection:
 
 
 # A class with a decorator is not compiled to a native class, so there is no @implementer above it.
-classImplements(Connection, IProtocol, IHalfCloseableProtocol, IPushProducer, ILoggingContext)
+classImplements(Connection, IProtocol, IHalfCloseableProtocol, IHandshakeListener, IPushProducer, ILoggingContext)
 
 
 class ConnectionFactory(Factory):
@@ -126,50 +160,44 @@ class ConnectionFactory(Factory):
 
     def __init__(
         self,
-        manager: QueueManager,
+        services: SessionServices,
         make_codec: Callable[[], Codec],
         control: ServerControl,
-        leases: LeasedReads,
-        turns: Turns,
-        clock: IReactorTime,
-        settings: Callable[[], SessionSettings],
+        *,
+        is_trusted: bool = False,
     ) -> None:
-        self._manager = manager
+        self._services = services
+        self._counters = services.manager.counters
         self._make_codec = make_codec
         self._control = control
-        self._leases = leases
-        self._turns = turns
-        self._clock = clock
-        self._settings = settings
+        self._is_trusted = is_trusted
         self._connections: set[Connection] = set()
         self._emptied: Deferred[None] | None = None
 
-    def buildProtocol(self, addr: IAddress | None) -> Connection:  # type: ignore[override]  # typed as Protocol there
-        """A connection for a client that came."""
-        return Connection(self)
+    def buildProtocol(self, addr: IAddress | None) -> Connection | Refused:  # type: ignore[override]  # Protocol there
+        """A connection for a client that came; when there are too many, one on which it is told so.
+
+        Those who are trusted are none too many: they may be coming to do something about it.
+        """
+        limit = self._services.settings.max_connections
+        if self._is_trusted or self._counters.curr_connections < limit:
+            return Connection(self)
+        self._counters.rejected_connections += 1
+        error = Unavailable(f"too many connections; limit={limit}")
+        self._services.refusals.log(str(addr), None, str(error))
+        reply, _ = self._make_codec().error(Command(), error)
+        return Refused(reply)
 
     def session(self, connection: Connection) -> Session:
         """The session behind a connection."""
-        return Session(
-            self._manager,
-            self._make_codec(),
-            self._control,
-            HANDLERS,
-            self._leases,
-            self._turns,
-            self._clock,
-            Access(self._manager, self._control.status),
-            self._settings,
-            write=connection.write,
-            lose=connection.lose,
-            abort=connection.abort,
-            listen=connection.listen,
-        )
+        codec = self._make_codec()
+        access = Access(self._services, self._control.status, codec, is_trusted=self._is_trusted)
+        return Session(self._services, codec, self._control, HANDLERS, access, connection)
 
     def opened(self, connection: Connection) -> None:
         """A connection is there."""
         self._connections.add(connection)
-        counters, settings = self._manager.counters, self._settings()
+        counters, settings = self._counters, self._services.settings
         counters.total_connections += 1
         counters.curr_connections += 1
         access = connection.session.access
@@ -182,12 +210,27 @@ class ConnectionFactory(Factory):
     def closed(self, connection: Connection) -> None:
         """A connection is gone."""
         self._connections.discard(connection)
-        self._manager.counters.curr_connections -= 1
-        if self._settings().traces_sessions:
+        self._counters.curr_connections -= 1
+        if self._services.settings.traces_sessions:
             log.info("Session closed: {peer}", peer=connection.peer)
         if not self._connections and self._emptied is not None:
             emptied, self._emptied = self._emptied, None
             emptied.callback(None)
+
+    def no_tls(self, connection: Connection, error: SSL.Error) -> None:
+        """A client and the port did not agree on TLS, or no longer do."""
+        # What OpenSSL has to say is a list of (library, function, reason).
+        reasons = [why for said in error.args if isinstance(said, list) for *_, why in said] or ["failed"]
+        self._services.refusals.log(connection.peer, connection.session.access.identity, f"TLS: {', '.join(reasons)}")
+
+    @property
+    def count(self) -> int:
+        """How many are there."""
+        return len(self._connections)
+
+    def all(self) -> list[Connection]:
+        """Those that are there."""
+        return list(self._connections)
 
     def settings_changed(self) -> None:
         """The limits of connections may be others now."""
@@ -207,6 +250,11 @@ class ConnectionFactory(Factory):
         """Drop those who have not gone."""
         for connection in list(self._connections):
             connection.abort()
+
+
+def _socket_of(transport: Any) -> socket.socket | None:
+    handle = transport.getHandle() if ISystemHandle.providedBy(transport) else None
+    return handle if isinstance(handle, socket.socket) else None
 
 
 def _is_over(connections: int, limit: int | None) -> bool:

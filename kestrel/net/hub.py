@@ -9,6 +9,8 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from twisted.internet.error import ConnectionLost
@@ -100,7 +102,7 @@ class Hub:
                 events = self._epoll.poll(0, MOST_EVENTS)
                 if not events and not self._over:
                     break
-                self._turn(events)
+                self._turn(events, ends_at)
                 if self._seconds() >= ends_at:
                     break
         except BaseException:  # what comes out of here would make the reactor drop the hub with all connections
@@ -111,7 +113,7 @@ class Hub:
 
     # Turns.
 
-    def _turn(self, events: list[tuple[int, int]]) -> None:
+    def _turn(self, events: list[tuple[int, int]], ends_at: float) -> None:
         transports = self._transports
         self._begin_turn()
         try:
@@ -121,17 +123,27 @@ class Hub:
                 if flags & GONE:  # first, so that what they held open is there for those who ask now
                     transport = transports.get(fd)
                     if transport is not None:
-                        self._peer_gone(transport, flags)
+                        self._work(transport, partial(_peer_gone, transport, flags))
+                        if self._seconds() >= ends_at:
+                            break  # a crowd has left: nobody waits for the end of it, which the next turns bring
+
+            came: list[tuple[HubTransport, bytes]] = []
             for fd, flags in events:
                 if flags & GONE:
                     continue
                 transport = transports.get(fd)
                 if transport is None:
                     continue
+                if flags & WRITABLE:
+                    self._work(transport, transport.flush)
+                if flags & READABLE:
+                    data = transport.receive()
+                    if data is not None:
+                        came.append((transport, data))
+
+            for transport, data in came:
                 try:
-                    why = transport.flush() if flags & WRITABLE else None
-                    if flags & READABLE and why is None:
-                        why = transport.read()
+                    why = transport.received(data)
                 except BaseException:
                     self._failed(transport)
                 else:
@@ -140,14 +152,10 @@ class Hub:
         finally:
             self._end_turn()
 
-    def _peer_gone(self, transport: HubTransport, flags: int) -> None:
-        """It sent its last byte, or hung up. What it sent before is still read, a piece in each turn."""
+    def _work(self, transport: HubTransport, work: Callable[[], Exception | None]) -> None:
+        """Have it do that, which says why the connection is over, or None."""
         try:
-            why = transport.read()
-            if why is None and flags & BROKEN:
-                why = transport.peer_gone()
-            if why is None and flags & WRITABLE and not flags & BROKEN:
-                why = transport.flush()
+            why = work()
         except BaseException:
             self._failed(transport)
         else:
@@ -178,9 +186,20 @@ class Hub:
         if self._transports.get(descriptor) is not transport:
             return  # it has ended for another reason in the same turn
         del self._transports[descriptor]
-        self._epoll.unregister(descriptor)  # before it is closed, when its number is somebody else's
+        with suppress(OSError):  # a protocol may have closed it, and then the set has forgotten it
+            self._epoll.unregister(descriptor)  # before it is closed, when its number is somebody else's
         transport.end(reason)
 
 
 # A class with a decorator is not compiled to a native class, so there is no @implementer above it.
 classImplements(Hub, IReadDescriptor)
+
+
+def _peer_gone(transport: HubTransport, flags: int) -> Exception | None:
+    """It sent its last byte, or hung up. What it sent before is still read, a piece in each turn."""
+    why = transport.read()
+    if why is None and flags & BROKEN:
+        why = transport.peer_gone()
+    if why is None and flags & WRITABLE and not flags & BROKEN:
+        why = transport.flush()
+    return why

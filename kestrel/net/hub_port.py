@@ -5,15 +5,15 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from twisted.internet import tcp
 from twisted.internet.interfaces import IListeningPort, IProtocol, IProtocolFactory
 
 from kestrel.net.hub import Hub
 from kestrel.net.hub_transport import HubTransport
+from kestrel.net.paced_port import PacedPort
 
 
-class HubPort(tcp.Port):
-    """Twisted's port: binding, accepting, a table of descriptors that is full, stopping. Only the transports differ."""
+class HubPort(PacedPort):
+    """Only the transports differ."""
 
     hub: Hub
 
@@ -25,7 +25,7 @@ class HubPort(tcp.Port):
 
 
 class HubListener:
-    """The one method of a reactor that `tcp:` and `tcp6:` endpoints use: give them this in place of the reactor."""
+    """What `tcp:`, `tcp6:` and `systemd:` endpoints use of a reactor: give them this in its place."""
 
     def __init__(self, reactor: Any, hub: Hub) -> None:
         self._reactor = reactor
@@ -33,7 +33,19 @@ class HubListener:
 
     def listenTCP(self, port: int, factory: IProtocolFactory, backlog: int = 50, interface: str = "") -> IListeningPort:
         """Listen as the reactor would."""
-        listening = HubPort(port, factory, backlog, interface, self._reactor)
-        listening.hub = self._hub
-        listening.startListening()
-        return listening
+        return self._listen(HubPort(port, factory, backlog, interface, self._reactor))
+
+    def adoptStreamPort(self, fileDescriptor: int, addressFamily: int, factory: IProtocolFactory) -> IListeningPort:
+        """Go on listening on a socket that somebody else has opened, systemd for example."""
+        if addressFamily not in (socket.AF_INET, socket.AF_INET6):
+            adopted: IListeningPort = self._reactor.adoptStreamPort(fileDescriptor, addressFamily, factory)
+            return adopted
+        port: HubPort = HubPort._fromListeningDescriptor(  # type: ignore[no-untyped-call]
+            self._reactor, fileDescriptor, addressFamily, factory
+        )
+        return self._listen(port)
+
+    def _listen(self, port: HubPort) -> IListeningPort:
+        port.hub = self._hub
+        port.startListening()
+        return port

@@ -62,8 +62,9 @@ RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
 class HubTransport:
     """A connection that was accepted, as its protocol sees it.
 
-    `peer` is what `accept` told of the other side. The hub calls `read`, `flush`, `peer_gone` and `end`, protocols all
-    else. `over_soon` is the hub's: it ends the connection for that reason, but not before the caller has returned.
+    `peer` is what `accept` told of the other side. The hub calls `read`, or `receive` and then `received`, `flush`,
+    `peer_gone` and `end`, protocols all else. `over_soon` is the hub's: it ends the connection for that reason, but not
+    before the caller has returned.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class HubTransport:
         self._recv: Callable[[int], bytes] = sock.recv
         self._send: Callable[[bytes], int] = sock.send
         self._is_reading = True
+        self._is_broken = False
         self._has_input_ended = False
         self._has_output_ended = False
         self._ends_output = False
@@ -105,19 +107,41 @@ class HubTransport:
     # What the hub calls.
 
     def read(self) -> Exception | None:
-        """Read once, if the protocol wants to. Why the connection is over, or None."""
+        """Read once, if the protocol wants to, and hand it over. Why the connection is over, or None."""
+        data = self.receive()
+        return None if data is None else self.received(data)
+
+    def receive(self) -> bytes | None:
+        """What has come, if the protocol wants to have it: empty at the end, which a connection that broke has too."""
         if not self._is_reading:
             return None
         try:
-            data = self._recv(READ_BYTES)
+            return self._recv(READ_BYTES)
         except BlockingIOError:
             return None
         except OSError:
-            return ConnectionLost()
+            self._is_broken = True
+            return b""
+        except BaseException:  # what was read of others in the same turn is still to be handed over
+            log.failure("A connection could not be read from")
+            self._is_broken = True
+            return b""
+
+    def received(self, data: bytes) -> Exception | None:
+        """Hand over what `receive` brought, unless the connection ended since. Why it is over, or None.
+
+        Bytes also to a protocol that was paused meanwhile: nobody else has them any more.
+        """
+        if self._is_over or self.disconnecting:
+            return None
         if data:
             self.protocol.dataReceived(data)
             return None
+        if not (self._is_reading or self._is_broken):
+            return None  # paused meanwhile: the end can be read again
         self._is_reading = False
+        if self._is_broken:
+            return ConnectionLost()
         half_closeable = half_closeable_protocol(self.protocol, None)
         if half_closeable is None:
             return ConnectionDone()

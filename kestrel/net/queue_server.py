@@ -8,18 +8,18 @@ from typing import Any
 from twisted.internet.defer import Deferred, DeferredList, succeed
 from twisted.internet.interfaces import IReactorTime
 
-from kestrel.config.dump import alias_config, queue_config
+from kestrel.config.dump import alias_config, queue_config, server_config
 from kestrel.config.model import Config
 from kestrel.config.resolved import ResolvedConfig
 from kestrel.errors import BadQueueName
 from kestrel.names import check_queue_name
-from kestrel.net.connection import ConnectionFactory
+from kestrel.net.connection import Connection, ConnectionFactory
 from kestrel.protocols.codec import Codec
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.rounds import ExpiryRounds
 from kestrel.queues.status import ServerStatus, Status, StatusFile
 from kestrel.queues.turns import Turns
-from kestrel.session.leases import LeasedReads
+from kestrel.session.services import SessionServices
 from kestrel.session.settings import ServerControl, SessionSettings
 from kestrel.storage.barrier import Barrier, Schedule
 from kestrel.storage.interfaces import InThread, IStorage
@@ -49,7 +49,7 @@ class QueueServer:
         memory_limit: MemoryLimit,
     ) -> None:
         self.config = config.config
-        self.barrier = Barrier(schedule)
+        self.barrier = Barrier(schedule, clock.seconds)
         self.turns = Turns(self.barrier, schedule, seconds)
         self.manager = QueueManager(
             storage,
@@ -68,26 +68,39 @@ class QueueServer:
             in_thread,
         )
         self.rounds = ExpiryRounds(self.manager, self.turns, clock)
-        self.leases = LeasedReads(now_ms())
-        self.session_settings = _session_settings(self.config)
-        self._clock = clock
+        self.barrier.uncommitted.use(self.config.max_uncommitted_bytes)
+        self.sessions = SessionServices(self.manager, self.turns, clock, _session_settings(self.config))
         self._compacts_at_close = False
         self._is_stopping = False
         self._factories: list[ConnectionFactory] = []
+        self._protocols: list[str] = []
+        """Of each factory."""
 
-    def connections(self, make_codec: Callable[[Config], Codec], control: ServerControl) -> ConnectionFactory:
-        """The factory for those who speak one protocol (`kestrel.net.protocols`), bounded as is configured then."""
+    def connections(
+        self,
+        protocol: str,
+        make_codec: Callable[[Config], Codec],
+        control: ServerControl,
+        *,
+        is_trusted: bool = False,
+    ) -> ConnectionFactory:
+        """The factory for those who speak one protocol (`kestrel.net.protocols`), bounded as is configured then.
+
+        Those who are trusted are administrators.
+        """
         factory = ConnectionFactory(
-            self.manager,
-            lambda: make_codec(self.config),
-            control,
-            self.leases,
-            self.turns,
-            self._clock,
-            lambda: self.session_settings,
+            self.sessions, lambda: make_codec(self.config), control, is_trusted=is_trusted
         )
         self._factories.append(factory)
+        self._protocols.append(protocol)
         return factory
+
+    def connections_by_protocol(self) -> dict[str, int]:
+        """How many clients are connected by each."""
+        counts = dict.fromkeys(self._protocols, 0)
+        for protocol, factory in zip(self._protocols, self._factories, strict=True):
+            counts[protocol] += factory.count
+        return counts
 
     def start(self) -> Deferred[None]:
         """Load the queues; when that has fired, whoever is connected is served after `serve`.
@@ -111,15 +124,25 @@ class QueueServer:
             return succeed(None)
         config = self.config = resolved.config
         self.use_for_sessions(_session_settings(config))
+        self.barrier.uncommitted.use(config.max_uncommitted_bytes)
         self.manager.memory_limit.most_bytes = config.max_total_memory_bytes
         self.rounds.every(config.expiration_timer_frequency_ms)
         return self.manager.use(resolved)
 
+    @property
+    def session_settings(self) -> SessionSettings:
+        """What connections are bounded by."""
+        return self.sessions.settings
+
     def use_for_sessions(self, settings: SessionSettings) -> None:
         """Bound connections by these from now on, those that are there as well."""
-        self.session_settings = settings
+        self.sessions.use(settings)
         for factory in self._factories:
             factory.settings_changed()
+
+    def settings_shown(self) -> list[tuple[str, str]]:
+        """The settings of the server itself, as they are shown."""
+        return server_config(self.config)
 
     def config_of(self, names: Sequence[bytes]) -> list[tuple[bytes, list[tuple[str, str]]]]:
         """The settings of the queues and aliases of these names, or of all that exist or are configured.
@@ -147,13 +170,17 @@ class QueueServer:
             shown[id(settings)] = queue_config(settings)
         return shown[id(settings)]
 
+    def all_connections(self) -> list[Connection]:
+        """Of all factories."""
+        return [connection for factory in self._factories for connection in factory.all()]
+
     def hang_up(self) -> Deferred[Any]:
         """Take no more commands, answer those who wait, and hang up on everyone; fires when all are gone."""
         self._is_stopping = True
         self._compacts_at_close = self.status.in_force in (Status.READ_ONLY, Status.QUIESCENT)
         self.rounds.stop()
         self.status.stop()
-        self.leases.stop()
+        self.sessions.stop()
         self.manager.wake_all()
         return DeferredList([factory.hang_up() for factory in self._factories])
 
@@ -172,7 +199,11 @@ def _session_settings(config: Config) -> SessionSettings:
         max_open_reads=config.max_open_transactions,
         max_pipeline_bytes=config.max_pipeline_bytes,
         client_timeout_ms=config.client_timeout_ms,
+        request_timeout_ms=config.request_timeout_ms,
+        max_total_request_bytes=config.max_total_request_size_bytes,
+        max_connections=config.max_connections,
         refuse_writes_over=config.connection_limit_refuse_writes,
         refuse_reads_over=config.connection_limit_refuse_reads,
         traces_sessions=config.enable_session_trace,
+        administrators=config.administrators,
     )

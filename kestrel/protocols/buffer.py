@@ -7,6 +7,10 @@ from typing import Final
 
 _LF: Final = b"\n"
 _CRLF: Final = b"\r\n"
+
+_WORTH_A_COPY_BYTES: Final = 4096
+"""What is used of the transport's bytes is let go of when it is more than that, and more than what is left of them."""
+
 _EMPTY_LINE: Final = re.compile(rb"^\r?\n", re.MULTILINE)
 
 
@@ -17,8 +21,8 @@ class NoLineEnd(Exception):
 class ReceiveBuffer:
     """Bytes in, lines and blocks out; each byte is looked at once, however small the pieces.
 
-    While whole requests arrive, the transport's own bytes object is sliced and nothing is copied; the tail
-    is used only for requests that arrive in pieces, until they are whole.
+    While whole requests arrive, the transport's own bytes object is sliced, and little is copied: a rest, so that it
+    does not keep all that came with it. The tail is used only for requests that arrive in pieces, until they are whole.
     """
 
     __slots__ = ("_data", "_position", "_scanned", "_tail", "_tail_scanned")
@@ -123,8 +127,12 @@ class ReceiveBuffer:
             self._tail_scanned = 0
 
     def _used_up_to(self, position: int) -> None:
-        if position == len(self._data):  # an idle connection keeps nothing
+        left = len(self._data) - position
+        if not left:  # an idle connection keeps nothing
             self._data = b""
+            position = 0
+        elif position > _WORTH_A_COPY_BYTES and position > left:
+            self._data = self._data[position:]
             position = 0
         self._position = self._scanned = position
 

@@ -65,6 +65,48 @@ enum Status {
   UP = 3,
 }
 
+/*
+ * What follows about ranges is this server's own; an original Kestrel answers UNKNOWN_METHOD.
+ *
+ * Where a queue's storage gives its items durable ids (scrolls do), one reader at a time can read them by these ids: the
+ * same answer every time, until it says that it is done with them.
+ */
+
+/* One item, as read_range returns it. */
+struct RangeItem {
+  /* Its id. Ids rise, there may be gaps, and none is ever given twice. */
+  1: i64 id
+
+  /* What was put. */
+  2: binary data
+
+  /* When it was put, in milliseconds since 1970. */
+  3: i64 add_time
+
+  /* When it expires, in milliseconds since 1970; 0 for never. */
+  4: i64 expiry
+}
+
+/* How far a reader is. */
+struct RangeState {
+  /* The lowest id that it has not released. */
+  1: i64 first_id
+
+  /* The id of the next item that becomes safe: all items below are. */
+  2: i64 next_id
+
+  /* Where the batch ends that open_range was asked for. */
+  3: i64 end_id
+}
+
+/*
+ * A range that there is not: the queue's storage has no ids, another reader has the queue, items of it were released, or
+ * it reaches beyond the last item. The same request will fail again.
+ */
+exception RangeRefused {
+  1: string reason
+}
+
 service Kestrel {
   /*
    * Append items to a queue, which is made if it does not exist. Returns how many went in: at the first item that
@@ -139,4 +181,37 @@ service Kestrel {
    * Which release of the server answers.
    */
   string get_version()
+
+  /*
+   * Have a queue's items kept for a reader, from the first that is in the queue now, and learn where it is. The queue
+   * is made if it does not exist. Until they are released, these items can be read by their ids, also those that other
+   * clients take, that expire, or that are dropped by a limit or a flush. It may be called at any time and as often as
+   * one likes.
+   *
+   * reader: whose they are, 1 to 255 bytes; one for a queue at a time. It outlives connections and the server.
+   *
+   * end_id of the answer: where a batch ends that begins at first_id (0: the first that is not released) and has no more
+   * than max_items (0: all that there are). first_id lies between the answer's own first_id and next_id.
+   */
+  RangeState open_range(1: string queue_name, 2: string reader, 3: i64 first_id = 0, 4: i32 max_items = 0)
+    throws (1: RangeRefused refused)
+
+  /*
+   * The items from first_id on and below end_id, in order; no open reads, and nothing is taken.
+   *
+   * Of more than max_bytes (0: what one reply can hold) the first ones, one at least: go on behind the last. An answer
+   * without items: there are none.
+   */
+  list<RangeItem> read_range(1: string queue_name, 2: string reader, 3: i64 first_id, 4: i64 end_id, 5: i32 max_bytes = 0)
+    throws (1: RangeRefused refused)
+
+  /*
+   * All below end_id is done, for this reader and for everybody else: these items leave the queue.
+   */
+  RangeState release_range(1: string queue_name, 2: string reader, 3: i64 end_id) throws (1: RangeRefused refused)
+
+  /*
+   * Nothing is kept for the reader any more. What is still in the queue stays there.
+   */
+  void close_range(1: string queue_name, 2: string reader) throws (1: RangeRefused refused)
 }

@@ -11,7 +11,7 @@ from typing import Final
 
 from kestrel import commands, errors
 from kestrel.protocols.buffer import NoLineEnd, ReceiveBuffer
-from kestrel.protocols.codec import Stat
+from kestrel.protocols.codec import LineCodec, Stat
 from kestrel.protocols.words import BadNumber, number, one_line, words_of
 
 MAX_LINE_BYTES: Final = 8 * 1024
@@ -67,8 +67,8 @@ _REMEMBERED: Final[dict[bytes, commands.Get | _AnnouncedSet]] = {}
 """Lines of any client, and what they ask for."""
 
 
-class MemcacheCodec:
-    """One connection's codec (`kestrel.protocols.codec.Codec`).
+class MemcacheCodec(LineCodec):
+    """One connection's codec (`kestrel.protocols.codec.LineCodec`).
 
     Held bytes are bounded by a line or an item and its line, and one network read behind it.
     """
@@ -94,7 +94,7 @@ class MemcacheCodec:
             self._buffer.receive(data)
 
     def __len__(self) -> int:
-        return len(self._buffer)
+        return len(self._buffer) or int(self._announced is not None)
 
     def end(self) -> None:
         """The connection is gone: hold nothing any more."""

@@ -12,13 +12,16 @@ from typing import Final, NamedTuple
 
 from kestrel import commands, errors
 from kestrel.protocols.buffer import ReceiveBuffer
-from kestrel.protocols.codec import Stat
+from kestrel.protocols.codec import LineCodec, Stat
 from kestrel.protocols.words import BadNumber, number, one_line, words_of
 
 MAX_LINE_BYTES: Final = 8 * 1024
 MAX_ITEM_BYTES: Final = 16 * 1024 * 1024
 MAX_PUT_ITEMS: Final = 1024
 MAX_REQUEST_BYTES: Final = 32 * 1024 * 1024
+
+HELD_ITEM_BYTES: Final = 56
+"""What an item of a put that has not come whole takes besides its data."""
 
 _OPERATIONS: Final[dict[type[commands.Command], str]] = {
     commands.Put: "setItem",
@@ -32,8 +35,8 @@ _OPERATIONS: Final[dict[type[commands.Command], str]] = {
 """What Kestrel calls that which it refuses."""
 
 
-class TextCodec:
-    """One connection's codec (`ItemCodec` and `FiguresCodec` of `kestrel.protocols.codec`).
+class TextCodec(LineCodec):
+    """One connection's codec (`kestrel.protocols.codec.LineCodec`).
 
     A request line may have `max_line_bytes`; an item `max_item_bytes`; a put `max_put_items` items, and all of them
     together `max_request_bytes`. Held bytes are bounded by a request line or the items of one put, and one network
@@ -66,7 +69,8 @@ class TextCodec:
             self._buffer.receive(data)
 
     def __len__(self) -> int:
-        return len(self._buffer) + self._items_bytes
+        held_bytes = len(self._buffer) + self._items_bytes + HELD_ITEM_BYTES * len(self._items)
+        return held_bytes or int(self._announced is not None)
 
     def end(self) -> None:
         """The connection is gone: hold nothing any more."""

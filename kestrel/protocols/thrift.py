@@ -2,6 +2,7 @@
 
 kestrel.thrift, beside this file, says what the methods mean. They travel framed, in thrift's binary protocol; a
 request is answered in its own form of it, strict or not. Whatever is refused is answered with a TApplicationException.
+Finagle's clients may have a header in front of each message.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from kestrel import commands, errors
+from kestrel.item import Item
 from kestrel.protocols import thrift_binary as binary
 from kestrel.protocols.buffer import ReceiveBuffer
-from kestrel.protocols.codec import QueueInfo
+from kestrel.protocols.codec import QueueInfo, RangeCodec, RangeState
+from kestrel.protocols.finagle import MAX_REQUEST_HEADER_BYTES, RESPONSE_HEADER, UPGRADE, read_request_header
 
 LARGEST_FRAME_THAT_ALL_TAKE: Final = 16_384_000
 """What Apache thrift's libraries take unless they are told otherwise; a client that refuses a reply loses its items."""
 
-_REPLY_BYTES: Final = binary.MAX_HEADER_BYTES + 16
+_REPLY_BYTES: Final = len(RESPONSE_HEADER) + binary.MAX_HEADER_BYTES + 16
 """More than a reply has around its items."""
 
 _STATUS_NUMBERS: Final = {"Quiescent": 1, "ReadOnly": 2, "Up": 3}
@@ -28,23 +31,28 @@ _STATUS_NAMES: Final = {number: name.encode("ascii") for name, number in _STATUS
 
 
 class Call(NamedTuple):
-    """What a reply repeats of its request; `exception_type` is that of the TApplicationException that refuses it."""
+    """What a reply repeats of its request; `exception_type` is that of the TApplicationException that refuses it.
+
+    `is_upgraded`: the request came with a header of Finagle's, and so must the reply.
+    """
 
     name: bytes = b""
     seqid: int = 0
     is_strict: bool = True
     exception_type: int = binary.INTERNAL_ERROR
+    is_upgraded: bool = False
 
 
 _NO_CALL: Final = Call()
+_NO_UPGRADED_CALL: Final = Call(is_upgraded=True)
 
 
 class _Refused(Exception):
     """A well-formed request that is not taken; the text is the reason."""
 
 
-class ThriftCodec:
-    """One connection's codec (`kestrel.protocols.codec.ManyCodec`).
+class ThriftCodec(RangeCodec):
+    """One connection's codec (`kestrel.protocols.codec.RangeCodec`).
 
     Held bytes are bounded by a frame and one network read behind it.
     """
@@ -59,6 +67,8 @@ class ThriftCodec:
         self._beginning_of_too_large: bytes | None = None
         """What is known of a frame that is not taken, until it shows whom to tell."""
         self._is_out_of_step = False
+        self._is_upgraded = False
+        """Whether a header of Finagle's is in front of each message."""
         self.max_reply_items = max_list_size
         self.max_reply_bytes = min(max_frame_bytes, LARGEST_FRAME_THAT_ALL_TAKE) - _REPLY_BYTES
 
@@ -70,7 +80,7 @@ class ThriftCodec:
             self._buffer.receive(data)
 
     def __len__(self) -> int:
-        return len(self._buffer)
+        return len(self._buffer) or int(self._frame_bytes is not None)
 
     def end(self) -> None:
         """The connection is gone: hold nothing any more."""
@@ -97,15 +107,20 @@ class ThriftCodec:
 
     def _refuse_frame(self, beginning: bytes) -> commands.Malformed | None:
         """Of a frame that is too large only the header is looked at, and only as far as it takes to answer it."""
-        wanted = binary.MAX_HEADER_BYTES - len(beginning)
-        beginning += self._buffer.take(min(wanted, len(self._buffer))) or b""
+        most = binary.MAX_HEADER_BYTES + (MAX_REQUEST_HEADER_BYTES if self._is_upgraded else 0)
+        beginning += self._buffer.take(min(most - len(beginning), len(self._buffer))) or b""
+        reader = binary.Reader(beginning)
         try:
-            call = _call_of(binary.Reader(beginning).header())
+            if self._is_upgraded:
+                read_request_header(reader)
+            call = self._call_of(reader.header())
         except binary.CutShort:
-            self._beginning_of_too_large = beginning
-            return None
+            if len(beginning) < most:
+                self._beginning_of_too_large = beginning
+                return None
+            call = self._no_call
         except binary.BadThrift:
-            call = _NO_CALL
+            call = self._no_call
         return self._out_of_step(call, f"frame too large; limit={self._max_frame_bytes}")
 
     def _out_of_step(self, call: Call, reason: str) -> commands.Malformed:
@@ -115,15 +130,19 @@ class ThriftCodec:
 
     def _message(self, reader: binary.Reader) -> commands.Command:
         try:
+            if self._is_upgraded:
+                self.client_id = read_request_header(reader)
             header = reader.header()
         except binary.BadThrift as error:
-            return self._out_of_step(Call(exception_type=binary.PROTOCOL_ERROR), str(error))
-        call = _call_of(header)
+            return self._out_of_step(self._no_call._replace(exception_type=binary.PROTOCOL_ERROR), str(error))
+        call = self._call_of(header)
         if header.type != binary.CALL:
             call = call._replace(exception_type=binary.INVALID_MESSAGE_TYPE)
             return _malformed(call, "the message is no call")
         method = _METHODS.get(header.name)
         if method is None:
+            if header.name == UPGRADE and not self._is_upgraded:
+                return self._upgrade(call, reader)
             call = call._replace(exception_type=binary.UNKNOWN_METHOD)
             return _malformed(call, f"unknown method: {header.name.decode('utf-8', 'backslashreplace')}")
         arguments, make = method
@@ -131,10 +150,29 @@ class ThriftCodec:
             command = make(*self._read(reader, arguments))
         except binary.BadThrift as error:
             return _malformed(call._replace(exception_type=binary.PROTOCOL_ERROR), str(error))
-        except _Refused as error:
-            return _malformed(call, str(error))
+        except _Refused as refusal:
+            return _malformed(call, str(refusal))
         command.call = call
         return command
+
+    def _upgrade(self, call: Call, reader: binary.Reader) -> commands.Command:
+        """Its reply is the last without a header. (Of the options that the call brings there are none yet.)"""
+        try:
+            self._read(reader, ())
+        except binary.BadThrift as error:
+            return _malformed(call._replace(exception_type=binary.PROTOCOL_ERROR), str(error))
+        self._is_upgraded = True
+        command = commands.Upgrade()
+        command.call = call
+        return command
+
+    def _call_of(self, header: binary.Header) -> Call:
+        return Call(header.name, header.seqid, header.is_strict, binary.INTERNAL_ERROR, self._is_upgraded)
+
+    @property
+    def _no_call(self) -> Call:
+        """That of what is said before there was a request, or about none."""
+        return _NO_UPGRADED_CALL if self._is_upgraded else _NO_CALL
 
     def _read(self, reader: binary.Reader, arguments: Sequence[_Argument]) -> Sequence[Any]:
         """The values of the arguments, in their order.
@@ -222,18 +260,40 @@ class ThriftCodec:
             binary.END,
         )
 
+    def range_state(self, command: commands.RangeCommand, state: RangeState) -> bytes:
+        """A RangeState."""
+        return _reply(
+            command,
+            binary.struct_field(0),
+            binary.i64_field(1, state.first_id),
+            binary.i64_field(2, state.next_id),
+            binary.i64_field(3, state.end_id),
+            binary.END,
+        )
+
+    def range_items(self, command: commands.RangeCommand, items: Sequence[tuple[int, Item]]) -> bytes:
+        """A list of RangeItem."""
+        parts = [binary.list_field(0, binary.STRUCT, len(items))]
+        for id_, item in items:
+            parts += (
+                binary.i64_field(1, id_),
+                binary.binary_field(2, item.data),
+                binary.i64_field(3, item.add_ms),
+                binary.i64_field(4, item.expiry_ms),
+                binary.END,
+            )
+        return _reply(command, *parts)
+
     def error(self, command: commands.Command, error: Exception) -> tuple[bytes, bool]:
         """A TApplicationException with the reason. The connection stays, unless it is the server that is wrong."""
-        # What is said before there was a request, or about none, answers none.
-        call: Call = getattr(command, "call", _NO_CALL)
+        if isinstance(error, errors.RangeRefused):  # which these methods declare, as thrift's own errors are
+            refused = binary.binary_field(1, str(error).encode("utf-8", "backslashreplace"))
+            return _reply(command, binary.struct_field(1), refused, binary.END), False
+        call: Call = getattr(command, "call", self._no_call)
         is_ours = isinstance(error, errors.KestrelError)
         reason = str(error) if is_ours else "internal error"
-        header = binary.header(call.name, binary.EXCEPTION, call.seqid, call.is_strict)
-        return binary.frame(header, binary.application_exception(call.exception_type, reason)), not is_ours
-
-
-def _call_of(header: binary.Header) -> Call:
-    return Call(header.name, header.seqid, header.is_strict)
+        exception = binary.application_exception(call.exception_type, reason)
+        return binary.frame(_header(call, binary.EXCEPTION), exception), not is_ours
 
 
 def _malformed(call: Call, reason: str, *, closes: bool = False) -> commands.Malformed:
@@ -245,7 +305,12 @@ def _malformed(call: Call, reason: str, *, closes: bool = False) -> commands.Mal
 def _reply(command: commands.Command, *result: bytes) -> bytes:
     """A reply whose result struct has these fields."""
     call: Call = command.call
-    return binary.frame(binary.header(call.name, binary.REPLY, call.seqid, call.is_strict), *result, binary.END)
+    return binary.frame(_header(call, binary.REPLY), *result, binary.END)
+
+
+def _header(call: Call, type_: int) -> bytes:
+    header = binary.header(call.name, type_, call.seqid, call.is_strict)
+    return RESPONSE_HEADER + header if call.is_upgraded else header
 
 
 def _put(queue: bytes, items: Sequence[bytes], expiry_ms: int) -> commands.Command:
@@ -269,6 +334,8 @@ class _Argument(NamedTuple):
 
 _QUEUE_NAME: Final = _Argument("queue_name", binary.STRING)
 _IDS: Final = _Argument("ids", binary.SET)
+_READER: Final = _Argument("reader", binary.STRING)
+_END_ID: Final = _Argument("end_id", binary.I64)
 
 _METHODS: Final[dict[bytes, tuple[tuple[_Argument, ...], Callable[..., commands.Command]]]] = {
     # name: its arguments, whose ids count from 1, and what makes the command of them
@@ -291,6 +358,16 @@ _METHODS: Final[dict[bytes, tuple[tuple[_Argument, ...], Callable[..., commands.
     b"flush_queue": ((_QUEUE_NAME,), commands.Flush),
     b"flush_all_queues": ((), commands.FlushAll),
     b"delete_queue": ((_QUEUE_NAME,), commands.Delete),
+    b"open_range": (
+        (_QUEUE_NAME, _READER, _Argument("first_id", binary.I64, 0), _Argument("max_items", binary.I32, 0)),
+        commands.OpenRange,
+    ),
+    b"read_range": (
+        (_QUEUE_NAME, _READER, _Argument("first_id", binary.I64), _END_ID, _Argument("max_bytes", binary.I32, 0)),
+        commands.ReadRange,
+    ),
+    b"release_range": ((_QUEUE_NAME, _READER, _END_ID), commands.ReleaseRange),
+    b"close_range": ((_QUEUE_NAME, _READER), commands.CloseRange),
     b"current_status": ((), commands.Status),
     b"set_status": ((_Argument("status", binary.I32),), _set_status),
     b"get_version": ((), commands.Version),
@@ -299,6 +376,7 @@ _METHODS: Final[dict[bytes, tuple[tuple[_Argument, ...], Callable[..., commands.
 _READERS: Final[dict[int, Callable[[ThriftCodec, binary.Reader], Any]]] = {
     binary.STRING: lambda codec, reader: reader.binary(),
     binary.I32: lambda codec, reader: reader.i32(),
+    binary.I64: lambda codec, reader: reader.i64(),
     binary.LIST: ThriftCodec._items,
     binary.SET: ThriftCodec._ids,
 }

@@ -18,6 +18,7 @@ class ServerCounters:
         "queue_creates",
         "queue_deletes",
         "queue_expires",
+        "rejected_connections",
         "total_connections",
         "total_items",
     )
@@ -25,6 +26,7 @@ class ServerCounters:
     def __init__(self) -> None:
         self.curr_connections = 0
         self.total_connections = 0
+        self.rejected_connections = 0
         self.total_items = 0
         self.cmd_get = 0
         self.cmd_set = 0

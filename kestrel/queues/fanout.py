@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from kestrel.names import parent_of
+
+_NONE: Final[list[bytes]] = []
 
 
 class Families:
@@ -30,7 +34,5 @@ class Families:
 
     def children_of(self, name: bytes) -> list[bytes]:
         """The children of that queue, in the order of their names."""
-        return self._children.get(name, _NONE)
-
-
-_NONE: list[bytes] = []
+        children = self._children.get(name)
+        return _NONE if children is None else children

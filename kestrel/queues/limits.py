@@ -18,6 +18,7 @@ class Limits:
         "enqueuers",
         "expires_to",
         "has_fanout_only",
+        "is_never_full",
         "max_age_ms",
         "max_bytes",
         "max_item_bytes",
@@ -31,6 +32,7 @@ class Limits:
         self.max_age_ms = settings.max_age_ms
         self.expires_to = settings.expire_to_queue
         self.discards_old = settings.discard_old_when_full
+        self.is_never_full = self.discards_old or (settings.max_items is None and settings.max_size_bytes is None)
         self.enqueuers = settings.white_list_client_id_for_enqueue
         self.dequeuers = settings.white_list_client_id_for_dequeue
         self.has_fanout_only = settings.fanout_only

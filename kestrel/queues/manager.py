@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from itertools import chain
+from typing import Final, cast
 
 from attrs import evolve
 from twisted.internet.defer import Deferred, DeferredList
@@ -14,17 +15,18 @@ from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
 from kestrel.config.resolved import ResolvedConfig
-from kestrel.errors import KestrelError, StorageError, StorageRefused
+from kestrel.errors import KestrelError, StorageError, StorageRefused, TooManyQueues
 from kestrel.names import check_queue_name
 from kestrel.queues.aliases import Alias, renewed
 from kestrel.queues.counters import ServerCounters
 from kestrel.queues.fanout import Families
+from kestrel.queues.measures import Measures
 from kestrel.queues.queue import Queue
 from kestrel.queues.services import PutElsewhere, QueueServices
 from kestrel.queues.sweep import Sweep, Swept
 from kestrel.queues.turns import Turns
 from kestrel.storage.barrier import Barrier, Batch, all_of
-from kestrel.storage.interfaces import IQueueStorage, IStorage, SettingsFor
+from kestrel.storage.interfaces import IMeasuring, IQueueStorage, IStorage, SettingsFor
 from kestrel.storage.total_memory import MemoryLimit
 
 log = Logger(__name__)
@@ -60,17 +62,25 @@ class QueueManager:
         put_elsewhere: PutElsewhere | None = None,
     ) -> None:
         self.counters = ServerCounters()
+        self.past = Measures()
+        """What was measured of queues that are gone."""
         self.barrier: Barrier = turns.barrier
         self.now_ms = now_ms
         self.memory_limit = memory_limit or MemoryLimit()
         self.aliases: dict[bytes, Alias] = renewed({}, config)
         self.settings_for: SettingsFor = config.settings_for
+        self._max_queues = config.config.max_queues
+        """With so many, no other comes into being by a client's request."""
+        self._named = _named_in(config)
         self._storage = storage
         self._memory = memory
         self._turns = turns
         self._services = QueueServices(
             self.barrier, turns, clock, now_ms, put_elsewhere or self.put_moved, self._storage_failed
         )
+        measuring = cast("IMeasuring | None", IMeasuring(storage, None))
+        if measuring is not None:
+            measuring.measure = self._storage_measured
         self._is_reopening = False
         self._reopening: IDelayedCall | None = None
         self._queues: dict[bytes, Queue] = {}
@@ -84,6 +94,10 @@ class QueueManager:
     def start(self) -> Deferred[None]:
         """Load every queue. Raises `StorageError` at once when the storage cannot be had at all."""
         return self._storage.start(self.settings_for).addCallback(self._loaded)
+
+    def _storage_measured(self, name: bytes, what: str, value: int) -> None:
+        queue = self._queues.get(name)
+        (self.past if queue is None else queue.measures).of_storage(what, value)
 
     def _loaded(self, loaded: dict[bytes, IQueueStorage | Failure]) -> None:
         for name, contents in loaded.items():
@@ -134,18 +148,25 @@ class QueueManager:
     def queue(self, name: bytes) -> Queue:
         """The queue of that name, which comes into being if it must.
 
-        Raises `BadQueueName`, or `QueueFailed` when its storage failed and cannot be opened anew.
+        Raises `BadQueueName`, `TooManyQueues`, or `QueueFailed` when its storage failed and cannot be opened anew.
         """
         queue = self._queues.get(name)
         if queue is None:
-            check_queue_name(name)
-            settings = self.settings_for(name)
-            queue = self._make(name, self._storage_for(name, settings), settings)
-            queue.touch()  # that it came into being is to be safe as well: a parent would not know its child
-            self._unloadable.discard(name)
-            self.counters.queue_creates += 1
+            if len(self._queues) >= self._max_queues and not (name in self._named or name in self._unloadable):
+                check_queue_name(name)
+                raise TooManyQueues(f"there are too many queues to make another; limit={self._max_queues}")
+            queue = self._create(name)
         elif queue.contents.failure is not None:
             queue.reopen()
+        return queue
+
+    def _create(self, name: bytes) -> Queue:
+        check_queue_name(name)
+        settings = self.settings_for(name)
+        queue = self._make(name, self._storage_for(name, settings), settings)
+        queue.touch()  # that it came into being is to be safe as well: a parent would not know its child
+        self._unloadable.discard(name)
+        self.counters.queue_creates += 1
         return queue
 
     def readable(self, name: bytes) -> Queue | None:
@@ -162,6 +183,12 @@ class QueueManager:
         """A fanout-only parent keeps nothing; but what could not be loaded may hold items."""
         keeps_nothing = settings.fanout_only and name not in self._unloadable
         return self._storage if settings.keep_journal and not keeps_nothing else self._memory
+
+    def keeps(self, name: bytes) -> bool:
+        """Whether what is put to that name has to become safe somewhere."""
+        queue = self.known(name)
+        is_kept = self.settings_for(name).keep_journal if queue is None else queue.storage is not self._memory
+        return is_kept or name in self.aliases or bool(self._families.children_of(name))
 
     def known(self, name: bytes) -> Queue | None:
         """The queue of that name as it is, usable or not, or None; what an alias masks is not known."""
@@ -221,6 +248,9 @@ class QueueManager:
         """The same for an item that moves here (`PutElsewhere`). It is refused only if no queue takes it."""
         with self.memory_limit.lifted():  # it takes no more memory here than where it leaves
             alias = self.aliases.get(name)
+            for each in (name,) if alias is None else alias.queues:
+                if each not in self._queues:
+                    self._create(each)  # the operator has named it: it is none too many
             targets, is_refused = self._targets(name, alias, len(data), done)
             if is_refused and not targets:
                 return None
@@ -305,6 +335,8 @@ class QueueManager:
         batch = queue.touch()
         queue.is_deleted = True
         self.counters.queue_deletes += 1
+        self.past.merge(queue.measures)
+        queue.measures = self.past  # what ends with it, and what is under way, counts there
         queue.end()
         try:
             queue.storage.delete(queue.contents)
@@ -386,6 +418,8 @@ class QueueManager:
         """
         self.barrier.end_of_tick()  # what was recorded so far belongs to the storage that it was recorded in
         self.settings_for = config.settings_for
+        self._max_queues = config.config.max_queues
+        self._named = _named_in(config)
         before = self.aliases
         self.aliases = renewed(before, config)
         new = [name for name in self.aliases if name not in before]
@@ -425,3 +459,8 @@ class QueueManager:
         for name in names:
             if name in self._queues or name in self._unloadable:
                 log.warn("Alias {name!r} masks the queue of that name: clients cannot reach its items", name=name)
+
+
+def _named_in(config: ResolvedConfig) -> frozenset[bytes]:
+    """Queues that the operator has named, who may have as many as it likes."""
+    return frozenset(chain(config.config.queues, *config.alias_queues.values()))

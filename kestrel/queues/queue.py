@@ -16,6 +16,7 @@ from kestrel.queues.counters import QueueCounters
 from kestrel.queues.expiry import SWEPT_BY_A_PUT, SWEPT_FOR_ROOM
 from kestrel.queues.head import Head, Headed
 from kestrel.queues.limits import Limits
+from kestrel.queues.measures import Measures
 from kestrel.queues.moves import Moves
 from kestrel.queues.open_reads import HeldReads, Lease
 from kestrel.queues.services import QueueServices
@@ -53,6 +54,7 @@ class Queue(Headed):
         self.counters = QueueCounters(contents.replayed_items, services.now_ms())
         self.born_s = services.clock.seconds()
         """When it came into being, or the server started, by the clock of timers."""
+        self.measures = Measures()
         self.waiting = WaitingLine()
         self.held = HeldReads(services.clock, self._timed_out)
         self.held.use_timeout(settings.open_transaction_timeout_ms)
@@ -110,13 +112,13 @@ class Queue(Headed):
 
         What has expired goes first, and counts no more.
         """
-        limits, contents = self.limits, self.contents
-        if limits.is_too_large(size):
+        limits, contents, head = self.limits, self.contents, self.head
+        if size > limits.max_item_bytes:
             return False
-        head = self.head
-        if contents.items and head.has_expired:
+        item = contents.peek()
+        if item is not None and head.expires_now(item):
             head.sweep(SWEPT_BY_A_PUT)
-        if limits.discards_old or not limits.is_full(contents.items, contents.bytes):
+        if limits.is_never_full or not limits.is_full(contents.items, contents.bytes):
             return True
         if head.has_expired:
             head.sweep(SWEPT_FOR_ROOM // targets)
@@ -128,7 +130,9 @@ class Queue(Headed):
     def item_was_put(self, size: int) -> Batch:
         """The storage has one more item, of that many bytes, at the tail."""
         self.counters.total_items += 1
+        self.measures.request_size.add(size)
         batch = self.touch()
+        self._barrier.count_item(batch, size)
         if self.limits.discards_old:
             self.head.discard_for(size)
         if self.waiting.is_joined:
@@ -142,34 +146,54 @@ class Queue(Headed):
         if self.waiting.is_joined or self.head.is_owed:
             return None
         if opens or self.limits.expires_to is not None:
-            return None if self.head.at_hand() is None else self._take(opens)
+            return None if self.head.at_hand() is None else self._take_at_once(opens)
         item = self.contents.take(False)
         if item is None:
             return None
         if self.head.expires_now(item):  # it is out; another may be at hand
             self.counters.expired_items += 1
             self.touch()
-            return None if self.head.at_hand() is None else self._take(False)
-        self._was_taken(item)
+            return None if self.head.at_hand() is None else self._take_at_once(False)
+        self._was_taken(item).gets += 1
         return item
 
     def peek_now(self) -> Item | None:
         """A look at the head, if it is at hand and nobody stands in line for it."""
         return None if self.waiting.is_joined else self.head.at_hand()
 
-    def _take(self, opens: bool) -> Item | None:
+    def _take_at_once(self, opens: bool) -> Item | None:
         item = self.contents.take(opens)
         if item is not None:
-            self._was_taken(item)
+            self._was_taken(item).gets += 1
         return item
 
-    def _was_taken(self, item: Item) -> None:
+    def _take_for(self, waiter: Waiter) -> Item | None:
+        item = self.contents.take(waiter.opens)
+        if item is not None:
+            self._was_taken(item)
+            waited_s = self._services.clock.seconds() - waiter.began_s
+            self.measures.get_hit_latency_usec.add(int(waited_s * 1_000_000))
+        return item
+
+    def _was_taken(self, item: Item) -> Batch:
         age_ms = self._now_ms() - item.add_ms
-        self.counters.age_ms = age_ms if age_ms > 0 else 0
-        self.touch()
+        if age_ms < 0:
+            age_ms = 0
+        self.counters.age_ms = age_ms
+        self.measures.delivery_latency_msec.add(age_ms)
+        return self.touch()
+
+    def batch_is_safe(self, batch: Batch, now_s: float) -> None:
+        """Its puts and gets have taken so long."""
+        took_us = int((now_s - batch.began_s) * 1_000_000)
+        if batch.puts:
+            self.measures.set_latency_usec.add(took_us, batch.puts)
+        if batch.gets:
+            self.measures.get_hit_latency_usec.add(took_us, batch.gets)
 
     def join(self, waiter: Waiter) -> None:
         """Stand in line for the head; the waiter may be served before this returns."""
+        waiter.began_s = self._services.clock.seconds()
         self.waiting.join(waiter)
         self.serve()
 
@@ -205,7 +229,7 @@ class Queue(Headed):
         waiter = self.waiting.first()
         item = self.head.at_hand()
         if item is not None and not waiter.peeks:
-            item = self._take(waiter.opens)
+            item = self._take_for(waiter)
         if item is not None:
             self.waiting.leave(waiter)
             waiter.item_arrived(item, None)

@@ -12,6 +12,7 @@ from kestrel.errors import KestrelError
 from kestrel.queues.expiry import SWEPT_AT_ONCE
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.queue import Queue
+from kestrel.queues.ranges import is_held
 from kestrel.queues.timer import Timer
 from kestrel.queues.turns import Turns
 
@@ -114,4 +115,4 @@ class ExpiryRounds:
         most_ms, contents = queue.settings.max_queue_age_ms, queue.contents
         if most_ms is None or contents.items or contents.open_reads or queue.waiting or queue.unsettled_batch:
             return False
-        return self._clock.seconds() - queue.born_s > most_ms / 1000
+        return self._clock.seconds() - queue.born_s > most_ms / 1000 and not is_held(queue)

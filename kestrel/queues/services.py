@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from twisted.internet.interfaces import IReactorTime
 
 from kestrel.queues.turns import Turns
 from kestrel.storage.barrier import Barrier, Batch
 
+_time_ns: Final = time.time_ns
+
 
 def wall_clock_ms() -> int:
     """The time for what is stored: milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
+    return _time_ns() // 1_000_000
 
 
 class PutElsewhere(Protocol):

@@ -18,9 +18,11 @@ class Waiter:
     it is known whether there is an item.
     """
 
-    __slots__ = ("item_arrived", "opens", "patient", "peeks")
+    __slots__ = ("began_s", "item_arrived", "opens", "patient", "peeks")
 
     def __init__(self, item_arrived: ItemArrived, *, opens: bool, peeks: bool, patient: bool) -> None:
+        self.began_s = 0.0
+        """When it joined the line."""
         self.item_arrived = item_arrived
         self.opens = opens
         self.peeks = peeks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kestrel.scroll.reader_file import encode_changes
+from kestrel.scroll.records import Held, encode_held
 
 
 class Changes:
@@ -37,6 +38,11 @@ class Changes:
         if self._done or self._head != self.head:
             self._end()
         self._errors[item_id] = errors
+
+    def held_is(self, held: Held | None) -> None:
+        """That is what somebody reads by ids now."""
+        self._end()
+        self._records.append(encode_held(held))
 
     def file_says(self, head: int) -> None:
         """The file says now that the head is there, which it has reached since, or before."""

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from kestrel.disk.reader import PART_BYTES, FileReader, Part
 from kestrel.disk.records import DamagedRecord, UnfinishedRecord
 from kestrel.scroll.records import (
+    BELOW_ALL_IDS,
     FIRST_OF_EXPIRING_PUT,
     FIRST_OF_PUT,
     PUT_BYTES,
@@ -45,7 +46,7 @@ def read_items(
     records: list[bytes] = []
     targets: Targets | None = None
     start, next_id = offset, first_id  # of the item that comes next, or of what says for whom it is
-    last_id = -1
+    last_id = BELOW_ALL_IDS
     usual = max(_LEAST_BYTES, min(PART_BYTES, 2 * room_bytes, most_items * _LEAST_BYTES))
     while offset < end and not records:
         data = reader.read(offset, min(usual, end - offset))

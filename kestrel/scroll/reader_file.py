@@ -13,8 +13,11 @@ from kestrel.scroll.records import (
     DELETED_RECORD,
     READER_MAGIC,
     Command,
+    Held,
+    Record,
     encode_done_ranges,
     encode_errors,
+    encode_held,
     encode_read_done,
     encode_read_head,
 )
@@ -27,17 +30,23 @@ LONGEST_RUN: Final = 64
 class ReaderState:
     """What a reader file says: what is done, and how many errors the items have that came back.
 
-    An id in `errors` overrides the error count of the item's PUT. A reader that `is_deleted` is none.
+    An id in `errors` overrides the error count of the item's PUT. A reader that `is_deleted` is none. What somebody
+    reads by ids is `held`, done or not.
     """
 
-    __slots__ = ("done", "errors", "is_deleted")
+    __slots__ = ("done", "errors", "held", "is_deleted")
 
     def __init__(
-        self, done: DoneSet | None = None, errors: dict[int, int] | None = None, is_deleted: bool = False
+        self,
+        done: DoneSet | None = None,
+        errors: dict[int, int] | None = None,
+        is_deleted: bool = False,
+        held: Held | None = None,
     ) -> None:
         self.done = DoneSet() if done is None else done
         self.errors = {} if errors is None else errors
         self.is_deleted = is_deleted
+        self.held = held
 
 
 def encode_state(state: ReaderState) -> bytes:
@@ -51,6 +60,7 @@ def encode_state(state: ReaderState) -> bytes:
             encode_read_done(ids),
             encode_done_ranges(runs),
             encode_errors({item_id: count for item_id, count in state.errors.items() if item_id not in done}),
+            encode_held(state.held) if state.held is not None else b"",
             DELETED_RECORD if state.is_deleted else b"",
         )
     )
@@ -87,34 +97,50 @@ def _split(ranges: Iterable[tuple[int, int]]) -> tuple[array[int], list[tuple[in
 def read_state(reader: FileReader) -> tuple[ReaderState, End]:
     """What a reader file says, and where it ended: behind the last record that the state is made of. Raises OSError.
 
-    The last READ_HEAD counts, and all that is done. A file that is damaged at its first byte says nothing: head 0.
+    A file that is damaged at its first byte says nothing: head 0.
     """
     scan = RecordScan(reader, READER_MAGIC)
-    head, is_deleted = 0, False
-    done = DoneSet()
-    errors: dict[int, int] = {}
+    said = ReaderSaid()
     for _, record in scan:
+        said.add(record)
+    return said.state(), scan.end
+
+
+class ReaderSaid:
+    """What the records of a reader file say, one after the other. The last READ_HEAD counts, and all that is done.
+
+    The ids that are done are collected apart from the head: a later READ_HEAD may be lower than an earlier one.
+    """
+
+    def __init__(self) -> None:
+        self.head = 0
+        self.done = DoneSet()
+        self.errors: dict[int, int] = {}
+        self.is_deleted = False
+        self.held: Held | None = None
+
+    def add(self, record: Record) -> None:
+        """One more."""
         if record.command == Command.READ_HEAD:
-            head = record.item_id
+            self.head = record.item_id
         elif record.command == Command.READ_DONE:
             for item_id in record.ids:
-                done.add(item_id)
+                self.done.add(item_id)
         elif record.command == Command.DONE_RANGES:
             for first, last in record.ranges:
-                done.add(first, last)
+                self.done.add(first, last)
         elif record.command == Command.ERRORS:
-            errors.update(record.errors)
+            self.errors.update(record.errors)
         elif record.command == Command.DELETED:
-            is_deleted = True
-    return _state(head, done, errors, is_deleted), scan.end
+            self.is_deleted = True
+        elif record.command == Command.HELD:
+            self.held = record.held
 
-
-def _state(head: int, done: DoneSet, errors: dict[int, int], is_deleted: bool) -> ReaderState:
-    """The ids that are done were collected apart from the head: a later READ_HEAD may be lower than an earlier one."""
-    beyond = DoneSet(max(0, head))
-    beyond.add(1, done.head)
-    for first, last in done.ranges():
-        beyond.add(first, last)
-    return ReaderState(
-        beyond, {item_id: count for item_id, count in errors.items() if item_id not in beyond}, is_deleted
-    )
+    def state(self) -> ReaderState:
+        """What they come to."""
+        beyond = DoneSet(max(0, self.head))
+        beyond.add(1, self.done.head)
+        for first, last in self.done.ranges():
+            beyond.add(first, last)
+        errors = {item_id: count for item_id, count in self.errors.items() if item_id not in beyond}
+        return ReaderState(beyond, errors, self.is_deleted, self.held)

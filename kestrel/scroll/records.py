@@ -25,6 +25,9 @@ MAX_DATA_BYTES: Final = 16 * 1024 * 1024
 LARGEST_ID: Final = (1 << 62) - 1
 """A larger one is damage, so that there always are ids behind those that were read."""
 
+BELOW_ALL_IDS: Final = -(1 << 63) - 1
+"""Below whatever a file can say."""
+
 MOST_IDS: Final = 1 << 20
 """In one record of a reader file; ranges and error counts as well."""
 
@@ -39,6 +42,7 @@ class Command(IntEnum):
     DONE_RANGES = 11
     TARGETS = 12
     DELETED = 13
+    HELD = 14
 
 
 PUT_BYTES: Final = 25
@@ -49,6 +53,7 @@ PUT_EXPIRING_BYTES: Final = 33
 
 _PUT: Final = int(Command.PUT)
 _READ_HEAD: Final = int(Command.READ_HEAD)
+_HELD: Final = int(Command.HELD)
 _WITH_DATA: Final = 8
 """Commands from here on have data, whose size is their first header word."""
 
@@ -167,6 +172,20 @@ DELETED_RECORD: Final = _with_data(Command.DELETED, b"")
 """This reader is deleted: whatever else its file says, there is no such reader."""
 
 
+class Held(NamedTuple):
+    """Somebody reads this reader's items by their ids."""
+
+    by: bytes
+    """What they call themselves."""
+    head: int
+    """They have released everything up to that id; what is behind it is kept for them."""
+
+
+def encode_held(held: Held | None) -> bytes:
+    """From here on that is so; or, for None, nobody reads by ids any more."""
+    return _with_data(Command.HELD, b"" if held is None else _ID.pack(held.head) + held.by)
+
+
 # Bytes to values.
 
 
@@ -198,7 +217,7 @@ def data_bytes(record: bytes) -> int:
 class Record:
     """One record, and how many bytes of the file it takes.
 
-    `command` is a number that `Command` may not know. `item_id` is that of a PUT, or the head of a READ_HEAD.
+    `command` is a number that `Command` may not know. `item_id` is that of a PUT, or the head of a READ_HEAD or HELD.
     """
 
     __slots__ = ("_buffer", "_data_at", "_position", "command", "item_id", "size")
@@ -265,6 +284,12 @@ class Record:
             position = end
         return Targets(frozenset(readers), data[0] == 1)
 
+    @property
+    def held(self) -> Held | None:
+        """What a HELD says, or None if it says that nothing is held."""
+        data = self.data
+        return Held(data[_ID_BYTES:], self.item_id) if len(data) > _ID_BYTES else None
+
 
 def decode_record(data: bytes, position: int, part: Whole | None = None) -> Record | None:
     """The record that begins there, or None at a zero byte, which ends a file.
@@ -304,6 +329,8 @@ def decode_record(data: bytes, position: int, part: Whole | None = None) -> Reco
         item_id = _ID.unpack_from(data, position + _ID_AT)[0]
     elif command == _READ_HEAD:
         item_id = _ID.unpack_from(data, position + 1)[0]
+    elif command == _HELD and end - data_at > _ID_BYTES:
+        item_id = _ID.unpack_from(data, data_at)[0]
     record = Record(command, end - position, item_id, data, position, data_at)
     if (_largest_done(record) if command in _ENTRY_BYTES else item_id) > LARGEST_ID:
         raise DamagedRecord("impossible id")

@@ -8,6 +8,7 @@ from kestrel.disk.reader import PART_BYTES, FileReader, Part
 from kestrel.disk.records import DamagedRecord, UnfinishedRecord
 from kestrel.disk.repair import CUT_SHORT, End
 from kestrel.scroll.records import (
+    BELOW_ALL_IDS,
     FIRST_OF_EXPIRING_PUT,
     FIRST_OF_PUT,
     LARGEST_ID,
@@ -39,7 +40,7 @@ class Walk:
         self._data_start = offset
         """and where the bytes at hand begin."""
         self.start = offset
-        self.item_id = -1
+        self.item_id = BELOW_ALL_IDS
         self.data_bytes = 0
         self.targets: Targets | None = None
         self.end = End(offset)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import quoteStringArgument, serverFromString
@@ -15,25 +16,39 @@ from kestrel.config.model import Config
 from kestrel.net.protocols import PROTOCOLS
 from kestrel.server.failures import EX_CONFIG, EX_UNAVAILABLE, CannotServe
 
+ADMIN: Final = "admin"
+"""What is listened on besides the protocols."""
+
+SERVED: Final = (*PROTOCOLS, ADMIN)
+
 
 def endpoints_to_serve(config: Config, given: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """The endpoint strings of each protocol: those that are given for it, or its configured port."""
+    """The endpoint strings of each protocol, and of the admin port: those that are given, or its configured port."""
+    everybodys, admins = config.listen_address, config.admin.listen_address
     ports = {
-        "memcache": config.memcache_listen_port,
-        "text": config.text_listen_port,
-        "thrift": config.thrift_listen_port,
+        "memcache": (config.memcache_listen_port, everybodys),
+        "text": (config.text_listen_port, everybodys),
+        "thrift": (config.thrift_listen_port, everybodys),
+        ADMIN: (config.admin.http_port, admins),
     }
-    address = quoteStringArgument(config.listen_address)
-    configured = {
-        protocol: [] if port is None else [f"tcp:{port}:interface={address}:backlog={config.connection_backlog}"]
-        for protocol, port in ports.items()
+    return {
+        each: list(given.get(each, ())) or _configured(port, address, config.connection_backlog)
+        for each, (port, address) in ports.items()
     }
-    return {protocol: list(given.get(protocol, ())) or configured[protocol] for protocol in PROTOCOLS}
+
+
+def _configured(port: int | None, address: str, backlog: int) -> list[str]:
+    if port is None:
+        return []
+    return [f"tcp:{port}:interface={quoteStringArgument(address)}:backlog={backlog}"]
 
 
 def is_plain_tcp(endpoint: str) -> bool:
-    """Whether nothing but TCP is meant: what Twisted listens on by `listenTCP` alone."""
-    return endpoint.partition(":")[0].lower() in ("tcp", "tcp6")
+    """Whether nothing but TCP can be meant: what Twisted listens on by `listenTCP` or `adoptStreamPort` alone.
+
+    What systemd has opened may be a Unix socket as well, which the hub's `adoptStreamPort` leaves to the reactor.
+    """
+    return endpoint.partition(":")[0].lower() in ("tcp", "tcp6", "systemd")
 
 
 def parse_endpoint(reactor: Any, endpoint: str) -> IStreamServerEndpoint:
@@ -41,20 +56,25 @@ def parse_endpoint(reactor: Any, endpoint: str) -> IStreamServerEndpoint:
     try:
         server: IStreamServerEndpoint = serverFromString(reactor, endpoint)
     except Exception as error:  # endpoint parsers, plugins among them, raise what they like
-        sentence = f"{endpoint!r} is no endpoint that can be listened on ({error}); write it as in tcp:22133"
+        if isinstance(error, LookupError) and endpoint.startswith("systemd:"):
+            sentence = f"{endpoint!r} is none of the sockets that systemd gave this process"
+        else:
+            sentence = f"{endpoint!r} is no endpoint that can be listened on ({error}); write it as in tcp:22133"
         raise CannotServe(sentence, EX_CONFIG) from error
     return server
 
 
-def listen(reactor: Any, protocol: str, endpoint: str, factory: IProtocolFactory) -> Deferred[IListeningPort]:
-    """Listen on an endpoint string. Raises or fails with `CannotServe`, which says what to change for the protocol."""
-    server = parse_endpoint(reactor, endpoint)
+def listen(
+    server: IStreamServerEndpoint, protocol: str, endpoint: str, factory: IProtocolFactory
+) -> Deferred[IListeningPort]:
+    """Listen on what an endpoint string means. Fails with `CannotServe`, which says what to change for the protocol."""
 
     def failed(failure: Failure) -> Failure:
         error = failure.value
         cause = error.socketError if isinstance(error, CannotListenError) else error
         reason = getattr(cause, "strerror", None) or cause
-        way_out = f"change {protocol}ListenPort, or name another endpoint with --{protocol}"
+        setting = "httpPort in [admin]" if protocol == ADMIN else f"{protocol}ListenPort"
+        way_out = f"change {setting}, or name another endpoint with --{protocol}"
         return Failure(CannotServe(f"cannot listen on {endpoint}: {reason}; {way_out}", EX_UNAVAILABLE))
 
     listening: Deferred[IListeningPort] = server.listen(factory)
@@ -70,4 +90,7 @@ def describe(port: IListeningPort) -> str:
     """Where that port listens, for a person."""
     address = port.getHost()
     host = getattr(address, "host", None)
-    return f"{host}:{port_number(port)}" if host is not None else str(getattr(address, "name", address))
+    if host is not None:
+        return f"{host}:{port_number(port)}"
+    name = getattr(address, "name", None)
+    return str(address) if name is None else os.fsdecode(name)

@@ -16,8 +16,7 @@ from kestrel.config.aliases import masked_queues
 from kestrel.config.effect import settings_without_effect
 from kestrel.config.load import ConfigError, load
 from kestrel.config.model import Config
-from kestrel.net.protocols import PROTOCOLS
-from kestrel.server.endpoints import parse_endpoint
+from kestrel.server.endpoints import ADMIN, SERVED, parse_endpoint
 from kestrel.server.failures import EX_CONFIG, CannotServe
 from kestrel.server.service import KestrelService, settings_without_use
 from kestrel.server.storage_help import storage_help
@@ -51,7 +50,8 @@ class Options(usage.Options):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.endpoints: dict[str, list[str]] = {protocol: [] for protocol in PROTOCOLS}
+        self.endpoints: dict[str, list[str]] = {each: [] for each in SERVED}
+        self.trusted: dict[str, list[str]] = {}
         self.settings = Config()
 
     def opt_memcache(self, endpoint: str) -> None:
@@ -66,9 +66,18 @@ class Options(usage.Options):
         """Serve thrift on this endpoint, as tcp:2229 (the same)."""
         self.endpoints["thrift"].append(endpoint)
 
+    def opt_trust(self, given: str) -> None:
+        """Serve a protocol on one endpoint more, the clients of which are administrators, as
+        memcache=unix:/run/kestrel/admin.sock:mode=600 (repeatable)."""
+        protocol, is_there, endpoint = given.partition("=")
+        if protocol not in SERVED or not is_there:
+            protocols = ", ".join(SERVED)
+            raise usage.UsageError(f"--trust wants PROTOCOL=ENDPOINT, with one of {protocols}; not {given!r}")
+        self.trusted.setdefault(protocol, []).append(endpoint)
+
     def opt_admin(self, endpoint: str) -> None:
-        """Serve the admin pages there (not in this release)."""
-        raise usage.UsageError("the admin pages are not served by this release; README has the table of what is")
+        """Serve the admin pages on this endpoint, as tcp:2223:interface=127.0.0.1 (the same)."""
+        self.endpoints[ADMIN].append(endpoint)
 
     def opt_help_storage(self) -> NoReturn:
         """List all storages with what they promise, and which of other distributions are broken, and exit."""
@@ -106,8 +115,8 @@ class Options(usage.Options):
         from twisted.internet import reactor
 
         try:
-            KestrelService(reactor, self.settings, endpoints=self.endpoints)
-            for endpoint in chain.from_iterable(self.endpoints.values()):
+            KestrelService(reactor, self.settings, endpoints=self.endpoints, trusted=self.trusted)
+            for endpoint in chain.from_iterable((*self.endpoints.values(), *self.trusted.values())):
                 parse_endpoint(reactor, endpoint)
         except CannotServe as error:
             print(f"kestrel: {error}", file=sys.stderr)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import resource
 import time
-from typing import Any
+from typing import Any, Final
+
+FILES_OF_STORAGE: Final = 512
+"""What journals may have open (`kestrel.storage.open_files`), or a quarter of a lower limit."""
+
+OTHER_FILES: Final = 64
+"""Ports, logs, folders, and what threads read."""
 
 
 def use_monotonic_time(reactor: Any) -> None:
@@ -25,3 +31,11 @@ def raise_file_limit() -> int:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
+
+
+def connections_there_is_room_for() -> int:
+    """How many connections leave the storage the open files that it needs."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return 2**31 - 1
+    return max(1, soft - min(FILES_OF_STORAGE, soft // 4) - OTHER_FILES)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from attrs import evolve
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, DeferredList, DeferredLock, maybeDeferred, succeed
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory
+from twisted.internet.ssl import CertificateOptions
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -27,15 +30,27 @@ from kestrel.config.model import Config
 from kestrel.config.resolved import ResolvedConfig
 from kestrel.disk.files import Disk
 from kestrel.disk.whole_file import WholeFile
-from kestrel.errors import StorageError
+from kestrel.errors import KestrelError, StorageError
 from kestrel.net import hub
 from kestrel.net.hub_port import HubListener
 from kestrel.net.protocols import PROTOCOLS
 from kestrel.net.queue_server import QueueServer
+from kestrel.net.tls import ServerTls
+from kestrel.net.tls_endpoint import TlsServerEndpoint
 from kestrel.queues.services import wall_clock_ms
-from kestrel.server.endpoints import describe, endpoints_to_serve, is_plain_tcp, listen, port_number
+from kestrel.server.admin_port import AdminPort
+from kestrel.server.endpoints import (
+    ADMIN,
+    describe,
+    endpoints_to_serve,
+    is_plain_tcp,
+    listen,
+    parse_endpoint,
+    port_number,
+)
 from kestrel.server.failures import EX_CONFIG, CannotServe, storage_failure
-from kestrel.server.reactor import use_monotonic_time
+from kestrel.server.keep_alive import Vigil, ask_for_signs_of_life
+from kestrel.server.reactor import connections_there_is_room_for, use_monotonic_time
 from kestrel.storage.failures import error_of
 from kestrel.storage.memory import MemoryStorage
 from kestrel.storage.registry import settings_bounded_by, settings_unused_by, storage_from_string
@@ -53,7 +68,8 @@ class KestrelService(Service):
     """One server. It listens in `privilegedStartService`, so that low ports work, and loads in `startService`.
 
     Both raise `CannotServe` when its owner has to mend something first. `endpoints` are endpoint strings that
-    replace the configured port of a protocol; `load_config` reads the configuration again, in a thread, and `reloaded`
+    replace the configured port of a protocol, `trusted` are some more, the clients of which are administrators;
+    `load_config` reads the configuration again, in a thread, and `reloaded`
     is told of it. `loaded` is called when the queues are there, before the first client is served; `failed` when that
     cannot be, before the reactor is stopped.
     """
@@ -67,12 +83,14 @@ class KestrelService(Service):
         config: Config,
         *,
         endpoints: Mapping[str, Sequence[str]] | None = None,
+        trusted: Mapping[str, Sequence[str]] | None = None,
         load_config: Callable[[], Config] | None = None,
         loaded: Callable[[], object] = lambda: None,
         reloaded: Callable[[Config], object] = lambda config: None,
         failed: Callable[[CannotServe], object] = lambda error: None,
     ) -> None:
         use_monotonic_time(reactor)
+        config = _within_file_limit(config)
         self._reactor = reactor
         self._load_config = load_config
         self._fixed = _fixed(config)
@@ -103,11 +121,19 @@ class KestrelService(Service):
         self.manager = self._core.manager
         self.status = self._core.status
         self._endpoints = endpoints_to_serve(config, endpoints or {})
+        self._trusted = trusted or {}
         self._hub = self._make_hub() if hub.IS_AVAILABLE else None
         self._tcp = reactor if self._hub is None else HubListener(reactor, self._hub)
+        storage_shown = _storage_description(config).partition("?")[0]
+        self._admin = AdminPort(self._core, self, storage_shown, reactor, lambda: self._is_serving)
+        self._admin_is_there = False
+        self._admin_is_wanted = bool((endpoints or {}).get(ADMIN)) or "http_port" in config.admin.given
         self._ports: list[IListeningPort] = []
+        self._tls: list[ServerTls] = []
         self._try_it_port: int | None = None
+        self._vigil = Vigil(reactor, self._core.all_connections)
         self._started_at = 0.0
+        self._is_serving = False
         self._is_stopping = False
 
     def _make_hub(self) -> hub.Hub:
@@ -123,24 +149,44 @@ class KestrelService(Service):
 
     def privilegedStartService(self) -> None:
         """Bind the ports. Clients may connect from now on and are served when the queues are loaded."""
-        if not any(self._endpoints.values()):
+        if not any(self._endpoints[protocol] for protocol in PROTOCOLS):
             raise CannotServe("every protocol is turned off: there is nothing to serve", EX_CONFIG)
         if self._hub is not None:
             self._reactor.addReader(self._hub)
-        for protocol, endpoints in self._endpoints.items():
-            factory = self._core.connections(PROTOCOLS[protocol], self)
-            for endpoint in endpoints:
-                self._listen(protocol, endpoint, factory)
+        for each, is_trusted in ((self._endpoints, False), (self._trusted, True)):
+            for protocol, endpoints in each.items():
+                factory: IProtocolFactory
+                if protocol == ADMIN:
+                    factory = self._admin.site(is_trusted=is_trusted)
+                else:
+                    codec = PROTOCOLS[protocol]
+                    factory = self._core.connections(protocol, codec, self, is_trusted=is_trusted)
+                for endpoint in endpoints:
+                    self._listen(protocol, endpoint, factory)
 
     def _listen(self, protocol: str, endpoint: str, factory: IProtocolFactory) -> None:
         def listening(port: IListeningPort) -> None:
             self._ports.append(port)
+            self._keep_alive(port, self._core.config)
+            self._admin_is_there |= protocol == ADMIN
             if protocol == "memcache" and endpoint.startswith("tcp:"):
                 self._try_it_port = port_number(port)
             log.info("{protocol}: listening on {where}", protocol=protocol, where=describe(port))
 
-        reactor = self._tcp if is_plain_tcp(endpoint) else self._reactor
-        _now(listen(reactor, protocol, endpoint, factory).addCallback(listening), self._stop_because)
+        is_the_hubs = is_plain_tcp(endpoint) and protocol != ADMIN
+        server = parse_endpoint(self._tcp if is_the_hubs else self._reactor, endpoint)
+        if isinstance(server, TlsServerEndpoint):
+            self._tls.append(server.tls)
+        opened = listen(server, protocol, endpoint, factory).addCallback(listening)
+        if protocol == ADMIN and not self._admin_is_wanted:
+            opened.addErrback(_go_without)
+        _now(opened, self._stop_because)
+
+    @staticmethod
+    def _keep_alive(port: IListeningPort, config: Config) -> None:
+        listening = getattr(port, "socket", None)
+        if isinstance(listening, socket.socket):
+            ask_for_signs_of_life(listening, config.keep_alive_ms)
 
     def startService(self) -> None:
         """Own the storage and load the queues; then serve."""
@@ -183,6 +229,10 @@ class KestrelService(Service):
             )
         self._tell_loaded()
         self._core.serve()
+        if self._admin_is_there:  # its past takes memory
+            self._admin.start()
+        self._is_serving = True
+        self._vigil.keep(self._core.config.keep_alive_ms)
         self._storage_ended.addCallback(lambda error: self._stop_because(Failure(error)))
 
     def _stop_because(self, failure: Failure) -> None:
@@ -201,6 +251,9 @@ class KestrelService(Service):
         """Stop in order: no new clients, no more waiting, the replies that are owed, then the journals."""
         super().stopService()  # type: ignore[no-untyped-call]
         self._is_stopping = True
+        self._is_serving = False
+        self._vigil.keep(None)
+        self._admin.hang_up()
         log.info("kestrel is stopping")
         ports, self._ports = self._ports, []
         stopped = DeferredList([maybeDeferred(port.stopListening) for port in ports], consumeErrors=True)
@@ -213,6 +266,7 @@ class KestrelService(Service):
         late = self._reactor.callLater(LAST_REPLIES_S, self._core.abort)
 
         def all_gone(_: object) -> None:
+            self._admin.abort()  # whoever asked for something has been told by now
             if late.active():
                 late.cancel()
 
@@ -234,24 +288,37 @@ class KestrelService(Service):
         return int(self._reactor.seconds() - self._started_at)
 
     def reload(self) -> Deferred[None]:
-        """Take queue and connection settings from the configuration file again; or fail, and change nothing.
+        """Take queue and connection settings from the configuration file again, and certificates from theirs; or fail,
+        and change nothing.
 
-        The file is read in a thread: a large one takes its time.
+        Files are read in a thread: a large one takes its time.
         """
-        if self._load_config is None:
-            return succeed(None)
-        reading = self._reloading.run(self._in_thread, _load_and_resolve, self._load_config)
+        reading = self._reloading.run(self._in_thread, self._load_again)
         return reading.addCallbacks(self._use, self._not_reloaded)
 
-    def _use(self, resolved: ResolvedConfig) -> Deferred[None]:
-        config = resolved.config
+    def _load_again(self) -> _Loaded:
+        return _Loaded(
+            None if self._load_config is None else ResolvedConfig(_within_file_limit(self._load_config())),
+            [(tls, _load_certificates(tls)) for tls in self._tls],
+        )
+
+    def _use(self, loaded: _Loaded) -> Deferred[None]:
+        for tls, options in loaded.certificates:
+            tls.use(options)
+        if loaded.config is None:
+            return succeed(None)
+        config = loaded.config.config
         differing = [name for name, value in _fixed(config).items() if value != self._fixed[name]]
         if differing:
             log.warn("What changes with the next start only: {settings}", settings=", ".join(differing))
         _warn_of_masks(config)
         log.info("The configuration was reloaded")
         self._tell_reloaded(config)
-        return self._core.use(resolved)
+        for port in self._ports:
+            self._keep_alive(port, config)
+        if not self._is_stopping:
+            self._vigil.keep(config.keep_alive_ms)
+        return self._core.use(loaded.config)
 
     @staticmethod
     def _not_reloaded(failure: Failure) -> Failure:
@@ -269,6 +336,11 @@ class KestrelService(Service):
         self._is_stopping = True
         log.info("A client asked for the shutdown")
         self._reactor.callWhenRunning(self._reactor.stop)
+
+
+def _go_without(failure: Failure) -> None:
+    """Nobody has asked for the admin port, so another server on this machine may have it."""
+    log.warn("There are no admin pages: {reason}", reason=failure.getErrorMessage())
 
 
 def _count(number: int, noun: str) -> str:
@@ -297,6 +369,19 @@ def _warn_of_masks(config: Config) -> None:
         log.warn("Alias {name} masks the queue of that name, which has a table", name=name.decode("latin-1"))
 
 
+def _within_file_limit(config: Config) -> Config:
+    """No more connections than leave files for the storage: it must not fail because there are many clients."""
+    most = connections_there_is_room_for()
+    if config.max_connections <= most:
+        return config
+    log.warn(
+        "maxConnections is {most} in place of {wanted}: this process may open no more files (ulimit -n, LimitNOFILE)",
+        most=most,
+        wanted=config.max_connections,
+    )
+    return evolve(config, max_connections=most)
+
+
 def _fixed(config: Config) -> dict[str, object]:
     """What a reload leaves as it is, by the setting."""
     return {
@@ -304,6 +389,7 @@ def _fixed(config: Config) -> dict[str, object]:
         "memcacheListenPort": config.memcache_listen_port,
         "textListenPort": config.text_listen_port,
         "thriftListenPort": config.thrift_listen_port,
+        "httpPort and listenAddress in admin": (config.admin.http_port, config.admin.listen_address),
         "connectionBacklog": config.connection_backlog,
         "queuePath, diskReserveSize or storage": _storage_description(config),
         "statusFile": config.status_file,
@@ -311,8 +397,18 @@ def _fixed(config: Config) -> dict[str, object]:
     }
 
 
-def _load_and_resolve(load_config: Callable[[], Config]) -> ResolvedConfig:
-    return ResolvedConfig(load_config())
+class _Loaded(NamedTuple):
+    """What was read again."""
+
+    config: ResolvedConfig | None
+    certificates: list[tuple[ServerTls, CertificateOptions]]
+
+
+def _load_certificates(tls: ServerTls) -> CertificateOptions:
+    try:
+        return tls.files.load()
+    except OSError as error:
+        raise KestrelError(f"the certificates cannot be used: {error}") from error
 
 
 def _now(deferred: Deferred[None], later: Callable[[Failure], None]) -> None:

@@ -1,26 +1,54 @@
-"""What one client may do at present: the server's status, the connection limits, and the queues' lists of clients."""
+"""What one client may do at present: the server's status, the connection limits, and the lists of clients."""
 
 from __future__ import annotations
 
 from kestrel.errors import NotListed, Unavailable
+from kestrel.protocols.codec import Codec
 from kestrel.queues.limits import Limits
-from kestrel.queues.manager import QueueManager
 from kestrel.queues.status import ServerStatus
+from kestrel.session.services import SessionServices
 
 
 class Access:
     """Each check returns, or raises `Unavailable` with the reason.
 
-    `identity` is the client's name; None if it has none, and then no list has it.
+    `subject` is that of the client's certificate; None if it has shown none. One that is trusted is an administrator,
+    whatever its name.
     """
 
-    def __init__(self, manager: QueueManager, status: ServerStatus) -> None:
-        self._manager = manager
+    def __init__(
+        self,
+        services: SessionServices,
+        status: ServerStatus,
+        codec: Codec,
+        *,
+        is_trusted: bool = False,
+    ) -> None:
+        self._services = services
+        self._manager = services.manager
         self._status = status
-        self.identity: bytes | None = None
+        self._codec = codec
+        self._is_trusted = is_trusted
+        self.subject: bytes | None = None
         self.refuses_writes = False
         """Whether there were too many connections when this one was made; so for reads."""
         self.refuses_reads = False
+
+    @property
+    def identity(self) -> bytes | None:
+        """The client's name: the subject of its certificate, or what it calls itself. Without one it is in no list.
+
+        Nobody can call itself what a certificate says of somebody else: in each subject there is a `=`.
+        """
+        if self.subject is not None:
+            return self.subject
+        claimed = self._codec.client_id
+        return claimed if claimed and b"=" not in claimed else None
+
+    def check_administration(self, what: str) -> None:
+        """Before a command about the server, or one that drops all that a queue has."""
+        if not self._services.settings.is_administrator(self.identity, is_trusted=self._is_trusted):
+            raise NotListed(f"only an administrator may {what}")
 
     def check_change(self) -> None:
         """Before a command that changes queues: flush, delete, and puts."""
@@ -33,10 +61,16 @@ class Access:
         """Before a put to that queue or alias."""
         self.check_change()
         alias = self._manager.aliases.get(name)
-        for queue in (name,) if alias is None else alias.queues:
-            listed = self._limits(queue).enqueuers
-            if listed is not None:
-                self._check_listed(listed, "put to", queue)
+        if alias is None:
+            self._check_enqueuer(name)
+        else:
+            for queue in alias.queues:
+                self._check_enqueuer(queue)
+
+    def _check_enqueuer(self, queue: bytes) -> None:
+        listed = self._limits(queue).enqueuers
+        if listed is not None:
+            self._check_listed(listed, "put to", queue)
 
     def check_get(self, name: bytes) -> None:
         """Before an item of that queue is taken or looked at."""

@@ -7,7 +7,7 @@ from typing import Final, cast
 from twisted.internet.defer import Deferred
 
 from kestrel import commands, errors
-from kestrel.protocols.codec import FiguresCodec
+from kestrel.protocols.codec import LineCodec
 from kestrel.queues.stats import dumped_stats, server_stats
 from kestrel.queues.sweep import Swept
 from kestrel.session.session import Handlers, Session
@@ -16,18 +16,21 @@ from kestrel.storage.barrier import all_of
 
 def delete(session: Session, command: commands.Delete) -> None:
     """Forget a queue."""
+    session.access.check_administration("delete a queue")
     session.access.check_change()
     session.outbox.reply(session.codec.done(command), session.manager.delete(command.queue))
 
 
 def flush(session: Session, command: commands.Flush) -> None:
     """Drop a queue's items."""
+    session.access.check_administration("flush a queue")
     session.access.check_change()
     session.outbox.reply(session.codec.done(command), session.manager.flush(command.queue))
 
 
 def flush_all(session: Session, command: commands.FlushAll) -> None:
     """Drop the items of every queue."""
+    session.access.check_administration("flush all queues")
     session.access.check_change()
     session.outbox.reply(session.codec.done(command), all_of(session.manager.flush_all()))
 
@@ -43,9 +46,9 @@ def flush_all_expired(session: Session, command: commands.FlushAllExpired) -> No
     _tell_swept(session, session.manager.flush_all_expired())
 
 
-def _codec(session: Session) -> FiguresCodec:
+def _codec(session: Session) -> LineCodec:
     """Only a protocol that has these commands is asked to answer them."""
-    return cast(FiguresCodec, session.codec)
+    return cast(LineCodec, session.codec)
 
 
 def _tell_swept(session: Session, sweep: Deferred[Swept]) -> None:
@@ -78,6 +81,7 @@ def dump_config(session: Session, command: commands.DumpConfig) -> None:
 
 def reload(session: Session, command: commands.Reload) -> None:
     """Read the configuration again."""
+    session.access.check_administration("reload the configuration")
     session.answer_when_done(session.control.reload(), lambda _: session.outbox.reply(session.codec.done(command)))
 
 
@@ -87,12 +91,18 @@ def status(session: Session, command: commands.Status) -> None:
     if command.new_status is None:
         session.outbox.reply(session.codec.status(command, server_status.published.value))
         return
+    session.access.check_administration("change the status")
     try:
         changed = server_status.change(command.new_status)
     except errors.NoSuchStatus as error:
         session.refuse(error)
     else:
         session.answer_when_done(changed, lambda _: session.outbox.reply(session.codec.done(command)))
+
+
+def upgrade(session: Session, command: commands.Upgrade) -> None:
+    """Say that it is so."""
+    session.outbox.reply(session.codec.done(command))
 
 
 def quit_(session: Session, command: commands.Quit) -> None:
@@ -102,6 +112,7 @@ def quit_(session: Session, command: commands.Quit) -> None:
 
 def shutdown(session: Session, command: commands.Shutdown) -> None:
     """Stop the server."""
+    session.access.check_administration("shut the server down")
     reply = session.codec.done(command)
     if reply:
         session.outbox.reply(reply)
@@ -127,6 +138,7 @@ ADMINISTRATION: Final[Handlers] = {
     commands.DumpConfig: dump_config,
     commands.Reload: reload,
     commands.Status: status,
+    commands.Upgrade: upgrade,
     commands.Quit: quit_,
     commands.Shutdown: shutdown,
     commands.Malformed: malformed,

@@ -7,7 +7,7 @@ from typing import Final, cast
 
 from kestrel import commands, errors
 from kestrel.item import Item
-from kestrel.protocols.codec import ItemCodec
+from kestrel.protocols.codec import LineCodec
 from kestrel.queues.queue import Queue
 from kestrel.queues.waiters import Waiter
 from kestrel.session.monitor import Monitoring
@@ -46,9 +46,9 @@ def get(session: Session, command: commands.Get) -> None:
         _wait(session, command, queue, ended)
 
 
-def _codec(session: Session) -> ItemCodec:
+def _codec(session: Session) -> LineCodec:
     """Only a protocol that has these commands is asked to answer them."""
-    return cast(ItemCodec, session.codec)
+    return cast(LineCodec, session.codec)
 
 
 def _check_open_reads(session: Session, name: bytes, opens: bool) -> None:
@@ -70,23 +70,28 @@ def _hand_over(session: Session, command: commands.Get, queue: Queue, item: Item
     elif command.opens:
         _reply_with_open_read(session, queue, item, reply)
     else:
-        contents, xid = queue.contents, item.xid
-
-        def sent(as_it_stands: bool) -> None:
-            if not queue.still_has(contents):
-                return  # there is nothing to finish
-            if as_it_stands:
-                queue.confirm([xid])
-            else:
-                queue.put_back([xid], failed=False)
-
-        session.outbox.reply(reply, queue.touch(), sent=sent, was_waited_for=True)
+        _reply_with_waited_for(session, queue, item, reply)
 
 
 def _reply_with_open_read(session: Session, queue: Queue, item: Item, reply: bytes) -> None:
     """The connection holds the item from now on; but a client that is told of an error instead never had it."""
     read = session.reads.add(queue, item)
     session.outbox.reply(reply, queue.touch(), lost=lambda: session.reads.forget(read))
+
+
+def _reply_with_waited_for(session: Session, queue: Queue, item: Item, reply: bytes) -> None:
+    """It is confirmed when it has gone out, and put back when it cannot."""
+    contents, xid = queue.contents, item.xid
+
+    def sent(as_it_stands: bool) -> None:
+        if not queue.still_has(contents):
+            return  # there is nothing to finish
+        if as_it_stands:
+            queue.confirm([xid])
+        else:
+            queue.put_back([xid], failed=False)
+
+    session.outbox.reply(reply, queue.touch(), sent=sent, was_waited_for=True)
 
 
 def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | None) -> None:
@@ -105,6 +110,8 @@ def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | 
             session.refuse(error)
         elif item is None:
             session.counters.get_misses += 1
+            if not command.peeks:
+                queue.measures.missed(session.clock.seconds() - waiter.began_s, is_patient=patient)
             session.outbox.reply(_codec(session).no_item(command), queue.unsettled_batch or ended)
         else:
             _hand_over(session, command, queue, item, is_open=is_open)

@@ -41,6 +41,7 @@ class _Collecting:
         self._command = command
         self._queue = queue
         self._contents = queue.contents
+        self._began_s = session.clock.seconds()
         self._items: list[Item] = []
         self._bytes = 0
         self._is_full = False
@@ -148,6 +149,7 @@ class _Collecting:
         items = self._given_out()
         if not items:
             session.counters.get_misses += 1
+            queue.measures.missed(session.clock.seconds() - self._began_s, is_patient=command.wait_ms > 0)
             session.outbox.reply(_codec(session).items(command, ()), queue.unsettled_batch)
             return
         session.counters.get_hits += len(items)

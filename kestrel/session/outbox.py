@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
+from mypy_extensions import mypyc_attr
 from twisted.logger import Logger
 
 from kestrel.commands import Command
@@ -14,6 +16,31 @@ log = Logger(__name__)
 
 Sent = Callable[[bool], None]
 """Called once with whether the reply, as it stands, was handed to the transport."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Speaker(ABC):
+    """Who says the replies."""
+
+    @abstractmethod
+    def say(self, replies: bytes) -> None:
+        """Hand them to the transport."""
+
+    @abstractmethod
+    def say_lost(self, command: Command, failure: Exception) -> bytes:
+        """What is said in place of a reply whose batch was lost."""
+
+    @abstractmethod
+    def has_left(self) -> bool:
+        """Whether the client is known to be gone, of which the session is told next."""
+
+    @abstractmethod
+    def replies_left(self) -> None:
+        """Replies have left: there is room for others."""
+
+    @abstractmethod
+    def hang_up(self) -> None:
+        """Hang up when all that was said has left."""
 
 
 class _Entry:
@@ -51,22 +78,13 @@ class _Entry:
 class Outbox:
     """Replies leave at the end of a tick, from the front, up to the first whose batch is not safe.
 
-    A reply whose batch is lost is replaced by what `say_lost` makes of its command and the failure. `write` hands
-    bytes to the transport, `lose` hangs up after them. `held_bytes` is what waits here.
+    A reply whose batch is lost is replaced by what the speaker makes of its command and the failure. `held_bytes` is
+    what waits here.
     """
 
-    def __init__(
-        self,
-        barrier: Barrier,
-        write: Callable[[bytes], None],
-        lose: Callable[[], None],
-        say_lost: Callable[[Command, Exception], bytes],
-        memory: MemoryShare,
-    ) -> None:
+    def __init__(self, barrier: Barrier, speaker: Speaker, memory: MemoryShare) -> None:
         self._barrier = barrier
-        self._write = write
-        self._lose = lose
-        self._say_lost = say_lost
+        self._speaker = speaker
         self._memory = memory
         self._entries: list[_Entry] = []
         self._left = 0
@@ -75,6 +93,8 @@ class Outbox:
         """The entry at the end, where further replies may join it."""
         self._closes = False
         self._is_release_due = False
+        self._when_tick_ends: Callable[[], None] = self._end_of_tick
+        """Made once, since each tick asks for it."""
         self._blocked_on: Batch | None = None
         self._is_gone = False
         self.answering = Command()
@@ -84,8 +104,6 @@ class Outbox:
         self.held_bytes = 0
         self.stuck_bytes = 0
         """What the transport was given last, if it takes no more since."""
-        self.on_release: Callable[[], None] | None = None
-        """Called after replies have left."""
 
     def reply(
         self,
@@ -130,7 +148,7 @@ class Outbox:
     def _release_at_end_of_tick(self) -> None:
         if not self._is_release_due:
             self._is_release_due = True
-            self._barrier.at_end_of_tick(self._end_of_tick)
+            self._barrier.at_end_of_tick(self._when_tick_ends)
 
     def _end_of_tick(self) -> None:
         self._is_release_due = False
@@ -138,10 +156,11 @@ class Outbox:
 
     def release(self) -> None:
         """Let out what is safe."""
-        leaving: list[bytes] = []
-        told: list[tuple[Sent, bool]] = []
-        while self._left < len(self._entries) and not self.is_paused:  # what is told of a loss may change what follows
-            entry = self._entries[self._left]
+        entries = self._entries
+        leaving: list[bytes] | None = None
+        told: list[tuple[Sent, bool]] | None = None
+        while self._left < len(entries) and not self.is_paused:  # what is told of a loss may change what follows
+            entry = entries[self._left]
             batch = entry.batch
             failure: Exception | None = None
             if batch is not None:
@@ -149,37 +168,49 @@ class Outbox:
                     self._wait_for(batch)
                     break
                 failure = batch.failure
+            if entry.was_waited_for and self._speaker.has_left():
+                break  # who left while it waited swallows no item; `retract` or `lost` comes next
             self._left += 1
             if entry is self._last:
                 self._last = None
-            if failure is None:
-                leaving += entry.replies
-            else:
-                leaving += [self._say_lost(command, failure) for command in entry.commands]
+            replies = entry.replies
+            if failure is not None:
+                replies = [self._speaker.say_lost(command, failure) for command in entry.commands]
                 if entry.lost is not None:
                     entry.lost()
+                    entries = self._entries
+            if leaving is None:
+                leaving = replies
+            else:
+                leaving += replies
             if entry.sent is not None:
+                if told is None:
+                    told = []
                 told.append((entry.sent, failure is None))
             self.held_bytes -= entry.size
         self._forget_left()
         hangs_up = self._closes and not self._is_gone and not self._entries and not self.is_paused
         self._memory.is_now(self.held_bytes)
-        if leaving:
-            replies = leaving[0] if len(leaving) == 1 else b"".join(leaving)
-            self._write(replies)
+        if leaving is not None:
+            said = leaving[0] if len(leaving) == 1 else b"".join(leaving)
+            self._speaker.say(said)
             if self.is_paused:  # it stays in the transport until the client reads on
-                self.stuck_bytes = len(replies)
+                self.stuck_bytes = len(said)
                 self._memory.is_now(self.held_bytes + self.stuck_bytes)
-        for sent, as_it_stands in told:
-            sent(as_it_stands and not self._is_gone)
+        if told is not None:
+            for sent, as_it_stands in told:
+                sent(as_it_stands and not self._is_gone)
         if hangs_up:
             self.lost()
-            self._lose()
-        elif leaving and self.on_release is not None:
-            self.on_release()
+            self._speaker.hang_up()
+        elif leaving is not None:
+            self._speaker.replies_left()
 
     def _forget_left(self) -> None:
-        if self._left:
+        if self._left == len(self._entries):
+            self._entries.clear()
+            self._left = 0
+        elif self._left:
             del self._entries[: self._left]
             self._left = 0
 

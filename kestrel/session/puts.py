@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from kestrel import commands
-from kestrel.errors import KestrelError
+from kestrel.errors import KestrelError, StorageRefused
 from kestrel.session.session import Handlers, Session
 from kestrel.storage.barrier import Batch
+from kestrel.storage.uncommitted import PUT_BYTES, PlaceInLine
+
+_LEFT_ITEM_BYTES: Final = 56
+"""What an item that is still to be put takes besides its data."""
 
 
 def put(session: Session, command: commands.Put) -> None:
@@ -16,7 +21,7 @@ def put(session: Session, command: commands.Put) -> None:
     expiry_ms = command.expiry_ms
     if expiry_ms and command.expiry_is_relative:
         expiry_ms = max(1, session.manager.now_ms() + expiry_ms)  # 0 would be never
-    if len(command.items) == 1:
+    if len(command.items) == 1 and not (session.uncommitted.is_full and session.manager.keeps(command.queue)):
         _put_one(session, command, expiry_ms)
     else:
         _Putting(session, command, expiry_ms).begin()
@@ -39,26 +44,57 @@ class _Putting:
         self._done = 0
         self._batches: dict[Batch, int] = {}
         """How many items are in each."""
+        self._place: PlaceInLine | None = None
+        self._is_let_in = False
+        """Whether the next item is put however little room there is."""
         self._is_stopped = False
 
     def begin(self) -> None:
         """The first turn. Raises a `KestrelError` where nothing was stored."""
-        is_over = self._is_over_after_a_turn()
+        is_over = self._is_over_after_a_turn() or not self._stands_in_line_if_need_be()
         if is_over and len(self._batches) <= 1:
             batch, stored = next(iter(self._batches.items()), (None, 0))
             self._session.outbox.reply(self._session.codec.stored(self._command, stored), batch)
             return
         self._session.wait_for_server(self._stop)
+        left = self._command.items[self._done :]
+        self._session.carried_bytes = sum(map(len, left)) + len(left) * _LEFT_ITEM_BYTES
         if is_over:
             self._wait_until_safe()
-        else:
+        elif self._place is None:
             self._session.go_on_later(self._go_on)
+
+    @property
+    def _must_wait(self) -> bool:
+        """Whether there is too much that is not safe yet, and this would be more of it."""
+        uncommitted = self._session.uncommitted
+        has_room = self._is_let_in or (uncommitted.has_room if self._done else not uncommitted.is_full)
+        return not has_room and self._session.manager.keeps(self._command.queue)
+
+    def _stands_in_line_if_need_be(self) -> bool:
+        """Whether the rest may go on: soon, or when the storage has room. Raises a `KestrelError` only where nothing
+        was stored."""
+        if not self._must_wait:
+            return True
+        items = self._command.items[self._done :]
+        size = sum(map(len, items)) + len(items) * PUT_BYTES
+        go_on = partial(self._session.go_on_later, self._go_on)
+        try:
+            self._place = self._session.uncommitted.wait(size, go_on)
+        except StorageRefused:
+            if not self._batches:
+                raise
+            return False
+        return True
 
     def _is_over_after_a_turn(self) -> bool:
         """Put as many as this turn has time for. Raises a `KestrelError` only where none was stored."""
         turns, items = self._session.turns, self._command.items
         began = turns.seconds()
         while self._done < len(items):
+            if self._must_wait:
+                return False
+            self._is_let_in = False
             if not self._put(items[self._done]):
                 return True
             self._done += 1
@@ -81,19 +117,33 @@ class _Putting:
         return True
 
     def _go_on(self) -> None:
-        """The next turn; but behind items that were lost no others are put."""
+        """The next turn."""
         if self._is_stopped:
             return
+        place, self._place = self._place, None
+        if place is None:
+            self._put_more()
+            return
+        uncommitted = self._session.uncommitted
+        uncommitted.begins(place)
+        self._is_let_in = True
+        try:
+            self._put_more()
+        finally:
+            uncommitted.let_in()  # it may have put less than there was room for, or nothing
+
+    def _put_more(self) -> None:
+        """Go on; but behind items that were lost no others are put."""
         is_lost = any(batch.is_settled and batch.failure is not None for batch in self._batches)
         try:
-            is_over = is_lost or self._is_over_after_a_turn()
+            is_over = is_lost or self._is_over_after_a_turn() or not self._stands_in_line_if_need_be()
         except KestrelError as error:
             self._session.refuse(error)
             self._session.answered()
             return
         if is_over:
             self._wait_until_safe()
-        else:
+        elif self._place is None:
             self._session.go_on_later(self._go_on)
 
     def _wait_until_safe(self) -> None:
@@ -122,6 +172,8 @@ class _Putting:
     def _stop(self) -> None:
         """The client is gone, or has its answer."""
         self._is_stopped = True
+        if self._place is not None:
+            self._session.uncommitted.leave(self._place)
 
 
 PUTS: Final[Handlers] = {commands.Put: put}

@@ -7,34 +7,34 @@ through it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kestrel.commands import Command
-from kestrel.errors import ClientError, KestrelError
+from kestrel.errors import ClientError, KestrelError, NotListed, TooSlow
 from kestrel.protocols.codec import Codec
-from kestrel.queues.manager import QueueManager
-from kestrel.queues.turns import Turns
 from kestrel.session.access import Access
 from kestrel.session.idleness import Idleness
-from kestrel.session.leases import LeaseCounts, LeasedReads
+from kestrel.session.leases import LeaseCounts
 from kestrel.session.lifecycle import ENDED, HEARING, RUNNING, Event, State, after
-from kestrel.session.outbox import Outbox
+from kestrel.session.outbox import Outbox, Speaker
 from kestrel.session.reads import OpenReads
-from kestrel.session.settings import ServerControl, SessionSettings
+from kestrel.session.services import SessionServices
+from kestrel.session.settings import ServerControl
+from kestrel.session.wire import Wire
 from kestrel.storage.total_memory import MemoryShare
 
 log = Logger(__name__)
 
 _Result = TypeVar("_Result")
 
-Handlers: TypeAlias = "Mapping[type[Command], Callable[[Session, Any], None]]"
+Handlers: TypeAlias = "dict[type[Command], Callable[[Session, Any], None]]"
 """What to do for each kind of command."""
 
 COMMANDS_PER_TURN: Final = 64
@@ -49,53 +49,46 @@ HELD_BYTES_WHEN_MEMORY_IS_FULL: Final = 64 * 1024
 """While the server's memory is full, no more replies than that are held for one connection; and one in any case."""
 
 
-class Session:
-    """The client behind one connection.
+_NOBODY: Final = Command()
 
-    `write`, `lose` and `abort` are the transport's; `listen(False)` asks it to stop reading for a while. The connection
-    calls `received`, `input_ended`, `lost`, and `pause` and `resume` as its transport's producer.
+
+class Session(Speaker):
+    """The client behind one connection, the `wire`.
+
+    The connection calls `received`, `input_ended`, `lost`, and `pause` and `resume` as its transport's producer.
     """
 
     def __init__(
         self,
-        manager: QueueManager,
+        services: SessionServices,
         codec: Codec,
         control: ServerControl,
         handlers: Handlers,
-        leases: LeasedReads,
-        turns: Turns,
-        clock: IReactorTime,
         access: Access,
-        settings: Callable[[], SessionSettings],
-        *,
-        write: Callable[[bytes], None],
-        lose: Callable[[], None],
-        abort: Callable[[], None],
-        listen: Callable[[bool], None],
+        wire: Wire,
     ) -> None:
-        self.manager = manager
+        self.manager = manager = services.manager
         self.counters = manager.counters
+        self.uncommitted = manager.barrier.uncommitted
         self.codec = codec
         self.control = control
         self.access = access
         self.reads = OpenReads()
-        self.leases = leases
+        self.leases = services.leases
         self.lease_counts = LeaseCounts()
         share = MemoryShare(manager.memory_limit)
-        self.outbox = Outbox(manager.barrier, self._send, lose, lambda *of: codec.error(*of)[0], share)
-        self.outbox.on_release = self._replies_left
+        self.outbox = Outbox(manager.barrier, self, share)
         self._handlers = handlers
-        self.turns = turns
-        self._clock = clock
-        self._current_settings = settings
-        self.settings = settings()
+        self.turns = services.turns
+        self._services = services
+        self.clock = clock = services.clock
+        self.settings = services.settings
         """The limits as they are now; a reload may change them."""
         self._most_held_bytes = self.settings.max_pipeline_bytes
-        self._write = write
-        self._abort = abort
-        self._listen = listen
+        self._wire = wire
         self._state = State.OPEN
         self._may_run = True
+        self._is_shaking_hands = False
         self._waits = self._drains = self._has_ended = False
         """The same, as every request asks for it."""
         self._is_listening = True
@@ -106,6 +99,14 @@ class Session:
         self._deadline: IDelayedCall | None = None
         self._closes_when_answered = False
         self._paused_s = 0.0
+        self.carried_bytes = 0
+        """What the command that waits for the server holds meanwhile."""
+        self._unread_bytes = 0
+        """What there was of requests that have not come whole, stand in line or are under way, at the last look."""
+        self._carried_out = 0
+        """How many commands."""
+        self._unread_behind = -1
+        """How many had been before that."""
         self._idleness = Idleness(clock, self._timeout_ms, self._is_our_turn, self._timed_out)
 
     # What the connection tells.
@@ -123,6 +124,7 @@ class Session:
             # It must be read on, or its leaving would not be noticed and it would swallow an item.
             self.refuse(ClientError("too much was sent behind a command that waits"), closes=True)
         self._listen_or_not()
+        self._note_unread()
 
     def input_ended(self) -> None:
         """The client has sent its last byte, but may still read."""
@@ -140,22 +142,23 @@ class Session:
     def lost(self) -> None:
         """The client is gone; what it had open goes back to the head."""
         self._step(Event.LOST)
+        self._services.unfinished.is_done(self)
         self._idleness.stop()
+        self.codec.end()
         self._end_waiting()
         self.outbox.lost()
         self.reads.put_back_all()
-        self.codec.end()
 
     def pause(self) -> None:
         """The client does not read its replies: make no more."""
-        self._paused_s = self._clock.seconds()
+        self._paused_s = self.clock.seconds()
         self.outbox.pause()
 
     def resume(self) -> None:
         """The client reads again."""
         self._idleness.interrupted()
         self.outbox.resume()
-        self._replies_left()
+        self.replies_left()
 
     def stop(self) -> None:
         """The server stops: say what is still to be said, then hang up."""
@@ -171,9 +174,33 @@ class Session:
         """The connection is there."""
         self._idleness.interrupted()
 
+    def handshake_began(self) -> None:
+        """There is something to be done before the client can ask for anything."""
+        self._is_shaking_hands = True
+        self._services.unfinished.is_at(self, 0, anew=True)
+
+    def handshake_ended(self) -> None:
+        """It is done."""
+        self._is_shaking_hands = False
+        self._services.unfinished.is_done(self)
+
+    @property
+    def waits_for_us(self) -> bool:
+        """Whether it is the server's turn, and not the client's."""
+        return self._is_our_turn()
+
+    def give_up(self, why: TooSlow) -> None:
+        """Hang up on a client that is too slow at something; if it is too slow at that as well, drop it."""
+        if self._has_ended or self._is_shaking_hands:
+            self._wire.abort()
+            return
+        self._services.refusals.log(self._wire.peer, self.access.identity, str(why))
+        self.outbox.answering = Command()
+        self.refuse(why, closes=True)
+
     def settings_changed(self) -> None:
         """The limits may be others now."""
-        self.settings = self._current_settings()
+        self.settings = self._services.settings
         self._most_held_bytes = self.settings.max_pipeline_bytes
         self._idleness.timeout_changed()
 
@@ -186,13 +213,13 @@ class Session:
             return True
         if self.outbox.is_paused:  # what it has read of the last reply the transport does not tell
             may_take_s = self.outbox.stuck_bytes / SLOWEST_READER_BYTES_PER_S
-            return self._clock.seconds() - self._paused_s < may_take_s
+            return self.clock.seconds() - self._paused_s < may_take_s
         return self.outbox.holds_replies
 
     def _timed_out(self) -> None:
         """It asked for nothing for too long; or it does not take its replies, and no hang-up would ever reach it."""
         if self.outbox.is_paused or self._state is State.CLOSING:
-            self._abort()
+            self._wire.abort()
         else:
             self.close()
 
@@ -214,6 +241,7 @@ class Session:
         self._is_turn_due = False
         self._take_turn()
         self._listen_or_not()
+        self._note_unread()
 
     def _take_turn(self) -> None:
         if not self.turns.may_work():
@@ -236,11 +264,13 @@ class Session:
                 return False
             command = codec.next_command()
             if command is None:
+                outbox.answering = _NOBODY  # the last one may have been a large put
                 if self._drains:
                     self._step(Event.ALL_DONE)
                     self._close_now()
                 return False
             outbox.answering = command
+            self._carried_out += 1
             try:
                 handlers[type(command)](self, command)
             except KestrelError as error:
@@ -279,15 +309,44 @@ class Session:
         wanted = self._waits or not stands_still or len(self.codec) <= UNREAD_BYTES
         if wanted is not self._is_listening and self._state in HEARING:
             self._is_listening = wanted
-            self._listen(wanted)
+            if wanted:
+                self._unread_behind = -1  # the client could send nothing: it has its time from now on
+            self._wire.listen(wanted)
+
+    def _note_unread(self) -> None:
+        """How long a request may take to come whole is bounded, and how much there may be of those that have not."""
+        unread_bytes = len(self.codec) + self.carried_bytes
+        if not (unread_bytes or self._unread_bytes) or self._has_ended:
+            return
+        self._unread_bytes = unread_bytes
+        if unread_bytes:
+            is_another = self._carried_out != self._unread_behind
+            self._unread_behind = self._carried_out
+            self._services.unfinished.is_at(self, unread_bytes, anew=is_another)
+        else:
+            self._services.unfinished.is_done(self)
 
     # Replies.
 
-    def _send(self, replies: bytes) -> None:
+    def say(self, replies: bytes) -> None:
+        """Hand them to the client."""
         self.counters.bytes_written += len(replies)
-        self._write(replies)
+        self._wire.write(replies)
 
-    def _replies_left(self) -> None:
+    def say_lost(self, command: Command, failure: Exception) -> bytes:
+        """The reply to a command whose batch was lost."""
+        return self.codec.error(command, failure)[0]
+
+    def has_left(self) -> bool:
+        """Whether the client has left, and the session is told of it next."""
+        return self._is_listening and self._state in HEARING and self._wire.has_ended()
+
+    def hang_up(self) -> None:
+        """All is said."""
+        self._wire.lose()
+
+    def replies_left(self) -> None:
+        """There is room for more."""
         if self._when_replies_left is not None:
             self._when_replies_left()
         elif self._drains or len(self.codec):
@@ -295,6 +354,8 @@ class Session:
 
     def refuse(self, error: Exception, *, closes: bool = False) -> None:
         """Answer the command with that error; hang up after it where the protocol does."""
+        if isinstance(error, NotListed):
+            self._services.refusals.log(self._wire.peer, self.access.identity, str(error))
         reply, ends = self.codec.error(self.outbox.answering, error)
         self.outbox.reply(reply)
         if ends or closes:
@@ -309,6 +370,9 @@ class Session:
         """Nothing more is carried out, so nothing that is open can be finished any more."""
         self._end_waiting()
         self.reads.put_back_all()
+        self.codec.end()
+        if self._state is not State.GONE:
+            self._services.unfinished.is_at(self, 0, anew=True)  # until all is said, and the connection gone
         self.outbox.close()
 
     # A command that has to wait.
@@ -337,7 +401,7 @@ class Session:
         self._stop_waiting = stop
         self._when_replies_left = when_replies_left
         self._listen_or_not()
-        self._deadline = self._clock.callLater(wait_ms / 1000, timed_out)
+        self._deadline = self.clock.callLater(wait_ms / 1000, timed_out)
         return True
 
     def answer_when_done(self, outcome: Deferred[_Result], answer: Callable[[_Result], None]) -> None:
@@ -368,6 +432,8 @@ class Session:
         """The command that waited has its answer: go on with the next."""
         self._idleness.interrupted()
         self._end_waiting()
+        self.carried_bytes = 0
+        self._unread_behind = -1  # what has begun behind it has its time from now on
         self._step(Event.ANSWERED)
         if self._closes_when_answered:
             self.close()

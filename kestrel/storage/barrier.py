@@ -17,6 +17,7 @@ from twisted.python.failure import Failure
 
 from kestrel.errors import QueueFailed
 from kestrel.storage.interfaces import IQueueStorage, IStorage
+from kestrel.storage.uncommitted import PUT_BYTES, Uncommitted
 
 log = Logger(__name__)
 
@@ -30,10 +31,18 @@ class Batch:
     `is_settled` once it is safe or lost; `failure` is None or why it was lost.
     """
 
-    __slots__ = ("_listeners", "contents", "failure", "is_settled")
+    __slots__ = ("_listeners", "began_s", "contents", "failure", "gets", "is_settled", "item_bytes", "puts")
 
-    def __init__(self, contents: IQueueStorage | None = None) -> None:
+    def __init__(self, contents: IQueueStorage | None = None, began_s: float = 0.0) -> None:
         self.contents = contents
+        self.began_s = began_s
+        """When the first of it was recorded."""
+        self.puts = 0
+        """How many items it puts."""
+        self.gets = 0
+        """How many were taken at once by who asked for them."""
+        self.item_bytes = 0
+        """What the items take that were put."""
         self.is_settled = False
         self.failure: Exception | None = None
         self._listeners: list[Callable[[], None]] | None = None
@@ -87,15 +96,24 @@ class Committed(ABC):
         """What is on its way."""
 
     @abstractmethod
+    def batch_is_safe(self, batch: Batch, now_s: float) -> None:
+        """All of a batch is safe."""
+
+    @abstractmethod
     def commit_failed(self, failure: Exception) -> None:
         """The contents are dead; open them anew. Must not raise."""
 
 
 class Barrier:
-    """Commits what a tick recorded and releases what waits for it."""
+    """Commits what a tick recorded and releases what waits for it.
 
-    def __init__(self, schedule: Schedule) -> None:
+    `seconds` is what the age of a batch is measured by.
+    """
+
+    def __init__(self, schedule: Schedule, seconds: Callable[[], float] = lambda: 0.0) -> None:
+        self.uncommitted = Uncommitted()
         self._schedule = schedule
+        self._seconds = seconds
         self._is_armed = False
         self._dirty: list[Committed] = []
         self._held: list[Callable[[], None]] = []
@@ -104,10 +122,23 @@ class Barrier:
         """Something was recorded on the queue: the batch that it is part of."""
         batch = queue.open_batch
         if batch is None or (batch.contents is not queue.contents and self._is_of_the_past(queue, batch)):
-            batch = queue.open_batch = Batch(queue.contents)
+            batch = queue.open_batch = Batch(queue.contents, self._seconds())
             self._dirty.append(queue)
             self._arm()
         return batch
+
+    def count_item(self, batch: Batch, size: int) -> None:
+        """An item of that many bytes is part of the batch."""
+        size += PUT_BYTES
+        batch.puts += 1
+        batch.item_bytes += size
+        self.uncommitted.bytes += size
+
+    def _end(self, batch: Batch, failure: Exception | None) -> None:
+        """The batch is safe, or lost."""
+        if batch.item_bytes:
+            self.uncommitted.is_settled(batch.item_bytes)
+        batch.settle(failure)
 
     def _is_of_the_past(self, queue: Committed, batch: Batch) -> bool:
         """Whether the queue got other contents since: nothing of the batch will ever be safe."""
@@ -116,7 +147,7 @@ class Barrier:
         queue.open_batch = None
         if queue in self._dirty:
             self._dirty.remove(queue)
-        batch.settle(QueueFailed("queue storage failed: the queue was opened anew"))
+        self._end(batch, QueueFailed("queue storage failed: the queue was opened anew"))
         return True
 
     def at_end_of_tick(self, release: Callable[[], None]) -> None:
@@ -174,20 +205,22 @@ class Barrier:
         except Exception as error:  # a backend's fault must not take the tick, and so the server, down
             log.failure("The storage failed to commit")
             failure = QueueFailed(f"commit failed: {type(error).__name__}")
+        now_s = self._seconds()
         for queue in settled:
-            self._settle(queue, failure)
+            self._settle(queue, failure, now_s)
 
     def _group_is_safe(self, _: object, queues: list[Committed]) -> None:
+        now_s = self._seconds()
         for queue in queues:
-            self._settle(queue, None)
+            self._settle(queue, None, now_s)
 
     def _group_failed(self, reason: Failure, queues: list[Committed]) -> None:
         error = reason.value
         failure = error if isinstance(error, Exception) else QueueFailed(type(error).__name__)
         for queue in queues:
-            self._settle(queue, failure)
+            self._settle(queue, failure, 0.0)
 
-    def _settle(self, queue: Committed, failure: Exception | None) -> None:
+    def _settle(self, queue: Committed, failure: Exception | None, now_s: float) -> None:
         committed, queue.committing = queue.committing, None
         later = None
         if failure is not None:
@@ -202,8 +235,10 @@ class Barrier:
             except Exception:
                 log.failure("A queue whose commit failed cannot be opened anew")
         if committed is not None:
-            committed.settle(failure)
+            if failure is None:
+                queue.batch_is_safe(committed, now_s)
+            self._end(committed, failure)
         if later is not None:
-            later.settle(failure)
+            self._end(later, failure)
         if queue.open_batch is not None:
             self._arm()

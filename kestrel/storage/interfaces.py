@@ -37,6 +37,9 @@ OwnQueue: TypeAlias = Any
 InThread: TypeAlias = Callable[..., "Deferred[Any]"]
 """``in_thread(function, *args)`` runs it in a worker thread; the Deferred fires on the reactor thread."""
 
+Measure: TypeAlias = Callable[[bytes, str, int], None]
+"""Told the name of a queue, what was measured of it, and the number."""
+
 
 class IQueueStorage(Interface):
     """The contents of one queue, strictly first in, first out.
@@ -205,21 +208,57 @@ class IStorageFactory(Interface):
 
 
 class IItemRanges(Interface):
-    """Optional: durable item ids. An adapter of an `IQueueStorage`."""
+    """Optional: durable item ids. An adapter of an `IQueueStorage`.
 
-    first_id: int = Attribute("The lowest id that is not yet released.")
-    next_id: int = Attribute("The id of the next *safe* item; items that are not safe yet are invisible.")
+    One reader at a time may have a *hold* of the queue. From then on its items are kept until they are released,
+    whatever else becomes of them: who takes them, what expires, a clear or a discard moves no id.
+    """
+
+    reader: bytes | None = Attribute("Who has the hold, or None.")
+    first_id: int = Attribute(
+        "The lowest id that is not yet released; without a hold also what was taken from the head counts as released."
+    )
+    next_id: int = Attribute(
+        "The id of the next *safe* item, and never below `first_id`; items that are not safe yet are invisible."
+    )
+
+    def hold(reader: bytes) -> None:
+        """That reader has the hold from now on, and so what `first_id` is now on. Recorded, and safe at commit; it
+        outlives restarts. After one, ids that were seen before it are not given again, also where a power failure has
+        taken the items."""
+
+    def end_hold() -> None:
+        """Nobody has it. What is in the queue stays there; the rest is kept no more. Recorded, and safe at commit."""
+
+    def end_of(first_id: int, max_items: int) -> int:
+        """An id that ends a range of no more than `max_items` safe items, from `first_id` on.
+
+        It is behind `first_id` if there is any safe item from there on, however many ids before it no item has: who
+        goes on there comes to all of them. Items for other queues alone may count, so that none of this one is in it.
+        """
 
     def read_range(first_id: int, end_id: int, max_bytes: int) -> Deferred[list[tuple[int, Item]]]:
         """The items with an id from `first_id` on and below `end_id`, with these ids, in order.
 
-        The same answer every time until they are released: what has expired or is done since is among them, what was
-        put to other queues alone is not. No more than `max_bytes` of data, but one item at least if there is one; go on
-        behind the last. Fails with `QueueFailed` when they cannot be read.
+        With a hold, the same answer every time until they are released: what has expired or is done is among them,
+        what was put to other queues alone is not. No more than `max_bytes` of data, but one item at least if there is
+        one; go on behind the last. Fails with `QueueFailed` when they cannot be read.
         """
 
     def release(end_id: int) -> None:
         """Everything below is done; recorded, safe at commit; repeating it is harmless."""
+
+
+class IMeasuring(Interface):
+    """Optional: a storage that tells how long its work takes. An adapter of an `IStorage`."""
+
+    measure: Measure = Attribute(
+        """Whom it tells. Set once, before `start`; called on the reactor's thread, and harmless where it is not.
+
+        The names that the server knows are `fsync_delay_usec`, `journal_rewrite_usec`, `journal_rotation_usec` and
+        `fill_readbehind_usec`, whole microseconds; others are shown as they are.
+        """
+    )
 
 
 class IContinue(Interface):

@@ -21,6 +21,7 @@ from zope.interface import classImplements
 from kestrel.config.model import QueueSettings
 from kestrel.disk import steps
 from kestrel.disk.files import Disk
+from kestrel.disk.folded import check_is_no_other
 from kestrel.disk.folders import ERASE_FOLDER, PRIVATE_FOLDER
 from kestrel.disk.lock import FolderLock
 from kestrel.disk.numbers import FileNumbers
@@ -33,7 +34,7 @@ from kestrel.journal.writer import JournalWriter
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.folder_kind import claim_folder
 from kestrel.storage.full_disk import FullDisk, is_full
-from kestrel.storage.interfaces import InThread, IQueueStorage, IStorage, SettingsFor
+from kestrel.storage.interfaces import IMeasuring, InThread, IQueueStorage, IStorage, Measure, SettingsFor
 from kestrel.storage.jobs import Jobs
 from kestrel.storage.journal_load import load_queue
 from kestrel.storage.journal_queue import JournalQueue
@@ -91,11 +92,21 @@ class JournalStorage:
         self._open_files = OpenFiles()
         self.loaded_at_once_bytes = LOADED_AT_ONCE_BYTES
         self._lock: FolderLock | None = None
+        self._folds_names = False
 
     @property
     def refusal(self) -> str | None:
         """None, or the sentence why no put is taken now."""
         return self._full_disk.refusal
+
+    @property
+    def measure(self) -> Measure:
+        """Who is told how long something took (`IMeasuring`)."""
+        return self._services.measure
+
+    @measure.setter
+    def measure(self, measure: Measure) -> None:
+        self._services.measure = measure
 
     # Start and stop.
 
@@ -106,6 +117,7 @@ class JournalStorage:
                 self._disk.make_folder(path)
             self._lock = FolderLock(self._private + b"/lock")
             claim_folder(self._disk, self._folder, "journal")
+            self._folds_names = self._disk.folds_names(self._folder, PRIVATE_FOLDER)
             queues = group_by_queue(self._disk.list_files(self._folder))
             for name in [name for name, files in queues.items() if not files.has_items]:
                 clean_up(self._disk, self._folder, queues.pop(name))
@@ -217,6 +229,9 @@ class JournalStorage:
         if name in self._loading:
             raise QueueFailed(_IS_LOADING)
         try:
+            if self._folds_names and name not in self._failed:
+                on_disk = group_by_queue(self._disk.list_files(self._folder))
+                check_is_no_other(name, {*self._queues, *self._failed, *on_disk})
             files = self._files_left(name)
             if self._is_large(files):
                 self._load_in_thread(files, settings)
@@ -417,7 +432,7 @@ class JournalStorage:
         return None
 
 
-classImplements(JournalStorage, IStorage)  # a class with a decorator is not compiled
+classImplements(JournalStorage, IStorage, IMeasuring)  # a class with a decorator is not compiled
 
 
 def _load_failed(error: Exception) -> QueueFailed:

@@ -54,8 +54,9 @@ class Reading:
             await self._rewriting.published()
             if queue.failure is not None or not queue.behind_items or queue.behind_offset >= queue.written_end:
                 return
-            turn = queue.behind_turn
+            turn, began_s = queue.behind_turn, services.jobs.seconds()
             read = await services.jobs.run(self._read_part, *self._open())
+            services.took(queue.name, "fill_readbehind_usec", began_s)
             if queue.behind_turn == turn:
                 queue.take_forward(read)
                 queue.count_memory()

@@ -69,6 +69,8 @@ class QueueSync:
         self._packs: list[Deferred[None]] = []
         """Packs that must not be published before all that is written is synced."""
         self._doom: Exception | None = None
+        self._unsynced_since_s: float | None = None
+        """When the first record was written that a sync will make safe, and none has."""
         self.state = SyncState.IDLE
 
     # What the storage tells.
@@ -80,8 +82,12 @@ class QueueSync:
         """
         queue = self._queue
         period_ms = queue.settings.sync_journal_ms
+        if period_ms == 0 and queue.writer.is_synced:
+            return None
+        if self._unsynced_since_s is None and period_ms is not None:
+            self._unsynced_since_s = self._services.jobs.seconds()
         if period_ms == 0:
-            return None if queue.writer.is_synced else self._sync_for(self._waiting)
+            return self._sync_for(self._waiting)
         queue.writer.promise()
         self.settings_changed()
         return None
@@ -157,8 +163,9 @@ class QueueSync:
         self.state = SyncState.SYNCING
         commits, self._waiting = self._waiting, []
         packs, self._packs = self._packs, []
+        since_s, self._unsynced_since_s = self._unsynced_since_s, None
         self._services.syncing.run(self._run).addCallbacks(
-            self._synced, self._failed, callbackArgs=(commits, packs), errbackArgs=(commits, packs)
+            self._synced, self._failed, callbackArgs=(commits, packs, since_s), errbackArgs=(commits, packs)
         )
 
     def _run(self) -> Deferred[Sync | None]:
@@ -171,8 +178,12 @@ class QueueSync:
             raise _CannotOpen(str(error)) from error
         return self._services.jobs.run(writer.run_sync, sync).addCallback(lambda _: sync)
 
-    def _synced(self, sync: Sync | None, commits: list[Deferred[None]], packs: list[Deferred[None]]) -> None:
+    def _synced(
+        self, sync: Sync | None, commits: list[Deferred[None]], packs: list[Deferred[None]], since_s: float | None
+    ) -> None:
         queue = self._queue
+        if sync is not None and since_s is not None:
+            self._services.took(queue.name, "fsync_delay_usec", since_s)
         self.state = SyncState.IDLE if self._doom is None else SyncState.DOOMED
         if sync is not None:
             queue.writer.synced(sync)

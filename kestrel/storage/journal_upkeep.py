@@ -140,11 +140,13 @@ class Upkeep:
             return
         replacement = plan.replacement
         if plan.compaction is not Compaction.PACK:
+            began_s = self._jobs.seconds()
             try:
                 end = queue.rotate(plan.end)
             except OSError as error:
                 log.error("Queue {queue!r} cannot be rotated: {reason}", queue=queue.name, reason=error.strerror)
                 return
+            self._services.took(queue.name, "journal_rotation_usec", began_s)
             if replacement is not None:
                 replacement.boundary = end
         queue.rotations += plan.compaction is Compaction.NONE
@@ -154,7 +156,7 @@ class Upkeep:
 
     async def _replace(self, replacement: Replacement, compaction: Compaction) -> None:
         queue = self._queue
-        before_bytes = queue.disk_bytes
+        before_bytes, began_s = queue.disk_bytes, self._jobs.seconds()
         is_pack = compaction is Compaction.PACK
         try:
             # An empty item stands for one that was removed: first it must be safe that it was.
@@ -171,6 +173,7 @@ class Upkeep:
             self._not_before_s = self._jobs.seconds() + RETRY_S
             self._jobs.later(RETRY_S, self._look_again)
             return
+        self._services.took(queue.name, "journal_rewrite_usec", began_s)
         queue.packs += is_pack
         queue.rewrites += not is_pack
         log.debug(

@@ -20,6 +20,7 @@ from zope.interface import implementer
 from kestrel.config.model import QueueSettings
 from kestrel.disk.appended import AppendedFile
 from kestrel.disk.files import Disk
+from kestrel.disk.folded import check_is_no_other
 from kestrel.disk.folders import PRIVATE_FOLDER
 from kestrel.disk.lock import FolderLock
 from kestrel.disk.numbers import FileNumbers
@@ -35,7 +36,7 @@ from kestrel.scroll.writer_file import NONE, WriterFile
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.folder_kind import claim_folder
 from kestrel.storage.full_disk import FullDisk, is_full
-from kestrel.storage.interfaces import InThread, IQueueStorage, IStorage, SettingsFor
+from kestrel.storage.interfaces import IMeasuring, InThread, IQueueStorage, IStorage, Measure, SettingsFor
 from kestrel.storage.jobs import Jobs
 from kestrel.storage.scroll_birth import Births
 from kestrel.storage.scroll_deletion import Deletions
@@ -60,7 +61,7 @@ LOADED_AT_ONCE_RANGES: Final = 100
 _IS_LOADING: Final = "the queue is being loaded again: try again in a moment"
 
 
-@implementer(IStorage)
+@implementer(IStorage, IMeasuring)
 class ScrollStorage:
     """All queues of one folder (`IStorage`). `archive` is where writer files go that no reader needs, None: nowhere.
 
@@ -109,11 +110,21 @@ class ScrollStorage:
         self._deletions = Deletions(self._services, lambda stem: stem in self._journals or stem in self._failed)
         self._births = Births(self._services, self._made, self._not_made)
         self._lock: FolderLock | None = None
+        self._folds_names = False
 
     @property
     def refusal(self) -> str | None:
         """None, or the sentence why no put is taken now."""
         return self._full_disk.refusal
+
+    @property
+    def measure(self) -> Measure:
+        """Who is told how long something took (`IMeasuring`)."""
+        return self._services.measure
+
+    @measure.setter
+    def measure(self, measure: Measure) -> None:
+        self._services.measure = measure
 
     # Start and stop.
 
@@ -128,6 +139,7 @@ class ScrollStorage:
             has_readers = any(files.readers for files in groups.values())
             has_journals = not has_readers and has_journal_files(self._disk, self._folder, file_names)
             claim_folder(self._disk, self._folder, "scroll", "journal" if has_journals else None)
+            self._folds_names = self._disk.folds_names(self._folder, PRIVATE_FOLDER)
             self._make_archive()
             hints = self._disk.list_files(self._folder + b"/" + HINTS_FOLDER)
         except (OSError, StorageError) as error:
@@ -276,6 +288,9 @@ class ScrollStorage:
             raise QueueFailed(_IS_LOADING)
         if stem in self._failed:
             return self._open_again(stem)
+        if self._folds_names:
+            on_disk = group_by_stem(self._disk.list_files(self._folder))
+            check_is_no_other(stem, {*self._journals, *self._failed, *self._loading, *on_disk})
         journal = ScrollJournal(stem, self._services, [], self._deletions.next_id(stem))
         self._adopt(journal)
         return journal
@@ -333,6 +348,8 @@ class ScrollStorage:
         self, journal: ScrollJournal, name: bytes, place: Place, reader: bytes, settings: QueueSettings
     ) -> ScrollQueue:
         """A new queue, which begins behind the last item that there is."""
+        if self._folds_names:
+            check_is_no_other(reader, {*journal.readers, *journal.unserved})
         part = reader
         is_alone = not journal.readers and not journal.unserved
         if place.child is None and is_alone and not self._has_own(journal.stem):

@@ -25,6 +25,7 @@ from kestrel.scroll.fileset import writer_name
 from kestrel.scroll.forward import DamagedFile, ItemsRead, read_items
 from kestrel.scroll.hints import hint_path
 from kestrel.scroll.left import left_for
+from kestrel.scroll.names import OWN_READER
 from kestrel.scroll.records import (
     MAX_DATA_BYTES,
     WRITER_MAGIC,
@@ -126,6 +127,12 @@ class ScrollJournal:
             raise StorageRefused("the server's memory is full, and the disk is slow")
 
     @property
+    def queue_name(self) -> bytes:
+        """Of the parent, or of a child if the parent is none of those that are served."""
+        queue = self.readers.get(OWN_READER) or next(iter(self.readers.values()), None)
+        return b"" if queue is None else queue.name
+
+    @property
     def last_id(self) -> int:
         """The id of the last item, written or not."""
         return self.next_id - 1
@@ -216,10 +223,13 @@ class ScrollJournal:
             if not info.first_id or info.size + size <= self.most_file_bytes:
                 return self._current
             self.rotate()
+        began_s = self._services.jobs.seconds()
         number = self._services.numbers.next()
         info = WriterFile(writer_name(self.stem, number), number)
         self._current = info, AppendedFile(self._services.disk, self._services.path(info.file_name))
-        self.rotations += bool(self.files)
+        if self.files:
+            self.rotations += 1
+            self._services.took(self.queue_name, "journal_rotation_usec", began_s)
         self.names += 1
         return self._current
 
@@ -410,6 +420,12 @@ class ScrollJournal:
         reading = self._services.jobs.run(self._read_range, files, queue.reader, first_id, end_id, max_bytes)
         return reading.addErrback(self._cannot_be_read)
 
+    def end_of(self, first_id: int, max_items: int) -> int:
+        """Where so many safe items end, from that id on: ids that no file has are passed over before them."""
+        file = self.file_with(first_id)
+        first_there = self.safe_id + 1 if file is None else max(first_id, file.first_id)
+        return first_id if first_there > self.safe_id else min(first_there + max_items, self.safe_id + 1)
+
     def _cannot_be_read(self, failure: Failure) -> NoReturn:
         error = error_of(failure)
         if isinstance(error, DamagedFile):
@@ -432,9 +448,9 @@ class ScrollJournal:
                         if item.id >= end_id or (items and max_bytes < 0):
                             return items
                         items.append((item.id, item))
+                    first_id, offset = read.next_id, read.offset
                     if not read.records:
                         break
-                    first_id, offset = read.next_id, read.offset
         return items
 
     # Figures.

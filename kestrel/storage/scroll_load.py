@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from twisted.logger import Logger
 
@@ -16,14 +16,20 @@ from kestrel.scroll.hints import MOST_BYTES, decode_hint, hint_path
 from kestrel.scroll.left import left_for
 from kestrel.scroll.names import DEFAULT_READER, OWN_READER, Names, Place, queue_of
 from kestrel.scroll.reader_file import ReaderState, encode_state, read_state
+from kestrel.scroll.records import LARGEST_ID
 from kestrel.scroll.survey import WrongMark, check_known, survey
 from kestrel.scroll.writer_file import WriterFile
+from kestrel.storage.full_disk import is_full
 from kestrel.storage.scroll_files import replace_file
 from kestrel.storage.scroll_journal import ScrollJournal, Unsynced
 from kestrel.storage.scroll_queue import ScrollQueue
 from kestrel.storage.scroll_services import ScrollServices
 
 log = Logger(__name__)
+
+GAP_IDS: Final = 1 << 32
+"""Where somebody reads by ids, a start gives the next item an id that is a multiple of it: more than were given since a
+sync, and few enough for a thousand million starts."""
 
 SettingsOf: TypeAlias = Callable[[bytes], QueueSettings]
 
@@ -79,7 +85,9 @@ class ScrollLoader:
         last_ids = [file.last_id for file in journal.files]
         # Ids are never given twice: if a reader is further than the last item, they go on behind it.
         last_ids += [state.done.last for state in states.values()]
+        last_ids += [state.held.head for state in states.values() if state.held is not None]
         journal.next_id = max(last_ids, default=0) + 1
+        gap_is_told = self._begin_behind_a_gap(journal, states)
         journal.safe_id = journal.last_id
         # Who wrote them may have ended before they were synced; what a failed sync has left was copied, and is.
         journal.unsynced = {} if has_lost_a_sync else {file: Unsynced(0, file.size) for file in journal.files}
@@ -89,9 +97,36 @@ class ScrollLoader:
             states.pop(DEFAULT_READER, None)
         for part, state in states.items():
             self._make_queue(journal, part, state, settings_of, is_written_anew=has_lost_a_sync)
+        if not gap_is_told:
+            for queue in journal.readers.values():
+                queue.give_up_checkpoint()  # which tells of it as soon as there is room
         if has_lost_a_sync:
             services.disk.sync_folder(services.folder)  # or what was answered with an error might come back
         return journal
+
+    def _begin_behind_a_gap(self, journal: ScrollJournal, states: Mapping[bytes, ReaderState]) -> bool:
+        """Who reads by ids may have seen items that a power failure has taken: let no other item get their ids.
+
+        The next start must find that this one has given ids, also if nothing else of them is left then. False if a full
+        disk does not take that now.
+        """
+        held = {part: state for part, state in states.items() if state.held is not None}
+        first_id, next_id = journal.next_id, (journal.next_id // GAP_IDS + 1) * GAP_IDS
+        if not (held or journal.unserved) or next_id >= LARGEST_ID:  # an unserved reader may have a hold as well
+            return True
+        journal.next_id = next_id
+        if journal.files:
+            journal.files[-1].is_closed = True  # ids follow each other within a file
+        try:
+            for part, state in (held or states).items():
+                state.done.add(first_id, next_id - 1)
+                self._write_anew(reader_name(journal.stem, part), state)
+            self._services.disk.sync_folder(self._services.folder)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            return False
+        return True
 
     # Writer files.
 
@@ -174,6 +209,8 @@ class ScrollLoader:
         first_id = journal.files[0].first_id if journal.files else 1
         for state in states.values():
             state.done.add(1, first_id - 1)
+            if state.held is not None and state.held.head < first_id - 1 and first_id % GAP_IDS:
+                state.held = state.held._replace(head=first_id - 1)  # its items are gone: let the reader be told
         return states
 
     def _read_state(self, journal: ScrollJournal, file_name: bytes) -> tuple[ReaderState, bool]:

@@ -16,7 +16,7 @@ from kestrel.item import Item
 from kestrel.scroll.changes import Changes
 from kestrel.scroll.forward import ItemsRead
 from kestrel.scroll.reader_file import ReaderState, encode_state
-from kestrel.scroll.records import data_bytes, decode_put, id_of
+from kestrel.scroll.records import Held, data_bytes, decode_put, id_of
 from kestrel.scroll.survey import WrongMark
 from kestrel.scroll.writer_file import NONE, Counts
 from kestrel.storage.interfaces import IItemRanges, IQueueStorage
@@ -55,6 +55,9 @@ class Journal(Protocol):
     def read_range(self, queue: Any, first_id: int, end_id: int, max_bytes: int) -> Deferred[list[tuple[int, Item]]]:
         """The items of a reader with these ids, read in a thread."""
 
+    def end_of(self, first_id: int, max_items: int) -> int:
+        """Where so many safe items end, from that id on."""
+
 
 @implementer(IQueueStorage)
 class ScrollQueue(Window):
@@ -84,6 +87,8 @@ class ScrollQueue(Window):
         self._journal = journal
         """and what it asks of it."""
         self.done = state.done
+        self.held = state.held
+        """What somebody reads by ids: kept until they release it, done or not."""
         self.file = file
         self.memory = MemoryShare(journal.memory_limit)
         self.is_deleted = False
@@ -95,14 +100,18 @@ class ScrollQueue(Window):
         """The name of a writer file and an offset: the item `next_id` does not stand before it in that file."""
         self.turn = 0
         """Another one when items were dropped: what was being read then does not count."""
-        self.synced_head = state.done.head
-        """The head that a sync is known to have reached."""
+        self._changes = Changes(state.done.head)
+        self.written_head = state.done.head
+        """The head that is in the file,"""
+        self._written_held = state.held
+        """and what is held."""
+        self.synced_spare = self.written_spare
+        """The same as a sync is known to have reached it."""
         self.read_more: Callable[[], Deferred[None] | None] = lambda: None
         """Brings what is behind into the window: None if that is done, else fires when some of it is."""
         self._errors = state.errors
         self.compacted_bytes = 0
         """The size that its file had when it was written anew."""
-        self._changes = Changes(state.done.head)
         self._passing_head = state.done.head
         """The head in the checkpoint that is being written."""
         self._has_passed = False
@@ -204,10 +213,22 @@ class ScrollQueue(Window):
     # Ranges of ids.
 
     @property
-    def head(self) -> int:
-        """Everything up to that id is done."""
+    def released_id(self) -> int:
+        """The last id that nobody who reads by ids may ask for any more."""
+        if self.held is not None:
+            return self.held.head
         self.pass_what_is_for_others()
         return self.done.head
+
+    def hold(self, by: bytes | None) -> None:
+        """Keep for them what is not done, until they release it; None: keep nothing but for the queue itself."""
+        self.check()
+        self.held = None if by is None else Held(by, self.released_id)
+        self._changes.held_is(self.held)
+
+    def end_of(self, first_id: int, max_items: int) -> int:
+        """Where so many of its safe items end, from that id on (`IItemRanges.end_of`)."""
+        return self._journal.end_of(first_id, max_items)
 
     @property
     def safe_id(self) -> int:
@@ -223,8 +244,14 @@ class ScrollQueue(Window):
         """All below that id is done, open or not (`IItemRanges.release`)."""
         self.check()
         end_id = min(end_id, self._journal.last_id + 1)
-        if end_id <= self.done.head + 1:
-            return
+        if end_id > self.done.head + 1:
+            self._remove_below(end_id)
+        if self.held is not None and self.held.head < end_id - 1:
+            # Behind that: what a crash has left of a release can be released again.
+            self.held = self.held._replace(head=end_id - 1)
+            self._changes.held_is(self.held)
+
+    def _remove_below(self, end_id: int) -> None:
         for xid in [xid for xid, item in self._open.items() if item.id < end_id]:
             self.finish(xid)
         kept_front = [item for item in self._front if item.id >= end_id]
@@ -304,7 +331,9 @@ class ScrollQueue(Window):
 
     def take_changes(self) -> bytes:
         """The records of what was done since the last call, in order; nothing when that is nothing."""
-        return self._changes.take(self.done.head)
+        changes = self._changes.take(self.done.head)
+        self.written_head, self._written_held = self._changes.head, self.held
+        return changes
 
     @property
     def has_changes(self) -> bool:
@@ -317,9 +346,10 @@ class ScrollQueue(Window):
         return self._changes.are_there(self._changes.head)
 
     @property
-    def written_head(self) -> int:
-        """The head that is in the file."""
-        return self._changes.head
+    def written_spare(self) -> int:
+        """Everything up to that id is needed no more, as its file says."""
+        held = self._written_held
+        return self.written_head if held is None else min(self.written_head, held.head)
 
     def checkpoint(self) -> bytes:
         """A whole reader file that says how far it is now."""
@@ -337,13 +367,14 @@ class ScrollQueue(Window):
     def end_checkpoint(self, size: int) -> None:
         """That checkpoint, of so many bytes, has taken the place of its file."""
         self._changes.file_says(self._passing_head)
+        self.written_head = max(self.written_head, self._passing_head)
         self.end_compaction(size)
 
     def end_compaction(self, size: int) -> None:
         """Its file says the same in so many bytes."""
         self.file.replaced(size)
         self.compacted_bytes = size
-        self.synced_head = self.written_head
+        self.synced_spare = self.written_spare
 
     def give_up_checkpoint(self) -> None:
         """Its file is as it was."""
@@ -352,21 +383,23 @@ class ScrollQueue(Window):
     @property
     def state(self) -> ReaderState:
         """How far it is."""
-        return ReaderState(self.done, self._errors)
+        return ReaderState(self.done, self._errors, held=self.held)
 
     @property
     def is_spent(self) -> bool:
-        """Whether there is nothing in it."""
-        return not (self.items or self._open)
+        """Whether there is nothing in it, and nothing kept."""
+        return not (self.items or self._open) and (self.held is None or self.held.head >= self._journal.last_id)
 
     @property
     def disk_bytes(self) -> int:
         """The writer files that it has not done with, which it may share, and its reader file."""
-        return self._journal.bytes_behind(self.done.head) + self.file.size
+        spare = self.done.head if self.held is None else self.held.head
+        return self._journal.bytes_behind(spare) + self.file.size
 
     @property
     def stats(self) -> Mapping[str, int]:
-        """The figures of its journal, and how much is done beyond its head."""
-        return {**self._journal.stats, "scroll_done_ranges": len(self.done)}
+        """The figures of its journal, how much is done beyond its head, and what is kept for who reads by ids."""
+        held_bytes = 0 if self.held is None else self._journal.bytes_behind(self.held.head)
+        return {**self._journal.stats, "scroll_done_ranges": len(self.done), "scroll_held_bytes": held_bytes}
 
 

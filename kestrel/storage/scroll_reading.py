@@ -81,7 +81,9 @@ class ScrollReading:
                 most_items = min(most_items, last_id - queue.next_id + 1)
             span = offset, file.size, queue.next_id
             room = most_items, queue.room_bytes
+            began_s = services.jobs.seconds()
             read = await services.jobs.run(self._read_part, file.file_name, file.last_id, *span, *room)
+            services.took(queue.name, "fill_readbehind_usec", began_s)
             if queue.turn == turn:
                 self._take(file, read)
         except OSError as error:

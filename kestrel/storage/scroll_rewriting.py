@@ -43,6 +43,7 @@ class ScrollRewriting:
         they are safe when this returns. Else reader files say the same in fewer bytes.
         """
         journal, services = self._journal, self._services
+        began_s = services.jobs.seconds()
         copies = [_Copy(file, services.path(file.file_name), file.size, False, None) for file in files]
         for queue in queues:
             # What a checkpoint says is kept, so nothing may be in it that is not written yet.
@@ -57,6 +58,7 @@ class ScrollRewriting:
                 with suppress(OSError):
                     services.disk.erase(path)
             raise
+        services.took(journal.queue_name, "journal_rewrite_usec", began_s)
         if journal.sync_period_ms is None and not is_exact:
             return
         names = journal.names

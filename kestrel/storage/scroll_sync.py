@@ -59,12 +59,12 @@ class _CannotOpen(Exception):
 
 
 class _Part(NamedTuple):
-    """A file that a sync covers, up to that size; and of a reader file the head that it says."""
+    """A file that a sync covers, up to that size; and of a reader file up to which id it needs nothing more."""
 
     of: WriterFile | ScrollQueue
     path: bytes
     size: int
-    head: int
+    spare: int
     descriptor: int | None
 
 
@@ -96,6 +96,8 @@ class ScrollSync:
         """What the queues will be dead of as soon as there is a commit that can be told."""
         self._not_before_s = 0.0
         """When a reader file may be written anew after one that could not be."""
+        self._unsynced_since_s: float | None = None
+        """When the first record was written that a sync will make safe, and none has."""
         self._failure: QueueFailed | None = None
         self._is_over = False
         """Whether the journal's queues are dead of that, or deleted."""
@@ -114,6 +116,8 @@ class ScrollSync:
                 self._grown[queue] = None
         period_ms = self._journal.sync_period_ms
         done: Deferred[None] | None = None
+        if self._unsynced_since_s is None and period_ms is not None and not self.is_synced:
+            self._unsynced_since_s = self._services.jobs.seconds()
         if period_ms == 0:
             if not self.is_synced:
                 done = Deferred()
@@ -200,8 +204,9 @@ class ScrollSync:
             return
         self.state = SyncState.SYNCING
         commits, self._waiting = self._waiting, []
+        since_s, self._unsynced_since_s = self._unsynced_since_s, None
         self._services.syncing.run(self._run).addCallbacks(
-            self._synced, self._failed, callbackArgs=(commits,), errbackArgs=(commits,)
+            self._synced, self._failed, callbackArgs=(commits, since_s), errbackArgs=(commits,)
         )
 
     def _run(self) -> Deferred[_Sync]:
@@ -225,11 +230,13 @@ class ScrollSync:
             raise
         for queue in journal.unsynced_readers:
             if not queue.is_deleted:
-                parts.append(_Part(queue, queue.file.path, queue.file.size, queue.written_head, None))
+                parts.append(_Part(queue, queue.file.path, queue.file.size, queue.written_spare, None))
         return _Sync(parts, journal.written_id, journal.names, not journal.has_synced_names)
 
-    def _synced(self, sync: _Sync, commits: list[Deferred[None]]) -> None:
+    def _synced(self, sync: _Sync, commits: list[Deferred[None]], since_s: float | None) -> None:
         self.state = SyncState.IDLE
+        if since_s is not None:
+            self._services.took(self._journal.queue_name, "fsync_delay_usec", since_s)
         if self._is_over:
             self._waiting += commits
             self._tell_all(self._failure)
@@ -241,7 +248,7 @@ class ScrollSync:
             elif part.of.file.path == part.path:
                 file = part.of.file
                 file.synced_size, file.kept_size = part.size, max(part.size, file.kept_size)
-                part.of.synced_head = part.head
+                part.of.synced_spare = part.spare
                 if file.size == part.size:
                     journal.unsynced_readers.discard(part.of)
             else:

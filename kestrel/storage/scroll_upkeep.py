@@ -101,7 +101,7 @@ class ScrollUpkeep:
         is_safe_when_synced = journal.sync_period_ms == 0
         head = files[-1].last_id
         for queue in journal.readers.values():
-            head = min(head, queue.synced_head if is_safe_when_synced else queue.written_head)
+            head = min(head, queue.synced_spare if is_safe_when_synced else queue.written_spare)
             if head < files[0].last_id:
                 return
         while len(files) > 1 and files[0].last_id <= head:

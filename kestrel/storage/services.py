@@ -10,6 +10,7 @@ from twisted.internet.defer import DeferredSemaphore
 
 from kestrel.disk.files import Disk
 from kestrel.errors import QueueFailed
+from kestrel.storage.interfaces import Measure
 from kestrel.storage.jobs import Jobs
 
 SYNCS_AT_ONCE: Final = 32
@@ -41,7 +42,17 @@ class Services:
         self.jobs = jobs
         self.kill = kill
         self.is_disk_full = is_disk_full
+        self.measure: Measure = _nobody
+        """Who is told how long something took."""
         descriptors = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
         self.syncing = DeferredSemaphore(min(SYNCS_AT_ONCE, descriptors))
         self.reading = DeferredSemaphore(min(READS_AT_ONCE, descriptors))
         self.rewriting = DeferredSemaphore(min(REWRITES_AT_ONCE, descriptors))
+
+    def took(self, queue: bytes, what: str, began_s: float) -> None:
+        """Something that was begun then, by the clock of the jobs, is done."""
+        self.measure(queue, what, int((self.jobs.seconds() - began_s) * 1_000_000))
+
+
+def _nobody(queue: bytes, what: str, value: int) -> None:
+    """Nobody wants to know."""

@@ -76,15 +76,19 @@ class Medium:
             files = [entry for entry in entries if entry.is_file(follow_symlinks=False)]
         return {entry.name: self._id(os.stat(entry.path)) for entry in files}
 
-    def copy(self, folder: bytes, target: bytes, *, names_as_now: bool = False) -> None:
-        """Write what is left of a folder's plain files to another, new folder.
+    def left_of(self, folder: bytes, *, names_as_now: bool = False) -> dict[bytes, bytes]:
+        """What is left of a folder's plain files: the contents of each, by its name.
 
         `names_as_now`: no sync of the folder was needed, so what was erased or renamed is so; contents are as synced.
         """
-        os.makedirs(target)
         names = self._names_in(folder) if names_as_now else self._folders.get(folder, {})
-        for name, file_id in names.items():
-            Path(os.fsdecode(target + b"/" + name)).write_bytes(self._contents.get(file_id, b""))
+        return {name: self._contents.get(file_id, b"") for name, file_id in names.items()}
+
+    def copy(self, folder: bytes, target: bytes, *, names_as_now: bool = False) -> None:
+        """Write what is left of a folder's plain files (`left_of`) to another, new folder."""
+        os.makedirs(target)
+        for name, contents in self.left_of(folder, names_as_now=names_as_now).items():
+            Path(os.fsdecode(target + b"/" + name)).write_bytes(contents)
 
 
 class FaultyDisk(Disk):

@@ -223,7 +223,7 @@ class MemoryServer:
             memory_limit=memory_limit,
         )
         protocols = {**PROTOCOLS, **self._protocols}
-        self.factories = {name: self.core.connections(codec, self.control) for name, codec in protocols.items()}
+        self.factories = {name: self.core.connections(name, codec, self.control) for name, codec in protocols.items()}
         self.started: Deferred[None] = self.core.start().addCallback(lambda _: self.core.serve())
         self.settle()
 

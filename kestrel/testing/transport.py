@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
 from twisted.internet.error import ConnectionAborted, ConnectionDone
@@ -135,6 +135,10 @@ class MemoryTransport(StringTransport):
         if self._push_producer is not None and len(self.unsent) > READ_BYTES:
             self._is_producer_paused = True
             self._push_producer.pauseProducing()
+
+    def writeSequence(self, data: Iterable[bytes]) -> None:
+        """Take bytes in pieces."""
+        self.write(b"".join(data))
 
     def loseConnection(self) -> None:
         """Hang up when everything written has been read."""

@@ -13,10 +13,13 @@ from typing import Any, Final
 from kestrel.client.address import DEFAULT_PORTS
 from kestrel.client.tls import TlsOptions
 from kestrel.tools import cli_items, cli_servers
+from kestrel.tools.admin_client import DEFAULT_ADMIN, AdminClient
 from kestrel.tools.arguments import duration_s, make_parser, positive, positive_duration_s, sent_queue_name
 from kestrel.tools.clock import Clock
 from kestrel.tools.running import EX_USAGE, ToolFailed, run
 from kestrel.tools.servers import TOOL, Servers
+from kestrel.tools.top import top
+from kestrel.tools.top_screen import SORTS
 
 ENVIRONMENT: Final = "KESTREL_SERVERS"
 """Names the servers where --server does not."""
@@ -27,7 +30,8 @@ _SERVER_OPTIONS: Final = (
 
 _MAKES_A_QUEUE: Final = "\nA queue that is not there is made by it: servers do that."
 
-Command = Callable[[Servers, Namespace, Clock], int]
+Command = Callable[..., int]
+"""Called with whom to ask (`Servers`, or an `AdminClient`), the command line and a clock."""
 
 _DESCRIPTION: Final = "Puts, takes and shows items of a Kestrel server, and tells how the server is."
 
@@ -54,8 +58,10 @@ def main(argv: Sequence[str] | None = None, clock: Clock | None = None) -> int:
 
 
 def _do(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> int:
-    servers = _servers(parser, arguments, clock)
     do: Command = arguments.do
+    if do is top:
+        return do(_admin(parser, arguments, clock), arguments, clock)
+    servers = _servers(parser, arguments, clock)
     try:
         return do(servers, arguments, clock)
     finally:
@@ -74,6 +80,20 @@ def _servers(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> Serv
         return Servers(addresses, arguments.protocol, tls, arguments.timeout, clock.seconds)
     except ValueError as error:
         parser.error(str(error))
+
+
+def _admin(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> AdminClient:
+    if arguments.servers or arguments.tls:
+        parser.error("top asks the admin port: say --admin http://HOST:PORT, or https, and not --server or --tls")
+    tls = _tls_options(parser, arguments)
+    try:
+        client = AdminClient(arguments.admin, tls, arguments.timeout, clock.seconds)
+    except ValueError as error:
+        parser.error(f"--admin: {error}")
+    is_given = any(each is not None for each in (arguments.ca, arguments.cert, arguments.key, arguments.server_name))
+    if is_given and not client.is_https:
+        parser.error("--ca, --cert, --key and --server-name want --admin https://HOST:PORT")
+    return client
 
 
 def _tls_options(parser: ArgumentParser, arguments: Namespace) -> TlsOptions:
@@ -163,11 +183,13 @@ class _Commands:
         self._peek()
         self._monitor()
         self._stats()
+        self._top()
         self._status()
         self._dump_config()
         self._version()
         self._flush()
         self._delete()
+        self._close_range()
         self._flush_expired()
 
     def _add(self, name: str, do: Command, short: str, more: str, *examples: str) -> ArgumentParser:
@@ -282,6 +304,32 @@ class _Commands:
             help="again and again, so often (default: 2s), until Ctrl-C; also while a server is away",
         )
 
+    def _top(self) -> None:
+        parser = self._add(
+            "top",
+            top,
+            "show a server and its queues, and go on showing them",
+            " It asks the server's admin port.\nWithout a terminal it is a plain table, once. Press h for the keys.",
+            "kestrel-cli top",
+            "kestrel-cli top --sort puts --filter mail",
+            "kestrel-cli top --admin https://mq1:2223 --ca ca.pem",
+            "kestrel-cli top --once | head",
+        )
+        parser.add_argument(
+            "--admin", metavar="URL", default=DEFAULT_ADMIN, help=f"the admin port (default: {DEFAULT_ADMIN})"
+        )
+        parser.add_argument(
+            "--interval",
+            metavar="DURATION",
+            type=positive_duration_s,
+            default=2.0,
+            help="how often, and over what time rates are measured (default: 2s)",
+        )
+        parser.add_argument("--sort", choices=SORTS, default="items", help="by what (default: items)")
+        parser.add_argument("--filter", metavar="TEXT", default="", help="only queues with that in their names")
+        parser.add_argument("--once", action="store_true", help="a plain table of all queues, and the end")
+        parser.add_argument("--no-colour", action="store_true", help="no colours, as with NO_COLOR in the environment")
+
     def _status(self) -> None:
         parser = self._add(
             "status",
@@ -319,6 +367,18 @@ class _Commands:
             "delete", cli_servers.delete, "forget a queue and all its items", "", "kestrel-cli delete --yes work"
         )
         _queue(parser)
+        _yes(parser)
+
+    def _close_range(self) -> None:
+        parser = self._add(
+            "close-range",
+            cli_servers.close_range,
+            "give up what is kept for a reader by ids that will not come back",
+            " What is still in the queue stays there. Goes over thrift.",
+            "kestrel-cli --protocol thrift close-range --yes work spark",
+        )
+        _queue(parser)
+        parser.add_argument("reader", metavar="READER", help="what it calls itself; a stream of Spark is spark")
         _yes(parser)
 
     def _flush_expired(self) -> None:

@@ -135,6 +135,14 @@ def delete(servers: Servers, arguments: Namespace, clock: Clock) -> int:
     )
 
 
+def close_range(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+    """Keep nothing for a reader any more."""
+    calls, reader = servers.thrift, arguments.reader.encode(errors="surrogateescape")
+    shown = show_data(reader).replace("{", "{{").replace("}", "}}")
+    question = f"give up what is kept of the queue {{queue}} for the reader {shown}, on {{servers}}?"
+    return _change(servers, arguments, question, lambda queue: calls.close_range(queue, reader))
+
+
 def _change(servers: Servers, arguments: Namespace, question: str, make_call: Callable[[bytes], Call[None]]) -> int:
     queue: bytes = arguments.queue
     if servers.has_memcache and not _is_there(servers, queue):  # thrift does not tell

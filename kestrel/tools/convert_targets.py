@@ -91,7 +91,7 @@ class JournalTarget(Target):
     def write(self, family: Family, sums: Mapping[bytes, QueueSum], steps: Iterable[Step]) -> None:
         """All files of the family side by side."""
         files = ContinuedFiles(self._disk, self._path)
-        queues = [_JournalFile(files.file(journals.current_name(name)), sums[name].front) for name in family.queues]
+        queues = [RewrittenFile(files.file(journals.current_name(name)), sums[name].front) for name in family.queues]
         for step in steps:
             record = encode_item(step.data, step.add_ms, step.expiry_ms)
             for place, errors in zip(step.takers, step.errors, strict=True):
@@ -99,8 +99,9 @@ class JournalTarget(Target):
         files.finish()
 
 
-class _JournalFile:
-    """The one file of a queue. Only an item that goes back has errors: all up to the last that has some do."""
+class RewrittenFile:
+    """The one file of a queue, as a rewrite makes it. Only an item that goes back has errors: the first `front` do, the
+    last of which is the last that has some."""
 
     def __init__(self, file: ContinuedFile, front: int) -> None:
         self._file = file

@@ -55,7 +55,7 @@ class JournalDump(Dump[Record]):
             yield "one error more" if record.errors is None else count(record.errors, "error")
         if record.restates is not None:
             yield f"restates {count(record.restates, 'open read')}"
-        if _adds(record):
+        if adds(record):
             yield count(len(record.data), "byte")
             if record.add_ms is not None:
                 yield f"added {show_time(record.add_ms)}"
@@ -69,7 +69,7 @@ class JournalDump(Dump[Record]):
             fields["errors"] = record.errors
         if record.restates is not None:
             fields["restates"] = record.restates
-        if _adds(record):
+        if adds(record):
             fields |= {"data_bytes": len(record.data), "add_ms": record.add_ms, "expiry_ms": record.expiry_ms or None}
         return fields
 
@@ -77,7 +77,7 @@ class JournalDump(Dump[Record]):
         return {"queue": spell_queue(self._queue), "file": show_path(file.file_name)}
 
     def data_of(self, record: Record) -> bytes | None:
-        return record.data if _adds(record) else None
+        return record.data if adds(record) else None
 
     def summary_lines(self) -> Iterator[str]:
         yield from file_lines(f"queue {show_queue(self._queue)}", self.files)
@@ -101,7 +101,7 @@ class JournalDump(Dump[Record]):
 
     def added(self) -> Iterator[bytes]:
         for _, _, record in self._contents.records(are_done=False):
-            if _adds(record):
+            if adds(record):
                 yield record.data
 
     def queued(self) -> Iterator[bytes]:
@@ -110,7 +110,8 @@ class JournalDump(Dump[Record]):
             yield item.data
 
 
-def _adds(record: Record) -> bool:
+def adds(record: Record) -> bool:
+    """Whether it adds an item."""
     return record.opcode in _ADDING and record.restates is None
 
 

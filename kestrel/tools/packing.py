@@ -20,25 +20,49 @@ from kestrel.tools.running import ToolFailed
 from kestrel.tools.shown import show_queue
 
 
+class ItemsSum:
+    """How many items there were, and a digest of every one's data, add time, expiry and errors, in order."""
+
+    def __init__(self) -> None:
+        self.items = 0
+        self._digest = blake2b()
+
+    def add(self, record: bytes, errors: int) -> None:
+        """The next item, as its ADDX record."""
+        self._digest.update(record + b"%d;" % errors)
+        self.items += 1
+
+    @property
+    def digest(self) -> bytes:
+        """That of all that came."""
+        return self._digest.digest()
+
+
 class Inspected:
     """What a queue's files hold: as much as tells whether other files hold the same."""
 
-    def __init__(self, journal: OpenJournal, now_ms: int) -> None:
+    def __init__(self, journal: OpenJournal, now_ms: int, *, may_show_progress: bool = True) -> None:
         """Read all of it. Raises OSError."""
-        contents = Contents(journal, now_ms)
+        contents = Contents(journal, now_ms, may_show_progress=may_show_progress)
         contents.replay()
         contents.restart()
         self.files: list[FileRead] = contents.files
         self._kinds = [file.kind for file in journal.files]
         self.bytes = contents.size
         self.packed_bytes = contents.packed_bytes
-        self.items = 0
-        digest = blake2b()
+        self.sum = ItemsSum()
         for item in contents.items():
-            digest.update(encode_item(item.data, item.add_ms, item.expiry_ms) + b"%d;" % item.errors)
-            self.items += 1
-        self.digest = digest.digest()
+            self.sum.add(encode_item(item.data, item.add_ms, item.expiry_ms), item.errors)
+
+    @property
+    def items(self) -> int:
+        """How many there are."""
+        return self.sum.items
+
+    @property
+    def digest(self) -> bytes:
         """Of every item's data, add time, expiry and errors, in order."""
+        return self.sum.digest
 
     @property
     def damaged(self) -> list[FileRead]:
@@ -52,7 +76,14 @@ class Inspected:
 
 
 def pack_queue(
-    disk: Disk, folder: bytes, files: QueueFiles, before: Inspected, numbers: FileNumbers, now_ms: int
+    disk: Disk,
+    folder: bytes,
+    files: QueueFiles,
+    before: Inspected,
+    numbers: FileNumbers,
+    now_ms: int,
+    *,
+    may_show_progress: bool = True,
 ) -> int:
     """Replace the files, which hold what `before` says, by one. Returns its size in bytes.
 
@@ -61,7 +92,7 @@ def pack_queue(
     """
     name = files.queue
     writer = JournalWriter(disk, folder, name, numbers.next)
-    with Progress(f"{show_queue(name)}: sorting", before.bytes) as progress:
+    with Progress(f"{show_queue(name)}: sorting", before.bytes if may_show_progress else 0) as progress:
         queue = load_queue(disk, folder, files, SETTINGS, writer, now_ms, _watched(disk, folder, progress))
     boundary = queue.boundary()
     replacement = queue.replacement(boundary)
@@ -71,11 +102,11 @@ def pack_queue(
         writer.close()
     number = replacement.boundary.number
     replaced = queue.history.up_to(number)
-    with Progress(f"{show_queue(name)}: writing", before.packed_bytes) as progress:
+    with Progress(f"{show_queue(name)}: writing", before.packed_bytes if may_show_progress else 0) as progress:
         runs = _counted(replacement.runs(disk, folder, replaced), progress)
         write_temporary(disk, folder, name, number, runs, replacement.most_bytes(), lambda: False)
     try:
-        _check(disk, folder, name, number, before, replacement, now_ms)
+        _check(disk, folder, name, number, before, replacement, now_ms, may_show_progress)
     except (OSError, ToolFailed):
         disk.erase(folder + b"/" + temporary_name(name, number))
         raise
@@ -98,11 +129,18 @@ def _counted(runs: Iterable[bytes], progress: Progress) -> Iterator[bytes]:
 
 
 def _check(
-    disk: Disk, folder: bytes, name: bytes, number: int, before: Inspected, replacement: Replacement, now_ms: int
+    disk: Disk,
+    folder: bytes,
+    name: bytes,
+    number: int,
+    before: Inspected,
+    replacement: Replacement,
+    now_ms: int,
+    may_show_progress: bool,
 ) -> None:
     temporary = JournalFile(name, Kind.TEMPORARY, number, temporary_name(name, number))
     with OpenJournal(disk, folder, name, [temporary]) as journal:
-        after = Inspected(journal, now_ms)
+        after = Inspected(journal, now_ms, may_show_progress=may_show_progress)
     sizes = {after.bytes, replacement.size, before.packed_bytes}
     if after.damaged or (after.items, after.digest) != (before.items, before.digest) or len(sizes) > 1:
         raise ToolFailed(

@@ -24,7 +24,8 @@ _COLUMNS: Final = 80
 
 
 class Progress:
-    """How many of `total` bytes are done: drawn on standard error when that is a terminal and the work is large.
+    """How many of `total` bytes are done: drawn on standard error when that is a terminal and the work is large, from
+    its beginning on.
 
     As a context it takes the line away at its end, however it ends.
     """
@@ -37,7 +38,7 @@ class Progress:
         self._stream = stream or sys.stderr
         self._seconds = seconds
         self._is_shown = total >= LARGE_BYTES and self._stream.isatty()
-        self._start_s = self._drawn_s = seconds() if self._is_shown else 0.0
+        self._start_s = self._next_s = seconds() if self._is_shown else 0.0
         self._reached: dict[bytes, int] = {}
         self.done = 0
 
@@ -53,12 +54,12 @@ class Progress:
         self.done += size
         if self._is_shown:
             now_s = self._seconds()
-            if now_s - self._drawn_s >= _EVERY_S:
-                self._drawn_s = now_s
+            if now_s >= self._next_s:
+                self._next_s = now_s + _EVERY_S
                 self._draw(now_s - self._start_s)
 
     def _draw(self, passed_s: float) -> None:
-        rate = self.done / passed_s
+        rate = self.done / passed_s if passed_s else 0.0
         left_s = round(max(0, self._total - self.done) / rate) if rate else 0
         self._stream.write(
             f"\r{self._what}: {min(100, 100 * self.done // self._total)}%"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from kestrel.scroll.names import OWN_READER, Place, decode_part, queue_of
-from kestrel.scroll.records import Command, Targets
+from kestrel.scroll.records import Command, Held, Targets
 from kestrel.tools.dump import Dump
 from kestrel.tools.opened import FileRead
 from kestrel.tools.scroll_contents import QueueRead, ScrollContents, ScrollRecord
@@ -77,6 +77,8 @@ class ScrollDump(Dump[ScrollRecord]):
             yield from _some([f"id {item_id} has {errors}" for item_id, errors in raw.errors.items()])
         elif raw.command == Command.TARGETS:
             yield self._targets_shown(raw.targets)
+        elif raw.command == Command.HELD:
+            yield _held_shown(raw.held)
         elif raw.command != Command.DELETED:
             yield f"command {raw.command}"
             yield count(raw.size, "byte")
@@ -115,6 +117,8 @@ class ScrollDump(Dump[ScrollRecord]):
         if raw.command == Command.TARGETS and raw.targets is not None:
             readers = [self._reader_shown(reader) for reader in sorted(raw.targets.readers)]
             return {"all_but" if raw.targets.are_left_out else "only": readers}
+        if raw.command == Command.HELD:
+            return {} if raw.held is None else {"reader": show_path(raw.held.by), "released": raw.held.head}
         return {} if raw.command == Command.DELETED else {"command": raw.command}
 
     def place_json(self, file: FileRead) -> dict[str, Any]:
@@ -227,6 +231,12 @@ def _done_shown(read: QueueRead) -> str:
         return head
     beyond = f"{count(_ids_in(ranges), 'id')} in {count(len(ranges), 'range')}"
     return f"{head}, and beyond it {beyond}" if done.head else beyond
+
+
+def _held_shown(held: Held | None) -> str:
+    if held is None:
+        return "nobody reads by ids"
+    return f"{show_path(held.by)} reads by ids, and has released all up to id {held.head}"
 
 
 def _ids_in(ranges: Sequence[tuple[int, int]]) -> int:

@@ -122,17 +122,17 @@ def _name_of(names: TrueNames, parent: bytes | None, part: bytes | None) -> byte
 
 def writer_alone(disk: Disk, folder: bytes, file_name: bytes) -> OpenScroll:
     """A writer file, whatever it is called. Raises OSError."""
-    stem, name, _ = _owners_of(disk, folder, file_name)
+    stem, name, _ = owners_of(disk, folder, file_name)
     return OpenScroll(disk, folder, Scroll(stem, name, (file_name,), ()), (), is_file_alone=True)
 
 
 def reader_alone(disk: Disk, folder: bytes, file_name: bytes) -> OpenScroll:
     """A reader file, whatever it is called. Raises OSError."""
-    stem, parent, queue = _owners_of(disk, folder, file_name)
+    stem, parent, queue = owners_of(disk, folder, file_name)
     return OpenScroll(disk, folder, Scroll(stem, parent, (), (queue,)), (queue,), is_file_alone=True)
 
 
-def _owners_of(disk: Disk, folder: bytes, file_name: bytes) -> tuple[bytes, bytes | None, ScrollQueue]:
+def owners_of(disk: Disk, folder: bytes, file_name: bytes) -> tuple[bytes, bytes | None, ScrollQueue]:
     """The stem and the name of the scroll that the file's name speaks of, and the queue."""
     file = parse_file_name(file_name)
     if file is None:

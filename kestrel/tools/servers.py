@@ -46,7 +46,8 @@ class Servers:
         self.client = BlockingClient(servers, protocol, tls=tls, timeout_s=timeout_s, seconds=seconds)
         """For what any one of them may answer."""
         self._memcache = MemcacheCalls() if protocol == "memcache" else None
-        self.dialect: Dialect = ThriftDialect(ThriftCalls())
+        self._thrift = ThriftCalls()
+        self.dialect: Dialect = ThriftDialect(self._thrift)
         if self._memcache is not None:
             self.dialect = MemcacheDialect(self._memcache)
         context, server_name = (None, None) if tls is None else (tls.context(), tls.server_name)
@@ -69,6 +70,13 @@ class Servers:
             raise ToolFailed("the thrift protocol has no such request: leave out --protocol thrift", EX_USAGE)
         return self._memcache
 
+    @property
+    def thrift(self) -> ThriftCalls:
+        """The calls that thrift alone has. Raises `ToolFailed`."""
+        if self._memcache is not None:
+            raise ToolFailed("memcache has no such request: say --protocol thrift, and name its port", EX_USAGE)
+        return self._thrift
+
     def each(self, ask: Callable[[BlockingConnection], T]) -> Iterator[tuple[Address, T]]:
         """What each server answers. All are asked, also when some fail; then a `ToolFailed` is raised."""
         failed: list[ToolFailed] = []
@@ -90,7 +98,7 @@ class Servers:
         if address is None and len(self.addresses) == 1:
             address = self.addresses[0]
         where = "a server" if address is None else show_text(str(address))
-        reason = show_text(str(failure))
+        reason = show_text(str(failure).removeprefix(f"{address}: "))
         match failure:
             case CannotConnect(__cause__=OSError() | ValueError() as cause):
                 # The text is the address, and the system's words with a number that nobody needs.

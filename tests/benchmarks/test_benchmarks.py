@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from benchmarks import (
+    admin,
     backlog,
     expiry,
     fanout,
@@ -27,6 +29,15 @@ from benchmarks.picture import Curve, draw
 from benchmarks.storages import JOURNAL, SCROLL, STORAGES, Opened, make_backlog
 from kestrel.compiled import BUILD
 from kestrel.config.units import MIB
+
+FORKING = multiprocessing.get_context("forkserver")
+FORKING.set_forkserver_preload(["benchmarks.__main__"])
+
+
+@pytest.fixture(autouse=True)
+def quick_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fresh process has imported everything by the time it begins: what it takes is not measured here."""
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: FORKING)
 
 
 def results(columns: tuple[Column, ...]) -> Results:
@@ -161,6 +172,13 @@ def test_reload_measures_every_change() -> None:
     reload.measure(figures, reload.Sizes(queues=100, repeats=2), seed=1)
     assert [row["change"] for row in figures.rows] == list(reload.CHANGES)
     assert all(float(row["held_ms_most"]) >= float(row["held_ms_least"]) > 0 for row in figures.rows)
+
+
+def test_admin_measures_every_call() -> None:
+    figures = results(admin.COLUMNS)
+    assert admin.measure(figures, admin.Sizes(queues=100, repeats=2)) == []
+    assert [row["call"] for row in figures.rows] == [*admin.CALLS, admin.SAMPLE]
+    assert all(float(row["total_ms"]) >= float(row["longest_ms"]) > 0 for row in figures.rows)
 
 
 def test_a_table_has_a_line_for_each_row() -> None:

@@ -7,12 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import trustme
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-_FROM: Final = datetime.datetime(2020, 1, 1)
-_TO: Final = datetime.datetime(2120, 1, 1)
+_ORGANIZATION: Final = "Example"
+_UNIT: Final = "queues"
+
+
+def subject(name: str) -> str:
+    """The subject of a certificate for that name, as a list of clients has it."""
+    return f"CN={name},OU={_UNIT},O={_ORGANIZATION}"
 
 
 class Authority:
@@ -20,55 +26,54 @@ class Authority:
 
     def __init__(self, folder: Path, name: str = "test authority", signed_by: Authority | None = None) -> None:
         self.folder = folder
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-        issuer = signed_by or self
-        certificate = (
-            issuer._builder(self._name, self._key.public_key())
-            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .sign(issuer._key, hashes.SHA256())
-        )
-        self.ca_file = str(self._write("ca.pem", certificate.public_bytes(serialization.Encoding.PEM)))
+        parent = None if signed_by is None else signed_by._ca
+        self._ca: trustme.CA = trustme.CA(parent, organization_name=_ORGANIZATION, organization_unit_name=name)
+        self.ca_file = self._write("ca.pem", self._ca.cert_pem)
 
     def sign(
         self,
         host: str,
-        until: datetime.datetime = _TO,
+        until: datetime.datetime | None = None,
         names: Sequence[str] | None = None,
-        since: datetime.datetime = _FROM,
+        since: datetime.datetime | None = None,
     ) -> tuple[str, str]:
         """A certificate for that host, and its key: the paths of both. `names`: those it is for instead."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, host)])
-        builder = self._builder(subject, key.public_key(), until, since)
-        alternatives = [x509.DNSName(name) for name in ([host] if names is None else names)]
-        if alternatives:
-            builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
-        certificate = builder.sign(self._key, hashes.SHA256())
-        private = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        made = self._ca.issue_cert(
+            host,
+            common_name=host,
+            organization_name=_ORGANIZATION,
+            organization_unit_name=_UNIT,
+            not_before=since,
+            not_after=until,
         )
-        cert_file = self._write(f"{host}.pem", certificate.public_bytes(serialization.Encoding.PEM))
-        return str(cert_file), str(self._write(f"{host}.key", private))
+        certificate = made.cert_chain_pems[0]
+        if names is not None:
+            certificate = self._for_names(certificate, names)
+        return self._write(f"{host}.pem", certificate), self._write(f"{host}.key", made.private_key_pem)
 
-    def _builder(
-        self,
-        subject: x509.Name,
-        public_key: ec.EllipticCurvePublicKey,
-        until: datetime.datetime = _TO,
-        since: datetime.datetime = _FROM,
-    ) -> x509.CertificateBuilder:
-        return (
+    def _for_names(self, pem: trustme.Blob, names: Sequence[str]) -> trustme.Blob:
+        """The same certificate for other names, each written as a host's.
+
+        By hand: what trustme makes says for whom it is, and of a number it makes an address.
+        """
+        given = x509.load_pem_x509_certificate(pem.bytes())
+        builder = (
             x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._name)
-            .public_key(public_key)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(since)
-            .not_valid_after(until)
+            .subject_name(given.subject)
+            .issuer_name(given.issuer)
+            .public_key(given.public_key())
+            .serial_number(given.serial_number)
+            .not_valid_before(given.not_valid_before_utc)
+            .not_valid_after(given.not_valid_after_utc)
         )
+        if names:
+            hosts = x509.SubjectAlternativeName([x509.DNSName(name) for name in names])
+            builder = builder.add_extension(hosts, critical=False)
+        key = serialization.load_pem_private_key(self._ca.private_key_pem.bytes(), password=None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        return trustme.Blob(builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
-    def _write(self, name: str, data: bytes) -> Path:
+    def _write(self, name: str, pem: trustme.Blob) -> str:
         path = self.folder / name
-        path.write_bytes(data)
-        return path
+        pem.write_to_path(path)
+        return str(path)

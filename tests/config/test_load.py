@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import pytest
 from hypothesis import given
@@ -485,3 +486,14 @@ def loads_or_is_refused(text: str) -> None:
         assert error.problems
     else:
         assert isinstance(config, Config)
+
+
+@given(st.binary(max_size=200))
+def test_a_file_of_any_bytes_loads_or_is_refused(data: bytes) -> None:
+    with NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        try:
+            assert isinstance(load(file.name), Config)
+        except ConfigError as error:
+            assert error.problems and error.source == file.name

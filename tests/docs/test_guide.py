@@ -166,7 +166,7 @@ def test_the_defaults_are_those_of_the_table(cls: type[attrs.AttrsInstance]) -> 
 def as_told(kind: Kind, text: str) -> Any:
     """The value that a cell of the guide stands for."""
     if text == "empty":
-        return {}
+        return {} if kind.name.startswith("table") else ()
     if text.startswith("~/.local/state/kestrel/"):
         return str(state_folder() / text.removeprefix("~/.local/state/kestrel/"))
     written = {"true": True, "false": False}.get(text, int(text) if text.isdigit() else text)

@@ -123,9 +123,12 @@ def test_the_methods_are_those_of_the_idl() -> None:
         assert row[0].split("(")[1] == f"{arguments})"
 
 
-def test_the_fields_of_a_queue_info_are_those_of_the_idl() -> None:
-    rows = rows_below("peek", "protocol_thrift")
-    idl = IDL.read_text().split("struct QueueInfo")[1]
+@pytest.mark.parametrize(
+    ("heading", "struct"), [("peek", "QueueInfo"), ("Items by their ids", "RangeItem")]
+)
+def test_the_fields_of_a_struct_are_those_of_the_idl(heading: str, struct: str) -> None:
+    rows = rows_below(heading, "protocol_thrift")
+    idl = IDL.read_text().split(f"struct {struct} ")[1].split("\n}")[0]
     fields = re.findall(r"^  (\d): (?:optional )?(\w+) (\w+)$", idl, re.MULTILINE)
     told = [(*row[0].replace("`", "").split(), row[1]) for row in rows]
     assert told == [(id_, name, type_) for id_, type_, name in fields]

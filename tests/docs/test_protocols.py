@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
 import attrs
@@ -22,6 +23,7 @@ from kestrel.config.server_settings import ServerSettings
 from kestrel.config.setting import settings_of
 from kestrel.protocols import memcache, text
 from kestrel.storage.journal import JournalStorage
+from kestrel.storage.scroll import ScrollStorage
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.threads import SteppedThreads
 
@@ -115,10 +117,19 @@ def play(block: Block, *, piece_bytes: int | None = None) -> None:
 
 
 class Playing:
-    """A fresh server, its clients and what they speak, and who has been hung up on."""
+    """A fresh server, its clients and what they speak, and who has been hung up on.
 
-    def __init__(self, config: Config, protocols: tuple[str, str], piece_bytes: int | None) -> None:
-        self.server = MemoryServer(config=config)
+    With `keeps_scrolls` it is one with `--storage scroll:`, in a folder that goes with this object.
+    """
+
+    def __init__(
+        self, config: Config, protocols: tuple[str, str], piece_bytes: int | None, *, keeps_scrolls: bool = False
+    ) -> None:
+        if keeps_scrolls:
+            self._folder = TemporaryDirectory()
+            self.server = MemoryServer(config=config, folder=Path(self._folder.name), make_storage=ScrollStorage)
+        else:
+            self.server = MemoryServer(config=config)
         self.protocols = protocols
         self.clients: dict[int, MemoryClient] = {}
         self.gone: set[int] = set()
@@ -291,6 +302,11 @@ def test_the_bounds_and_their_defaults_are_those_of_the_configuration() -> None:
         "maxTextPutItems",
         "maxThriftListSize",
         "maxPipelineBytes",
+        "maxTotalRequestSize",
+        "requestTimeout",
+        "maxUncommittedBytes",
+        "maxConnections",
+        "maxQueues",
     ]
     for name, default, _ in rows:
         field, kind = settings[name]

@@ -20,12 +20,19 @@ from thriftpy2.transport import TMemoryBuffer
 from kestrel.config.model import Config
 from kestrel.protocols import thrift_binary as binary
 from tests.docs.test_protocols import Playing, examples_in
+from tests.protocols.finagle_headers import IDL as TRACING
+from tests.protocols.finagle_headers import without_header, written
 from tests.protocols.thrift_clients import loaded
 
 IDL: Final = loaded()
 
 NOT_STRICT: Final = ", not strict"
 """What stands behind the words of a call in the older form."""
+
+UPGRADE: Final = "__can__finagle__trace__v3__"
+
+_AS: Final = re.compile(r', as "(.*)"$')
+"""What stands behind the words of a call on an upgraded connection: the client's name."""
 
 _SAID: Final = re.compile(r"(2?)(--|[<>]) (.*)")
 _BYTES: Final = re.compile(r"    ((?:  )*)((?:[0-9a-f]{2} )*[0-9a-f]{2})(?:  +\S.*)?")
@@ -47,19 +54,20 @@ class Said(NamedTuple):
 
 
 class ThriftBlock(NamedTuple):
-    """One example: where it begins, what the server is set to, and what is said."""
+    """One example: where it begins, what the server is set to, what is said, and whether it is about scrolls."""
 
     number: int
     config: Config
     said: list[Said]
+    keeps_scrolls: bool
 
 
 def thrift_blocks_in(page: str) -> Iterator[ThriftBlock]:
     """The examples of thrift calls of a page."""
     for example in examples_in(page):
         if example.kind == "thrift":
-            assert not example.words, f"line {example.number}: {example.words}"
-            yield ThriftBlock(example.number, example.config, list(_said_in(example.lines)))
+            assert example.words in ([], ["scroll"]), f"line {example.number}: {example.words}"
+            yield ThriftBlock(example.number, example.config, list(_said_in(example.lines)), bool(example.words))
 
 
 def _said_in(lines: list[str]) -> Iterator[Said]:
@@ -84,7 +92,7 @@ def bytes_of(lines: list[str]) -> bytes:
 
 def play(block: ThriftBlock, *, piece_bytes: int | None = None) -> list[bytes]:
     """Play an example, calls in pieces of that size, and return its frames; fails where it is not what happens."""
-    playing = Playing(block.config, ("thrift", "thrift"), piece_bytes)
+    playing = Playing(block.config, ("thrift", "thrift"), piece_bytes, keeps_scrolls=block.keeps_scrolls)
     calls: dict[int, list[str]] = {1: [], 2: []}
     unanswered: dict[int, list[str]] = {1: [], 2: []}
     frames = []
@@ -129,6 +137,10 @@ def frames_in(data: bytes) -> Iterator[bytes]:
 
 def call(words: str, number: int) -> bytes:
     """The frame that thriftpy2 makes of a call in words."""
+    name_given = _AS.search(words)
+    if name_given is not None:
+        header = written(TRACING.RequestHeader(trace_id=1, span_id=1, client_id=TRACING.ClientId(name_given[1])))
+        return binary.frame(header, call(_AS.sub("", words), number)[binary.LENGTH_BYTES :])
     is_strict = not words.endswith(NOT_STRICT)
     expression = ast.parse(words.removesuffix(NOT_STRICT), mode="eval").body
     assert isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name)
@@ -153,15 +165,23 @@ def _argument(node: ast.expr) -> Any:
 def reply(call_words: str, frame: bytes) -> str:
     """A reply in words, as thriftpy2 reads it."""
     name = call_words.partition("(")[0]
-    protocol = TBinaryProtocol(TMemoryBuffer(frame[binary.LENGTH_BYTES :]), strict_read=False, decode_response=False)
+    message = frame[binary.LENGTH_BYTES :]
+    if _AS.search(call_words):
+        message = without_header(message)
+    protocol = TBinaryProtocol(TMemoryBuffer(message), strict_read=False, decode_response=False)
     answered, kind, _ = protocol.read_message_begin()
     assert answered == name
     if kind == binary.EXCEPTION:
         error = TApplicationException()
         error.read(protocol)
         return f"exception {error.type}: {_text(error.message)}"
+    if name == UPGRADE:
+        assert message.endswith(binary.END)
+        return "void"
     result = getattr(IDL.Kestrel, f"{name}_result")()
     result.read(protocol)
+    if getattr(result, "refused", None) is not None:
+        return f"refused: {_text(result.refused.reason)}"
     if name == "current_status":
         return str(IDL.Status._VALUES_TO_NAMES[result.success])
     return _in_words(getattr(result, "success", ...))
@@ -176,7 +196,7 @@ def _in_words(value: Any) -> str:
         return "void"
     if isinstance(value, list):
         return f"[{', '.join(map(_in_words, value))}]"
-    if isinstance(value, IDL.Item | IDL.QueueInfo):
+    if isinstance(value, IDL.Item | IDL.QueueInfo | IDL.RangeItem | IDL.RangeState):
         fields = [spec[1] for _, spec in sorted(value.thrift_spec.items())]
         told = ((field, getattr(value, field)) for field in fields)
         return f"{type(value).__name__}({', '.join(f'{f}={_in_words(v)}' for f, v in told if v is not None)})"
@@ -207,7 +227,11 @@ class _Lines:
         """A whole frame."""
         reader = self._reader
         self.show(f"{reader.i32()} bytes follow")
-        if self._frame[4] & 0x80:
+        if self._frame[4] == TType.I64:
+            self.fields(TRACING.RequestHeader.thrift_spec, 0, "the end of the header")
+        elif self._frame[4:6] == b"\x00\x80":
+            self.fields(TRACING.ResponseHeader.thrift_spec, 0, "the end of the header")
+        if self._frame[-reader.left] & 0x80:
             kind = reader.i32() & 0xFF
             self.show(f"the binary protocol, version 1; {_KINDS[kind]}")
             name = reader.binary().decode()
@@ -226,7 +250,7 @@ class _Lines:
         self.fields(spec, 0)
         assert not reader.left
 
-    def fields(self, spec: dict[int, Any], depth: int) -> None:
+    def fields(self, spec: dict[int, Any], depth: int, end: str = "the end of the struct") -> None:
         """The fields of a struct, one a line."""
         reader = self._reader
         while (field := reader.field())[0] != binary.STOP:
@@ -240,7 +264,7 @@ class _Lines:
             else:
                 value = self.value(type_)
                 self.show(f"field {id_}, {name}, {_TYPES[type_]}: {value}", depth)
-        self.show("the end of the struct" if depth or self._reader.left else "the end", depth)
+        self.show(end if depth or self._reader.left else "the end", depth)
 
     def elements(self, comment: str, spec: Any, depth: int) -> None:
         """A list or a set, an element a line, or a field of one."""

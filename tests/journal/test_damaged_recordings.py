@@ -7,11 +7,13 @@ recordings it takes a sample here; run as a program it damages each of their byt
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Final
 
 import pytest
 
 from tests.journal import reference
+from tests.sample import step_between
 from tests.torture import damage
 
 RECORDINGS: Final = damage.recordings()
@@ -37,7 +39,7 @@ def test_whichever_byte_is_damaged(report: damage.Report, promise: damage.Promis
 
 
 def test_there_are_recordings_to_damage() -> None:
-    assert (len(SMALL), len(LARGE)) == (23, 4)
+    assert (len(SMALL), len(LARGE)) == (15, 12)
     assert sum(len(RECORDINGS[name]) for name in RECORDINGS) == 58
 
 
@@ -65,17 +67,37 @@ def damaged_in_every_way(files: damage.Files) -> set[tuple[str, bytes]]:
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_a_large_recording_is_damaged_on_both_sides_of_each_record_s_border_and_between(name: str) -> None:
+def test_a_large_recording_is_damaged_at_some_borders_of_every_two_kinds_of_records_and_between(name: str) -> None:
     files = RECORDINGS[name]
     replayed = [file for queue in damage.replayed(files).values() for file in queue]
     found = {(each.file, each.offset) for each in damage.damages(files, every_byte=False)}
     assert {file for file, _ in found} == set(files)
     for file in replayed:
         offsets = {offset for name, offset in found if name == file.name_before}
-        for border in damage.borders(reference.read(file.before)):
-            assert {border - 1, border, border + 1} & set(range(len(file.before) + 1)) <= offsets
-        gaps = [late - early for early, late in zip(sorted(offsets), sorted(offsets)[1:], strict=False)]
-        assert max(gaps) <= damage.SAMPLE_STEP
+        records = reference.read(file.before).records
+        borders = damage.borders(reference.read(file.before))
+        damaged = {border for border in borders if {border - 1, border, border + 1} <= offsets}
+        kinds = dict(zip(borders[1:-1], pairwise(each.opcode for each in records), strict=True))
+        assert {kinds[border] for border in damaged & kinds.keys()} == {*kinds.values()}
+        assert borders[-1] in damaged or borders[-1] in (0, len(file.before))
+        gaps = [late - early for early, late in pairwise(sorted(offsets))]
+        assert max(gaps, default=0) <= step_between(damage.SAMPLE_STEP)
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_each_field_of_a_record_of_each_kind_of_a_large_recording_is_damaged(name: str) -> None:
+    files = RECORDINGS[name]
+    found = {(each.file, each.offset) for each in damage.damages(files, every_byte=False)}
+    whole: set[int] = set()
+    kinds: set[int] = set()
+    for file in (file for queue in damage.replayed(files).values() for file in queue):
+        reading = reference.read(file.before)
+        for record, (begin, end) in zip(reading.records, pairwise(damage.borders(reading)), strict=True):
+            fields = range(begin, min(begin + damage.FIELDS_BYTES, end))
+            kinds.add(record.opcode)
+            if {(file.name_before, offset) for offset in fields} <= found:
+                whole.add(record.opcode)
+    assert whole == kinds
 
 
 def test_each_damage_says_at_which_byte_it_begins() -> None:

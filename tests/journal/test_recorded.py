@@ -27,8 +27,13 @@ from tests.journal.made import (
     set_aside,
     unremove,
 )
+from tests.sample import EVERY_PLACE
 
 GOLDEN: Final = Path(__file__).with_name("golden")
+SMALL_BYTES: Final = 300
+"""A file of more than that is large."""
+STEP: Final = 23
+"""So far apart are the sizes to which a large file is cut, at least."""
 T: Final = 1_700_000_000_000
 
 CASES: Final = sorted(path.parent.name for path in GOLDEN.glob("*/journal/"))
@@ -280,15 +285,26 @@ class Unsynced(Disk):
 def test_a_file_cut_after_any_byte_keeps_the_records_before_and_sets_the_rest_aside(
     case: str, name: str, contents: bytes, tmp_path: Path
 ) -> None:
+    """Of a large file at both sides of some ends of records, at each byte of its first records, and at some others."""
     ends = ends_of_records(case, name, contents)
     assert ends == sorted(ends)
-    for first in range(0, len(contents) + 1, 100):
-        folder = tmp_path / str(first)
+    sizes = sizes_of_cuts(contents, ends)
+    for number, first in enumerate(range(0, len(sizes), 100)):
+        folder = tmp_path / str(number)
         folder.mkdir()
-        check_cuts(folder, contents, ends, range(first, min(first + 100, len(contents) + 1)))
+        check_cuts(folder, contents, ends, sizes[first : first + 100])
 
 
-def check_cuts(folder: Path, contents: bytes, ends: list[int], sizes: range) -> None:
+def sizes_of_cuts(contents: bytes, ends: list[int]) -> list[int]:
+    """All of a small file, and a sample of a large one."""
+    all_sizes = range(len(contents) + 1)
+    if EVERY_PLACE or len(contents) <= SMALL_BYTES:
+        return list(all_sizes)
+    close = {end + step for end in (*ends[:4], *ends[::10], *ends[-4:]) for step in (-1, 0, 1)}
+    return sorted({*range(ends[2] + 1), *close, *range(0, len(contents), STEP), len(contents)} & {*all_sizes})
+
+
+def check_cuts(folder: Path, contents: bytes, ends: list[int], sizes: list[int]) -> None:
     """A server starts over queues whose files are cut to these sizes."""
     for size in sizes:
         (folder / f"cut-{size}").write_bytes(contents[:size])

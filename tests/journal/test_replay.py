@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from twisted.python.failure import Failure
 
 from kestrel.errors import QueueFailed
-from kestrel.item import Item
-from kestrel.journal.replay import ReplayEnd, replay
+from kestrel.journal.replay import replay
 from kestrel.testing.faults import Died, FaultyDisk
 from tests.journal import reference
+from tests.journal.compared import check_against_the_reference, check_recovery, replayed, seen
 from tests.journal.made import (
     NOW_MS,
     REMOVE,
@@ -39,6 +39,7 @@ from tests.journal.made import (
     state_dump,
     unremove,
 )
+from tests.sample import EVERY_PLACE, examples, step_between
 
 GOLDEN = Path(__file__).with_name("golden")
 
@@ -147,61 +148,20 @@ def test_a_rotated_file_cut_after_any_byte_leaves_the_later_files_alone(tmp_path
 @each_journal
 @pytest.mark.parametrize("bit", range(8))
 def test_whichever_bit_is_wrong_the_records_before_it_are_recovered(tmp_path: Path, whole: bytes, bit: int) -> None:
-    starts = [record.offset for record in reference.read(whole).records]
-    for offset in range(len(whole)):
+    """In each byte of the first record of each kind, in the first of each record, and in every fifth."""
+    records = reference.read(whole).records
+    starts = [record.offset for record in records]
+    ends = [*starts[1:], len(whole)]
+    kinds = {record.opcode: range(record.offset, end) for record, end in zip(records[::-1], ends[::-1], strict=True)}
+    sample = sorted({*range(bit % 5, len(whole), step_between(5)), *starts}.union(*kinds.values()))
+    for offset in range(len(whole)) if EVERY_PLACE else sample:
         flipped = bytearray(whole)
         flipped[offset] ^= 1 << bit
         assert reference.read(bytes(flipped)).end >= max(start for start in starts if start <= offset)
         check_recovery(tmp_path / str(offset), bytes(flipped))
 
 
-def check_recovery(folder: Path, contents: bytes) -> None:
-    """A server starts over these contents, and loses no byte of them and none of the good records."""
-    folder.mkdir()
-    (folder / "work").write_bytes(contents)
-    reading = reference.read(contents)
-    journal = Journal(folder)
-    assert not isinstance(journal.loaded[b"work"], Failure)
-    kept = files_of(folder)[f"work.{NOW_MS}" if reading.is_closed else "work"]
-    if reading.problem == "damaged" and reading.end == 0:
-        assert (kept, set_aside(folder)) == (b"", [contents])
-    else:
-        assert len(kept) == reading.end
-        assert kept + b"".join(set_aside(folder)) == contents
-    assert journal.items() == reference.items_after(contents, now_ms=NOW_MS)
-    journal.close()
-
-
 # What records do, against a second reader.
-
-
-def replayed(contents: bytes) -> tuple[ReplayedWindow, ReplayEnd]:
-    """What a file makes of an empty queue, and how its replay ended."""
-    window = ReplayedWindow()
-    return window, replay(BytesReader(contents), window, NOW_MS)
-
-
-def check_against_the_reference(*files: bytes) -> None:
-    window, queue = ReplayedWindow(), reference.Queue(NOW_MS)
-    for contents in files:
-        end = replay(BytesReader(contents), window, NOW_MS)
-        reading = reference.read(contents)
-        queue.do(reading.records)
-        assert (end.offset, end.records) == (reading.end, len(reading.records))
-        assert (end.problem is None) == (reading.problem == "")
-        assert end.is_unfinished == (reading.problem == "unfinished")
-        assert end.is_closed == reading.is_closed
-        assert (window.items, window.open_xids()) == (len(queue.items), sorted(queue.opened))
-        assert window.bytes == sum(len(data) for data, _, _ in queue.items)
-        assert (window.last_xid, window.next_xid()) == (queue.last_xid, queue.next_xid())
-    window.put_back(window.open_xids(), False)
-    items = list(iter(lambda: window.take(False), None))
-    assert [seen(item) for item in items] == queue.after_a_restart()
-    assert [item.errors for item in items] == queue.errors_after_a_restart()
-
-
-def seen(item: Item) -> tuple[bytes, int, int]:
-    return item.data, item.add_ms, item.expiry_ms
 
 
 @given(contents=st.binary(max_size=200))
@@ -233,7 +193,7 @@ some_contents = st.builds(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(files=st.lists(some_contents, min_size=1, max_size=3))
 def test_any_records_in_any_files_do_what_the_format_says(files: list[bytes]) -> None:
     for contents in files:
@@ -241,7 +201,7 @@ def test_any_records_in_any_files_do_what_the_format_says(files: list[bytes]) ->
     check_against_the_reference(*files)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(contents=some_contents, behind=some_contents, junk=st.binary(max_size=40), data=st.data())
 def test_any_records_with_any_bytes_among_them_replay_or_stop_as_the_format_says(
     contents: bytes, behind: bytes, junk: bytes, data: st.DataObject
@@ -252,7 +212,7 @@ def test_any_records_with_any_bytes_among_them_replay_or_stop_as_the_format_says
     check_against_the_reference(contents[:at], behind)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(dump=some_state_dump, data=st.data())
 def test_any_state_dump_with_a_wrong_count_or_cut_replays_or_stops_as_the_format_says(
     dump: bytes, data: st.DataObject

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import select
 import socket
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from twisted.internet.address import IPv6Address
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IReadDescriptor
+from twisted.internet.protocol import connectionDone
 from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 from zope.interface.verify import verifyObject
@@ -23,6 +25,7 @@ from kestrel.net import hub, hub_transport
 from kestrel.net.hub import MOST_EVENTS, WORK_S, Hub
 from kestrel.net.hub_port import HubListener
 from kestrel.net.hub_transport import HubTransport
+from kestrel.net.paced_port import MOST_ACCEPTS
 from kestrel.testing.server import MemoryServer
 from tests.net.sockets import LITTLE, Client, HalfCloseable, Net, Seen
 from tests.server.running import set_request
@@ -75,6 +78,91 @@ def test_what_arrives_during_a_turn_is_served_in_another_before_the_reactor_goes
     client.send(b"1")
     hub_net.turn()
     assert hub_net.turns == ["begin", "1", "end", "begin", "2", "end", "begin", "3", "end"]
+
+
+def test_what_was_read_is_not_lost_though_another_client_has_it_paused(hub_net: Net) -> None:
+    """All are read from before anything is handed over: what the system has given there is nobody else to keep."""
+    pairs = [hub_net.connect() for _ in range(2)]
+    seen: list[bytes] = []
+    for (client, protocol), (_, other) in zip(pairs, reversed(pairs), strict=True):
+
+        def first_pauses_the_other(data: bytes, other: Seen = other) -> None:
+            if not seen:
+                other.transport.pauseProducing()
+            seen.append(data)
+
+        protocol.on_data = first_pauses_the_other
+        client.send(b"x")
+    hub_net.turn()
+    assert seen == [b"x", b"x"]
+
+
+def test_a_fault_while_one_is_read_from_is_logged_and_loses_nothing_of_the_others(hub_net: Net) -> None:
+    for fault in (MemoryError, KeyboardInterrupt):
+        pairs = [hub_net.connect() for _ in range(3)]
+        hub_net.settle()
+
+        def fail(size: int, fault: type[BaseException] = fault) -> bytes:
+            raise fault
+
+        pairs[1][1].transport._recv = fail
+        for client, _ in pairs:
+            client.send(b"x")
+        with capturedLogs() as logged:
+            hub_net.turn()
+        assert [bytes(protocol.received) for _, protocol in pairs] == [b"x", b"", b"x"]
+        assert pairs[1][1].lost_by(ConnectionLost)
+        assert [event["log_failure"].type for event in logged] == [fault]
+
+
+def test_a_descriptor_that_a_protocol_closed_loses_nothing_of_the_others(hub_net: Net) -> None:
+    pairs = [hub_net.connect() for _ in range(4)]
+    hub_net.settle()
+    broken = pairs[0][1]
+
+    def close_below_it(data: bytes) -> None:
+        broken.transport.getHandle().close()
+        raise ValueError("a fault of a protocol")
+
+    broken.on_data = close_below_it
+    for client, _ in pairs:
+        client.send(b"x")
+    hub_net.turn()
+    assert [bytes(protocol.received) for _, protocol in pairs[1:]] == [b"x"] * 3
+    assert broken.reason is not None
+
+
+def test_the_end_of_the_input_waits_while_it_is_paused_by_another_client(hub_net: Net) -> None:
+    """It can be read again, other than bytes."""
+    (client, protocol), (other, paused) = hub_net.connect(HalfCloseable), hub_net.connect(HalfCloseable)
+    hub_net.settle()
+    real = paused.transport._recv
+    paused.transport._recv = lambda size: b""
+    protocol.on_data = lambda data: paused.transport.pauseProducing()
+    client.send(b"x")
+    other.send(b"x")
+    hub_net.turn()
+    assert "input ended" not in paused.told
+    paused.transport._recv = real
+    paused.transport.resumeProducing()
+    hub_net.turn()
+    assert paused.received == b"x"
+
+
+def test_what_was_read_of_a_connection_that_is_over_meanwhile_is_dropped(hub_net: Net) -> None:
+    for end in ("abortConnection", "loseConnection"):
+        pairs = [hub_net.connect() for _ in range(2)]
+        seen: list[bytes] = []
+        for (client, protocol), (_, other) in zip(pairs, reversed(pairs), strict=True):
+
+            def first_ends_the_other(data: bytes, other: Seen, end: str, seen: list[bytes]) -> None:
+                seen.append(data)
+                getattr(other.transport, end)()
+
+            protocol.on_data = partial(first_ends_the_other, other=other, end=end, seen=seen)
+            client.send(b"x")
+        hub_net.turn()
+        assert seen == [b"x"], end
 
 
 def test_after_2_ms_the_reactor_goes_on(hub_net: Net) -> None:
@@ -196,6 +284,30 @@ def test_who_ended_its_input_is_read_once_a_turn_as_well(hub_net: Net) -> None:
     client.half_close()
     hub_net.turn()
     assert hub_net.turns[:3] == ["begin", "read", "end"]
+
+
+def test_while_a_crowd_leaves_the_others_are_served(hub_net: Net) -> None:
+    now = 0.0
+
+    class Leaving(Seen):
+        def connectionLost(self, reason: Failure = connectionDone) -> None:
+            nonlocal now
+            super().connectionLost(reason)
+            now += WORK_S
+            hub_net.turns.append("left")
+
+    pairs = [hub_net.connect(Leaving) for _ in range(5)]
+    client, other = hub_net.connect()
+    hub_net.settle()
+    hub_net.seconds = lambda: now
+    for leaving, _ in pairs:
+        leaving.close()
+    other.on_data = lambda data: hub_net.turns.append("read")
+    client.send(b"x")
+    hub_net.turn()
+    assert hub_net.turns == ["begin", "left", "read", "end"]
+    hub_net.settle()
+    assert hub_net.turns.count("left") == 5
 
 
 def test_an_end_that_no_time_was_left_for_is_made_soon(hub_net: Net) -> None:
@@ -444,3 +556,15 @@ def test_what_a_client_that_hangs_up_had_open_is_there_for_who_asks_in_the_same_
     served.turn()
     assert asker.has(33)
     assert asker.received == b"STORED\r\nVALUE work 0 5\r\nhello\r\nEND\r\n"
+
+
+def test_a_burst_of_connections_is_accepted_a_few_a_turn(hub_net: Net) -> None:
+    for _ in range(3):  # Twisted's own port takes in more with each burst
+        before = len(hub_net.factory.made)
+        clients = [hub_net.client() for _ in range(3 * MOST_ACCEPTS)]
+        taken_in = []
+        while len(hub_net.factory.made) < before + len(clients):
+            already = len(hub_net.factory.made)
+            hub_net.turn()
+            taken_in.append(len(hub_net.factory.made) - already)
+        assert max(taken_in) <= MOST_ACCEPTS

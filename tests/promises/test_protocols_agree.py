@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kestrel.config.load import loads
 from kestrel.testing.server import MemoryClient, MemoryServer
 from tests.promises import speaking
+from tests.sample import examples
 from tests.session.thrift_calls import LONG_MS, ThriftClient, data_of, ids_of
 
 MOST_OPEN: Final = 3
@@ -415,7 +416,7 @@ STEPS = st.one_of(
 
 
 @given(steps=st.lists(STEPS, min_size=8, max_size=20), is_crash=st.booleans())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_the_same_history_leaves_the_same_queues_whatever_the_protocol(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, ...]], is_crash: bool
 ) -> None:

@@ -272,3 +272,17 @@ def test_lines_and_blocks_may_alternate_in_any_way(steps: list[bytes | int | Non
             assert buffer.take(step) == block
             rest = rest if block is None else rest[step:]
         assert len(buffer) == len(rest)
+
+
+@pytest.mark.parametrize("how", ["lines", "dropped", "block"])
+def test_a_small_rest_does_not_keep_all_that_came_with_it(how: str) -> None:
+    buffer = ReceiveBuffer()
+    buffer.receive(b"x" * 65_000 + b"\ny")
+    if how == "lines":
+        buffer.take_line()
+    elif how == "dropped":
+        assert not buffer.drop_lines()
+    else:
+        buffer.take(65_000)
+    assert len(buffer) <= 2
+    assert held_by(buffer) < 1000

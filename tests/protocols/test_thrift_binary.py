@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from kestrel.protocols import thrift_binary as binary
 from kestrel.protocols.thrift_binary import BadThrift, CutShort, Header, Reader
+from tests.costs import Work, peak_bytes
 
 VALUES: list[tuple[Callable[[Reader], Any], bytes, Any]] = [
     (Reader.byte, b"\x7f", 127),
@@ -229,15 +229,15 @@ CLAIMS: list[tuple[Callable[[Reader], Any], bytes]] = [
 
 @pytest.mark.parametrize(("read", "claim"), CLAIMS)
 def test_a_claim_of_more_than_the_frame_holds_takes_no_memory(read: Callable[[Reader], Any], claim: bytes) -> None:
-    reader = Reader(claim + b"\x00\x00\x00\x01x" * 10)
-    tracemalloc.start()
-    try:
+    def reading() -> Work:
+        reader = Reader(claim + b"\x00\x00\x00\x01x" * 10)
+        return lambda: _cut_short(reader)
+
+    def _cut_short(reader: Reader) -> None:
         with pytest.raises(CutShort):
             read(reader)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 20_000
+
+    assert peak_bytes(reading) < 20_000
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,8 @@ def records_of(contents: bytes, magic: str) -> Iterator[tuple[int, int, bytes, b
         ids = [number(header[8:16])] if command == 8 else [number(header[:8])] if command == 0 else []
         if command in (9, 11):
             ids = [each for row in numbers(data, 8) for each in row]
+        if command == 14 and size > 8:
+            ids = [number(data[:8])]
         if max(ids, default=0) > LARGEST_ID:
             return
         yield command, words, header, data

@@ -39,5 +39,9 @@ def targets(kind: int, *readers: bytes) -> bytes:
 DELETED = b"\xd1\0\0\0\0"
 
 
+def held(item_id: int, by: bytes) -> bytes:
+    return with_data(14, i64(item_id) + by)
+
+
 def with_data(command: int, data: bytes) -> bytes:
     return bytes([command << 4 | 1]) + i32(len(data)) + data

@@ -96,6 +96,11 @@ def test_an_id_that_does_not_rise_is_damage(odd: int, before: bytes) -> None:
         read_items(BytesReader(contents), 4, len(contents), 2, b"y", MANY, ROOM)
 
 
+@pytest.mark.parametrize("odd", [0, -1, -(1 << 63)])
+def test_an_item_whose_id_is_below_the_first_does_not_come_and_hides_none(odd: int) -> None:
+    assert ids(WRITER + put(odd, b"odd") + put(3, b"b")) == [3]
+
+
 def test_ids_that_were_in_a_file_before_do_not_come() -> None:
     contents = WRITER + put(2, b"a") + X_ALONE + put(3, b"b") + put(4, b"c") + put(5, b"d")
     assert (ids(contents, b"y", first_id=5), ids(contents, b"x", first_id=3)) == ([5], [3, 4, 5])

@@ -127,7 +127,7 @@ def test_other_records_may_have_more_header_words_too() -> None:
 UNKNOWN = {
     "without data": (b"\x32????????", 9),
     "without a header": (b"\x10", 1),
-    "with data": (b"\xe1" + i32(3) + b"abc", 8),
+    "with data": (b"\xf1" + i32(3) + b"abc", 8),
     "with data and a longer header": (b"\xff" + i32(3) + b"?" * 56 + b"abc", 64),
 }
 
@@ -146,13 +146,14 @@ DAMAGED = {
     "a DONE_RANGES of half a range": with_data(11, i64(7)),
     "a negative size of a PUT": b"\x86" + i32(-1) + put(7, b"data")[5:],
     "a size above the largest": b"\x86" + i32(MAX_DATA_BYTES + 1) + put(7, b"")[5:],
-    "a negative size of an unknown record": b"\xe1" + i32(-1),
-    "an unknown record of a size above the largest": b"\xe1" + i32(MAX_DATA_BYTES + 1),
+    "a negative size of an unknown record": b"\xf1" + i32(-1),
+    "an unknown record of a size above the largest": b"\xf1" + i32(MAX_DATA_BYTES + 1),
     "a PUT with a header too short": b"\x85" + put(7, b"data")[1:],
     "data without a header": b"\x90" + read_done(7)[1:],
     "a READ_HEAD without its id": b"\x01" + i32(7),
     "an id of a PUT above the largest": put(LARGEST_ID + 1, b"data"),
     "a head above the largest id": read_head(LARGEST_ID + 1),
+    "a hold above the largest id": with_data(14, i64(LARGEST_ID + 1) + b"spark"),
     "a done id above the largest": read_done(7, LARGEST_ID + 1),
     "a range that ends above the largest id": done_ranges((7, LARGEST_ID + 1)),
     "a range that begins above the largest id": done_ranges((LARGEST_ID + 1, 7)),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import tracemalloc
 from pathlib import Path
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 
 from kestrel.disk import reader as disk_reader
 from kestrel.disk.files import Disk
@@ -14,7 +16,8 @@ from kestrel.disk.repair import End
 from kestrel.scroll.records import READER_MAGIC, WRITER_MAGIC
 from kestrel.scroll.scan import RecordScan
 from tests.journal.made import BytesReader
-from tests.scroll.made import WRITER, put, targets, with_data
+from tests.scroll import independent
+from tests.scroll.made import READER, WRITER, T, put, read_done, read_head, targets, with_data
 
 A, B, FOR_X = put(1, b"a"), put(2, b"bb"), targets(0, b"x")
 
@@ -125,3 +128,22 @@ def test_a_file_of_large_items_takes_little_memory(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert ids == list(range(1, 42))
     assert peak < 12 * disk_reader.PART_BYTES
+
+
+RECORDS = st.sampled_from(
+    [put(1, b"a"), put(2, b"", T, T), targets(0, b"x"), read_head(3), read_done(1, 2), with_data(15, b"?"), b"\0"]
+)
+
+
+@given(st.sampled_from([WRITER, READER, b""]), st.lists(RECORDS | st.binary(max_size=12), max_size=8).map(b"".join))
+def test_any_bytes_are_the_records_that_the_second_reader_finds(magic: bytes, records: bytes) -> None:
+    contents = magic + records
+    for expected in (WRITER, READER):
+        scan = RecordScan(BytesReader(contents), expected)
+        found = [(record.command, record.size) for _, record in scan]
+        assert found == [
+            (command, 1 + len(header) + len(data))
+            for command, _, header, data in independent.records_of(contents, expected.hex())
+        ]
+        assert scan.end.offset <= len(contents)
+        assert not scan.end.is_unfinished or scan.end.problem is not None

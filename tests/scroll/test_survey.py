@@ -113,6 +113,13 @@ def test_an_id_that_does_not_rise_is_damage(odd: int, before: bytes) -> None:
         assert (end.offset, end.problem, end.is_unfinished) == (len(good), "impossible id", False)
 
 
+@pytest.mark.parametrize("odd", [0, -1, -(1 << 63)])
+def test_an_item_whose_id_is_below_the_first_does_not_count_and_hides_none(odd: int) -> None:
+    for record in (put(odd, b"odd"), put(odd, b"odd", expiry_ms=1), X_ALONE + put(odd, b"odd")):
+        file, end = surveyed(WRITER + record + put(3, b"b"))
+        assert (file.first_id, file.last_id, file.tally.of(b"x"), end.problem) == (3, 3, Counts(1, 1), None)
+
+
 def test_an_id_that_does_not_rise_is_damage_where_a_survey_goes_on_too() -> None:
     file, _ = surveyed(WRITER + put(2, b"a"))
     end = survey(BytesReader(WRITER + put(2, b"a") + put(2, b"b")), file)

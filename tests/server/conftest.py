@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.client.certificates import Authority
 from tests.server.running import Processes
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    """Signs the certificates of a test."""
+    return Authority(tmp_path)
 
 
 @pytest.fixture

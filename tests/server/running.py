@@ -10,17 +10,24 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 TWISTD: Final = Path(sys.executable).with_name("twistd")
 ANY_PORT: Final = "tcp:0:interface=127.0.0.1"
 PASSED_ON: Final = ("PATH", "LANG", "LC_ALL", "KESTREL_PURE")
 """What a server has of our environment."""
+
+REQUESTS = {
+    "memcache": (b"version\r\n", b"VERSION "),
+    "text": (b"put work:\nhello\n\n", b"+1\n"),
+    "thrift": (b"\0\0\0\x18\x80\x01\0\x01\0\0\0\x0bget_version\0\0\0\0\0", b"\0\0\0"),
+}
+"""A request of each protocol, and how its reply begins."""
 
 PATIENCE_S: Final = 60.0
 """How long something that must happen may take, on a machine that is busy. Only a failing test waits that long."""
@@ -283,10 +290,17 @@ class Processes:
         path = os.pathsep.join([home, str(ROOT)])
         return given | {name: value, "HOME": home, "XDG_STATE_HOME": home + "/state", "PYTHONPATH": path}
 
-    def twistd(self, *arguments: str, daemon: bool = False, pidfile: str = "", logfile: str | None = None) -> list[str]:
+    def twistd(
+        self,
+        *arguments: str,
+        daemon: bool = False,
+        pidfile: str = "",
+        logfile: str | None = None,
+        others: Sequence[str] = ("text", "thrift", "admin"),
+    ) -> list[str]:
         """The command line that serves with these arguments; where memcache has an endpoint, the others have too."""
         if "--memcache" in arguments:
-            others = [f"--{protocol}" for protocol in ("text", "thrift") if f"--{protocol}" not in arguments]
+            others = [f"--{protocol}" for protocol in others if f"--{protocol}" not in arguments]
             arguments += tuple(word for option in others for word in (option, ANY_PORT))
         log = [] if logfile is None else [f"--logfile={logfile}"]
         foreground = [] if daemon else ["--nodaemon"]
@@ -310,10 +324,15 @@ class Processes:
     ) -> Server:
         """A server in the foreground with that configuration; `log` is where that says that the log is."""
         path = self.write("kestrel.toml", config)
-        output = self.folder / f"server-{len(self._servers)}.out"
+        others = ("text", "thrift") if "httpPort" in config else ("text", "thrift", "admin")
         command = self.twistd(
-            "--config", str(path), "--memcache", endpoint, *self.arguments, *arguments, pidfile=pidfile
+            "--config", str(path), "--memcache", endpoint, *self.arguments, *arguments, pidfile=pidfile, others=others
         )
+        return self.launch(command, log=log)
+
+    def launch(self, command: Sequence[str], *, log: str | None = None, **options: Any) -> Server:
+        """The server that this command runs in the foreground; `options` are those of Popen."""
+        output = self.folder / f"server-{len(self._servers)}.out"
         with output.open("wb") as out, output.with_suffix(".err").open("wb") as err:
             process = subprocess.Popen(
                 command,
@@ -323,6 +342,7 @@ class Processes:
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
+                **options,
             )
         self._servers.append(process)
         return Server(process, output, self.folder / log if log is not None else output)

@@ -7,6 +7,7 @@ buffer without a bound.
 import os
 import random
 import resource
+import signal
 import socket
 import struct
 import threading
@@ -324,6 +325,25 @@ def test_waiters_that_dropped_swallow_no_item(server: Server) -> None:
         client.put(b"work", b"hello")
         assert client.get(b"work/t=5000") == b"hello"
         assert client.stats()["queue_work_waiters"] == "0"
+
+
+def test_a_put_that_is_read_before_the_ends_of_those_who_waited_loses_no_item(server: Server) -> None:
+    with server.connect() as client:
+        waiters = [server.connect() for _ in range(300)]
+        for waiter in waiters:
+            waiter.send(b"get work/t=60000\r\n")
+        eventually(lambda: client.stats().get("queue_work_waiters") == "300", "all wait")
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            client.send(b"version\r\n")  # so it is the first that is read from, before most of the others
+            for waiter in waiters:
+                waiter.close()
+            client.send(set_request(b"work", b"hello"))
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        assert client.line().startswith(b"VERSION ")
+        client.expect(b"STORED\r\n")
+        assert client.get(b"work/t=5000") == b"hello"
 
 
 def test_a_client_with_100_000_requests_at_once_holds_nobody_up(server: Server) -> None:

@@ -120,8 +120,8 @@ def test_an_endpoint_on_the_command_line_replaces_the_configured_port(processes:
 
 
 def test_settings_without_effect_are_named_in_the_log(processes: Processes) -> None:
-    server = processes.serve(CONFIG + "[admin]\nhttpPort = 2223\n")
-    assert "admin.httpPort" in server.logged()
+    server = processes.serve(CONFIG + "[zookeeper]\nhost = 'localhost'\npathPrefix = '/services/kestrel'\n")
+    assert "zookeeper.pathPrefix" in server.logged()
 
 
 def test_items_are_never_logged(processes: Processes) -> None:
@@ -775,23 +775,16 @@ def test_a_wrong_command_line_is_refused_without_a_traceback(processes: Processe
     assert "Traceback" not in ended.stdout + ended.stderr
 
 
-def test_what_is_not_served_yet_is_refused_in_words(processes: Processes) -> None:
-    ended = processes.run(*processes.twistd("--admin", ANY_PORT, "--memcache", ANY_PORT))
-    assert ended.returncode != 0
-    assert "the admin pages are not served" in ended.stdout + ended.stderr
-    assert "Traceback" not in ended.stdout + ended.stderr
-
-
 # What the command line can do besides.
 
 
 def test_validate_says_that_a_good_file_is_good_and_touches_nothing(processes: Processes) -> None:
-    processes.write("good.toml", CONFIG + "[admin]\nhttpPort = 2223\n")
+    processes.write("good.toml", CONFIG + "[zookeeper]\nhost = 'localhost'\npathPrefix = '/services/kestrel'\n")
     before = sorted(processes.folder.iterdir())
     ended = processes.run(*processes.twistd("--config", "good.toml", "--validate"))
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "valid" in ended.stdout
-    assert "admin.httpPort" in ended.stdout
+    assert "zookeeper.pathPrefix" in ended.stdout
     assert sorted(processes.folder.iterdir()) == before
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -10,21 +11,18 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
+from twisted.internet.endpoints import _SystemdParser
 from twisted.internet.epollreactor import EPollReactor
 from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
+from twisted.python.systemd import ListenFDs
 
-from kestrel.config.model import Config
+from kestrel.admin.routes import Routes
+from kestrel.config.model import AdminSettings, Config
 from kestrel.net import hub
 from kestrel.server.endpoints import is_plain_tcp
 from kestrel.server.service import KestrelService
-from tests.server.running import ANY_PORT, PATIENCE_S
-
-REQUESTS = {
-    "memcache": (b"version\r\n", b"VERSION "),
-    "text": (b"put work:\nhello\n\n", b"+1\n"),
-    "thrift": (b"\0\0\0\x18\x80\x01\0\x01\0\0\0\x0bget_version\0\0\0\0\0", b"\0\0\0"),
-}
+from tests.server.running import ANY_PORT, PATIENCE_S, REQUESTS
 
 
 @pytest.mark.parametrize(
@@ -36,7 +34,8 @@ REQUESTS = {
         ("tcp6:22133", True),
         ("ssl:22133:privateKey=key.pem", False),
         ("unix:/run/kestrel.sock", False),
-        ("systemd:domain=INET:index=0", False),
+        ("systemd:domain=INET:index=0", True),
+        ("systemdx:1", False),
         ("haproxy:tcp:22133", False),
         ("tcpx:1", False),
     ],
@@ -46,24 +45,34 @@ def test_what_plain_tcp_is(endpoint: str, is_plain: bool) -> None:
 
 
 class Running:
-    """A server in this process, on a reactor that only the test moves."""
+    """A server in this process, on a reactor that only the test moves. `bound` is called when it has its ports."""
 
-    def __init__(self, folder: Path, protocol: str, endpoint: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        protocol: str,
+        endpoint: str,
+        storage: str = "memory:",
+        bound: Callable[[], object] = lambda: None,
+        admin: AdminSettings | None = None,
+    ) -> None:
         self.reactor = EPollReactor()
         self._idle = set(self.reactor.getReaders())
         config = evolve(
             Config(),
-            storage="memory:",
+            storage=storage,
             status_file=str(folder / "status"),
             memcache_listen_port=None,
             text_listen_port=None,
             thrift_listen_port=None,
+            admin=admin or AdminSettings(http_port=None),
         )
         loaded: list[bool] = []
         self.service = KestrelService(
             self.reactor, config, endpoints={protocol: [endpoint]}, loaded=lambda: loaded.append(True)
         )
         self.service.privilegedStartService()
+        bound()
         self.service.startService()
         self.until(lambda: loaded)
         self._is_stopped = False
@@ -147,6 +156,67 @@ def test_clients_of_other_endpoints_are_watched_one_by_one(run: Callable[[str, s
         assert running.watched == watched + 1
 
 
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> Callable[[socket.socket], None]:
+    """Has the process believe that this one is systemd's."""
+
+    def give(listening: socket.socket) -> None:
+        handed_over = os.dup(listening.fileno())  # whoever listens there closes it
+        monkeypatch.setattr(_SystemdParser, "_sddaemon", ListenFDs([handed_over], ["kestrel.socket"]))
+
+    return give
+
+
+@pytest.mark.parametrize(
+    ("family", "domain", "host"), [(socket.AF_INET, "INET", "127.0.0.1"), (socket.AF_INET6, "INET6", "::1")]
+)
+def test_clients_of_ports_that_systemd_has_opened_are_watched_as_one(
+    run: Callable[[str, str], Running],
+    given: Callable[[socket.socket], None],
+    family: socket.AddressFamily,
+    domain: str,
+    host: str,
+) -> None:
+    with socket.socket(family) as listening:
+        listening.bind((host, 0))
+        listening.listen()
+        given(listening)
+        running = run("memcache", f"systemd:domain={domain}:index=0")
+        watched = running.watched
+        with socket.create_connection(listening.getsockname()[:2]) as client:
+            client.setblocking(False)
+            client.sendall(b"version\r\n")
+            running.until(lambda: answers(client, b"VERSION "))
+            assert running.watched == watched
+            running.stop()
+
+
+def test_a_unix_socket_that_systemd_has_opened_is_as_any_other(
+    run: Callable[[str, str], Running], given: Callable[[socket.socket], None], tmp_path: Path
+) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "socket"))
+        listening.listen()
+        given(listening)
+        running = run("memcache", "systemd:domain=UNIX:name=kestrel.socket")
+        watched = running.watched
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(tmp_path / "socket"))
+            client.setblocking(False)
+            client.sendall(b"version\r\n")
+            running.until(lambda: answers(client, b"VERSION "))
+            assert running.watched == watched + 1
+
+
+def test_before_root_is_given_up_only_ports_are_opened(tmp_path: Path) -> None:
+    seen: list[list[str]] = []
+    storage = f"journal:{tmp_path}/queues"
+    running = Running(tmp_path, "memcache", ANY_PORT, storage, bound=lambda: seen.append(os.listdir(tmp_path)))
+    running.stop()
+    assert seen == [[]]
+    assert os.listdir(tmp_path) == ["queues"]
+
+
 def test_without_epoll_plain_tcp_is_as_any_other_endpoint(
     run: Callable[[str, str], Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,3 +228,26 @@ def test_without_epoll_plain_tcp_is_as_any_other_endpoint(
         client.sendall(b"version\r\n")
         running.until(lambda: answers(client, b"VERSION "))
         assert running.watched == watched + 1
+
+
+def test_where_somebody_else_has_the_admin_port_that_nobody_asked_for_the_server_goes_on_without(
+    tmp_path: Path,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other, capturedLogs() as events:
+        running = Running(tmp_path, "memcache", ANY_PORT, admin=AdminSettings(http_port=other.getsockname()[1]))
+        running.stop()
+    assert [event for event in events if "no admin pages" in event.get("log_format", "")]
+
+
+def test_only_where_the_admin_port_can_be_asked_something_is_the_past_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Routes] = []
+    monkeypatch.setattr(Routes, "start", lambda routes: started.append(routes))
+    Running(tmp_path, "memcache", ANY_PORT, admin=AdminSettings(http_port=None)).stop()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        Running(tmp_path, "memcache", ANY_PORT, admin=AdminSettings(http_port=taken)).stop()
+    assert not started
+    Running(tmp_path, "memcache", ANY_PORT, admin=AdminSettings(http_port=0)).stop()
+    assert len(started) == 1

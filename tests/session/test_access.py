@@ -5,12 +5,15 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+from twisted.logger import capturedLogs, formatEvent
 
 from kestrel.config.load import loads
 from kestrel.errors import Unavailable
+from kestrel.protocols.thrift import ThriftCodec
 from kestrel.queues.status import Status
 from kestrel.session.access import Access
 from kestrel.testing.server import MemoryServer
+from tests.session.thrift_calls import Refused, Taken, ThriftClient
 
 LISTS = """
 [[queues]]
@@ -30,9 +33,14 @@ whiteListClientIdForDequeue = "none"
 """
 
 
-def access(server: MemoryServer, identity: bytes | None = None) -> Access:
-    made = Access(server.manager, server.core.status)
-    made.identity = identity
+def access(
+    server: MemoryServer, subject: bytes | None = None, claimed: bytes | None = None, *, is_trusted: bool = False
+) -> Access:
+    """With what a certificate says, and what the client says."""
+    codec = ThriftCodec(100, 100, 8)
+    codec.client_id = claimed
+    made = Access(server.core.sessions, server.core.status, codec, is_trusted=is_trusted)
+    made.subject = subject
     return made
 
 
@@ -161,7 +169,7 @@ def test_a_reload_of_a_list_holds_at_once() -> None:
     assert not may_put(checked, b"listed")
     server.reload(loads("[default]\nwhiteListClientIdForEnqueue = ['dora']"))
     assert may_put(checked, b"listed")
-    checked.identity = b"anna"
+    checked.subject = b"anna"
     assert not may_put(checked, b"listed")
 
 
@@ -172,6 +180,104 @@ def test_to_look_whether_something_is_allowed_creates_no_queue() -> None:
         may_put(checked, queue)
         may_get(checked, queue)
     assert server.manager.all_queues() == []
+
+
+# Names that clients give themselves.
+
+
+@pytest.mark.parametrize(
+    ("subject", "claimed", "name"),
+    [
+        (None, None, None),
+        (None, b"anna", b"anna"),
+        (None, b"", None),
+        (None, b"\xff\n", b"\xff\n"),
+        (None, b"CN=anna", None),
+        (None, b"=", None),
+        (b"CN=anna", None, b"CN=anna"),
+        (b"CN=anna", b"bob", b"CN=anna"),
+        (b"", b"bob", b""),
+    ],
+)
+def test_a_certificate_goes_before_what_a_client_says_and_nobody_can_say_what_one_says(
+    subject: bytes | None, claimed: bytes | None, name: bytes | None
+) -> None:
+    assert access(MemoryServer(), subject, claimed).identity == name
+
+
+@pytest.mark.parametrize(
+    ("claimed", "puts", "administers"),
+    [
+        ("anna", True, False),
+        ("carla", False, False),
+        ("night", False, True),
+        ("CN=ops", False, False),
+        ("CN=shop", False, False),
+        ("", False, False),
+        (None, False, False),
+    ],
+)
+def test_a_thrift_client_is_in_the_lists_by_the_name_that_it_gives_itself(
+    claimed: str | None, puts: bool, administers: bool
+) -> None:
+    config = """administrators = ["CN=ops", "night"]
+    [[queues]]
+    name = "listed"
+    whiteListClientIdForEnqueue = ["anna", "CN=shop"]
+    whiteListClientIdForDequeue = "anna"
+    """
+    client = ThriftClient(MemoryServer(config=loads(config)))
+    client.upgrade(claimed)
+    if puts:
+        assert client.put(b"listed", b"one") == 1
+        assert client.items(b"listed") == [b"one"]
+    else:
+        with pytest.raises(Refused, match="may not put to listed"):
+            client.put(b"listed", b"one")
+        with pytest.raises(Refused, match="may not get from listed"):
+            client.get(b"listed", 1)
+        with pytest.raises(Refused, match="may not get from listed"):
+            client.peek(b"listed")
+    if administers:
+        client.flush_all_queues()
+    else:
+        with pytest.raises(Refused, match="only an administrator"):
+            client.flush_all_queues()
+
+
+def test_a_name_counts_for_the_request_that_it_came_with() -> None:
+    client = ThriftClient(MemoryServer(config=loads(LISTS)))
+    client.upgrade("anna")
+    assert client.put(b"listed", b"one") == 1
+    client.name = None
+    with pytest.raises(Refused):
+        client.put(b"listed", b"two")
+    client.name = "bob"
+    assert client.put(b"listed", b"three") == 1
+
+
+def test_a_get_that_waits_waits_under_its_name() -> None:
+    server = MemoryServer(config=loads(LISTS))
+    carla, anna = ThriftClient(server), ThriftClient(server)
+    carla.upgrade("carla")
+    anna.upgrade("anna")
+    carla.send_get(b"listed", 1, 1000)
+    carla.name = "anna"
+    carla.send_get(b"listed", 1, 1000)
+    assert carla.replies() == []
+    anna.put(b"listed", b"one")
+    first, second = carla.replies()
+    assert first.result == [Taken(b"one", 0)]
+    assert isinstance(second.result, Refused)
+
+
+def test_a_refusal_is_logged_with_the_name_that_the_client_gave_itself() -> None:
+    client = ThriftClient(MemoryServer(config=loads(LISTS)))
+    client.upgrade("mall\nory")
+    with capturedLogs() as events, pytest.raises(Refused):
+        client.put(b"listed", b"secret")
+    [line] = [formatEvent(event) for event in events]
+    assert line.endswith(r"('mall\nory'): this client may not put to listed")
 
 
 # On the wire.
@@ -224,3 +330,54 @@ def test_an_open_read_can_be_ended_by_one_whom_a_reload_took_off_the_list() -> N
     assert client.ask(b"get work/close\r\nconfirm work 1\r\n") == b"END\r\nEND\r\n"
     assert client.ask(b"get work/open\r\n").startswith(b"SERVER_ERROR ")
     assert client.is_closed
+
+
+# Administrators.
+
+ADMINISTRATORS = 'administrators = ["CN=ops", "CN=night"]\n'
+
+
+def may_administer(checked: Access) -> bool:
+    return _passes(lambda: checked.check_administration("shut the server down"))
+
+
+def test_everyone_is_an_administrator_unless_there_is_a_list() -> None:
+    assert may_administer(access(MemoryServer()))
+
+
+def test_only_those_in_the_list_are_administrators() -> None:
+    server = MemoryServer(config=loads(ADMINISTRATORS))
+    names: list[bytes | None] = [b"CN=ops", b"CN=night", b"CN=shop", b"", None]
+    assert [may_administer(access(server, name)) for name in names] == [True, True, False, False, False]
+
+
+def test_an_empty_list_has_nobody() -> None:
+    server = MemoryServer(config=loads("administrators = []"))
+    assert not may_administer(access(server, b"CN=ops"))
+    assert not may_administer(access(server))
+
+
+def test_who_is_trusted_is_an_administrator_whatever_its_name() -> None:
+    server = MemoryServer(config=loads("administrators = []"))
+    assert may_administer(access(server, is_trusted=True))
+
+
+COMMANDS = [
+    (b"delete work\r\n", b"SERVER_ERROR only an administrator may delete a queue\r\n"),
+    (b"flush work\r\n", b"SERVER_ERROR only an administrator may flush a queue\r\n"),
+    (b"flush_all\r\n", b"SERVER_ERROR only an administrator may flush all queues\r\n"),
+    (b"reload\r\n", b"SERVER_ERROR only an administrator may reload the configuration\r\n"),
+    (b"status readonly\r\n", b"SERVER_ERROR only an administrator may change the status\r\n"),
+    (b"shutdown\r\n", b"SERVER_ERROR only an administrator may shut the server down\r\n"),
+]
+
+
+@pytest.mark.parametrize(("request_bytes", "reply"), COMMANDS)
+def test_who_is_no_administrator_is_refused(request_bytes: bytes, reply: bytes) -> None:
+    server = MemoryServer(config=loads(ADMINISTRATORS))
+    assert server.connect().ask(request_bytes) == reply
+
+
+def test_asking_for_the_status_is_for_everyone() -> None:
+    client = MemoryServer(config=loads(ADMINISTRATORS)).connect()
+    assert client.ask(b"status\r\n") == b"UP\r\n"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
 from kestrel import commands
 from kestrel.config.model import QueueSettings
 from kestrel.item import Item
-from kestrel.protocols.codec import Codec
+from kestrel.protocols.codec import Codec, LineCodec, Stat
 from kestrel.protocols.memcache import MemcacheCodec
 from kestrel.protocols.text import TextCodec
 from kestrel.protocols.thrift import ThriftCodec
@@ -32,7 +31,7 @@ MOST_UNPARSED_BYTES = 256 * KIB
 """What may be held of a client's small requests while they cannot be carried out; the rest stays on its side."""
 
 
-class MeteredCodec:
+class MeteredCodec(LineCodec):
     """A memcache codec that counts the commands and the reply bytes made. Each command is work of `command_s`."""
 
     command_s = 0.0
@@ -46,8 +45,32 @@ class MeteredCodec:
     def __len__(self) -> int:
         return len(self._codec)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._codec, name)
+    def receive(self, data: bytes) -> None:
+        self._codec.receive(data)
+
+    def end(self) -> None:
+        self._codec.end()
+
+    def stored(self, command: commands.Put, count: int) -> bytes:
+        return self._codec.stored(command, count)
+
+    def done(self, command: commands.Command) -> bytes:
+        return self._codec.done(command)
+
+    def number(self, command: commands.Command, value: int) -> bytes:
+        return self._codec.number(command, value)
+
+    def status(self, command: commands.Command, name: str) -> bytes:
+        return self._codec.status(command, name)
+
+    def error(self, command: commands.Command, error: Exception) -> tuple[bytes, bool]:
+        return self._codec.error(command, error)
+
+    def stats(self, command: commands.Command, stats: Iterable[Stat]) -> bytes:
+        return self._codec.stats(command, stats)
+
+    def dump_stats(self, command: commands.Command, queues: Iterable[tuple[bytes, Sequence[Stat]]]) -> bytes:
+        return self._codec.dump_stats(command, queues)
 
     def next_command(self) -> commands.Command | None:
         command = self._codec.next_command()

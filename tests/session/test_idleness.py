@@ -8,8 +8,9 @@ from twisted.internet.task import Clock
 from kestrel.config.load import loads
 from kestrel.errors import StorageError
 from kestrel.session.idleness import Idleness
-from kestrel.testing.server import MemoryClient, MemoryServer
+from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
+from tests.session.hang_ups import closes_after
 
 STORED = b"STORED\r\n"
 END = b"END\r\n"
@@ -29,15 +30,6 @@ def value(data: bytes) -> bytes:
 @pytest.fixture
 def server() -> MemoryServer:
     return MemoryServer(config=loads(TEN_SECONDS))
-
-
-def closes_after(server: MemoryServer, client: MemoryClient, seconds: float) -> bool:
-    """Whether that client is hung up on when that time has gone by, and not a quarter of a second earlier."""
-    server.advance(seconds - 0.25)
-    if client.is_closed:
-        return False
-    server.advance(0.25)
-    return client.is_closed
 
 
 # Who is idle.

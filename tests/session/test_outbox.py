@@ -8,37 +8,49 @@ import pytest
 
 from kestrel.commands import Command
 from kestrel.errors import QueueFailed
-from kestrel.session.outbox import Outbox
+from kestrel.session.outbox import Outbox, Speaker
 from kestrel.storage.barrier import Barrier, Batch
 from kestrel.storage.total_memory import MemoryLimit, MemoryShare
 
 
-class Wire:
-    """An outbox between a barrier whose ticks a test ends and a transport that notes what it is told."""
+class Wire(Speaker):
+    """An outbox between a barrier whose ticks a test ends and a speaker that notes what it is told."""
 
     def __init__(self, barrier: Barrier | None = None) -> None:
         self.barrier = barrier or Barrier(lambda end_of_tick: None)
         self.written: list[bytes] = []
         self.is_lost = False
+        self.is_left = False
         self.losses = 0
         self.releases = 0
-        self.outbox = Outbox(self.barrier, self.written.append, self._lose, self._say_lost, MemoryShare(MemoryLimit()))
-        self.outbox.on_release = self._released
+        self.outbox = Outbox(self.barrier, self, MemoryShare(MemoryLimit()))
 
-    def _lose(self) -> None:
-        self.is_lost = True
-        self.losses += 1
+    def say(self, replies: bytes) -> None:
+        self.written.append(replies)
 
-    def _released(self) -> None:
+    def say_lost(self, command: Command, failure: Exception) -> bytes:
+        return b"<lost: %b>" % str(failure).encode()
+
+    def has_left(self) -> bool:
+        return self.is_left
+
+    def replies_left(self) -> None:
         self.releases += 1
 
-    @staticmethod
-    def _say_lost(command: Command, error: Exception) -> bytes:
-        return b"<lost: %b>" % str(error).encode()
+    def hang_up(self) -> None:
+        self.is_lost = True
+        self.losses += 1
 
     @property
     def said(self) -> bytes:
         return b"".join(self.written)
+
+
+class BrokenWire(Wire):
+    """Its transport fails."""
+
+    def say(self, replies: bytes) -> None:
+        raise OSError("no such transport")
 
 
 @pytest.fixture
@@ -47,6 +59,18 @@ def wire() -> Wire:
 
 
 LOST = QueueFailed("disk full")
+
+
+def test_what_was_waited_for_does_not_leave_to_a_client_that_has_left(wire: Wire) -> None:
+    told: list[bool] = []
+    wire.is_left = True
+    wire.outbox.reply(b"first")
+    wire.outbox.reply(b"item", sent=told.append, was_waited_for=True)
+    wire.barrier.end_of_tick()
+    assert wire.said == b"first"
+    assert told == []
+    wire.outbox.lost()
+    assert told == [False]
 
 
 def test_a_reply_leaves_at_the_end_of_the_tick(wire: Wire) -> None:
@@ -188,16 +212,14 @@ def test_sent_is_told_false_at_once_when_the_client_is_gone_already(wire: Wire) 
 
 
 def test_sent_is_told_false_when_the_client_turns_out_to_be_gone_in_the_write() -> None:
+    class LosingWire(Wire):
+        def say(self, replies: bytes) -> None:
+            self.outbox.lost()
+
     told: list[bool] = []
-    barrier = Barrier(lambda end_of_tick: None)
-    outbox: Outbox
-
-    def write(data: bytes) -> None:
-        outbox.lost()
-
-    outbox = Outbox(barrier, write, lambda: None, lambda command, error: b"", MemoryShare(MemoryLimit()))
-    outbox.reply(b"item", None, told.append)
-    barrier.end_of_tick()
+    wire = LosingWire()
+    wire.outbox.reply(b"item", None, told.append)
+    wire.barrier.end_of_tick()
     assert told == [False]
 
 
@@ -369,11 +391,7 @@ def test_the_session_is_told_after_replies_have_left_and_only_then(wire: Wire) -
 
 def test_a_transport_that_fails_does_not_keep_others_from_their_replies() -> None:
     barrier = Barrier(lambda end_of_tick: None)
-
-    def broken(data: bytes) -> None:
-        raise OSError("no such transport")
-
-    Outbox(barrier, broken, lambda: None, lambda command, error: b"", MemoryShare(MemoryLimit())).reply(b"one")
+    BrokenWire(barrier).outbox.reply(b"one")
     healthy = Wire(barrier)
     healthy.outbox.reply(b"two")
     barrier.end_of_tick()
@@ -383,11 +401,7 @@ def test_a_transport_that_fails_does_not_keep_others_from_their_replies() -> Non
 def test_a_transport_that_fails_when_a_batch_settles_does_not_keep_others_from_their_replies() -> None:
     barrier = Barrier(lambda end_of_tick: None)
     batch = Batch()
-
-    def broken(data: bytes) -> None:
-        raise OSError("no such transport")
-
-    Outbox(barrier, broken, lambda: None, lambda command, error: b"", MemoryShare(MemoryLimit())).reply(b"one", batch)
+    BrokenWire(barrier).outbox.reply(b"one", batch)
     healthy = Wire(barrier)
     healthy.outbox.reply(b"two", batch)
     barrier.end_of_tick()

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from kestrel.protocols import thrift_binary as binary
 from kestrel.protocols.codec import QueueInfo
 from kestrel.testing.server import MemoryServer
+from tests.protocols.finagle_headers import request_header, without_header
 
 NOT_CONFIGURED: Final = 0
 QUIESCENT: Final = 1
@@ -52,13 +53,19 @@ class Reply(NamedTuple):
 
 
 class ThriftClient:
-    """One connection that speaks thrift. A call that is answered with an exception raises `Refused`."""
+    """One connection that speaks thrift. A call that is answered with an exception raises `Refused`.
+
+    `upgrade` makes it one as Finagle's clients have; each call then says `name`.
+    """
 
     def __init__(self, server: MemoryServer, *, is_strict: bool = True) -> None:
         self._client = server.connect("thrift")
         self._is_strict = is_strict
         self._seqid = 0
         self._received = bytearray()
+        self._is_upgraded = False
+        self.name: str | None = None
+        """What the client calls itself."""
         self.frame_bytes = 0
         """The length of the last reply, as its frame says it."""
 
@@ -67,10 +74,17 @@ class ThriftClient:
     def send(self, name: bytes, *fields: bytes) -> int:
         """Call a method and wait for nothing; the call's seqid."""
         self._seqid += 1
-        self.send_bytes(
-            binary.frame(binary.header(name, binary.CALL, self._seqid, self._is_strict), *fields, binary.END)
-        )
+        before = request_header(self.name) if self._is_upgraded else b""
+        header = binary.header(name, binary.CALL, self._seqid, self._is_strict)
+        self.send_bytes(binary.frame(before, header, *fields, binary.END))
         return self._seqid
+
+    def upgrade(self, name: str | None = None) -> None:
+        """Ask for Finagle's headers, and call itself that from now on."""
+        self.send(b"__can__finagle__trace__v3__")
+        self._nothing()
+        self._is_upgraded = True
+        self.name = name
 
     def send_bytes(self, data: bytes) -> None:
         """Send bytes as they are."""
@@ -85,7 +99,7 @@ class ThriftClient:
             frame = bytes(self._received[4 : 4 + self.frame_bytes])
             assert len(frame) == self.frame_bytes, "a reply came in part"
             del self._received[: 4 + self.frame_bytes]
-            replies.append(_reply_in(frame))
+            replies.append(_reply_in(without_header(frame) if self._is_upgraded else frame))
         return replies
 
     def reply(self) -> Reply | None:

@@ -2,7 +2,8 @@
 
 A *life* is one run of a storage over a folder. In it a *queue* is what a test does to one queue and what has become of
 it; a *scenario* does so step by step, and each step ends with a commit. A `Trial` lives through a scenario again and
-again, with a death in the place of another operation of the disk each time.
+again, with a death in the place of another operation of the disk each time; or once, and looks before each operation
+what a death in its place would leave.
 
 The limits are so small that a backlog of a few items is several times what memory and files may hold.
 """
@@ -14,6 +15,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count, cycle
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -28,6 +30,7 @@ from kestrel.storage.interfaces import IQueueStorage
 from kestrel.testing import faults
 from kestrel.testing.faults import Died
 from kestrel.testing.threads import SteppedThreads
+from tests.sample import beside_changes, is_tried
 from tests.storage.backends import Backend
 from tests.storage.histories import (
     ADD_MS,
@@ -51,6 +54,9 @@ SYNCS: Final = {"synced": 0, "never synced": None, "synced once a period": int(P
 """syncJournal, in milliseconds."""
 
 NO_JOURNALS: Final = ("/.kestrel/lock", "/.kestrel/reserve")
+
+CUT_STEP: Final = 7
+"""So far apart are the bytes at which a write is cut short: in one record and the next it is another field."""
 
 FILLS: Final = 100
 """More than it takes to bring a head into memory."""
@@ -87,6 +93,10 @@ class MortalDisk(faults.MortalDisk):
         super().__init__()
         self.erased: set[str] = set()
         """The names of files that are on the medium still, where it was not told yet that they are erased."""
+        self.before_each: Callable[[], None] | None = None
+        """Called before each operation, which it must not disturb."""
+        self.half_written: tuple[str, bytes] | None = None
+        """The path of the file that is about to be written, and what a death in the midst of that would leave of it."""
         self._folder = os.fsencode(folder)
         self._on_medium: dict[bytes, int] = {}
         self.medium.know(self._folder)
@@ -95,6 +105,19 @@ class MortalDisk(faults.MortalDisk):
     def _look_around(self) -> None:
         self._on_medium = {entry.path: entry.inode() for entry in os.scandir(self._folder)}
         self.erased.clear()
+
+    def _check(self, operation: str) -> None:
+        if self.before_each is not None:
+            self.before_each()
+        super()._check(operation)
+
+    def write(self, descriptor: int, data: bytes) -> None:
+        if self.before_each is not None:
+            self.half_written = os.readlink(f"/proc/self/fd/{descriptor}"), data[: len(data) // 2]
+        try:
+            super().write(descriptor, data)
+        finally:
+            self.half_written = None
 
     def erase(self, path: bytes) -> None:
         inode = os.stat(path).st_ino if os.path.exists(path) else 0
@@ -164,9 +187,13 @@ class Life:
     def queue(self, name: bytes = NAME) -> LivedQueue:
         """The queue of that name, which need not be there."""
         if name not in self.queues:
-            history = OneFile if self.backend.keeps_order else TwoFiles
-            self.queues[name] = LivedQueue(self, name, history(self._items.get(name, ())))
+            self.queues[name] = self.unused(name)
         return self.queues[name]
+
+    def unused(self, name: bytes) -> LivedQueue:
+        """A queue of that name to which nothing was done."""
+        history = OneFile if self.backend.keeps_order else TwoFiles
+        return LivedQueue(self, name, history(self._items.get(name, ())))
 
     def do(self, call: Callable[..., Any], *args: object) -> Any:
         """Call it, and look whether the process is still alive."""
@@ -484,6 +511,15 @@ class Restarts:
         shutil.rmtree(folder)
         return self._found[files]
 
+    def found(self, files: Mapping[str, bytes], folder: Path) -> Found:
+        """The items that a start finds in these files. The folder is one that can be made, and is gone thereafter."""
+        known = frozenset(files.items())
+        if known not in self._found:
+            write_files(folder, files)
+            self._found[known] = self._start_twice(folder)
+            shutil.rmtree(folder)
+        return self._found[known]
+
     def _start_twice(self, folder: Path) -> Found:
         """What the first start finds, which opens every item, puts one more to all queues and stops. The second one has
         to find that again."""
@@ -534,14 +570,19 @@ class Trial:
         self._items = items
         self._make_disk = make_disk
 
-    def live(self, die_after: int | None = None) -> Life:
-        """The whole of it, or as far as it goes; whatever was open is closed."""
+    def live(self, die_after: int | None = None, look: Callable[[Life], None] | None = None) -> Life:
+        """The whole of it, or as far as it goes; whatever was open is closed.
+
+        `look` is called before each operation of the disk, with the life as it is then.
+        """
         folder = next(self._folders)
         write_files(folder, self._files)
         disk = self._make_disk(folder)
         if die_after is not None:
             disk.die_after(die_after)
         life = Life(folder, tiny(self._sync_journal_ms), self._pace, disk, self._backend, self._items)
+        if look is not None:
+            disk.before_each = partial(look, life)
         try:
             life.begin()
             for _ in self._scenario(life):
@@ -550,16 +591,19 @@ class Trial:
         except Died:
             pass
         finally:
+            disk.before_each = None
             life.bury()
         return life
 
     def check(self, life: Life, restarts: Restarts) -> None:
-        """Restart over what that life has left."""
-        life.queue(NAME)  # it may have ended before anything was done to it
-        for who, folder in self._left_by(life):
-            found = restarts.found_in(folder)
-            assert {*found} <= {*life.queues}, f"when the {who}, a start found {found}"
-            for name, queue in life.queues.items():
+        """Restart over what that life has left, or would leave if it ended now."""
+        queues = dict(life.queues)
+        if NAME not in queues:  # nothing was done to it so far
+            queues[NAME] = life.unused(NAME)
+        for who, files in left_by(life):
+            found = restarts.found(files, next(self._folders))
+            assert {*found} <= {*queues}, f"when the {who}, a start found {found}"
+            for name, queue in queues.items():
                 promise = queue.history.promise(self._sync_journal_ms, has_machine_died="machine" in who)
                 items = found.get(name, ())
                 assert promise.admits(items), (
@@ -567,37 +611,47 @@ class Trial:
                     f" {' '.join(life.disk.calls[-8:])}, a start found {items} in {name!r}; the queue was {promise}"
                 )
 
-    def _left_by(self, life: Life) -> Iterator[tuple[str, Path]]:
-        """What is left in the folder, and what the medium may hold of it.
-
-        A system may write out what it was not asked to sync, in any order: what was erased before what was renamed,
-        and the folder before the files.
-        """
-        folder, disk = os.fsencode(life.folder), life.disk
-        yield "machine died", self._left_on(disk, folder)
-        if disk.erased:
-            left = self._left_on(disk, folder)
-            for name in disk.erased:
-                (left / name).unlink()
-            yield "machine died, not all of whose folder was written out,", left
-        disk.medium.folder_synced(folder)
-        yield "machine died, all of whose folder was written out,", self._left_on(disk, folder)
-        yield "process died", life.folder
-
-    def _left_on(self, disk: MortalDisk, folder: bytes) -> Path:
-        left = next(self._folders)
-        disk.medium.copy(folder, os.fsencode(left))
-        return left
-
     def check_every_death(self, restarts: Restarts) -> None:
-        """Die before each operation of the disk, and at the end."""
-        whole = self.live()
-        assert not whole.disk.is_dead
+        """Die before each operation of the disk, or in a small sample before some, and at the end.
+
+        It is lived through once: what a death leaves is known without one (`left_by`).
+        """
+        wrong: list[Exception] = []
+
+        def look(life: Life) -> None:
+            if not wrong and is_tried(len(life.disk.calls)):
+                try:
+                    self.check(life, restarts)
+                except Exception as error:  # the storage would catch it
+                    wrong.append(error)
+
+        whole = self.live(look=look)
+        if wrong:
+            raise wrong[0]
+        assert whole.disk.calls
         self.check(whole, restarts)
-        for calls in range(len(whole.disk.calls)):
-            life = self.live(calls)
-            assert life.disk.is_dead, "the same life has had fewer operations this time"
-            self.check(life, restarts)
+
+
+def left_by(life: Life) -> Iterator[tuple[str, Mapping[str, bytes]]]:
+    """The files that are left in the folder of a life that has ended or ends now, and those that the medium may hold.
+
+    A process that dies in a write has done half of it. A system may write out what it was not asked to sync, in any
+    order: what was erased before what was renamed, and the folder before the files.
+    """
+    disk, folder = life.disk, os.fsencode(life.folder)
+    synced = {os.fsdecode(name): contents for name, contents in disk.medium.left_of(folder).items()}
+    yield "machine died", synced
+    if disk.erased:
+        left = {name: contents for name, contents in synced.items() if name not in disk.erased}
+        yield "machine died, not all of whose folder was written out,", left
+    left_as_now = disk.medium.left_of(folder, names_as_now=True)
+    written_out = {os.fsdecode(name): contents for name, contents in left_as_now.items()}
+    yield "machine died, all of whose folder was written out,", written_out
+    files = files_under(life.folder)
+    if disk.half_written is not None:
+        path, half = disk.half_written
+        files[path[len(os.path.realpath(life.folder)) + 1 :]] += half
+    yield "process died", files
 
 
 def check_deaths_one_after_the_other(folder: Path, backend: Backend) -> None:
@@ -626,10 +680,9 @@ class Torn(NamedTuple):
     name: str
     data: bytes
 
-    def at_each_byte(self) -> Iterator[Mapping[str, bytes]]:
-        """The files as they are when none of it is written, a byte, two, and so on, up to all of it."""
-        for size in range(len(self.data) + 1):
-            yield {**self.files, self.name: self.files[self.name] + self.data[:size]}
+    def cut_at(self, size: int) -> Mapping[str, bytes]:
+        """The files as they are when so many bytes of it are written."""
+        return {**self.files, self.name: self.files[self.name] + self.data[:size]}
 
 
 class WatchedDisk(MortalDisk):
@@ -660,7 +713,8 @@ def check_each_byte(
 ) -> list[Torn]:
     """Live through a scenario and one more batch, whose writes are cut short at any byte: the whole records count.
 
-    Returns these writes.
+    The bytes are a sample: each of which a start makes something else than of the one before, those on both sides of
+    it, and every CUT_STEP-th. Returns these writes.
     """
     queues = folder / "queues"
     write_files(queues, {})
@@ -685,10 +739,11 @@ def check_each_byte(
     assert sum(len(torn.data) for torn in written) >= sum(len(way) - 1 for way in ways.values()) > 0
     found: Found = {}
     for number, torn in enumerate(written):
-        for size, files in enumerate(torn.at_each_byte()):
-            left = folder / "left"
-            write_files(left, files)
-            found = restarts.found_in(left)
+
+        def found_after(size: int, torn: Torn = torn) -> Found:
+            return restarts.found(torn.cut_at(size), folder / "left")
+
+        for size, found in beside_changes(len(torn.data), CUT_STEP, found_after).items():
             assert {*found} <= {*ways}
             for name, way in ways.items():
                 items = found.get(name, ())

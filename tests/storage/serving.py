@@ -18,7 +18,7 @@ from kestrel.protocols.memcache import MemcacheCodec
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.status import ServerStatus, Status
 from kestrel.queues.turns import Turns
-from kestrel.session.leases import LeasedReads
+from kestrel.session.services import SessionServices
 from kestrel.session.settings import SessionSettings
 from kestrel.storage.barrier import Barrier
 from kestrel.storage.journal import JournalStorage
@@ -175,16 +175,8 @@ class Server:
         self.manager = QueueManager(
             self.storage, MemoryStorage(), self._config(), turns, self.clock, self.now_ms
         )
-        settings = SessionSettings(max_open_reads=10)
-        self.connections = ConnectionFactory(
-            self.manager,
-            MemcacheCodec,
-            Control(self.clock),
-            LeasedReads(self.now_ms()),
-            turns,
-            self.clock,
-            lambda: settings,
-        )
+        sessions = SessionServices(self.manager, turns, self.clock, SessionSettings(max_open_reads=10))
+        self.connections = ConnectionFactory(sessions, MemcacheCodec, Control(self.clock))
         self.start_failures: list[Failure] = []
         self.manager.start().addErrback(self.start_failures.append)
         self.threads.run_all()

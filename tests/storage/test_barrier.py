@@ -44,6 +44,9 @@ class FakeQueue(Committed):
         self.failures: list[Exception] = []
         self.reopened: Callable[[], object] = lambda: None
 
+    def batch_is_safe(self, batch: Batch, now_s: float) -> None:
+        pass
+
     def commit_failed(self, failure: Exception) -> None:
         self.failures.append(failure)
         self.contents = Contents()

@@ -1,7 +1,7 @@
 """Wherever the process or the machine dies: what was acknowledged is there at the next start, once and in order.
 
-A *scenario* is what happens to one queue, step by step; each step ends with a commit. It is lived through once to
-count the disk's operations, and then once for each of them, with a death in its place and a half-done write. What
+A *scenario* is what happens to one queue, step by step; each step ends with a commit. It is lived through once, and
+before each of the disk's operations it is looked what a death in its place would leave, with a half-done write. What
 a start makes of the files that are left (the process died) and of what the medium holds (the machine did) must be
 a state that the queue was in after one of its records, and none before the last that was promised.
 
@@ -10,7 +10,7 @@ The limits are so small that a backlog of a few items is several times what memo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -32,6 +32,7 @@ from tests.storage.lives import (
     Trial,
     check_deaths_one_after_the_other,
     check_each_byte,
+    left_by,
     write_files,
 )
 
@@ -227,7 +228,32 @@ def test_wherever_the_process_or_the_machine_dies_a_step_of_work_and_the_next_ar
     Trial(folder, of(work_that_goes_on_in_steps), sync_journal_ms, pace, backend).check_every_death(restarts)
 
 
-# The harness itself: a storage that breaks its word is found out.
+# The harness itself: what a death leaves is known without one, and a storage that breaks its word is found out.
+
+
+def told(life: Life, sync_journal_ms: int | None) -> tuple[dict[str, Mapping[str, bytes]], list[str]]:
+    """What a death now leaves in files, and what is promised of the queues."""
+    promises = [
+        f"{name!r} is {queue.history.promise(sync_journal_ms, has_machine_died=has_machine_died)}"
+        for name, queue in life.queues.items()
+        for has_machine_died in (False, True)
+    ]
+    return dict(left_by(life)), promises
+
+
+@pytest.mark.parametrize("pace", PACES.values(), ids=PACES)
+@pytest.mark.parametrize("sync_journal_ms", SYNCS.values(), ids=SYNCS)
+def test_what_a_death_would_leave_is_what_it_leaves(
+    folder: Path, backend: Backend, sync_journal_ms: int | None, pace: Pace
+) -> None:
+    trial = Trial(folder, of(clear_in_the_middle_of_a_backlog), sync_journal_ms, pace, backend)
+    expected: list[object] = []
+    whole = trial.live(look=lambda life: expected.append(told(life, sync_journal_ms)))
+    assert len(expected) == len(whole.disk.calls) > 50
+    for calls in range(0, len(expected), 3):
+        life = trial.live(calls)
+        assert life.disk.is_dead
+        assert told(life, sync_journal_ms) == expected[calls], f"after {calls} operations"
 
 
 class LyingDisk(MortalDisk):

@@ -46,6 +46,7 @@ from kestrel.testing.contract.tracked import Seen, seen
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.threads import SteppedThreads
 from tests.journal import reference
+from tests.sample import examples
 
 NOW_MS: Final = 1_700_003_600_000
 RESERVE_BYTES: Final = 1
@@ -1122,4 +1123,4 @@ def run_histories(new_machine: Callable[[], ReadBehindMachine], *, examples: int
 
 def test_any_history_of_a_queue_beyond_its_memory_is_that_of_a_plain_model(tmp_path: Path) -> None:
     folders = (tmp_path / str(number) for number in itertools.count())
-    run_histories(lambda: ReadBehindMachine(next(folders)), examples=150)
+    run_histories(lambda: ReadBehindMachine(next(folders)), examples=examples(50))

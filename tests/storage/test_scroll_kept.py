@@ -173,7 +173,7 @@ def test_a_reader_that_can_be_read_late_is_not_served_while_items_are_not_writte
     folder.mkdir()
     (folder / "work.5").write_bytes(WRITER + put(1, b"a"))
     (folder / "work.read.:own").write_bytes(READER + read_head(0) + read_done())
-    (folder / "work.read.x").write_bytes(READER + read_head(9) + read_done())
+    (folder / "work.read.x").write_bytes(READER + read_head(9 << 32) + read_done())
     scrolls = start(folder, arrange=lambda disk: disk.cannot_read("work.read.x"))
     parent = scrolls.queue()
     scrolls.put(parent, b"b")

@@ -103,6 +103,9 @@ class TinyQueue:
         self.opened: dict[int, int] = {}
         self.errors: dict[int, int] = {}
         self.xids = itertools.count(1)
+        self.reader: bytes | None = None
+        self.held_id = 0
+        """What the reader has not released begins there."""
 
     # Figures.
 
@@ -226,7 +229,25 @@ class TinyQueue:
 
     @property
     def first_id(self) -> int:
+        if self.reader is not None:
+            return self.held_id
         return min([*self.order, *self.opened.values()], default=self.family.next_id)
+
+    def hold(self, reader: bytes) -> None:
+        self.held_is(reader, self.first_id)
+
+    def end_hold(self) -> None:
+        self.held_is(None, 0)
+        self.forget_head()
+
+    def held_is(self, reader: bytes | None, first_id: int) -> None:
+        self.check()
+        self.reader, self.held_id = reader, first_id
+        self.family.record(op="hold", queue=text(self.name), reader=reader and text(reader), id=first_id)
+
+    def end_of(self, first_id: int, max_items: int) -> int:
+        ids = [item_id for item_id in sorted(self.kept) if first_id <= item_id < self.next_id][:max_items]
+        return ids[-1] + 1 if ids else first_id
 
     @property
     def next_id(self) -> int:
@@ -253,6 +274,9 @@ class TinyQueue:
             self.order.remove(item_id)
         opened = [xid for xid, item_id in self.opened.items() if item_id < end_id]
         self.end([*ids, *(self.opened.pop(xid) for xid in opened)])
+        if self.reader is not None and end_id > self.held_id:
+            self.held_is(self.reader, end_id)
+            self.forget_head()
 
 
 @implementer(IStorage)
@@ -322,6 +346,9 @@ class TinyStorage:
             case "done":
                 for item_id in record["ids"]:
                     self.replay_done(queues[0], item_id)
+            case "hold":
+                reader = record["reader"]
+                queues[0].reader, queues[0].held_id = reader and reader.encode("latin-1"), record["id"]
             case "failed":
                 queues[0].errors[record["id"]] = record["errors"]
 

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from kestrel.client.patient import PatientServer
 from kestrel.tools.cli import main
 from kestrel.tools.clock import Clock
 from tests.client.certificates import Authority
 from tests.client.scripted import scripted, talk
-from tests.server.running import Server, own_port
+from tests.server.running import Processes, Server, own_port
 from tests.tools.conftest import Cli
 
 
@@ -211,6 +212,29 @@ def test_a_queue_that_is_not_there_is_neither_flushed_nor_deleted(
     assert cli("get", "work")[0] == 1
 
 
+def test_a_reader_by_ids_that_will_not_come_back_is_given_up(processes: Processes, cli: Cli) -> None:
+    server = processes.serve("", "--storage", "scroll:queues")
+    address = f"127.0.0.1:{server.port_of('thrift')}"
+    with PatientServer(address) as thrift:
+        thrift.ask(lambda calls: calls.open_range(b"work", b"sp{rk"))
+        close = ("--server", address, "--protocol", "thrift", "close-range", "work")
+        status, _, said = cli(*close, "other")
+        assert (status, said) == (
+            1,
+            f"kestrel-cli: {address}: the queue work is read by ids by another reader: sp{{rk\n",
+        )
+        assert cli(*close, "sp{rk") == cli(*close, "other") == (0, b"", "")
+        assert thrift.ask(lambda calls: calls.open_range(b"work", b"other")).first_id == 1
+
+
+def test_who_reads_by_ids_is_asked_about_over_thrift(server: Server, cli: Cli) -> None:
+    status, _, said = cli("close-range", "work", "spark")
+    assert (status, said) == (
+        2,
+        "kestrel-cli: memcache has no such request: say --protocol thrift, and name its port\n",
+    )
+
+
 def test_what_has_expired_is_dropped_and_counted(server: Server, cli: Cli) -> None:
     with server.connect() as client:
         client.ask(b"set work 0 -1 1\r\na\r\nset work 0 -1 1\r\nb\r\n", b"STORED\r\n" * 2)
@@ -227,6 +251,12 @@ def test_of_several_servers_each_answers_with_its_name(server: Server, cli: Cli,
     status, out, said = cli("--server", nobody, "--server", address, "status")
     assert (status, out) == (3, f"{address}: Up\n".encode())
     assert said.startswith(f"kestrel-cli: cannot connect to {nobody}: Connection refused; ")
+
+
+def test_of_one_server_its_name_is_told_once(server: Server, cli: Cli) -> None:
+    address = f"127.0.0.1:{server.port_of('thrift')}"
+    status, _, said = cli("--server", address, "peek", "work")
+    assert (status, said.count(address)) == (3, 1)
 
 
 LOOK = (b"dump_stats work\r\n", b"queue 'work' {\r\n  items=1\r\n}\r\nEND\r\n")

@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from kestrel.tools import continued
 from kestrel.tools.convert_steps import Sums
 from kestrel.tools.convert_targets import TARGETS
 from tests.journal.made import NOW_MS, add, addx, files_of
+from tests.sample import of_each_kind
 from tests.scroll.made import WRITER, put
 from tests.tools.conftest import Convert
 from tests.tools.converted import served
@@ -175,19 +176,34 @@ def way(request: pytest.FixtureRequest, tmp_path: Path, convert_it: Convert) -> 
     yield Way(tmp_path, request.param, convert_it)
 
 
-def calls_of(way: Way) -> int:
-    """How many operations of the disk a whole run has."""
+def names_of_calls(way: Way, *options: str) -> list[str]:
+    """The operations of the disk that a whole run has."""
     disk = MortalDisk()
-    assert way.run(disk)[0] == 0
+    assert way.run(disk, *options)[0] == 0
     way.clear()
-    return len(disk.calls)
+    return disk.calls
+
+
+def calls_of(way: Way) -> int:
+    """How many they are."""
+    return len(names_of_calls(way))
+
+
+STEP = 20
+"""Of so many operations one is tried, whatever it is."""
+
+
+def some_places(calls: list[str]) -> list[int]:
+    """Which of these operations end the process or fail: a sample, with the first and the last of each that follows
+    another one."""
+    return of_each_kind(list(pairwise(["", *calls])), STEP)
 
 
 # Killed.
 
 
 def test_killed_at_any_operation_of_the_disk_it_goes_on_and_ends_the_same(way: Way) -> None:
-    for calls in range(calls_of(way)):
+    for calls in some_places(names_of_calls(way)):
         assert way.dies(calls)
         if way.target.exists():
             assert served(OTHER[way.kind], way.target) == way.expected  # it is never there in part
@@ -204,31 +220,29 @@ def test_killed_again_and_again_it_comes_to_its_end(way: Way) -> None:
 
 
 def test_killed_while_it_begins_anew_it_trusts_nothing_of_before(way: Way) -> None:
-    whole = calls_of(way)
-    for calls in range(whole):
-        assert way.dies(whole - 9)  # verified, and not the target yet
-        assert b'"is_verified": true' in (way.staging / "state").read_bytes()
-        assert not way.target.exists()
-        if not way.dies(calls, "--anew"):
-            break
+    assert way.dies(calls_of(way) - 9)
+    assert b'"is_verified": true' in (way.staging / "state").read_bytes()
+    assert not way.target.exists()
+    verified = shutil.copytree(way.staging, way.source.with_name("verified"))
+    for calls in some_places(names_of_calls(way, "--anew")):
+        shutil.copytree(verified, way.staging)
+        assert way.dies(calls, "--anew")
         way.goes_on()
         way.clear()
 
 
 def test_each_operation_of_the_disk_may_fail_and_it_goes_on(way: Way) -> None:
-    disk = MortalDisk()
-    assert way.run(disk)[0] == 0
-    for operation in sorted(set(disk.calls)):
-        for after in range(disk.calls.count(operation)):
-            way.clear()
-            failing = MortalDisk()
-            failing.fail(operation, errno.EIO, times=1, after=after)
-            status, _, said = way.run(failing)
-            assert (status != 0) <= said.startswith("kestrel-convert: ")
-            assert failing.open_descriptors == set()
-            if status:
-                way.goes_on()
-            way.check()
+    calls = names_of_calls(way)
+    for place in some_places(calls):
+        failing = MortalDisk()
+        failing.fail(calls[place], errno.EIO, times=1, after=calls[:place].count(calls[place]))
+        status, _, said = way.run(failing)
+        assert (status != 0) <= said.startswith("kestrel-convert: ")
+        assert failing.open_descriptors == set()
+        if status:
+            way.goes_on()
+        way.check()
+        way.clear()
 
 
 @BOTH_WAYS

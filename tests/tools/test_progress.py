@@ -30,6 +30,13 @@ def test_it_says_how_much_is_done_how_fast_and_how_long_it_will_take() -> None:
     assert terminal.getvalue().endswith("left\x1b[K\r\x1b[K")
 
 
+def test_large_work_is_drawn_from_its_beginning_on_however_fast_it_is() -> None:
+    terminal, clock = Terminal(), Clock()
+    with Progress("work", 400_000_000, terminal, clock.seconds) as progress:
+        progress.advance(1_000_000)
+    assert terminal.getvalue() == "\rwork: 0%  1 of 400 MB  0 MB/s  0:00 left\x1b[K\r\x1b[K"
+
+
 def test_it_is_drawn_no_more_often_than_one_can_see() -> None:
     terminal, clock = Terminal(), Clock()
     with Progress("work", 400_000_000, terminal, clock.seconds) as progress:
@@ -59,11 +66,8 @@ def test_there_is_none_for_small_work_and_none_where_nobody_looks(make: Callable
 
 @pytest.fixture
 def large(tmp_path: Path) -> Path:
-    """A folder with a queue of some 70 MB, in items so small that no machine reads them in a moment."""
-    run = addx(b"x" * 50) * 10_000
-    with (tmp_path / "work").open("wb") as file:
-        for _ in range(99):
-            file.write(run)
+    """A folder with a queue of some 70 MB."""
+    (tmp_path / "work").write_bytes(addx(b"x" * 70_000) * 1000)
     return tmp_path
 
 

@@ -23,7 +23,7 @@ from kestrel.storage.scroll import ScrollStorage
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.threads import SteppedThreads
 from kestrel.tools.qdump import main
-from tests.journal.made import addx, files_of
+from tests.journal.made import addx, files_of, i64
 from tests.scroll.independent import queues_in
 from tests.scroll.made import (
     DELETED,
@@ -89,18 +89,18 @@ def summaries(dump: Dump, *arguments: object) -> dict[str | None, dict[str, Any]
 
 def test_every_record_is_a_line_with_its_offset_its_name_and_its_fields(tmp_path: Path, dump: Dump) -> None:
     written = put(7, b"one", expiry_ms=T + 1), targets(0, b"x", b":own"), put(8, b"", errors=2)
-    written += targets(1, b"gone", b"::hash"), put(8, b"again"), with_data(12, b"\7"), with_data(14, b"abc"), b"\x30"
+    written += targets(1, b"gone", b"::hash"), put(8, b"again"), with_data(12, b"\7"), with_data(15, b"abc"), b"\x30"
     done = read_head(7), read_done(9, 10, 11, 13), read_done(), done_ranges((20, 99), (200, 200)), errors(_8=1, _14=0)
-    done += (DELETED,)
+    done += with_data(14, i64(9) + b"spark"), with_data(14, b""), DELETED
     fill(tmp_path, {"work.1": WRITER + b"".join(written), "work.read.x": READER + b"".join(done)})
     status, out, said = dump(tmp_path)
     assert (status, said) == (0, "")
     lines = out.decode().splitlines()
     epoch = "2023-11-14T22:13:20"
     offsets = [str(4 + sum(map(len, each[:index]))).rjust(12) for each in (written, done) for index in range(len(each))]
-    assert [line[:12] for line in lines[1:9] + lines[10:16]] == offsets
+    assert [line[:12] for line in lines[1:9] + lines[10:18]] == offsets
     assert [lines[0], lines[9]] == ["file work.1", "file work.read.x"]
-    assert [line[14:] for line in lines[1:9] + lines[10:16]] == [
+    assert [line[14:] for line in lines[1:9] + lines[10:18]] == [
         f"PUT                   id 7, 3 bytes, added {epoch}.000Z ({T}), expires {epoch}.001Z ({T + 1})",
         "TARGETS               the next item is for work and work+x alone",
         f"PUT                   id 8, 0 bytes, added {epoch}.000Z ({T}), no expiry, 2 errors",
@@ -108,13 +108,15 @@ def test_every_record_is_a_line_with_its_offset_its_name_and_its_fields(tmp_path
         f"PUT                   id 8, 5 bytes, added {epoch}.000Z ({T}), no expiry,"
         " ignored: its id is not higher than all before it",
         "TARGETS               no list of readers: it says nothing",
-        "UNKNOWN               command 14, 8 bytes",
+        "UNKNOWN               command 15, 8 bytes",
         "UNKNOWN               command 3, 1 byte",
         "READ_HEAD             all up to id 7",
         "READ_DONE             ids 9 to 11, id 13",
         "READ_DONE             none",
         "DONE_RANGES           ids 20 to 99, id 200",
         "ERRORS                id 8 has 1, id 14 has 0",
+        "HELD                  spark reads by ids, and has released all up to id 9",
+        "HELD                  nobody reads by ids",
         "DELETED",
     ]
 

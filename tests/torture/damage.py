@@ -4,7 +4,8 @@
 
 A *recording* is a folder of journals, from tests/journal/golden. Each of its files in turn is cut to each length, and
 has each of its bytes inverted, zeroed, and changed in its lowest bit. Without --every-byte only a *sample* is taken of
-large recordings, as by the tests: what is close to the borders of records, and a byte here and there.
+large recordings, as by the tests: each field of one record of each kind, what is close to some of the borders between
+records of every two kinds, and a byte here and there.
 
 Many damaged recordings lie side by side in one folder, so that one start loads them all: a number in front of their
 files' names tells them apart. What a first and a second start make of them is held against the PROMISES.
@@ -23,7 +24,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
@@ -32,6 +33,7 @@ from twisted.python.failure import Failure
 from kestrel.disk.files import Disk
 from tests.journal import reference
 from tests.journal.made import NOW_MS, Journal
+from tests.sample import of_each_kind, step_between
 from tests.torture.kill_restart import Ledger
 
 Files: TypeAlias = dict[str, bytes]
@@ -39,10 +41,14 @@ Items: TypeAlias = list[tuple[bytes, int, int]]
 """(data, add time, expiry) of each."""
 
 GOLDEN: Final = Path(__file__).parents[1] / "journal" / "golden"
-SMALL_BYTES: Final = 2000
+SMALL_BYTES: Final = 150
 """A recording of more than that is large."""
-SAMPLE_STEP: Final = 37
+SAMPLE_STEP: Final = 61
 """So far apart are the bytes of a sample, borders aside: in records of one size it is another field each time."""
+BORDER_STEP: Final = 40
+"""Of so many borders between records of the same two kinds one is in a sample, and the first and the last."""
+FIELDS_BYTES: Final = 30
+"""The fields of a record are in that many bytes from its beginning, with some of its data."""
 AT_ONCE: Final = 40
 """How many damaged recordings share a folder."""
 SHOWN: Final = 10
@@ -129,10 +135,13 @@ def damages(files: Files, *, every_byte: bool) -> Iterator[Damage]:
     """All damages of a recording; of a large one a sample, unless `every_byte`."""
     is_sample = is_large(files) and not every_byte
     names_replayed = {file.name_before for queue in replayed(files).values() for file in queue}
+    kinds: set[int] = set()
     for number, (name, contents) in enumerate(files.items()):
         offsets: Iterable[int] = range(len(contents) + 1)
         if is_sample:
-            offsets = sample(contents, number) if name in names_replayed else (0, len(contents) // 2, len(contents))
+            offsets = (0, len(contents) // 2, len(contents))
+            if name in names_replayed:
+                offsets = sample(contents, number, kinds)
         for offset in offsets:
             yield Damage(name, CUT, offset, contents[:offset])
             if offset < len(contents):
@@ -153,10 +162,31 @@ def borders(reading: reference.Reading) -> list[int]:
     return [*(record.offset for record in reading.records), reading.end]
 
 
-def sample(contents: bytes, number: int) -> list[int]:
-    """Offsets on both sides of the records' borders, and some between; others for files of another number."""
-    close = {border + step for border in (*borders(read(contents)), len(contents)) for step in (-1, 0, 1)}
-    return sorted((close | set(range(number, len(contents), SAMPLE_STEP))) & set(range(len(contents) + 1)))
+def sampled_borders(reading: reference.Reading) -> list[int]:
+    """Of the borders between a record of one kind and one of another the first, the last, and some between."""
+    opcodes = [None, *(record.opcode for record in reading.records), None]
+    places = of_each_kind(list(pairwise(opcodes)), BORDER_STEP)
+    return [borders(reading)[place] for place in places]
+
+
+def sampled_fields(reading: reference.Reading, kinds: set[int]) -> set[int]:
+    """All bytes of the fields of the first record of each kind that is not among these, which it is from now on."""
+    first = {record.opcode: record.offset for record in reversed(reading.records) if record.opcode not in kinds}
+    kinds |= first.keys()
+    ends = dict(pairwise(borders(reading)))
+    return {offset for start in first.values() for offset in range(start, min(start + FIELDS_BYTES, ends[start]))}
+
+
+def sample(contents: bytes, number: int, kinds: set[int]) -> list[int]:
+    """Offsets of fields, on both sides of the records' borders, and some between; others for files of another number.
+
+    The fields are those of kinds of records of which no file before has one.
+    """
+    reading = read(contents)
+    edges = (*sampled_borders(reading), reading.end, len(contents))
+    close = {edge + step for edge in edges for step in (-1, 0, 1)} | sampled_fields(reading, kinds)
+    between = range(number, len(contents), step_between(SAMPLE_STEP))
+    return sorted((close | {*between}) & {*range(len(contents) + 1)})
 
 
 class Case:

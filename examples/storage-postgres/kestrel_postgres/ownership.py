@@ -43,7 +43,7 @@ END_SESSION: Final = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND backend_start = %s::text::timestamptz
 """
 
-WHO_I_AM: Final = "SELECT pid, backend_start::text FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+WHO_I_AM: Final = "SELECT pid, backend_start::text FROM pg_stat_get_activity(pg_backend_pid())"
 
 
 class Ownership:

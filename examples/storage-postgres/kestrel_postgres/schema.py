@@ -67,13 +67,19 @@ CREATE TABLE leftovers (
 MAKING: Final = 0x6B65_7374
 """The advisory lock of those who make tables ("kest")."""
 
-
 RIGHTS: Final = """
 SELECT current_user, has_database_privilege(current_database(), 'CREATE'), schema.oid IS NOT NULL,
-    has_schema_privilege(schema.oid, 'USAGE'), has_schema_privilege(schema.oid, 'CREATE'),
+    has_schema_privilege(schema.oid, 'CREATE'),
     (SELECT count(*) FROM pg_tables WHERE schemaname = name AND tablename IN ('queues', 'items', 'leftovers'))
 FROM (SELECT %s::text) AS wanted(name) LEFT JOIN pg_namespace AS schema ON schema.nspname = name
 """
+
+IS_THERE: Final = """
+SELECT current_user, has_schema_privilege(schema.oid, 'USAGE')
+FROM pg_namespace AS schema JOIN pg_class AS made ON relnamespace = schema.oid
+WHERE nspname = %s AND relname = 'owner' AND relkind IN ('r', 'p')
+"""
+# Of a database with many schemas pg_tables, which is a view, would be read from one end to the other.
 
 
 def ensure(connection: Connection, schema: str) -> None:
@@ -97,21 +103,16 @@ def ensure(connection: Connection, schema: str) -> None:
 
 def _is_there(connection: Connection, schema: str) -> bool:
     # Not to_regclass: it may not know yet of a schema that another session has just made.
-    query = "SELECT EXISTS (SELECT FROM pg_tables WHERE schemaname = %s AND tablename = 'owner')"
-    [(is_there,)] = connection.execute(query, (schema,))
-    if is_there:
-        _check_use(connection, schema)
-    return bool(is_there)
-
-
-def _check_use(connection: Connection, schema: str) -> None:
-    [(account, _, _, may_use, _, _)] = connection.execute(RIGHTS, (schema,))
-    if not may_use:
-        raise StorageError(f"the schema {schema!r} is not {account}'s to use: name another one, as in ?schema=mine")
+    found = connection.execute(IS_THERE, (schema,)).fetchone()
+    if found is not None:
+        account, may_use = found
+        if not may_use:
+            raise StorageError(f"the schema {schema!r} is not {account}'s to use: name another one, as in ?schema=mine")
+    return found is not None
 
 
 def _make(connection: Connection, schema: str) -> None:
-    [(account, may_make_schemas, is_there, _, may_make_tables, strange)] = connection.execute(RIGHTS, (schema,))
+    [(account, may_make_schemas, is_there, may_make_tables, strange)] = connection.execute(RIGHTS, (schema,))
     name = sql.Identifier(schema)
     if not is_there and not may_make_schemas:
         own = sql.SQL("CREATE SCHEMA {} AUTHORIZATION {}").format(name, sql.Identifier(account)).as_string(connection)

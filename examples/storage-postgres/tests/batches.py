@@ -40,6 +40,7 @@ class Schemas:
 
     def __init__(self, conninfo: str) -> None:
         self.conninfo = conninfo
+        self._kept: psycopg.Connection | None = None
 
     def database(
         self, folder: Path, in_thread: InThread = maybeDeferred, clock: Clock | None = None, lock_s: float = LOCK_S
@@ -57,7 +58,8 @@ class Schemas:
     def copy(self, folder: Path, new_folder: Path) -> None:
         """Let the new folder name what others see of the first one's database now."""
         old, new = sql.Identifier(schema_of(folder)), sql.Identifier(schema_of(new_folder))
-        with psycopg.connect(self.conninfo) as connection:
+        connection = self._kept_connection()
+        with connection.transaction():
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(new))
             for table in ("owner", "queues", "items", "leftovers"):
                 names = {"old": old, "new": new, "table": sql.Identifier(table)}
@@ -69,10 +71,23 @@ class Schemas:
 
     def end_sessions(self) -> None:
         """All connections of databases break, and nobody at their other end knows."""
+        self.close()
         self.execute(
             "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
             " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
         )
+
+    def close(self) -> None:
+        """Let go of the connection that makes copies, which is made anew when it is needed."""
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
+
+    def _kept_connection(self) -> psycopg.Connection:
+        """A new one would learn anew what tables are: half of what a copy costs."""
+        if self._kept is None:
+            self._kept = psycopg.connect(self.conninfo, autocommit=True)
+        return self._kept
 
     def execute(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
         """What that brings, on a connection of its own."""

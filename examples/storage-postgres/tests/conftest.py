@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -24,7 +25,8 @@ def own_server() -> Iterator[PrivateServer]:
         yield server
 
 
-@pytest.fixture
-def schemas(server: PrivateServer) -> Schemas:
+@pytest.fixture(scope="session")
+def schemas(server: PrivateServer) -> Iterator[Schemas]:
     """Databases in the server that all tests share."""
-    return Schemas(server.conninfo)
+    with closing(Schemas(server.conninfo)) as schemas:
+        yield schemas

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psycopg
 import pytest
@@ -131,3 +135,25 @@ def test_a_batch_is_not_safe_because_nobody_waits_any_longer_for_the_standby(own
     closing = owner.close()
     threads.finish()
     fired(closing)
+
+
+# The servers of these tests.
+
+
+def system(server: PrivateServer) -> object:
+    """What a server and its standbys have in common, and no two others."""
+    return Schemas(server.conninfo).execute("SELECT system_identifier FROM pg_control_system()")
+
+
+def test_servers_begin_as_copies_of_a_template_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # its owner is not whom servers run as
+        template = Path(folder) / "template"
+        subprocess.run([sys.executable, "-m", "kestrel_postgres.testing", str(template)], check=True)
+        monkeypatch.setenv("KESTREL_PG_TEMPLATE", str(template))
+        with PrivateServer() as one, PrivateServer() as another:
+            shared = system(one)
+            assert system(another) == shared
+        monkeypatch.delenv("KESTREL_PG_TEMPLATE")
+        with PrivateServer() as made_anew:
+            assert system(made_anew) != shared

@@ -258,6 +258,149 @@ class RangeTests(Backend):
         again = subject.killed()
         assert read_all(again, again.queue()) in (pairs, pairs[4:])
 
+    # Holds.
+
+    def test_without_a_hold_there_is_no_reader(self, subject: Subject) -> None:
+        queue = begin(subject)
+        assert IItemRanges(queue).reader is None
+        IItemRanges(queue).hold(b"spark")
+        assert IItemRanges(queue).reader == b"spark"
+        IItemRanges(queue).end_hold()
+        assert IItemRanges(queue).reader is None
+
+    def test_a_hold_begins_with_what_is_in_the_queue(self, subject: Subject) -> None:
+        queue = begin(subject)
+        for _ in range(3):
+            subject.get(queue)
+        subject.commit(queue)
+        IItemRanges(queue).hold(b"spark")
+        assert [data for _, data in read_all(subject, queue)] == ITEMS[3:]
+
+    def test_what_is_held_stays_whatever_becomes_of_it(self, subject: Subject) -> None:
+        queue = begin(subject)
+        IItemRanges(queue).hold(b"spark")
+        before = read_all(subject, queue)
+        subject.get(queue)
+        queue.confirm([subject.open(queue).xid])
+        opened = subject.open(queue).xid
+        subject.commit(queue)
+        assert read_all(subject, queue) == before
+        queue.clear()
+        queue.put_back([opened], True)
+        subject.commit(queue)
+        assert (queue.items, read_all(subject, queue)) == (1, before)
+        subject.put(queue, b"more")
+        subject.commit(queue)
+        assert subject.take_all_data(queue) == [ITEMS[2], b"more"]
+        subject.commit(queue)
+        assert (queue.items, read_all(subject, queue)[: len(before)]) == (0, before)
+
+    def test_what_is_released_of_a_hold_is_kept_no_more(self, subject: Subject) -> None:
+        queue = begin(subject)
+        ranges = IItemRanges(queue)
+        ranges.hold(b"spark")
+        before = read_all(subject, queue)
+        subject.take_all_data(queue)
+        ranges.release(before[4][0])
+        subject.commit(queue)
+        assert ranges.first_id == before[4][0]
+        assert read_all(subject, queue) == before[4:]
+        ranges.release(ranges.next_id)
+        subject.commit(queue)
+        assert (ranges.first_id, read_all(subject, queue)) == (ranges.next_id, [])
+
+    def test_when_a_hold_ends_what_was_taken_goes_and_the_rest_stays(self, subject: Subject) -> None:
+        queue = begin(subject)
+        ranges = IItemRanges(queue)
+        ranges.hold(b"spark")
+        before = read_all(subject, queue)
+        for _ in range(4):
+            subject.get(queue)
+        ranges.end_hold()
+        subject.commit(queue)
+        assert ranges.first_id == before[4][0]
+        assert subject.take_all_data(queue) == ITEMS[4:]
+
+    @needs("durable")
+    def test_a_hold_outlives_restarts_and_kills(self, subject: Subject) -> None:
+        queue = begin(subject)
+        IItemRanges(queue).hold(b"spark")
+        before = read_all(subject, queue)
+        subject.take_all_data(queue)
+        IItemRanges(queue).release(before[2][0])
+        subject.commit(queue)
+        for again in (subject.killed(), subject.restarted()):
+            found = again.queue()
+            assert (IItemRanges(found).reader, IItemRanges(found).first_id) == (b"spark", before[2][0])
+            assert (found.items, read_all(again, found)) == (0, before[2:])
+
+    @needs("durable")
+    def test_that_a_hold_has_ended_outlives_restarts_and_kills(self, subject: Subject) -> None:
+        queue = begin(subject)
+        IItemRanges(queue).hold(b"spark")
+        subject.take_all_data(queue)
+        subject.commit(queue)
+        IItemRanges(queue).end_hold()
+        subject.commit(queue)
+        for again in (subject.killed(), subject.restarted()):
+            found = again.queue()
+            assert (IItemRanges(found).reader, read_all(again, found)) == (None, [])
+
+    @needs("durable")
+    def test_a_hold_that_is_not_committed_may_be_lost(self, subject: Subject) -> None:
+        queue = begin(subject)
+        IItemRanges(queue).hold(b"spark")
+        again = subject.killed()
+        assert IItemRanges(again.queue()).reader in (None, b"spark")
+
+    def test_a_deleted_queue_has_no_hold_when_it_comes_again(self, subject: Subject) -> None:
+        queue = begin(subject)
+        IItemRanges(queue).hold(b"spark")
+        subject.commit(queue)
+        subject.storage.delete(queue)
+        subject.commit(queue)
+        assert IItemRanges(subject.queue()).reader is None
+
+    def test_the_hold_of_a_child_is_its_own(self, subject: Subject) -> None:
+        queues = [subject.queue(name) for name in (b"fan", b"fan+a", b"fan+b")]
+        IItemRanges(queues[1]).hold(b"spark")
+        for data in ITEMS:
+            subject.storage.put(queues, data, ADD_MS, 0)
+        subject.commit(*queues)
+        for queue in queues:
+            subject.take_all_data(queue)
+        subject.commit(*queues)
+        assert [IItemRanges(queue).reader for queue in queues] == [None, b"spark", None]
+        assert [[data for _, data in read_all(subject, queue)] for queue in queues] == [[], ITEMS, []]
+
+    def test_a_range_ends_where_it_has_so_many_items(self, subject: Subject) -> None:
+        queue = begin(subject)
+        ranges = IItemRanges(queue)
+        ranges.hold(b"spark")
+        begin_id, found = ranges.first_id, []
+        while (end_id := ranges.end_of(begin_id, 3)) > begin_id:
+            pairs = data_of(read(subject, queue, begin_id, end_id))
+            assert len(pairs) <= 3
+            found += pairs
+            begin_id = end_id
+        assert found == read_all(subject, queue)
+        assert ranges.end_of(ranges.next_id, 3) == ranges.next_id
+
+    @needs("durable")
+    def test_behind_a_restart_the_next_items_are_found_at_once(self, subject: Subject) -> None:
+        queue = begin(subject)
+        IItemRanges(queue).hold(b"spark")
+        subject.commit(queue)
+        seen = IItemRanges(queue).next_id
+        subject = subject.killed()
+        queue = subject.queue()
+        ranges = IItemRanges(queue)
+        assert (ranges.end_of(seen, 3), ranges.next_id >= seen) == (seen, True)
+        subject.put(queue, b"new", b"newer")
+        subject.commit(queue)
+        assert [data for _, data in data_of(read(subject, queue, seen, ranges.end_of(seen, 1)))] == [b"new"]
+        assert [data for _, data in data_of(read(subject, queue, seen, ranges.end_of(seen, 3)))] == [b"new", b"newer"]
+
     # Ids are never given again.
 
     @needs("durable")

@@ -1,0 +1,39 @@
+"""Orders of somebody who is no administrator."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from benchmarks.abuse.abuser import Place
+from tests.server.running import Server
+
+ORDERS: Final = (
+    *(b"shutdown\r\n", b"reload\r\n", b"status readonly\r\n"),
+    *(b"flush_all\r\n", b"flush kept\r\n", b"delete kept\r\n"),
+)
+
+
+def prepare(server: Server) -> None:
+    """What is to be there afterwards."""
+    with server.connect() as client:
+        client.put(b"kept", b"hello")
+
+
+def orders(place: Place) -> None:
+    """One a connection or many, as fast as can be."""
+    while place.goes_on():
+        with place.connect(place.dice.choice(("memcache", "text"))) as client:
+            client.send(place.dice.choice(ORDERS))
+            line = place.reply_line(client)
+            place.fates["refused" if b"administrator" in line else f"answered {line!r}"] += 1
+
+
+def nothing_done(server: Server) -> list[str]:
+    """The item is there, the status as it was, and all of it is a few lines in the log."""
+    wrong = []
+    with server.connect() as client:
+        if client.get(b"kept/peek") != b"hello":
+            wrong.append("the queue was flushed")
+        if client.stats().get("status", "Up").lower() != "up":
+            wrong.append("the status was changed")
+    return wrong

@@ -1,0 +1,103 @@
+"""Requests that are fine, but for how many they are, or how large, or what for."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from benchmarks.abuse.abuser import Place
+from tests.server.running import Server, set_request
+
+MIB: Final = 1 << 20
+AT_ONCE: Final = 100_000
+WAITING: Final = 300
+MOST_QUEUES: Final = 1000
+
+
+def pipelines(place: Place) -> None:
+    """100,000 requests at once, again and again, from a thread that does not wait for the replies."""
+    requests = set_request(b"work", b"x" * 10) * AT_ONCE
+    gets = b"get work\r\n" * AT_ONCE
+    replies = (b"STORED\r\n", b"VALUE work 0 10\r\nxxxxxxxxxx\r\nEND\r\n")
+    with place.connect() as client:
+        client.socket.settimeout(60)
+        while place.goes_on():
+            for request, reply in zip((requests, gets), replies, strict=True):
+                sender = threading.Thread(target=client.send, args=(request,), daemon=True)
+                sender.start()
+                left = len(reply) * AT_ONCE
+                while left:
+                    left -= len(client.receive(min(left, 65536)))
+                    if not place.goes_on():
+                        place.fates["cut short"] += 1
+                        return
+                sender.join()
+                place.fates["requests answered"] += AT_ONCE
+
+
+def large_items(place: Place) -> None:
+    """Items of 8 to 16 MiB, put and taken."""
+    with place.connect() as client:
+        client.socket.settimeout(60)
+        data = place.dice.randbytes(16 * MIB)
+        while place.goes_on():
+            item = data[: place.dice.randrange(8 * MIB, 16 * MIB + 1)]
+            client.put(b"work", item)
+            if client.get(b"work") != item:
+                raise ValueError("another item came")
+            place.fates["put and taken"] += 1
+
+
+def many_queues(place: Place) -> None:
+    """A tiny item for each of thousands of queues."""
+    number = 0
+    with place.connect() as client:
+        while place.goes_on():
+            names = [b"tiny%d" % each for each in range(number, number + 100)]
+            client.send(b"".join(set_request(name, b"x") for name in names))
+            for _ in names:
+                line = place.reply_line(client)
+                place.fates["stored" if line == b"STORED\r\n" else "refused"] += 1
+            number += len(names)
+
+
+def no_more_queues_than_allowed(server: Server) -> list[str]:
+    """As `stats` counts them."""
+    with server.connect() as client:
+        queues = sum(name.endswith("_total_items") and name.startswith("queue_") for name in client.stats())
+    return [f"there are {queues} queues"] if queues > MOST_QUEUES else []
+
+
+def gets_of_nothing(place: Place) -> None:
+    """Gets and peeks on queues that nobody has put to, another name each time."""
+    number = 0
+    with place.connect() as client:
+        while place.goes_on():
+            names = [b"none%d" % each for each in range(number, number + 100)]
+            client.send(b"".join(b"get %b\r\nget %b/peek\r\n" % (name, name) for name in names))
+            for _ in range(200):
+                place.fates["answered" if place.reply_line(client) == b"END\r\n" else "refused"] += 1
+            number += len(names)
+
+
+def waiting_gets(place: Place) -> None:
+    """Hundreds of gets that wait on the same few queues, and leave in the middle of it for others to come."""
+    _wait(place, lambda number: b"get wait%d/t=%d\r\n" % (number % 7, 1 + number % 500))
+
+
+def monitors(place: Place) -> None:
+    """The same with monitors."""
+    _wait(place, lambda number: b"monitor wait%d 1 1000\r\n" % (number % 7))
+
+
+def _wait(place: Place, request: object) -> None:
+    assert callable(request)
+    clients = place.lot(WAITING)
+    for number, client in enumerate(clients):
+        client.send(b"".join(request(number * 20 + each) for each in range(20)))
+    while place.goes_on():
+        number = place.dice.randrange(len(clients))
+        clients[number].close()
+        clients[number] = client = place.connect()
+        client.send(b"".join(request(number * 20 + each) for each in range(20)))
+        place.fates["left while they waited"] += 1

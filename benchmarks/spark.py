@@ -1,0 +1,297 @@
+"""How fast Spark reads journals, compared with a plain reader in Python.
+
+    python -m benchmarks.spark
+
+A set of journal files of 1 GB is read by the plain reader (`kestrel.journal.reader`) on one core, which takes one of
+its files, and by the source of Spark with one and with two tasks at a time, into a sink that takes every column of
+every row and drops it: all columns, all but the items, and the times and sizes of items alone. So is one file of that
+size. The page cache is warm, each
+Spark has read something before, and the turns are interleaved. *planned* is how long it takes to find out which task
+reads what; *start* how long a query takes that finds an empty file: Spark starts several Pythons for each.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pyspark.sql import SparkSession
+
+from benchmarks.harness import (
+    MB,
+    Column,
+    GoalMissed,
+    Results,
+    in_fresh_process,
+    options_parser,
+    require_room,
+    scratch_folder,
+    spread,
+)
+from benchmarks.journals import JournalMaker
+from kestrel.disk.files import Disk
+from kestrel.disk.reader import FileReader
+from kestrel.journal.reader import RecordScan
+from kestrel.journal.records import ADDX_HEADER_BYTES
+from kestrel.spark.session import session
+from kestrel.spark.source import KestrelSource
+
+ITEM_BYTES: Final = (64, 1024, 4096)
+ONE_FILE_ITEM_BYTES: Final = 1024
+
+PRUNING_ITEM_BYTES: Final = 4096
+PRUNING_GOAL: Final = 3.0
+"""So many times as fast the set is read without these items."""
+
+COLUMNS: Final = (
+    Column("files", "files", ",d"),
+    Column("item_bytes", "item", ",d"),
+    Column("read", "read"),
+    Column("where", "by"),
+    Column("mb_per_s", "MB/s", ",.0f"),
+    Column("mb_per_s_least", "least", ",.0f"),
+    Column("mb_per_s_most", "best", ",.0f"),
+    Column("rows_per_s", "rows/s", ",.0f"),
+    Column("cpu_s_per_gb", "CPU s/GB", ",.2f"),
+    Column("to_plain", "to plain", ".1f"),
+    Column("to_one_core", "to one core", ".2f"),
+    Column("to_all", "to all columns", ".2f"),
+    Column("to_all_reading", "without its start", ".2f"),
+    Column("idle_s", "start in s", ".2f"),
+    Column("planned_s", "planned in s", ".2f"),
+)
+
+
+class Sizes(NamedTuple):
+    """How much is measured."""
+
+    set_bytes: int
+    files: int
+    repeats: int
+    warming: int
+    """Rounds before them, for the JVM's compiler."""
+    item_bytes: Sequence[int] = ITEM_BYTES
+    masters: Sequence[str] = ("local[1]", "local[2]")
+
+
+FULL: Final = Sizes(1000 * MB, 8, 3, 1)
+SHORT: Final = Sizes(4 * MB, 2, 1, 0, (4096,), ("local[2]",))
+
+
+class Set(NamedTuple):
+    """A journal that was made."""
+
+    folder: Path
+    item_bytes: int
+    files: int
+    size: int
+    records: int
+
+
+class Case(NamedTuple):
+    """A way to read a set."""
+
+    read: str
+    where: str
+
+
+PLAIN: Final = Case("all columns", "plain Python")
+ALL, NO_ITEMS, TIMES_AND_SIZES = "all columns", "no items", "times and sizes"
+FEW_COLUMNS: Final = "queue STRING, op STRING, add_ms BIGINT, expiry_ms BIGINT, data_bytes BIGINT"
+CASES: Final = tuple(
+    Case(read, where) for read in (ALL, NO_ITEMS, TIMES_AND_SIZES) for where in ("local[1]", "local[2]")
+)
+
+
+class Timed(NamedTuple):
+    """What a turn took."""
+
+    case: Case
+    size: int
+    records: int
+    seconds: float
+    cpu_s: float
+    planned_s: float = 0.0
+    idle_s: float = 0.0
+    """What the same query takes where there is nothing to read."""
+
+    @property
+    def reading_s(self) -> float:
+        """What is left of it."""
+        return max(1e-9, self.seconds - self.idle_s)
+
+
+def make(folder: Path, seed: int, item_bytes: int, size: int, files: int) -> Set:
+    """A journal of so many files, or near to that."""
+    with JournalMaker(folder, seed, item_bytes, file_bytes=size // files) as journal:
+        journal.put(size // (item_bytes + ADDX_HEADER_BYTES))
+    return Set(folder, item_bytes, len(list(folder.iterdir())), journal.size, journal.records)
+
+
+def plain(journal: Set) -> Timed:
+    """One file of the set, record by record. Runs in a process of its own."""
+    path = min(journal.folder.iterdir())
+    began, cpu_began = time.perf_counter(), time.process_time()
+    with FileReader(Disk(), os.fsencode(path)) as reader:
+        records = sum(1 for _ in RecordScan(reader))
+        size = reader.size
+    return Timed(PLAIN, size, records, time.perf_counter() - began, time.process_time() - cpu_began)
+
+
+def by_spark(journals: Sequence[Set], sizes: Sizes) -> list[list[Timed]]:
+    """The turns of each set. Runs in a process of its own: it leaves a JVM."""
+    found: list[list[Timed]] = [[] for _ in journals]
+    for round_number in range(-sizes.warming, sizes.repeats):
+        for where in sizes.masters:
+            settings = {"spark.master": where, "spark.log.level": "ERROR", "spark.driver.memory": "2g"}
+            spark = session("benchmark", settings=settings)
+            try:
+                empty = _empty(journals[0].folder.parent / "empty")
+                _read(spark, {"path": str(min(journals[0].folder.iterdir()))})  # workers start
+                idle_s = _timed(spark, empty, CASES[0], 0.0).seconds
+                for journal, turns in zip(journals, found, strict=True):
+                    timed = [_timed(spark, journal, case, idle_s) for case in CASES if case.where == where]
+                    turns += timed if round_number >= 0 else []
+            finally:
+                spark.stop()
+    return found
+
+
+def _empty(folder: Path) -> Set:
+    folder.mkdir(exist_ok=True)
+    (folder / "work").touch()
+    return Set(folder, 0, 1, 0, 0)
+
+
+def _timed(spark: SparkSession, journal: Set, case: Case, idle_s: float) -> Timed:
+    options = {
+        "path": str(journal.folder),
+        "payload": "true" if case.read == ALL else "false",
+        "parallelism": case.where[6:-1],
+    }
+    began, cpu_began = time.perf_counter(), _cpu_s()
+    _read(spark, options, FEW_COLUMNS if case.read == TIMES_AND_SIZES else None)
+    seconds, cpu_s = time.perf_counter() - began, _cpu_s() - cpu_began
+    return Timed(case, journal.size, journal.records, seconds, cpu_s, _planning_s(options), idle_s)
+
+
+def _cpu_s() -> float:
+    """What this process and all below it have taken of the processors: the JVM and its workers, which go on running."""
+    parents, ticks = {}, {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            pid = int(path.parent.name)
+            parents[pid] = int(fields[1])
+            ticks[pid] = sum(map(int, fields[11:15]))  # its own, and those of children that have ended
+    total = 0
+    for pid in ticks:
+        above = pid
+        while above in parents and above != os.getpid():
+            above = parents[above]
+        if above == os.getpid():
+            total += ticks[pid]
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def _read(spark: SparkSession, options: dict[str, str], columns: str | None = None) -> None:
+    reader = spark.read.format("kestrel").options(**options)
+    table = (reader if columns is None else reader.schema(columns)).load()
+    table.write.format("noop").mode("overwrite").save()
+
+
+def _planning_s(options: dict[str, str]) -> float:
+    source = KestrelSource(options)
+    began = time.perf_counter()
+    source.reader(source.schema()).partitions()
+    return time.perf_counter() - began
+
+
+def measure(results: Results, sizes: Sizes, seed: int) -> None:
+    """All sets."""
+    require_room(int(1.1 * sizes.set_bytes * (len(sizes.item_bytes) + 1)))
+    with scratch_folder() as folder:
+        journals = [
+            make(folder / str(item_bytes), seed, item_bytes, sizes.set_bytes, sizes.files)
+            for item_bytes in sizes.item_bytes
+        ]
+        journals.append(make(folder / "one", seed, ONE_FILE_ITEM_BYTES, sizes.set_bytes, 1))
+        plain_turns = [[in_fresh_process(plain, journal) for _ in range(sizes.repeats)] for journal in journals[:-1]]
+        for journal, turns, before in zip(
+            journals, in_fresh_process(by_spark, journals, sizes), [*plain_turns, []], strict=True
+        ):
+            for figures in _rows(before + turns):
+                results.add(files=journal.files, item_bytes=journal.item_bytes, **figures)
+
+
+def _rows(turns: Sequence[Timed]) -> Iterator[dict[str, str | float]]:
+    rates: defaultdict[Case, list[float]] = defaultdict(list)
+    for turn in turns:
+        rates[turn.case].append(turn.size / MB / turn.seconds)
+    for case, found in rates.items():
+        rate = spread(found)
+        of_case = [turn for turn in turns if turn.case == case]
+        row: dict[str, str | float] = {
+            "read": case.read,
+            "where": case.where,
+            "mb_per_s": rate.median,
+            "mb_per_s_least": rate.least,
+            "mb_per_s_most": rate.most,
+            "rows_per_s": rate.median * MB * of_case[0].records / of_case[0].size,
+            "cpu_s_per_gb": statistics.median(turn.cpu_s * 1000 * MB / turn.size for turn in of_case),
+        }
+        if case != PLAIN:
+            row["idle_s"] = statistics.median(turn.idle_s for turn in of_case)
+            row["planned_s"] = statistics.median(turn.planned_s for turn in of_case)
+            one_core, everything = Case(case.read, "local[1]"), Case(ALL, case.where)
+            if PLAIN in rates:
+                row["to_plain"] = _ratio(found, rates[PLAIN])
+            if case != one_core and one_core in rates:
+                row["to_one_core"] = _ratio(found, rates[one_core])
+            if case != everything:
+                row["to_all"] = _ratio(found, rates[everything])
+                row["to_all_reading"] = _ratio(
+                    [turn.size / turn.reading_s for turn in of_case],
+                    [turn.size / turn.reading_s for turn in turns if turn.case == everything],
+                )
+        yield row
+
+
+def _ratio(rates: Sequence[float], others: Sequence[float]) -> float:
+    """The median of those of turns that were near each other."""
+    return statistics.median(rate / other for rate, other in zip(rates, others, strict=True))
+
+
+def check(results: Results) -> None:
+    """Raise `GoalMissed` where a figure is not what was promised."""
+    for row in results.rows:
+        is_judged = row["item_bytes"] == PRUNING_ITEM_BYTES and row["read"] == TIMES_AND_SIZES
+        if is_judged and float(row["to_all_reading"]) < PRUNING_GOAL:
+            raise GoalMissed(
+                f"items of {PRUNING_ITEM_BYTES} B: their times and sizes are read only {row['to_all_reading']:.1f}"
+                f" times as fast as all of them by {row['where']}, not {PRUNING_GOAL:.0f} times"
+            )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run from the command line."""
+    parser = options_parser(__doc__)
+    parser.add_argument("--megabytes", type=int, default=FULL.set_bytes // MB, help="of a set (default %(default)s)")
+    parser.add_argument("--items", type=int, nargs="+", default=ITEM_BYTES, help="their sizes in bytes")
+    parser.add_argument("--repeats", type=int, default=FULL.repeats, help="turns of each (default %(default)s)")
+    options = parser.parse_args(arguments)
+    full = FULL._replace(set_bytes=options.megabytes * MB, repeats=options.repeats, item_bytes=options.items)
+    with Results("spark", COLUMNS, as_json=options.json) as results:
+        measure(results, SHORT if options.short else full, options.seed)
+    if not options.short:
+        check(results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,435 @@
+"""How fast items come out of live queues as a stream of Spark, compared with a plain client.
+
+    python -m benchmarks.streams
+
+A queue is filled, and then read to its end: by Spark with one and with two tasks at a time (trigger `availableNow`,
+into a sink that takes every column of every row and drops it), or by a client in Python that asks for one page after
+the other. *exactly_once* reads scrolls by the items' ids, the client pages of 4 MiB which it releases in the end;
+*at_least_once* takes items of journals as open reads and confirms them, the client 1000 at a time. Each server is a
+process of its own, and with two of them each has half of the items. All count the items and add up their CRC-32, which
+have to be those of what was put. Each Spark has read something before; in each round it takes turns with the client.
+*start* is how long a stream takes that finds an empty queue (not measured with --short).
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sql
+
+from benchmarks.cost import Watch
+from benchmarks.harness import (
+    MB,
+    Column,
+    Figure,
+    Results,
+    in_fresh_process,
+    options_parser,
+    progress,
+    require_room,
+    scratch_folder,
+    spread,
+)
+from kestrel.client.call import Call
+from kestrel.client.patient import PatientServer
+from kestrel.client.thrift import RangeItem, ThriftCalls
+from kestrel.protocols.codec import RangeState
+from kestrel.spark.session import session
+from kestrel.spark.stream.options import READER, Delivery
+from kestrel.spark.stream.ranges import PAGE_BYTES
+from tests.server.running import Processes
+
+QUEUE: Final = b"work"
+WHO: Final = READER.encode()
+"""The client reads by ids under the name that streams have."""
+
+PLAIN: Final = "plain Python"
+MASTERS: Final = ("local[1]", "local[2]")
+
+STORAGES: Final[Mapping[Delivery, str]] = {
+    Delivery.EXACTLY_ONCE: "scroll:queues",
+    Delivery.AT_LEAST_ONCE: "journal:queues",
+}
+
+MOST_SERVERS: Final = 2
+
+CONFIG: Final = "maxOpenTransactions = 100000\n"
+"""With the default of 1 a client gets one open read a request."""
+
+ITEMS_AT_ONCE: Final = 1000
+PUT_BYTES: Final = 1 << 20
+HOLD_MS: Final = 60_000
+TURN_S: Final = 600.0
+"""A stream that has not ended by then is stuck."""
+
+COLUMNS: Final = (
+    Column("delivery", "delivery"),
+    Column("servers", "servers", ",d"),
+    Column("item_bytes", "item", ",d"),
+    Column("where", "by"),
+    Column("items_per_s", "items/s", ",.0f"),
+    Column("items_per_s_least", "least", ",.0f"),
+    Column("items_per_s_most", "best", ",.0f"),
+    Column("mb_per_s", "MB/s", ",.1f"),
+    Column("to_plain", "to plain", ".2f"),
+    Column("to_one_core", "to one core", ".2f"),
+    Column("reading_to_plain", "to plain without its start", ".2f"),
+    Column("start_s", "start in s", ".2f"),
+    Column("batches", "batches", ",d"),
+    Column("server_us", "server, us of CPU", ".1f"),
+)
+
+
+class Sizes(NamedTuple):
+    """How much is measured."""
+
+    items: Mapping[int, int]
+    """How many, by their size in bytes."""
+    repeats: int
+    servers: Sequence[int] = (1, MOST_SERVERS)
+    masters: Sequence[str] = MASTERS
+    warms_up: bool = True
+
+
+FULL: Final = Sizes({64: 200_000, 1024: 100_000, 4096: 25_000}, 3)
+SHORT: Final = Sizes({1024: 2000}, 1, (1,), ("local[2]",), warms_up=False)
+
+
+class Place(NamedTuple):
+    """A server that runs."""
+
+    address: str
+    pid: int
+
+
+class Case(NamedTuple):
+    """What is read, and from how many servers."""
+
+    delivery: Delivery
+    servers: int
+    item_bytes: int
+
+
+class Seen(NamedTuple):
+    """What has come."""
+
+    items: int
+    crc: int
+    batches: int = 0
+
+
+class Timed(NamedTuple):
+    """What a turn took."""
+
+    items: int
+    seconds: float
+    server_cpu_s: float
+    batches: int
+    start_s: float = 0.0
+    """What the same stream takes where there is nothing to read."""
+
+    @property
+    def per_s(self) -> float:
+        """Items a second."""
+        return self.items / self.seconds
+
+    @property
+    def reading_per_s(self) -> float | None:
+        """The same, without its start; None where that is most of it, and the rest is noise."""
+        reading_s = self.seconds - self.start_s
+        return self.items / reading_s if reading_s > self.seconds / 4 else None
+
+
+class Pair(NamedTuple):
+    """Turns of Spark and of the client that were near each other."""
+
+    case: Case
+    where: str
+    spark: Timed
+    plain: Timed
+
+
+Read = Callable[[Sequence[Place]], Seen]
+
+
+# The servers, and what is in them.
+
+
+@contextmanager
+def serving(folder: Path, servers: int) -> Iterator[dict[Delivery, list[Place]]]:
+    """So many servers with each storage."""
+    with ExitStack() as stack:
+        places: dict[Delivery, list[Place]] = {}
+        for delivery, storage in STORAGES.items():
+            places[delivery] = []
+            for number in range(servers):
+                its_folder = folder / f"{delivery.value}-{number}"
+                its_folder.mkdir()
+                server = stack.enter_context(Processes(its_folder)).serve(CONFIG, "--storage", storage)
+                places[delivery].append(Place(f"127.0.0.1:{server.port_of('thrift')}", server.pid))
+        yield places
+
+
+def fill(places: Sequence[Place], item_bytes: int, items: int, seed: int) -> Seen:
+    """Put so many, the same number to each; what they are together."""
+    body = random.Random(seed).randbytes(item_bytes - 8)
+    at_once = max(1, min(ITEMS_AT_ONCE, PUT_BYTES // item_bytes))
+    crc = 0
+    for part, place in enumerate(places):
+        first, end = (items * cut // len(places) for cut in (part, part + 1))
+        with PatientServer(place.address) as server:
+            for begin in range(first, end, at_once):
+                batch = [number.to_bytes(8, "big") + body for number in range(begin, min(end, begin + at_once))]
+                crc += sum(map(crc32, batch))
+                if server.ask_once(partial(_put, items=batch)) != len(batch):
+                    raise ValueError("the queue has no room for the items")
+    return Seen(items, crc)
+
+
+def _put(calls: ThriftCalls, items: Sequence[bytes]) -> Call[int]:
+    return calls.put(QUEUE, items)
+
+
+def forget(places: Sequence[Place]) -> None:
+    """Delete the queues."""
+    for place in places:
+        with PatientServer(place.address) as server:
+            server.ask_once(lambda calls: calls.delete(QUEUE))
+
+
+# Who reads.
+
+
+def by_ranges(places: Sequence[Place]) -> Seen:
+    """The plain client that reads by ids: one server after the other."""
+    items = crc = 0
+    for place in places:
+        with PatientServer(place.address) as server:
+            state = server.ask(lambda calls: calls.open_range(QUEUE, WHO))
+            first_id, end_id = state.first_id, state.end_id
+            while first_id < end_id and (page := server.ask(partial(_page, first_id=first_id, end_id=end_id))):
+                items += len(page)
+                crc += sum(crc32(item.data) for item in page)
+                first_id = page[-1].id + 1
+            server.ask(partial(_release, end_id=end_id))
+    return Seen(items, crc)
+
+
+def _page(calls: ThriftCalls, first_id: int, end_id: int) -> Call[list[RangeItem]]:
+    return calls.read_range(QUEUE, WHO, first_id, end_id, PAGE_BYTES)
+
+
+def _release(calls: ThriftCalls, end_id: int) -> Call[RangeState]:
+    return calls.release_range(QUEUE, WHO, end_id)
+
+
+def by_opens(places: Sequence[Place]) -> Seen:
+    """The plain client that takes items and confirms them: one server after the other."""
+    items = crc = 0
+    for place in places:
+        with PatientServer(place.address) as server:
+            while page := server.ask_once(lambda calls: calls.get(QUEUE, ITEMS_AT_ONCE, 0, HOLD_MS)):
+                items += len(page)
+                crc += sum(crc32(item.data) for item in page)
+                if server.ask_once(partial(_confirm, ids=[item.id for item in page])) != len(page):
+                    raise ValueError("items were not held any more")
+    return Seen(items, crc)
+
+
+def _confirm(calls: ThriftCalls, ids: Sequence[int]) -> Call[int]:
+    return calls.confirm(QUEUE, ids)
+
+
+PLAIN_READS: Final[Mapping[Delivery, Read]] = {Delivery.EXACTLY_ONCE: by_ranges, Delivery.AT_LEAST_ONCE: by_opens}
+
+
+class Streams:
+    """The streams of one Spark, each with a checkpoint of its own in that folder."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self._spark = spark
+        self._folder = folder
+        self._number = 0
+
+    def read(self, delivery: Delivery, places: Sequence[Place]) -> Seen:
+        """All that is there now."""
+        self._number += 1
+        options = {
+            "servers": ",".join(place.address for place in places),
+            "queue": QUEUE.decode(),
+            "delivery": delivery.value,
+        }
+        rows = self._spark.readStream.format("kestrel").options(**options).load()
+        counted = rows.observe("seen", sql.count(sql.lit(1)).alias("items"), sql.sum(sql.crc32("data")).alias("crc"))
+        query = (
+            counted.writeStream.format("noop")
+            .option("checkpointLocation", str(self._folder / str(self._number)))
+            .trigger(availableNow=True)
+            .start()
+        )
+        if not query.awaitTermination(int(TURN_S)):
+            query.stop()
+            raise ValueError(f"a stream has not ended within {TURN_S:.0f} s")
+        batches = [each.observedMetrics["seen"] for each in query.recentProgress if "seen" in each.observedMetrics]
+        with_items = [batch for batch in batches if batch["items"]]
+        return Seen(
+            sum(batch["items"] for batch in with_items), sum(batch["crc"] for batch in with_items), len(with_items)
+        )
+
+
+def timed(places: Sequence[Place], put: Seen, read: Read, start_s: float = 0.0) -> Timed:
+    """What it takes to read what was put, all of it. The queues are deleted."""
+    watches = [Watch(place.pid) for place in places]
+    cpu_began = sum(watch.now().cpu_s for watch in watches)
+    began = time.perf_counter()
+    seen = read(places)
+    seconds = time.perf_counter() - began
+    cpu_s = sum(watch.now().cpu_s for watch in watches) - cpu_began
+    if seen._replace(batches=0) != put:
+        raise ValueError(f"{put.items} items were put, and {seen.items} came, or others")
+    forget(places)
+    return Timed(seen.items, seconds, cpu_s, seen.batches, start_s)
+
+
+# The turns.
+
+
+def pairs(places: Mapping[Delivery, Sequence[Place]], folder: Path, sizes: Sizes, seed: int) -> list[Pair]:
+    """All turns. Runs in a process of its own: it leaves a JVM."""
+    found: list[Pair] = []
+    cases = [Case(*each) for each in _products(places, sizes)]
+    total = len(cases) * len(sizes.masters) * sizes.repeats
+    for round_number in range(sizes.repeats):
+        for where in sizes.masters:
+            spark = session("benchmark", settings=_settings(where))
+            try:
+                streams = Streams(spark, folder / f"{round_number}-{where}")
+                starts = _starts(streams, places, sizes, seed) if sizes.warms_up else {}
+                for case in cases:
+                    progress(f"streams: {where}, {case.delivery.value}, {case.item_bytes} B", len(found), total)
+                    used = places[case.delivery][: case.servers]
+                    found.append(_pair(streams, used, case, where, starts, sizes, seed))
+            finally:
+                spark.stop()
+    progress("", 1, 1)
+    return found
+
+
+def _products(
+    deliveries: Mapping[Delivery, Sequence[Place]], sizes: Sizes
+) -> Iterator[tuple[Delivery, int, int]]:
+    for delivery in deliveries:
+        for servers in sizes.servers:
+            for item_bytes in sizes.items:
+                yield delivery, servers, item_bytes
+
+
+def _settings(where: str) -> dict[str, str]:
+    return {
+        "spark.master": where,
+        "spark.log.level": "ERROR",
+        "spark.driver.memory": "1g",
+        "spark.sql.streaming.numRecentProgressUpdates": "10000",
+    }
+
+
+def _starts(
+    streams: Streams, places: Mapping[Delivery, Sequence[Place]], sizes: Sizes, seed: int
+) -> dict[tuple[Delivery, int], float]:
+    """How long a stream takes that finds nothing, once workers are started."""
+    starts = {}
+    for delivery, its_places in places.items():
+        read = partial(streams.read, delivery)
+        timed(its_places[:1], fill(its_places[:1], 64, ITEMS_AT_ONCE, seed), read)
+        for servers in sizes.servers:
+            starts[delivery, servers] = timed(its_places[:servers], Seen(0, 0), read).seconds
+    return starts
+
+
+def _pair(
+    streams: Streams,
+    places: Sequence[Place],
+    case: Case,
+    where: str,
+    starts: Mapping[tuple[Delivery, int], float],
+    sizes: Sizes,
+    seed: int,
+) -> Pair:
+    items = sizes.items[case.item_bytes]
+    plain = timed(places, fill(places, case.item_bytes, items, seed), PLAIN_READS[case.delivery])
+    put = fill(places, case.item_bytes, items, seed)
+    start_s = starts.get((case.delivery, case.servers), 0.0)
+    return Pair(case, where, timed(places, put, partial(streams.read, case.delivery), start_s), plain)
+
+
+def measure(results: Results, sizes: Sizes, seed: int) -> None:
+    """All cases."""
+    require_room(4 * max(item_bytes * items for item_bytes, items in sizes.items.items()) + 100 * MB)
+    with scratch_folder() as folder, serving(folder, max(sizes.servers)) as places:
+        found = in_fresh_process(pairs, places, folder / "checkpoints", sizes, seed)
+    for figures in rows_of(found):
+        results.add(**figures)
+
+
+def rows_of(found: Sequence[Pair]) -> Iterator[dict[str, Figure]]:
+    """The rows of all turns, the client's before Spark's."""
+    by_case: defaultdict[Case, dict[str, list[Pair]]] = defaultdict(lambda: defaultdict(list))
+    for pair in found:
+        by_case[pair.case][pair.where].append(pair)
+    for case, by_master in by_case.items():
+        yield _row(case, PLAIN, [pair.plain for its_pairs in by_master.values() for pair in its_pairs])
+        for where, its_pairs in by_master.items():
+            turns = [pair.spark for pair in its_pairs]
+            row = _row(case, where, turns)
+            row["to_plain"] = statistics.median(pair.spark.per_s / pair.plain.per_s for pair in its_pairs)
+            readings = [(pair.spark.reading_per_s, pair.plain.per_s) for pair in its_pairs]
+            ratios = [rate / plain for rate, plain in readings if rate is not None]
+            if ratios:
+                row["reading_to_plain"] = statistics.median(ratios)
+            row["start_s"] = statistics.median(turn.start_s for turn in turns)
+            row["batches"] = turns[0].batches
+            if where != MASTERS[0] and MASTERS[0] in by_master:
+                ones = [pair.spark for pair in by_master[MASTERS[0]]]
+                row["to_one_core"] = statistics.median(
+                    turn.per_s / one.per_s for turn, one in zip(turns, ones, strict=True)
+                )
+            yield row
+
+
+def _row(case: Case, where: str, turns: Sequence[Timed]) -> dict[str, Figure]:
+    rate = spread([turn.per_s for turn in turns])
+    return {
+        "delivery": case.delivery.value,
+        "servers": case.servers,
+        "item_bytes": case.item_bytes,
+        "where": where,
+        "items_per_s": rate.median,
+        "items_per_s_least": rate.least,
+        "items_per_s_most": rate.most,
+        "mb_per_s": rate.median * case.item_bytes / MB,
+        "server_us": statistics.median(turn.server_cpu_s / turn.items * 1_000_000 for turn in turns),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run from the command line."""
+    parser = options_parser(__doc__)
+    parser.add_argument("--repeats", type=int, default=FULL.repeats, help="turns of each (default %(default)s)")
+    options = parser.parse_args(arguments)
+    sizes = SHORT if options.short else FULL._replace(repeats=options.repeats)
+    with Results("streams", COLUMNS, as_json=options.json) as results:
+        measure(results, sizes, options.seed)
+
+
+if __name__ == "__main__":
+    main()

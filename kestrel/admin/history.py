@@ -1,0 +1,181 @@
+"""An hour of what queues held and how fast items came and went, kept in memory, a sample every ten seconds."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import Cooperator, LoopingCall
+from twisted.logger import Logger
+
+from kestrel.admin.asked import Answer, Asked, Refusal, json_bytes, json_object
+from kestrel.admin.slices import is_stopped
+from kestrel.admin.watched import Watched
+from kestrel.queues.manager import QueueManager
+from kestrel.queues.measures import Measures
+from kestrel.queues.queue import Queue
+
+log = Logger(__name__)
+
+STEP_S: Final = 10
+SAMPLES: Final = 360
+"""An hour."""
+_PLACES: Final = SAMPLES + 1
+"""One for the sample that is being taken."""
+NAMES_AT_ONCE: Final = 100
+QUEUES_PER_STEP: Final = 64
+SERVER: Final = b""
+"""The name of what is sampled of the server as a whole."""
+
+_ITEMS, _BYTES, _PUTS, _GETS = range(4)
+_UNKNOWN: Final = -1
+
+
+class _Ring:
+    """The samples of one queue: items, bytes, and how many had been put and taken by then."""
+
+    def __init__(self, born: int) -> None:
+        self.born = born
+        """The first sample that it has."""
+        self._newest = born - 1
+        self._columns = tuple(array("q", [_UNKNOWN]) * _PLACES for _ in range(4))
+
+    def set(self, sample: int, values: tuple[int, int, int, int]) -> None:
+        """That was sampled; nothing is known of those between the newest and this one."""
+        missed = range(max(self._newest + 1, sample - _PLACES + 1), sample)
+        self._newest = sample
+        for column, value in zip(self._columns, values, strict=True):
+            for each in missed:
+                column[each % _PLACES] = _UNKNOWN
+            column[sample % _PLACES] = value
+
+    def series(self, newest: int) -> dict[str, list[float | None]]:
+        """Every sample up to that one; None where there is none."""
+        first = max(self.born, newest - SAMPLES + 1)
+        samples = range(first, newest + 1)
+        return {
+            "items": [self._at(_ITEMS, sample) for sample in samples],
+            "bytes": [self._at(_BYTES, sample) for sample in samples],
+            "puts": self._rates(_PUTS, samples),
+            "gets": self._rates(_GETS, samples),
+        }
+
+    def _at(self, column: int, sample: int) -> float | None:
+        if not self._newest - _PLACES < sample <= self._newest:
+            return None
+        value = self._columns[column][sample % _PLACES]
+        return None if value == _UNKNOWN else value
+
+    def _rates(self, column: int, samples: range) -> list[float | None]:
+        rates: list[float | None] = []
+        before: float | None = None
+        for sample in samples:
+            now = self._at(column, sample)
+            is_known = now is not None and before is not None and now >= before  # less: it was made anew
+            rates.append((now - before) / STEP_S if is_known and now is not None and before is not None else None)
+            before = now
+        return rates
+
+
+class History:
+    """Samples the server, and as many queues as `max_queues` says then, those that came first.
+
+    A queue takes 12 KB for its hour. A sample is taken in steps of a fraction of a millisecond.
+    """
+
+    def __init__(
+        self, manager: QueueManager, clock: IReactorTime, cooperator: Cooperator, max_queues: Callable[[], int]
+    ) -> None:
+        self._max_queues = max_queues
+        self._manager = manager
+        self._sample = -1
+        self._sampled_ms = 0
+        self._server = _Ring(0)
+        self._rings: dict[bytes, _Ring] = {}
+        self._sampling = LoopingCall.withCount(self._take)
+        self._sampling.clock = clock
+        self._cooperator = cooperator
+
+    def start(self) -> None:
+        """Begin; the first sample is taken at once."""
+        self._sampling.start(STEP_S).addErrback(lambda failure: log.failure("The history has ended", failure))
+
+    def stop(self) -> None:
+        """Take no more."""
+        if self._sampling.running:
+            self._sampling.stop()
+
+    def _take(self, steps: int) -> Deferred[object]:
+        return self._cooperator.cooperate(self.sampling(steps)).whenDone().addErrback(is_stopped)
+
+    def sampling(self, steps: int = 1) -> Iterator[None]:
+        """Take one sample, so many steps after the last, in slices."""
+        sample, sampled_ms = self._sample + steps, self._manager.now_ms()
+        queues = [(queue, queue.measures) for queue in self._manager.even_masked_queues()]
+        past = self._manager.past
+        totals = [0, 0, past.puts, past.hits]  # of queues that go meanwhile as well: so they are not counted twice
+        seen: set[bytes] = set()
+        for place, (queue, measures) in enumerate(queues):
+            values = _values_of(queue, measures)
+            totals = [total + value for total, value in zip(totals, values, strict=True)]
+            ring = None if queue.is_deleted else self._ring(queue.name, sample)
+            if ring is not None:
+                ring.set(sample, values)
+                seen.add(queue.name)
+            if place % QUEUES_PER_STEP == QUEUES_PER_STEP - 1:
+                yield None
+        self._server.set(sample, (totals[0], totals[1], totals[2], totals[3]))
+        self._sample, self._sampled_ms = sample, sampled_ms
+        for name in self._rings.keys() - seen:
+            del self._rings[name]
+
+    def _ring(self, name: bytes, sample: int) -> _Ring | None:
+        ring = self._rings.get(name)
+        if ring is None and len(self._rings) < self._max_queues():
+            ring = self._rings[name] = _Ring(sample)
+        return ring
+
+    def series(self, names: Sequence[bytes], newest: int | None = None) -> dict[bytes, dict[str, list[float | None]]]:
+        """What is known of these up to that sample, or all; those of which nothing is are left out."""
+        if newest is None:
+            newest = self._sample
+        wanted = [(name, self._server if name == SERVER else self._rings.get(name)) for name in names]
+        return {name: ring.series(newest) for name, ring in wanted if ring is not None}
+
+    @property
+    def sample(self) -> int:
+        """The newest sample."""
+        return self._sample
+
+    @property
+    def sampled_ms(self) -> int:
+        """When the newest sample was taken, by the wall's clock."""
+        return self._sampled_ms
+
+
+def _values_of(queue: Queue, measures: Measures) -> tuple[int, int, int, int]:
+    items, size = (0, 0) if queue.is_deleted else (queue.contents.items, queue.contents.bytes)
+    return items, size, measures.puts, measures.hits
+
+
+def history(history: History, watched: Watched, asked: Asked) -> Answer:
+    """The hour of the queues that are named, or of the server."""
+    names = list(dict.fromkeys(asked.query.get("queue", (SERVER,))))
+    if len(names) > NAMES_AT_ONCE:
+        raise Refusal(400, f"{len(names)} queues are too many at once; limit={NAMES_AT_ONCE}")
+    return Answer(_pieces(history, names))
+
+
+def _pieces(history: History, names: Sequence[bytes]) -> Iterator[bytes]:
+    newest, sampled_ms = history.sample, history.sampled_ms
+    yield json_bytes({"step_ms": STEP_S * 1000, "end_ms": sampled_ms})[:-1] + b',"series":'
+    yield from json_object(_one_each(history, names, newest))
+    yield b"}"
+
+
+def _one_each(history: History, names: Sequence[bytes], newest: int) -> Iterator[Mapping[str, object]]:
+    for name in names:
+        yield {each.decode("latin-1"): lists for each, lists in history.series([name], newest).items()}

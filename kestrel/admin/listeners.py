@@ -1,0 +1,142 @@
+"""Figures of a time rather than since the start: of the last whole period, or since somebody asked last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import Cooperator, LoopingCall
+from twisted.logger import Logger
+
+from kestrel.admin.asked import Refusal
+from kestrel.admin.ostrich import Figures, comparing, gathering
+from kestrel.admin.slices import is_stopped
+from kestrel.admin.watched import Watched
+
+log = Logger(__name__)
+
+LEAST_PERIOD_S: Final = 60
+LONGEST_PERIOD_S: Final = 86_400
+MAX_PERIODS: Final = 4
+MAX_NAMESPACES: Final = 16
+"""Each keeps the figures of all queues as they were."""
+
+FORGOTTEN_AFTER_S: Final = 3600
+"""What nobody has asked about for so long, and for two of its periods, makes room for others."""
+
+
+class Listeners:
+    """What is remembered for those who ask for the figures of a time."""
+
+    def __init__(self, watched: Watched, clock: IReactorTime, cooperator: Cooperator) -> None:
+        self._watched = watched
+        self._clock = clock
+        self._cooperator = cooperator
+        self._periods: dict[int, _Period] = {}
+        self._namespaces: dict[bytes, Figures] = {}
+        self.answers = 0
+        """How many are on their way."""
+        self._asked_s: dict[int | bytes, float] = {}
+        """When each was asked about last."""
+
+    def stop(self) -> None:
+        """Remember nothing any more."""
+        for period in self._periods.values():
+            period.stop()
+
+    def of_period(self, given: bytes) -> Iterator[Figures | None]:
+        """The figures of the last whole period of so many seconds; before the first is over, of all time before it.
+
+        Gathered step by step: None until they are there. Raises `Refusal`.
+        """
+        seconds = _whole_number(given)
+        if seconds < LEAST_PERIOD_S:  # as Kestrel says it
+            raise Refusal(400, "Invalid option for stats command: statsListenerMinPeriod:1.minutes")
+        if seconds > LONGEST_PERIOD_S:
+            raise Refusal(400, f"a period has {LONGEST_PERIOD_S} seconds at most")
+        period = self._periods.get(seconds)
+        self._forget_some()
+        if period is None:
+            if len(self._periods) >= MAX_PERIODS:
+                listened = ", ".join(map(str, sorted(self._periods)))
+                raise Refusal(409, f"periods of {listened} seconds are asked about already; limit={MAX_PERIODS}")
+            period = self._periods[seconds] = _Period(self._watched, self._clock, self._cooperator, seconds)
+        self._asked_s[seconds] = self._clock.seconds()
+        return period.newest()
+
+    def of_namespace(self, name: bytes) -> Iterator[Figures | None]:
+        """What came since that name was asked about last. Gathered step by step: None until they are there."""
+        self._forget_some()
+        if name not in self._namespaces and len(self._namespaces) >= MAX_NAMESPACES:
+            raise Refusal(409, f"so many namespaces are asked about already; limit={MAX_NAMESPACES}")
+        self._asked_s[name] = self._clock.seconds()
+        self._namespaces.setdefault(name, Figures())  # now, or there would be more for asking at once
+        return self._since_last(name)
+
+    def _forget_some(self) -> None:
+        now_s = self._clock.seconds()
+        for asked, asked_s in list(self._asked_s.items()):
+            shortest_s = 2 * asked if isinstance(asked, int) else 0
+            if now_s - asked_s < max(FORGOTTEN_AFTER_S, shortest_s):
+                continue
+            del self._asked_s[asked]
+            if isinstance(asked, int):
+                self._periods.pop(asked).stop()
+            else:
+                self._namespaces.pop(asked, None)
+
+    def _since_last(self, name: bytes) -> Iterator[Figures | None]:
+        now = Figures()
+        for _ in gathering(self._watched, now, to_keep=True):
+            yield None
+        earlier, self._namespaces[name] = self._namespaces[name], now
+        between = Figures()
+        for _ in comparing(now, earlier, between):
+            yield None
+        yield between
+
+
+class _Period:
+    """Takes the figures at the end of each period."""
+
+    def __init__(self, watched: Watched, clock: IReactorTime, cooperator: Cooperator, seconds: int) -> None:
+        self._watched = watched
+        self._cooperator = cooperator
+        self._before = Figures()
+        self._latest: Figures | None = None
+        self._timer = LoopingCall(self._take)
+        self._timer.clock = clock
+        self._timer.start(seconds, now=True).addErrback(lambda failure: log.failure("A period has ended", failure))
+
+    def stop(self) -> None:
+        """Take no more."""
+        if self._timer.running:
+            self._timer.stop()
+
+    def _take(self) -> Deferred[object]:
+        return self._cooperator.cooperate(self._steps()).whenDone().addErrback(is_stopped)
+
+    def _steps(self) -> Iterator[None]:
+        now = Figures()
+        yield from gathering(self._watched, now, to_keep=True)
+        between = Figures()
+        yield from comparing(now, self._before, between)
+        self._latest, self._before = between, now
+
+    def newest(self) -> Iterator[Figures | None]:
+        """Those of the last whole period."""
+        if self._latest is None:
+            first = Figures()
+            for _ in gathering(self._watched, first):
+                yield None
+            yield first
+            return
+        yield self._latest
+
+
+def _whole_number(given: bytes) -> int:
+    if not given.removeprefix(b"-").isdigit():
+        raise Refusal(400, "a period is a whole number of seconds")
+    return int(given) if len(given) < 10 else LONGEST_PERIOD_S + 1

@@ -1,0 +1,189 @@
+"""`/metrics`: all figures for Prometheus.
+
+What the server has once is written by prometheus_client. What each queue has is written here, a few hundred lines at a
+time: of thousands of queues the library would make one step of some hundred milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final
+
+from prometheus_client import ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from kestrel.admin.asked import Answer, Asked
+from kestrel.admin.summary import summing
+from kestrel.admin.watched import Watched
+from kestrel.histogram import Histogram
+from kestrel.queues.figures import (
+    QUEUE_FIGURES,
+    SERVER_FIGURES,
+    TOLD_BY_ALL,
+    TRAFFIC_FIGURES,
+    Figure,
+    Kind,
+    QueueSight,
+    ServerSight,
+)
+from kestrel.queues.measures import Measures
+from kestrel.queues.status import Status
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+QUEUES_PER_PIECE: Final = 128
+
+_LEFT_OUT: Final = frozenset({"age", "age_msec", "create_time", "time", "uptime", "reserved_memory_ratio"})
+"""Told twice, or told below in seconds."""
+
+_HELP: Final = {
+    "delivery_latency_msec": "how long items had waited that were taken",
+    "fill_readbehind_usec": "how long it took to read items that are on disk alone",
+    "fsync_delay_usec": "from a record to the sync that made it safe",
+    "get_hit_latency_usec": "until who asked for an item had one, waiting among it",
+    "get_miss_latency_usec": "until it was known that there is no item",
+    "get_timeout_msec": "how long those waited who had no item in the end",
+    "journal_rewrite_usec": "how long it took to write a journal anew",
+    "journal_rotation_usec": "how long it took to go over to a new file",
+    "request_size": "sizes of items that were put",
+    "set_latency_usec": "until an item that was put was safe",
+}
+_UNITS: Final = {"_usec": ("_seconds", 1e-6), "_msec": ("_seconds", 1e-3), "_size": ("_size_bytes", 1.0)}
+"""How the names of measures end, how their names end here, and what one of them is then."""
+
+_BOUNDS: Final = {"_usec": range(4, 31), "_msec": range(0, 31, 2), "_size": range(4, 25)}
+"""The powers of two that buckets end at: 16 us to 18 minutes, 1 ms to 12 days, 16 bytes to 16 MiB."""
+
+
+def metrics(watched: Watched, asked: Asked) -> Answer:
+    """All of the server, and of as many queues as maxQueueSeries, those that came first."""
+    return Answer(_pieces(watched), CONTENT_TYPE)
+
+
+def _pieces(watched: Watched) -> Iterator[bytes]:
+    totals = Measures()
+    for _ in summing(watched.manager, totals):
+        yield b""
+    server = watched.sight()
+    most = watched.config.admin.max_queue_series
+    queues = [queue for queue in watched.manager.even_masked_queues() if queue.name not in watched.manager.aliases]
+    told: list[tuple[str, QueueSight]] = []
+    of_storages: set[str] = set()
+    for queue in queues[:most]:
+        if not queue.is_deleted:
+            sight = QueueSight(queue)
+            told.append((_escaped(queue.name), sight))
+            of_storages.update(sight.journal)
+        yield b""
+    for family in _of_server(watched, server, totals, max(0, len(queues) - most)):
+        yield generate_latest(_One(family))
+    for figure in (*QUEUE_FIGURES, *TRAFFIC_FIGURES):
+        if figure.kind is not Kind.LABEL and figure.name not in _LEFT_OUT:
+            ending = "_total" if figure.kind is Kind.COUNTER else ""
+            yield from _family(figure.name + ending, figure.kind, figure.help, told, figure.value)
+    for name, kind, meaning, value in _IN_SECONDS:
+        yield from _family(name, kind, meaning, told, value)
+    for name in sorted(of_storages - TOLD_BY_ALL):
+        yield from _family(name, Kind.GAUGE, "of its storage", told, partial(_storage_figure, name))
+
+
+def _storage_figure(name: str, sight: QueueSight) -> int | None:
+    return sight.journal.get(name)
+
+
+_IN_SECONDS: Final[tuple[tuple[str, Kind, str, Callable[[QueueSight], float]], ...]] = (
+    ("age_seconds", Kind.GAUGE, "how long the last item that was taken had waited", lambda of: of.age_ms / 1000),
+    (
+        "created_seconds",
+        Kind.GAUGE,
+        "when it was opened, since the epoch",
+        lambda of: of.counters.create_time_ms / 1000,
+    ),
+    (
+        "delivery_seconds_total",
+        Kind.COUNTER,
+        "how long the items had waited that were taken, in all",
+        lambda of: of.measures.delivery_latency_msec.sum / 1000,
+    ),
+)
+
+
+class _One(Collector):
+    """Has one family to collect."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterator[Metric]:
+        """That one."""
+        yield self._family
+
+
+def _of_server(watched: Watched, sight: ServerSight, totals: Measures, untold: int) -> Iterator[Metric]:
+    labels = {figure.name: str(figure.value(sight)) for figure in SERVER_FIGURES if figure.kind is Kind.LABEL}
+    yield InfoMetricFamily("kestrel", "what runs", {**labels, "storage": watched.storage.partition(":")[0]})
+    for figure in SERVER_FIGURES:
+        if figure.kind is not Kind.LABEL and figure.name not in _LEFT_OUT:
+            yield _number(figure, sight)
+    yield GaugeMetricFamily("kestrel_uptime_seconds", "since the start", sight.uptime_s)
+    yield GaugeMetricFamily(
+        "kestrel_reserved_memory_ratio",
+        "what the queues may take of the machine's memory, in all",
+        float(sight.reserved_memory_ratio),
+    )
+    status = GaugeMetricFamily("kestrel_status", "1 for the status that the server has", labels=["status"])
+    for each in Status:
+        status.add_metric([each.value], int(each is watched.control.status.published))
+    yield status
+    connections = GaugeMetricFamily("kestrel_connections", "clients that are connected", labels=["protocol"])
+    for protocol, count in watched.core.connections_by_protocol().items():
+        connections.add_metric([protocol], count)
+    yield connections
+    yield GaugeMetricFamily("kestrel_queues", "queues", len(sight.queues))
+    yield GaugeMetricFamily("kestrel_queues_untold", "queues beyond maxQueueSeries, of which nothing is told", untold)
+    for name, histogram in totals.all().items():
+        if name in _HELP:
+            yield _histogram(name, histogram)
+    yield from ProcessCollector(registry=None).collect()
+
+
+def _number(figure: Figure[ServerSight], sight: ServerSight) -> Metric:
+    value: Any = figure.value(sight)
+    make = CounterMetricFamily if figure.kind is Kind.COUNTER else GaugeMetricFamily
+    return make(f"kestrel_{figure.name}", figure.help, value)
+
+
+def _histogram(name: str, histogram: Histogram) -> Metric:
+    ending = name[-5:]
+    new_ending, unit = _UNITS[ending]
+    buckets = []
+    for power in _BOUNDS[ending]:
+        # A time that was cut to a whole number is below the bound; a size may be the bound itself, so that is one less.
+        bound = (1 << power) * unit if unit < 1 else (1 << power) - 1
+        buckets.append((f"{bound:.9g}", histogram.below(1 << power)))
+    buckets.append(("+Inf", histogram.count))
+    family = HistogramMetricFamily(f"kestrel_{name.removesuffix(ending)}{new_ending}", _HELP[name])
+    family.add_metric([], buckets, histogram.sum * unit)
+    return family
+
+
+def _family(
+    name: str, kind: Kind, meaning: str, told: list[tuple[str, QueueSight]], value: Callable[[QueueSight], object]
+) -> Iterator[bytes]:
+    """One figure of all queues."""
+    metric = f"kestrel_queue_{name}"
+    yield f"# HELP {metric} {meaning}\n# TYPE {metric} {kind.value}\n".encode()
+    for start in range(0, len(told), QUEUES_PER_PIECE):
+        lines = []
+        for label, sight in told[start : start + QUEUES_PER_PIECE]:
+            number = value(sight)
+            if number is not None:
+                lines.append(f'{metric}{{queue="{label}"}} {number}\n')
+        yield "".join(lines).encode()
+
+
+def _escaped(name: bytes) -> str:
+    """A queue's name between quotation marks."""
+    return name.decode("latin-1").replace("\\", r"\\").replace('"', r"\"")

@@ -1,0 +1,94 @@
+"""One queue in full, and the server in full."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Final
+
+from twisted.internet.defer import Deferred
+
+from kestrel.admin.asked import Answer, Asked, Refusal, as_json, json_bytes
+from kestrel.admin.summary import summaries, summing
+from kestrel.admin.watched import Watched
+from kestrel.item import Item
+from kestrel.queues.figures import QueueSight, queue_figures, server_figures, traffic_figures
+from kestrel.queues.measures import Measures
+from kestrel.queues.queue import Queue
+from kestrel.queues.waiters import Waiter
+
+SHOWN_BYTES: Final = 4096
+"""Of a head that is looked at."""
+
+
+def queue_named(watched: Watched, name: bytes) -> Queue:
+    """The queue of that name; raises `Refusal` where there is none."""
+    queue = watched.manager.known(name)
+    if queue is None:
+        said = name.decode("latin-1")
+        if name in watched.manager.aliases:
+            raise Refusal(404, f"{said} is an alias, which holds nothing itself")
+        raise Refusal(404, f"there is no queue {said}")
+    return queue
+
+
+def one_queue(watched: Watched, asked: Asked, name: bytes) -> Answer:
+    """All that is known of a queue."""
+    queue = queue_named(watched, name)
+    children = watched.manager.children_of(name)
+    failure = queue.contents.failure
+    sight = QueueSight(queue, children)
+    return as_json(
+        {
+            "name": name.decode("latin-1"),
+            "exists": True,
+            "figures": dict([*queue_figures(sight), *traffic_figures(sight)]),
+            "settings": dict(watched.control.config_of([name])[0][1]),
+            "children": [child.decode("latin-1") for child in children],
+            "failure": None if failure is None else str(failure),
+            "latencies": summaries(queue.measures),
+        }
+    )
+
+
+def the_server(watched: Watched, asked: Asked) -> Answer:
+    """All that is known of the server."""
+    return Answer(_server_pieces(watched))
+
+
+def _server_pieces(watched: Watched) -> Iterator[bytes]:
+    measures = Measures()
+    for _ in summing(watched.manager, measures):
+        yield b""
+    settings = dict(watched.core.settings_shown())
+    figures = dict(server_figures(watched.sight()))
+    yield json_bytes({"figures": figures, "settings": settings, "latencies": summaries(measures)})
+
+
+def head(watched: Watched, asked: Asked, name: bytes) -> Deferred[Answer]:
+    """The first item of a queue, or the beginning of it; it stays where it is."""
+    if not watched.config.admin.peek:
+        raise Refusal(403, "items are not shown: set peek = true in the table [admin]")
+    if not asked.may_administer:
+        raise Refusal(403, "only an administrator may look at items")
+    queue = queue_named(watched, name)
+    answering: Deferred[Answer] = Deferred()
+
+    def known(item: Item | None, error: Exception | None) -> None:
+        if error is not None:
+            answering.errback(error)
+        else:
+            answering.callback(as_json({"head": None if item is None else _shown(item, watched.manager.now_ms())}))
+
+    waiter = Waiter(known, opens=False, peeks=True, patient=False)
+    queue.join(waiter)
+    return answering
+
+
+def _shown(item: Item, now_ms: int) -> dict[str, object]:
+    return {
+        "bytes": len(item.data),
+        "age_msec": max(0, now_ms - item.add_ms),
+        "data_base64": base64.b64encode(item.data[:SHOWN_BYTES]).decode("ascii"),
+        "is_whole": len(item.data) <= SHOWN_BYTES,
+    }

@@ -1,0 +1,106 @@
+"""What the dashboard's first page and `kestrel-cli top` show: the server, and a line for each queue."""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from kestrel.admin.asked import Answer, Asked, json_bytes, json_list
+from kestrel.admin.watched import Watched
+from kestrel.queues.figures import server_figures
+from kestrel.queues.queue import Queue
+
+COLUMNS: Final = (
+    "name",
+    "items",
+    "bytes",
+    "mem_items",
+    "mem_bytes",
+    "age_msec",
+    "waiters",
+    "open_transactions",
+    "journal_bytes",
+    "put_items",
+    "put_bytes",
+    "get_items_hit",
+    "get_items_miss",
+    "expired_items",
+    "discarded",
+)
+
+_SUMMED: Final = [
+    (COLUMNS.index(column), column) for column in ("mem_bytes", "waiters", "open_transactions", "journal_bytes")
+]
+
+QUEUES_PER_PIECE: Final = 64
+
+
+def overview(watched: Watched, asked: Asked) -> Answer:
+    """The server and all its queues, each as a list that has what `columns` says."""
+    return Answer(_pieces(watched, asked))
+
+
+def _pieces(watched: Watched, asked: Asked) -> Iterator[bytes]:
+    totals: Counter[str] = Counter()
+    yield json_bytes({"columns": COLUMNS})[:-1] + b',"queues":'
+    yield from json_list(_parts(watched.manager.all_queues(), totals))
+    yield b',"server":' + json_bytes(_server(watched, asked, totals)) + b"}"
+
+
+def _parts(queues: list[Queue], totals: Counter[str]) -> Iterator[list[list[object]]]:
+    for start in range(0, len(queues), QUEUES_PER_PIECE):
+        rows = [_row(queue) for queue in queues[start : start + QUEUES_PER_PIECE] if not queue.is_deleted]
+        for place, column in _SUMMED:
+            totals[column] += sum(row[place] for row in rows)
+        yield rows
+
+
+def _row(queue: Queue) -> list[Any]:
+    contents, counters, measures = queue.contents, queue.counters, queue.measures
+    items = contents.items
+    return [
+        queue.name.decode("latin-1"),
+        items,
+        contents.bytes,
+        contents.mem_items,
+        contents.mem_bytes,
+        counters.age_ms if items else 0,
+        len(queue.waiting),
+        contents.open_reads,
+        journal_bytes(contents.stats),
+        measures.puts,
+        measures.request_size.sum,
+        measures.hits,
+        measures.misses,
+        counters.expired_items,
+        counters.discarded,
+    ]
+
+
+def journal_bytes(stats: Mapping[str, int]) -> int:
+    """What a queue's files take; of a storage that does not tell, what it writes to."""
+    return stats.get("journal_bytes", stats["logsize"])
+
+
+def _server(watched: Watched, asked: Asked, totals: Counter[str]) -> dict[str, object]:
+    status = watched.control.status
+    told = dict(server_figures(watched.sight()))
+    return {
+        "name": socket.gethostname(),
+        "version": watched.control.version,
+        "build": told["build"],
+        "storage": watched.storage,
+        "status": status.published.value,
+        "in_force": status.in_force.value,
+        "uptime_ms": int((watched.seconds() - watched.started_s) * 1000),
+        "time_ms": watched.manager.now_ms(),
+        "may_administer": asked.may_administer,
+        "peek": watched.config.admin.peek,
+        "max_total_memory": watched.manager.memory_limit.most_bytes,
+        "figures": {
+            **{name: value for name, value in told.items() if isinstance(value, int)},
+            **totals,
+        },
+    }

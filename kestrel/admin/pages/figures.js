@@ -1,0 +1,106 @@
+// Figures with what they mean, as a list of terms and values.
+
+import { element, setText } from "./dom.js";
+import * as format from "./format.js";
+
+const seconds = (value) => format.duration(value * 1000);
+
+/** What is told of a queue and of the server: in words, and how it is read. Others are shown as they are. */
+const KNOWN = {
+  items: ["Items", format.count],
+  bytes: ["Bytes", format.bytes],
+  total_items: ["Items put since the start", format.count],
+  logsize: ["Journal", format.bytes],
+  journal_bytes: ["Journal, all files", format.bytes],
+  expired_items: ["Items expired", format.count],
+  mem_items: ["Items in memory", format.count],
+  mem_bytes: ["Bytes in memory", format.bytes],
+  age: ["Wait of the last item fetched, as Kestrel names it", format.duration],
+  age_msec: ["Wait of the last item fetched", format.duration],
+  discarded: ["Items discarded", format.count],
+  waiters: ["Clients waiting", format.count],
+  open_transactions: ["Open reads", format.count],
+  transactions: ["Reads opened", format.count],
+  canceled_transactions: ["Reads aborted", format.count],
+  total_flushes: ["Flushes", format.count],
+  journal_rewrites: ["Journal rewrites", format.count],
+  journal_rotations: ["Journal rotations", format.count],
+  create_time: ["Opened", format.dateAndTime],
+  moved_items: ["Items moved to other queues", format.count],
+  refused_moves: ["Moves refused", format.count],
+  put_items: ["Items put", format.count],
+  put_bytes: ["Bytes put", format.bytes],
+  get_items_hit: ["Items fetched", format.count],
+  get_items_miss: ["Gets that found nothing", format.count],
+  curr_items: ["Items", format.count],
+  curr_connections: ["Connections", format.count],
+  total_connections: ["Connections since the start", format.count],
+  rejected_connections: ["Connections refused", format.count],
+  cmd_get: ["Gets", format.count],
+  cmd_set: ["Puts", format.count],
+  cmd_peek: ["Peeks", format.count],
+  get_hits: ["Gets that found an item", format.count],
+  get_misses: ["Gets that found nothing", format.count],
+  bytes_read: ["Bytes from clients", format.bytes],
+  bytes_written: ["Bytes to clients", format.bytes],
+  queue_creates: ["Queues opened", format.count],
+  queue_deletes: ["Queues deleted", format.count],
+  queue_expires: ["Queues expired", format.count],
+  reserved_memory_ratio: ["Memory reserved by queues, as a part of the machine's", String],
+  uptime: ["Uptime", seconds],
+  time: ["The server's clock", (value) => format.dateAndTime(value * 1000)],
+  version: ["Version", String],
+  build: ["Build", String],
+};
+
+const BY_ENDING = [
+  ["_bytes", format.bytes],
+  ["_msec", format.duration],
+  ["_usec", format.microseconds],
+];
+
+function formatOf(key) {
+  return KNOWN[key]?.[1] ?? BY_ENDING.find(([ending]) => key.endsWith(ending))?.[1] ?? format.count;
+}
+
+/** The value of that figure, as people read it. */
+export function figureText(key, value) {
+  return typeof value === "number" ? formatOf(key)(value) : String(value);
+}
+
+function figureLabel(key) {
+  const words = key.replaceAll("_", " ");
+  return KNOWN[key]?.[0] ?? words[0].toUpperCase() + words.slice(1);
+}
+
+/** Show pairs of a label and text in a `dl`, keeping what is there where the labels are the same. */
+export function showTerms(list, terms) {
+  const isSame =
+    list.children.length === terms.length &&
+    terms.every(({ key }, index) => list.children[index].dataset.key === key);
+  if (!isSame) {
+    list.replaceChildren(
+      ...terms.map(({ key, label, title }) => {
+        const term = element("dt", { textContent: label, title: title ?? "" });
+        const made = element("div", {}, term, element("dd"));
+        made.dataset.key = key;
+        return made;
+      }),
+    );
+  }
+  terms.forEach(({ text }, index) => setText(list.children[index].lastElementChild, text));
+}
+
+/** Show all figures; their own names are shown when one points at them. */
+export function showFigures(list, figures) {
+  const terms = Object.entries(figures)
+    .filter(([key]) => key !== "children" && !(key === "age" && "age_msec" in figures))
+    .map(([key, value]) => ({ key, label: figureLabel(key), title: key, text: figureText(key, value) }));
+  showTerms(list, terms);
+}
+
+/** Show settings as they are written in a configuration. */
+export function showSettings(list, settings) {
+  const terms = Object.entries(settings).map(([key, value]) => ({ key, label: key, text: String(value) }));
+  showTerms(list, terms);
+}

@@ -1,0 +1,70 @@
+// What is always seen: which server this is, how it is, and whether it answers.
+
+import { byId, setText } from "./dom.js";
+import * as format from "./format.js";
+import { meaningOf, statusText } from "./status.js";
+
+let lastAnswerMs = null;
+
+function showMeter(meter, value, most) {
+  meter.hidden = !most;
+  if (!most) return;
+  const part = Math.min(1, value / most);
+  meter.ariaValueNow = String(Math.round(part * 100));
+  meter.ariaValueText = `${format.bytes(value)} of ${format.bytes(most)}`;
+  meter.style.setProperty("--part", part ? `max(2px, ${(part * 100).toFixed(1)}%)` : "0");
+}
+
+/** Show the figures of the whole server. */
+export function showHeader({ server, puts, gets }) {
+  const { figures } = server;
+  setText(byId("server-name"), server.name);
+  setText(byId("status-text"), statusText(server));
+  byId("status").dataset.status = server.status;
+  byId("status").title = meaningOf(server.status);
+  byId("status").hidden = false;
+  const told = {
+    items: format.count(figures.curr_items),
+    bytes: format.bytes(figures.bytes),
+    memory: format.bytes(figures.mem_bytes),
+    "memory-most": server.max_total_memory ? `of ${format.bytes(server.max_total_memory)}` : "",
+    puts: format.rate(puts),
+    gets: format.rate(gets),
+    connections: format.count(figures.curr_connections),
+    waiters: `${format.plural(figures.waiters, "client")} waiting`,
+    uptime: format.duration(server.uptime_ms),
+    version: server.version,
+    build: server.build,
+    storage: server.storage,
+  };
+  byId("fact-storage").title = server.storage;
+  for (const [key, text] of Object.entries(told)) {
+    setText(byId(`fact-${key}`), text);
+  }
+  showMeter(byId("memory-meter"), figures.mem_bytes, server.max_total_memory);
+  document.title = `${format.count(figures.curr_items)} items – ${server.name} – Kestrel`;
+}
+
+/** The server answered: what is shown is true, though something may be missing. */
+export function showAnswer() {
+  lastAnswerMs = Date.now();
+  document.body.classList.remove("away");
+}
+
+/** And nothing is missing. */
+export function showNoProblem() {
+  byId("away").hidden = true;
+}
+
+/** The server did not answer, or said that it does not: what is shown is old. */
+export function showAway(sentence = null) {
+  lastAnswerMs ??= Date.now();
+  showProblem(sentence ?? `No answer from the server since ${format.clock(lastAnswerMs)}`);
+  document.body.classList.add("away");
+}
+
+/** Something could not be shown; the rest is true. */
+export function showProblem(sentence) {
+  setText(byId("away-text"), `${sentence.replace(/\.$/, "")}; trying again`);
+  byId("away").hidden = false;
+}

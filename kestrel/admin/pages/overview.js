@@ -1,0 +1,73 @@
+// The first page: the server's last hour, and the table of its queues.
+
+import * as api from "./api.js";
+import { byId } from "./dom.js";
+import { itemsChart, ratesChart } from "./graphs.js";
+import { encodeName } from "./names.js";
+import { makeTable } from "./table.js";
+
+const WAIT_FOR_SCROLLING_MS = 120;
+
+export function makeOverview() {
+  const section = byId("overview");
+  const items = itemsChart();
+  const rates = ratesChart();
+  byId("overview-charts").append(items.figure, rates.figure);
+
+  let nextHistoryAt = 0;
+  let nextSparksAt = 0;
+  let timer = null;
+
+  const table = makeTable({
+    open: (name) => {
+      table.activate(name);
+      location.hash = `#/queue/${encodeName(name)}`;
+    },
+    onSeen: () => {
+      nextSparksAt = 0;
+      clearTimeout(timer);
+      // Should it fail, the next look at the whole server tells.
+      timer = setTimeout(() => refreshSparks().catch(() => {}), WAIT_FOR_SCROLLING_MS);
+    },
+  });
+
+  async function refreshHistory() {
+    if (performance.now() < nextHistoryAt) return;
+    const history = await api.serverHistory();
+    nextHistoryAt = performance.now() + history.step_ms;
+    items.update(history, history.series[""]);
+    rates.update(history, history.series[""]);
+  }
+
+  async function refreshSparks() {
+    const names = table.seenNames();
+    if (performance.now() < nextSparksAt || !names.length) return;
+    nextSparksAt = Infinity;
+    try {
+      const history = await api.histories(names);
+      table.updateSparks(history.series);
+      nextSparksAt = Math.min(nextSparksAt, performance.now() + (history.step_ms ?? 0));
+    } catch (error) {
+      nextSparksAt = 0;
+      throw error;
+    }
+  }
+
+  return {
+    section,
+    title: () => null,
+    show({ isBack }) {
+      section.hidden = false;
+      table.setActive(true);
+      if (isBack) table.focus();
+    },
+    hide() {
+      table.setActive(false);
+      section.hidden = true;
+    },
+    async refresh({ queues }) {
+      table.update(queues);
+      await Promise.all([refreshHistory(), refreshSparks()]);
+    },
+  };
+}

@@ -1,0 +1,178 @@
+// One queue's page: its last hour, its figures and settings, its latencies, and what can be done to it.
+
+import * as api from "./api.js";
+import { askAndSend } from "./ask.js";
+import { allow } from "./buttons.js";
+import { byId, element, nameElement, setText } from "./dom.js";
+import { showFigures, showSettings } from "./figures.js";
+import * as format from "./format.js";
+import { bytesChart, itemsChart, ratesChart } from "./graphs.js";
+import { showHead } from "./head.js";
+import { showLatencies } from "./latencies.js";
+import { displayName, encodeName } from "./names.js";
+import { say } from "./say.js";
+
+const BUTTONS = ["queue-flush-expired", "queue-flush", "queue-delete", "queue-look"];
+const FACTS = [
+  ["items", format.count],
+  ["bytes", format.bytes],
+  ["puts", format.rate],
+  ["gets", format.rate],
+  ["age_msec", format.duration],
+  ["waiters", format.count],
+  ["open_transactions", format.count],
+];
+
+export function makeQueuePage({ refreshNow }) {
+  const section = byId("queue");
+  const charts = [itemsChart(), ratesChart(), bytesChart()];
+  byId("queue-charts").append(...charts.map(({ figure }) => figure));
+
+  let name = null;
+  let items = 0;
+  let isThere = false;
+  let nextHistoryAt = 0;
+
+  const shown = () => displayName(name);
+
+  byId("queue-flush").addEventListener("click", async () => {
+    const flushed = name;
+    const question = {
+      title: `Flush ${shown()}?`,
+      lines: [
+        items
+          ? `${capital(format.allOf(items, "item"))} of ${shown()} will be dropped.`
+          : `${shown()} is empty just now.`,
+        "Items that are put until then will be dropped as well. They cannot be brought back.",
+      ],
+      action: items ? `Drop ${format.allOf(items, "item")}` : "Flush",
+    };
+    await askAndSend(question, () => api.flush(flushed));
+    refreshNow();
+  });
+
+  byId("queue-flush-expired").addEventListener("click", async () => {
+    const flushed = name;
+    const question = {
+      title: `Flush what has expired in ${shown()}?`,
+      lines: [
+        `Those items of ${shown()} whose time is over will be dropped, or moved to the queue that its settings name.`,
+        "All others stay.",
+      ],
+      action: "Flush expired items",
+    };
+    await askAndSend(question, () => api.flushExpired(flushed));
+    refreshNow();
+  });
+
+  byId("queue-delete").addEventListener("click", async () => {
+    const deleted = name;
+    const question = {
+      title: `Delete ${shown()}?`,
+      lines: [
+        items
+          ? `The queue ${shown()} will be deleted, and ${format.allOf(items, "item")} in it will be dropped.`
+          : `The queue ${shown()} will be deleted. It is empty just now.`,
+        "Its journal and its figures go with it. They cannot be brought back.",
+      ],
+      action: items ? `Delete it with ${format.allOf(items, "item")}` : "Delete it",
+    };
+    const isDone = await askAndSend(question, () => api.deleteQueue(deleted));
+    if (isDone && name === deleted && !section.hidden) {
+      location.hash = "#/";
+    } else {
+      refreshNow();
+    }
+  });
+
+  byId("queue-look").addEventListener("click", async () => {
+    const looked = name;
+    try {
+      const { head } = await api.head(looked);
+      if (looked === name) showHead(byId("queue-head"), head);
+    } catch (error) {
+      say(error.message, { isBad: true });
+    }
+  });
+
+  function showThere(isIt, sentence = "") {
+    isThere = isIt;
+    byId("queue-there").hidden = !isIt;
+    byId("queue-buttons").hidden = !isIt;
+    if (!isIt) byId("queue-reason").hidden = true;
+    byId("queue-gone").hidden = isIt || !sentence;
+    setText(byId("queue-gone-text"), sentence);
+  }
+
+  function showChildren(children) {
+    byId("queue-children-part").hidden = !children.length;
+    byId("queue-children").replaceChildren(
+      ...children.map((child) =>
+        element("li", {}, element("a", { href: `#/queue/${encodeName(child)}` }, nameElement(displayName(child)))),
+      ),
+    );
+  }
+
+  function showQueue(queue, { server, queues }) {
+    const row = queues.find((each) => each.name === name);
+    items = row?.items ?? queue.figures.items ?? 0;
+    for (const [key, formatted] of FACTS) {
+      setText(byId(`queue-${key}`), formatted(row?.[key] ?? queue.figures[key] ?? null));
+    }
+    setText(byId("queue-failure"), queue.failure ?? "");
+    byId("queue-failure").hidden = !queue.failure;
+    showFigures(byId("queue-figures"), queue.figures);
+    showSettings(byId("queue-settings"), queue.settings);
+    showLatencies(byId("queue-latencies"), queue.latencies);
+    const signature = queue.children.join(" ");
+    if (byId("queue-children").dataset.names !== signature) {
+      byId("queue-children").dataset.names = signature;
+      showChildren(queue.children);
+    }
+    byId("queue-head-part").hidden = !server.peek;
+    allow(BUTTONS.map(byId), byId("queue-reason"), server);
+    showThere(true);
+  }
+
+  async function refreshHistory(asked) {
+    if (performance.now() < nextHistoryAt) return;
+    const history = await api.histories([asked]);
+    if (asked !== name) return;
+    nextHistoryAt = performance.now() + history.step_ms;
+    charts.forEach((chart) => chart.update(history, history.series[asked]));
+  }
+
+  return {
+    section,
+    title: () => `${shown()} – Kestrel`,
+    show({ argument }) {
+      if (argument !== name) {
+        name = argument;
+        nextHistoryAt = 0;
+        showThere(false);
+        byId("queue-head").replaceChildren();
+      }
+      byId("queue-title").replaceChildren(nameElement(shown()));
+      section.hidden = false;
+    },
+    hide() {
+      section.hidden = true;
+    },
+    async refresh(overview) {
+      const asked = name;
+      try {
+        const queue = await api.queue(asked);
+        if (asked === name) showQueue(queue, overview);
+      } catch (error) {
+        if (error.status !== 404) throw error;
+        if (asked === name) showThere(false, error.message);
+        return;
+      }
+      if (isThere) await refreshHistory(asked);
+    },
+  };
+}
+
+function capital(sentence) {
+  return sentence[0].toUpperCase() + sentence.slice(1);
+}

@@ -1,0 +1,42 @@
+"""What a histogram says, as Kestrel's admin port writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from kestrel.histogram import Histogram
+from kestrel.queues.manager import QueueManager
+from kestrel.queues.measures import Measures
+
+SHARES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999, "p9999": 0.9999}
+
+_SHARES: Final = tuple(SHARES.values())
+
+
+def summary(histogram: Histogram) -> dict[str, int]:
+    """Count, sum, average, least and most, and the numbers that so much of all is not above."""
+    if not histogram.count:
+        return {"count": 0}
+    return {
+        "average": histogram.sum // histogram.count,
+        "count": histogram.count,
+        "maximum": histogram.maximum,
+        "minimum": histogram.minimum,
+        **dict(zip(SHARES, histogram.at(_SHARES), strict=True)),
+        "sum": histogram.sum,
+    }
+
+
+def summaries(measures: Measures) -> dict[str, dict[str, int]]:
+    """Of all that was measured, by Kestrel's names."""
+    return {name: summary(histogram) for name, histogram in measures.all().items()}
+
+
+def summing(manager: QueueManager, total: Measures) -> Iterator[None]:
+    """Add to `total` what was measured of all queues there are and have been, step by step."""
+    of_queues = [queue.measures for queue in manager.even_masked_queues()]  # of one that goes meanwhile it is the past
+    total.merge(manager.past)
+    for measures in of_queues:
+        total.merge(measures)
+        yield None

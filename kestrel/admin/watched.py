@@ -1,0 +1,51 @@
+"""What the admin port looks at: a server, and what is known of it besides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from kestrel.config.model import Config
+from kestrel.net.queue_server import QueueServer
+from kestrel.queues.figures import ServerSight
+from kestrel.queues.manager import QueueManager
+from kestrel.session.refusals import Refusals
+from kestrel.session.settings import ServerControl
+
+
+class Watched:
+    """A server as its admin port sees it.
+
+    `storage` is where its queues are, for people; `seconds` the clock of timers; `is_ready` whether the queues are
+    loaded.
+    """
+
+    def __init__(
+        self,
+        core: QueueServer,
+        control: ServerControl,
+        storage: str,
+        seconds: Callable[[], float],
+        is_ready: Callable[[], bool],
+    ) -> None:
+        self.core: Final = core
+        self.control: Final = control
+        self.storage: Final = storage
+        self.seconds: Final = seconds
+        self.is_ready: Final = is_ready
+        self.manager: Final[QueueManager] = core.manager
+        self.refusals: Final[Refusals] = core.sessions.refusals
+        self.started_s: Final = seconds()
+
+    @property
+    def config(self) -> Config:
+        """The configuration as it is now."""
+        return self.core.config
+
+    def sight(self) -> ServerSight:
+        """The server as it is now."""
+        return ServerSight(self.manager, self.control.version, self.control.uptime_s())
+
+    def may_administer(self, identity: bytes | None, *, is_trusted: bool) -> bool:
+        """Whether a client of that name may change the server."""
+        return self.core.session_settings.is_administrator(identity, is_trusted=is_trusted)

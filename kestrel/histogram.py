@@ -1,0 +1,115 @@
+"""Whole numbers by their size: how many there were, and about which of them a share of all was below."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from operator import add
+from typing import Final
+
+_EXACT: Final = 16
+"""Smaller numbers have a bucket each. From there on eight buckets share each doubling, so that a bucket's middle is
+within 6 % of all that is in it."""
+
+
+def bucket_of(value: int) -> int:
+    """The place of the bucket that a number falls into. What is below 0 counts as 0."""
+    if value < _EXACT:
+        return value if value > 0 else 0
+    shift = value.bit_length() - 4
+    return (shift << 3) + (value >> shift)
+
+
+def first_of(bucket: int) -> int:
+    """The smallest number that falls into the bucket at that place."""
+    if bucket < _EXACT:
+        return bucket
+    shift = (bucket >> 3) - 1
+    return ((bucket & 7) + 8) << shift
+
+
+class Histogram:
+    """Numbers that were measured, sorted into buckets. It takes some hundred bytes, and a few KB at most."""
+
+    __slots__ = ("buckets", "count", "maximum", "minimum", "sum")
+
+    def __init__(self) -> None:
+        self.buckets: list[int] = []
+        """How many fell into each, up to the highest that any fell into."""
+        self.count = 0
+        self.sum = 0
+        self.minimum = 0
+        """Of those that were measured; 0 if there were none. So for `maximum`."""
+        self.maximum = 0
+
+    def add(self, value: int, times: int = 1) -> None:
+        """That was measured so many times."""
+        if value < 0:  # a clock was set back
+            value = 0
+        bucket = bucket_of(value)
+        buckets = self.buckets
+        if bucket >= len(buckets):
+            buckets.extend([0] * (bucket + 1 - len(buckets)))
+        buckets[bucket] += times
+        if value > self.maximum:
+            self.maximum = value
+        if not self.count or value < self.minimum:
+            self.minimum = value
+        self.count += times
+        self.sum += value * times
+
+    def merge(self, other: Histogram) -> None:
+        """All that the other has was measured here as well."""
+        if not other.count:
+            return
+        mine, theirs = self.buckets, other.buckets
+        if len(mine) == len(theirs):
+            self.buckets = list(map(add, mine, theirs))
+        else:
+            self.buckets = [a + b for a, b in zip_longest(mine, theirs, fillvalue=0)]
+        self.maximum = max(self.maximum, other.maximum)
+        self.minimum = min(self.minimum, other.minimum) if self.count else other.minimum
+        self.count += other.count
+        self.sum += other.sum
+
+    def copy(self) -> Histogram:
+        """One with the same numbers, which stays as it is."""
+        same = Histogram()
+        same.merge(self)
+        return same
+
+    def since(self, earlier: Histogram) -> Histogram:
+        """What was measured after `earlier` was copied of this one; all of it, if this one was begun anew since.
+
+        Its least and most are those of their buckets.
+        """
+        buckets = [a - b for a, b in zip_longest(self.buckets, earlier.buckets, fillvalue=0)]
+        filled = [place for place, times in enumerate(buckets) if times]
+        if not filled:
+            return Histogram()
+        if min(buckets) < 0:
+            return self.copy()
+        newer = Histogram()
+        newer.buckets = buckets
+        newer.count = self.count - earlier.count
+        newer.sum = self.sum - earlier.sum
+        newer.minimum = max(self.minimum, first_of(filled[0]))
+        newer.maximum = min(self.maximum, first_of(filled[-1] + 1) - 1)
+        return newer
+
+    def at(self, shares: Sequence[float]) -> list[int]:
+        """About the numbers that so much of all (0 to 1, rising) was not above; 0 if there were none."""
+        found: list[int] = []
+        passed, wanted = 0, len(shares)
+        for bucket, times in enumerate(self.buckets):
+            passed += times
+            while times and len(found) < wanted and passed >= shares[len(found)] * self.count:
+                middle = (first_of(bucket) + first_of(bucket + 1)) // 2
+                found.append(min(max(middle, self.minimum), self.maximum))
+            if len(found) == wanted:
+                break
+        return found + [self.maximum] * (wanted - len(found))
+
+    def below(self, bound: int) -> int:
+        """How many were below that power of two, or below that number if it is under 16: exactly."""
+        return sum(self.buckets[: bucket_of(bound)])

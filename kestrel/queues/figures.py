@@ -1,0 +1,209 @@
+"""Every figure that a server tells of itself and of its queues: what it is called, what it means, where it is.
+
+One table, from which `stats`, the admin port's calls and its metrics take what they show: so they agree.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from kestrel.compiled import BUILD
+from kestrel.queues.aliases import Alias
+from kestrel.queues.manager import QueueManager
+from kestrel.queues.queue import Queue
+
+Stat = tuple[str, object]
+
+
+class Kind(Enum):
+    """How a figure changes."""
+
+    COUNTER = "counter"
+    """It only grows, from the start of the server, or from when the queue was opened."""
+    GAUGE = "gauge"
+    """It goes up and down."""
+    LABEL = "label"
+    """It is no number."""
+
+
+_Of = TypeVar("_Of")
+
+
+class Figure(NamedTuple, Generic[_Of]):
+    """One figure. `value` is asked for it; None where there is none."""
+
+    name: str
+    kind: Kind
+    help: str
+    value: Callable[[_Of], object]
+
+
+class QueueSight:
+    """A queue as it is now, with what takes a moment to gather."""
+
+    __slots__ = ("age_ms", "children", "contents", "counters", "journal", "measures", "queue")
+
+    def __init__(self, queue: Queue, children: Sequence[bytes] = ()) -> None:
+        self.queue = queue
+        self.contents = queue.contents
+        self.counters = queue.counters
+        self.measures = queue.measures
+        self.journal: Mapping[str, int] = queue.contents.stats
+        self.children = children
+        self.age_ms = queue.counters.age_ms if queue.contents.items else 0
+
+
+class ServerSight:
+    """The server as it is now, with what is summed up over all its queues."""
+
+    def __init__(self, manager: QueueManager, version: str, uptime_s: int) -> None:
+        manager.reopen_failed()
+        self.manager = manager
+        self.counters = manager.counters
+        self.version = version
+        self.uptime_s = uptime_s
+        self.queues = manager.all_queues()
+        self.items = sum(queue.contents.items for queue in self.queues)
+        self.bytes = sum(queue.contents.bytes for queue in self.queues)
+
+    @property
+    def reserved_memory_ratio(self) -> str:
+        """How much of the machine's memory the queues may fill, in all."""
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return f"{sum(queue.settings.max_memory_size_bytes for queue in self.queues) / memory:.3f}"
+
+
+_COUNTER, _GAUGE, _LABEL = Kind.COUNTER, Kind.GAUGE, Kind.LABEL
+
+SERVER_FIGURES: Final[tuple[Figure[ServerSight], ...]] = (
+    Figure("uptime", _GAUGE, "seconds since the start", lambda of: of.uptime_s),
+    Figure("time", _GAUGE, "the server's clock, seconds since the epoch", lambda of: of.manager.now_ms() // 1000),
+    Figure("version", _LABEL, "the release", lambda of: of.version),
+    Figure("curr_items", _GAUGE, "items in all queues", lambda of: of.items),
+    Figure("total_items", _COUNTER, "items that were put, one for each queue", lambda of: of.counters.total_items),
+    Figure("bytes", _GAUGE, "bytes of the items in all queues", lambda of: of.bytes),
+    Figure(
+        "reserved_memory_ratio",
+        _GAUGE,
+        "what the queues may take of the machine's memory, in all (maxMemorySize)",
+        lambda of: of.reserved_memory_ratio,
+    ),
+    Figure("curr_connections", _GAUGE, "clients that are connected", lambda of: of.counters.curr_connections),
+    Figure("total_connections", _COUNTER, "clients that have connected", lambda of: of.counters.total_connections),
+    Figure("cmd_get", _COUNTER, "requests for items", lambda of: of.counters.cmd_get),
+    Figure("cmd_set", _COUNTER, "items that clients asked to put", lambda of: of.counters.cmd_set),
+    Figure("cmd_peek", _COUNTER, "requests to look at an item", lambda of: of.counters.cmd_peek),
+    Figure("get_hits", _COUNTER, "items that clients were given", lambda of: of.counters.get_hits),
+    Figure("get_misses", _COUNTER, "requests for which there was no item", lambda of: of.counters.get_misses),
+    Figure("bytes_read", _COUNTER, "bytes from clients", lambda of: of.counters.bytes_read),
+    Figure("bytes_written", _COUNTER, "bytes to clients", lambda of: of.counters.bytes_written),
+    Figure("queue_creates", _COUNTER, "queues that came into being", lambda of: of.counters.queue_creates),
+    Figure("queue_deletes", _COUNTER, "queues that were deleted", lambda of: of.counters.queue_deletes),
+    Figure("queue_expires", _COUNTER, "those of them that maxQueueAge deleted", lambda of: of.counters.queue_expires),
+    Figure(
+        "rejected_connections",
+        _COUNTER,
+        "clients that were turned away (maxConnections)",
+        lambda of: of.counters.rejected_connections,
+    ),
+    Figure("build", _LABEL, "compiled, or pure Python", lambda of: BUILD),
+)
+
+QUEUE_FIGURES: Final[tuple[Figure[QueueSight], ...]] = (
+    Figure("items", _GAUGE, "items in the queue", lambda of: of.contents.items),
+    Figure("bytes", _GAUGE, "their bytes", lambda of: of.contents.bytes),
+    Figure(
+        "total_items",
+        _COUNTER,
+        "items that were put, those in it at the start among them",
+        lambda of: of.counters.total_items,
+    ),
+    Figure("logsize", _GAUGE, "bytes of the file that is written to", lambda of: of.journal["logsize"]),
+    Figure("expired_items", _COUNTER, "items that have expired", lambda of: of.counters.expired_items),
+    Figure("mem_items", _GAUGE, "items that are in memory", lambda of: of.contents.mem_items),
+    Figure("mem_bytes", _GAUGE, "their bytes", lambda of: of.contents.mem_bytes),
+    Figure("age", _GAUGE, "age_msec, by its old name", lambda of: of.age_ms),
+    Figure("discarded", _COUNTER, "items that gave way to newer ones", lambda of: of.counters.discarded),
+    Figure("waiters", _GAUGE, "clients that wait for an item", lambda of: len(of.queue.waiting)),
+    Figure("open_transactions", _GAUGE, "open reads", lambda of: of.contents.open_reads),
+    Figure("transactions", _COUNTER, "reads that were opened", lambda of: of.counters.transactions),
+    Figure(
+        "canceled_transactions",
+        _COUNTER,
+        "those of them that were aborted",
+        lambda of: of.counters.canceled_transactions,
+    ),
+    Figure("total_flushes", _COUNTER, "how often it was flushed", lambda of: of.counters.total_flushes),
+    Figure(
+        "journal_rewrites",
+        _COUNTER,
+        "how often its journal was written anew",
+        lambda of: of.journal["journal_rewrites"],
+    ),
+    Figure(
+        "journal_rotations",
+        _COUNTER,
+        "how often its journal went over to a new file",
+        lambda of: of.journal["journal_rotations"],
+    ),
+    Figure("children", _LABEL, "its children", lambda of: joined(of.children) if of.children else None),
+    Figure("age_msec", _GAUGE, "how long the last item that was taken had waited, milliseconds", lambda of: of.age_ms),
+    Figure(
+        "create_time",
+        _GAUGE,
+        "when it was opened, milliseconds since the epoch",
+        lambda of: of.counters.create_time_ms,
+    ),
+    Figure("moved_items", _COUNTER, "items that have moved to other queues", lambda of: of.queue.moves.moved),
+    Figure("refused_moves", _COUNTER, "items that other queues had no room for", lambda of: of.queue.moves.refused),
+)
+
+TRAFFIC_FIGURES: Final[tuple[Figure[QueueSight], ...]] = (
+    Figure("put_items", _COUNTER, "items that were put since it was opened", lambda of: of.measures.puts),
+    Figure("put_bytes", _COUNTER, "their bytes", lambda of: of.measures.request_size.sum),
+    Figure("get_items_hit", _COUNTER, "items that were taken", lambda of: of.measures.hits),
+    Figure("get_items_miss", _COUNTER, "requests for which there was no item", lambda of: of.measures.misses),
+)
+"""What came and went since a queue was opened. `stats` does not tell it, nor did Kestrel's: who finds `put_items` there
+takes the queue for an alias."""
+
+TOLD_BY_ALL: Final = frozenset({"logsize", "journal_rewrites", "journal_rotations"})
+"""The figures that every storage tells, as Kestrel's did; its own come last."""
+
+
+def server_figures(sight: ServerSight) -> list[Stat]:
+    """The server's figures with their values."""
+    return [(figure.name, figure.value(sight)) for figure in SERVER_FIGURES]
+
+
+def queue_figures(sight: QueueSight) -> list[Stat]:
+    """A queue's figures with their values: those of every storage, then this one's own."""
+    told: list[Stat] = []
+    for figure in QUEUE_FIGURES:
+        value = figure.value(sight)
+        if value is not None:
+            told.append((figure.name, value))
+    return told + list(storage_figures(sight))
+
+
+def traffic_figures(sight: QueueSight) -> list[Stat]:
+    """What came and went, with its values."""
+    return [(figure.name, figure.value(sight)) for figure in TRAFFIC_FIGURES]
+
+
+def storage_figures(sight: QueueSight) -> Iterator[tuple[str, int]]:
+    """What the storage of a queue tells that not every storage does."""
+    return ((name, value) for name, value in sight.journal.items() if name not in TOLD_BY_ALL)
+
+
+def alias_figures(alias: Alias) -> list[Stat]:
+    """An alias's figures: what was put to it, and where that goes."""
+    return [("put_items", alias.put_items), ("put_bytes", alias.put_bytes), ("children", joined(alias.destinations))]
+
+
+def joined(names: Sequence[bytes]) -> str:
+    """Names with commas between, a character for each byte."""
+    return b",".join(names).decode("latin-1")

@@ -1,0 +1,123 @@
+"""Reading a queue by its items' durable ids, for one reader at a time, which says itself when it is done with them."""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from twisted.internet.defer import Deferred
+
+from kestrel.errors import RangeRefused
+from kestrel.item import Item
+from kestrel.protocols.codec import RangeState
+from kestrel.queues.queue import Queue
+from kestrel.storage.barrier import Batch
+from kestrel.storage.interfaces import IItemRanges
+
+MAX_READER_BYTES: Final = 255
+
+
+def check_reader_name(reader: bytes) -> None:
+    """Raise `RangeRefused` unless a reader can have that name."""
+    if not 0 < len(reader) <= MAX_READER_BYTES:
+        raise RangeRefused(f"the name of a reader has 1 to {MAX_READER_BYTES} bytes")
+
+
+def open_range(queue: Queue, reader: bytes, first_id: int, max_items: int) -> tuple[RangeState, Batch | None]:
+    """Keep the queue's items for that reader; how far it is, and the batch that this becomes safe with.
+
+    With a `first_id` it goes on with what it began before. Raises `RangeRefused`.
+    """
+    ranges = _ranges_of(queue)
+    if first_id <= 0 and ranges.reader is None:
+        ranges.hold(reader)
+        queue.touch()
+    _check_reader(queue, ranges, reader)
+    begin_id = first_id if first_id > 0 else ranges.first_id
+    _check_range(queue, ranges, begin_id, begin_id)
+    end_id = ranges.end_of(begin_id, max_items) if max_items > 0 else ranges.next_id
+    return RangeState(ranges.first_id, ranges.next_id, end_id), queue.unsettled_batch
+
+
+def read_range(
+    queue: Queue, reader: bytes, first_id: int, end_id: int, max_bytes: int
+) -> Deferred[list[tuple[int, Item]]]:
+    """The items of that range with their ids; `IItemRanges.read_range` says how many. Raises `RangeRefused`."""
+    ranges = _ranges_of(queue)
+    _check_reader(queue, ranges, reader)
+    _check_range(queue, ranges, first_id, end_id)
+    reading: Deferred[list[tuple[int, Item]]] = ranges.read_range(first_id, end_id, max_bytes)
+    return reading
+
+
+def release_range(queue: Queue, reader: bytes, end_id: int) -> tuple[RangeState, Batch | None]:
+    """All below that id is done, for everybody. Raises `RangeRefused`."""
+    ranges = _ranges_of(queue)
+    _check_reader(queue, ranges, reader)
+    if end_id > ranges.first_id:
+        _check_range(queue, ranges, ranges.first_id, end_id)
+        ranges.release(end_id)
+        for xid in [xid for xid in queue.held if not queue.contents.is_open(xid)]:
+            queue.held.ended(xid)
+        queue.touch()
+    return RangeState(ranges.first_id, ranges.next_id, ranges.next_id), queue.unsettled_batch
+
+
+def close_range(queue: Queue, reader: bytes) -> Batch | None:
+    """Keep nothing for that reader any more; nothing happens if nothing is kept. Raises `RangeRefused`."""
+    ranges = _ranges_of(queue)
+    if ranges.reader is not None:
+        _check_reader(queue, ranges, reader)
+        ranges.end_hold()
+        queue.touch()
+    return queue.unsettled_batch
+
+
+def is_held(queue: Queue) -> bool:
+    """Whether something of it is kept for a reader, or will be."""
+    ranges = _ranges_if_any(queue)
+    return ranges is not None and ranges.reader is not None
+
+
+def never_begun(queue: bytes) -> RangeRefused:
+    """What a reader is told that asks for items of that queue before it has opened it."""
+    return RangeRefused(
+        f"nothing of the queue {_text(queue)} is kept for a reader:"
+        " it has never begun, was closed, or the queue was deleted"
+    )
+
+
+def _ranges_if_any(queue: Queue) -> IItemRanges | None:
+    return cast("IItemRanges | None", IItemRanges(queue.contents, None))
+
+
+def _ranges_of(queue: Queue) -> IItemRanges:
+    ranges = _ranges_if_any(queue)
+    if ranges is None:
+        raise RangeRefused(
+            f"the items of {_shown(queue)} cannot be read by ids: its storage gives them none; the storage scroll does"
+        )
+    return ranges
+
+
+def _check_reader(queue: Queue, ranges: IItemRanges, reader: bytes) -> None:
+    if ranges.reader is None:
+        raise never_begun(queue.name)
+    if ranges.reader != reader:
+        raise RangeRefused(f"{_shown(queue)} is read by ids by another reader: {_text(ranges.reader)}")
+
+
+def _check_range(queue: Queue, ranges: IItemRanges, first_id: int, end_id: int) -> None:
+    if first_id < ranges.first_id:
+        raise RangeRefused(
+            f"the ids from {first_id} on of {_shown(queue)} were released; its items begin at {ranges.first_id}"
+        )
+    if end_id > ranges.next_id:
+        raise RangeRefused(f"{_shown(queue)} has no items yet from id {ranges.next_id} on, and none below {end_id}")
+
+
+def _shown(queue: Queue) -> str:
+    return f"the queue {_text(queue.name)}"
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace")

@@ -1,0 +1,52 @@
+"""The admin port of a server: made with it, and ended with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.internet.interfaces import IReactorTime
+
+from kestrel.admin.routes import Routes
+from kestrel.admin.site import AdminSite
+from kestrel.admin.slices import slicer
+from kestrel.admin.watched import Watched
+from kestrel.net.queue_server import QueueServer
+from kestrel.session.settings import ServerControl
+
+
+class AdminPort:
+    """All that listens for admin clients, and what is remembered for them.
+
+    `storage` is where the queues are, for people; `is_ready` whether they are loaded.
+    """
+
+    def __init__(
+        self, core: QueueServer, control: ServerControl, storage: str, clock: IReactorTime, is_ready: Callable[[], bool]
+    ) -> None:
+        self._watched = Watched(core, control, storage, clock.seconds, is_ready)
+        self._cooperator = slicer(clock)
+        self._routes = Routes(self._watched, clock, self._cooperator)
+        self._clock = clock
+        self._sites: list[AdminSite] = []
+
+    def site(self, *, is_trusted: bool = False) -> AdminSite:
+        """The factory for one endpoint. Its clients are administrators if they are trusted."""
+        site = AdminSite(self._watched, self._routes.handle, self._clock, self._cooperator, is_trusted=is_trusted)
+        self._sites.append(site)
+        return site
+
+    def start(self) -> None:
+        """The queues are there: begin to remember how they were."""
+        self._routes.start()
+
+    def hang_up(self) -> None:
+        """The server stops: nothing more is answered but what is under way."""
+        self._routes.stop()
+        for site in self._sites:
+            site.hang_up()
+
+    def abort(self) -> None:
+        """Drop those who have not gone."""
+        for site in self._sites:
+            site.abort()
+        self._cooperator.stop()

@@ -1,0 +1,112 @@
+"""The commands that read a queue by its items' ids. Nothing is taken, and nothing is open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, cast
+
+from twisted.python.failure import Failure
+
+from kestrel import commands
+from kestrel.errors import KestrelError, QueueFailed, RangeRefused
+from kestrel.item import Item
+from kestrel.protocols.codec import ITEM_BYTES, RangeCodec
+from kestrel.queues import ranges
+from kestrel.queues.queue import Queue
+from kestrel.session.session import Handlers, Session
+
+BYTES_WHEN_MEMORY_IS_FULL: Final = 64 * 1024
+"""While the server's memory is full, an answer has no more than that, and one item in any case."""
+
+
+def open_range(session: Session, command: commands.OpenRange) -> None:
+    """Begin to read, or go on: where is the next batch."""
+    ranges.check_reader_name(command.reader)
+    begins = command.first_id <= 0
+    queue = _queue_of(session, command, session.manager.readable if begins else session.manager.existing)
+    state, batch = ranges.open_range(queue, command.reader, command.first_id, command.max_items)
+    session.outbox.reply(_codec(session).range_state(command, state), batch)
+
+
+def read_range(session: Session, command: commands.ReadRange) -> None:
+    """Read items, again perhaps."""
+    session.counters.cmd_get += 1
+    codec = _codec(session)
+    room = codec.max_reply_bytes
+    max_bytes = min(command.max_bytes, room) if command.max_bytes > 0 else room
+    if session.manager.memory_limit.is_reached:
+        max_bytes = min(max_bytes, BYTES_WHEN_MEMORY_IS_FULL)
+    queue = _queue_of(session, command)
+    reading = ranges.read_range(queue, command.reader, command.first_id, command.end_id, max_bytes)
+
+    is_awaited = True
+
+    def stop() -> None:
+        nonlocal is_awaited
+        is_awaited = False
+
+    def arrived(pairs: list[tuple[int, Item]]) -> None:
+        if not is_awaited:
+            return
+        fitting = _what_fits(pairs, codec.max_reply_items, room)
+        session.counters.get_hits += len(fitting)
+        session.outbox.reply(codec.range_items(command, fitting))
+        session.answered()
+
+    def failed(failure: Failure) -> None:
+        if is_awaited:
+            error = failure.value
+            session.refuse(error if isinstance(error, KestrelError) else QueueFailed("the items cannot be read"))
+            session.answered()
+
+    session.wait_for_server(stop)
+    reading.addCallbacks(arrived, failed)
+
+
+def _what_fits(pairs: list[tuple[int, Item]], most_items: int, room: int) -> list[tuple[int, Item]]:
+    """The first of them, as many as one reply holds; one at least."""
+    fitting: list[tuple[int, Item]] = []
+    for pair in pairs[:most_items]:
+        room -= len(pair[1].data) + 2 * ITEM_BYTES
+        if fitting and room < 0:
+            break
+        fitting.append(pair)
+    return fitting
+
+
+def release_range(session: Session, command: commands.ReleaseRange) -> None:
+    """Be done with items."""
+    state, batch = ranges.release_range(_queue_of(session, command), command.reader, command.end_id)
+    session.outbox.reply(_codec(session).range_state(command, state), batch)
+
+
+def close_range(session: Session, command: commands.CloseRange) -> None:
+    """Read no more."""
+    batch = ranges.close_range(_queue_of(session, command), command.reader)
+    session.outbox.reply(session.codec.done(command), batch)
+
+
+def _queue_of(
+    session: Session, command: commands.RangeCommand, find: Callable[[bytes], Queue | None] | None = None
+) -> Queue:
+    """The queue; where it has to be there, it is not made."""
+    session.access.check_get(command.queue)
+    queue = (find or session.manager.existing)(command.queue)
+    if queue is not None:
+        return queue
+    if command.queue in session.manager.aliases:
+        raise RangeRefused("an alias has no items: read the queues that it stands for")
+    raise ranges.never_begun(command.queue)
+
+
+def _codec(session: Session) -> RangeCodec:
+    """Only a protocol that has these commands is asked to answer them."""
+    return cast(RangeCodec, session.codec)
+
+
+RANGES: Final[Handlers] = {
+    commands.OpenRange: open_range,
+    commands.ReadRange: read_range,
+    commands.ReleaseRange: release_range,
+    commands.CloseRange: close_range,
+}

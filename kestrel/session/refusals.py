@@ -1,0 +1,41 @@
+"""Who was refused what, in the log: a few lines a second, however many refusals there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from twisted.logger import Logger
+
+log = Logger(__name__)
+
+LINES: Final = 10
+WITHIN_S: Final = 1.0
+
+
+class Refusals:
+    """Logs refusals, `LINES` in a second at most; how many were left out stands in the next line that there is."""
+
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._began_s = float("-inf")
+        self._lines = 0
+        self._left_out = 0
+
+    def log(self, who: str, identity: bytes | None, what: str) -> None:
+        """A client was refused that. `who` says where it came from, `what` is a sentence without an item's data."""
+        now_s = self._seconds()
+        if now_s >= self._began_s + WITHIN_S:
+            self._began_s, self._lines = now_s, 0
+        if self._lines >= LINES:
+            self._left_out += 1
+            return
+        self._lines += 1
+        left_out, self._left_out = self._left_out, 0
+        log.warn(
+            "Refused: {who} ({identity}): {what}{more}",
+            who=who,
+            identity="no name" if identity is None else repr(identity.decode("utf-8", "backslashreplace")),
+            what=what,
+            more=f"; {left_out} more refusals before it are not logged" if left_out else "",
+        )

@@ -1,0 +1,145 @@
+"""What clients have begun and not ended: a request, a TLS handshake, the end of a connection.
+
+How long each may take is bounded, and how much all requests that have not come whole take together.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from kestrel.errors import TooSlow
+from kestrel.queues.timer import Timer
+from kestrel.session.settings import SessionSettings
+
+log = Logger(__name__)
+
+ROOM_AGAIN: Final = 7 / 8
+"""When there is too much, as many are given up on as leave this part of what is allowed: not one for each byte."""
+
+LOOKED_AT_ONCE: Final = 256
+"""However many are late, the others are served in between."""
+
+_CLOSE_ENOUGH_S: Final = 1e-6
+
+
+class Beginner(Protocol):
+    """Who has begun something: a session."""
+
+    @property
+    def waits_for_us(self) -> bool:
+        """Whether it is the server's turn, and not the client's."""
+
+    def give_up(self, why: TooSlow) -> None:
+        """Say why, and hang up; at once if that was the last time already."""
+
+
+class _Begun:
+    """Since when, and how many bytes there are of it."""
+
+    __slots__ = ("since_s", "size")
+
+    def __init__(self, since_s: float, size: int) -> None:
+        self.since_s = since_s
+        self.size = size
+
+
+class Unfinished:
+    """Who has begun something, the one who is at it longest first.
+
+    Who is at it for longer than `request_timeout_ms` is given up on. So are, when all requests together take more than
+    `max_total_request_bytes`, those who take more than a little, the slowest first: whoever sends what it has is done
+    soon, and is none of them.
+    """
+
+    def __init__(self, clock: IReactorTime, settings: Callable[[], SessionSettings]) -> None:
+        self.bytes = 0
+        self._clock = clock
+        self._settings = settings
+        self._begun: OrderedDict[Beginner, _Begun] = OrderedDict()
+        self._timer = Timer(clock, self._look)
+        self._is_stopped = False
+
+    def __len__(self) -> int:
+        return len(self._begun)
+
+    def is_at(self, beginner: Beginner, size: int, *, anew: bool) -> None:
+        """It is at something, of which so many bytes are there; `anew` if it is something else than before."""
+        begun = self._begun.get(beginner)
+        if begun is None:
+            self._begun[beginner] = begun = _Begun(self._clock.seconds(), 0)
+            self._watch()
+        elif anew:
+            begun.since_s = self._clock.seconds()
+            self._begun.move_to_end(beginner)
+        self.bytes += size - begun.size
+        begun.size = size
+        if self.bytes > self._settings().max_total_request_bytes:
+            self._make_room()
+
+    def is_done(self, beginner: Beginner) -> None:
+        """It has ended that."""
+        begun = self._begun.pop(beginner, None)
+        if begun is not None:
+            self.bytes -= begun.size
+            if not self._begun:
+                self._timer.stop()
+
+    def settings_changed(self) -> None:
+        """The limits may be others now."""
+        self._timer.stop()
+        if not self._is_stopped:
+            self._look()
+
+    def stop(self) -> None:
+        """The server stops, which takes care of its connections."""
+        self._is_stopped = True
+        self._timer.stop()
+
+    def _make_room(self) -> None:
+        most = self._settings().max_total_request_bytes
+        # Those who have less have less than half of it together: enough of the others are found.
+        share = most / len(self._begun) / 2
+        why = TooSlow("the server holds too many requests that have not come whole, and this one began before others")
+        for beginner, begun in list(self._begun.items()):
+            if self.bytes <= most * ROOM_AGAIN:
+                break
+            if begun.size >= share:
+                _give_up(beginner, why)
+
+    def _watch(self) -> None:
+        """Look again when the first of them is late."""
+        timeout_ms = self._settings().request_timeout_ms
+        if timeout_ms is None or self._timer.is_running or self._is_stopped or not self._begun:
+            return
+        first = next(iter(self._begun.values()))
+        self._timer.start(max(0.0, first.since_s + timeout_ms / 1000 - self._clock.seconds()))
+
+    def _look(self) -> None:
+        timeout_ms = self._settings().request_timeout_ms
+        if timeout_ms is None:
+            return
+        now_s = self._clock.seconds()
+        for _ in range(min(LOOKED_AT_ONCE, len(self._begun))):
+            if not self._begun:
+                break
+            beginner, begun = next(iter(self._begun.items()))  # who is late is in front: the others cost nothing
+            if begun.since_s + timeout_ms / 1000 > now_s + _CLOSE_ENOUGH_S:
+                break
+            begun.since_s = now_s
+            self._begun.move_to_end(beginner)
+            if not beginner.waits_for_us:
+                _give_up(beginner, TooSlow("this took too long"))
+        self._watch()
+
+
+def _give_up(beginner: Beginner, why: TooSlow) -> None:
+    """One client's fault must not be that of whoever is being heard now."""
+    try:
+        beginner.give_up(why)
+    except Exception:
+        log.failure("A client that is too slow could not be hung up on")

@@ -1,0 +1,1 @@
+"""Looking after many folders at a time: verified, packed, exported, imported."""

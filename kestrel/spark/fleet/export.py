@@ -1,0 +1,116 @@
+"""Exporting the items of many folders: each queue by a task, into files of Parquet or of JSON lines."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from kestrel.disk.files import Disk
+from kestrel.spark.failures import SourceFailed
+from kestrel.spark.fleet.columns import PROBLEM
+from kestrel.spark.fleet.items import Which, exported, with_problem
+from kestrel.spark.fleet.jobs import over
+from kestrel.spark.fleet.units import Unit, folders_of, single_readers
+from kestrel.tools.folder import Folder
+from kestrel.tools.outcomes import Remark
+
+
+class Form(Enum):
+    """How items are written."""
+
+    PARQUET = "parquet"
+    JSON_LINES = "jsonl"
+
+
+class Exported(NamedTuple):
+    """What was written, and what is wrong with the files it was read from."""
+
+    items: int
+    remarks: list[Remark]
+
+
+def items_of(
+    spark: SparkSession,
+    paths: Sequence[str],
+    *,
+    which: Which = Which.QUEUED,
+    server: str | None = None,
+    queues: Sequence[bytes] = (),
+    now_ms: int | None = None,
+) -> DataFrame:
+    """The items of the folders as a table (`kestrel.spark.fleet.columns.ITEMS`).
+
+    What is wrong with files goes untold: `export` tells of it. `now_ms` is the add time of those whose record has none;
+    the other arguments and errors are those of `kestrel.spark.fleet.verify.verify`.
+    """
+    table = _table(spark, paths, which, server, queues, now_ms, is_text=False)
+    return table.where(F.col(PROBLEM.name).isNull()).drop(PROBLEM.name)
+
+
+def export(
+    spark: SparkSession,
+    paths: Sequence[str],
+    out: str,
+    *,
+    form: Form = Form.PARQUET,
+    which: Which = Which.QUEUED,
+    server: str | None = None,
+    queues: Sequence[bytes] = (),
+    now_ms: int | None = None,
+) -> Exported:
+    """Write the items of the folders to `out`, which is made; it may be any place that Spark can write to.
+
+    Arguments and errors are those of `items_of`.
+    """
+    table = _table(spark, paths, which, server, queues, now_ms, is_text=form is Form.JSON_LINES)
+    seen = Observation("exported")
+    problem = F.col(PROBLEM.name)
+    observed = table.observe(
+        seen,
+        F.count_if(problem.isNull()).alias("items"),
+        F.collect_list(problem).alias("problems"),
+    )
+    writer = observed.where(problem.isNull()).drop(PROBLEM.name).write.mode("errorifexists")
+    try:
+        if form is Form.PARQUET:
+            writer.parquet(whole_path(out))
+        else:
+            writer.option("ignoreNullFields", "true").json(whole_path(out))
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_ALREADY_EXISTS":
+            raise SourceFailed(f"{out} is there already: name another folder for the items") from None
+        raise
+    problems = sorted(seen.get["problems"], key=lambda each: each["place"])
+    return Exported(seen.get["items"], [Remark(each["sentence"], each["is_complaint"]) for each in problems])
+
+
+def whole_path(path: str) -> str:
+    """A path as Spark finds it, whose working folder may be another one; a URI is one already."""
+    return path if "://" in path else os.path.abspath(path)
+
+
+def _table(
+    spark: SparkSession,
+    paths: Sequence[str],
+    which: Which,
+    server: str | None,
+    queues: Sequence[bytes],
+    now_ms: int | None,
+    *,
+    is_text: bool,
+) -> DataFrame:
+    units = single_readers(Disk(), folders_of(paths, server), queues)
+    now = int(time.time() * 1000) if now_ms is None else now_ms
+
+    def work(unit: Unit, folder: Folder) -> Iterator[pa.RecordBatch]:
+        return exported(unit, which, now, is_text=is_text, folder=folder)
+
+    return over(spark, units, work, with_problem(is_text=is_text))

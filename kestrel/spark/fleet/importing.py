@@ -1,0 +1,289 @@
+"""Importing items into a folder of journals: each queue is written by one task, and all of them count at once."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from glob import glob, has_magic
+from typing import Any, Final, NamedTuple
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    NullType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from kestrel.disk.files import Disk
+from kestrel.errors import BadQueueName
+from kestrel.journal.records import MAX_DATA_BYTES
+from kestrel.names import check_queue_name
+from kestrel.spark.failures import SourceFailed
+from kestrel.spark.fleet.columns import TEXT_ITEMS
+from kestrel.spark.fleet.export import Form, whole_path
+from kestrel.spark.fleet.jobs import most_tasks
+from kestrel.spark.fleet.target import ImportTarget
+from kestrel.spark.fleet.writing import WRITTEN, Writing
+from kestrel.tools.convert_targets import JournalTarget
+from kestrel.tools.running import EX_USAGE, ToolFailed
+from kestrel.tools.shown import count, show_text
+
+_MOST_ERRORS: Final = 2**31 - 1
+_NEEDED: Final[dict[str, DataType]] = {"queue": StringType()}
+_OPTIONAL: Final[dict[str, DataType]] = {
+    "server": StringType(),
+    "folder": StringType(),
+    "position": LongType(),
+    "add_ms": LongType(),
+    "expiry_ms": LongType(),
+    "errors": IntegerType(),
+}
+_WHOLE: Final = (LongType, IntegerType, ShortType, ByteType)
+_ORDER: Final = ("position", "add_ms")
+
+
+_BAD: Final = StructField("_corrupt_record", StringType())
+"""Spark's column for what is no row. That a job fails for it would print it, and an item's data with it."""
+
+
+class ImportedQueue(NamedTuple):
+    """A queue that is there now."""
+
+    queue: str
+    """As its file spells it."""
+    items: int
+    bytes: int
+    """Of its journal file."""
+
+
+def read_items(spark: SparkSession, path: str, form: Form | None = None) -> DataFrame:
+    """Items that were exported, or that others have made, as `import_items` takes them.
+
+    Without a form, it is what the names of the files end with. A line that is no item is a row that `import_items`
+    refuses. Raises `SourceFailed`.
+    """
+    for folder in glob(path) if has_magic(path) else [path]:
+        _check_whole(folder)
+    form = form or _form_of(path)
+    try:
+        if form is Form.PARQUET:
+            return spark.read.parquet(whole_path(path))
+        reader = spark.read.schema(StructType([*TEXT_ITEMS, _BAD])).option("maxStringLen", MAX_DATA_BYTES)
+        reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", _BAD.name)
+        return reader.json(whole_path(path))
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            raise SourceFailed(f"there is no {path}: name a folder of items that were exported") from None
+        raise SourceFailed(f"{path} cannot be read as {form.value}: name the folder of the items alone") from error
+
+
+def _check_whole(path: str) -> None:
+    """Spark writes its parts one by one, and _SUCCESS when all are there. Raises `SourceFailed`."""
+    names = os.listdir(path) if os.path.isdir(path) else []
+    has_parts = any(name.startswith("part-") for name in names)
+    if "_temporary" in names or (has_parts and "_SUCCESS" not in names):
+        raise SourceFailed(
+            f"{path} is not whole: what wrote it was cut off before its end (there is no _SUCCESS, or there is"
+            f" _temporary): export it again, or import what there is of it as {path}/part-*"
+        )
+
+
+def _form_of(path: str) -> Form:
+    if not (os.path.lexists(path) or "://" in path or has_magic(path)):
+        raise SourceFailed(f"there is no {path}: name a folder of items that were exported")
+    names = os.listdir(path) if os.path.isdir(path) else [path]
+    if any(name.endswith(".parquet") for name in names):
+        return Form.PARQUET
+    if any(name.endswith((".json", ".jsonl", ".json.gz", ".jsonl.gz")) for name in names):
+        return Form.JSON_LINES
+    raise SourceFailed(f"{path} has neither .parquet nor .json files: say what they are with --format")
+
+
+def import_items(
+    spark: SparkSession,
+    items: DataFrame,
+    into: str,
+    *,
+    server: str | None = None,
+    queues: Sequence[bytes] = (),
+    now_ms: int | None = None,
+) -> list[ImportedQueue]:
+    """Make queues of these items in the folder `into`, which no server has running and which is made if need be.
+
+    The table has the columns queue and data (or of text data and base64), and if it likes server, folder, position,
+    add_ms, expiry_ms and errors. Items stand in the order of their positions, or of their add times, or with neither in
+    any. With `server`,
+    those of that one are taken; with `queues`, those of these names. All queues are there when this returns; when it
+    raises `SourceFailed`, `ToolFailed` or OSError, none. `now_ms` is the time, and the add time of items that have
+    none.
+    """
+    now = int(time.time() * 1000) if now_ms is None else now_ms
+    target = ImportTarget(Disk(), os.path.abspath(os.fsencode(into)), now)
+    target.check()
+    if os.path.isdir(target.path):
+        with target.owned():  # who cannot have it need not wait to hear of it
+            pass
+    table = _normal(items, now)
+    if server is not None:
+        table = table.where(F.col("is_bad") | (F.col("server") == server))
+    if queues:
+        table = table.where(F.col("is_bad") | F.col("queue").isin([name.decode("latin-1") for name in queues]))
+    seen = table.groupBy("queue", "server", "folder").agg(*_survey()).collect()
+    names = check_survey([row.asDict() for row in seen])
+    fronts = _fronts(table) if any(row["most_errors"] for row in seen) else {}
+    with target.owned():
+        target.check(names)
+        target.check_room(sum(row["items"] for row in seen), sum(row["data_bytes"] or 0 for row in seen))
+        writing = Writing(target.path, now, now, fronts)
+        try:
+            written = _write(spark, table, len(names), writing)
+            target.publish(_checked(written, {row["queue"]: row["items"] for row in seen}))
+        finally:
+            with suppress(OSError):  # they are no queues', and the next import erases them
+                target.erase_temporary()
+    return [ImportedQueue(row["queue"], row["items"], row["bytes"]) for row in written]
+
+
+def _normal(items: DataFrame, now_ms: int) -> DataFrame:
+    """The same items, with all columns. Raises `SourceFailed`."""
+    kinds = check_columns(items.schema)
+    defaults: Mapping[str, object] = {"server": "", "folder": "", "add_ms": now_ms, "expiry_ms": 0, "errors": 0}
+    columns: list[Column] = []
+    for name, kind in {**_NEEDED, **_OPTIONAL}.items():
+        column = F.col(name) if name in kinds else F.lit(None)
+        column = column.cast(kind)
+        if name in defaults:
+            column = F.coalesce(column, F.lit(defaults[name]).cast(kind))
+        columns.append(column.alias(name))
+    data = F.col("data").cast(BinaryType())
+    if "base64" in kinds:
+        data = F.coalesce(data, F.try_to_binary(F.col("base64"), F.lit("base64")))  # the other's error shows the item
+    is_bad = F.col(_BAD.name).isNotNull() if _BAD.name in kinds else F.lit(False)
+    return items.select(*columns, data.alias("data"), is_bad.alias("is_bad"))
+
+
+def check_columns(schema: StructType) -> Mapping[str, DataType]:
+    """The columns by name, if they are what items have. Raises `SourceFailed`.
+
+    Nothing is guessed: a time as a timestamp is in other units, and bytes may be no text.
+    """
+    kinds = {field.name: field.dataType for field in schema}
+    for name in ("queue", "data"):
+        if name not in kinds:
+            raise SourceFailed(f"the items have no column {name}: they have {', '.join(kinds)}")
+    known: dict[str, tuple[type[DataType], ...]] = {
+        **{name: (StringType,) if kind == StringType() else _WHOLE for name, kind in (_NEEDED | _OPTIONAL).items()},
+        "data": (BinaryType, StringType),
+        "base64": (StringType,),
+    }
+    for name, allowed in known.items():
+        if name in kinds and not isinstance(kinds[name], (*allowed, NullType)):
+            wanted = " or ".join(kind.typeName() for kind in allowed)
+            raise SourceFailed(f"the column {name} is {kinds[name].simpleString()}: make it {wanted}")
+    return kinds
+
+
+def _survey() -> list[Column]:
+    """What is asked of the items of each queue before anything is written."""
+    size = F.octet_length("data")
+    return [
+        F.count(F.lit(1)).alias("items"),
+        F.sum(size).alias("data_bytes"),
+        F.max(size).alias("largest"),
+        F.count_if(F.col("data").isNull()).alias("without_data"),
+        F.min("errors").alias("least_errors"),
+        F.max("errors").alias("most_errors"),
+        F.count_if("is_bad").alias("bad"),
+        F.max(F.struct("position", "add_ms", "expiry_ms")).alias("read"),  # Spark sees what is wrong with what it reads
+    ]
+
+
+def check_survey(seen: Sequence[Mapping[str, Any]]) -> list[bytes]:
+    """The names of the queues, if all can be made. Raises `ToolFailed`."""
+    if not seen:
+        raise ToolFailed("there are no items to import", EX_USAGE)
+    if bad := sum(row["bad"] for row in seen):
+        raise ToolFailed(
+            f"{count(bad, 'line')} of the items cannot be read as JSON, or a column there is of another type: nothing"
+            " is imported; take them out, or write them anew",
+            EX_USAGE,
+        )
+    owners: dict[str, str] = {}
+    names = []
+    for row in seen:
+        spelled = row["queue"]
+        if spelled is None:
+            raise ToolFailed("there are items without a queue: give them one, or leave them out", EX_USAGE)
+        shown = show_text(spelled)
+        name = _name_of(spelled)
+        owner = f"server {row['server']}, folder {row['folder']}"
+        if spelled in owners:
+            raise ToolFailed(
+                f"the queue {shown} is of {show_text(owners[spelled])} and of {show_text(owner)}: choose one with"
+                " --server, and import the others into other folders",
+                EX_USAGE,
+            )
+        owners[spelled] = owner
+        names.append(name)
+        if row["without_data"]:
+            raise ToolFailed(f"queue {shown}: {row['without_data']} of its items have no data", EX_USAGE)
+        if row["largest"] > JournalTarget.most_data_bytes:
+            raise ToolFailed(f"queue {shown}: an item has at most {JournalTarget.most_data_bytes} bytes", EX_USAGE)
+        if row["least_errors"] < 0:
+            raise ToolFailed(f"queue {shown}: errors are a number from 0 to {_MOST_ERRORS}", EX_USAGE)
+    return names
+
+
+def _name_of(spelled: str) -> bytes:
+    try:
+        name = spelled.encode("latin-1")
+        check_queue_name(name)
+    except UnicodeEncodeError:
+        raise ToolFailed(
+            f"no queue can have the name {show_text(spelled)}: write each byte of it as the Latin-1 character of that"
+            " number",
+            EX_USAGE,
+        ) from None
+    except BadQueueName as error:
+        raise ToolFailed(f"no queue can have the name {show_text(spelled)}: {error}", EX_USAGE) from None
+    if not JournalTarget.can_have(name):
+        raise ToolFailed(f"the name {show_text(spelled)} is too long for a file", EX_USAGE)
+    return name
+
+
+def _fronts(table: DataFrame) -> dict[str, int]:
+    """Of queues that have items with errors: how many items there are up to the last of these."""
+    order = F.struct(*(F.coalesce(F.col(name), F.lit(-1)) for name in _ORDER))
+    last = table.where(F.col("errors") > 0).groupBy("queue").agg(F.max(order).alias("last"))
+    before = table.select("queue", order.alias("order")).join(F.broadcast(last), "queue")
+    counted = before.where(F.col("order") <= F.col("last")).groupBy("queue").count()
+    return {row["queue"]: row["count"] for row in counted.collect()}
+
+
+def _write(spark: SparkSession, table: DataFrame, queues: int, writing: Writing) -> list[Mapping[str, Any]]:
+    """Let tasks write the queues. What they did, in the order of the names."""
+    order = [F.col(name).asc_nulls_first() for name in ("queue", *_ORDER)]
+    parts = table.drop("server", "folder", "is_bad").repartition(min(queues, most_tasks(spark)), "queue")
+    rows = parts.sortWithinPartitions(*order).mapInArrow(writing, WRITTEN).collect()
+    return sorted((row.asDict() for row in rows), key=lambda row: str(row["queue"]))
+
+
+def _checked(written: Sequence[Mapping[str, Any]], items: Mapping[str, int]) -> list[tuple[bytes, int]]:
+    """The queues and the numbers of their files, if each item is in one of them. Raises `ToolFailed`."""
+    for row in written:
+        if row["problem"] is not None:
+            raise ToolFailed(f"nothing is imported: {row['problem']}")
+    if [(row["queue"], row["items"]) for row in written] != sorted(items.items()):
+        raise ToolFailed("nothing is imported: the items have changed meanwhile: import what stays as it is")
+    return [(row["queue"].encode("latin-1"), row["number"]) for row in written]

@@ -1,0 +1,261 @@
+"""The items of one queue, as kestrel-qdump -Q and -A have them, in bounded batches."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from kestrel.disk.files import Disk
+from kestrel.spark.fleet.columns import ITEMS, PROBLEM, TEXT_ITEMS
+from kestrel.spark.fleet.units import Kind, Unit
+from kestrel.tools.contents import Contents
+from kestrel.tools.folder import Folder
+from kestrel.tools.found import Found, FoundJournal, FoundScroll
+from kestrel.tools.journal_dump import adds
+from kestrel.tools.opened import FileRead, OpenJournal
+from kestrel.tools.outcomes import Remark
+from kestrel.tools.running import ToolFailed, explained
+from kestrel.tools.scroll_contents import ScrollContents
+from kestrel.tools.scrolls import OpenScroll
+from kestrel.tools.shown import show_path, spell_queue
+from kestrel.tools.summary import damage_sentence
+
+MOST_ROWS: Final = 4096
+"""In a batch."""
+MOST_BYTES: Final = 4 * 1024 * 1024
+"""Of items in a batch, or one item that is larger."""
+
+
+class Which(Enum):
+    """Which items of a queue."""
+
+    QUEUED = "queued"
+    """Those that a server would have after a restart, in order."""
+    ADDED = "added"
+    """All that were ever added and are still in the files."""
+
+
+class ReadItem(NamedTuple):
+    """One item, as its files say."""
+
+    data: bytes
+    add_ms: int | None
+    expiry_ms: int
+    errors: int
+
+
+def exported(
+    unit: Unit,
+    which: Which,
+    now_ms: int,
+    *,
+    is_text: bool = False,
+    disk: Disk | None = None,
+    folder: Folder | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a unit's items, and behind them of what is wrong with its files.
+
+    With `is_text` they are `TEXT_ITEMS`, else `ITEMS`; `problem` comes with both.
+    """
+    batches = Batches(unit, is_text=is_text)
+    folder = folder or Folder(disk or Disk(), unit.folder)
+    try:
+        for found in _founds(unit, folder):
+            yield from _of_found(batches, folder, found, which, now_ms)
+            yield from batches.left()
+    except OSError as error:
+        batches.problem(Remark(f"{show_path(unit.folder)}: cannot be read: {explained(error)}"))
+    except ToolFailed as failed:
+        batches.problem(Remark(f"{show_path(unit.folder)}: {failed}"))
+    yield from batches.problems()
+
+
+def _founds(unit: Unit, folder: Folder) -> Iterator[Found]:
+    """What the unit is; of a folder each queue, those of scrolls apart."""
+    if unit.found is not None:
+        yield unit.found
+    elif unit.kind is Kind.FOLDER:
+        yield from _single(folder, folder.chosen(unit.names))
+
+
+def _single(folder: Folder, chosen: Sequence[Found]) -> Iterator[Found]:
+    for found in chosen:
+        if isinstance(found, FoundScroll):
+            readers = found.readers or tuple(queue.reader for queue in folder.scroll(found).queues)
+            yield from (FoundScroll(found.stem, (reader,)) for reader in readers)
+        else:
+            yield found
+
+
+def _of_found(
+    batches: Batches, folder: Folder, found: Found, which: Which, now_ms: int
+) -> Iterator[pa.RecordBatch]:
+    """Its items; the last ones are left to wait."""
+    try:
+        with _open(folder, found) as opened:
+            queue = _JournalItems(opened, now_ms) if isinstance(opened, OpenJournal) else _ScrollItems(opened, now_ms)
+            batches.begin(queue.name)
+            for item in queue.queued() if which is Which.QUEUED else queue.added():
+                batches.add(item)
+                if batches.is_full:
+                    yield batches.take()
+            files = queue.files
+    except OSError as error:
+        batches.problem(Remark(f"{show_path(folder.path)}: {found.shown}: cannot be read: {explained(error)}"))
+        return
+    except ToolFailed as failed:
+        batches.problem(Remark(f"{show_path(folder.path)}: {failed}"))
+        return
+    if queue.name is None:
+        sentence = f"{show_path(folder.path)}: {found.shown}: the name of one of its queues is not known"
+        batches.problem(Remark(sentence, is_complaint=False))
+    for read in files:
+        if read.end.problem is not None:
+            batches.problem(Remark(f"{show_path(folder.path)}: {damage_sentence(read)}", read.is_damaged))
+
+
+def _open(folder: Folder, found: Found) -> OpenJournal | OpenScroll:
+    if isinstance(found, FoundJournal):
+        return folder.open_journal(found.queue)
+    return folder.open_scroll(found) if isinstance(found, FoundScroll) else folder.open_file(found.file_name)
+
+
+class _JournalItems:
+    """Those of a queue that has a journal of its own."""
+
+    def __init__(self, journal: OpenJournal, now_ms: int) -> None:
+        self.name: str | None = spell_queue(journal.queue)
+        self._contents = Contents(journal, now_ms, may_show_progress=False)
+
+    @property
+    def files(self) -> Sequence[FileRead]:
+        return self._contents.files
+
+    def queued(self) -> Iterator[ReadItem]:
+        self._contents.replay()
+        for item in self._contents.items():
+            yield ReadItem(item.data, item.add_ms, item.expiry_ms, item.errors)
+
+    def added(self) -> Iterator[ReadItem]:
+        for _, _, record in self._contents.records(are_done=False):
+            if adds(record):
+                yield ReadItem(record.data, record.add_ms, record.expiry_ms, 0)
+
+
+class _ScrollItems:
+    """Those of one queue of a scroll."""
+
+    def __init__(self, scroll: OpenScroll, now_ms: int) -> None:
+        name = scroll.chosen[0].name
+        self.name = None if name is None else spell_queue(name)
+        self._contents = ScrollContents(scroll, now_ms, may_show_progress=False)
+
+    @property
+    def files(self) -> Sequence[FileRead]:
+        return self._contents.files
+
+    def queued(self) -> Iterator[ReadItem]:
+        """Its reader file counts errors, of items that came back after they were written."""
+        counts = self._contents.queues[0].state.errors
+        for item in self._contents.queued():
+            errors = counts.get(item.id, max(0, item.errors))
+            yield ReadItem(item.data, item.add_ms, item.expiry_ms, errors)
+
+    def added(self) -> Iterator[ReadItem]:
+        for item in self._contents.added():
+            yield ReadItem(item.data, item.add_ms, item.expiry_ms, max(0, item.errors))
+
+
+class Batches:
+    """Items as rows, of which no more wait than make a batch."""
+
+    def __init__(self, unit: Unit, *, is_text: bool) -> None:
+        self._unit = unit
+        self._is_text = is_text
+        self._schema = to_arrow_schema(with_problem(is_text=is_text), timezone="UTC")
+        self._queue: str | None = None
+        self._position = 0
+        self._items: list[ReadItem] = []
+        self._bytes = 0
+        self._problems: list[Remark] = []
+
+    def begin(self, queue: str | None) -> None:
+        """Items of that queue come now, and none waits."""
+        self._queue = queue
+        self._position = 0
+
+    def add(self, item: ReadItem) -> None:
+        """The next one of the queue."""
+        self._items.append(item)
+        self._bytes += len(item.data)
+
+    def problem(self, remark: Remark) -> None:
+        """Something is wrong with files."""
+        self._problems.append(remark)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is time to `take`."""
+        return len(self._items) >= MOST_ROWS or self._bytes >= MOST_BYTES
+
+    def take(self) -> pa.RecordBatch:
+        """Those that wait, which are of one queue."""
+        items, self._items, self._bytes = self._items, [], 0
+        start = self._position
+        self._position += len(items)
+        number = len(items)
+        columns = {
+            "server": pa.repeat(pa.scalar(self._unit.server, pa.string()), number),
+            "folder": pa.repeat(pa.scalar(show_path(self._unit.folder), pa.string()), number),
+            "queue": pa.repeat(pa.scalar(self._queue, pa.string()), number),
+            "position": pa.array(range(start, start + number), pa.int64()),
+            "add_ms": pa.array([item.add_ms for item in items], pa.int64()),
+            "expiry_ms": pa.array([item.expiry_ms or None for item in items], pa.int64()),
+            "errors": pa.array([item.errors for item in items], pa.int32()),
+            **self._data([item.data for item in items]),
+        }
+        return self._batch(columns, number)
+
+    def _data(self, items: list[bytes]) -> dict[str, pa.Array]:
+        if not self._is_text:
+            return {"data": pa.array(items, pa.binary())}
+        texts = [_as_text(data) for data in items]
+        encoded = [
+            base64.b64encode(data).decode("ascii") if text is None else None
+            for data, text in zip(items, texts, strict=True)
+        ]
+        return {"data": pa.array(texts, pa.string()), "base64": pa.array(encoded, pa.string())}
+
+    def left(self) -> Iterator[pa.RecordBatch]:
+        """Those that still wait, if there are any."""
+        if self._items:
+            yield self.take()
+
+    def problems(self) -> Iterator[pa.RecordBatch]:
+        """What is wrong with files, if anything is."""
+        if self._problems:
+            rows = [{"place": self._unit.number, **remark._asdict()} for remark in self._problems]
+            kind = self._schema.field(PROBLEM.name).type
+            yield self._batch({PROBLEM.name: pa.array(rows, kind)}, len(rows))
+
+    def _batch(self, columns: dict[str, Any], number: int) -> pa.RecordBatch:
+        arrays = [columns.get(field.name, pa.nulls(number, field.type)) for field in self._schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def with_problem(*, is_text: bool) -> StructType:
+    """The columns that `exported` gives."""
+    return StructType([*(TEXT_ITEMS if is_text else ITEMS), PROBLEM])
+
+
+def _as_text(data: bytes) -> str | None:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None

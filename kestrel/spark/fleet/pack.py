@@ -1,0 +1,61 @@
+"""Packing the queues of many folders: a task does one folder, as kestrel-qpack does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from kestrel.disk.files import Disk
+from kestrel.server.failures import EX_TRY_AGAIN
+from kestrel.spark.fleet.jobs import over
+from kestrel.spark.fleet.told import REPORTS, report_batch
+from kestrel.spark.fleet.units import Unit, folders_of, whole_folders
+from kestrel.tools.folder import Folder
+from kestrel.tools.outcomes import Outcome, failed
+from kestrel.tools.running import EX_FOUND, EX_OK, ToolFailed, explained
+from kestrel.tools.upkeep import Upkeep
+
+IN_USE: Final = "in use"
+"""The state of a folder that a server owns."""
+
+
+def pack(
+    spark: SparkSession,
+    paths: Sequence[str],
+    *,
+    server: str | None = None,
+    queues: Sequence[bytes] = (),
+    now_ms: int | None = None,
+) -> DataFrame:
+    """Make the journals of the folders small, all or those of these names, and return what was done, a row a queue.
+
+    All is done when this returns. A folder that a server owns, or that cannot be written, is a row, and the others go
+    on. Arguments, rows and errors are those of `kestrel.spark.fleet.verify.verify`.
+    """
+    units = whole_folders(Disk(), folders_of(paths, server), queues)
+    now = int(time.time() * 1000) if now_ms is None else now_ms
+    rows = over(spark, units, lambda unit, _: packed(unit, now), REPORTS).collect()
+    return spark.createDataFrame(rows, REPORTS)
+
+
+def packed(unit: Unit, now_ms: int, disk: Disk | None = None) -> Iterator[pa.RecordBatch]:
+    """What was done to a folder. It is unlocked again before anybody is told."""
+    outcomes = list(_outcomes(unit, Folder(disk or Disk(), unit.folder), now_ms))
+    if outcomes:
+        yield report_batch(unit, outcomes)
+
+
+def _outcomes(unit: Unit, folder: Folder, now_ms: int) -> Iterator[tuple[Outcome, int]]:
+    upkeep = Upkeep("kestrel-fleet", "kestrel-fleet verify", folder, now_ms, may_show_progress=False)
+    try:
+        for each in upkeep.pack(unit.names):
+            yield each, EX_FOUND if any(each.complaints) else EX_OK
+    except OSError as error:
+        yield failed(None, f"not packed: {explained(error)}"), EX_FOUND
+    except ToolFailed as error:
+        state = IN_USE if error.status == EX_TRY_AGAIN else "failed"
+        yield failed(None, str(error), state), error.status

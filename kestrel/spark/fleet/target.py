@@ -1,0 +1,148 @@
+"""The folder that items are imported into: nobody else's meanwhile, and with all new queues at once, or with none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from kestrel.disk.files import Disk
+from kestrel.disk.folders import PRIVATE_FOLDER
+from kestrel.disk.lock import FolderLock
+from kestrel.errors import FolderInUse
+from kestrel.journal.fileset import Kind, current_name, parse_file_name, temporary_name
+from kestrel.journal.records import ADDX_HEADER_BYTES
+from kestrel.server.failures import EX_CANNOT_CREATE, EX_TRY_AGAIN
+from kestrel.storage.folder_kind import kind_of
+from kestrel.tools.convert_targets import JournalTarget
+from kestrel.tools.folder import Folder
+from kestrel.tools.running import EX_USAGE, ToolFailed, explained
+from kestrel.tools.shown import count, show_path, show_queue, show_size, show_text
+
+_MOST_SHOWN: Final = 10
+
+
+class ImportTarget:
+    """A folder of journals. Methods raise `ToolFailed` and OSError."""
+
+    def __init__(self, disk: Disk, path: bytes, number: int) -> None:
+        self._disk = disk
+        self.path = path
+        self._target = JournalTarget(disk, path, number)
+
+    def check(self, queues: Iterable[bytes] = ()) -> None:
+        """The folder may be made, or it is one of journals, ours, and has none of these queues."""
+        path, shown = self.path, show_path(self.path)
+        if not os.path.lexists(path):
+            return
+        if not os.path.isdir(path):
+            raise ToolFailed(f"{shown} is there and no folder: name another one", EX_USAGE)
+        owner = os.stat(path).st_uid
+        if owner != os.geteuid():
+            raise ToolFailed(
+                f"the folder {shown} belongs to user {owner}, and the new files would not: run this as that user"
+                f" (sudo -u '#{owner}' kestrel-fleet ...)",
+                EX_CANNOT_CREATE,
+            )
+        folder = Folder(self._disk, path)
+        noted = kind_of(self._disk, path)
+        if noted not in (None, JournalTarget.kind) or folder.scrolls():
+            raise ToolFailed(
+                f"the folder {shown} is one of {noted or 'scroll'}: import into a new folder, and convert that"
+                " (kestrel-convert journal:NEW scroll:OTHER)",
+                EX_USAGE,
+            )
+        there = sorted(folder.journals().keys() & set(queues))
+        if there:
+            raise ToolFailed(
+                f"the folder {shown} has {_some(there)} already: import into another folder, or choose others with"
+                " --queue, or delete what is there with its server",
+                EX_USAGE,
+            )
+
+    def check_room(self, items: int, data_bytes: int) -> None:
+        """There is room for so many items, of so many bytes together."""
+        needed, free = data_bytes + items * ADDX_HEADER_BYTES, self._disk.free_bytes(self.path)
+        if needed > free:
+            raise ToolFailed(
+                f"the folder {show_path(self.path)} needs {show_size(needed)} more, and its disk has"
+                f" {show_size(free)}: make room, or name a folder on another disk",
+                EX_CANNOT_CREATE,
+            )
+
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """The folder is there, made if need be, and locked. What an import that was killed has left in it goes."""
+        try:
+            for path in (self.path, self.path + b"/" + PRIVATE_FOLDER):
+                self._disk.make_folder(path)
+            lock = FolderLock(self.path + b"/" + PRIVATE_FOLDER + b"/lock")
+        except FolderInUse as error:
+            sentence = f"{show_text(str(error))}: stop it first, or import into another folder"
+            raise ToolFailed(sentence, EX_TRY_AGAIN) from error
+        except OSError as error:
+            sentence = f"the folder {show_path(self.path)} cannot be used: {explained(error)}"
+            raise ToolFailed(sentence, EX_CANNOT_CREATE) from error
+        try:
+            self._target.make()
+            self.erase_temporary()
+            yield
+        finally:
+            lock.release()
+
+    def erase_temporary(self) -> None:
+        """Files that were not published are no queues'."""
+        for name in self._disk.list_files(self.path):
+            file = parse_file_name(name)
+            if file is not None and file.kind is Kind.TEMPORARY:
+                self._disk.erase(self.path + b"/" + name)
+
+    def publish(self, files: Sequence[tuple[bytes, int]]) -> None:
+        """Let these queues have their temporary files, of those numbers. They are whole, and on the medium.
+
+        None of these queues is there before. If this raises, none is afterwards either, or the error names those that
+        are.
+        """
+        disk, path = self._disk, self.path
+        for queue, number in files:
+            if not disk.is_there(path + b"/" + temporary_name(queue, number)):
+                raise ToolFailed(
+                    f"the workers wrote to a folder {show_path(path)} that this machine does not see: name one that all"
+                    " of them share"
+                )
+        self._target.sync()
+        begun: list[bytes] = []
+        try:
+            for queue, number in files:
+                begun.append(queue)
+                disk.rename(path + b"/" + temporary_name(queue, number), path + b"/" + current_name(queue))
+            self._target.sync()
+        except BaseException as error:
+            self._take_back(begun, error)
+            raise
+
+    def _take_back(self, queues: Sequence[bytes], error: BaseException) -> None:
+        """These are new, and nobody else has the folder: they go again. Raises `ToolFailed` for those that stay."""
+        left = []
+        for queue in queues:
+            path = self.path + b"/" + current_name(queue)
+            try:
+                self._disk.erase(path)
+            except OSError:
+                if self._disk.is_there(path):
+                    left.append(queue)
+        if left:
+            why = explained(error) if isinstance(error, OSError) else str(error) or type(error).__name__
+            raise ToolFailed(
+                f"the import ended halfway ({why}), and the folder {show_path(self.path)} has {_some(left)} of it,"
+                " whole: delete what is there with its server, and import again"
+            ) from error
+        with suppress(OSError):
+            self._target.sync()
+
+
+def _some(names: Sequence[bytes]) -> str:
+    shown = ", ".join(show_queue(name) for name in names[:_MOST_SHOWN])
+    more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
+    return f"{'the queue' if len(names) == 1 else count(len(names), 'queue')} {shown}{more}"

@@ -1,0 +1,61 @@
+"""Verifying the queues of many folders: each by a task, as kestrel-qpack --verify does. Nothing is written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from kestrel.disk.files import Disk
+from kestrel.spark.fleet.jobs import over
+from kestrel.spark.fleet.told import REPORTS, report_batch
+from kestrel.spark.fleet.units import Kind, Unit, folders_of, single_queues
+from kestrel.tools.folder import Folder
+from kestrel.tools.outcomes import Outcome, failed
+from kestrel.tools.running import EX_FOUND, EX_OK, ToolFailed, explained
+from kestrel.tools.upkeep import Upkeep
+
+
+def verify(
+    spark: SparkSession,
+    paths: Sequence[str],
+    *,
+    server: str | None = None,
+    queues: Sequence[bytes] = (),
+    now_ms: int | None = None,
+) -> DataFrame:
+    """A row for each queue of the folders, or for those of these names (`kestrel.spark.fleet.told.REPORTS`).
+
+    Servers may be at work in the folders. The files are read whenever somebody wants the rows. `server` names the
+    server of all folders, which else their paths do. `now_ms` is the time, in ms since 1970. Raises `SourceFailed` or
+    `ToolFailed`.
+    """
+    units = single_queues(Disk(), folders_of(paths, server), queues)
+    now = int(time.time() * 1000) if now_ms is None else now_ms
+    return over(spark, units, lambda unit, folder: verified(unit, now, folder=folder), REPORTS)
+
+
+def verified(
+    unit: Unit, now_ms: int, disk: Disk | None = None, folder: Folder | None = None
+) -> Iterator[pa.RecordBatch]:
+    """What a unit comes to."""
+    outcomes = list(_outcomes(unit, folder or Folder(disk or Disk(), unit.folder), now_ms))
+    if outcomes:
+        yield report_batch(unit, [(each, EX_FOUND if any(each.complaints) else EX_OK) for each in outcomes])
+
+
+def _outcomes(unit: Unit, folder: Folder, now_ms: int) -> Iterator[Outcome]:
+    upkeep = Upkeep("kestrel-fleet", "kestrel-fleet verify", folder, now_ms, may_show_progress=False)
+    try:
+        if unit.kind is Kind.FOLDER:
+            yield from upkeep.verify(unit.names)
+        elif unit.kind is Kind.REST:
+            yield from upkeep.verify_rest(has_queues=unit.has_queues, is_all=True)
+        elif unit.found is not None:
+            yield from upkeep.verify_found(unit.found)
+    except OSError as error:
+        yield failed(None, f"cannot be read: {explained(error)}")
+    except ToolFailed as error:
+        yield failed(None, str(error))

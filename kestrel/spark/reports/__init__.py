@@ -1,0 +1,28 @@
+"""Reports over item histories: tables for Spark, from what `kestrel.spark.history.histories` makes.
+
+Each takes the DataFrame of histories and returns one whose first columns are ``scope``, ``server`` and ``queue``: with
+rows for each queue, for each server and for all of them together, or for those that are asked for. Everything is done
+by Spark; nothing is collected but one row, where an interval is to be chosen. Histories are gone through once for each
+report, so persist them. docs/spark.md has the columns.
+"""
+
+from __future__ import annotations
+
+from kestrel.spark.reports.deliveries import expired_and_discarded, redeliveries, waiting
+from kestrel.spark.reports.queues import biggest, busiest, oldest, summary
+from kestrel.spark.reports.scopes import Scope
+from kestrel.spark.reports.times import depth, interval_of, throughput
+
+__all__ = [
+    "Scope",
+    "biggest",
+    "busiest",
+    "depth",
+    "expired_and_discarded",
+    "interval_of",
+    "oldest",
+    "redeliveries",
+    "summary",
+    "throughput",
+    "waiting",
+]

@@ -1,0 +1,98 @@
+"""What became of items: how long they waited, how often they came back, whether they expired or were discarded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from kestrel.spark.reports.items import items_of
+from kestrel.spark.reports.scopes import ALL, Scope, aggregated
+
+PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+ACCURACY: Final = 10_000
+"""A percentile's rank is right to one part in so many; of fewer items it is exact."""
+
+RETURNS: Final = {"never": (0, 0), "once": (1, 1), "twice": (2, 2), "three_to_five": (3, 5), "six_or_more": (6, None)}
+"""The columns of the histogram of redeliveries, and how often an item of each came back."""
+
+
+def waiting(histories: DataFrame, now_ms: int, scopes: Sequence[Scope] = ALL) -> DataFrame:
+    """How long items waited from when they were added until they were first taken, in ms.
+
+    Columns: `KEYS`, ``items`` (so many were taken), ``items_unknown`` (of so many more nobody knows when), and of
+    each of p50, p95, p99 and max ``_least_ms`` and ``_most_ms``: the truth is between the two. `now_ms` is when the
+    journals were read: what was taken after the last add was taken before that. Journals do not tell a flush or a
+    discard from a get; an item that had certainly expired when it was removed counts as taken only if it was opened.
+    """
+    rows = (
+        items_of(histories)
+        .where("is_taken")
+        .withColumn("least_ms", F.col("taken_after_ms") - F.col("add_ms"))
+        .withColumn("before_ms", F.coalesce("taken_before_ms", F.lit(now_ms)))
+        .withColumn("most_ms", F.greatest(F.col("before_ms") - F.col("add_ms"), "least_ms"))
+        .withColumn("most_ms", F.when(F.col("least_ms").isNotNull(), F.col("most_ms")))
+    )
+    ranks = [F.lit(rank) for rank in PERCENTILES.values()]
+    figures = {
+        "items": F.count("least_ms"),
+        "items_unknown": F.count("*") - F.count("least_ms"),
+        "least": F.percentile_approx("least_ms", F.array(*ranks), ACCURACY),
+        "most": F.percentile_approx("most_ms", F.array(*ranks), ACCURACY),
+        "max_least_ms": F.max("least_ms"),
+        "max_most_ms": F.max("most_ms"),
+    }
+    table = aggregated(rows, scopes, figures)
+    for place, name in enumerate(PERCENTILES):
+        table = table.withColumn(f"{name}_least_ms", F.col("least")[place])
+        table = table.withColumn(f"{name}_most_ms", F.col("most")[place])
+    names = [f"{name}_{bound}_ms" for name in (*PERCENTILES, "max") for bound in ("least", "most")]
+    return table.select("scope", "server", "queue", "items", "items_unknown", *names)
+
+
+def redeliveries(histories: DataFrame, scopes: Sequence[Scope] = ALL) -> DataFrame:
+    """How often items that were taken came back to the head of their queue.
+
+    Columns: `KEYS`, ``items`` (so many were taken), ``redelivered`` (so many of them came back), ``share`` (what part
+    that is, from 0 to 1), ``returns`` (how often that was in all), ``most_returns`` (of one item), and the histogram:
+    ``never``, ``once``, ``twice``, ``three_to_five``, ``six_or_more``. A restart of the server brings open reads back
+    as well. Of a scroll nobody knows but the errors, which count no item that is done with.
+    """
+    rows = items_of(histories).where("is_taken")
+    returns = F.col("returns")
+    figures: dict[str, Column] = {
+        "items": F.count("*"),
+        "redelivered": F.count_if(returns > 0),
+        "share": F.count_if(returns > 0) / F.count("*"),
+        "returns": F.sum(returns),
+        "most_returns": F.max(returns),
+    }
+    for name, (least, most) in RETURNS.items():
+        figures[name] = F.count_if(returns >= least if most is None else returns.between(least, most))
+    return aggregated(rows, scopes, figures)
+
+
+def expired_and_discarded(histories: DataFrame, now_ms: int, scopes: Sequence[Scope] = ALL) -> DataFrame:
+    """How many items had expired when they were removed, or may have been discarded because their queue was full.
+
+    Columns: `KEYS`, ``items_removed``; ``expired_yes``, ``expired_maybe`` and ``bytes_expired_yes`` of those;
+    ``discarded_maybe``, and ``discarded_unknown``: removed by no reader's open read while nobody said what the queue's
+    ``maxItems`` was;
+    ``items_left``, and of those ``expired_left``: they had expired by `now_ms`, and nobody will get them. Only an
+    item's own expiry is known: a queue's ``maxAge`` is in no journal.
+    """
+    gone, left = F.col("is_gone"), F.col("is_left")
+    figures = {
+        "items_removed": F.count_if(gone),
+        "expired_yes": F.count_if(gone & (F.col("expired") == "yes")),
+        "expired_maybe": F.count_if(gone & (F.col("expired") == "maybe")),
+        "bytes_expired_yes": F.sum(F.when(gone & (F.col("expired") == "yes"), F.col("data_bytes")).otherwise(0)),
+        "discarded_maybe": F.count_if(gone & (F.col("discarded") == "maybe")),
+        "discarded_unknown": F.count_if((F.col("state") == "removed") & F.col("discarded").isNull()),
+        "items_left": F.count_if(left),
+        "expired_left": F.count_if(left & (F.col("expiry_ms") > 0) & (F.col("expiry_ms") < now_ms)),
+    }
+    return aggregated(items_of(histories), scopes, figures)

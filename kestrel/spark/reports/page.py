@@ -1,0 +1,59 @@
+"""The page of a report: one HTML file that needs nothing else, and in which nothing runs.
+
+Queues may be called anything, ``<script>`` too: all text is escaped, and the page's own policy forbids scripts, the
+network and forms.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from typing import Final
+
+from jinja2 import Environment, StrictUndefined, Template
+
+import kestrel
+from kestrel.config.units import format_duration_ms
+from kestrel.spark.reports import pictures as pictures
+from kestrel.spark.reports import words as words
+from kestrel.spark.reports.pictures import Picture
+from kestrel.spark.reports.values import Part, Report
+from kestrel.tools.shown import show_duration, show_size
+
+_TEMPLATE: Final = "page.html"
+
+
+def page(report: Report) -> str:
+    """The page as text, to be written as UTF-8."""
+    drawn = [_drawn(part, report.pictured_ms, f"p{place}") for place, part in enumerate(report.parts)]
+    return _template().render(report=report, drawn=drawn, version=kestrel.__version__)
+
+
+def _drawn(part: Part, interval_ms: int, name: str) -> list[Picture]:
+    has_servers = part.name is None
+    drawn = (
+        pictures.throughput(part, interval_ms, f"{name}-throughput"),
+        pictures.depth(part, interval_ms, f"{name}-depth"),
+        pictures.busiest(part.busiest, f"{name}-busiest", has_servers=has_servers),
+        pictures.waiting(part.waits, f"{name}-waiting", has_servers=has_servers),
+        pictures.redelivered(part.redeliveries, f"{name}-redelivered"),
+    )
+    return [picture for picture in drawn if picture is not None]
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
+    environment.filters |= {
+        "between": words.between,
+        "count": words.count,
+        "day": lambda ms: f"{words.moment(ms):%Y-%m-%d}",
+        "duration": show_duration,
+        "interval": format_duration_ms,
+        "name": words.name,
+        "number": words.number,
+        "percent": words.percent,
+        "size": show_size,
+        "time": words.time,
+    }
+    return environment.from_string(resources.files("kestrel.spark.reports").joinpath(_TEMPLATE).read_text("utf-8"))

@@ -1,0 +1,112 @@
+"""The queues in figures, and which of them are the biggest, the oldest and the busiest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from kestrel.spark.reports.items import items_of
+from kestrel.spark.reports.scopes import ALL, Scope, aggregated
+
+MOST_QUEUES: Final = 20
+"""So many queues has a ranking, unless it is told otherwise."""
+
+_SUMS: Final = (
+    *("items_added", "bytes_added", "items_removed", "bytes_removed", "changes"),
+    *("items_left", "bytes_left", "items_open", "returns"),
+)
+
+
+def summary(histories: DataFrame, now_ms: int, scopes: Sequence[Scope] = ALL) -> DataFrame:
+    """A row for each queue, each server and the fleet.
+
+    Columns: `KEYS`; ``queues``, those that ever had an item; ``items_added``, ``items_removed``, ``items_left`` (at
+    the end of the journals, open reads included) and of these ``items_open``; the same of ``bytes_`` of data;
+    ``changes``: adds and removals together; ``returns``: how often items came back; ``first_add_ms``, ``last_add_ms``;
+    ``head_add_ms``: when the item at the head was added, and ``head_age_ms``: how long before `now_ms`. Of a server it
+    is the oldest head. Open reads are at the head: a restart puts them there. All times are in ms.
+    """
+    gone, left, size = F.col("is_gone"), F.col("is_left"), F.col("data_bytes")
+    figures = {
+        "items_added": F.count("*"),
+        "bytes_added": F.sum(size),
+        "items_removed": F.count_if(gone),
+        "bytes_removed": F.sum(F.when(gone, size).otherwise(0)),
+        "changes": F.count("*") + F.count_if(gone),
+        "items_left": F.count_if(left),
+        "bytes_left": F.sum(F.when(left, size).otherwise(0)),
+        "items_open": F.count_if(F.col("is_open")),
+        "returns": F.sum("returns"),
+        "first_add_ms": F.min("add_ms"),
+        "last_add_ms": F.max("add_ms"),
+        "head_add_ms": F.min_by(F.when(left, F.col("add_ms")), F.when(left, F.col("position"))),
+    }
+    queues = aggregated(items_of(histories), [Scope.QUEUE], figures).drop("scope")
+    of_queues: dict[str, Column] = {"queues": F.count("*")}
+    of_queues |= {name: F.sum(name) for name in _SUMS}
+    of_queues |= {"first_add_ms": F.min("first_add_ms"), "last_add_ms": F.max("last_add_ms")}
+    of_queues |= {"head_add_ms": F.min("head_add_ms")}
+    head_age = F.when(F.col("head_add_ms").isNotNull(), F.greatest(F.lit(now_ms) - F.col("head_add_ms"), F.lit(0)))
+    return aggregated(queues, scopes, of_queues).withColumn("head_age_ms", head_age)
+
+
+def busiest(summaries: DataFrame, most: int = MOST_QUEUES, scope: Scope = Scope.FLEET) -> DataFrame:
+    """The queues with the most adds and removals, of a `summary`: `most` of each server, or of the fleet.
+
+    A column ``rank`` more, from 1 on. Where two are alike, their names decide.
+    """
+    return _ranked("busiest", summaries, most, scope)
+
+
+def biggest(summaries: DataFrame, most: int = MOST_QUEUES, scope: Scope = Scope.FLEET) -> DataFrame:
+    """The same, of those with the most bytes left."""
+    return _ranked("biggest", summaries, most, scope)
+
+
+def oldest(summaries: DataFrame, most: int = MOST_QUEUES, scope: Scope = Scope.FLEET) -> DataFrame:
+    """The same, of those whose head has been there longest."""
+    return _ranked("oldest", summaries, most, scope)
+
+
+RANKINGS: Final = ("busiest", "biggest", "oldest")
+
+
+def all_rankings(summaries: DataFrame, most: int = MOST_QUEUES) -> DataFrame:
+    """The queues that are in any of these, with their ranks: columns such as ``busiest_of_server``, null beyond `most`.
+
+    It costs one sorting by each, and no job for each.
+    """
+    rows = summaries.where(F.col("scope") == Scope.QUEUE.value)
+    names = [_rank_name(name, scope) for scope in (Scope.FLEET, Scope.SERVER) for name in RANKINGS]
+    for scope in (Scope.FLEET, Scope.SERVER):
+        for name in RANKINGS:
+            has_rank, rank = _rank(name, scope)
+            rows = rows.withColumn(_rank_name(name, scope), F.when(has_rank & (rank <= most), rank))
+    return rows.where(F.coalesce(*names).isNotNull())
+
+
+def _rank_name(name: str, scope: Scope) -> str:
+    return f"{name}_of_{scope.value}"
+
+
+def _ranked(name: str, summaries: DataFrame, most: int, scope: Scope) -> DataFrame:
+    has_rank, rank = _rank(name, scope)
+    rows = summaries.where((F.col("scope") == Scope.QUEUE.value) & has_rank)
+    ranked = rows.withColumn("rank", rank).where(F.col("rank") <= most)
+    return ranked.select("rank", *[column for column in ranked.columns if column != "rank"])
+
+
+def _rank(name: str, scope: Scope) -> tuple[Column, Column]:
+    """Whether a queue has a rank there at all, and which."""
+    orders = {
+        "busiest": (F.lit(True), [F.col("changes").desc()]),
+        "biggest": (F.col("items_left") > 0, [F.col("bytes_left").desc(), F.col("items_left").desc()]),
+        "oldest": (F.col("head_add_ms").isNotNull(), [F.col("head_add_ms").asc_nulls_last()]),
+    }
+    has_rank, order = orders[name]
+    keys = ["server"] if scope is Scope.SERVER else []
+    window = Window.partitionBy(*keys).orderBy(has_rank.desc(), *order, F.col("server"), F.col("queue"))
+    return has_rank, F.row_number().over(window)

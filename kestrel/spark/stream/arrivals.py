@@ -1,0 +1,186 @@
+"""The index of an archive that is tailed: which files came, in the order in which the stream saw them.
+
+It is a file of lines of JSON, the stream's own, that only grows. The first line has an id. Each other one is a file, or
+what a file has grown by. So a place in the stream is a number of lines, whatever the archive has become since. Lines
+are on the medium before anybody is told of them, and one process at a time appends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from sys import intern
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
+
+from kestrel.disk.files import Disk
+from kestrel.spark.failures import SourceFailed
+from kestrel.tools.shown import show_path
+
+_FORMAT: Final = "kestrel arrivals 1"
+
+_HEAD_BYTES: Final = 1024
+"""The first line is shorter."""
+
+
+class Arrival(NamedTuple):
+    """A file that is there for good, or what it has grown by."""
+
+    server: str
+    folder: bytes
+    """An absolute path."""
+    file_name: bytes
+    start: int
+    """What stands before it was read before, in bytes."""
+    size: int
+    """How long the file was, in bytes."""
+    sample: bytes | None
+    """As in `kestrel.spark.table.planned.Identity`."""
+
+
+Append = Callable[[Iterable[Arrival]], None]
+
+
+class Arrivals:
+    """The index. What others append to it is there after `locked` and `catch_up`."""
+
+    def __init__(self, path: str) -> None:
+        self._disk = Disk()
+        self._path = os.fsencode(path)
+        self._good = 0
+        self._latest: dict[tuple[bytes, bytes], Arrival] = {}
+        self.id = ""
+        """Another index has another one."""
+        self.files: list[Arrival] = []
+        """In the order in which they came."""
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def known(self, folder: bytes, file_name: bytes) -> Arrival | None:
+        """The last that came of that name, whatever links the folder was reached by."""
+        return self._latest.get((_real(folder), file_name))
+
+    def catch_up(self) -> None:
+        """Read what others have appended; an index that is not there is made. Raises `SourceFailed` or OSError."""
+        with self.locked():
+            pass
+
+    @contextmanager
+    def locked(self) -> Iterator[Append]:
+        """While nobody else appends: what there is is known, and more may be appended, which is then on the medium.
+
+        Raises `SourceFailed` or OSError, from what is yielded too; then nothing is appended.
+        """
+        descriptor = self._disk.open_append(self._path)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            self._catch_up(descriptor)
+            yield lambda arrivals: self._append(descriptor, [_line(each) for each in arrivals])
+        finally:
+            self._disk.close(descriptor)
+
+    def _catch_up(self, descriptor: int) -> None:
+        disk = self._disk
+        head, newline, _ = disk.read(descriptor, 0, _HEAD_BYTES).partition(b"\n")
+        if not newline and disk.size(descriptor) < _HEAD_BYTES and _FORMAT.startswith(_beginning(head)):
+            disk.cut(descriptor, 0)  # it was just being made when its process ended
+            self._write(descriptor, [json.dumps([_FORMAT, uuid4().hex])])
+            disk.sync_folder(os.path.dirname(self._path))
+            head = disk.read(descriptor, 0, _HEAD_BYTES).partition(b"\n")[0]
+        index_id = _id_in(head)
+        size = disk.size(descriptor)
+        if index_id is None:
+            raise SourceFailed(f"{self._shown} is no index of a stream's files: name another file, or one to be made")
+        if self.id not in ("", index_id) or size < self._good:
+            raise SourceFailed(f"the index {self._shown} was replaced while the stream ran: put back the one that was")
+        self.id = index_id
+        start = self._good or len(head) + 1
+        text = disk.read(descriptor, start, size - start)
+        whole = text[: text.rfind(b"\n") + 1]
+        if len(whole) < len(text):
+            disk.cut(descriptor, start + len(whole))  # its process ended before it told anybody of it
+        self._take(whole)
+        self._good = start + len(whole)
+
+    def _take(self, lines: bytes) -> None:
+        for number, line in enumerate(lines.splitlines(), len(self.files) + 2):
+            arrival = _arrival_in(line)
+            if arrival is None:
+                raise SourceFailed(
+                    f"line {number} of the index {self._shown} is damaged: put back a copy, or begin a new checkpoint"
+                    " with a new index, which reads all that is in the archive again"
+                )
+            self.files.append(arrival)
+            self._latest[_real(arrival.folder), arrival.file_name] = arrival
+
+    def _append(self, descriptor: int, lines: list[str]) -> None:
+        if lines:
+            self._take(self._write(descriptor, lines))
+            self._good = self._disk.size(descriptor)
+
+    def _write(self, descriptor: int, lines: list[str]) -> bytes:
+        disk = self._disk
+        size = disk.size(descriptor)
+        data = "".join(line + "\n" for line in lines).encode("ascii")
+        try:
+            disk.write(descriptor, data)
+            disk.sync(descriptor)
+        except OSError:
+            with suppress(OSError):
+                disk.cut(descriptor, size)
+            raise
+        return data
+
+    @property
+    def _shown(self) -> str:
+        return show_path(self._path)
+
+
+@cache
+def _real(folder: bytes) -> bytes:
+    return os.path.realpath(folder)
+
+
+_folder = cache(os.fsencode)
+"""One object for all files of a folder."""
+
+
+def _beginning(head: bytes) -> str:
+    """What of the format's name stands in a first line that was cut short."""
+    return head.decode("latin-1").removeprefix("[").removeprefix('"')[: len(_FORMAT)]
+
+
+def _parsed(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+def _id_in(head: bytes) -> str | None:
+    match _parsed(head):
+        case [str(form), str(index_id)] if form == _FORMAT and index_id:
+            return index_id
+    return None
+
+
+def _line(arrival: Arrival) -> str:
+    folder, name = os.fsdecode(arrival.folder), os.fsdecode(arrival.file_name)
+    sample = None if arrival.sample is None else arrival.sample.hex()
+    return json.dumps([arrival.server, folder, name, arrival.start, arrival.size, sample])
+
+
+def _arrival_in(line: bytes) -> Arrival | None:
+    match _parsed(line):
+        case [str(server), str(folder), str(name), int(start), int(size), None | str() as sample] if 0 <= start <= size:
+            try:
+                known = None if sample is None else bytes.fromhex(sample)
+                return Arrival(intern(server), _folder(folder), os.fsencode(name), start, size, known)
+            except ValueError:
+                return None
+    return None

@@ -1,0 +1,93 @@
+"""The columns that are written to a queue, and the items that their rows are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import BinaryType, ByteType, DataType, IntegerType, LongType, ShortType, StringType, StructType
+
+from kestrel.keyed import join
+from kestrel.spark.columns import DATA
+from kestrel.spark.failures import SourceFailed
+
+KEY: Final = "key"
+EXPIRES_IN_MS: Final = "expires_in_ms"
+
+LONGEST_MS: Final = (1 << 31) - 1
+"""What the protocol can say, some 24 days."""
+
+_BYTES: Final = (BinaryType, StringType)
+_NUMBERS: Final = (LongType, IntegerType, ShortType, ByteType)
+
+_TYPES: Final[Mapping[str, tuple[type[DataType], ...]]] = {DATA: _BYTES, EXPIRES_IN_MS: _NUMBERS, KEY: _BYTES}
+
+_WANTED: Final = {
+    DATA: "binary or string: cast it, or make a text of several columns by to_json(struct(...))",
+    EXPIRES_IN_MS: "bigint: cast it",
+    KEY: "binary or string: cast it",
+}
+
+
+class ItemColumns:
+    """Where in a row the parts of an item are. Raises `SourceFailed` for columns that make none."""
+
+    def __init__(self, schema: StructType, *, has_keys: bool) -> None:
+        needed = (DATA, KEY) if has_keys else (DATA,)
+        ours = [name for name in _TYPES if has_keys or name != KEY]
+        names = schema.names
+        for field in schema:
+            if field.name == KEY and not has_keys:
+                raise SourceFailed('the column key is written with option("keys", "true"); without it, leave it out')
+            if field.name not in ours:
+                there_are = f"{', '.join(ours[:-1])} and {ours[-1]}"
+                raise SourceFailed(f"a queue has no place for a column {field.name}: there are {there_are}, to select")
+            if names.count(field.name) > 1:
+                raise SourceFailed(f"there are two columns {field.name}: select one of them")
+            if not isinstance(field.dataType, _TYPES[field.name]):
+                kind = field.dataType.simpleString()
+                raise SourceFailed(f"the column {field.name} is of the type {kind}, and not {_WANTED[field.name]}")
+        for name in needed:
+            if name not in names:
+                raise SourceFailed(f'there is no column {name}, which every item has: select something.alias("{name}")')
+        self._places = {name: names.index(name) for name in names}
+
+    def items_of(self, batch: pa.RecordBatch) -> Iterator[tuple[int, Iterator[bytes]]]:
+        """For each time in which items expire, in ms, these items in their order. 0 is never, -1 already.
+
+        Raises `SourceFailed`, at the first row that is no item.
+        """
+        data = self._bytes_of(batch, DATA)
+        keys = self._bytes_of(batch, KEY) if KEY in self._places else None
+        for expiry_ms, rows in self._rows_by_expiry(batch).items():
+            yield expiry_ms, _items(data, keys, rows)
+
+    def _bytes_of(self, batch: pa.RecordBatch, name: str) -> pa.Array:
+        column = batch.column(self._places[name])
+        if column.null_count:
+            raise SourceFailed(f"the column {name} is null in a row: an item has one, so filter by {name} IS NOT NULL")
+        return column.cast(pa.large_binary())
+
+    def _rows_by_expiry(self, batch: pa.RecordBatch) -> Mapping[int, Sequence[int]]:
+        if EXPIRES_IN_MS not in self._places:
+            return {0: range(batch.num_rows)}
+        column = pc.fill_null(batch.column(self._places[EXPIRES_IN_MS]).cast(pa.int64()), 0)
+        rows: dict[int, list[int]] = {}
+        for row, expiry_ms in enumerate(column.to_pylist()):
+            if expiry_ms > LONGEST_MS:
+                raise SourceFailed(f"expires_in_ms is {LONGEST_MS} at most (24 days), not {expiry_ms}; null is never")
+            rows.setdefault(max(expiry_ms, -1), []).append(row)  # what has expired has, however long ago
+        return rows
+
+
+def _items(data: pa.Array, keys: pa.Array | None, rows: Iterable[int]) -> Iterator[bytes]:
+    for row in rows:
+        item: bytes = data[row].as_py()
+        if keys is not None:
+            try:
+                item = join(keys[row].as_py(), item)
+            except ValueError as error:
+                raise SourceFailed(f"the column key: {error}") from None
+        yield item

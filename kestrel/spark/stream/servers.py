@@ -1,0 +1,127 @@
+"""The options that say which servers, and how they are talked to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kestrel.client.address import DEFAULT_PORTS, parse_address
+from kestrel.client.arguments import name_bytes
+from kestrel.client.patient import PATIENCE_S, PatientServer
+from kestrel.client.tls import TlsOptions
+from kestrel.config.units import format_duration_ms, parse_duration_ms
+from kestrel.errors import BadQueueName
+from kestrel.names import check_queue_name
+from kestrel.spark.failures import SourceFailed
+from kestrel.spark.given import truth_of
+from kestrel.tools.running import explained
+
+TIMEOUT_S: Final = 10.0
+
+LONGEST_S: Final = 24 * 3600
+"""No timeout and no patience is longer: what a socket can be told is bounded, and a person waits no longer."""
+
+_SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,3})?")
+
+SERVERS: Final = "servers"
+
+NAMES: Final = (SERVERS, "queue", "timeout", "patience", "tls", "caFile", "certFile", "keyFile", "serverName")
+"""Of all options that are about live queues; who reads or writes has more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Servers that share the items of a queue, and how to reach them. It travels to the tasks."""
+
+    addresses: tuple[str, ...]
+    """``host:port`` each, in order, none twice."""
+    queue: bytes
+    timeout_s: float = TIMEOUT_S
+    patience_s: float = PATIENCE_S
+    tls: TlsOptions | None = None
+
+    def open(self, address: str) -> PatientServer:
+        """A connection to one of them, made when something is asked. To be closed.
+
+        Raises `SourceFailed` where this machine does not have the files of TLS.
+        """
+        try:
+            return PatientServer(address, tls=self.tls, timeout_s=self.timeout_s, patience_s=self.patience_s)
+        except OSError as error:
+            raise SourceFailed(f"{explained(error)}; every worker needs this file of TLS") from None
+
+
+def names_servers(given: Mapping[str, str]) -> bool:
+    """Whether the options are about live queues, and not about files."""
+    return any(name.lower() == SERVERS for name in given)
+
+
+def servers_of(values: Mapping[str, str]) -> Servers:
+    """The servers and the queue that these options say. Raises `SourceFailed`."""
+    try:
+        texts = [text.strip() for text in values.get(SERVERS, "").split(",")]
+        addresses = [str(parse_address(text, DEFAULT_PORTS["thrift"])) for text in texts if text]
+    except ValueError as error:
+        raise SourceFailed(f"servers: {error}") from None
+    if not addresses:
+        raise SourceFailed('no server is given: option("servers", "mq1,mq2:2229"), with the ports of thrift')
+    return Servers(
+        addresses=tuple(dict.fromkeys(addresses)),
+        queue=_queue_of(values),
+        timeout_s=_timeout_of(values),
+        patience_s=seconds_of(values, "patience", PATIENCE_S),
+        tls=_tls_of(values),
+    )
+
+
+def _queue_of(values: Mapping[str, str]) -> bytes:
+    if "queue" not in values:
+        raise SourceFailed('no queue is given: option("queue", "work")')
+    try:
+        queue = name_bytes(values["queue"])
+        check_queue_name(queue)
+    except BadQueueName as error:
+        raise SourceFailed(f"queue: {error}") from None
+    return queue
+
+
+def _timeout_of(values: Mapping[str, str]) -> float:
+    timeout_s = seconds_of(values, "timeout", TIMEOUT_S)
+    if not timeout_s:
+        raise SourceFailed("timeout is more than 0: no server answers in no time")
+    return timeout_s
+
+
+def _tls_of(values: Mapping[str, str]) -> TlsOptions | None:
+    files = {"ca_file": "caFile", "cert_file": "certFile", "key_file": "keyFile", "server_name": "serverName"}
+    given = {field: values[name] for field, name in files.items() if name in values}
+    if not truth_of(values, "tls", bool(given)):
+        if given:
+            raise SourceFailed(f"{files[next(iter(given))]} is of no use without tls")
+        return None
+    if "key_file" in given and "cert_file" not in given:
+        raise SourceFailed("keyFile is of no use without the certFile that it belongs to")
+    options = TlsOptions(**given)
+    try:
+        options.context()  # here rather than in a task
+    except OSError as error:
+        raise SourceFailed(f"TLS: {explained(error)}") from None
+    except ValueError as error:
+        raise SourceFailed(f"TLS: {error}") from None
+    return options
+
+
+def seconds_of(values: Mapping[str, str], name: str, default_s: float) -> float:
+    """A time such as ``500ms``, ``2m`` or a number of seconds; in seconds, `LONGEST_S` at most."""
+    if name not in values:
+        return default_s
+    value = values[name].strip()
+    try:
+        time_s = parse_duration_ms(float(value) if _SECONDS.fullmatch(value) else value) / 1000
+    except ValueError as error:
+        raise SourceFailed(f"{name}: {error}") from None
+    if time_s > LONGEST_S:
+        raise SourceFailed(f"{name} is at most {format_duration_ms(LONGEST_S * 1000)}, not {value}")
+    return time_s

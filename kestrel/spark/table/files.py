@@ -1,0 +1,167 @@
+"""The files of folders that servers may be at work in: which count, whose they are, in which order they are read."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Final
+
+from kestrel.disk.files import Disk
+from kestrel.disk.reader import FileReader
+from kestrel.journal import fileset as journals
+from kestrel.scroll import fileset as scrolls
+from kestrel.scroll.records import LARGEST_ID, WRITER_MAGIC
+from kestrel.scroll.walk import Walk
+from kestrel.spark.failures import SourceFailed
+from kestrel.spark.table.listing import ARCHIVE_PREFIX, Part, in_archive, in_folder, planned
+from kestrel.spark.table.places import Place
+from kestrel.spark.table.planned import JOURNAL, SCROLL, FileKind, PlannedFile
+from kestrel.tools.formats import Format, format_of
+from kestrel.tools.scrolls import owners_of
+from kestrel.tools.shown import show_path, spell_queue
+
+_FIRST_BYTES: Final = 4096
+"""A writer file's first item is looked for in steps of that many."""
+
+
+def files_of(disk: Disk, places: Iterable[Place], queue: str | None = None) -> list[PlannedFile]:
+    """All files there that count, each once; with a pattern of queue names, those of such queues.
+
+    Files of a journal come in the order in which a server reads them. Raises `SourceFailed` or OSError.
+    """
+    folders: list[Place] = []
+    files: list[PlannedFile] = []
+    alone: list[Place] = []
+    for place in places:
+        (folders if place.file_name is None else alone).append(place)
+    for place in folders:
+        files += in_folder(disk, place)
+    for place in alone:
+        files.append(_alone(disk, place))
+    # Files go from a folder to its archive: so that none is missed, archives come last.
+    for place in folders:
+        files += in_archive(disk, place)
+    each_once: dict[bytes, PlannedFile] = {}
+    for file in files:
+        each_once.setdefault(file.path, file)
+    files = list(_archived_once(list(each_once.values())))
+    return list(_ordered(disk, files if queue is None else _wanted(files, queue)))
+
+
+def _is_archived(file: PlannedFile) -> bool:
+    return file.file_name.startswith(ARCHIVE_PREFIX)
+
+
+def _archived_once(files: list[PlannedFile]) -> Iterator[PlannedFile]:
+    """Without those of which there is a copy in the archive: they are about to be erased.
+
+    A scroll whose name is too long for a file's has it beside the live files alone: what is archived is told it.
+    """
+    archived = {
+        (file.owner.server, file.file_name.removeprefix(ARCHIVE_PREFIX)) for file in files if _is_archived(file)
+    }
+    names: dict[tuple[str, bytes], str] = {}
+    for file in files:
+        if file.is_scroll and not _is_archived(file):
+            names[file.owner.server, _stem(file.file_name)] = file.owner.journal
+    for file in files:
+        if _is_archived(file):
+            known = (file.owner.server, _stem(file.file_name.removeprefix(ARCHIVE_PREFIX)))
+            name = names.get(known, file.owner.journal)
+            yield replace(file, owner=replace(file.owner, journal=name, queue=name))
+        elif not file.is_scroll or (file.owner.server, file.file_name) not in archived:
+            yield file
+
+
+def _stem(file_name: bytes) -> bytes:
+    file = scrolls.parse_file_name(file_name)
+    return file_name if file is None else file.stem
+
+
+def _wanted(files: Iterable[PlannedFile], queue: str) -> list[PlannedFile]:
+    """Those of queues of such names, and of a scroll that one of them reads, all: its files say together what is whose.
+
+    An archive alone has no readers, and may have been any child's.
+    """
+    files = list(files)
+    journals_of = {file: (file.owner.server, file.owner.format, file.owner.journal) for file in files}
+    have_readers = {journals_of[file] for file in files if file.is_reader}
+    wanted = {
+        journal
+        for file, journal in journals_of.items()
+        if fnmatchcase(file.owner.queue, queue)
+        or (file.is_scroll and journal not in have_readers and queue.startswith(file.owner.journal + "+"))
+    }
+    return [file for file in files if journals_of[file] in wanted]
+
+
+# One file by itself.
+
+
+def _alone(disk: Disk, place: Place) -> PlannedFile:
+    """A file whatever it is called, as what its first bytes say that it is."""
+    name = place.file_name or b""
+    form = format_of(disk, place.folder + b"/" + name)
+    if form is Format.NEITHER:
+        shown = show_path(place.folder + b"/" + name)
+        raise SourceFailed(f"{shown} is neither a journal file of Kestrel nor a file of a scroll: leave it out")
+    if form is Format.JOURNAL:
+        file = journals.parse_file_name(name)
+        queue = show_path(name) if file is None else spell_queue(file.queue)
+        return planned(disk, place, JOURNAL, queue, Part(name, FileKind.ALONE, queue))
+    _, parent, reader = owners_of(disk, place.folder, name.removeprefix(ARCHIVE_PREFIX))
+    journal = show_path(reader.stem) if parent is None else spell_queue(parent)
+    if form is Format.WRITER:
+        return planned(disk, place, SCROLL, journal, Part(name, FileKind.ALONE, journal))
+    shown = show_path(name) if reader.name is None else spell_queue(reader.name)
+    return planned(disk, place, SCROLL, journal, Part(name, FileKind.ALONE, shown, reader.reader))
+
+
+# The order of the files of a journal.
+
+
+def _ordered(disk: Disk, files: Iterable[PlannedFile]) -> Iterator[PlannedFile]:
+    groups: defaultdict[tuple[str, str, str], list[PlannedFile]] = defaultdict(list)
+    for file in files:
+        groups[file.owner.server, file.owner.format, file.owner.journal].append(file)
+    for (server, form, journal), group in groups.items():
+        folders = {file.owner.folder for file in group if not _is_archived(file)}
+        if len(folders) > 1:
+            raise SourceFailed(
+                f"queue {journal} of server {server} is in {' and in '.join(sorted(folders))}: read them apart,"
+                ' each with its own option("server", ...)'
+            )
+        yield from (file for file in group if file.is_reader)
+        writers = [file for file in group if not file.is_reader]
+        if form == SCROLL:
+            writers.sort(key=lambda file: _first_id(disk, file))
+        else:
+            writers.sort(key=_place_alone)
+        for order, file in enumerate(writers):
+            yield replace(file, order=order)
+
+
+def _place_alone(file: PlannedFile) -> tuple[int, int]:
+    """Those of a folder are in order. Behind them come others, rotated ones by their numbers before a current one."""
+    if file.kind is not FileKind.ALONE:
+        return 0, 0
+    name = journals.parse_file_name(file.file_name)
+    if name is None:
+        return 3, 0
+    return (2 if name.kind is journals.Kind.CURRENT else 1), name.number
+
+
+def _first_id(disk: Disk, file: PlannedFile) -> int:
+    """By which writer files are in order. One that has none, or cannot be read, has its place behind the others."""
+    try:
+        with FileReader(disk, file.path) as reader:
+            if reader.read(0, len(WRITER_MAGIC)) == WRITER_MAGIC:
+                walk = Walk(reader, len(WRITER_MAGIC), _FIRST_BYTES)
+                while walk.next():
+                    if walk.item_id > 0:
+                        return walk.item_id
+    except OSError:
+        pass  # who reads it will be told
+    return LARGEST_ID + 1

@@ -1,0 +1,134 @@
+"""The records of a part of a journal file as columns: the file is gone through once, and what each record says is
+taken from all of them at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from struct import calcsize
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from kestrel.disk.reader import FileReader
+from kestrel.disk.repair import End
+from kestrel.journal.hop import Hops
+from kestrel.journal.opcodes import ADD_HEADER, ADDX_HEADER, XID_ITEM_HEADER, Opcode
+from kestrel.spark.table.fields import PART_BYTES, SMALL_PART_BYTES, Numbers, items_of, names_of, numbers_where
+from kestrel.spark.table.runs import Run, begun, runs_of
+
+_STATE_DUMP: Final = max(Opcode) + 1
+"""Stands for opcode 8 where it is that."""
+
+_NAMES: Final = (*(opcode.name for opcode in sorted(Opcode)), "STATE_DUMP")
+
+_XID: Final = "<i4"
+_TIME: Final = "<i8"
+
+
+def _table(places: Mapping[int, int]) -> Numbers:
+    """By opcode, where a field stands in its record; -1 where it has none."""
+    table = np.full(_STATE_DUMP + 1, -1, np.int64)
+    for opcode, place in places.items():
+        table[opcode] = place
+    return table
+
+
+_XID_ONLY: Final = (Opcode.SAVE_XID, Opcode.UNREMOVE, Opcode.CONFIRM_REMOVE, Opcode.REMOVE_TENTATIVE_XID)
+_XID_ITEM: Final = (Opcode.ADD_XID, Opcode.CONTINUE)
+
+_XID_AT: Final = _table(dict.fromkeys((*_XID_ONLY, *_XID_ITEM, _STATE_DUMP), 1))
+_RESTATES_AT: Final = _table({_STATE_DUMP: calcsize("<Bi")})
+_ADD_TIME_AT: Final = _table(
+    {Opcode.ADDX: calcsize("<Bi"), **dict.fromkeys(_XID_ITEM, calcsize("<Bii"))}
+)
+_EXPIRY_AT: Final = _table(
+    {Opcode.ADDX: calcsize("<Biq"), **dict.fromkeys(_XID_ITEM, calcsize("<Biiq"))}
+)
+_EXPIRY_S_AT: Final = _table({Opcode.ADD: calcsize("<Bi")})
+_DATA_AT: Final = _table(
+    {Opcode.ADD: ADD_HEADER.size, Opcode.ADDX: ADDX_HEADER.size, **dict.fromkeys(_XID_ITEM, XID_ITEM_HEADER.size)}
+)
+
+
+_HEADER_BYTES: Final = XID_ITEM_HEADER.size
+"""No record has more before its item."""
+
+
+class JournalRows:
+    """The rows of the records that begin from `start` to before `stop`. `end` says afterwards how far they are good."""
+
+    def __init__(self, reader: FileReader, start: int, stop: int, *, has_data: bool) -> None:
+        part_bytes = PART_BYTES if has_data else SMALL_PART_BYTES
+        self._hops = Hops(reader, start, stop, has_data=has_data, part_bytes=part_bytes)
+        self._shorten = None if has_data else _without_items
+
+    @property
+    def end(self) -> End:
+        """How far the file is good."""
+        return self._hops.end
+
+    def __iter__(self) -> Iterator[tuple[int, Mapping[str, Callable[[], pa.Array]]]]:
+        """Batch by batch, how many rows it has and how each column is made. Raises OSError."""
+        for run in runs_of(self._hops, self._shorten):
+            dump_at = self._hops.data_start + self._hops.dump_at if self._hops.dump_at >= 0 else None
+            yield len(run.starts), _Columns(run, dump_at).by_name()
+
+
+def _without_items(run: Run) -> Run:
+    return begun(run, _HEADER_BYTES)
+
+
+class _Columns:
+    """What some records say. `dump_at` is the offset of a STATE_DUMP, which always is the last record of its file."""
+
+    def __init__(self, run: Run, dump_at: int | None) -> None:
+        self._data = run.data
+        self._starts = run.starts
+        self._offsets = run.offsets
+        self._sizes = run.sizes
+        self._opcodes: Numbers = np.frombuffer(run.data, np.uint8)[run.starts].astype(np.int64)
+        self._kinds = self._opcodes
+        if dump_at == run.offsets[-1]:
+            self._kinds = self._opcodes.copy()
+            self._kinds[-1] = _STATE_DUMP
+
+    def by_name(self) -> Mapping[str, Callable[[], pa.Array]]:
+        """Those that such a record may have something in."""
+        return {
+            "offset": lambda: pa.array(self._offsets),
+            "bytes": lambda: pa.array(self._sizes),
+            "opcode": lambda: pa.array(self._opcodes.astype(np.int32)),
+            "op": lambda: names_of(_NAMES, self._kinds),
+            "xid": lambda: self._field(_XID_AT, _XID),
+            "restates": lambda: self._field(_RESTATES_AT, _XID),
+            "add_ms": lambda: self._field(_ADD_TIME_AT, _TIME),
+            "expiry_ms": self._expiries,
+            "data_bytes": self._item_sizes,
+            "data": self._items,
+        }
+
+    def _values(self, table: Numbers, kind: str) -> tuple[Numbers, Numbers]:
+        """Of each record the field that stands there, and whether it has none."""
+        places = table[self._kinds]
+        is_there = places >= 0
+        return numbers_where(self._data, self._starts + places, is_there, kind), ~is_there
+
+    def _field(self, table: Numbers, kind: str) -> pa.Array:
+        values, is_missing = self._values(table, kind)
+        return pa.array(values, mask=is_missing)
+
+    def _expiries(self) -> pa.Array:
+        """0, which is never, is none. The earliest items have theirs in seconds."""
+        values, _ = self._values(_EXPIRY_AT, _TIME)
+        seconds, _ = self._values(_EXPIRY_S_AT, _XID)
+        values += seconds.astype(np.int64) * 1000
+        return pa.array(values, mask=values == 0)
+
+    def _item_sizes(self) -> pa.Array:
+        headers = _DATA_AT[self._kinds]
+        return pa.array(self._sizes - headers, mask=headers < 0)
+
+    def _items(self) -> pa.Array:
+        headers = _DATA_AT[self._kinds]
+        return items_of(self._data, self._starts + headers, self._starts + self._sizes, headers >= 0)

@@ -1,0 +1,154 @@
+"""The files of one folder that a server may be at work in, those of each journal as they were at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple, TypeAlias
+
+from kestrel.disk.files import Disk
+from kestrel.scroll import fileset as scrolls
+from kestrel.spark.failures import SourceFailed
+from kestrel.spark.table.places import Place
+from kestrel.spark.table.planned import JOURNAL, SCROLL, FileKind, Owner, PlannedFile, look_at
+from kestrel.tools.folder import Folder
+from kestrel.tools.scrolls import Scroll, scrolls_in
+from kestrel.tools.shown import show_path, spell_queue
+
+ARCHIVE_PREFIX: Final = scrolls.archived_name(b"")
+
+_ATTEMPTS: Final = 20
+
+
+class Part(NamedTuple):
+    """A file of a journal, as its name tells it."""
+
+    file_name: bytes
+    kind: FileKind
+    queue: str
+    reader: bytes = b""
+
+
+class _Group(NamedTuple):
+    """The files of one journal or scroll, as a listing of their folder has them."""
+
+    format: str
+    journal: str
+    parts: tuple[Part, ...]
+
+
+_Key: TypeAlias = tuple[str, bytes]
+"""Kind of group, name or stem."""
+
+
+class _Settled(NamedTuple):
+    """The files of a journal, which had these names before they were looked at and afterwards."""
+
+    group: _Group
+    files: list[PlannedFile]
+
+
+def in_folder(disk: Disk, place: Place) -> list[PlannedFile]:
+    """All files there that count, without those that were moved to an archive there. Raises `SourceFailed` or OSError.
+
+    A queue that is made or deleted meanwhile may be among them or not.
+    """
+    return _at_one_moment(disk, place, _groups)
+
+
+def in_archive(disk: Disk, place: Place) -> list[PlannedFile]:
+    """The writer files that were moved there when nobody needed them any more. Raises `SourceFailed` or OSError."""
+    return _at_one_moment(disk, place, _archived)
+
+
+def _at_one_moment(
+    disk: Disk, place: Place, listed: Callable[[Disk, bytes], dict[_Key, _Group]]
+) -> list[PlannedFile]:
+    """The folder is listed, its files are looked at, and it is listed again.
+
+    A journal whose files have other names then is looked at again, until none has that was there in the first two
+    listings: others may come at each listing, for ever.
+    """
+    settled: dict[_Key, _Settled] = {}
+    groups = listed(disk, place.folder)
+    wanted = set(groups)
+    for attempt in range(_ATTEMPTS):
+        for key, group in groups.items():
+            if key not in settled and (files := _looked_at(disk, place, group)) is not None:
+                settled[key] = _Settled(group, files)
+        groups = listed(disk, place.folder)
+        settled = {key: each for key, each in settled.items() if groups.get(key) == each.group}
+        if attempt == 0:
+            wanted |= set(groups)  # a listing may miss a file that is renamed just then
+        if wanted & set(groups) <= set(settled):
+            return [file for each in settled.values() for file in each.files]
+    names = ", ".join(sorted(groups[key].journal for key in wanted & set(groups) - set(settled)))
+    raise SourceFailed(f"{place.shown_folder}: the files of {names} are renamed all the time; try it again")
+
+
+def _groups(disk: Disk, path: bytes) -> dict[_Key, _Group]:
+    folder = Folder(disk, path)
+    groups: dict[_Key, _Group] = {}
+    for name, files in folder.journals().items():
+        queue = spell_queue(name)
+        parts = tuple(Part(file.file_name, FileKind(file.kind.value), queue) for file in files.counting())
+        groups[JOURNAL, name] = _Group(JOURNAL, queue, parts)
+    for stem, scroll in folder.scrolls().items():
+        groups[SCROLL, stem] = _Group(SCROLL, _scroll_name(scroll), (*_writers(scroll), *_readers(scroll)))
+    return groups
+
+
+def _archived(disk: Disk, path: bytes) -> dict[_Key, _Group]:
+    return archived(disk, path, disk.list_files(path))
+
+
+def archived(disk: Disk, path: bytes, file_names: Iterable[bytes]) -> dict[_Key, _Group]:
+    """Those among the names that a server gives to what it has moved to an archive, by scroll. Raises OSError.
+
+    A file that is still being copied there has another name.
+    """
+    names = [name.removeprefix(ARCHIVE_PREFIX) for name in file_names if name.startswith(ARCHIVE_PREFIX)]
+    groups: dict[_Key, _Group] = {}
+    for stem, scroll in scrolls_in(disk, path, names).items():
+        parts = tuple(Part(ARCHIVE_PREFIX + part.file_name, FileKind.ARCHIVED, part.queue) for part in _writers(scroll))
+        groups[SCROLL, stem] = _Group(SCROLL, _scroll_name(scroll), parts)
+    return groups
+
+
+def _scroll_name(scroll: Scroll) -> str:
+    return show_path(scroll.stem) if scroll.name is None else spell_queue(scroll.name)
+
+
+def _writers(scroll: Scroll) -> Iterator[Part]:
+    for name in scroll.writers:
+        yield Part(name, FileKind.WRITER, _scroll_name(scroll))
+
+
+def _readers(scroll: Scroll) -> Iterator[Part]:
+    for queue in scroll.queues:
+        if queue.file_name is not None:
+            name = show_path(queue.file_name) if queue.name is None else spell_queue(queue.name)
+            yield Part(queue.file_name, FileKind.READER, name, queue.reader)
+
+
+def _looked_at(disk: Disk, place: Place, group: _Group) -> list[PlannedFile] | None:
+    """None when one of its files is not there any more."""
+    try:
+        return [planned(disk, place, group.format, group.journal, part) for part in group.parts]
+    except FileNotFoundError:
+        return None
+
+
+def planned(disk: Disk, place: Place, form: str, journal: str, part: Part) -> PlannedFile:
+    """The file as it is now. Raises FileNotFoundError."""
+    look = look_at(disk, place.folder + b"/" + part.file_name)
+    return PlannedFile(
+        owner=Owner(place.server, place.shown_folder, form, journal, part.queue, show_path(part.file_name)),
+        folder=place.folder,
+        file_name=part.file_name,
+        kind=part.kind,
+        size=look.size,
+        identity=look.identity,
+        modified_s=look.modified_s,
+        order=None if part.reader else 0,
+        reader=part.reader,
+    )

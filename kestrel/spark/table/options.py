@@ -1,0 +1,109 @@
+"""What a person may say of a table of journals: the options of ``spark.read.format("kestrel")``."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Final
+
+from kestrel.spark.failures import SourceFailed
+from kestrel.spark.given import PATHS, count_of, known_options, one_of, size_of, truth_of
+
+PARTITION_BYTES: Final = 256 * 1024 * 1024
+"""A task costs Spark some 40 ms or more whatever it reads, and holds a small part of that at a time."""
+
+
+class View(Enum):
+    """What the rows are."""
+
+    RECORDS = "records"
+    ERRORS = "errors"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """All of them, understood."""
+
+    paths: tuple[str, ...]
+    """Folders, files, or patterns of either."""
+    server: str | None = None
+    """Whose all of them are; None: their paths say it."""
+    queue: str | None = None
+    """A pattern of queue names; None for all."""
+    view: View = View.RECORDS
+    has_payload: bool = True
+    partition_bytes: int = PARTITION_BYTES
+    parallelism: int = 1
+    """So many tasks at least, if there is that much to read."""
+    is_failfast: bool = False
+    pushes_filters: bool = False
+    modified_after_s: float | None = None
+    modified_before_s: float | None = None
+
+
+_NAMES: Final = (
+    *PATHS,
+    "server",
+    "queue",
+    "view",
+    "payload",
+    "partitionBytes",
+    "parallelism",
+    "mode",
+    "filterPushdown",
+    "modifiedAfter",
+    "modifiedBefore",
+)
+
+
+def parse_options(given: Mapping[str, str]) -> SourceOptions:
+    """Spark's options, whose names come in any case. Raises `SourceFailed`."""
+    values = known_options(given, _NAMES)
+    return SourceOptions(
+        paths=_paths(values),
+        server=values.get("server"),
+        queue=values.get("queue"),
+        view=View(one_of(values, "view", "records", "errors")),
+        has_payload=truth_of(values, "payload", True),
+        partition_bytes=_size(values),
+        parallelism=count_of(values, "parallelism", os.cpu_count() or 1),
+        is_failfast=one_of(values, "mode", "PERMISSIVE", "FAILFAST") == "FAILFAST",
+        pushes_filters=truth_of(values, "filterPushdown", False),
+        modified_after_s=_time_s(values, "modifiedAfter"),
+        modified_before_s=_time_s(values, "modifiedBefore"),
+    )
+
+
+def _paths(values: Mapping[str, str]) -> tuple[str, ...]:
+    try:
+        several = json.loads(values.get("paths", "[]"))
+    except ValueError:
+        several = None
+    if not isinstance(several, list) or not all(isinstance(each, str) for each in several):
+        raise SourceFailed('several paths are named as load(["/data/a", "/data/b"])')
+    paths = [*([values["path"]] if "path" in values else []), *several]
+    if not paths:
+        raise SourceFailed('no path is given: load("/var/spool/kestrel"), or several, or a pattern of them')
+    return tuple(paths)
+
+
+def _size(values: Mapping[str, str]) -> int:
+    size = size_of(values, "partitionBytes", PARTITION_BYTES)
+    if not size:
+        raise SourceFailed("partitionBytes is at least 1")
+    return size
+
+
+def _time_s(values: Mapping[str, str], name: str) -> float | None:
+    value = values.get(name)
+    if value is None:
+        return None
+    try:
+        time = datetime.fromisoformat(value)
+    except ValueError:
+        raise SourceFailed(f"{name} is a time such as 2026-01-31T12:00:00, in UTC, not {value!r}") from None
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,149 @@
+"""The records of a part of a writer or reader file as columns: the file is gone through once, and what items say is
+taken from all of them at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from kestrel.disk.reader import FileReader
+from kestrel.disk.repair import End
+from kestrel.scroll.hop import Hops
+from kestrel.scroll.records import READER_MAGIC, WRITER_MAGIC, Command, Record, decode_record
+from kestrel.spark.table.fields import PART_BYTES, SMALL_PART_BYTES, Numbers, items_of, names_of, numbers_where
+from kestrel.spark.table.runs import Run, runs_of, shortened
+from kestrel.tools.shown import show_path
+
+_DONE: Final = (Command.READ_DONE, Command.DONE_RANGES)
+
+_NAMES: Final = tuple(Command(number).name if number in set(Command) else "UNKNOWN" for number in range(16))
+
+# Where the fields of a PUT stand, and the id of a READ_HEAD.
+_SIZE_AT: Final = 1
+_ERRORS_AT: Final = 5
+_ID_AT: Final = 9
+_ADD_TIME_AT: Final = 17
+_EXPIRY_AT: Final = 25
+_HEAD_AT: Final = 1
+
+_EXPIRING_WORDS: Final = 8
+"""A header of fewer has no expiry."""
+
+_INT: Final = "<i4"
+_LONG: Final = "<i8"
+
+_RANGES: Final = pa.list_(pa.struct([("first", pa.int64()), ("last", pa.int64())]))
+_ERROR_COUNTS: Final = pa.list_(pa.struct([("item_id", pa.int64()), ("errors", pa.int32())]))
+_TARGETS: Final = pa.struct([("readers", pa.list_(pa.string())), ("are_left_out", pa.bool_())])
+
+
+class ScrollRows:
+    """The rows of the records that begin from `start` to before `stop`. `end` says afterwards how far they are good."""
+
+    def __init__(self, reader: FileReader, start: int, stop: int, *, is_reader: bool, has_data: bool) -> None:
+        magic = READER_MAGIC if is_reader else WRITER_MAGIC
+        part_bytes = PART_BYTES if has_data else SMALL_PART_BYTES
+        self._hops = Hops(reader, magic, start, stop, has_data=has_data, part_bytes=part_bytes)
+        self._shorten = None if has_data else _without_items
+
+    @property
+    def end(self) -> End:
+        """How far the file is good."""
+        return self._hops.end
+
+    def __iter__(self) -> Iterator[tuple[int, Mapping[str, Callable[[], pa.Array]]]]:
+        """Batch by batch, how many rows it has and how each column is made. Raises OSError."""
+        for run in runs_of(self._hops, self._shorten):
+            yield len(run.starts), _Columns(run).by_name()
+
+
+def _without_items(run: Run) -> Run:
+    return shortened(run, _header_of)
+
+
+def _header_of(data: bytes, start: int, size: int) -> bytes:
+    """Of a record that is no item, all of it."""
+    first = data[start]
+    return data[start : start + (1 + 4 * (first & 15) if first >> 4 == Command.PUT else size)]
+
+
+class _Columns:
+    """What some records say."""
+
+    def __init__(self, run: Run) -> None:
+        self._data = run.data
+        self._starts = run.starts
+        self._offsets = run.offsets
+        self._sizes = run.sizes
+        firsts: Numbers = np.frombuffer(run.data, np.uint8)[run.starts].astype(np.int64)
+        self._commands = firsts >> 4
+        self._words = firsts & 15
+        self._is_put: Numbers = self._commands == Command.PUT
+
+    def by_name(self) -> Mapping[str, Callable[[], pa.Array]]:
+        """Those that such a record may have something in."""
+        return {
+            "offset": lambda: pa.array(self._offsets),
+            "bytes": lambda: pa.array(self._sizes),
+            "opcode": lambda: pa.array(self._commands.astype(np.int32)),
+            "op": lambda: names_of(_NAMES, self._commands),
+            "item_id": self._ids,
+            "add_ms": lambda: self._field(_ADD_TIME_AT, _LONG),
+            "expiry_ms": self._expiries,
+            "errors": lambda: self._field(_ERRORS_AT, _INT),
+            "data_bytes": lambda: self._field(_SIZE_AT, _INT).cast(pa.int64()),
+            "ranges": lambda: self._of_others(_ranges, _RANGES),
+            "error_counts": lambda: self._of_others(_error_counts, _ERROR_COUNTS),
+            "targets": lambda: self._of_others(_targets, _TARGETS),
+            "data": self._items,
+        }
+
+    def _field(self, place: int, kind: str) -> pa.Array:
+        """Of each item."""
+        return pa.array(numbers_where(self._data, self._starts + place, self._is_put, kind), mask=~self._is_put)
+
+    def _ids(self) -> pa.Array:
+        is_head: Numbers = self._commands == Command.READ_HEAD
+        has_id = self._is_put | is_head
+        places = self._starts + np.where(is_head, _HEAD_AT, _ID_AT)
+        return pa.array(numbers_where(self._data, places, has_id, _LONG), mask=~has_id)
+
+    def _expiries(self) -> pa.Array:
+        """0, which is never, is none."""
+        has_expiry = self._is_put & (self._words >= _EXPIRING_WORDS)
+        values = numbers_where(self._data, self._starts + _EXPIRY_AT, has_expiry, _LONG)
+        return pa.array(values, mask=values == 0)
+
+    def _items(self) -> pa.Array:
+        return items_of(self._data, self._starts + 1 + 4 * self._words, self._starts + self._sizes, self._is_put)
+
+    def _of_others(self, value: Callable[[Record], Any], kind: pa.DataType) -> pa.Array:
+        """Of each record that is no item: there are few of them in a file of many records."""
+        values: list[Any] = [None] * len(self._starts)
+        for place in np.flatnonzero(~self._is_put):
+            record = decode_record(self._data, int(self._starts[place]))
+            values[place] = None if record is None else value(record)
+        return pa.array(values, kind)
+
+
+def _ranges(record: Record) -> list[dict[str, int]] | None:
+    if record.command not in _DONE:
+        return None
+    pairs = zip(record.ids, record.ids, strict=True) if record.command == Command.READ_DONE else record.ranges
+    return [{"first": first, "last": last} for first, last in pairs]
+
+
+def _error_counts(record: Record) -> list[dict[str, int]] | None:
+    if record.command != Command.ERRORS:
+        return None
+    return [{"item_id": item_id, "errors": errors} for item_id, errors in record.errors.items()]
+
+
+def _targets(record: Record) -> dict[str, Any] | None:
+    targets = record.targets if record.command == Command.TARGETS else None
+    if targets is None:
+        return None
+    return {"readers": [show_path(reader) for reader in sorted(targets.readers)], "are_left_out": targets.are_left_out}

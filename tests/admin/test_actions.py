@@ -1,0 +1,201 @@
+"""What administrators change by the admin port, over journals; and that each change stands in the log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kestrel.config.load import ConfigError, loads
+from kestrel.errors import QueueFailed
+from kestrel.testing.server import MemoryServer, MemoryStatusFile
+from kestrel.testing.storage import SteppedStorage
+from tests.admin.browsing import Admin, reply_in, request
+from tests.promises.speaking import items, set_
+
+SECRET = b"secret"
+
+
+@pytest.fixture
+def admin(tmp_path: Path) -> Admin:
+    """A server with two items in a journal, of which the first expires in a second."""
+    admin = Admin(server=MemoryServer(folder=tmp_path / "queues"))
+    admin.send(set_(b"work", SECRET, 1), set_(b"work", SECRET))
+    return admin
+
+
+def restarted(admin: Admin) -> MemoryServer:
+    """The server anew, over what was safe."""
+    admin.server.restart()
+    return admin.server
+
+
+def said(logged: list[str]) -> list[str]:
+    """What stands in the log of changes by the admin port."""
+    assert not [line for line in logged if "secret" in line]
+    return [line.removeprefix("By the admin port: ") for line in logged if line.startswith("By the admin port: ")]
+
+
+def test_a_queue_is_flushed(admin: Admin, logged: list[str]) -> None:
+    assert admin.post("/api/queue/work/flush").json == {"done": "work was flushed of 2 items"}
+    assert items(admin.server.connect(), b"work") == []
+    assert items(restarted(admin).connect(), b"work") == []
+    assert said(logged) == ["work was flushed of 2 items"]
+
+
+def test_a_queue_is_deleted(admin: Admin, logged: list[str]) -> None:
+    assert admin.post("/api/queue/work/delete").json == {"done": "work was deleted"}
+    assert admin.get("/api/queue/work").status == 404
+    assert restarted(admin).manager.all_queues() == []
+    assert said(logged) == ["work was deleted"]
+
+
+def test_what_has_expired_is_flushed(admin: Admin, logged: list[str]) -> None:
+    admin.server.advance(2)
+    assert admin.post("/api/queue/work/flush_expired").json == {"done": "1 items of work had expired"}
+    assert admin.post("/api/queue/work/flush_expired").json == {"done": "0 items of work had expired"}
+    assert items(restarted(admin).connect(), b"work") == [SECRET]
+    assert said(logged)[0] == "1 items of work had expired"
+
+
+@pytest.mark.parametrize("action", ["flush", "delete", "flush_expired"])
+def test_of_a_queue_that_is_not_there_nothing_is_done(admin: Admin, action: str, logged: list[str]) -> None:
+    reply = admin.post(f"/api/queue/nothing/{action}")
+    assert (reply.status, reply.error) == (404, "there is no queue nothing")
+    assert said(logged) == []
+
+
+@pytest.mark.parametrize("action", ["flush", "delete", "flush_expired"])
+@pytest.mark.parametrize("status", ["ReadOnly", "Quiescent"])
+def test_where_clients_may_not_change_queues_nor_may_the_admin_port(admin: Admin, action: str, status: str) -> None:
+    admin.post(f"/api/status/{status}")
+    reply = admin.post(f"/api/queue/work/{action}")
+    assert (reply.status, reply.error) == (503, f"the server is {status}")
+    admin.post("/api/status/Up")
+    assert len(items(admin.server.connect(), b"work")) == 2
+
+
+def test_the_status_is_changed_and_remembered(admin: Admin, logged: list[str]) -> None:
+    assert admin.post("/api/status/ReadOnly").json == {"done": "the status is ReadOnly"}
+    assert admin.post("/api/status/writeavoid").json == {"done": "the status is WriteAvoid"}
+    assert admin.post("/quiesce.json").json == {"done": "the status is Quiescent"}
+    assert said(logged)[-1] == "the status is Quiescent"
+    assert restarted(admin).core.status.published.value == "Quiescent"
+
+
+@pytest.mark.parametrize("name", ["Nothing", "", "Down", "%00", "%ff", "Up%0aDown"])
+def test_what_is_no_status_is_refused_with_those_there_are(admin: Admin, name: str, logged: list[str]) -> None:
+    reply = admin.post(f"/api/status/{name}")
+    assert reply.status == 409
+    assert "Up" in reply.error or "Down" in reply.error
+    assert said(logged) == []
+
+
+def test_a_status_that_cannot_be_remembered_is_told(tmp_path: Path) -> None:
+    file = MemoryStatusFile()
+    file.error = PermissionError(13, "Permission denied")
+    reply = Admin(server=MemoryServer(status_file=file)).post("/api/status/ReadOnly")
+    assert (reply.status, reply.error) == (
+        503,
+        "the status is changed, but would be forgotten at a restart: Permission denied",
+    )
+
+
+def test_the_configuration_is_read_again(admin: Admin, logged: list[str]) -> None:
+    admin.server.control.new_config = loads("[[queues]]\nname = 'work'\nmaxItems = 2\n[admin]\npeek = true")
+    assert admin.post("/api/reload").json == {"done": "the configuration was read again"}
+    assert admin.get("/api/queue/work").json["settings"]["maxItems"] == "2"
+    assert admin.get("/api/queue/work/head").status == 200
+    assert said(logged) == ["the configuration was read again"]
+
+
+def test_why_it_cannot_be_is_told(admin: Admin, logged: list[str]) -> None:
+    error = admin.server.control.reload_error = ConfigError("kestrel.toml", "line 3: no such setting: maxItem")
+    for path in ("/api/reload", "/reload.json"):
+        reply = admin.post(path)
+        assert reply.status in (409, 503)
+        assert reply.error == str(error)
+    assert said(logged) == []
+
+
+def test_the_server_is_stopped_after_the_answer(admin: Admin, logged: list[str]) -> None:
+    client = admin.connect()
+    client.send(request("POST", "/api/shutdown"))
+    assert reply_in(client.take()).json == {"done": "the server stops"}
+    assert admin.server.control.is_shut_down
+    assert said(logged) == ["the server stops"]
+
+
+def test_a_stop_lets_go_of_those_who_ask_for_nothing_and_answers_the_others() -> None:
+    storage = SteppedStorage()
+    admin = Admin(storage=storage)
+    admin.send(set_(b"work", SECRET))
+    storage.holds_commits = True
+    idle, asking = admin.connect(), admin.connect()
+    assert asking.ask(request("POST", "/api/queue/work/flush") + request("POST", "/api/status/ReadOnly")) == b""
+    admin.port.hang_up()
+    admin.server.settle()
+    assert (idle.is_closed, asking.is_closed) == (True, False)
+    storage.end_commits()
+    assert reply_in(asking.take()).status == 200
+    assert asking.is_closed
+    assert admin.server.core.status.takes_writes, "what was asked for besides is not carried out any more"
+
+
+@pytest.mark.parametrize("sent_bytes", [1, 40, -1])
+def test_what_has_not_come_whole_before_a_stop_is_not_carried_out(sent_bytes: int) -> None:
+    admin = Admin()
+    client = admin.connect()
+    whole = request("POST", "/api/status/ReadOnly")
+    client.send(whole[:sent_bytes])
+    admin.server.settle()
+    admin.port.hang_up()
+    client.send(whole[sent_bytes:])
+    admin.server.settle()
+    assert client.is_closed
+    assert admin.server.core.status.takes_writes
+
+
+def test_those_who_do_not_go_are_dropped() -> None:
+    admin = Admin(storage=(storage := SteppedStorage()))
+    admin.send(set_(b"work", SECRET))
+    storage.holds_commits = True
+    client = admin.connect()
+    client.ask(request("POST", "/api/queue/work/flush"))
+    admin.port.hang_up()
+    admin.server.settle()
+    assert not client.is_closed
+    admin.port.abort()
+    admin.server.settle()
+    assert client.is_closed
+    assert admin.site.buildProtocol(client.transport.getPeer()) is None
+
+
+def test_a_change_is_answered_when_it_is_safe() -> None:
+    storage = SteppedStorage()
+    admin = Admin(storage=storage)
+    admin.send(set_(b"work", SECRET))
+    storage.holds_commits = True
+    client = admin.connect()
+    assert client.ask(request("POST", "/api/queue/work/flush")) == b""
+    storage.end_commits()
+    assert reply_in(client.take()).status == 200
+
+
+def test_one_that_is_lost_is_no_success(logged: list[str]) -> None:
+    storage = SteppedStorage()
+    admin = Admin(storage=storage)
+    admin.send(set_(b"work", SECRET))
+    storage.holds_commits = True
+    client, gone = admin.connect(), admin.connect()
+    client.ask(request("POST", "/api/queue/work/flush"))
+    gone.ask(request("POST", "/api/queue/work/flush"))
+    gone.disconnect()
+    storage.end_commits(error=QueueFailed("the disk is broken"))
+    reply = reply_in(client.take())
+    assert (reply.status, reply.error) == (503, "the disk is broken")
+    assert said(logged) == []
+
+
+def test_memory_is_looked_through_when_it_is_asked_for(admin: Admin) -> None:
+    assert admin.post("/gc.json").json["done"].endswith("objects were let go")

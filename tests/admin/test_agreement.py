@@ -1,0 +1,180 @@
+"""Whatever clients do: `stats`, the admin port's calls and its metrics tell the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+from urllib.parse import quote
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from kestrel.config.load import loads
+from kestrel.session.settings import SessionSettings
+from kestrel.testing.server import MemoryClient, MemoryServer
+from tests.admin.browsing import Admin
+from tests.promises.speaking import set_
+
+CONFIG: Final = """
+maxOpenTransactions = 5
+
+[[queues]]
+name = "small"
+maxItems = 3
+discardOldWhenFull = true
+
+[[queues]]
+name = "full"
+maxItems = 2
+
+[[queues]]
+name = "short"
+maxAge = "1s"
+expireToQueue = "expired"
+
+[[queues]]
+name = "only"
+fanoutOnly = true
+
+[[queues]]
+name = "poisoned"
+maxRedeliveries = 2
+errorQueue = "failed"
+
+[[aliases]]
+name = "al"
+destinationQueues = ["work", "full", "only"]
+"""
+
+NAMES: Final = (b"work", b"work+a", b"small", b"full", b"short", b"only", b"only+x", b"poisoned", b"al", b"\xe9")
+COMMANDS: Final = (
+    *(b"get %b", b"get %b/open", b"get %b/close", b"get %b/close/open", b"get %b/abort", b"get %b/peek"),
+    *(b"get %b/t=1000", b"get %b/t=1000/open", b"flush %b", b"delete %b", b"flush_expired %b", b"monitor %b 1 3"),
+    *(b"confirm %b 1", b"dump_stats %b"),
+)
+
+Step = Callable[[MemoryServer, list[MemoryClient]], object]
+CLIENTS: Final = 3
+WHO = st.integers(0, CLIENTS - 1)
+
+
+def _put(who: int, name: bytes, size: int, expiry: int) -> Step:
+    return lambda server, clients: clients[who].ask(set_(name, b"x" * size, expiry))
+
+
+def _command(who: int, command: bytes, name: bytes) -> Step:
+    return lambda server, clients: clients[who].ask(command % name + b"\r\n")
+
+
+def _leave(who: int) -> Step:
+    def leave(server: MemoryServer, clients: list[MemoryClient]) -> None:
+        clients[who].disconnect()
+        clients[who] = server.connect()
+
+    return leave
+
+
+def _wait(seconds: float) -> Step:
+    return lambda server, clients: server.advance(seconds)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.builds(_put, WHO, st.sampled_from(NAMES), st.integers(0, 40), st.sampled_from([0, 0, 0, 1])),
+        st.builds(_command, WHO, st.sampled_from(COMMANDS), st.sampled_from(NAMES)),
+        st.builds(_leave, WHO),
+        st.builds(_wait, st.sampled_from([0.1, 0.5, 1.25, 70.0])),
+    ),
+    min_size=10,
+    max_size=50,
+)
+
+WRITTEN_MEANWHILE: Final = {"bytes_read", "bytes_written"}
+OTHER_NAMES: Final = {"curr_items": "items", "curr_connections": "connections", "logsize": "journal_size"}
+NO_NUMBERS: Final = {"version", "build", "children"}
+TRAFFIC: Final = ("put_items", "put_bytes", "get_items_hit", "get_items_miss")
+TOLD_OTHERWISE: Final = {"uptime", "time", "age"}
+
+
+def stats(client: MemoryClient) -> dict[str, str]:
+    """What `stats` tells."""
+    lines = client.ask(b"stats\r\n").decode("latin-1").splitlines()
+    assert lines.pop() == "END"
+    return dict(line.removeprefix("STAT ").split(" ", 1) for line in lines)
+
+
+def split(name: str, queues: list[str]) -> tuple[str, str]:
+    """The queue that a figure of `stats` is about, and the figure; "" for the server."""
+    if not name.startswith("queue_") or name in ("queue_creates", "queue_deletes", "queue_expires"):
+        return "", name
+    queue = max((queue for queue in queues if name.startswith(f"queue_{queue}_")), key=len)
+    return queue, name.removeprefix(f"queue_{queue}_")
+
+
+def metrics(admin: Admin) -> dict[tuple[str, str], float]:
+    """Every sample by its name and its queue."""
+    families = text_string_to_metric_families(admin.get("/metrics").body.decode())
+    return {
+        (sample.name, sample.labels.get("queue", "")): sample.value
+        for family in families
+        for sample in family.samples
+        if not sample.labels.keys() - {"queue"}
+    }
+
+
+def in_metrics(found: dict[tuple[str, str], float], queue: str, figure: str) -> float | None:
+    """That figure as it stands in the metrics."""
+    prefix = "kestrel_queue_" if queue else "kestrel_"
+    if figure in ("age_msec", "create_time"):
+        name = {"age_msec": "age_seconds", "create_time": "created_seconds"}[figure]
+        return round(found[f"{prefix}{name}", queue] * 1000)
+    return found.get((f"{prefix}{figure}", queue), found.get((f"{prefix}{figure}_total", queue)))
+
+
+def check_agreement(admin: Admin, asking: MemoryClient) -> None:
+    """Every figure is the same wherever it is told."""
+    ostrich: Any = admin.get("/stats.json").json
+    numbers = {**ostrich["counters"], **ostrich["gauges"]}
+    found = metrics(admin)
+    overview = admin.get("/api/overview").json
+    rows = {row[0]: dict(zip(overview["columns"], row, strict=True)) for row in overview["queues"]}
+    queues = [queue.name.decode("latin-1") for queue in admin.server.manager.all_queues()]
+    aliases = [name.decode("latin-1") for name in admin.server.manager.aliases]
+    assert list(rows) == queues
+    alone = {queue: admin.get("/api/queue/" + quote(queue, encoding="latin-1")).json["figures"] for queue in queues}
+    for name, value in stats(asking).items():
+        queue, figure = split(name, queues + aliases)
+        if figure in NO_NUMBERS | TOLD_OTHERWISE | WRITTEN_MEANWHILE:
+            continue
+        exact = float(value)
+        in_ostrich = (f"q/{queue}/" if queue else "") + OTHER_NAMES.get(figure, figure)
+        assert numbers[in_ostrich] == (exact // 1000 if figure == "create_time" else exact), name
+        if queue in aliases:
+            continue
+        assert in_metrics(found, queue, figure) == exact, name
+        if queue:
+            assert rows[queue].get(figure, exact) == exact, name
+            assert alone[queue][figure] == exact, name
+        else:
+            assert overview["server"]["figures"].get(figure, exact) == exact, name
+    for queue in queues:
+        for figure in TRAFFIC:  # which `stats` does not tell
+            exact = numbers[f"q/{queue}/{figure}"]
+            assert in_metrics(found, queue, figure) == rows[queue][figure] == alone[queue][figure] == exact, queue
+    counters = admin.server.manager.counters
+    assert found["kestrel_request_size_bytes_count", ""] == counters.total_items
+    assert ostrich["metrics"]["request_size"]["count"] == counters.total_items
+
+
+@settings(max_examples=80)
+@given(STEPS)
+def test_all_that_tell_figures_agree(steps: list[Step]) -> None:
+    server = MemoryServer(config=loads(CONFIG), session_settings=SessionSettings(max_open_reads=5))
+    admin = Admin(server=server)
+    clients = [server.connect() for _ in range(CLIENTS)]
+    asking = server.connect()
+    for step in steps:
+        step(server, clients)
+    server.advance(1)
+    check_agreement(admin, asking)

@@ -1,0 +1,274 @@
+"""What the dashboard and `kestrel-cli top` read: shapes, names and numbers."""
+
+from __future__ import annotations
+
+import base64
+import socket
+from typing import Any
+
+import pytest
+
+from kestrel.config.load import loads
+from kestrel.errors import QueueFailed
+from kestrel.queues.measures import OF_QUEUES, OF_STORAGES
+from kestrel.testing.server import EPOCH_MS
+from kestrel.testing.storage import SteppedStorage
+from tests.admin.browsing import Admin
+from tests.promises.speaking import items, set_
+
+COLUMNS = [
+    *("name", "items", "bytes", "mem_items", "mem_bytes", "age_msec", "waiters", "open_transactions", "journal_bytes"),
+    *("put_items", "put_bytes", "get_items_hit", "get_items_miss", "expired_items", "discarded"),
+]
+SERVER_FIGURES = {
+    *("curr_items", "bytes", "total_items", "curr_connections", "total_connections", "rejected_connections"),
+    *("cmd_get", "cmd_set", "cmd_peek", "get_hits", "get_misses", "bytes_read", "bytes_written", "queue_creates"),
+    *("queue_deletes", "queue_expires", "mem_bytes", "waiters", "open_transactions", "journal_bytes"),
+}
+LATENCIES = {*OF_QUEUES, *OF_STORAGES}
+PARTS = {"count", "sum", "average", "minimum", "maximum", "p50", "p90", "p95", "p99", "p999", "p9999"}
+
+
+@pytest.fixture
+def admin() -> Admin:
+    return Admin()
+
+
+def rows(admin: Admin) -> list[dict[str, Any]]:
+    """The queues of the overview."""
+    told = admin.get("/api/overview").json
+    assert told["columns"] == COLUMNS
+    return [dict(zip(COLUMNS, row, strict=True)) for row in told["queues"]]
+
+
+def test_the_overview_tells_of_the_server(admin: Admin) -> None:
+    admin.send(set_(b"work", b"12345"), set_(b"other", b"123"), b"get work\r\n")
+    admin.server.advance(2.5)
+    told = admin.get("/api/overview").json
+    assert told.keys() == {"server", "columns", "queues"}
+    server = told["server"]
+    assert not SERVER_FIGURES - server["figures"].keys()
+    assert all(type(value) is int for value in server["figures"].values())
+    figures = server.pop("figures")
+    assert (figures["curr_items"], figures["bytes"], figures["mem_bytes"], figures["cmd_set"]) == (1, 3, 3, 2)
+    assert server.pop("max_total_memory") is None
+    assert server.pop("build") in ("compiled", "pure")
+    assert server == {
+        "name": socket.gethostname(),
+        "version": "1.2.3",
+        "storage": "memory:",
+        "status": "Up",
+        "in_force": "Up",
+        "uptime_ms": 2500,
+        "time_ms": EPOCH_MS + 2500,
+        "may_administer": True,
+        "peek": False,
+    }
+
+
+def test_how_much_memory_all_queues_may_take_is_told() -> None:
+    admin = Admin("maxTotalMemory = '1 MB'")
+    assert admin.get("/api/overview").json["server"]["max_total_memory"] == 1 << 20
+
+
+def test_the_status_that_is_published_is_not_always_in_force_yet() -> None:
+    admin = Admin("defaultStatus = 'Up'\nstatusChangeGracePeriod = '30s'")
+    admin.post("/api/status/ReadOnly")
+    server = admin.get("/api/overview").json["server"]
+    assert (server["status"], server["in_force"]) == ("ReadOnly", "Up")
+
+
+def test_the_clock_that_rates_are_computed_by_is_never_set_back(admin: Admin) -> None:
+    admin.server.advance(5)
+    admin.server.step_wall_clock(-3_600_000)
+    server = admin.get("/api/overview").json["server"]
+    assert (server["uptime_ms"], server["time_ms"]) == (5_000, EPOCH_MS + 5_000 - 3_600_000)
+
+
+def test_a_line_for_each_queue_in_order(admin: Admin) -> None:
+    admin.send(set_(b"b", b"123") * 3, set_(b"a", b"1"), b"get b\r\n", b"get a/open\r\n", b"get c\r\n")
+    admin.server.advance(1.5)
+    holder = admin.server.connect()
+    holder.ask(b"get b/open\r\n")
+    admin.server.connect().ask(b"get c/t=10000\r\n")
+    a, b, c = rows(admin)
+    assert [row["name"] for row in (a, b, c)] == ["a", "b", "c"]
+    assert b == {
+        "name": "b",
+        "items": 1,
+        "bytes": 3,
+        "mem_items": 1,
+        "mem_bytes": 3,
+        "age_msec": 1500,
+        "waiters": 0,
+        "open_transactions": 1,
+        "journal_bytes": 0,
+        "put_items": 3,
+        "put_bytes": 9,
+        "get_items_hit": 2,
+        "get_items_miss": 0,
+        "expired_items": 0,
+        "discarded": 0,
+    }
+    assert (c["waiters"], c["get_items_miss"]) == (1, 1)
+    figures = admin.get("/api/overview").json["server"]["figures"]
+    assert (figures["waiters"], figures["open_transactions"], figures["mem_bytes"]) == (1, 1, 4)
+
+
+def test_aliases_and_what_they_mask_are_no_queues(admin: Admin) -> None:
+    admin.send(set_(b"al", b"1"), set_(b"work", b"1"))
+    admin.server.reload(loads("[[aliases]]\nname = 'al'\ndestinationQueues = ['work']"))
+    assert [row["name"] for row in rows(admin)] == ["work"]
+
+
+def test_all_of_thousands_of_queues_are_there_once(admin: Admin) -> None:
+    for number in range(1000):
+        admin.server.manager.queue(b"%d" % number)
+    assert [row["name"] for row in rows(admin)] == sorted(map(str, range(1000)))
+
+
+def test_a_queue_that_goes_meanwhile_does_no_harm(admin: Admin) -> None:
+    """The answer is made while it is read."""
+    for number in range(3000):
+        admin.server.manager.queue(b"%d" % number + b"x" * 180)
+    client = admin.connect()
+    client.reads = False
+    client.ask(b"GET /api/overview HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    admin.send(*(b"delete " + b"%d" % number + b"x" * 180 + b"\r\n" for number in range(2990, 3000)))
+    client.reads = True
+    assert client.take().endswith(b"\r\n0\r\n\r\n")
+
+
+def test_a_queue_is_told_in_full(admin: Admin) -> None:
+    admin.send(set_(b"work", b"12345") * 2, b"get work\r\n", b"get work+a\r\n", b"get work+b\r\n")
+    told = admin.get("/api/queue/work").json
+    assert told.keys() == {"name", "exists", "figures", "settings", "children", "failure", "latencies"}
+    assert (told["name"], told["exists"], told["failure"]) == ("work", True, None)
+    assert told["children"] == ["work+a", "work+b"]
+    assert told["settings"]["maxItems"] == "none"
+    assert told["latencies"].keys() == LATENCIES
+    assert told["latencies"]["request_size"].keys() == PARTS
+    assert told["latencies"]["get_timeout_msec"] == {"count": 0}
+    dumped = admin.send(b"dump_stats work\r\n")[0].decode()
+    for line in dumped.splitlines()[1:-2]:
+        name, value = line.strip().split("=")
+        assert str(told["figures"][name]) == value
+
+
+def test_a_queue_that_is_not_there_is_not_found(admin: Admin) -> None:
+    reply = admin.get("/api/queue/nothing")
+    assert (reply.status, reply.error) == (404, "there is no queue nothing")
+
+
+def test_an_alias_is_said_to_be_one() -> None:
+    reply = Admin("[[aliases]]\nname = 'al'\ndestinationQueues = ['work']").get("/api/queue/al")
+    assert (reply.status, reply.error) == (404, "al is an alias, which holds nothing itself")
+
+
+def test_why_a_queue_has_failed_is_told() -> None:
+    storage = SteppedStorage()
+    admin = Admin(storage=storage)
+    admin.send(set_(b"work", b"1"))
+    storage.holds_commits, storage.reopen_refusal = True, "the disk is broken"
+    client = admin.server.connect()
+    client.ask(set_(b"work", b"2"))
+    storage.end_commits(error=QueueFailed("the disk is broken"))
+    admin.server.settle()
+    told = admin.get("/api/queue/work").json
+    assert told["failure"] == "the disk is broken"
+    assert admin.get("/health").json["failed_queues"] == ["work"]
+    assert admin.get("/api/overview").status == 200
+    assert admin.get("/metrics").status == 200
+    assert admin.get("/stats.json").status == 200
+
+
+def test_the_server_is_told_in_full(admin: Admin) -> None:
+    admin.send(set_(b"work", b"12345"), set_(b"other", b"123"), b"delete other\r\n")
+    told = admin.get("/api/server").json
+    assert told.keys() == {"figures", "settings", "latencies"}
+    assert told["settings"]["maxQueues"] == "20000"
+    assert told["latencies"].keys() == LATENCIES
+    assert (told["latencies"]["request_size"]["count"], told["latencies"]["request_size"]["sum"]) == (2, 8)
+
+
+def test_heads_are_not_shown_unless_that_is_configured(admin: Admin) -> None:
+    admin.send(set_(b"work", b"secret"))
+    reply = admin.get("/api/queue/work/head")
+    assert (reply.status, reply.error) == (403, "items are not shown: set peek = true in the table [admin]")
+
+
+def test_the_beginning_of_a_head_is_shown_and_it_stays() -> None:
+    admin = Admin("[admin]\npeek = true")
+    whole, large = bytes(range(256)) * 16, b"x" * 4097
+    admin.send(set_(b"work", whole), set_(b"large", large))
+    assert admin.get("/api/overview").json["server"]["peek"] is True
+    admin.server.advance(0.5)
+    head = admin.get("/api/queue/work/head").json["head"]
+    assert base64.b64decode(head.pop("data_base64")) == whole
+    assert head == {"bytes": 4096, "age_msec": 500, "is_whole": True}
+    head = admin.get("/api/queue/large/head").json["head"]
+    assert base64.b64decode(head.pop("data_base64")) == large[:4096]
+    assert head == {"bytes": 4097, "age_msec": 500, "is_whole": False}
+    counted = admin.get("/api/queue/work").json["figures"]
+    assert (counted["get_items_hit"], counted["items"], counted["open_transactions"]) == (0, 1, 0)
+    assert items(admin.server.connect(), b"work") == [whole]
+
+
+def test_of_an_empty_queue_there_is_no_head() -> None:
+    admin = Admin("[admin]\npeek = true")
+    admin.server.manager.queue(b"work")
+    assert admin.get("/api/queue/work/head").json == {"head": None}
+    assert admin.get("/api/queue/other/head").status == 404
+    assert admin.get("/api/queue/work").json["figures"]["get_items_miss"] == 0
+
+
+def test_an_expired_head_is_not_shown() -> None:
+    admin = Admin("[admin]\npeek = true")
+    admin.send(set_(b"work", b"old", 1), set_(b"work", b"new"))
+    admin.server.advance(2)
+    assert admin.get("/api/queue/work/head").json["head"]["bytes"] == 3
+    assert base64.b64decode(admin.get("/api/queue/work/head").json["head"]["data_base64"]) == b"new"
+
+
+def test_a_head_on_disk_alone_is_waited_for() -> None:
+    storage = SteppedStorage()
+    admin = Admin("[admin]\npeek = true", storage=storage)
+    admin.send(set_(b"work", b"12"))
+    contents = admin.server.manager.queue(b"work").contents
+    contents.page_out()
+    gone, client = admin.connect(), admin.connect()
+    asked = b"GET /api/queue/work/head HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    assert gone.ask(asked) + client.ask(asked) == b""
+    gone.disconnect()
+    contents.end_fill()
+    assert b'"bytes":2' in client.take()
+
+
+def test_health_and_readiness(admin: Admin) -> None:
+    assert admin.get("/health").json == {"health": "ok", "status": "Up", "ready": True, "failed_queues": []}
+    assert admin.get("/ready").json == {"ready": True}
+    admin.post("/api/status/ReadOnly")
+    assert (admin.get("/health").status, admin.get("/health").json["ready"]) == (200, False)
+    reply = admin.get("/ready")
+    assert (reply.status, reply.json) == (503, {"ready": False, "error": "the server is ReadOnly"})
+    admin.post("/api/status/Up")
+    admin.is_ready = False
+    assert admin.get("/ready").status == 503
+
+
+def test_who_this_is(admin: Admin) -> None:
+    assert admin.get("/ping.json").body == b'{"response":"pong"}'
+    assert admin.get("/ping.txt").body == b"pong\n"
+    admin.server.advance(2)
+    info = admin.get("/server_info.json").json
+    assert list(info) == [
+        *("build", "build_branch_name", "build_last_few_commits", "build_revision", "name", "start_time", "uptime"),
+        "version",
+    ]
+    assert (info["name"], info["uptime"], info["version"]) == ("kestrel", 2000, "1.2.3")
+    assert info["start_time"] == "Tue Nov 14 22:13:20 UTC 2023"
+
+
+def test_what_threads_do_is_told(admin: Admin) -> None:
+    threads = admin.get("/threads").json["threads"]
+    assert any("test_what_threads_do" in " ".join(each["stack"]) for each in threads.values())

@@ -1,0 +1,215 @@
+"""Who may ask the admin port for something, and who may change something by it."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from OpenSSL import SSL
+from OpenSSL.crypto import FILETYPE_PEM, X509, load_certificate
+from twisted.internet.address import IPv4Address
+from twisted.internet.interfaces import ISSLTransport
+from zope.interface import directlyProvides
+
+from kestrel.admin.site import AdminChannel
+from kestrel.session.settings import SessionSettings
+from kestrel.testing.server import MemoryServer
+from kestrel.testing.transport import MemoryTransport
+from tests.admin.browsing import Admin
+from tests.client.certificates import Authority, subject
+
+OWN = socket.gethostname()
+
+KNOWN = (
+    *("localhost", "localhost:2223", "LOCALHOST", "localhost.", "kestrel.localhost:80", OWN, OWN.upper() + ":2223"),
+    *("127.0.0.1", "127.0.0.1:2223", "10.1.2.3", "[::1]", "[::1]:2223", "[fe80::1%25eth0]:2223", "queues.example:1"),
+    *("QUEUES.example", OWN.partition(".")[0]),
+)
+FOREIGN = (
+    *("evil.example", "evil.example:2223", "localhost.evil.example", "notlocalhost", "127.0.0.1.evil.example"),
+    *("localhost@evil.example", "other.queues.example", "1.2.3", "0x7f.1", "queues.example.evil.example"),
+)
+
+
+@pytest.mark.parametrize("host", KNOWN)
+def test_asked_for_by_its_own_name_it_answers(host: str) -> None:
+    assert Admin('[admin]\nhostNames = ["queues.example"]').get("/ping", {"Host": host}).status == 200
+
+
+@pytest.mark.parametrize("host", FOREIGN)
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+def test_asked_for_by_a_name_that_it_does_not_know_it_says_nothing(host: str, method: str) -> None:
+    """DNS rebinding: a page of another site, whose name its owner lets mean this machine."""
+    admin = Admin('[admin]\nhostNames = ["queues.example"]')
+    reply = admin.ask(method, "/api/status/ReadOnly" if method == "POST" else "/api/overview", {"Host": host})
+    assert reply.status == 403
+    assert method == "HEAD" or "hostNames" in reply.error
+    assert admin.server.core.status.takes_writes
+
+
+NO_HOSTS = ("[::1", "[evil]", "a:b:c", "\xff", "\xe9t\xe9", "a\tb", "evil.example/localhost", "\xe2\x84\x80")
+
+
+@pytest.mark.parametrize("host", NO_HOSTS)
+def test_a_host_that_is_none_is_refused(host: str) -> None:
+    reply = Admin().get("/ping", {"Host": host})
+    assert reply.status in (400, 403)
+    assert reply.error
+
+
+def test_a_host_that_is_given_twice_is_refused() -> None:
+    client = Admin().connect()
+    received = client.ask(b"GET /ping HTTP/1.1\r\nHost: evil.example\r\nHost: localhost\r\n\r\n")
+    assert received.startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_program_need_not_say_whom_it_asks() -> None:
+    assert Admin().connect().ask(b"GET /ping HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.0 200 ")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "https://localhost.evil.example:2223"},
+        {"Origin": "http://localhost"},
+        {"Origin": "http://localhost:80"},
+        {"Origin": "http://localhost:2224"},
+        {"Origin": "null"},
+        {"Origin": ""},
+        {"Origin": "http://[::1"},
+        {"Origin": "\xff"},
+        {"Origin": "file://"},
+        {"Origin": "null", "Host": ""},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "anything"},
+        {"Sec-Fetch-Site": "\xff"},
+        {"Sec-Fetch-Site": "cross-site", "Origin": "http://localhost:2223"},
+        {"Sec-Fetch-Site": "same-origin", "Origin": "http://evil.example"},
+    ],
+)
+def test_the_page_of_another_site_changes_nothing(headers: dict[str, str]) -> None:
+    admin = Admin()
+    reply = admin.post("/api/status/ReadOnly", headers)
+    assert (reply.status, reply.error) == (403, "a page of another site has sent this")
+    assert admin.server.core.status.takes_writes
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Origin": "http://localhost:2223"},
+        {"Origin": "http://LOCALHOST:2223"},
+        {"Origin": "https://localhost:2223", "Sec-Fetch-Site": "same-origin"},
+        {"Origin": "http://[::1]:2223", "Host": "[::1]:2223"},
+        {"Sec-Fetch-Site": "none"},
+    ],
+)
+def test_its_own_page_and_programs_do(headers: dict[str, str]) -> None:
+    admin = Admin()
+    assert admin.post("/api/status/ReadOnly", headers).status == 200
+    assert not admin.server.core.status.takes_writes
+
+
+def administered(*, is_trusted: bool = False) -> Admin:
+    """A server that has a list of administrators."""
+    settings = SessionSettings(administrators=(b"CN=root",))
+    return Admin(server=MemoryServer(session_settings=settings), is_trusted=is_trusted)
+
+
+def test_where_there_is_a_list_of_administrators_others_change_nothing() -> None:
+    admin = administered()
+    reply = admin.post("/api/status/ReadOnly")
+    assert (reply.status, reply.error) == (403, "only an administrator may do that")
+    assert admin.server.core.status.takes_writes
+    assert admin.get("/api/overview").json["server"]["may_administer"] is False
+    assert admin.get("/ping").status == 200
+
+
+def test_nor_do_they_learn_what_could_be_changed() -> None:
+    assert administered().post("/api/queue/nothing/flush").status == 403
+
+
+def test_whoever_comes_to_a_trusted_endpoint_is_an_administrator() -> None:
+    admin = administered(is_trusted=True)
+    assert admin.get("/api/overview").json["server"]["may_administer"] is True
+    assert admin.post("/api/status/ReadOnly").status == 200
+
+
+def test_without_a_list_everybody_is() -> None:
+    assert Admin().get("/api/overview").json["server"]["may_administer"] is True
+
+
+class Certified(MemoryTransport):
+    """TLS whose client has shown a certificate."""
+
+    certificate: X509
+
+    def getPeerCertificate(self) -> X509:
+        return self.certificate
+
+    def setTcpNoDelay(self, _: object) -> None:
+        pass
+
+
+def test_nobody_is_whom_a_certificate_names_before_tls_has_begun(tmp_path: Path, logged: list[str]) -> None:
+    admin = Admin()
+    connections: list[tuple[AdminChannel, Certified]] = []
+    for _ in range(2):
+        channel = admin.site.buildProtocol(IPv4Address("TCP", "127.0.0.1", 1))
+        assert channel is not None
+        transport = Certified(admin.connect(), lambda call: None)
+        certificate, _ = Authority(tmp_path).sign("chief")
+        transport.certificate = load_certificate(FILETYPE_PEM, Path(certificate).read_bytes())
+        directlyProvides(transport, ISSLTransport)
+        transport.connect(channel)
+        connections.append((channel, transport))
+    (verified, _), (unverified, failing) = connections
+    verified.handshakeCompleted()
+    failing.lost(SSL.Error([("", "", "bad signature")]))
+    assert (verified.identity, unverified.identity) == (subject("chief").encode(), None)
+    assert [line for line in logged if line.endswith("(no name): admin: TLS could not begin")]
+
+
+def test_who_is_refused_something_stands_in_the_log(logged: list[str]) -> None:
+    administered().post("/api/shutdown")
+    Admin().get("/ping", {"Host": "evil.example"})
+    no_administrator, no_own_name = [line for line in logged if line.startswith("Refused: ")]
+    assert no_administrator.endswith("(no name): admin: only an administrator may do that")
+    assert "admin: this server does not know itself as evil.example" in no_own_name
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status"),
+    [
+        ("GET", "/", {}, 200),
+        ("GET", "/pages/app.js", {}, 200),
+        ("GET", "/metrics", {}, 200),
+        ("GET", "/stats.json", {}, 200),
+        ("GET", "/graph/", {}, 302),
+        ("GET", "/stats.json?period=1", {}, 400),
+        ("GET", "/ping", {"Host": "evil.example"}, 403),
+        ("GET", "/nothing", {}, 404),
+        ("POST", "/ping", {}, 405),
+        ("PUT", "/ping", {}, 405),
+        ("POST", "/api/queue/nothing/flush", {}, 404),
+        ("POST", "/api/status/ReadOnly", {}, 200),
+    ],
+)
+def test_no_answer_can_be_framed_or_taken_for_a_page(
+    pages: object, method: str, path: str, headers: dict[str, str], status: int
+) -> None:
+    reply = Admin().ask(method, path, headers)
+    assert reply.status == status
+    assert "default-src 'self'" in reply.headers["content-security-policy"]
+    assert "frame-ancestors 'none'" in reply.headers["content-security-policy"]
+    assert reply.headers["x-content-type-options"] == "nosniff"
+    assert reply.headers["x-frame-options"] == "DENY"
+    assert reply.headers["referrer-policy"] == "no-referrer"
+    assert reply.headers["cache-control"] in ("no-store", "no-cache")
+    assert "access-control-allow-origin" not in reply.headers
+    assert "server" not in reply.headers
+    assert (reply.headers["content-type"] == "text/html; charset=utf-8") == (path == "/")

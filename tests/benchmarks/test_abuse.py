@@ -1,0 +1,94 @@
+"""When an abuse has passed: the arithmetic of the harness, without a server."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.abuse.__main__ import rounds_of
+from benchmarks.abuse.abuser import Abuse, Place, at_work
+from benchmarks.abuse.abuses import ABUSES
+from benchmarks.abuse.bystander import EVERY_S, stalls
+from benchmarks.abuse.verdict import FLOOR_MS, LINES_MORE, LINES_PER_S, MOST_RATIO, Round, Seen, failures
+
+MIB = 1 << 20
+
+
+def seen(*rounds: tuple[float, float], grown: int = 0, lines: int = 0, wrong: tuple[str, ...] = ()) -> Seen:
+    return Seen([Round(*each) for each in rounds], grown, lines, 10.0, wrong)
+
+
+def test_figures_are_the_medians_of_the_rounds() -> None:
+    of_three = seen((1.0, 2.0), (2.0, 100.0), (4.0, 12.0))
+    assert (of_three.quiet_ms, of_three.abuse_ms, of_three.ratio) == (2.0, 12.0, 3.0)
+
+
+def test_what_is_slower_than_the_ratio_and_than_the_floor_fails() -> None:
+    assert failures(seen((2.0, 2.0 * MOST_RATIO)), MIB) == []
+    assert failures(seen((0.1, FLOOR_MS - 0.1)), MIB) == []
+    assert failures(seen((0.1, FLOOR_MS)), MIB) == ["p99 5.0 ms is 50.0 times that in quiet"]
+    assert failures(seen((2.0, 10.5)), MIB, floor_ms=11.0) == []
+
+
+def test_one_bad_round_of_three_is_the_machine_and_two_are_not() -> None:
+    assert failures(seen((1.0, 2.0), (1.0, 900.0), (1.0, 2.0)), MIB) == []
+    assert len(failures(seen((1.0, 2.0), (1.0, 900.0), (1.0, 900.0)), MIB)) == 1
+
+
+def test_growth_beyond_the_bound_fails() -> None:
+    assert failures(seen((1.0, 1.0), grown=MIB), MIB) == []
+    assert failures(seen((1.0, 1.0), grown=3 * MIB), MIB) == ["the server grew by 3 MiB, more than 1"]
+
+
+def test_a_log_that_grows_with_the_abuse_fails() -> None:
+    most = int(LINES_MORE + 10 * LINES_PER_S)
+    assert failures(seen((1.0, 1.0), lines=most), MIB) == []
+    assert len(failures(seen((1.0, 1.0), lines=most + 1), MIB)) == 1
+
+
+def test_whatever_went_wrong_fails_also_without_a_round() -> None:
+    assert failures(seen(wrong=("it is lost",)), MIB) == ["it is lost"]
+
+
+def test_a_stall_counts_for_all_that_would_have_stood_behind_it() -> None:
+    assert stalls(EVERY_S / 2) == [EVERY_S / 2]
+    assert stalls(3 * EVERY_S) == pytest.approx([3 * EVERY_S, 2 * EVERY_S, EVERY_S])
+
+
+def test_long_runs_have_three_rounds_and_short_ones_one() -> None:
+    assert [rounds_of(seconds) for seconds in (0.5, 2, 6, 10, 100)] == [1, 1, 2, 3, 3]
+
+
+def test_each_abuse_has_a_name_of_its_own() -> None:
+    assert len({each.name for each in ABUSES}) == len(ABUSES)
+
+
+def counts(place: Place) -> None:
+    place.fates["counted"] += 1
+
+
+def fails(place: Place) -> None:
+    raise ValueError("no")
+
+
+def test_what_became_of_an_abuser_is_told_by_its_process(tmp_path: Path) -> None:
+    with at_work(Abuse("counts", counts, 1), {}, tmp_path, 0.0, 1) as fates:
+        assert not fates
+    assert fates == {"counted": 1}
+
+
+def test_an_abuser_that_fails_is_not_taken_for_one_that_is_stood(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="ValueError: no"), at_work(Abuse("fails", fails, 1), {}, tmp_path, 0.0, 1):
+        pass
+
+
+def test_an_abuser_that_works_too_much_has_to_pause(tmp_path: Path) -> None:
+    place = Place({}, tmp_path, 60.0, 1)
+    end = time.process_time() + 0.05
+    while time.process_time() < end:
+        pass
+    began, worked = time.monotonic(), time.process_time()
+    assert place.goes_on()
+    assert time.monotonic() - began > time.process_time() - worked

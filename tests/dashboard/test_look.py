@@ -1,0 +1,181 @@
+"""Dark and light, narrow windows, the keyboard alone."""
+
+import pytest
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.keys import Keys
+
+from tests.dashboard.browser import (
+    UNKNOWN,
+    attribute,
+    console_errors,
+    evaluate,
+    focused_text,
+    is_seen,
+    one,
+    open_dashboard,
+    press,
+    set_window,
+    settle,
+    text_of,
+    wait_until,
+)
+from tests.dashboard.fake_server import FakeQueue, FakeServer, wave
+
+pytestmark = pytest.mark.needs("chromium", "chromedriver")
+
+PAIRS = [
+    *((ink, paper) for ink in ("ink", "soft", "faint", "accent") for paper in ("page", "card", "raised", "hover")),
+    *((tone, "card") for tone in ("good", "warn", "bad", "items", "puts", "gets")),
+    *((tone, "page") for tone in ("warn", "bad")),
+]
+"""Texts, and what is behind them."""
+
+LUMINANCE = """
+    const [name] = arguments;
+    const probe = document.body.appendChild(document.createElement("i"));
+    probe.style.color = `var(--${name})`;
+    const [r, g, b] = getComputedStyle(probe).color.match(/[\\d.]+/g).map(Number).map((each) => each / 255)
+        .map((each) => each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4);
+    probe.remove();
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+"""
+
+
+def background(driver: Chrome) -> str:
+    return str(driver.execute_script("return getComputedStyle(document.body).backgroundColor"))
+
+
+def contrast(driver: Chrome, ink: str, paper: str) -> float:
+    """By the definition of the WCAG."""
+    dark, light = sorted(float(driver.execute_script(LUMINANCE, name)) for name in (ink, paper))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_it_is_dark_where_the_system_is_unless_the_reader_chose(driver: Chrome, server: FakeServer) -> None:
+    open_dashboard(driver, server.url)
+    light = background(driver)
+    set_window(driver, 1280, 900, dark=True)
+    dark = background(driver)
+    assert dark != light
+    wait_until(driver, lambda: attribute(driver, "#look", "aria-pressed") == "true", "the button says so")
+    one(driver, "#look").click()
+    assert background(driver) == light
+    driver.refresh()
+    assert background(driver) == light
+    wait_until(driver, lambda: attribute(driver, "#look", "aria-pressed") == "false", "the choice is kept")
+    one(driver, "#look").click()
+    assert background(driver) == dark
+    set_window(driver, 1280, 900, dark=False)
+    assert background(driver) == light
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_texts_stand_out_from_what_is_behind_them(driver: Chrome, server: FakeServer, dark: bool) -> None:
+    open_dashboard(driver, server.url)
+    set_window(driver, 1280, 900, dark=dark)
+    too_little = {pair: round(contrast(driver, *pair), 2) for pair in PAIRS if contrast(driver, *pair) < 4.5}
+    assert too_little == {}
+    assert contrast(driver, "edge", "card") >= 3
+
+
+@pytest.mark.parametrize("fragment", ["#/", "#/queue/work", "#/server"])
+def test_a_narrow_window_scrolls_no_way_but_down(driver: Chrome, server: FakeServer, fragment: str) -> None:
+    server.queues = [FakeQueue(b"work", items=3, history=wave(9, 4)), FakeQueue(b"x" * 200)]
+    set_window(driver, 360, 700, dark=False)
+    open_dashboard(driver, server.url, fragment)
+    wait_until(driver, lambda: is_seen(driver, "main canvas, #server-told"), "the page")
+    settle(driver)
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= 360
+
+
+def test_the_first_tab_skips_to_the_content(driver: Chrome, server: FakeServer) -> None:
+    server.queues = [FakeQueue(b"work", items=3)]
+    open_dashboard(driver, server.url, "#/queue/work")
+    wait_until(driver, lambda: is_seen(driver, "#queue-there"), "the queue")
+    press(driver, Keys.TAB)
+    assert focused_text(driver) == "Skip to the content"
+    press(driver, Keys.ENTER)
+    assert driver.execute_script("return document.activeElement.id") == "queue-title"
+    assert driver.current_url.endswith("#/queue/work")
+
+
+def test_pages_are_reached_by_their_links_and_marked(driver: Chrome, server: FakeServer) -> None:
+    open_dashboard(driver, server.url)
+    one(driver, "nav a[data-page=server]").send_keys(Keys.ENTER)
+    wait_until(driver, lambda: is_seen(driver, "#server-told"), "the server's page")
+    assert text_of(driver, "nav a[aria-current=page]") == "Server"
+    one(driver, "nav a[data-page=overview]").send_keys(Keys.ENTER)
+    wait_until(driver, lambda: is_seen(driver, "#overview"), "the first page")
+    assert text_of(driver, "nav a[aria-current=page]") == "Queues"
+    assert console_errors(driver) == []
+
+
+def test_charts_are_drawn_and_told_in_words(driver: Chrome, server: FakeServer) -> None:
+    server.queues = [FakeQueue(b"work", items=3, history=wave(9, 4))]
+    open_dashboard(driver, server.url)
+    chart = "#overview-charts [role=img]"
+    wait_until(driver, lambda: "now " in attribute(driver, chart, "aria-label"), "the history")
+    assert "at most 6,498" in attribute(driver, chart, "aria-label")
+    is_drawn = """
+        const [canvas] = arguments;
+        return canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some(Boolean);
+    """
+    for canvas in (f"{chart} canvas", "tr[data-name=work] canvas"):
+        wait_until(driver, lambda canvas=canvas: driver.execute_script(is_drawn, one(driver, canvas)), "it is drawn")
+
+
+FIGURES = [
+    ("count", 1234567, "1,234,567"),
+    ("count", None, UNKNOWN),
+    ("bytes", 0, "0 B"),
+    ("bytes", 1023, "1,023 B"),
+    ("bytes", 1536, "1.5 KiB"),
+    ("bytes", 5 * 2**40, "5 TiB"),
+    ("rate", 0.25, "0.3"),
+    ("rate", 1234.5, "1,235"),
+    ("compact", 1_250_000, "1.3M"),
+    ("duration", 0, "0 ms"),
+    ("duration", 0.34, "340 µs"),
+    ("duration", 0.9996, "1 ms"),
+    ("duration", 999.7, "1 s"),
+    ("duration", 5_250, "5.3 s"),
+    ("duration", 59_700, "1 min"),
+    ("duration", 200_000, "3 min 20 s"),
+    ("duration", 3_599_800, "1 h"),
+    ("duration", 93_784_000, "1 d 2 h"),
+    ("microseconds", 1900, "1.9 ms"),
+]
+
+
+def test_figures_are_written_for_people(driver: Chrome, server: FakeServer) -> None:
+    open_dashboard(driver, server.url)
+    asked = [(kind, value) for kind, value, _ in FIGURES]
+    written = evaluate(driver, "format.js", "args.map(([kind, value]) => it[kind](value))", *asked)
+    assert written == [text for _, _, text in FIGURES]
+
+
+def rates(driver: Chrome, *samples: tuple[int, int, dict[str, list[int]]]) -> list[float | None] | None:
+    """The rates of work's counters after samples of (uptime, clock, counters)."""
+    script = """(() => {
+        const rates = new it.Rates();
+        for (const [uptime, time, counters] of args) rates.add(uptime, time, new Map(Object.entries(counters)));
+        return rates.of("work");
+    })()"""
+    found: list[float | None] | None = evaluate(driver, "rates.js", script, *samples)
+    return found
+
+
+def test_rates_are_of_the_time_between_samples_and_know_of_new_starts(driver: Chrome, server: FakeServer) -> None:
+    open_dashboard(driver, server.url)
+    assert rates(driver, (1000, 50, {"work": [5]})) == [None]
+    assert rates(driver, (1000, 50, {"work": [5]}), (3000, 2050, {"work": [15]})) == [5.0]
+    # A queue that was made anew, and one that is new.
+    assert rates(driver, (1000, 50, {"work": [50]}), (3000, 2050, {"work": [4]})) == [2.0]
+    assert rates(driver, (1000, 50, {}), (3000, 2050, {"work": [4]})) == [2.0]
+    # A server that was started anew, seen by its uptime or by its clock; and a pause of a minute.
+    assert rates(driver, (9000, 50, {"work": [5]}), (3000, 2050, {"work": [15]})) == [None]
+    assert rates(driver, (1000, 0, {"work": [5]}), (3000, 60_000, {"work": [15]})) == [None]
+    assert rates(driver, (1000, 0, {"work": [5]}), (61_000, 60_000, {"work": [15]})) == [None]
+    # The last ten seconds count.
+    tens = [(2000 * at, 2000 * at, {"work": [at * at]}) for at in range(10)]
+    assert rates(driver, *tens) == [(81 - 16) / 10]

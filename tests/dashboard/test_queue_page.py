@@ -1,0 +1,211 @@
+"""One queue's page: what it tells, and what can be done to the queue."""
+
+import pytest
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from tests.dashboard.browser import (
+    UNKNOWN,
+    attribute,
+    button_called,
+    confirm,
+    console_errors,
+    focused_text,
+    is_seen,
+    look_again,
+    one,
+    open_dashboard,
+    press,
+    text_of,
+    texts_of,
+    wait_for_text,
+    wait_until,
+)
+from tests.dashboard.fake_server import FakeQueue, FakeServer, wave
+
+pytestmark = pytest.mark.needs("chromium", "chromedriver")
+
+
+def open_queue(driver: Chrome, server: FakeServer, fragment: str) -> None:
+    open_dashboard(driver, server.url, f"#/queue/{fragment}")
+    wait_until(driver, lambda: is_seen(driver, "#queue-there"), "the queue is shown")
+
+
+def test_it_tells_figures_settings_latencies_and_children(driver: Chrome, server: FakeServer) -> None:
+    children = (b"news+mail",)
+    server.queues = [
+        FakeQueue(b"news", items=1234, bytes=3 * 2**20, age_msec=200_000, children=children, history=wave(1200, 400)),
+        FakeQueue(b"news+mail", items=7),
+    ]
+    open_queue(driver, server, "news")
+    assert text_of(driver, "#queue-title") == "news"
+    assert text_of(driver, "#queue-items") == "1,234"
+    assert text_of(driver, "#queue-age_msec") == "3 min 20 s"
+    assert text_of(driver, "#queue-figures [data-key=bytes] dd") == "3 MiB"
+    assert text_of(driver, "#queue-settings [data-key=maxMemorySize] dd") == "128 MiB"
+    assert len(driver.find_elements(By.CSS_SELECTOR, "#queue-latencies tbody tr")) == 10
+    put = texts_of(driver, "#queue-latencies tbody tr:first-child > *")
+    assert put == ["Put", "1,000", "120 µs", "95 µs", "240 µs", "1.9 ms", "12 ms", "64 ms"]
+    sync = texts_of(driver, "#queue-latencies tbody tr:last-child > *")
+    assert sync == ["Sync to the disk", "0", *[UNKNOWN] * 6]
+    wait_until(driver, lambda: len(driver.find_elements(By.CSS_SELECTOR, "#queue canvas")) == 3, "three charts")
+    chart = "#queue-charts [role=img]"
+    wait_until(driver, lambda: "at most 1,600" in attribute(driver, chart, "aria-label"), "the chart in words")
+    one(driver, "#queue-children a").click()
+    wait_for_text(driver, "#queue-title", "news+mail")
+    wait_until(driver, lambda: text_of(driver, "#queue-items") == "7", "the child's figures")
+    assert not is_seen(driver, "#queue-children-part")
+    assert console_errors(driver) == []
+
+
+def test_flush_asks_first_with_what_will_be_dropped_and_posts_once(driver: Chrome, server: FakeServer) -> None:
+    server.queues = [FakeQueue(b"work", items=30, bytes=150)]
+    open_queue(driver, server, "work")
+    button_called(driver, "Flush…").click()
+    wait_until(driver, lambda: is_seen(driver, "dialog[open]"), "the question is asked")
+    assert "All 30 items of work will be dropped." in text_of(driver, "dialog")
+    assert focused_text(driver) == "Cancel"
+    press(driver, Keys.ENTER)
+    wait_until(driver, lambda: not is_seen(driver, "dialog"), "it is cancelled")
+    button_called(driver, "Flush…").click()
+    wait_until(driver, lambda: is_seen(driver, "dialog[open]"), "the question is asked")
+    press(driver, Keys.ESCAPE)
+    wait_until(driver, lambda: not is_seen(driver, "dialog"), "it is cancelled")
+    assert server.posts == []
+    button_called(driver, "Flush…").click()
+    assert "Drop all 30 items" in confirm(driver)
+    wait_for_text(driver, "[role=status]", "Done to work: flush.")
+    wait_until(driver, lambda: text_of(driver, "#queue-items") == "0", "the queue is empty")
+    assert server.posts == ["/api/queue/work/flush"]
+
+
+def test_two_clicks_that_confirm_post_once(driver: Chrome, server: FakeServer) -> None:
+    server.queues = [FakeQueue(b"work", items=30)]
+    open_queue(driver, server, "work")
+    with server.lock:  # the answer takes until here is done
+        button_called(driver, "Flush…").click()
+        wait_until(driver, lambda: is_seen(driver, "dialog[open]"), "the question is asked")
+        driver.execute_script("for (const _ of [1, 2]) document.querySelector('#ask-do').click()")
+        button_called(driver, "Flush…").click()
+        assert not is_seen(driver, "dialog[open]")
+    wait_for_text(driver, "[role=status]", "Done to work: flush.")
+    assert server.posts == ["/api/queue/work/flush"]
+
+
+def test_expired_items_are_flushed(driver: Chrome, server: FakeServer) -> None:
+    server.queues = [FakeQueue(b"work", items=30)]
+    open_queue(driver, server, "work")
+    button_called(driver, "Flush expired…").click()
+    assert "All others stay." in confirm(driver)
+    wait_for_text(driver, "[role=status]", "Done to work: flush_expired.")
+    assert server.posts == ["/api/queue/work/flush_expired"]
+
+
+def test_a_queue_that_was_deleted_leads_back_to_the_others(driver: Chrome, server: FakeServer) -> None:
+    server.queues = [FakeQueue(b"other"), FakeQueue(b"work", items=1)]
+    open_queue(driver, server, "work")
+    button_called(driver, "Delete…").click()
+    assert "The queue work will be deleted, and the only item in it will be dropped." in confirm(driver)
+    wait_until(driver, lambda: is_seen(driver, "tr[data-name=other]"), "the table")
+    assert server.posts == ["/api/queue/work/delete"]
+    wait_until(driver, lambda: not is_seen(driver, "tr[data-name=work]"), "the queue is gone")
+
+
+def test_an_error_of_the_server_is_shown_in_its_words_and_stays(driver: Chrome, server: FakeServer) -> None:
+    server.queues = [FakeQueue(b"work", items=30)]
+    server.refusals["/api/queue/work/flush"] = (409, "The server is ReadOnly: <b>nothing</b> is flushed.")
+    open_queue(driver, server, "work")
+    button_called(driver, "Flush…").click()
+    confirm(driver)
+    wait_for_text(driver, "[role=status]", "The server is ReadOnly: <b>nothing</b> is flushed.")
+    assert "bad" in attribute(driver, "#said", "class")
+    assert text_of(driver, "#queue-items") == "30"
+    one(driver, "#said-close").click()
+    wait_until(driver, lambda: text_of(driver, "[role=status]") == "", "it is put away")
+
+
+def test_who_may_not_administer_sees_buttons_that_say_why_not(driver: Chrome, server: FakeServer) -> None:
+    server.queues = [FakeQueue(b"work", items=30)]
+    server.may_administer = False
+    server.peek = True
+    open_queue(driver, server, "work")
+    wait_until(driver, lambda: is_seen(driver, "#queue-reason"), "the reason")
+    assert "you are not an administrator" in text_of(driver, "#queue-reason")
+    for name in ("Flush expired…", "Flush…", "Delete…", "Look at the head"):
+        assert not button_called(driver, name).is_enabled()
+        assert button_called(driver, name).get_dom_attribute("aria-describedby") == "queue-reason"
+
+
+@pytest.mark.parametrize(
+    ("head", "shown", "said"),
+    [
+        (b"hello <i>world</i>\n", "hello <i>world</i>\n", "19 B, put 5 ms ago, as text"),
+        ("Grüße".encode() * 1000, "GrüßeGrüße", "as text; its first 4 KiB"),
+        (b"\x00\x01PNG", "000000  00 01 50 4e 47", "not text: as bytes"),
+        (None, "", "Nothing is at the head: the queue is empty."),
+    ],
+    ids=["text", "cut", "bytes", "empty"],
+)
+def test_the_head_is_shown_where_it_may_be_looked_at(
+    driver: Chrome, server: FakeServer, head: bytes | None, shown: str, said: str
+) -> None:
+    server.peek = True
+    server.queues = [FakeQueue(b"work", head=head)]
+    open_queue(driver, server, "work")
+    wait_until(driver, lambda: button_called(driver, "Look at the head"), "the button").click()
+    wait_for_text(driver, "#queue-head", said)
+    assert text_of(driver, "#queue-head pre").startswith(shown)
+
+
+def test_heads_that_may_not_be_looked_at_have_no_button(driver: Chrome, server: FakeServer) -> None:
+    server.queues = [FakeQueue(b"work", head=b"secret")]
+    open_queue(driver, server, "work")
+    assert not is_seen(driver, "#queue-look")
+
+
+NAMES = [
+    (b"<b>&\"'#?%", "%3cb%3e%26%22%27%23%3f%25", "<b>&\"'#?%"),
+    ("größe".encode(), "gr%c3%b6%c3%9fe", "größe"),
+    (b"\xff\xfe+a", "%ff%fe%2ba", r"\xff\xfe+a"),
+    ("a\u202eb".encode(), "a%e2%80%aeb", r"a\u{202e}b"),
+]
+
+
+@pytest.mark.parametrize(("name", "encoded", "shown"), NAMES, ids=["markup", "utf-8", "bytes", "unseen"])
+def test_a_strange_name_is_shown_as_it_is_and_its_bytes_are_encoded(
+    driver: Chrome, server: FakeServer, name: bytes, encoded: str, shown: str
+) -> None:
+    server.queues = [FakeQueue(name, items=4, history=wave(4, 2))]
+    open_dashboard(driver, server.url)
+    link = wait_until(driver, lambda: one(driver, "tr[data-name] a"), "the row")
+    assert text_of(driver, "tr[data-name] a") == shown
+    assert attribute(driver, "tr[data-name] a", "href") == f"#/queue/{encoded}"
+    wait_until(driver, lambda: f"/api/history?queue={encoded}" in server.requests, "its history is asked for")
+    link.click()
+    wait_until(driver, lambda: text_of(driver, "#queue-items") == "4", "the queue's page")
+    assert text_of(driver, "#queue-title") == shown
+    assert f"/api/queue/{encoded}" in server.requests
+    button_called(driver, "Flush…").click()
+    assert f"All 4 items of {shown} will be dropped." in confirm(driver)
+    wait_until(driver, lambda: server.posts == [f"/api/queue/{encoded}/flush"], "it is flushed")
+    assert console_errors(driver) == []
+
+
+def test_a_queue_that_is_not_there_is_said_in_words(driver: Chrome, server: FakeServer) -> None:
+    open_dashboard(driver, server.url, "#/queue/nothing")
+    wait_for_text(driver, "#queue-gone", "There is no queue nothing.")
+    assert is_seen(driver, "#queue-gone")
+    assert not is_seen(driver, "#away")
+    with server.lock:
+        server.queues = [FakeQueue(b"nothing", items=2)]
+    look_again(driver)
+    wait_until(driver, lambda: is_seen(driver, "#queue-there"), "it is there now")
+    assert not is_seen(driver, "#queue-gone")
+
+
+def test_what_went_wrong_with_a_queue_is_said(driver: Chrome, server: FakeServer) -> None:
+    server.queues = [FakeQueue(b"work", failure="Its journal could not be written: no space left.")]
+    open_queue(driver, server, "work")
+    assert is_seen(driver, "#queue-failure")
+    assert text_of(driver, "#queue-failure") == "Its journal could not be written: no space left."

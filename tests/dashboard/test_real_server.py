@@ -1,0 +1,88 @@
+"""The dashboard of a real server, in a real browser."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from selenium.webdriver import Chrome
+
+from tests.dashboard.browser import (
+    button_called,
+    column,
+    confirm,
+    console_errors,
+    is_seen,
+    look_again,
+    open_dashboard,
+    text_of,
+    wait_for_text,
+    wait_until,
+)
+from tests.server.running import Processes, Server
+
+pytestmark = pytest.mark.needs("chromium", "chromedriver")
+
+MANY = 2000
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    with Processes(tmp_path) as processes:
+        yield processes
+
+
+def url_of(server: Server) -> str:
+    return f"http://127.0.0.1:{server.port_of('admin')}"
+
+
+def test_a_queue_is_seen_opened_and_flushed(driver: Chrome, processes: Processes) -> None:
+    server = processes.serve("[admin]\npeek = true\n")
+    with server.connect() as client:
+        for item in (b"first", b"second", b"third"):
+            client.put(b"work", item)
+        open_dashboard(driver, url_of(server))
+        wait_until(driver, lambda: column(driver, "Items") == ["3"], "its items")
+        open_dashboard(driver, url_of(server), "#/queue/work")
+        wait_until(driver, lambda: is_seen(driver, "#queue-there"), "the queue is shown")
+        button_called(driver, "Look at the head").click()
+        wait_for_text(driver, "#queue", "first")
+        button_called(driver, "Flush…").click()
+        assert "3 items" in confirm(driver)
+        wait_for_text(driver, "[role=status]", "work was flushed of 3 items")
+        assert client.get(b"work") is None
+    assert console_errors(driver) == []
+
+
+def test_two_thousand_queues_are_shown_and_the_last_is_found(driver: Chrome, processes: Processes) -> None:
+    server = processes.serve()
+    with server.connect() as client:
+        client.send(b"".join(b"set queue-%04d 0 0 1\r\nx\r\n" % number for number in range(MANY)))
+        client.receive(len(b"STORED\r\n") * MANY)
+    open_dashboard(driver, url_of(server))
+    wait_for_text(driver, "main", "2,000 queues")
+    open_dashboard(driver, url_of(server), f"#/queue/queue-{MANY - 1}")
+    wait_until(driver, lambda: text_of(driver, "#queue-items") == "1", "the last queue's items")
+    assert console_errors(driver) == []
+
+
+def test_a_server_that_stops_is_away_and_one_that_comes_back_is_there(driver: Chrome, processes: Processes) -> None:
+    server = processes.serve()
+    port = server.port_of("admin")
+    open_dashboard(driver, url_of(server))
+    server.stop()
+    look_again(driver)
+    wait_until(driver, lambda: re.search("No answer from the server since", text_of(driver, "body")), "it is away")
+    processes.serve("", "--admin", f"tcp:{port}:interface=127.0.0.1")
+    look_again(driver)
+    wait_until(driver, lambda: not is_seen(driver, "#away"), "it is back")
+
+
+def test_who_is_no_administrator_sees_and_cannot_press(driver: Chrome, processes: Processes) -> None:
+    server = processes.serve("administrators = []\n")
+    with server.connect() as client:
+        client.put(b"work", b"first")
+    open_dashboard(driver, url_of(server), "#/queue/work")
+    wait_until(driver, lambda: is_seen(driver, "#queue-there"), "the queue is shown")
+    assert not button_called(driver, "Flush…").is_enabled()
+    assert not button_called(driver, "Delete…").is_enabled()

@@ -1,0 +1,85 @@
+"""Scroll files as seeds and words, and their mending."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from kestrel.disk.reader import Part
+from tests.fuzz.fed import Fed
+from tests.journal.made import BytesReader, i32, i64
+from tests.scroll.made import (
+    DELETED,
+    READER,
+    WRITER,
+    T,
+    done_ranges,
+    errors,
+    put,
+    read_done,
+    read_head,
+    targets,
+    with_data,
+)
+
+GOLDEN: Final = Path(__file__).parents[1] / "scroll" / "golden"
+
+MOST_RECORDED: Final = 700
+"""A recorded file of more bytes is no seed."""
+
+WORDS: Final = (
+    WRITER, READER, put(1, b""), put(2, b"x", T, T + 1), put(2, b"", errors=1), read_head(1), read_done(1), read_done(),
+    errors(_1=1), done_ranges((1, 2)), targets(0, b"x"), targets(1, b":own"), targets(0), DELETED, with_data(15, b"?"),
+    i32(-1), i64(-1), i64(1), i64((1 << 62) - 1), b"\x87",
+)  # fmt: skip
+
+
+def recorded(kind: str) -> dict[str, bytes]:
+    """The small files that libkestrel wrote: `writer` files, or `reader` files."""
+    found: dict[str, bytes] = {}
+    for path in sorted(GOLDEN.glob("*/journal*/work*")):
+        contents = path.read_bytes()
+        is_of_kind = (".read." in path.name) == (kind == "reader")
+        if is_of_kind and 0 < len(contents) <= MOST_RECORDED and contents not in found.values():
+            found[f"{path.parts[-3]}-{path.parts[-2]}-{path.name.removeprefix('work.')}"] = contents
+    return found
+
+
+class PartsReader(BytesReader):
+    """Brings parts of a size of its own, unless another is asked for."""
+
+    def __init__(self, contents: bytes, part_bytes: int) -> None:
+        super().__init__(contents)
+        self._part_bytes = part_bytes
+
+    def part(self, offset: int, size: int | None = None) -> Part:
+        """The part that begins there."""
+        return super().part(offset, size or self._part_bytes)
+
+
+def part_bytes(choices: Fed) -> int:
+    """How much of a file is read at once: more than the header of an item."""
+    return choices.number(200) + 40 if choices.number(2) else 1 << 20
+
+
+def mended(data: bytes, magic: bytes) -> bytes:
+    """The file begins as it should, and sizes that reach beyond the end are small ones that do not."""
+    contents = bytearray(magic + data[len(magic) :])
+    at = len(magic)
+    while at < len(contents) and contents[at]:
+        command, words = contents[at] >> 4, contents[at] & 15
+        least = {0: 2, 8: 6}.get(command, 1 if command > 8 else 0)
+        if words < least:
+            contents[at] = command << 4 | least
+            words = least
+        data_at = at + 1 + 4 * words
+        size = 0
+        if command >= 8 and data_at <= len(contents):
+            where = slice(at + 1, at + 5)
+            size = int.from_bytes(contents[where], "little", signed=True)
+            whole = {9: 8, 10: 12, 11: 16}.get(command, 1)
+            if size % whole or not 0 <= size <= len(contents) - data_at:
+                size = whole * (size % 3)
+                contents[where] = i32(size)
+        at = data_at + size
+    return bytes(contents)

@@ -1,0 +1,70 @@
+"""Configuration files of any bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from kestrel.config.dump import alias_config, queue_config
+from kestrel.config.load import ConfigError, load
+from kestrel.config.model import (
+    AdminSettings,
+    AliasSettings,
+    Config,
+    LoggingSettings,
+    QueueSettings,
+    ZooKeeperSettings,
+)
+from kestrel.config.resolved import ResolvedConfig
+from kestrel.config.setting import settings_of
+from tests.fuzz.folders import a_folder
+from tests.fuzz.target import Target
+
+CONFIGS = Path(__file__).parents[3] / "tap-configs"
+
+
+def check(data: bytes) -> None:
+    """A `Config` whose settings can be shown, or the problems of the file, each a sentence on a line of its own."""
+    with a_folder() as folder:
+        folder.write_bytes(data)
+        try:
+            config = load(folder)
+        except ConfigError as error:
+            assert error.problems
+            assert str(error).startswith(f"{folder}:\n")
+            assert all(character >= " " for problem in error.problems for character in problem), error.problems
+            return
+    assert isinstance(config, Config)
+    resolved = ResolvedConfig(config)
+    for name in (b"work", b"work+a", *config.queues):
+        assert all(isinstance(value, str) for _, value in queue_config(resolved.settings_for(name)))
+    for alias in config.aliases.values():
+        assert all(isinstance(value, str) for _, value in alias_config(alias))
+
+
+def seeds() -> Mapping[str, bytes]:
+    return {
+        **{path.stem: path.read_bytes()[:2000].rpartition(b"\n")[0] for path in sorted(CONFIGS.glob("*.toml"))},
+        "queues": b'[default]\nmaxAge = "1h"\n[[queues]]\nname = "a"\nexpireToQueue = "b"\n'
+        b'[[queues]]\nname = "b"\nerrorQueue = "none"\n[[aliases]]\nname = "c"\ndestinationQueues = ["a", "b+x"]\n',
+        "circle": b'[[queues]]\nname = "a"\nexpireToQueue = "b"\n[[queues]]\nname = "b"\nexpireToQueue = "a"\n',
+        "sections": b'[admin]\nhttpPort = 2223\n[zookeeper]\nhost = "h"\nacl = ["world:anyone:r"]\n[logging]\n'
+        b'level = "debug"\n',
+        "values": b"a = 1979-05-27T07:32:00Z\nb = 0xff\nc = -inf\nd = '''x'''\ne = {f = [1, [2]]}\n",
+        "latin-1": b'name = "Gr\xf6\xdfe"\n',
+    }
+
+
+def words() -> Iterator[bytes]:
+    """Every setting's name, and values of every kind."""
+    for cls in (Config, QueueSettings, AliasSettings, AdminSettings, ZooKeeperSettings, LoggingSettings):
+        for setting in settings_of(cls).values():
+            yield f"\n{setting.kestrel_name} = ".encode()
+    yield from (
+        b"\n[default]\n", b"\n[[queues]]\nname = ", b"\n[[aliases]]\nname = ", b"\n[admin]\n", b"\n[zookeeper]\n",
+        b"\n[logging]\n", b'"none"', b'"never"', b'"16MiB"', b'"1m30s"', b"true", b"[]", b"{}", b'["a", "b"]', b"nan",
+        b"1979-05-27", b"07:32:00", b'"a+b"', b'"world:anyone:r"', b'"""', b"'''", b"\\u0000", b"\\U0010FFFF", b"1e400",
+    )  # fmt: skip
+
+
+TARGET = Target(check, seeds, words, most_bytes=4096)

@@ -1,0 +1,57 @@
+"""The memcache codec."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import partial
+
+from kestrel.protocols import memcache
+from kestrel.protocols.memcache import MemcacheCodec
+from tests.fuzz import spoken
+from tests.fuzz.codecs import check_codec
+from tests.fuzz.fed import Fed, fed, mending
+from tests.fuzz.target import Target
+
+LIMITS = ((8192, 1 << 24), (60, 40), (16, 1), (1, 0))
+"""Of a line and of an item."""
+
+
+def check(data: bytes) -> None:
+    """Nothing is remembered of inputs before: an input must do the same alone."""
+    memcache._REMEMBERED.clear()
+    choices = Fed(data)
+    (most_line, most_item), sizes = choose(choices)
+    make = partial(MemcacheCodec, most_line, most_item, bool(len(sizes) & 1))
+    check_codec(make, choices.rest(), sizes, max(most_line, most_item + len(b"\r\n")))
+
+
+def choose(choices: Fed) -> tuple[tuple[int, int], list[int]]:
+    """The limits, and the sizes of the pieces."""
+    return LIMITS[choices.number(len(LIMITS))], choices.numbers(15)
+
+
+def seeds() -> Mapping[str, bytes]:
+    return {
+        **{name: fed(said, 0, 2, 3, 9) for name, said in spoken.conversations("memcache").items()},
+        "small-limits": fed(b"set work 0 0 40\r\n" + bytes(40) + b"\r\nget work/t=5/open\r\n", 1, 3, 5, 20, 20),
+    }
+
+
+WORDS = (
+    b"set work 0 0 ", b"\r\n", b"get ", b"gets ", b"work", b"/t=", b"/open", b"/close", b"/abort", b"/peek", b"delete ",
+    b"flush ", b"flush_all", b"flush_expired ", b"flush_all_expired", b"monitor work ", b"confirm work ", b"version",
+    b"stats", b"dump_stats", b"dump_config", b"reload", b"status", b"shutdown", b"quit", b"add ", b"cas ", b"ReadOnly",
+    b"2147483647", b"-2147483648", b"4294967296", b"-1", b"a+b", b"noreply",
+)  # fmt: skip
+
+
+_SET = re.compile(rb"(set [^ \r\n]+ [^ \r\n]+ [^ \r\n]+ )([0-9]+)(\r?\n)(.*?)(?=\r\n)", re.DOTALL | re.IGNORECASE)
+
+
+def mended(data: bytes) -> bytes:
+    """The length of an item is that of what stands before the next line end."""
+    return _SET.sub(lambda found: b"%b%d%b%b" % (found[1], len(found[4]), found[3], found[4]), data)
+
+
+TARGET = Target(check, seeds, lambda: WORDS, mending(choose, mended))

@@ -1,0 +1,47 @@
+"""Files of certificates and keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from kestrel.pem import certificates, own_certificate
+from tests.fuzz.fed import Fed, fed
+from tests.fuzz.folders import a_folder
+from tests.fuzz.target import CORPUS, Target
+
+BEGIN, END = b"-----BEGIN CERTIFICATE-----\n", b"-----END CERTIFICATE-----\n"
+KEY_BEGIN, KEY_END = b"-----BEGIN PRIVATE KEY-----\n", b"-----END PRIVATE KEY-----\n"
+
+
+def check(data: bytes) -> None:
+    """Certificates, or an OSError that names the file. The one file is that of the certificates and of the key."""
+    choices = Fed(data)
+    key_bytes = 8 * choices.number(256)
+    contents = choices.rest()
+    with a_folder() as folder:
+        folder.mkdir()
+        cert_file, key_file = folder / "cert.pem", folder / "key.pem"
+        cert_file.write_bytes(contents)
+        key_file.write_bytes(contents[-key_bytes:])
+        with suppress(OSError):
+            assert certificates(str(cert_file))
+        try:
+            own_certificate(str(cert_file), str(key_file))
+        except OSError as error:
+            assert str(cert_file) in str(error) or str(key_file) in str(error)
+
+
+def seeds() -> Mapping[str, bytes]:
+    """With the certificate that is there: they cannot be made again as they were."""
+    certificate = (CORPUS / "pem" / "certificate").read_bytes()
+    return {
+        "chain": fed(certificate + b"\n" + certificate, 0),
+        "key": fed(certificate + KEY_BEGIN + b"MEECAQAwEwYHKoZIzj0CAQYIKoZIzj0DAQcEJzAlAgEBBCA=\n" + KEY_END, 14),
+        "empty": fed(BEGIN + b"AAAA\n" + END, 0),
+    }
+
+
+WORDS = (BEGIN, END, KEY_BEGIN, KEY_END, b"MII", b"Proc-Type: 4,ENCRYPTED\n", b"RSA ", b"EC ", b"ENCRYPTED ")
+
+TARGET = Target(check, seeds, lambda: WORDS)

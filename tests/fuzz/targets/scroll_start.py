@@ -1,0 +1,100 @@
+"""Starts of a server over the files of a scroll: a writer file, and those of a queue and of a child, of any bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from kestrel.item import Item
+from kestrel.scroll.records import READER_MAGIC, WRITER_MAGIC
+from tests.fuzz import scrolls
+from tests.fuzz.fed import Fed, fed
+from tests.fuzz.folders import a_folder
+from tests.fuzz.target import Target
+from tests.scroll.independent import FoundItem, queues_in
+from tests.scroll.made import DELETED, done_ranges, errors, put, read_done, read_head, targets
+from tests.scroll.running import Scrolls
+
+NAMES = ("work.1700000000000", "work.read.", "work.read.x")
+
+
+def check(data: bytes) -> None:
+    """What is served is what the second reader finds in the files afterwards, and a second start serves it again.
+
+    Then an item comes last that is put last.
+    """
+    with a_folder() as folder:
+        folder.mkdir()
+        for name, contents in zip(NAMES, split(data), strict=True):
+            if contents:
+                (folder / name).write_bytes(contents)
+        served = _served(folder)
+        found = {name: queue.items for name, queue in queues_in(folder).items()}
+        # Without an item and a reader there is no queue to this server.
+        assert served == {name: items for name, items in found.items() if items or name in served}
+        assert _served(folder) == served
+        again = Scrolls(folder)
+        queue = again.queue()
+        before = len(again.look_through(queue))
+        again.put_and_commit(queue, b"last")
+        items = again.take_all(queue)
+        assert [item.data for item in items[before:]] == [b"last"]
+        assert all(item.id < items[-1].id for item in items[:-1])
+        again.close()
+
+
+def _served(folder: Path) -> dict[bytes, list[FoundItem]]:
+    """The items of each queue that a start brings; it is stopped again."""
+    scrolls = Scrolls(folder)
+    served = {name: [_found(item) for item in scrolls.look_through(scrolls.queue(name))] for name in scrolls.loaded}
+    scrolls.close()
+    return served
+
+
+def _found(item: Item) -> FoundItem:
+    return FoundItem(item.id, item.data, item.add_ms, item.expiry_ms, item.errors)
+
+
+def split(data: bytes) -> tuple[bytes, bytes, bytes]:
+    """The writer file, the reader file of the queue, and that of its child `x`."""
+    choices = Fed(data)
+    own_bytes, child_bytes = choices.number(256), choices.number(256)
+    stream = choices.rest()
+    child_at = max(0, len(stream) - child_bytes)
+    own_at = max(0, child_at - own_bytes)
+    return stream[:own_at], stream[own_at:child_at], stream[child_at:]
+
+
+def mended(data: bytes) -> bytes:
+    """Each of them is."""
+    parts = split(data)
+    magics = (WRITER_MAGIC, READER_MAGIC, READER_MAGIC)
+    whole = b"".join(
+        scrolls.mended(part, magic) if len(part) >= len(magic) else part
+        for part, magic in zip(parts, magics, strict=True)
+    )
+    return whole + data[len(whole) :]
+
+
+def joined(writer: bytes, own: bytes = b"", child: bytes = b"") -> bytes:
+    """The input of these files."""
+    return fed(writer + own + child, len(own), len(child))
+
+
+def seeds() -> Mapping[str, bytes]:
+    items = WRITER_MAGIC + b"".join(put(number, b"%d" % number, errors=number % 2) for number in range(1, 7))
+    for_some = items + targets(0, b"x") + put(8, b"x alone") + targets(1, b"x") + put(9, b"not x", 5, 9)
+    own = READER_MAGIC + read_head(2) + read_done(4) + errors(_3=2)
+    child = READER_MAGIC + read_head(0) + done_ranges((2, 5))
+    return {name: joined(each) for name, each in scrolls.recorded("writer").items()} | {
+        "items": joined(items),
+        "own": joined(for_some, own),
+        "both": joined(for_some, own, child),
+        "deleted": joined(for_some, own, child + DELETED),
+        "beyond": joined(items, READER_MAGIC + read_head(90), child),
+        "not-rising": joined(items + put(3, b"again") + put(8, b"more"), own),
+        "readers-alone": joined(b"", own, child),
+    }
+
+
+TARGET = Target(check, seeds, lambda: scrolls.WORDS, mended, most_bytes=1024)

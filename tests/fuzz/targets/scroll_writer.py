@@ -1,0 +1,159 @@
+"""Writer files of scrolls: the scan, the survey, and reading forward, held against each other and a second reader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import cast
+from unittest.mock import patch
+
+from kestrel.scroll.forward import read_items
+from kestrel.scroll.records import WRITER_MAGIC, Command, decode_put
+from kestrel.scroll.scan import RecordScan
+from kestrel.scroll.survey import check_known, counts_in, counts_to, survey
+from kestrel.scroll.writer_file import Counts, WriterFile
+from tests.fuzz import scrolls
+from tests.fuzz.fed import Fed, fed, mending
+from tests.fuzz.target import Target
+from tests.journal.made import BytesReader
+from tests.scroll import independent
+from tests.scroll.independent import Put
+from tests.scroll.made import T, put, targets
+
+READERS = (b":own", b"x", b"a")
+
+
+PART_SIZES = (
+    "survey.PART_BYTES", "forward.PART_BYTES", "walk.PART_BYTES", "walk.MARK_BYTES", "writer_file.MARK_BYTES"
+)  # fmt: skip
+
+
+class Contents:
+    """As a path whose file has these bytes."""
+
+    def __init__(self, contents: bytes) -> None:
+        self._contents = contents
+
+    def read_bytes(self) -> bytes:
+        """All of them."""
+        return self._contents
+
+
+def check(data: bytes) -> None:
+    choices = Fed(data)
+    part_bytes, room_bytes = choose(choices)
+    contents = choices.rest()
+    reader = BytesReader(contents)
+    with ExitStack() as patches:
+        for constant in PART_SIZES:
+            patches.enter_context(patch(f"kestrel.scroll.{constant}", part_bytes))
+        _check_scan(contents, part_bytes)
+        _check_survey(reader, _items_of(contents), room_bytes)
+
+
+def choose(choices: Fed) -> tuple[int, int]:
+    """How much of a file is read at once, and how much room there is for items."""
+    return scrolls.part_bytes(choices), choices.number(64)
+
+
+def _check_scan(contents: bytes, part_bytes: int) -> None:
+    """The records are those of the second reader."""
+    scan = RecordScan(scrolls.PartsReader(contents, part_bytes), WRITER_MAGIC)
+    found = [(record.command, record.data) for _, record in scan]
+    said = [(command, data) for command, _, _, data in independent.records_of(contents, "27 64 26 03")]
+    assert [command for command, _ in found] == [command for command, _ in said]
+    assert [data for command, data in found if command >= 8] == [data for command, data in said if command >= 8]
+    assert scan.end.offset <= len(contents)
+    assert not scan.end.is_unfinished or scan.end.problem
+
+
+def _items_of(contents: bytes) -> list[Put]:
+    """What is in the file while its ids rise: from there on it is damaged."""
+    found: list[Put] = []
+    for each in independent.puts_in(cast(Path, Contents(contents))):
+        if found and each.item.id <= found[-1].item.id:
+            break
+        found.append(each)
+    return found
+
+
+def _check_survey(reader: BytesReader, puts: list[Put], room_bytes: int) -> None:
+    file = WriterFile(b"work.1", 1)
+    end = survey(reader, file)
+    assert file.size == end.offset <= reader.size
+    counted = [each for each in puts if each.item.id > 0]
+    if counted:
+        assert (file.first_id, file.last_id) == (counted[0].item.id, counted[-1].item.id)
+        _check_known(reader, file)
+    else:
+        assert file.last_id == 0
+    for who in (*READERS, *sorted(file.tally.extra)[:3]):
+        mine = [each for each in counted if _is_for(each, who)]
+        assert file.tally.of(who) == _counts(mine)
+        _check_reading(reader, file, who, mine, room_bytes)
+        if counted:
+            _check_counts(reader, file, who, counted)
+
+
+def _check_known(reader: BytesReader, file: WriterFile) -> None:
+    """What is known is found again where an item is the last that stands there; else it may be given up."""
+    *_, (_, last) = (each for each in RecordScan(reader, WRITER_MAGIC) if each[0] < file.size)
+    if last.command == Command.PUT:
+        check_known(reader, file)
+
+
+def _is_for(put: Put, who: bytes) -> bool:
+    return put.targets is None or (who in put.targets[1]) is not (put.targets[0] == 1)
+
+
+def _counts(puts: list[Put]) -> Counts:
+    return Counts(len(puts), sum(len(each.item.data) for each in puts))
+
+
+def _check_reading(reader: BytesReader, file: WriterFile, who: bytes, mine: list[Put], room_bytes: int) -> None:
+    """A reader is given all of its items, in portions of any size."""
+    items = []
+    offset, next_id = len(WRITER_MAGIC), 1
+    while True:
+        found = read_items(reader, offset, file.size, next_id, who, 3, room_bytes)
+        items += [decode_put(record) for record in found.records]
+        if not found.records:
+            break
+        offset, next_id = found.offset, found.next_id
+    assert [(item.id, item.data, item.add_ms, item.expiry_ms, item.errors) for item in items] == [
+        tuple(each.item) for each in mine
+    ]
+
+
+def _check_counts(reader: BytesReader, file: WriterFile, who: bytes, puts: list[Put]) -> None:
+    """Up to any item, and in any range."""
+    for place in {0, len(puts) // 2, len(puts) - 1}:
+        item_id = puts[place].item.id
+        assert counts_to(reader, file, who, item_id) == _counts(
+            [each for each in puts[: place + 1] if _is_for(each, who)]
+        )
+        last = puts[min(place + 2, len(puts) - 1)].item.id
+        assert counts_in(reader, file, who, [(item_id, last)]) == _counts(
+            [each for each in puts[place : place + 3] if _is_for(each, who)]
+        )
+
+
+def seeds() -> Mapping[str, bytes]:
+    magic = WRITER_MAGIC
+    for_some = magic + put(1, b"a") + targets(0, b"x") + put(2, b"b") + targets(1, b"x") + put(5, b"c", T, T + 9)
+    many = magic + b"".join(put(number, b"%d" % number) for number in range(1, 20))
+    return {name: fed(each, 0, 0) for name, each in scrolls.recorded("writer").items()} | {
+        "targets": fed(for_some, 0, 10),
+        "parts": fed(for_some + b"\0\0\0", 1, 30, 10),
+        "many": fed(many, 1, 60, 5),
+        "unknown": fed(magic + b"\xf1\x02\0\0\0??" + b"\x31????" + put(7, b"a", errors=3), 1, 5, 1),
+        "not-rising": fed(magic + put(3, b"a") + put(2, b"b"), 0, 0),
+        "wide": fed(magic + b"\x89" + put(3, b"a", T, T + 1)[1:33] + b"more" + b"a" + put(4, b""), 1, 9, 9),
+    }
+
+
+TARGET = Target(
+    check, seeds, lambda: scrolls.WORDS, mending(choose, partial(scrolls.mended, magic=WRITER_MAGIC))
+)

@@ -1,0 +1,43 @@
+"""The text codec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from kestrel.protocols.text import HELD_ITEM_BYTES, TextCodec
+from tests.fuzz import spoken
+from tests.fuzz.codecs import check_codec
+from tests.fuzz.fed import Fed, fed
+from tests.fuzz.target import Target
+
+LIMITS = ((8192, 1 << 24, 1024, 1 << 25), (40, 20, 3, 30), (16, 100, 100, 10), (1, 0, 0, 0))
+"""Of a line, an item, the items of a put, and all of them together."""
+
+
+def check(data: bytes) -> None:
+    choices = Fed(data)
+    limits = LIMITS[choices.number(len(LIMITS))]
+    sizes = choices.numbers(15)
+    most_line, _, most_items, most_request = limits
+    # A CR at the end may still turn out to be none of the data; of data that is dropped two bytes are held.
+    most_held = max(most_line, most_request + 1 + most_items * HELD_ITEM_BYTES, 2)
+    check_codec(partial(TextCodec, *limits), choices.rest(), sizes, most_held)
+
+
+def seeds() -> Mapping[str, bytes]:
+    return {
+        **{name: fed(said, 0, 2, 3, 9) for name, said in spoken.conversations("text").items()},
+        "put": fed(b"put work 5:\na\nb\r\nc\n\nget work\n", 0, 2, 5, 3),
+        "small-limits": fed(b"put work:\n" + b"x" * 19 + b"\r\n123\n4\n5\n\npeek work 7\n", 1, 3, 5, 20, 20),
+        "data-of-others": fed(b"get work:\nsome\ndata\n\r\nconfirm work 1\nmonitor work 10\n", 1, 1, 14),
+    }
+
+
+WORDS = (
+    b"put ", b"get ", b"peek ", b"monitor ", b"confirm ", b"work", b":\n", b"\n\n", b"\r\n", b"delete ", b"flush ",
+    b"flush_all", b"flush_expired ", b"flush_all_expired", b"version", b"stats", b"dump_stats", b"dump_config",
+    b"reload", b"status", b"shutdown", b"quit", b"2147483647", b"-1", b"a+b", b"ReadOnly",
+)  # fmt: skip
+
+TARGET = Target(check, seeds, lambda: WORDS)

@@ -1,0 +1,73 @@
+"""Sizes, durations, access lists, names and all other values of settings, from any text."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from kestrel.config.model import (
+    AdminSettings,
+    AliasSettings,
+    Config,
+    LoggingSettings,
+    QueueSettings,
+    ZooKeeperSettings,
+)
+from kestrel.config.setting import Setting, settings_of
+from kestrel.config.units import format_duration_ms, format_size, parse_duration_ms, parse_size
+from tests.fuzz.target import Target
+
+SETTINGS: list[Setting] = [
+    setting
+    for cls in (Config, QueueSettings, AliasSettings, AdminSettings, ZooKeeperSettings, LoggingSettings)
+    for setting in settings_of(cls).values()
+]
+
+
+def check(data: bytes) -> None:
+    """Each kind of value is understood, or refused by a ValueError that says so; what is shown is text."""
+    for value in _values(data):
+        for parse, show in ((parse_size, format_size), (parse_duration_ms, format_duration_ms)):
+            number = _parsed(parse, value)
+            if number is not None:
+                assert parse(show(number)) == number
+        for kind in {setting.kind for setting in SETTINGS}:
+            parsed = _parsed(kind.parse, value)
+            if parsed is not None:
+                assert isinstance(kind.show(parsed), str)
+
+
+def _values(data: bytes) -> Iterator[object]:
+    """The text itself, and what it is as a value in TOML."""
+    text = data.decode("utf-8", "replace")
+    yield text
+    with suppress(ValueError, RecursionError):
+        yield tomllib.loads(f"a = {text}")["a"]
+
+
+def _parsed(parse: Any, value: object) -> Any:
+    try:
+        return parse(value)
+    except ValueError as refusal:
+        assert str(refusal)
+        return None
+
+
+WORDS = (
+    "16MiB", "16.megabytes", "1.5 GB", "100ms", "1m30s", "2.hours", "1d", "never", "none", "world:anyone:cdrwa",
+    "digest:user:hash:r", "open-unsafe", "a+b", "journal:", "scroll:/x?archive=y", "memory:", "unix admin.sock",
+    "tcp:22133:interface=127.0.0.1", "9223372036854775808", "0.0000000001s", "1e400", "nan", "localhost:2181",
+)  # fmt: skip
+
+
+def seeds() -> Mapping[str, bytes]:
+    return {f"{number:02}": word.encode() for number, word in enumerate(WORDS)} | {
+        "list": b'["world:anyone:r", "a"]',
+        "table": b'{a = 1, b = ["c"]}',
+        "float": b"-0.001",
+    }
+
+
+TARGET = Target(check, seeds, lambda: (word.encode() for word in WORDS), most_bytes=256)

@@ -1,0 +1,60 @@
+"""Ports that take in a burst of connections bit by bit."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.protocol import Factory, Protocol
+
+from kestrel.net.paced_port import MOST_HANDSHAKES, TlsListener, TlsPort
+from kestrel.net.tls_endpoint import TlsParser
+from tests.client.certificates import Authority
+
+BURST = 3 * MOST_HANDSHAKES
+
+
+class Idle:
+    """A reactor that reads when the test says so."""
+
+    def addReader(self, reader: object) -> None:
+        """Nothing is watched."""
+
+    removeReader = addWriter = removeWriter = addReader
+
+
+@pytest.fixture
+def port() -> Iterator[TlsPort]:
+    made = TlsListener(Idle()).listenTCP(0, Factory.forProtocol(Protocol), 2 * BURST, "127.0.0.1")
+    assert isinstance(made, TlsPort)
+    with closing(made.socket):
+        yield made
+
+
+def test_a_burst_is_taken_in_bit_by_bit_however_often_it_comes(port: TlsPort) -> None:
+    for _ in range(3):
+        with ExitStack() as clients:
+            for _ in range(BURST):
+                clients.enter_context(socket.create_connection(("127.0.0.1", port.getHost().port)))
+            taken_in = []
+            while sum(taken_in) < BURST:
+                before = port.sessionno
+                port.doRead()
+                taken_in.append(port.sessionno - before)
+        assert max(taken_in) == MOST_HANDSHAKES
+
+
+def test_ports_with_tls_are_such_ports(tmp_path: Path) -> None:
+    certificate, key = Authority(tmp_path).sign("localhost")
+    endpoint = TlsParser("reloadtls", asks_clients=False).parseStreamServer(
+        Idle(), "0", certKey=certificate, privateKey=key, interface="127.0.0.1"
+    )
+    listening: list[Any] = []
+    endpoint.listen(Factory.forProtocol(Protocol)).addCallback(listening.append)
+    (port,) = listening
+    with closing(port.socket):
+        assert isinstance(port, TlsPort)

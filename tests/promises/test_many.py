@@ -1,0 +1,145 @@
+"""Too many of something: queues that clients make, connections that they open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from twisted.logger import capturedLogs
+
+from kestrel.config.load import loads
+from kestrel.net.connection import Connection
+from kestrel.net.protocols import PROTOCOLS
+from kestrel.net.refused import Refused
+from kestrel.testing.server import MemoryServer
+
+STORED = b"STORED\r\n"
+TOO_MANY_QUEUES = b"SERVER_ERROR there are too many queues to make another; limit=3\r\n"
+
+
+def set_(queue: bytes) -> bytes:
+    return b"set %b 0 0 1\r\nx\r\n" % queue
+
+
+# Queues.
+
+
+@pytest.fixture
+def full() -> MemoryServer:
+    """With as many queues as there may be."""
+    server = MemoryServer(config=loads("maxQueues = 3"))
+    for name in (b"a", b"b", b"parent"):
+        assert server.connect().ask(set_(name)) == STORED
+    return server
+
+
+@pytest.mark.parametrize("request_", [set_(b"c"), b"get c\r\n", b"get c/t=1000\r\n", b"monitor c 1\r\n", set_(b"a+c")])
+def test_no_request_makes_one_too_many_and_the_connection_stays(full: MemoryServer, request_: bytes) -> None:
+    client = full.connect()
+    assert client.ask(request_) == TOO_MANY_QUEUES
+    assert not client.is_closed
+    assert client.ask(set_(b"a") + b"get b\r\n") == STORED + b"VALUE b 0 1\r\nx\r\nEND\r\n"
+    assert sorted(queue.name for queue in full.manager.all_queues()) == [b"a", b"b", b"parent"]
+
+
+def test_text_and_thrift_are_told_so_too(full: MemoryServer) -> None:
+    assert full.connect("text").ask(b"put c:\nx\n\n") == b"-there are too many queues to make another; limit=3\n"
+    put = b"\x80\x01\0\x01\0\0\0\x03put\0\0\0\0\x0b\0\x01\0\0\0\x01c\x0f\0\x02\x0b\0\0\0\x01\0\0\0\x01x\0"
+    assert b"too many queues" in full.connect("thrift").ask(len(put).to_bytes(4, "big") + put)
+
+
+def test_a_name_that_no_queue_can_have_is_still_that(full: MemoryServer) -> None:
+    assert full.connect().ask(set_(b"a~b")).startswith(b"CLIENT_ERROR")
+
+
+def test_a_deletion_makes_room(full: MemoryServer) -> None:
+    client = full.connect()
+    assert client.ask(b"delete a\r\n" + set_(b"c")) == b"DELETED\r\n" + STORED
+
+
+def test_queues_that_are_there_stay_however_many(tmp_path: Path) -> None:
+    server = MemoryServer(folder=tmp_path / "queues")
+    for number in range(5):
+        assert server.connect().ask(set_(b"q%d" % number)) == STORED
+    server.restart(loads("maxQueues = 3"))
+    assert len(server.manager.all_queues()) == 5
+    assert server.connect().ask(b"get q4\r\n") == b"VALUE q4 0 1\r\nx\r\nEND\r\n"
+    assert server.connect().ask(set_(b"q5")) == TOO_MANY_QUEUES
+
+
+def test_where_expired_items_go_is_none_too_many() -> None:
+    server = MemoryServer(config=loads('maxQueues = 1\n[[queues]]\nname = "work"\nexpireToQueue = "late"'))
+    client = server.connect()
+    assert client.ask(b"set work 0 1 1\r\nx\r\n") == STORED
+    server.advance(2)
+    assert client.ask(b"get work\r\n") == b"END\r\n"
+    assert client.ask(b"get late\r\n") == b"VALUE late 0 1\r\nx\r\nEND\r\n"
+
+
+@pytest.mark.parametrize(
+    "named",
+    ['[[queues]]\nname = "c"', '[[aliases]]\nname = "c"\ndestinationQueues = ["d", "e"]'],
+    ids=["table", "alias"],
+)
+def test_what_the_configuration_names_is_none_too_many(full: MemoryServer, named: str) -> None:
+    full.reload(loads(f"maxQueues = 3\n{named}"))
+    assert full.connect().ask(set_(b"c")) == STORED
+    assert full.connect().ask(set_(b"other")) == TOO_MANY_QUEUES
+
+
+def test_a_reload_allows_more(full: MemoryServer) -> None:
+    full.reload(loads("maxQueues = 4"))
+    assert full.connect().ask(set_(b"c")) == STORED
+
+
+# Connections.
+
+
+REFUSALS = {
+    "memcache": b"SERVER_ERROR too many connections; limit=2\r\n",
+    "text": b"-too many connections; limit=2\n",
+    "thrift": b"too many connections; limit=2",
+}
+
+
+@pytest.mark.parametrize("protocol", REFUSALS)
+def test_one_connection_too_many_is_told_so_and_closed_and_the_others_go_on(protocol: str) -> None:
+    server = MemoryServer(config=loads("maxConnections = 2"))
+    first, second = server.connect("text"), server.connect()
+    refused = server.connect(protocol)
+    assert REFUSALS[protocol] in refused.take()
+    assert refused.is_closed
+    assert second.ask(set_(b"work")) == STORED
+    assert not first.is_closed
+    assert "STAT curr_connections 2\r\nSTAT total_connections 2\r\n" in second.ask(b"stats\r\n").decode()
+    assert "STAT rejected_connections 1\r\n" in second.ask(b"stats\r\n").decode()
+    first.disconnect()
+    server.settle()
+    assert server.connect().ask(b"version\r\n") == b"VERSION 1.2.3\r\n"
+
+
+def test_who_is_trusted_is_none_too_many() -> None:
+    server = MemoryServer(config=loads("maxConnections = 1"))
+    server.connect()
+    for is_trusted, kind in ((False, Refused), (True, Connection)):
+        factory = server.core.connections("memcache", PROTOCOLS["memcache"], server.control, is_trusted=is_trusted)
+        assert isinstance(factory.buildProtocol(None), kind)
+
+
+def test_what_a_refused_client_sends_is_not_carried_out() -> None:
+    server = MemoryServer(config=loads("maxConnections = 1"))
+    server.connect()
+    refused = server.connect()
+    refused.send(set_(b"work"))
+    server.settle()
+    assert server.manager.existing(b"work") is None
+
+
+def test_a_flood_of_connections_stands_in_the_log_a_few_times() -> None:
+    server = MemoryServer(config=loads("maxConnections = 1"))
+    server.connect()
+    with capturedLogs() as events:
+        for _ in range(100):
+            server.connect()
+    assert {event["what"] for event in events} == {"too many connections; limit=1"}
+    assert len(events) == 10

@@ -1,0 +1,219 @@
+"""What queues measure: how many, how large, how long; and that the server's sum forgets nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from kestrel.admin.summary import summing
+from kestrel.config.load import loads
+from kestrel.errors import QueueFailed
+from kestrel.queues.measures import Measures
+from kestrel.session.settings import SessionSettings
+from kestrel.testing.server import MemoryServer
+from kestrel.testing.storage import SteppedStorage
+from tests.promises.speaking import END, STORED, set_, value
+
+
+def of(server: MemoryServer, queue: bytes = b"work") -> Measures:
+    return server.manager.queue(queue).measures
+
+
+def of_all(server: MemoryServer) -> Measures:
+    total = Measures()
+    for _ in summing(server.manager, total):
+        pass
+    return total
+
+
+@pytest.fixture
+def storage() -> SteppedStorage:
+    return SteppedStorage()
+
+
+@pytest.fixture
+def server(storage: SteppedStorage) -> MemoryServer:
+    return MemoryServer(storage)
+
+
+def test_puts_and_their_sizes_are_counted(server: MemoryServer) -> None:
+    assert server.connect().ask(set_(b"work", b"12345") + set_(b"work", b"") + set_(b"other", b"1")) == STORED * 3
+    measures = of(server)
+    assert (measures.puts, measures.request_size.sum, measures.request_size.maximum) == (2, 5, 5)
+
+
+def test_a_child_counts_what_it_was_put_by_its_parent(server: MemoryServer) -> None:
+    client = server.connect()
+    client.ask(b"get work+a\r\n")
+    client.ask(set_(b"work", b"123"))
+    assert (of(server).puts, of(server, b"work+a").puts, of(server, b"work+a").request_size.sum) == (1, 1, 3)
+
+
+def test_a_put_that_is_refused_is_none(server: MemoryServer, storage: SteppedStorage) -> None:
+    storage.refusal = "the disk is full"
+    assert server.connect().ask(set_(b"work", b"1")).startswith(b"SERVER_ERROR")
+    assert of(server).puts == 0
+
+
+def test_hits_and_misses_are_counted_and_looks_are_not(server: MemoryServer) -> None:
+    client = server.connect()
+    client.ask(set_(b"work", b"1") + set_(b"work", b"2"))
+    for request in (b"get work/peek", b"get work", b"get work/open", b"get work/close", b"get work/peek", b"get work"):
+        client.ask(request + b"\r\n")
+    measures = of(server)
+    assert (measures.hits, measures.misses) == (2, 1)
+    assert (measures.get_hit_latency_usec.count, measures.get_miss_latency_usec.count) == (2, 1)
+
+
+def test_an_item_that_came_back_is_a_hit_each_time(server: MemoryServer) -> None:
+    client = server.connect()
+    client.ask(set_(b"work", b"1") + b"get work/open\r\n" + b"get work/abort\r\n")
+    assert client.ask(b"get work\r\n") == value(b"work", b"1")
+    assert of(server).hits == 2
+
+
+def test_how_long_an_item_has_waited_is_measured_when_it_is_taken(server: MemoryServer) -> None:
+    client = server.connect()
+    client.ask(set_(b"work", b"1"))
+    server.advance(1.5)
+    client.ask(set_(b"work", b"2"))
+    server.advance(0.5)
+    client.ask(b"get work\r\nget work\r\n")
+    delivered = of(server).delivery_latency_msec
+    assert (delivered.count, delivered.minimum, delivered.maximum) == (2, 500, 2000)
+
+
+def test_an_item_from_a_clock_that_was_ahead_has_waited_no_time(server: MemoryServer) -> None:
+    client = server.connect()
+    client.ask(set_(b"work", b"1"))
+    server.step_wall_clock(-10_000)
+    client.ask(b"get work\r\n")
+    assert (of(server).delivery_latency_msec.count, of(server).delivery_latency_msec.sum) == (1, 0)
+
+
+def test_the_time_in_line_is_part_of_a_get(server: MemoryServer) -> None:
+    waiting = server.connect()
+    assert waiting.ask(b"get work/t=60000\r\n") == b""
+    server.advance(5)
+    server.connect().ask(set_(b"work", b"1"))
+    assert waiting.take() == value(b"work", b"1")
+    taken = of(server).get_hit_latency_usec
+    assert (taken.count, taken.sum) == (1, 5_000_000)
+    assert of(server).misses == 0
+
+
+def test_who_waited_in_vain_is_a_miss_with_its_time(server: MemoryServer) -> None:
+    waiting = server.connect()
+    assert waiting.ask(b"get work/t=250\r\n") == b""
+    server.advance(0.25)
+    assert waiting.take() == END
+    measures = of(server)
+    assert (measures.misses, measures.get_miss_latency_usec.count) == (1, 0)
+    assert (measures.get_timeout_msec.count, measures.get_timeout_msec.sum) == (1, 250)
+
+
+def test_who_leaves_the_line_is_no_miss(server: MemoryServer) -> None:
+    waiting = server.connect()
+    waiting.ask(b"get work/t=250\r\n")
+    waiting.disconnect()
+    server.advance(1)
+    assert of(server).misses == 0
+
+
+def test_many_at_once_are_as_many_hits(server: MemoryServer) -> None:
+    server.session_settings = SessionSettings(max_open_reads=10)
+    client = server.connect()
+    client.ask(b"".join(set_(b"work", b"%d" % number) for number in range(5)))
+    assert client.ask(b"monitor work 1 4\r\n").count(b"VALUE") == 4
+    assert of(server).hits == 4
+
+
+def test_a_put_takes_until_its_commit_has_ended(server: MemoryServer, storage: SteppedStorage) -> None:
+    storage.holds_commits = True
+    client = server.connect()
+    assert client.ask(set_(b"work", b"1") + set_(b"work", b"2")) == b""
+    assert of(server).set_latency_usec.count == 0
+    server.advance(0.25)
+    storage.end_commits()
+    assert client.take() == STORED * 2
+    latency = of(server).set_latency_usec
+    assert (latency.count, latency.minimum, latency.maximum) == (2, 250_000, 250_000)
+
+
+def test_so_does_a_get(server: MemoryServer, storage: SteppedStorage) -> None:
+    client = server.connect()
+    client.ask(set_(b"work", b"1"))
+    storage.holds_commits = True
+    assert client.ask(b"get work\r\n") == b""
+    server.advance(0.25)
+    storage.end_commits()
+    assert client.take() == value(b"work", b"1")
+    assert (of(server).get_hit_latency_usec.count, of(server).get_hit_latency_usec.sum) == (1, 250_000)
+
+
+def test_a_put_that_waited_for_the_commit_before_it_has_waited_for_both(
+    server: MemoryServer, storage: SteppedStorage
+) -> None:
+    storage.holds_commits = True
+    first, second = server.connect(), server.connect()
+    first.ask(set_(b"work", b"1"))
+    server.advance(1)
+    second.ask(set_(b"work", b"2"))
+    server.advance(1)
+    storage.end_commits()
+    server.advance(1)
+    storage.end_commits()
+    server.settle()
+    latency = of(server).set_latency_usec
+    assert (latency.count, latency.sum) == (2, 4_000_000)
+
+
+def test_a_batch_that_is_lost_has_no_latency(server: MemoryServer, storage: SteppedStorage) -> None:
+    storage.holds_commits = True
+    client = server.connect()
+    client.ask(set_(b"work", b"1"))
+    storage.end_commits(error=QueueFailed("the disk is broken"))
+    assert client.take().startswith(b"SERVER_ERROR")
+    assert of(server).set_latency_usec.count == 0
+    assert of_all(server).set_latency_usec.count == 0
+
+
+def test_the_sum_keeps_what_a_deleted_queue_had(server: MemoryServer) -> None:
+    client = server.connect()
+    client.ask(set_(b"work", b"12") + b"get work\r\n" + b"get work\r\n" + set_(b"other", b"1"))
+    client.ask(b"delete work\r\n")
+    client.ask(set_(b"work", b"345"))
+    measures = of_all(server)
+    assert (measures.puts, measures.request_size.sum, measures.hits, measures.misses) == (3, 6, 1, 1)
+    assert of(server).puts == 1
+
+
+def test_who_waits_on_a_queue_that_is_deleted_is_a_miss_in_the_sum(server: MemoryServer) -> None:
+    waiting = server.connect()
+    waiting.ask(b"get work/t=60000\r\n")
+    server.advance(2)
+    server.connect().ask(b"delete work\r\n")
+    assert waiting.take() == END
+    measures = of_all(server)
+    assert (measures.misses, measures.get_timeout_msec.sum) == (1, 2_000)
+
+
+def test_a_put_that_is_safe_after_the_queue_was_deleted_counts_in_the_sum(
+    server: MemoryServer, storage: SteppedStorage
+) -> None:
+    storage.holds_commits = True
+    putting, deleting = server.connect(), server.connect()
+    putting.ask(set_(b"work", b"1"))
+    deleting.ask(b"delete work\r\n")
+    server.advance(1)
+    while storage.committing:
+        storage.end_commits()
+        server.settle()
+    assert putting.take() == STORED
+    latency = of_all(server).set_latency_usec
+    assert (latency.count, latency.sum) == (1, 1_000_000)
+
+
+def test_the_sum_is_over_queues_that_an_alias_masks_as_well(server: MemoryServer) -> None:
+    server.connect().ask(set_(b"work", b"12"))
+    server.reload(loads('[[aliases]]\nname = "work"\ndestinationQueues = ["other"]'))
+    assert of_all(server).puts == 1

@@ -1,0 +1,186 @@
+"""Who may do what, over every protocol: by certificates, and by the names that thrift clients give themselves."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+import pytest
+
+from kestrel.protocols import thrift_binary as binary
+from tests.client.certificates import Authority, subject
+from tests.protocols.finagle_headers import request_header
+from tests.server.running import ANY_PORT, Client, Processes, Server, eventually
+
+HOST: Final = "mq.example"
+
+
+
+class Request(NamedTuple):
+    """What is sent, and the reply where it is allowed and where it is not."""
+
+    sent: bytes
+    allowed: bytes
+    refused: bytes
+
+
+def call(name: bytes, *fields: bytes) -> bytes:
+    return binary.header(name, binary.CALL, 1) + b"".join(fields) + binary.END
+
+
+def returned(name: bytes, *fields: bytes) -> bytes:
+    return binary.header(name, binary.REPLY, 1) + b"".join(fields) + binary.END
+
+
+def exception(name: bytes, why: str) -> bytes:
+    return binary.header(name, binary.EXCEPTION, 1) + binary.application_exception(binary.INTERNAL_ERROR, why)
+
+
+PUT: Final = "this client may not put to in"
+GET: Final = "this client may not get from out"
+ADMINISTRATE: Final = "only an administrator may flush all queues"
+
+THRIFT: Final = {
+    PUT: Request(
+        call(b"put", binary.binary_field(1, b"in"), binary.list_field(2, binary.STRING, 1), binary.binary(b"one")),
+        returned(b"put", binary.i32_field(0, 1)),
+        exception(b"put", PUT),
+    ),
+    GET: Request(
+        call(b"get", binary.binary_field(1, b"out"), binary.i32_field(2, 1)),
+        returned(b"get", binary.list_field(0, binary.STRUCT, 0)),
+        exception(b"get", GET),
+    ),
+    ADMINISTRATE: Request(
+        call(b"flush_all_queues"), returned(b"flush_all_queues"), exception(b"flush_all_queues", ADMINISTRATE)
+    ),
+}
+
+REQUESTS: Final = {
+    "memcache": {
+        PUT: Request(b"set in 0 0 3\r\none\r\n", b"STORED\r\n", b"SERVER_ERROR %b\r\n" % PUT.encode()),
+        GET: Request(b"get out\r\n", b"END\r\n", b"SERVER_ERROR %b\r\n" % GET.encode()),
+        ADMINISTRATE: Request(
+            b"flush_all\r\n", b"Flushed all queues.\r\n", b"SERVER_ERROR %b\r\n" % ADMINISTRATE.encode()
+        ),
+    },
+    "text": {
+        PUT: Request(b"put in:\none\n\n", b"+1\n", b"-The operation setItem is disallowed: %b\n" % PUT.encode()),
+        GET: Request(b"get out\n", b"*\n", b"-The operation getItem is disallowed: %b\n" % GET.encode()),
+        ADMINISTRATE: Request(
+            b"flush_all\n",
+            b"+0\n",
+            b"-The operation flushAll is disallowed: %b\n" % ADMINISTRATE.encode(),
+        ),
+    },
+    "thrift": {what: Request(*map(binary.frame, request)) for what, request in THRIFT.items()},
+}
+"""By the protocol and by what a refusal says."""
+
+MAY: Final = {"shop": PUT, "billing": GET, "ops": ADMINISTRATE}
+"""What each of them may do, and the others may not."""
+
+
+def config(listed: Callable[[str], str]) -> str:
+    """With a list of one name each."""
+    return f"""queuePath = "queues"
+    administrators = ["{listed("ops")}"]
+    [[queues]]
+    name = "in"
+    whiteListClientIdForEnqueue = "{listed("shop")}"
+    [[queues]]
+    name = "out"
+    whiteListClientIdForDequeue = "{listed("billing")}"
+    """
+
+
+def serve(
+    processes: Processes, authority: Authority, protocol: str, listed: Callable[[str], str], prefix: str
+) -> Server:
+    cert_file, key_file = authority.sign(HOST)
+    tls = f"mtls:0:interface=127.0.0.1:certKey={cert_file}:privateKey={key_file}:caCerts={authority.ca_file}"
+    endpoint = tls if prefix == "mtls" else ANY_PORT
+    if protocol == "memcache":
+        return processes.serve(config(listed), endpoint=endpoint)
+    return processes.serve(config(listed), f"--{protocol}", endpoint)
+
+
+@contextmanager
+def certified(server: Server, authority: Authority, name: str, protocol: str) -> Iterator[Client]:
+    """A client with a certificate of that name."""
+    context = ssl.create_default_context(cafile=authority.ca_file)
+    context.load_cert_chain(*authority.sign(name))
+    with Client(server.port_of(protocol)) as client:
+        client.socket = context.wrap_socket(client.socket, server_hostname=HOST)
+        yield client
+
+
+def upgrade(client: Client) -> None:
+    """Ask as Finagle's clients do for headers."""
+    name = b"__can__finagle__trace__v3__"
+    client.ask(binary.frame(call(name)), binary.frame(returned(name)))
+
+
+def ask_by_name(client: Client, name: str, request: Request, *, is_allowed: bool) -> None:
+    """The request with a header in front, which says that name."""
+    reply = request.allowed if is_allowed else request.refused
+    client.ask(binary.frame(request_header(name), request.sent), binary.frame(binary.END, reply))
+
+
+def is_logged(server: Server, peer: int, name: str | None, what: str) -> bool:
+    who = "no name" if name is None else repr(name)
+    line = f"Refused: IPv4Address(type='TCP', host='127.0.0.1', port={peer}) ({who}): {what}"
+    return line in server.logged()
+
+
+@pytest.mark.parametrize("protocol", list(REQUESTS))
+def test_the_lists_are_of_certificates(processes: Processes, authority: Authority, protocol: str) -> None:
+    server = serve(processes, authority, protocol, subject, "mtls")
+    refused = []
+    for name in MAY:
+        for what, request in REQUESTS[protocol].items():
+            with certified(server, authority, name, protocol) as client:
+                is_allowed = MAY[name] == what
+                client.ask(request.sent, request.allowed if is_allowed else request.refused)
+                if not is_allowed:
+                    refused.append((client.socket.getsockname()[1], subject(name), what))
+    assert len(refused) == 6
+    eventually(lambda: all(is_logged(server, *each) for each in refused), "the log says who and what")
+
+
+def test_the_lists_are_of_names_that_thrift_clients_give_themselves(processes: Processes, authority: Authority) -> None:
+    server = serve(processes, authority, "thrift", str, "tcp")
+    refused = []
+    with server.connect(protocol="thrift") as client:
+        upgrade(client)
+        for name in MAY:
+            for what, request in THRIFT.items():
+                is_allowed = MAY[name] == what
+                ask_by_name(client, name, request, is_allowed=is_allowed)
+                if not is_allowed:
+                    refused.append((client.socket.getsockname()[1], name, what))
+    assert len(refused) == 6
+    eventually(lambda: all(is_logged(server, *each) for each in refused), "the log says who and what")
+
+
+def test_nobody_is_by_its_word_what_a_certificate_says(processes: Processes, authority: Authority) -> None:
+    server = serve(processes, authority, "thrift", subject, "tcp")
+    with server.connect(protocol="thrift") as client:
+        upgrade(client)
+        ask_by_name(client, subject("shop"), THRIFT[PUT], is_allowed=False)
+        ask_by_name(client, subject("ops"), THRIFT[ADMINISTRATE], is_allowed=False)
+        peer = client.socket.getsockname()[1]
+    eventually(lambda: is_logged(server, peer, None, ADMINISTRATE), "it has no name")
+
+
+def test_who_shows_a_certificate_is_nobody_else(processes: Processes, authority: Authority) -> None:
+    server = serve(processes, authority, "thrift", lambda name: subject(name) if name == "shop" else name, "mtls")
+    with certified(server, authority, "shop", "thrift") as client:
+        upgrade(client)
+        ask_by_name(client, "billing", THRIFT[PUT], is_allowed=True)
+        ask_by_name(client, "billing", THRIFT[GET], is_allowed=False)
+        ask_by_name(client, "ops", THRIFT[ADMINISTRATE], is_allowed=False)
+        peer = client.socket.getsockname()[1]
+    eventually(lambda: is_logged(server, peer, subject("shop"), ADMINISTRATE), "it is who its certificate says")

@@ -1,0 +1,244 @@
+"""tap-configs/tls.toml, mtls.toml and hardened.toml, started by the commands that stand in them, as daemons.
+
+Only what reaches outside of a test is replaced: the folders, and the ports.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import socket
+import ssl
+from pathlib import Path
+from typing import Final
+
+import pymemcache
+import pytest
+
+from kestrel.client.blocking import BlockingClient
+from kestrel.client.errors import CannotConnect, ServerError
+from kestrel.client.tls import TlsOptions
+from tests.client.certificates import Authority, subject
+from tests.server.running import (
+    PATIENCE_S,
+    ROOT,
+    TWISTD,
+    Processes,
+    eventually,
+    is_serving_in,
+    port_in,
+)
+
+HOST: Final = "localhost"
+PROTOCOLS: Final = ("memcache", "text", "thrift")
+FOLDERS: Final = ("etc/kestrel", "run/kestrel", "var/spool/kestrel", "var/lib/kestrel", "var/log/kestrel")
+
+
+def command_in(text: str, word: str) -> str:
+    """The command of the comment that has that word, with the lines that belong to it."""
+    (block,) = [block for block in re.findall(r"(?:^#     .*\n)+", text, re.MULTILINE) if word in block]
+    return block.replace("#     ", "")
+
+
+class Configured:
+    """A daemon by one of the files."""
+
+    def __init__(self, processes: Processes, name: str) -> None:
+        self.folder = processes.folder
+        for folder in FOLDERS:
+            (self.folder / folder).mkdir(parents=True)
+        self.etc = self.folder / "etc" / "kestrel"
+        self.authority = Authority(self.etc)
+        self._sign("server", HOST)
+        os.rename(self.authority.ca_file, self.etc / "clients.pem")
+        self.ca_file = str(self.etc / "clients.pem")
+        text = (ROOT / "tap-configs" / name).read_text()
+        (self.etc / name).write_text(self._here(text))
+        command = command_in(text, "twistd")
+        assert command.count("tls:") == len(PROTOCOLS)
+        command = re.sub(r"(tls):\d+:", r"\1:0:interface=127.0.0.1:", self._here(command))
+        self.started = processes.run("sh", "-ec", command.replace("twistd ", f"{shlex.quote(str(TWISTD))} "))
+        assert (self.started.returncode, self.started.stderr) == (0, "")
+        eventually(lambda: is_serving_in(self.logged()), "the daemon serves")
+
+    def _here(self, text: str) -> str:
+        return re.sub(r"/(?=(etc|run|var)/)", f"{self.folder}/", text)
+
+    def _sign(self, file: str, host: str) -> None:
+        for made in self.authority.sign(host):
+            os.rename(made, self.etc / f"{file}{Path(made).suffix}")
+
+    def logged(self) -> str:
+        log = self.folder / "var" / "log" / "kestrel" / "kestrel.log"
+        return log.read_text() if log.exists() else ""
+
+    def port(self, protocol: str) -> int:
+        return port_in(self.logged(), protocol)
+
+    def options(self, name: str | None = None) -> TlsOptions:
+        return TlsOptions(self.ca_file, *(() if name is None else self.authority.sign(name)))
+
+    def client(self, options: TlsOptions, protocol: str = "memcache") -> BlockingClient:
+        address = f"{HOST}:{self.port(protocol)}"
+        return BlockingClient(address, protocol=protocol, tls=options, timeout_s=PATIENCE_S)
+
+
+@pytest.fixture
+def tls(processes: Processes) -> Configured:
+    return Configured(processes, "tls.toml")
+
+
+@pytest.fixture
+def mtls(processes: Processes) -> Configured:
+    return Configured(processes, "mtls.toml")
+
+
+@pytest.fixture
+def hardened(processes: Processes) -> Configured:
+    return Configured(processes, "hardened.toml")
+
+
+def test_without_the_command_line_nothing_is_served(processes: Processes) -> None:
+    for name in ("tls.toml", "mtls.toml", "hardened.toml"):
+        config = (ROOT / "tap-configs" / name).read_text().replace("/var/", f"{processes.folder}/")
+        (processes.folder / "log" / "kestrel").mkdir(parents=True, exist_ok=True)
+        processes.write(name, config)
+        ended = processes.run(*processes.twistd("--config", name))
+        assert ended.returncode == 78
+        assert "every protocol is turned off" in ended.stderr
+
+
+def test_clients_are_served_over_tls_and_see_who_the_server_is(tls: Configured) -> None:
+    for protocol in ("memcache", "thrift"):
+        with tls.client(tls.options(), protocol) as client:
+            client.put(protocol, b"one")
+            assert client.get(protocol) == b"one"
+    context = ssl.create_default_context(cafile=tls.ca_file)
+    port = tls.port("text")
+    with (
+        socket.create_connection((HOST, port), timeout=PATIENCE_S) as plain,
+        context.wrap_socket(plain, server_hostname=HOST) as client_of_text,
+    ):
+        client_of_text.sendall(b"put work:\none\n\n")
+        assert client_of_text.recv(100) == b"+1\n"
+
+
+def test_pymemcache_is_served(tls: Configured) -> None:
+    context = ssl.create_default_context(cafile=tls.ca_file)
+    client = pymemcache.Client((HOST, tls.port("memcache")), timeout=PATIENCE_S, tls_context=context)
+    client.set("work", b"one", noreply=False)
+    assert client.get("work") == b"one"
+    client.close()
+
+
+def test_the_network_cannot_administrate_and_the_socket_of_the_owner_can(tls: Configured) -> None:
+    with tls.client(tls.options()) as client, pytest.raises(ServerError, match="only an administrator"):
+        client.flush("work")
+    path = tls.folder / "run" / "kestrel" / "admin.sock"
+    assert path.stat().st_mode & 0o777 == 0o600
+    with socket.socket(socket.AF_UNIX) as owner:
+        owner.settimeout(PATIENCE_S)
+        owner.connect(str(path))
+        owner.sendall(b"flush work\r\n")
+        assert owner.recv(100) == b"END\r\n"
+
+
+def test_a_server_of_another_authority_is_refused(tls: Configured, tmp_path: Path) -> None:
+    (tmp_path / "stranger").mkdir()
+    stranger = Authority(tmp_path / "stranger", "stranger")
+    for protocol in ("memcache", "thrift"):
+        with tls.client(TlsOptions(stranger.ca_file), protocol) as client, pytest.raises(CannotConnect):
+            client.version()
+
+
+def test_a_renewed_certificate_is_shown_after_a_hangup(tls: Configured) -> None:
+    def shown() -> str:
+        return ssl.get_server_certificate((HOST, tls.port("memcache")), timeout=PATIENCE_S)
+
+    before = shown()
+    tls._sign("server", HOST)
+    os.kill(int((tls.folder / "run" / "kestrel" / "kestrel.pid").read_text()), signal.SIGHUP)
+    eventually(lambda: shown() != before, "the new one is shown")
+
+
+@pytest.mark.needs("openssl")
+def test_openssl_is_served_where_it_trusts_the_authority(
+    processes: Processes, tls: Configured, tmp_path: Path
+) -> None:
+    (tmp_path / "stranger").mkdir()
+    stranger = Authority(tmp_path / "stranger", "stranger")
+    for ca_file, status in ((tls.ca_file, 0), (stranger.ca_file, 1)):
+        address = f"127.0.0.1:{tls.port('memcache')}"
+        verified = ("-CAfile", ca_file, "-verify_return_error", "-verify_hostname", HOST)
+        done = processes.run("openssl", "s_client", "-connect", address, *verified)
+        assert done.returncode == status, done.stdout + done.stderr
+        assert ("Verification: OK" in done.stdout) is (status == 0)
+
+
+def test_who_has_a_certificate_may_what_its_subject_may(mtls: Configured) -> None:
+    for protocol in ("memcache", "thrift"):
+        with (
+            mtls.client(mtls.options("shop"), protocol) as shop,
+            mtls.client(mtls.options("billing"), protocol) as billing,
+            mtls.client(mtls.options("ops"), protocol) as ops,
+        ):
+            shop.put("orders", b"one")
+            assert billing.get("orders") == b"one"
+            with pytest.raises(ServerError, match="may not get from orders"):
+                shop.get("orders")
+            with pytest.raises(ServerError, match="may not put to orders"):
+                billing.put("orders", b"two")
+            with pytest.raises(ServerError, match="only an administrator"):
+                shop.flush("orders")
+            ops.flush("orders")
+
+
+def test_a_hardened_server_serves_those_in_the_lists_and_its_owner_administrates(hardened: Configured) -> None:
+    with (
+        hardened.client(hardened.options("shop")) as shop,
+        hardened.client(hardened.options("billing")) as billing,
+        hardened.client(hardened.options("ops")) as ops,
+    ):
+        shop.put("orders", b"one")
+        assert billing.get("orders") == b"one"
+        with pytest.raises(ServerError, match="may not put to others"):
+            shop.put("others", b"one")
+        with pytest.raises(ServerError, match="only an administrator"):
+            ops.flush("orders")
+    with socket.socket(socket.AF_UNIX) as owner:
+        owner.settimeout(PATIENCE_S)
+        owner.connect(str(hardened.folder / "run" / "kestrel" / "admin.sock"))
+        owner.sendall(b"flush orders\r\n")
+        assert owner.recv(100) == b"END\r\n"
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_who_has_none_or_one_of_another_authority_is_not_let_in(
+    mtls: Configured, tmp_path: Path, protocol: str
+) -> None:
+    (tmp_path / "stranger").mkdir()
+    stranger = Authority(tmp_path / "stranger", "stranger").sign("shop")
+    for certificate in (None, stranger):
+        context = ssl.create_default_context(cafile=mtls.ca_file)
+        if certificate is not None:
+            context.load_cert_chain(*certificate)
+        with (
+            pytest.raises((ssl.SSLError, ConnectionError)),
+            socket.create_connection((HOST, mtls.port(protocol)), timeout=PATIENCE_S) as plain,
+            context.wrap_socket(plain, server_hostname=HOST) as client,
+        ):
+            # With TLS 1.3 the client is through before the server has seen who it is.
+            assert client.recv(1) == b""
+            raise ConnectionError
+    eventually(lambda: "TLS: peer did not return a certificate" in mtls.logged(), "the log says why")
+    eventually(lambda: "TLS: certificate verify failed" in mtls.logged(), "the log says why")
+
+
+@pytest.mark.needs("openssl")
+def test_the_command_for_it_shows_the_name_of_a_client(processes: Processes, authority: Authority) -> None:
+    command = command_in((ROOT / "tap-configs" / "mtls.toml").read_text(), "openssl")
+    certificate, _ = authority.sign("shop")
+    done = processes.run("sh", "-ec", command.replace("/etc/kestrel/client.pem", certificate))
+    assert done.stdout == f"subject={subject('shop')}\n"

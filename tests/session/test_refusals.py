@@ -1,0 +1,40 @@
+"""Refusals in the log: who was refused what, and not a line for each of a million."""
+
+from __future__ import annotations
+
+from twisted.logger import capturedLogs, formatEvent
+
+from kestrel.config.load import loads
+from kestrel.session.refusals import LINES, WITHIN_S, Refusals
+from kestrel.testing.server import MemoryServer
+
+
+def test_who_and_what_is_logged() -> None:
+    server = MemoryServer(config=loads('[[queues]]\nname = "orders"\nwhiteListClientIdForEnqueue = "CN=shop"\n'))
+    client = server.connect()
+    with capturedLogs() as events:
+        client.send(b"set orders 0 0 6\r\nsecret\r\n")
+    lines = [formatEvent(event) for event in events]
+    assert len(lines) == 1
+    assert "(no name): this client may not put to orders" in lines[0]
+    assert "secret" not in lines[0]
+
+
+def test_no_more_than_so_many_lines_a_second() -> None:
+    now = 0.0
+    refusals = Refusals(lambda: now)
+    with capturedLogs() as events:
+        for _ in range(1000):
+            refusals.log("peer", b"CN=shop", "no")
+        assert len(events) == LINES
+        now += WITHIN_S
+        refusals.log("peer", b"CN=shop", "no")
+        refusals.log("peer", b"CN=shop", "no")
+    assert formatEvent(events[LINES]) == "Refused: peer ('CN=shop'): no; 990 more refusals before it are not logged"
+    assert formatEvent(events[LINES + 1]) == "Refused: peer ('CN=shop'): no"
+
+
+def test_a_name_cannot_begin_a_line_of_its_own() -> None:
+    with capturedLogs() as events:
+        Refusals(lambda: 0.0).log("peer", b"CN=\nshop\xff", "no")
+    assert "\n" not in formatEvent(events[0])

@@ -1,0 +1,323 @@
+"""What clients begin and do not end: how long it may take, and how much memory all of it may take together."""
+
+from __future__ import annotations
+
+import sys
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
+from itertools import chain
+
+import pytest
+from twisted.logger import LogLevel, capturedLogs
+
+from kestrel.config.load import loads
+from kestrel.errors import TooSlow
+from kestrel.session.session import Session
+from kestrel.session.unfinished import LOOKED_AT_ONCE
+from kestrel.testing.server import MemoryServer
+from kestrel.testing.storage import SteppedStorage
+from tests.costs import costs_about_the_same
+from tests.session.hang_ups import closes_after
+
+TEN_SECONDS = 'requestTimeout = "10s"'
+STORED = b"STORED\r\n"
+TOO_LONG = b"CLIENT_ERROR this took too long\r\n"
+
+BEGINNINGS = [
+    ("memcache", b"se"),
+    ("memcache", b"set work 0 0 100\r\n"),
+    ("memcache", b"set work 0 0 100\r\nhalf"),
+    ("text", b"pu"),
+    ("text", b"put work:\n"),
+    ("text", b"put work:\nhel"),
+    ("text", b"get work:\nignored\n"),
+    ("thrift", b"\0"),
+    ("thrift", b"\0\0\0\x64"),
+    ("thrift", b"\0\0\0\x64\x80\x01"),
+    ("thrift", b"\x7f\0\0\0\x80\x01"),
+]
+
+
+@pytest.fixture
+def server() -> MemoryServer:
+    return MemoryServer(config=loads(TEN_SECONDS))
+
+
+def unfinished(server: MemoryServer) -> tuple[int, int]:
+    """How many are at something, and the bytes of it."""
+    return len(server.core.sessions.unfinished), server.core.sessions.unfinished.bytes
+
+
+def session_of(server: MemoryServer) -> Session:
+    """That of the only connection."""
+    (connection,) = server.factories["memcache"]._connections
+    return connection.session
+
+
+# Time.
+
+
+@pytest.mark.parametrize(("protocol", "beginning"), BEGINNINGS)
+def test_a_request_that_does_not_come_whole_ends_the_connection(
+    server: MemoryServer, protocol: str, beginning: bytes
+) -> None:
+    client = server.connect(protocol)
+    assert client.ask(beginning) == b""
+    assert closes_after(server, client, 10)
+    assert b"this took too long" in client.take()
+    assert unfinished(server) == (0, 0)
+    assert server.clock.getDelayedCalls() == []
+
+
+def test_a_byte_now_and_then_is_not_enough(server: MemoryServer) -> None:
+    client = server.connect()
+    client.ask(b"set work 0 0 100\r\n")
+    for _ in range(9):
+        server.advance(1)
+        client.ask(b"x")
+    assert closes_after(server, client, 1)
+    assert client.take() == TOO_LONG
+    assert server.manager.existing(b"work") is None
+
+
+def test_each_request_has_that_time_anew(server: MemoryServer) -> None:
+    client = server.connect()
+    request = b"set work 0 0 5\r\nhello\r\n"
+    client.ask(request[:3])
+    for _ in range(5):
+        server.advance(9)
+        assert client.ask(request[3:] + request[:3]) == STORED
+    assert closes_after(server, client, 10)
+
+
+def test_a_client_that_asks_for_nothing_has_begun_nothing(server: MemoryServer) -> None:
+    client = server.connect()
+    assert client.ask(b"version\r\n") == b"VERSION 1.2.3\r\n"
+    server.advance(3600)
+    assert not client.is_closed
+    assert client.ask(b"version\r\n") == b"VERSION 1.2.3\r\n"
+
+
+def test_without_a_timeout_a_request_may_take_as_long_as_it_likes() -> None:
+    server = MemoryServer(config=loads('requestTimeout = "none"'))
+    client = server.connect()
+    client.ask(b"set work 0 0 5\r\n")
+    server.advance(86_400)
+    assert client.ask(b"hello\r\n") == STORED
+
+
+def test_what_stands_in_line_behind_a_wait_is_not_late(server: MemoryServer) -> None:
+    client = server.connect()
+    client.ask(b"get work/t=60000\r\nset wo")
+    for _ in range(8):
+        server.advance(7.5)
+        assert not client.is_closed
+    assert client.take() == b"END\r\n"
+    assert closes_after(server, client, 10), "now it is the client's turn"
+
+
+def test_a_client_that_waits_for_the_storage_is_not_late() -> None:
+    storage = SteppedStorage()
+    server = MemoryServer(storage, config=loads(TEN_SECONDS))
+    client = server.connect()
+    storage.holds_commits = True
+    assert client.ask(b"set work 0 0 5\r\nhello\r\nset wo") == b""
+    server.advance(60)
+    assert not client.is_closed
+    storage.end_commits()
+    assert client.take() == STORED
+
+
+def test_the_time_in_which_the_server_did_not_read_does_not_count(server: MemoryServer) -> None:
+    client = server.connect()
+    client.ask(b"set big 0 0 300000\r\n" + bytes(300_000) + b"\r\n")
+    client.reads = False
+    client.ask(b"get big\r\n")
+    client.ask(b"set work 0 0 100000\r\n" + bytes(90_000))
+    assert not client.transport.is_listening
+    server.advance(9)
+    client.reads = True
+    server.settle()
+    server.advance(9)
+    assert not client.is_closed
+    client.take()
+    assert client.ask(bytes(10_000) + b"\r\n") == STORED
+
+
+def test_a_client_that_does_not_take_the_end_is_dropped(server: MemoryServer) -> None:
+    client = server.connect()
+    client.ask(b"set work 0 0 100000\r\n" + bytes(100_000) + b"\r\n")
+    client.reads = False
+    client.send(b"get work\r\nquit\r\n")
+    server.settle()
+    assert not client.is_closed
+    server.advance(30)
+    server.settle()
+    assert client.is_closed
+
+
+def test_a_handshake_has_the_same_time(server: MemoryServer) -> None:
+    client = server.connect()
+    session_of(server).handshake_began()
+    assert closes_after(server, client, 10)
+
+
+def test_a_handshake_that_has_ended_does_not_count(server: MemoryServer) -> None:
+    client = server.connect()
+    session_of(server).handshake_began()
+    session_of(server).handshake_ended()
+    server.advance(3600)
+    assert not client.is_closed
+
+
+def test_a_reload_brings_another_timeout_for_those_who_are_there(server: MemoryServer) -> None:
+    client = server.connect()
+    client.ask(b"set wo")
+    server.advance(3)
+    server.reload(loads('requestTimeout = "5s"'))
+    assert closes_after(server, client, 2)
+
+
+def test_others_are_served_between_many_who_are_late(server: MemoryServer) -> None:
+    late = [server.connect() for _ in range(2 * LOOKED_AT_ONCE + 1)]
+    for client in late:
+        client.send(b"se")
+    server.settle()
+    server.clock.rightNow += 10
+    server.core.sessions.unfinished._look()
+    connections = server.factories["memcache"]._connections
+    assert sum(connection.session._has_ended for connection in connections) == LOOKED_AT_ONCE
+    server.settle()
+    assert all(client.is_closed for client in late)
+
+
+def test_who_is_not_late_costs_nothing() -> None:
+    def prepared(count: int) -> Callable[[], object]:
+        server = MemoryServer(config=loads(TEN_SECONDS))
+        for _ in range(count):
+            server.connect().send(b"se")
+        look = server.core.sessions.unfinished._look
+        return lambda: [look() for _ in range(100)]
+
+    assert costs_about_the_same(partial(prepared, 10), partial(prepared, 3000))
+
+
+def test_who_was_too_slow_stands_in_the_log(server: MemoryServer) -> None:
+    client = server.connect()
+    client.ask(b"set secret")
+    with capturedLogs() as events:
+        server.advance(10)
+    (event,) = [event for event in events if event["log_namespace"] == "kestrel.session.refusals"]
+    assert event["what"] == "this took too long"
+    assert "secret" not in str(event)
+
+
+# Memory.
+
+
+LITTLE_ROOM = 'maxTotalRequestSize = "1MiB"'
+
+
+def half_a_request(size: int) -> bytes:
+    return b"set work 0 0 10000000\r\n" + bytes(size)
+
+
+def test_when_there_is_too_much_the_slowest_with_more_than_their_share_are_hung_up_on() -> None:
+    server = MemoryServer(config=loads(LITTLE_ROOM))
+    small = server.connect()
+    small.ask(half_a_request(100))
+    large = [server.connect() for _ in range(5)]
+    for client in large:
+        client.ask(half_a_request(250_000))
+        server.advance(1)
+    assert [client.is_closed for client in large] == [True, False, False, False, False]
+    assert not small.is_closed
+    assert b"too many requests that have not come whole" in large[0].take()
+    assert unfinished(server) == (5, 4 * 250_000 + 100)
+
+
+def test_however_much_is_sent_no_more_is_held() -> None:
+    server = MemoryServer(config=loads(LITTLE_ROOM))
+    clients = [server.connect() for _ in range(20)]
+    most = 0
+    for client in chain.from_iterable([clients] * 10):
+        if not client.is_closed:
+            client.ask(half_a_request(90_000) if not client.transport.unread else bytes(90_000))
+        most = max(most, unfinished(server)[1])
+    assert most <= 1 << 20
+
+
+def test_small_items_take_more_than_their_data(server: MemoryServer) -> None:
+    client = server.connect("text")
+    client.ask(b"put work:\n" + b"xy\n" * 1000)
+    assert unfinished(server)[1] > 1000 * sys.getsizeof(b"xy")
+
+
+def test_a_whole_request_is_served_while_others_fill_the_memory() -> None:
+    server = MemoryServer(config=loads(LITTLE_ROOM))
+    others = [server.connect() for _ in range(10)]
+    client = server.connect()
+    for other in others:
+        other.ask(half_a_request(100_000))
+        assert client.ask(b"set mine 0 0 300000\r\n" + bytes(300_000) + b"\r\n") == STORED
+    assert server.manager.queue(b"mine").contents.items == 10
+
+
+def test_what_was_begun_is_forgotten_with_the_connection() -> None:
+    server = MemoryServer()
+    clients = [server.connect(protocol) for protocol, _ in BEGINNINGS]
+    for client, (_, beginning) in zip(clients, BEGINNINGS, strict=True):
+        client.ask(beginning)
+    assert unfinished(server)[0] == len(BEGINNINGS)
+    for client in clients:
+        client.disconnect()
+    server.settle()
+    assert unfinished(server) == (0, 0)
+    assert server.clock.getDelayedCalls() == []
+
+
+def test_what_has_come_whole_is_no_longer_held() -> None:
+    server = MemoryServer()
+    client = server.connect()
+    client.ask(b"set work 0 0 1000\r\n" + bytes(500))
+    assert unfinished(server) == (1, 500)
+    client.ask(bytes(500) + b"\r\n")
+    assert unfinished(server) == (0, 0)
+
+
+@pytest.mark.parametrize("protocol", ["memcache", "text"])
+def test_a_client_that_has_its_reply_keeps_nothing_of_what_it_put(protocol: str) -> None:
+    server = MemoryServer()
+    clients = [server.connect(protocol) for _ in range(8)]
+    tracemalloc.start()
+    try:
+        for client in clients:
+            data = bytes([120]) * 1_000_000
+            client.ask(b"put work:\n%b\n\n" % data if protocol == "text" else b"set work 0 0 1000000\r\n%b\r\n" % data)
+            server.connect().ask(b"flush work\r\n")
+        del data
+        assert tracemalloc.get_traced_memory()[0] < 3_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_fault_while_one_is_hung_up_on_is_not_that_of_another(server: MemoryServer) -> None:
+    other = server.connect()
+    other.ask(b"set wo")
+    unfinished_ = server.core.sessions.unfinished
+    (second,) = unfinished_._begun
+
+    class Broken:
+        waits_for_us = False
+
+        def give_up(self, why: TooSlow) -> None:
+            raise ValueError("a fault of ours")
+
+    unfinished_.is_done(second)
+    unfinished_.is_at(Broken(), 1, anew=True)
+    unfinished_.is_at(second, 1, anew=True)
+    with capturedLogs() as events:
+        server.advance(10)
+    assert [event for event in events if event["log_level"] is LogLevel.critical] != []
+    assert other.is_closed

@@ -1,0 +1,41 @@
+"""One Spark for all tests of a process: it takes seconds to start. Whoever asks for it is marked so."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from kestrel.spark.session import session
+
+# A Java that works for minutes gains nothing from the compiler that takes most time: with it tests take twice as long.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.needs("java"))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """An embedded Spark with two tasks at a time. Its folders go with the test's."""
+    folder = tmp_path_factory.mktemp("spark")
+    os.environ["SPARK_LOCAL_DIRS"] = str(folder)
+    started = session(
+        "tests",
+        settings={
+            "spark.master": "local[2]",
+            "spark.driver.memory": "1g",
+            "spark.sql.shuffle.partitions": "4",
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        },
+    )
+    started.sparkContext.setLogLevel("ERROR")
+    yield started
+    started.stop()

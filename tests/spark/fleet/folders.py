@@ -1,0 +1,68 @@
+"""Folders of many servers: the recorded ones, and what the tools for one folder say of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from kestrel.disk.files import Disk
+from kestrel.spark.fleet.items import Which, exported
+from kestrel.spark.fleet.told import Report
+from kestrel.spark.fleet.units import Unit, folders_of, single_readers
+
+TESTS = Path(__file__).parents[2]
+NOW_MS = 1_700_003_600_000
+
+RECORDED = sorted(
+    folder
+    for part in ("journal", "scroll")
+    for folder in (TESTS / part / "golden").glob("*/*/")
+    if any(path.is_file() for path in folder.iterdir())
+)
+"""Each a folder that Kestrel or libkestrel has left."""
+
+
+def name_of(folder: Path) -> str:
+    """For a server, or a test."""
+    return f"{folder.parent.name}-{folder.name}"
+
+
+def fleet(root: Path, folders: Sequence[Path] = RECORDED) -> str:
+    """Copies of these folders, each as that of a server, and the pattern that they all match."""
+    for folder in folders:
+        shutil.copytree(folder, root / name_of(folder) / "spool")
+    return str(root / "*" / "spool")
+
+
+def reports_of(units: Iterable[Unit], work: Callable[[Unit, int], Iterable[pa.RecordBatch]]) -> list[Report]:
+    """What tasks say of these units, without Spark."""
+    return [Report(row) for unit in units for batch in work(unit, NOW_MS) for row in batch.to_pylist()]
+
+
+def told(reports: Iterable[Report]) -> tuple[int, list[dict[str, Any]], list[str]]:
+    """Exit status, objects and remarks, as kestrel-qpack has them."""
+    ordered = sorted(reports, key=lambda report: report.place)
+    objects = [fields for report in ordered if (fields := report.json()) is not None]
+    for fields in objects:
+        del fields["server"], fields["folder"]
+    remarks = [sentence for report in ordered for sentence in report.remarks]
+    return max((report.status for report in ordered), default=0), objects, remarks
+
+
+def said_by_qpack(result: tuple[int, str, str]) -> tuple[int, list[dict[str, Any]], list[str]]:
+    """The same of what kestrel-qpack --json has printed."""
+    status, out, said = result
+    sentences = [line.removeprefix("kestrel-qpack: ") for line in said.splitlines()]
+    return status, [json.loads(line) for line in out.splitlines()], sentences
+
+
+def rows_of(*paths: Path | str, which: Which = Which.QUEUED, is_text: bool = False) -> list[dict[str, Any]]:
+    """All items of these folders, without Spark, and the problems."""
+    units = single_readers(Disk(), folders_of([str(path) for path in paths], None), [])
+    batches = (batch for unit in units for batch in exported(unit, which, NOW_MS, is_text=is_text))
+    return [row for batch in batches for row in batch.to_pylist()]

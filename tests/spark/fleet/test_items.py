@@ -1,0 +1,195 @@
+"""The items that go out of a folder: those of kestrel-qdump -Q and -A, item for item."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import os
+from collections.abc import Callable
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kestrel.disk.files import Disk
+from kestrel.spark.fleet import items
+from kestrel.spark.fleet.items import Which, exported
+from kestrel.spark.fleet.units import Kind, Unit, folders_of, single_readers
+from kestrel.testing.faults import FaultyDisk
+from kestrel.tools import qdump
+from tests.journal.made import REMOVE, add, addx, files_of, open_, restarted_errors, restarted_items, save_xid, unremove
+from tests.scroll.made import DELETED, READER, WRITER, put, read_done, read_head, targets
+from tests.spark.fleet.folders import NOW_MS, RECORDED, name_of, rows_of
+from tests.tools.running import fill
+
+Qdump = Callable[..., tuple[int, bytes, list[str]]]
+
+OPTIONS = {Which.QUEUED: "-Q", Which.ADDED: "-A"}
+
+
+@pytest.fixture
+def dump(capfdbinary: pytest.CaptureFixture[bytes]) -> Qdump:
+    """kestrel-qdump in this process: exit status, output, what was said."""
+
+    def run_here(*arguments: object) -> tuple[int, bytes, list[str]]:
+        status = qdump.main([str(each) for each in arguments])
+        out, said = capfdbinary.readouterr()
+        return status, out, [line.removeprefix("kestrel-qdump: ") for line in said.decode().splitlines()]
+
+    return run_here
+
+
+def by_queue(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    items = [row for row in rows if row["problem"] is None]
+    return {queue: list(group) for queue, group in groupby(items, lambda row: row["queue"])}
+
+
+@pytest.mark.parametrize("which", Which)
+@pytest.mark.parametrize("recorded", RECORDED, ids=name_of)
+def test_of_every_recorded_queue_they_are_those_that_qdump_prints(recorded: Path, which: Which, dump: Qdump) -> None:
+    queues = by_queue(rows_of(recorded, which=which))
+    units = single_readers(Disk(), folders_of([str(recorded)], None), [])
+    printed = b""
+    for queue, rows in queues.items():
+        status, out, _ = dump(OPTIONS[which], "--queue", queue, recorded)
+        assert b"".join(row["data"] + b"\n" for row in rows) == out
+        assert [row["position"] for row in rows] == list(range(len(rows)))
+        printed += out
+    if which is Which.QUEUED:
+        status, out, said = dump("-Q", recorded)
+        assert out == printed
+        problems = [row["problem"] for row in rows_of(recorded) if row["problem"] is not None]
+        sentences = {each["sentence"].removeprefix(f"{recorded}: ") for each in problems}
+        assert sentences == set(said)
+        assert any(each["is_complaint"] for each in problems) == status
+    assert len(units) >= len(queues)
+
+
+@pytest.mark.parametrize("recorded", [path for path in RECORDED if "journal" in path.parts[-4]], ids=name_of)
+def test_they_have_the_times_and_errors_that_a_restart_finds(recorded: Path, tmp_path: Path) -> None:
+    fill(tmp_path, files_of(recorded))
+    for queue, rows in by_queue(rows_of(recorded)).items():
+        name = queue.encode("latin-1")
+        items = [(row["data"], row["add_ms"], row["expiry_ms"] or 0) for row in rows]
+        assert items == restarted_items(tmp_path, name)
+        assert [row["errors"] for row in rows] == restarted_errors(tmp_path, name)
+
+
+def test_what_was_added_without_a_time_has_none(tmp_path: Path) -> None:
+    fill(tmp_path, {"work": add(b"old", 7) + addx(b"new", 5, 6)})
+    rows = rows_of(tmp_path, which=Which.ADDED)
+    assert [(row["data"], row["add_ms"], row["expiry_ms"]) for row in rows] == [(b"old", None, 7000), (b"new", 5, 6)]
+    assert [row["add_ms"] for row in rows_of(tmp_path)] == [NOW_MS, 5]
+
+
+def test_a_reader_of_a_scroll_has_its_own_errors(tmp_path: Path) -> None:
+    recorded = next(path for path in RECORDED if path.parent.name == "L38_error_count")
+    (row,) = rows_of(recorded)
+    assert (row["queue"], row["errors"]) == ("work", 7)
+
+
+def test_each_queue_of_a_scroll_has_what_is_for_it(tmp_path: Path) -> None:
+    fill(
+        tmp_path,
+        {
+            "work.1000": WRITER + put(1, b"one") + targets(0, b"x") + put(2, b"for x"),
+            "work.read.:own": READER + read_head(0) + read_done(),
+            "work.read.x": READER + read_head(1) + read_done(),
+            "work.read.gone": READER + DELETED,
+        },
+    )
+    queued = {queue: [row["data"] for row in rows] for queue, rows in by_queue(rows_of(tmp_path)).items()}
+    assert queued == {"work": [b"one"], "work+x": [b"for x"]}
+
+
+def test_a_queue_whose_name_nobody_knows_has_null_for_it(tmp_path: Path) -> None:
+    fill(tmp_path, {"odd:name.1000": WRITER + put(1, b"x"), "odd:name.read.": READER + read_head(0) + read_done()})
+    item, problem = rows_of(tmp_path)
+    assert (item["queue"], item["data"]) == (None, b"x")
+    assert problem["problem"]["sentence"].endswith("the name of one of its queues is not known")
+    assert not problem["problem"]["is_complaint"]
+
+
+def test_text_is_text_and_all_else_is_base64(tmp_path: Path) -> None:
+    items = [b"", b"plain", "caf\xe9 \u2028 \U0001f95d\0".encode(), b'"\\\n\r', b"\xff", b"caf\xe9", b"\xed\xa0\x80"]
+    fill(tmp_path, {"work": b"".join(map(addx, items))})
+    rows = rows_of(tmp_path, is_text=True)
+    assert [row["data"] is None for row in rows] == [False, False, False, False, True, True, True]
+    back = [base64.b64decode(row["base64"]) if row["data"] is None else row["data"].encode() for row in rows]
+    assert back == items
+
+
+def test_batches_are_bounded_in_rows_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(items, "MOST_ROWS", 3)
+    monkeypatch.setattr(items, "MOST_BYTES", 100)
+    sizes = [1, 1, 1, 1, 200, 60, 60, 1]
+    fill(tmp_path, {"work": b"".join(addx(b"x" * size) for size in sizes)})
+    batches = list(exported(Unit(0, "s", bytes(tmp_path), Kind.JOURNAL, (b"work",)), Which.QUEUED, NOW_MS))
+    assert [batch.num_rows for batch in batches] == [3, 2, 2, 1]
+    positions = [position for batch in batches for position in batch.column("position").to_pylist()]
+    assert positions == list(range(8))
+
+
+def test_a_queue_is_not_held_in_memory(tmp_path: Path) -> None:
+    """What comes before a batch is handed over has not been read on: the next is read when it is wanted."""
+    fill(tmp_path, {"work": b"".join(addx(b"x" * 1000) for _ in range(20_000))})
+    disk = CountingDisk()
+    batches = exported(Unit(0, "s", bytes(tmp_path), Kind.JOURNAL, (b"work",)), Which.ADDED, NOW_MS, disk=disk)
+    next(batches)
+    assert disk.bytes_read < 8 * 1024 * 1024
+    batches.close()  # type: ignore[attr-defined]
+
+
+class CountingDisk(Disk):
+    """Counts what is read."""
+
+    def __init__(self) -> None:
+        self.bytes_read = 0
+
+    def read(self, descriptor: int, offset: int, size: int) -> bytes:
+        data = super().read(descriptor, offset, size)
+        self.bytes_read += len(data)
+        return data
+
+
+def test_what_cannot_be_read_is_a_problem_and_the_others_go_on(tmp_path: Path) -> None:
+    fill(tmp_path, {"a": addx(b"x"), "b": addx(b"y")})
+    disk = FaultyDisk()
+    disk.fail("read", errno.EIO, times=1)
+    rows = [
+        row
+        for batch in exported(Unit(7, "s", bytes(tmp_path), Kind.FOLDER), Which.QUEUED, NOW_MS, disk=disk)
+        for row in batch.to_pylist()
+    ]
+    assert [row["data"] for row in rows] == [b"y", None]
+    problem = rows[1]["problem"]
+    assert (problem["place"], problem["is_complaint"]) == (7, True)
+    assert problem["sentence"].startswith(f"{tmp_path}: queue a: cannot be read: Input/output error")
+
+
+def test_a_folder_as_one_unit_has_the_items_of_its_queues_apart(tmp_path: Path) -> None:
+    fill(
+        tmp_path,
+        {
+            "b": addx(b"1") + addx(b"2") + open_(1) + save_xid(3) + unremove(1),
+            "a": addx(b"3") + REMOVE,
+            "c": addx(b"4"),
+        },
+    )
+    batches = exported(Unit(0, "s", bytes(tmp_path), Kind.FOLDER), Which.QUEUED, NOW_MS)
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert [(row["queue"], row["position"], row["data"], row["errors"]) for row in rows] == [
+        ("b", 0, b"1", 3),
+        ("b", 1, b"2", 0),
+        ("c", 0, b"4", 0),
+    ]
+
+
+def test_a_queue_that_was_deleted_meanwhile_is_a_problem(tmp_path: Path) -> None:
+    fill(tmp_path, {"work": addx(b"x")})
+    (unit,) = single_readers(Disk(), folders_of([str(tmp_path)], None), [])
+    os.unlink(tmp_path / "work")
+    (batch,) = exported(unit, Which.QUEUED, NOW_MS)
+    (row,) = batch.to_pylist()
+    assert "there is no queue work" in row["problem"]["sentence"]

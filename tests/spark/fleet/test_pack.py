@@ -1,0 +1,101 @@
+"""Packing many folders: each as kestrel-qpack does it, and one that cannot be packed keeps no other waiting."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kestrel.disk.files import Disk
+from kestrel.disk.lock import FolderLock
+from kestrel.spark.fleet.pack import packed
+from kestrel.spark.fleet.units import Kind, Unit, folders_of, whole_folders
+from kestrel.tools import qpack
+from tests.journal.made import REMOVE, addx, files_of
+from tests.spark.fleet.folders import NOW_MS, RECORDED, name_of, reports_of, said_by_qpack, told
+from tests.tools.running import fill
+
+Qpack = Callable[..., tuple[int, str, str]]
+
+
+
+@pytest.fixture
+def pack_one(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Qpack:
+    """kestrel-qpack --json in this process: exit status, output, what was said."""
+    monkeypatch.setattr("kestrel.tools.qpack.time.time", lambda: NOW_MS / 1000)
+
+    def run_here(folder: Path) -> tuple[int, str, str]:
+        return qpack.main(["--json", str(folder)]), *capsys.readouterr()
+
+    return run_here
+
+
+@pytest.mark.parametrize("recorded", RECORDED, ids=name_of)
+def test_every_recorded_folder_is_packed_as_by_the_tool_for_one(
+    recorded: Path, tmp_path: Path, pack_one: Qpack
+) -> None:
+    ours, other = (Path(shutil.copytree(recorded, tmp_path / name)) for name in ("ours", "other"))
+    outcome = told(reports_of(whole_folders(Disk(), folders_of([str(ours)], None), []), packed))
+    assert outcome == said_by_qpack(pack_one(other))
+    assert files_of(ours) == files_of(other)
+
+
+def test_a_folder_that_a_server_owns_is_told_and_the_others_are_packed(tmp_path: Path) -> None:
+    for name in ("web1", "web2"):
+        fill(tmp_path / name, {"work": addx(b"a") + REMOVE + addx(b"b")})
+    (tmp_path / "web1" / ".kestrel").mkdir()
+    lock = FolderLock(bytes(tmp_path / "web1" / ".kestrel" / "lock"))
+    try:
+        reports = reports_of(whole_folders(Disk(), folders_of([str(tmp_path / "*")], None), []), packed)
+    finally:
+        lock.release()
+    assert [(report.server, report.state, report.status) for report in reports] == [
+        ("web1", "in use", 75),
+        ("web2", "packed", 0),
+    ]
+    owner = f"another server (process {os.getpid()}) owns the queue folder {tmp_path}/web1"
+    assert reports[0].remarks == [f"{owner}: stop it first, or look with kestrel-fleet verify"]
+    assert files_of(tmp_path / "web1") == {"work": addx(b"a") + REMOVE + addx(b"b")}
+    assert files_of(tmp_path / "web2") == {"work": addx(b"b")}
+
+
+def test_the_name_of_a_folder_in_use_is_shown_as_a_terminal_can_bear_it(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"\x1b[2J\xff")
+    fill(path, {"work": addx(b"a") + REMOVE})
+    (path / ".kestrel").mkdir()
+    lock = FolderLock(bytes(path / ".kestrel" / "lock"))
+    try:
+        (report,) = reports_of([Unit(0, "web1", bytes(path), Kind.FOLDER)], packed)
+    finally:
+        lock.release()
+    assert "/\\x1b[2J\\xff: stop it first" in report.remarks[0]
+    report.remarks[0].encode()
+
+
+def test_a_folder_is_free_again_when_its_rows_are_there(tmp_path: Path) -> None:
+    fill(tmp_path, {"work": addx(b"a") + REMOVE})
+    (unit,) = whole_folders(Disk(), folders_of([str(tmp_path)], None), [])
+    rows = packed(unit, NOW_MS)
+    next(rows)
+    FolderLock(bytes(tmp_path / ".kestrel" / "lock")).release()
+
+
+def test_files_of_another_user_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path, {"work": addx(b"a") + REMOVE})
+    owner = os.geteuid()
+    monkeypatch.setattr("kestrel.tools.upkeep.os.geteuid", lambda: owner + 1)
+    (report,) = reports_of(whole_folders(Disk(), folders_of([str(tmp_path)], None), []), packed)
+    assert (report.state, report.status) == ("failed", 73)
+    assert f"(sudo -u '#{owner}' kestrel-fleet ...)" in report.remarks[0]
+    assert files_of(tmp_path) == {"work": addx(b"a") + REMOVE}
+
+
+def test_only_the_queues_named_are_packed(tmp_path: Path) -> None:
+    fill(tmp_path / "web1", {name: addx(b"x") + REMOVE for name in ("a", "b")})
+    fill(tmp_path / "web2", {"b": addx(b"x") + REMOVE})
+    reports = reports_of(whole_folders(Disk(), folders_of([str(tmp_path / "*")], None), [b"a"]), packed)
+    assert [report.server for report in reports] == ["web1"]
+    assert files_of(tmp_path / "web1") == {"a": b"", "b": addx(b"x") + REMOVE}

@@ -1,0 +1,169 @@
+"""The folder that items are imported into: ours, and with all new queues or none."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kestrel.disk.files import Disk
+from kestrel.disk.lock import FolderLock
+from kestrel.errors import FolderInUse
+from kestrel.spark.fleet.target import ImportTarget
+from kestrel.testing.faults import FaultyDisk
+from kestrel.tools.running import ToolFailed
+from tests.journal.made import addx, files_of
+from tests.scroll.made import WRITER, put
+from tests.tools.running import fill
+
+
+def target_at(path: Path, disk: Disk | None = None) -> ImportTarget:
+    return ImportTarget(disk or Disk(), bytes(path), 1000)
+
+
+def test_a_folder_that_is_not_there_is_made_as_a_server_makes_one(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "spool"
+    target = target_at(path)
+    target.check([b"work"])
+    with target.owned():
+        assert (path.stat().st_mode & 0o777, os.listdir(path)) == (0o700, [".kestrel"])
+        assert sorted(os.listdir(path / ".kestrel")) == ["lock", "storage-journal"]
+        with pytest.raises(FolderInUse):
+            FolderLock(bytes(path / ".kestrel" / "lock"))
+    FolderLock(bytes(path / ".kestrel" / "lock")).release()
+
+
+def of_scrolls(path: Path) -> None:
+    fill(path, {"work.1000": WRITER + put(1, b"x"), "work.read.": b""})
+
+
+def noted_as_scrolls(path: Path) -> None:
+    fill(path / ".kestrel", {"storage-scroll": b""})
+
+
+def a_file(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def with_the_queue(path: Path) -> None:
+    fill(path, {"work.5": addx(b"x")})
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (of_scrolls, "is one of scroll: import into a new folder, and convert that"),
+        (noted_as_scrolls, "is one of scroll: import into a new folder, and convert that"),
+        (a_file, "is there and no folder: name another one"),
+        (with_the_queue, "has the queue work already: import into another folder, or choose others with --queue"),
+    ],
+)
+def test_a_folder_that_will_not_do_is_refused(tmp_path: Path, make: Callable[[Path], None], sentence: str) -> None:
+    path = tmp_path / "spool"
+    make(path)
+    with pytest.raises(ToolFailed, match=sentence) as refused:
+        target_at(path).check([b"work", b"other"])
+    assert refused.value.status == 2
+
+
+def test_a_folder_with_other_queues_will_do(tmp_path: Path) -> None:
+    fill(tmp_path, {"mail": addx(b"x"), "work~~7": b"torn"})
+    target_at(tmp_path).check([b"work"])
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = os.geteuid()
+    monkeypatch.setattr("kestrel.spark.fleet.target.os.geteuid", lambda: owner + 1)
+    with pytest.raises(ToolFailed, match=rf"sudo -u '#{owner}' kestrel-fleet") as refused:
+        target_at(tmp_path).check()
+    assert refused.value.status == 73
+
+
+def test_a_folder_that_a_server_owns_is_refused(tmp_path: Path) -> None:
+    (tmp_path / ".kestrel").mkdir()
+    lock = FolderLock(bytes(tmp_path / ".kestrel" / "lock"))
+    try:
+        with (
+            pytest.raises(ToolFailed, match="stop it first, or import into another folder") as refused,
+            target_at(tmp_path).owned(),
+        ):
+            pass
+    finally:
+        lock.release()
+    assert refused.value.status == 75
+
+
+def test_the_name_of_a_folder_in_use_is_shown_as_a_terminal_can_bear_it(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"\x1b[2J\xff")
+    path.mkdir()
+    with (
+        target_at(path).owned(),
+        pytest.raises(ToolFailed, match=r"/\\x1b\[2J\\xff: stop it first"),
+        target_at(path).owned(),
+    ):
+        pass
+
+
+def test_what_a_killed_import_has_left_goes(tmp_path: Path) -> None:
+    fill(tmp_path, {"work~~7": b"torn", "mail": addx(b"x"), "notes.txt": b"foreign"})
+    with target_at(tmp_path).owned():
+        assert files_of(tmp_path) == {"mail": addx(b"x"), "notes.txt": b"foreign"}
+
+
+def test_queues_appear_by_rename_and_the_folder_is_synced_before_and_after(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    target = target_at(tmp_path, disk)
+    with target.owned():
+        fill(tmp_path, {"work~~1000": addx(b"a"), "caf\xe9~~1001": addx(b"b")})
+        disk.calls.clear()
+        target.publish([(b"work", 1000), (b"caf\xe9", 1001)])
+    assert files_of(tmp_path) == {"work": addx(b"a"), "caf\xe9": addx(b"b")}
+    assert [call for call in disk.calls if call in ("rename", "sync_folder")] == [
+        *["sync_folder"] * 2,
+        *["rename"] * 2,
+        *["sync_folder"] * 2,
+    ]
+
+
+@pytest.mark.parametrize(("operation", "after"), [("rename", 1), ("sync_folder", 2)])
+def test_when_publishing_fails_halfway_no_queue_stays(tmp_path: Path, operation: str, after: int) -> None:
+    disk = FaultyDisk()
+    target = target_at(tmp_path, disk)
+    with target.owned():
+        fill(tmp_path, {"a~~1000": addx(b"a"), "b~~1000": addx(b"b"), "mail": addx(b"x")})
+        disk.fail(operation, errno.EIO, after=after)
+        with pytest.raises(OSError, match="Input/output error"):
+            target.publish([(b"a", 1000), (b"b", 1000)])
+        disk.mend()
+        target.erase_temporary()
+    assert files_of(tmp_path) == {"mail": addx(b"x")}
+
+
+def test_queues_that_cannot_be_taken_back_are_named(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    target = target_at(tmp_path, disk)
+    with target.owned():
+        fill(tmp_path, {"a~~1000": addx(b"a"), "b~~1000": addx(b"b")})
+        disk.fail("rename", errno.EROFS, after=1)
+        disk.fail("erase", errno.EROFS)
+        with pytest.raises(ToolFailed, match=r"ended halfway \(Read-only file system.*has the queue a of it, whole"):
+            target.publish([(b"a", 1000), (b"b", 1000)])
+
+
+def test_when_a_file_is_missing_none_is_published(tmp_path: Path) -> None:
+    target = target_at(tmp_path)
+    with target.owned(), pytest.raises(ToolFailed, match="that this machine does not see"):
+        fill(tmp_path, {"work~~1000": addx(b"a")})
+        target.publish([(b"work", 1000), (b"mail", 1000)])
+    assert files_of(tmp_path) == {"work~~1000": addx(b"a")}
+
+
+def test_room_is_asked_for_before_anything_is_written(tmp_path: Path) -> None:
+    target = target_at(tmp_path)
+    target.check_room(1, 100)
+    with pytest.raises(ToolFailed, match="make room, or name a folder on another disk") as refused:
+        target.check_room(1, 1 << 60)
+    assert refused.value.status == 73

@@ -1,0 +1,239 @@
+"""What became of the items of a queue: as an independent teller says it, and what is left as the server recovers it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from kestrel.client.blocking import BlockingClient
+from kestrel.spark.history.journal import ItemHistory, QueueHistory
+from tests.journal.made import (
+    REMOVE,
+    REMOVE_TENTATIVE,
+    add,
+    add_xid,
+    addx,
+    confirm,
+    continue_,
+    open_,
+    restarted_errors,
+    restarted_items,
+    save_xid,
+    state_dump,
+    unremove,
+)
+from tests.journal.test_recorded import CASES, GOLDEN
+from tests.server.running import Processes
+from tests.spark.history.model import told
+from tests.spark.history.told import histories_in
+
+XIDS = st.integers(1, 3)
+TIMES = st.integers(1, 9)
+RECORDS = st.one_of(
+    st.just(REMOVE),
+    st.just(REMOVE),
+    st.builds(lambda time: addx(b"a", time), TIMES),
+    st.builds(lambda time: addx(b"bc", time, 5), TIMES),
+    st.builds(open_, XIDS),
+    st.builds(confirm, XIDS),
+    st.builds(unremove, XIDS),
+    st.builds(lambda errors, xid: save_xid(errors) + unremove(xid), XIDS, XIDS),
+    st.builds(lambda xid, time: continue_(xid, b"c", time), XIDS, TIMES),
+    st.sampled_from([REMOVE_TENTATIVE, add(b"old"), add_xid(2, b"x", 4), save_xid(7), state_dump(1), b"\xff"]),
+)
+FILES = st.lists(st.lists(RECORDS, max_size=25).map(b"".join), min_size=1, max_size=3)
+
+
+def named(files: list[bytes]) -> list[tuple[str, bytes]]:
+    """The last one is the current file."""
+    return [(f"work.{number}" if number < len(files) else "work", each) for number, each in enumerate(files, 1)]
+
+
+def as_told(row: dict[str, Any]) -> tuple[Any, ...]:
+    places = (row[name] for name in ("file", "offset", "state", "opens", "aborts", "errors", "xid", "position"))
+    return (
+        *places,
+        (row["taken_after_ms"], row["taken_before_ms"]),
+        (row["removed_after_ms"], row["removed_before_ms"]),
+    )
+
+
+@given(FILES)
+def test_any_history_is_the_one_that_an_independent_teller_tells(files: list[bytes]) -> None:
+    with TemporaryDirectory() as folder:
+        for name, contents in named(files):
+            Path(folder, name).write_bytes(contents)
+        found = {(row["file"], row["offset"]): as_told(row) for row in histories_in(folder)}
+    assert found == {(each.file, each.offset): tuple(each) for each in told(named(files))}
+
+
+@given(FILES)
+def test_what_is_left_is_what_a_start_of_the_server_finds(files: list[bytes]) -> None:
+    with TemporaryDirectory() as folder:
+        for name, contents in named(files):
+            Path(folder, name).write_bytes(contents)
+        rows = histories_in(folder)
+        left = sorted((row for row in rows if row["position"] is not None), key=lambda row: row["position"])
+        assert [(row["data"], row["errors"]) for row in left] == list(recovered(Path(folder)))
+
+
+def recovered(folder: Path) -> Iterator[tuple[bytes, int]]:
+    items, errors = restarted_items(folder), restarted_errors(folder)
+    yield from zip((data for data, _, _ in items), errors, strict=True)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_left_of_a_recorded_journal_is_what_a_start_finds(case: str, tmp_path: Path) -> None:
+    shutil.copytree(GOLDEN / case / "journal", tmp_path / "journal")
+    rows = histories_in(tmp_path / "journal")
+    assert rows
+    for queue in {row["queue"] for row in rows}:
+        left = [row for row in rows if row["queue"] == queue and row["position"] is not None]
+        left.sort(key=lambda row: row["position"])
+        found = restarted_items(tmp_path / "journal", queue.encode("latin-1"))
+        assert [row["data"] for row in left] == [data for data, _, _ in found]
+
+
+# Brackets.
+
+
+def only(folder: Path, contents: bytes) -> list[dict[str, Any]]:
+    (folder / "work").write_bytes(contents)
+    return sorted(histories_in(folder), key=lambda row: row["offset"])
+
+
+def test_a_removal_was_between_the_items_that_were_added_before_and_after_it(tmp_path: Path) -> None:
+    first, second, _ = only(tmp_path, addx(b"a", 10) + addx(b"b", 20) + REMOVE + REMOVE + addx(b"c", 30))
+    for row in (first, second):
+        assert (row["removed_after_ms"], row["removed_before_ms"]) == (20, 30)
+        assert (row["taken_after_ms"], row["taken_before_ms"]) == (20, 30)
+
+
+def test_nobody_knows_by_when_the_last_one_was_removed(tmp_path: Path) -> None:
+    (row,) = only(tmp_path, addx(b"a", 10) + REMOVE)
+    assert (row["removed_after_ms"], row["removed_before_ms"]) == (10, None)
+
+
+def test_where_the_clock_was_set_back_nobody_knows_and_elsewhere_the_brackets_hold(tmp_path: Path) -> None:
+    contents = addx(b"a", 4_102_444_800_000) + REMOVE + addx(b"b", 20) + REMOVE + addx(b"c", 30)
+    first, second, _ = only(tmp_path, contents)
+    assert (first["removed_after_ms"], first["removed_before_ms"]) == (None, None)
+    assert (second["removed_after_ms"], second["removed_before_ms"]) == (20, 30)
+
+
+def test_what_has_gone_is_given_out_whatever_the_times_are() -> None:
+    history = QueueHistory()
+    for number in range(100):
+        history.put(ItemHistory("work", number, 1000 if number else 4_102_444_800_000, None, 1, None))
+        history.drop_head()
+    assert len(history.gone) == 99
+
+
+def test_an_item_is_taken_when_it_is_opened_first(tmp_path: Path) -> None:
+    contents = addx(b"a", 10) + open_(1) + addx(b"b", 20) + unremove(1) + open_(2) + addx(b"c", 30) + confirm(2)
+    _, first, *_ = only(tmp_path, addx(b"0", 1) + REMOVE + contents + addx(b"d", 40))
+    assert (first["taken_after_ms"], first["taken_before_ms"]) == (10, 20)
+    assert (first["removed_after_ms"], first["removed_before_ms"]) == (30, 40)
+    assert (first["opens"], first["aborts"], first["errors"], first["state"]) == (2, 1, 1, "confirmed")
+
+
+def test_a_continue_says_when_it_was(tmp_path: Path) -> None:
+    first, _ = only(tmp_path, addx(b"a", 10) + open_(1) + continue_(1, b"b", 25))
+    assert (first["state"], first["removed_after_ms"], first["removed_before_ms"]) == ("continued", 25, 25)
+
+
+def test_what_a_rewritten_file_begins_with_does_not_say_when_it_was(tmp_path: Path) -> None:
+    """A rewrite puts the open reads first, each behind its item, and then what was in the queue, with its old times."""
+    failing = addx(b"failed", 20) + open_(1) + save_xid(3) + unremove(1)
+    rewritten = addx(b"held", 10) + open_(7) + failing + addx(b"c", 30)
+    held, failed, _, _ = only(tmp_path, rewritten + confirm(7) + addx(b"d", 90))
+    assert (held["taken_after_ms"], held["taken_before_ms"]) == (10, 90)
+    assert (held["removed_after_ms"], held["removed_before_ms"]) == (30, 90)
+    assert (failed["errors"], failed["taken_before_ms"]) == (3, 90)
+
+
+def test_only_the_first_file_of_a_journal_can_be_rewritten(tmp_path: Path) -> None:
+    (tmp_path / "work.5").write_bytes(addx(b"a", 10))
+    (tmp_path / "work").write_bytes(addx(b"b", 20) + open_(1) + addx(b"c", 30))
+    first = min(histories_in(tmp_path), key=lambda row: row["add_ms"])
+    assert (first["taken_after_ms"], first["taken_before_ms"]) == (20, 30)
+
+
+# Expired and discarded.
+
+
+@pytest.mark.parametrize(
+    ("expiry_ms", "expected"), [(0, "no"), (15, "yes"), (20, "maybe"), (25, "maybe"), (30, "no"), (31, "no")]
+)
+def test_what_was_removed_had_expired_or_not_as_far_as_its_bracket_tells(
+    tmp_path: Path, expiry_ms: int, expected: str
+) -> None:
+    first, *_ = only(tmp_path, addx(b"a", 10, expiry_ms) + addx(b"b", 20) + REMOVE + addx(b"c", 30))
+    assert first["expired"] == expected
+
+
+def test_what_was_confirmed_or_is_still_there_has_not_expired_on_its_way(tmp_path: Path) -> None:
+    rows = only(tmp_path, addx(b"a", 10, 1) + addx(b"b", 20, 1) + open_(1) + confirm(1))
+    assert [row["expired"] for row in rows] == [None, None]
+
+
+FULL = addx(b"a", 1) + addx(b"b", 2) + REMOVE + addx(b"c", 3) + REMOVE + open_(1) + addx(b"d", 4)
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [(2, ["maybe", "no", None, None]), ({"work": 2}, ["maybe", "no", None, None]), ({"other": 2}, [None] * 4)],
+)
+def test_what_kestrel_removed_from_a_full_queue_for_the_next_one_may_have_been_discarded(
+    tmp_path: Path, limits: Any, expected: list[str | None]
+) -> None:
+    (tmp_path / "work").write_bytes(FULL)
+    rows = sorted(histories_in(tmp_path, limits=limits), key=lambda row: row["offset"])
+    assert [row["discarded"] for row in rows] == expected
+
+
+def test_what_this_server_discards_may_have_been_discarded_and_what_is_taken_was_not(tmp_path: Path) -> None:
+    config = 'queuePath = "queues"\n[[queues]]\nname = "work"\nmaxItems = 2\ndiscardOldWhenFull = true\n'
+    with Processes(tmp_path) as processes:
+        server = processes.serve(config)
+        with BlockingClient(f"127.0.0.1:{server.port}") as client:
+            for data in (b"a", b"b", b"c"):
+                client.put("work", data)
+            assert (client.get("work"), client.get("work")) == (b"b", b"c")
+            client.put("work", b"d")
+        rows = histories_in(tmp_path / "queues", limits=2)
+    told = {row["data"]: row["discarded"] for row in rows}
+    assert told == {b"a": "maybe", b"b": "no", b"c": "no", b"d": None}
+
+
+# Of several queues.
+
+
+def test_queues_and_servers_are_apart(tmp_path: Path) -> None:
+    for server in ("a", "b"):
+        (tmp_path / server).mkdir()
+        (tmp_path / server / "work").write_bytes(addx(b"x") + open_(1))
+        (tmp_path / server / "work+child").write_bytes(addx(b"x") + addx(b"y") + REMOVE)
+    rows = histories_in(tmp_path / "*")
+    assert sorted((row["server"], row["queue"], row["state"]) for row in rows) == [
+        ("a", "work", "open"),
+        ("a", "work+child", "queued"),
+        ("a", "work+child", "removed"),
+        ("b", "work", "open"),
+        ("b", "work+child", "queued"),
+        ("b", "work+child", "removed"),
+    ]
+
+
+def test_without_the_payload_histories_are_the_same_but_for_the_items(tmp_path: Path) -> None:
+    (tmp_path / "work").write_bytes(addx(b"a", 10) + open_(1) + addx(b"bc", 20))
+    rows = histories_in(tmp_path)
+    assert [row["data"] for row in rows] == [b"a", b"bc"]
+    assert histories_in(tmp_path, payload="false") == [{**row, "data": None} for row in rows]

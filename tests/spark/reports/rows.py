@@ -1,0 +1,52 @@
+"""Item histories made by hand, as rows of `HISTORIES`."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, Final
+
+from kestrel.spark.columns import HISTORIES
+
+START_MS: Final = 1_700_000_000_000
+NAMES: Final = tuple(field.name for field in HISTORIES if field.name != "data")
+SERVERS: Final = ("alpha", "beta", "<script>")
+QUEUES: Final = ("work", "mail", "work+all")
+
+
+def item(server: str = "alpha", queue: str = "work", **columns: Any) -> dict[str, Any]:
+    """An item that is queued, unless the columns say otherwise."""
+    row: dict[str, Any] = dict.fromkeys(NAMES)
+    row |= {"server": server, "folder": f"/{server}", "format": "journal", "journal": queue, "queue": queue}
+    row |= {"file": queue, "offset": 0, "add_ms": START_MS, "data_bytes": 10, "state": "queued"}
+    row |= {"opens": 0, "aborts": 0, "errors": 0}
+    assert set(columns) <= set(row)
+    return row | columns
+
+
+def random_items(count: int, seed: int) -> list[dict[str, Any]]:
+    """Items of all kinds. Bounds hold what they say, but where a clock was put back, or an item has no add time."""
+    random = Random(seed)
+    return [_random_item(random, place) for place in range(count)]
+
+
+def _random_item(random: Random, place: int) -> dict[str, Any]:
+    add_ms: int | None = START_MS + random.randrange(300_000)
+    if random.random() < 0.1:
+        add_ms = random.choice([None, 0, -5, 2**62])
+    state = random.choice(["queued", "open", "removed", "removed", "confirmed", "confirmed", "continued", "done"])
+    is_scroll = state == "done" or (state == "queued" and random.random() < 0.2)
+    columns: dict[str, Any] = {"offset": place, "add_ms": add_ms, "state": state}
+    columns["data_bytes"] = random.randrange(1, 500)
+    columns |= {"errors": random.randrange(8), "position": place if state in ("queued", "open") else None}
+    opens = max(int(state in ("open", "confirmed", "continued")), random.randrange(9))
+    columns |= {"opens": None, "aborts": None} if is_scroll else {"opens": opens, "aborts": max(0, opens - 1)}
+    columns["expiry_ms"] = random.choice([None, None, START_MS + random.randrange(400_000)])
+    bounds = sorted(START_MS + random.randrange(-10_000, 400_000) for _ in range(4))
+    if not is_scroll and (opens or state == "removed"):
+        columns |= {"taken_after_ms": bounds[0], "taken_before_ms": random.choice([bounds[1], None])}
+    if state in ("removed", "confirmed", "continued", "done"):
+        columns |= {"removed_after_ms": random.choice([bounds[2], None]) if is_scroll else bounds[2]}
+        columns |= {"removed_before_ms": random.choice([bounds[3], bounds[3], None])}
+        columns |= {"expired": random.choice(["yes", "no", "maybe"])}
+        columns |= {"discarded": random.choice(["maybe", "no", None])}
+    return item(random.choice(SERVERS), random.choice(QUEUES), **columns)

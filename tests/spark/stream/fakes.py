@@ -1,0 +1,218 @@
+"""Servers of a stream, in memory: what they have, and when they are away, is for the test to say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final, TypeVar
+
+from kestrel.client.call import Call
+from kestrel.client.errors import CannotConnect, ConnectionFailed, RequestError
+from kestrel.client.patient import PatientServer
+from kestrel.client.thrift import OpenRead, RangeItem, ThriftCalls
+from kestrel.protocols.codec import QueueInfo, RangeState
+from kestrel.spark.stream.connections import Connections
+from kestrel.spark.stream.servers import Servers
+
+T = TypeVar("T")
+
+QUEUE: Final = b"work"
+
+A, B, C = "a:2229", "b:2229", "c:2229"
+
+
+class Answer(Call[T]):
+    """A call that has its answer."""
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+
+class Queue:
+    """The queue of one server, by ids and as open reads."""
+
+    def __init__(self, first_id: int = 1) -> None:
+        self.reader: bytes | None = None
+        self.has_ids = True
+        self.first_id = first_id
+        self.next_id = first_id
+        self.by_ids: dict[int, bytes] = {}
+        self.waiting: list[bytes] = []
+        self.open: dict[int, bytes] = {}
+        self.last_read = 0
+        self.max_open = 10_000
+        """Of one connection."""
+        self.is_away = False
+        self.loses_answers = False
+        """What is asked is done, and nobody hears of it."""
+        self.asked: list[str] = []
+
+    def put(self, *items: bytes, gap: int = 0) -> None:
+        """Items for both ways to read; ids are left out before them."""
+        self.next_id += gap
+        for data in items:
+            self.by_ids[self.next_id] = data
+            self.next_id += 1
+        self.waiting += items
+
+    def hold_ends(self) -> None:
+        """What is open goes back, in order."""
+        self.waiting = [*self.open.values(), *self.waiting]
+        self.open.clear()
+
+
+class _Calls(ThriftCalls):
+    """Answers for one connection."""
+
+    def __init__(self, queue: Queue) -> None:
+        super().__init__()
+        self._queue = queue
+        self._opened: set[int] = set()
+
+    def _of_reader(self, reader: bytes) -> Queue:
+        queue = self._queue
+        if queue.reader != reader:
+            raise RequestError(f"it is read by another reader: {queue.reader!r}")
+        return queue
+
+    def open_range(
+        self, queue: bytes, reader: bytes, first_id: int = 0, max_items: int = 0
+    ) -> Call[RangeState]:
+        mine = self._queue
+        mine.asked.append("open_range")
+        if not mine.has_ids:
+            raise RequestError("its storage gives them none")
+        if first_id <= 0 and mine.reader is None:
+            mine.reader = reader
+        self._of_reader(reader)
+        begin = first_id if first_id > 0 else mine.first_id
+        if begin < mine.first_id:
+            raise RequestError(f"the ids from {begin} on were released")
+        if begin > mine.next_id:
+            raise RequestError(f"there is no id {begin} yet")
+        ids = [each for each in sorted(mine.by_ids) if each >= begin]
+        end_id = mine.next_id if max_items <= 0 or len(ids) <= max_items else ids[max_items]
+        return Answer(RangeState(mine.first_id, mine.next_id, end_id))
+
+    def read_range(
+        self, queue: bytes, reader: bytes, first_id: int, end_id: int, max_bytes: int
+    ) -> Call[list[RangeItem]]:
+        mine = self._of_reader(reader)
+        mine.asked.append("read_range")
+        if first_id < mine.first_id:
+            raise RequestError(f"the ids from {first_id} on were released")
+        items: list[RangeItem] = []
+        for each in sorted(mine.by_ids):
+            if first_id <= each < end_id:
+                data = mine.by_ids[each]
+                if items and sum(len(item.data) for item in items) + len(data) > max_bytes:
+                    break
+                items.append(RangeItem(each, data, 1000 + each, 0))
+        return Answer(items)
+
+    def release_range(self, queue: bytes, reader: bytes, end_id: int) -> Call[RangeState]:
+        mine = self._of_reader(reader)
+        mine.asked.append("release_range")
+        mine.first_id = max(mine.first_id, end_id)
+        return Answer(RangeState(mine.first_id, mine.next_id, mine.next_id))
+
+    def get(self, queue: bytes, max_items: int, wait_ms: int = 0, hold_ms: int = 0) -> Call[list[OpenRead]]:
+        mine = self._queue
+        mine.asked.append("get")
+        assert hold_ms > 0
+        reads = []
+        while mine.waiting and len(reads) < max_items and len(self._opened & mine.open.keys()) < mine.max_open:
+            mine.last_read += 1
+            mine.open[mine.last_read] = mine.waiting.pop(0)
+            self._opened.add(mine.last_read)
+            reads.append(OpenRead(mine.open[mine.last_read], mine.last_read))
+        return Answer(reads)
+
+    def confirm(self, queue: bytes, ids: Collection[int]) -> Call[int]:
+        mine = self._queue
+        mine.asked.append("confirm")
+        return Answer(len([mine.open.pop(each) for each in ids if each in mine.open]))
+
+    def abort(self, queue: bytes, ids: Collection[int]) -> Call[int]:
+        mine = self._queue
+        mine.asked.append("abort")
+        back = [mine.open.pop(each) for each in ids if each in mine.open]
+        mine.waiting = back + mine.waiting
+        return Answer(len(back))
+
+    def peek(self, queue: bytes) -> Call[QueueInfo]:
+        return Answer(QueueInfo(None, len(self._queue.waiting)))
+
+
+class World:
+    """All servers, and a clock."""
+
+    def __init__(self, *addresses: str) -> None:
+        self.queues = {address: Queue() for address in addresses}
+        self.now_s = 0.0
+        self.open_connections = 0
+        self._name = f"world {len(_WORLDS)}"
+        _WORLDS[self._name] = self
+
+    def __getitem__(self, address: str) -> Queue:
+        return self.queues[address]
+
+    def seconds(self) -> float:
+        """The time."""
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        """Somebody waits."""
+        self.now_s += seconds
+
+    def servers(self, *addresses: str) -> Servers:
+        """As options say them."""
+        return _FakeServers(addresses=addresses or tuple(self.queues), queue=QUEUE, world=self._name)
+
+    def connections(self, servers: Servers) -> Connections:
+        """Those of a driver."""
+        return Connections(servers, seconds=self.seconds, random=Random(1))
+
+
+_WORLDS: Final[dict[str, World]] = {}
+"""A reader that was pickled finds its world again."""
+
+
+class _FakeServer(PatientServer):
+    def __init__(self, address: str, world: World) -> None:
+        super().__init__(address, seconds=world.seconds, sleep=world.sleep, random=Random(1))
+        self._world = world
+        self._queue = world[address]
+        self._connection: _Calls | None = None
+
+    def ask_once(self, make_call: Callable[[ThriftCalls], Call[T]]) -> T:
+        self._queue.asked.append("")
+        if self._queue.is_away:
+            raise CannotConnect(f"{self}: away")
+        self._queue.asked.pop()
+        if self._connection is None:
+            self._connection = _Calls(self._queue)
+            self._world.open_connections += 1
+        call = make_call(self._connection)
+        assert isinstance(call, Answer)
+        if self._queue.loses_answers:
+            raise ConnectionFailed(f"{self}: the server hung up before it had answered")
+        value: T = call.value
+        return value
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection = None
+            self._world.open_connections -= 1
+
+    def __reduce__(self) -> str:
+        raise TypeError("connections do not travel")
+
+
+@dataclass(frozen=True, slots=True)
+class _FakeServers(Servers):
+    world: str = field(default="")
+
+    def open(self, address: str) -> PatientServer:
+        return _FakeServer(address, _WORLDS[self.world])

@@ -1,0 +1,76 @@
+"""A stream of an archive without Spark: planned and read as Spark does it, with a checkpoint that the test has."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+from kestrel.spark.stream.archive import ArchiveReader
+from tests.spark.tables import Row, source
+
+Offset = dict[str, Any]
+
+
+class Stream:
+    """A query over these paths. `offsets` is its checkpoint: what was planned, and so may be read again."""
+
+    def __init__(self, *paths: Path | str, index: Path, **options: str) -> None:
+        self._paths = paths
+        self._options = {"index": str(index), **options}
+        self.offsets: list[Offset] = []
+        self.reader = self._started()
+
+    def _started(self) -> ArchiveReader:
+        made = source(*self._paths, **self._options)
+        reader = made.streamReader(made.schema())
+        assert isinstance(reader, ArchiveReader)
+        return reader
+
+    def restart(self, **options: str) -> None:
+        """The process ends, and another one begins with the same checkpoint."""
+        self._options.update(options)
+        self.reader = self._started()
+
+    def plan(self) -> bool:
+        """Plan a batch and write its end down, as Spark does before it reads; whether there is anything in it."""
+        if not self.offsets:
+            self.offsets.append(_stored(self.reader.initialOffset()))
+        start = self.offsets[-1]
+        end = _stored(self.reader.latestOffset(start, self.reader.getDefaultReadLimit()))
+        if end == start:
+            return False
+        self.offsets.append(end)
+        return True
+
+    def batch(self, number: int = -1) -> list[Row]:
+        """The rows of a batch that was planned, the newest one if no other is asked for."""
+        start, end = self.offsets[number - 1], self.offsets[number]
+        rows: list[Row] = []
+        for task in self.reader.partitions(start, end):
+            worker, given = pickle.loads(pickle.dumps((self.reader, task)))
+            for read in worker.read(given):
+                rows += read.to_pylist()
+        return rows
+
+    def poll(self) -> list[Row]:
+        """The rows of the next batch."""
+        return self.batch() if self.plan() else []
+
+    def drain(self) -> list[list[Row]]:
+        """All batches that there are for now."""
+        batches = []
+        while self.plan():
+            batches.append(self.batch())
+        return batches
+
+
+def _stored(offset: Offset) -> Offset:
+    stored: Offset = json.loads(json.dumps(offset))
+    return stored
+
+
+def data(rows: list[Row]) -> list[bytes]:
+    """Of the rows that are items, in order."""
+    return [row["data"] for row in rows if row["op"] == "PUT"]

@@ -1,0 +1,482 @@
+"""An archive as a stream: each record of each file that comes is there once, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from kestrel.config.model import QueueSettings
+from kestrel.disk.files import Disk
+from kestrel.spark.columns import RECORDS
+from kestrel.spark.failures import BadJournal, SourceFailed
+from kestrel.spark.stream.archive_options import MOST_FILES
+from kestrel.testing.faults import FaultyDisk
+from tests.journal.made import addx
+from tests.scroll.made import WRITER, put, read_head
+from tests.scroll.running import Opener, Scrolls
+from tests.spark.stream.tailing import Stream, data
+from tests.spark.tables import source, table
+
+SMALL = QueueSettings(default_journal_size_bytes=500)
+ONE_EACH = QueueSettings(default_journal_size_bytes=1)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Opener]:
+    opener = Opener(tmp_path)
+    yield opener
+    opener.stop_all()
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    folder = tmp_path / "archive"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoints-audit.index"
+
+
+def came(archive: Path, name: str, *items: bytes, first_id: int = 1) -> Path:
+    """A file that a server has moved there."""
+    moved = archive.parent / name
+    moved.write_bytes(WRITER + b"".join(put(first_id + n, item) for n, item in enumerate(items)))
+    return moved.rename(archive / f"archive~{name}")
+
+
+class Blind(Disk):
+    """One on which files can be listed and nothing else."""
+
+    def length(self, path: bytes) -> int:
+        raise AssertionError(path)
+
+    open_read = length
+
+
+def handed_on(scrolls: Scrolls, *items: bytes, queue: bytes = b"work") -> None:
+    """Items that were put and taken, one by one; what becomes of their files is left to threads."""
+    for item in items:
+        scrolls.put_and_commit(scrolls.queue(queue), item)
+        scrolls.now_ms += 1000
+    opened = scrolls.queue(queue)
+    for _ in items:
+        assert scrolls.fill(opened).take(False) is not None
+    for _, outcome in scrolls.storage.commit([opened]):
+        outcome.addErrback(lambda failure: None)
+
+
+# What a server moves there.
+
+
+def test_what_a_server_archives_is_there_as_the_table_has_it(start: Opener, archive: Path, index: Path) -> None:
+    stream = Stream(archive, index=index)
+    scrolls = start(archive=archive, settings=SMALL)
+    rows = stream.poll()
+    assert rows == []
+    for number in range(3):
+        handed_on(scrolls, *[b"%d-%d" % (number, each) * 20 for each in range(9)])
+        scrolls.threads.run_all()
+        rows += stream.poll()
+    assert len(list(archive.iterdir())) > 3
+    expected = [{**row, "file_order": None} for row in table(archive)]
+    assert sorted(rows, key=lambda row: row["item_id"] or 0) == sorted(expected, key=lambda row: row["item_id"] or 0)
+    assert {row["kind"] for row in rows} == {"archived"}
+
+
+def test_files_that_come_in_another_order_than_that_of_their_numbers_are_read(
+    start: Opener, archive: Path, index: Path
+) -> None:
+    scrolls = start(archive=archive, settings=ONE_EACH)
+    handed_on(scrolls, b"a", b"b", b"c", b"d")
+    stream = Stream(archive, index=index)
+    batches = []
+    while len(scrolls.threads):
+        scrolls.threads.run_newest()
+        batches += [data(batch) for batch in stream.drain()]
+    assert batches == [[b"c"], [b"b"], [b"a"]]
+
+
+def test_a_file_that_could_be_moved_only_hours_later_is_read_then(start: Opener, archive: Path, index: Path) -> None:
+    scrolls = start(archive=archive, settings=ONE_EACH)
+    stream = Stream(archive, index=index)
+    handed_on(scrolls, b"a", b"b", b"c")
+    scrolls.disk.fail("rename", errno.EACCES, times=1)
+    scrolls.threads.run_all()
+    assert data(stream.poll()) == [b"b"]
+    stream.restart()
+    scrolls.now_ms += 10_000_000
+    scrolls.checkpoint()
+    assert data(stream.poll()) == [b"a"]
+
+
+def test_files_are_read_whose_numbers_are_lower_after_a_clock_was_set_back(
+    start: Opener, archive: Path, index: Path
+) -> None:
+    stream = Stream(archive, index=index)
+    for now_ms, item in ((5000, b"a"), (3000, b"b"), (1000, b"c")):
+        scrolls = start(archive=archive, now_ms=1_700_000_000_000 + now_ms, settings=ONE_EACH)
+        handed_on(scrolls, item)
+        scrolls.close(compacts=True)
+        assert data(stream.poll()) == [item]
+        stream.restart()
+    numbers = {int(path.suffix[1:]) for path in archive.iterdir()}
+    assert len(numbers) == 3
+    assert stream.poll() == []
+
+
+def test_a_queue_that_was_deleted_and_made_anew_has_its_files_read(start: Opener, archive: Path, index: Path) -> None:
+    scrolls = start(archive=archive, settings=ONE_EACH)
+    stream = Stream(archive, index=index)
+    seen = []
+    for item in (b"first", b"second"):
+        handed_on(scrolls, item, b"rest of " + item)
+        scrolls.threads.run_all()
+        seen += data(stream.poll())
+        scrolls.storage.delete(scrolls.queue())
+        scrolls.threads.run_all()
+        scrolls.now_ms += 1000
+    assert seen == [b"first", b"second"]
+
+
+def test_what_is_being_copied_from_another_file_system_is_not_there_until_it_is_whole(
+    start: Opener, archive: Path, index: Path
+) -> None:
+    scrolls = start(archive=archive, settings=ONE_EACH)
+    handed_on(scrolls, b"a", b"b")
+    stream = Stream(archive, index=index)
+    polled = []
+    for operation in ("rename", "sync"):
+        scrolls.disk.before(operation, lambda: polled.append(stream.poll()))
+    scrolls.disk.fail("rename", errno.EXDEV, times=1)
+    scrolls.threads.run_all()
+    assert polled == [[], []]
+    assert data(stream.poll()) == [b"a"]
+
+
+def test_a_file_that_is_copied_again_after_a_crash_is_not_read_again(
+    start: Opener, archive: Path, index: Path
+) -> None:
+    scrolls = start(archive=archive, settings=ONE_EACH)
+    stream = Stream(archive, index=index)
+    handed_on(scrolls, b"a", b"b")
+    scrolls.disk.fail("rename", errno.EXDEV, times=1)
+    scrolls.disk.fail("erase", errno.EIO, times=1, after=1)  # the first one makes room for the copy
+    scrolls.threads.run_all()
+    assert data(stream.poll()) == [b"a"]
+    (copy,) = archive.iterdir()
+    was = copy.stat().st_ino
+    again = start.crashed(scrolls, archive=archive)
+    again.disk.fail("rename", errno.EXDEV, times=1)
+    again.checkpoint()
+    handed_on(again, b"c")
+    again.threads.run_all()
+    assert copy.stat().st_ino != was
+    stream.restart()
+    assert data(stream.poll()) == [b"b"]
+
+
+def test_of_a_file_that_was_copied_and_then_grew_the_rest_is_read_when_it_comes_again(
+    start: Opener, archive: Path, index: Path
+) -> None:
+    scrolls = start(archive=archive)
+    stream = Stream(archive, index=index)
+    handed_on(scrolls, b"a", b"b")
+    left_behind = scrolls.left_behind()
+    scrolls.close(compacts=True)
+    assert data(stream.poll()) == [b"a", b"b"]
+    again = start(left_behind, archive=archive)  # the copy was there, and the file was not erased yet
+    handed_on(again, b"what it grew by")
+    again.close(compacts=True)
+    assert len(list(archive.iterdir())) == 1
+    stream.restart()
+    grown = stream.poll()
+    assert data(grown) == [b"what it grew by"]
+    stream.restart()
+    assert (data(stream.batch(1)), stream.batch(2), stream.poll()) == ([b"a", b"b"], grown, [])
+
+
+def test_another_file_of_a_name_that_was_there_is_read(archive: Path, index: Path) -> None:
+    stream = Stream(archive, index=index)
+    came(archive, "work.1", b"a", b"b")
+    assert data(stream.poll()) == [b"a", b"b"]
+    came(archive, "work.1", b"another", b"life", b"of it")
+    assert data(stream.poll()) == [b"another", b"life", b"of it"]
+
+
+# Batches.
+
+
+def test_a_batch_has_at_most_so_many_files_the_oldest_numbers_first(archive: Path, index: Path) -> None:
+    for number in range(5):
+        came(archive, f"{'ab'[number % 2]}.{number}", b"%d" % number)
+    stream = Stream(archive, index=index, maxFiles="2")
+    assert [sorted(data(batch)) for batch in stream.drain()] == [[b"0", b"1"], [b"2", b"3"], [b"4"]]
+
+
+def test_a_thousand_files_are_the_most_unless_somebody_says_otherwise(archive: Path, index: Path) -> None:
+    reader = Stream(archive, index=index).reader
+    assert MOST_FILES == 1000
+    assert reader.getDefaultReadLimit() == ReadMaxFiles(1000)
+
+
+def test_who_asks_for_all_that_is_there_gets_it(archive: Path, index: Path) -> None:
+    for number in range(5):
+        came(archive, f"work.{number}", b"%d" % number)
+    reader = Stream(archive, index=index, maxFiles="2").reader
+    begin = reader.initialOffset()
+    assert reader.latestOffset(begin, ReadAllAvailable())["files"] == 5
+    assert reader.reportLatestOffset() == {**begin, "files": 5}
+
+
+def test_a_batch_is_the_same_after_a_restart_whatever_has_come_since(archive: Path, index: Path) -> None:
+    stream = Stream(archive, index=index, maxFiles="2")
+    for number in (10, 20, 30):
+        came(archive, f"work.{number}", b"%d" % number)
+    first = stream.poll()
+    for number in (5, 15, 25):
+        came(archive, f"work.{number}", b"%d" % number)
+    stream.restart(maxFiles="1000")
+    assert stream.batch() == first
+    assert data(stream.poll()) == [b"30", b"5", b"15", b"25"]
+
+
+def test_what_was_seen_and_not_planned_when_the_process_ended_is_read_once(archive: Path, index: Path) -> None:
+    stream = Stream(archive, index=index)
+    came(archive, "work.1", b"a")
+    stream.reader.latestOffset(stream.reader.initialOffset(), ReadAllAvailable())
+    stream.restart()
+    came(archive, "work.2", b"b")
+    assert data(stream.poll()) == [b"a", b"b"]
+
+
+def test_an_offset_is_as_small_for_many_files_as_for_one(archive: Path, index: Path) -> None:
+    for number in range(500):
+        came(archive, f"queue{number}.{number}", b"x")
+    stream = Stream(archive, index=index)
+    assert len(stream.poll()) == 500
+    assert list(stream.offsets[-1]) == ["index", "files"]
+    assert len(repr(stream.offsets[-1])) < 80
+
+
+def test_what_comes_after_the_start_of_one_round_is_for_the_next_one(archive: Path, index: Path) -> None:
+    for number in range(3):
+        came(archive, f"work.{number}", b"%d" % number)
+    stream = Stream(archive, index=index, maxFiles="2")
+    stream.reader.prepareForTriggerAvailableNow()
+    came(archive, "work.9", b"9")
+    Stream(archive, index=index).plan()  # another one sees it
+    assert [data(batch) for batch in stream.drain()] == [[b"0", b"1"], [b"2"]]
+    stream.restart()
+    stream.reader.prepareForTriggerAvailableNow()
+    assert [data(batch) for batch in stream.drain()] == [[b"9"]]
+
+
+def test_an_owner_or_a_time_that_is_changed_makes_nothing_new(archive: Path, index: Path) -> None:
+    path = came(archive, "work.1", b"a")
+    stream = Stream(archive, index=index)
+    assert data(stream.poll()) == [b"a"]
+    path.chmod(0o640)
+    (archive.parent / "backup").hardlink_to(path)
+    path.touch()
+    stream.restart()
+    assert stream.poll() == []
+
+
+def test_a_look_at_an_archive_that_is_as_it_was_opens_no_file_of_it(archive: Path, index: Path) -> None:
+    for number in range(3):
+        came(archive, f"work.{number}", b"x")
+    stream = Stream(archive, index=index)
+    stream.poll()
+    stream.reader._disk = Blind()
+    assert stream.poll() == []
+
+
+def test_a_file_that_goes_while_it_is_looked_at_is_read_if_it_comes_back(archive: Path, index: Path) -> None:
+    path = came(archive, "work.1", b"a")
+    aside = archive.parent / "aside"
+    stream = Stream(archive, index=index)
+    disk = stream.reader._disk = FaultyDisk()
+    disk.before("open_read", lambda: path.rename(aside))
+    assert stream.poll() == []
+    aside.rename(path)
+    assert data(stream.poll()) == [b"a"]
+
+
+# Which files.
+
+
+def test_archives_of_several_servers_are_one_stream_and_new_ones_join(tmp_path: Path, index: Path) -> None:
+    for server in ("a", "b"):
+        (tmp_path / server / "archive").mkdir(parents=True)
+        came(tmp_path / server / "archive", "work.1", server.encode())
+    stream = Stream(f"{tmp_path}/?/archive", index=index)
+    assert {(row["server"], row["data"]) for row in stream.poll()} == {("a", b"a"), ("b", b"b")}
+    (tmp_path / "c" / "archive").mkdir(parents=True)
+    came(tmp_path / "c" / "archive", "work.1", b"c")
+    assert [(row["server"], row["data"]) for row in stream.poll()] == [("c", b"c")]
+
+
+def test_a_folder_that_is_reached_through_a_link_is_the_same(tmp_path: Path, archive: Path, index: Path) -> None:
+    came(archive, "work.1", b"a")
+    (tmp_path / "link").symlink_to(archive)
+    assert data(Stream(archive, index=index).poll()) == [b"a"]
+    stream = Stream(tmp_path / "link", index=index)
+    assert data(stream.poll()) == [b"a"]  # another checkpoint, from the beginning
+    assert stream.offsets[-1]["files"] == 1
+
+
+def test_a_server_may_be_named(archive: Path, index: Path) -> None:
+    came(archive, "work.1", b"a")
+    assert [row["server"] for row in Stream(archive, index=index, server="one").poll()] == ["one"]
+
+
+@pytest.mark.parametrize(("queue", "found"), [("work", [b"a"]), ("w*", [b"a"]), ("work+x", [b"a"]), ("other", [b"b"])])
+def test_files_of_queues_of_such_names_are_read(archive: Path, index: Path, queue: str, found: list[bytes]) -> None:
+    came(archive, "work.1", b"a")
+    came(archive, "other.1", b"b")
+    assert data(Stream(archive, index=index, queue=queue).poll()) == found
+
+
+def test_other_files_are_left_alone(archive: Path, index: Path) -> None:
+    for name in ("archive~work.1~~", ".archive~work.1.Xyz", "archive~work.1.gz", "archive~work.read.", "README"):
+        (archive / name).write_bytes(WRITER + put(1, b"x"))
+    (archive / "archive~work.7").mkdir()
+    (archive / "notes").write_bytes(b"Do not clean before May.")
+    (archive / "README").write_bytes(b"")
+    came(archive, "work.2", b"a")
+    assert data(Stream(archive, index=index).poll()) == [b"a"]
+
+
+@pytest.mark.parametrize("contents", [addx(b"a"), WRITER + put(1, b"a")], ids=["journal", "scroll"])
+def test_a_folder_of_live_queues_is_refused(archive: Path, index: Path, contents: bytes) -> None:
+    (archive / "work.1700000000000").write_bytes(contents)
+    came(archive, "work.1", b"a")
+    with pytest.raises(SourceFailed, match=r"has queues that a server may be at work on: a stream reads"):
+        Stream(archive, index=index).poll()
+
+
+def test_a_file_is_refused_and_so_is_what_is_not_there(archive: Path, index: Path) -> None:
+    path = came(archive, "work.1", b"a")
+    with pytest.raises(SourceFailed, match=r"archive~work.1 is a file, which is read as a table: a stream"):
+        Stream(path, index=index).poll()
+    with pytest.raises(SourceFailed, match=r"there is no .*/gone: name a folder"):
+        Stream(archive / "gone", index=index).poll()
+
+
+# What went.
+
+
+def test_a_file_that_went_before_it_was_read_is_an_error_that_says_the_way_out(archive: Path, index: Path) -> None:
+    path = came(archive, "work.1", b"a")
+    came(archive, "work.2", b"b")
+    stream = Stream(archive, index=index)
+    assert stream.plan()
+    path.unlink()
+    with pytest.raises(SourceFailed, match=r'archive~work.1 went from the archive .*: option\("ignoreMissingFiles"'):
+        stream.batch()
+    stream.restart(ignoreMissingFiles="true")
+    assert data(stream.batch()) == [b"b"]
+
+
+def test_so_is_one_that_goes_while_tasks_are_under_way(archive: Path, index: Path) -> None:
+    path = came(archive, "work.1", b"a")
+    for ignores, outcome in (("false", None), ("true", [])):
+        stream = Stream(archive, index=index, ignoreMissingFiles=ignores)
+        assert stream.plan()
+        (task,) = stream.reader.partitions(*stream.offsets)
+        aside = path.rename(archive.parent / "aside")
+        if outcome is None:
+            with pytest.raises(BadJournal, match=r'archive~work.1: vanished: .*; option\("ignoreMissingFiles"'):
+                list(stream.reader.read(task))
+        else:
+            assert list(stream.reader.read(task)) == outcome
+        shutil.move(aside, path)
+
+
+def test_files_that_go_when_they_were_read_are_no_matter(archive: Path, index: Path) -> None:
+    path = came(archive, "work.1", b"a")
+    stream = Stream(archive, index=index)
+    assert data(stream.poll()) == [b"a"]
+    path.unlink()
+    came(archive, "work.2", b"b")
+    stream.restart()
+    assert data(stream.poll()) == [b"b"]
+
+
+def test_a_file_that_cannot_be_read_fails_the_batch_whatever_the_mode(archive: Path, index: Path) -> None:
+    path = came(archive, "work.1", b"a", b"b")
+    stream = Stream(archive, index=index)
+    assert stream.plan()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-3])
+    with pytest.raises(BadJournal, match=r"unreadable: .*shorter.*; the stream goes on from there when it is started"):
+        stream.batch()
+    path.write_bytes(whole)
+    stream.restart()
+    assert data(stream.batch()) == [b"a", b"b"]
+
+
+def test_damage_is_told_and_with_failfast_raised(
+    archive: Path, index: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (archive / "archive~work.1").write_bytes(WRITER + put(2, b"a") + put(1, b"b"))
+    stream = Stream(archive, index=index)
+    with caplog.at_level(logging.WARNING, "kestrel.spark"):
+        assert data(stream.poll()) == [b"a"]
+    assert "archive~work.1, offset 30: damaged: " in caplog.text
+    stream.restart(mode="FAILFAST")
+    with pytest.raises(BadJournal, match=r"offset 30: damaged"):
+        stream.batch()
+
+
+# Columns and options.
+
+
+def test_the_columns_are_those_of_the_table(archive: Path, index: Path) -> None:
+    options = {"index": str(index), "maxFiles": "7", "ignoreMissingFiles": "TRUE"}
+    assert source(archive, **options).schema() == RECORDS
+    assert source(archive, payload="false", **options).schema().names == RECORDS.names[:-1]
+
+
+def test_some_columns_may_be_asked_for_and_items_left_out(archive: Path, index: Path) -> None:
+    (archive / "archive~work.1").write_bytes(WRITER + put(7, b"abc") + read_head(7))
+    asked = StructType([StructField("item_id", LongType()), StructField("queue", StringType())])
+    reader = source(archive, index=str(index)).streamReader(asked)
+    begin = reader.initialOffset()
+    (task,) = reader.partitions(begin, reader.latestOffset(begin, ReadAllAvailable()))
+    rows = [row for batch in reader.read(task) for row in batch.to_pylist()]
+    assert rows[0] == {"item_id": 7, "queue": "work"}
+    with pytest.raises(SourceFailed, match=r"there is no column data with option"):
+        source(archive, index=str(index), payload="false").streamReader(RECORDS)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, r'keeps an index of the files that came: option\("index", "/srv/checkpoints/audit.index"\)'),
+        ({"index": "audit.index"}, r"index is the absolute path of a file, as .*, not 'audit.index'"),
+        ({"index": "s3://checkpoints/audit"}, r"index is the absolute path of a file"),
+        ({"index": "/i", "maxFiles": "0"}, r"maxFiles is a number from 1 on, not '0'"),
+        ({"index": "/i", "ignoreMissingFiles": "yes"}, r"ignoreMissingFiles is true or false, not 'yes'"),
+        ({"index": "/i", "view": "errors"}, r"there is no option view: there are server, queue, payload, mode, "),
+        ({"index": "/i", "maxfile": "1"}, r"there is no option maxfile; did you mean maxFiles\?"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_refused(archive: Path, options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(SourceFailed, match=sentence):
+        source(archive, **options).streamReader(RECORDS)
+
+
+def test_nobody_reads_a_table_with_the_options_of_a_stream(archive: Path, index: Path) -> None:
+    with pytest.raises(SourceFailed, match=r"there is no option index"):
+        source(archive, index=str(index)).reader(RECORDS)

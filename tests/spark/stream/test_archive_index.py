@@ -1,0 +1,161 @@
+"""The index of what came to an archive: what it survives, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kestrel.spark.failures import SourceFailed
+from kestrel.spark.stream.arrivals import Arrival, Arrivals
+from tests.scroll.made import WRITER, put
+from tests.spark.stream.tailing import Stream, data
+
+A = Arrival("one", b"/srv/archive", b"archive~work.1", 0, 100, b"sample")
+B = Arrival("two", "/srv/\u00e9".encode(), b"archive~\xff.2", 50, 60, None)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "audit.index"
+
+
+def opened(path: Path) -> Arrivals:
+    index = Arrivals(str(path))
+    index.catch_up()
+    return index
+
+
+def appended(path: Path, *arrivals: Arrival) -> Arrivals:
+    index = Arrivals(str(path))
+    with index.locked() as append:
+        append(arrivals)
+    return index
+
+
+def test_what_was_appended_is_there_in_its_order_whoever_opens_it(path: Path) -> None:
+    first = appended(path, A, B)
+    again = opened(path)
+    assert first.files == again.files == [A, B]
+    assert again.id == first.id != ""
+    assert again.known(b"/srv/archive", b"archive~work.1") == A
+    assert again.known(b"/srv/archive", b"archive~work.2") is None
+
+
+def test_who_has_it_open_learns_what_others_append(path: Path) -> None:
+    index = appended(path, A)
+    appended(path, B)
+    index.catch_up()
+    assert index.files == [A, B]
+
+
+def test_it_is_for_its_owner_alone(path: Path) -> None:
+    appended(path, A)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_wherever_its_process_ends_what_was_told_stays_and_the_rest_is_left_out(path: Path) -> None:
+    appended(path, A)
+    told = path.read_bytes()
+    appended(path, B)
+    whole = path.read_bytes()
+    for size in range(len(told), len(whole)):
+        path.write_bytes(whole[:size])
+        assert opened(path).files == [A]
+        assert appended(path, B).files == opened(path).files == [A, B]
+    assert path.read_bytes() == whole
+
+
+def test_one_that_was_just_being_made_is_made_again(path: Path) -> None:
+    head = appended(path).id
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        assert opened(path).id not in ("", head)
+
+
+@pytest.mark.parametrize(
+    "contents", [b"notes\n", b"precious", b"[1, 2]\n", b"\0" * 2000, b'["kestrel arrivals 9", "x"]\n']
+)
+def test_a_file_that_is_something_else_is_refused_and_left_as_it_is(path: Path, contents: bytes) -> None:
+    path.write_bytes(contents)
+    with pytest.raises(SourceFailed, match=r"audit.index is no index of a stream's files: name another file"):
+        opened(path)
+    assert path.read_bytes() == contents
+
+
+@pytest.mark.parametrize(
+    "line", [b"x", b"[]", b'["one", "/a", "b", 2, 1, null]', b'["one", "/a", "b", 0, 1, "zz"]', b"\0"]
+)
+def test_a_damaged_line_is_named(path: Path, line: bytes) -> None:
+    appended(path, A)
+    with path.open("ab") as file:
+        file.write(line + b"\n")
+    with pytest.raises(SourceFailed, match=r"line 3 of the index .* is damaged: put back a copy"):
+        opened(path)
+
+
+def test_one_that_cannot_be_written_is_told_of(tmp_path: Path) -> None:
+    stream = Stream(tmp_path, index=tmp_path / "missing" / "audit.index")
+    with pytest.raises(SourceFailed, match=r"the index cannot be read and written: .*audit.index: No such file"):
+        stream.poll()
+
+
+# Beside a checkpoint.
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    folder = tmp_path / "archive"
+    folder.mkdir()
+    return folder
+
+
+def came(archive: Path, number: int) -> None:
+    (archive / f"archive~work.{number}").write_bytes(WRITER + put(number, b"%d" % number))
+
+
+def test_an_index_that_is_not_the_checkpoints_is_refused(archive: Path, path: Path) -> None:
+    stream = Stream(archive, index=path)
+    came(archive, 1)
+    stream.poll()
+    os.unlink(path)
+    for _ in range(2):  # the second time there is one, which was made the first time
+        stream.restart()
+        with pytest.raises(SourceFailed, match=r"the checkpoint is not of the index .*: put back the index that was"):
+            stream.poll()
+        with pytest.raises(SourceFailed, match=r"the checkpoint is not of the index"):
+            stream.batch()
+
+
+def test_an_index_that_is_older_than_the_checkpoint_is_refused(archive: Path, path: Path) -> None:
+    stream = Stream(archive, index=path)
+    came(archive, 1)
+    stream.poll()
+    older = path.read_bytes()
+    came(archive, 2)
+    stream.poll()
+    path.write_bytes(older)
+    stream.restart()
+    with pytest.raises(SourceFailed, match=r"the checkpoint is not of the index .* or of a later state of it"):
+        stream.batch()
+
+
+def test_an_index_that_is_replaced_while_the_stream_runs_is_refused(archive: Path, path: Path) -> None:
+    stream = Stream(archive, index=path)
+    came(archive, 1)
+    stream.poll()
+    os.unlink(path)
+    with pytest.raises(SourceFailed, match=r"the index .* was replaced while the stream ran"):
+        stream.poll()
+
+
+def test_a_checkpoint_that_is_put_back_goes_on_from_there_over_the_same_files(archive: Path, path: Path) -> None:
+    stream = Stream(archive, index=path, maxFiles="1")
+    for number in (3, 1, 2):
+        came(archive, number)
+        stream.poll()
+    del stream.offsets[2:]
+    stream.restart()
+    assert [data(batch) for batch in stream.drain()] == [[b"1"], [b"2"]]

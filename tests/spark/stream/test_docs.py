@@ -1,0 +1,43 @@
+"""docs/streams.md is true: its walk prints what it says, and its tables have all columns and options."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from kestrel.spark.columns import ITEMS
+from kestrel.spark.stream import archive_options, options, sink_options
+from tests.server.running import Processes
+from tests.spark.walks import section, walk
+
+PAGE = "streams.md"
+
+
+def test_the_walk_prints_what_it_says(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Processes(tmp_path) as processes:
+        server = processes.serve("", "--storage", "scroll:queues")
+        walk(PAGE, {"localhost:2229": f"127.0.0.1:{server.port_of('thrift')}", '"var/': f'"{tmp_path}/'}, capsys)
+
+
+def test_every_column_of_an_item_is_told() -> None:
+    assert set(ITEMS.names) <= named_in("Out of queues")
+
+
+@pytest.mark.parametrize(
+    ("heading", "names"),
+    [
+        ("Out of queues", options.OPTIONS),
+        ("Into queues", ("servers", "queue", "timeout", "patience", sink_options.KEYS)),
+        ("Out of archives", archive_options.OF_STREAMS),
+    ],
+)
+def test_every_option_is_told(heading: str, names: tuple[str, ...]) -> None:
+    assert set(names) <= named_in(heading)
+
+
+def named_in(heading: str) -> set[str]:
+    """What stands in backquotes there."""
+    return set(re.findall(r"`(\w+)`", section(PAGE, heading)))

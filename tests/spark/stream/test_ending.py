@@ -1,0 +1,88 @@
+"""How the process of a source ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kestrel.spark.stream.ending import end_in_order
+from tests.server.running import PATIENCE_S
+
+_WAITS = """
+import signal, sys
+from kestrel.spark.stream.ending import end_in_order, is_ending
+{before}
+end_in_order()
+try:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print("goes on", flush=True)
+finally:
+    {finally_}
+    print("stopped", flush=True)
+"""
+
+
+@contextmanager
+def waiting(before: str = "", finally_: str = "") -> Iterator[subprocess.Popen[str]]:
+    """A process that waits to be sent a line."""
+    command = [sys.executable, "-c", _WAITS.format(before=before, finally_=finally_)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_sigterm_lets_what_has_begun_be_stopped() -> None:
+    with waiting() as process:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 143
+        assert process.stdout is not None
+        assert process.stdout.read() == "stopped\n"
+
+
+_ANOTHER = "signal.raise_signal(signal.SIGTERM)"
+
+
+def test_another_sigterm_does_not_cut_the_end_short() -> None:
+    with waiting(finally_=_ANOTHER) as process:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 143
+        assert process.stdout is not None
+        assert process.stdout.read() == "stopped\n"
+
+
+def test_an_end_that_has_begun_without_a_sigterm_is_not_cut_short_by_one() -> None:
+    with waiting(finally_=f"is_ending(); {_ANOTHER}") as process:
+        assert process.communicate("\n", PATIENCE_S)[0] == "goes on\nstopped\n"
+        assert process.returncode == 0
+
+
+def test_who_has_said_what_a_sigterm_does_is_left_alone() -> None:
+    with waiting("signal.signal(signal.SIGTERM, lambda *_: None)") as process:
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate("\n", PATIENCE_S)[0] == "goes on\nstopped\n"
+
+
+def test_a_thread_cannot_say_what_a_signal_does_and_does_not_try() -> None:
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            end_in_order()
+        except BaseException as error:
+            failures.append(error)
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert not failures
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -1,0 +1,97 @@
+"""Which columns make items, and what items rows are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from kestrel.keyed import join
+from kestrel.spark.failures import SourceFailed
+from kestrel.spark.stream.item_columns import LONGEST_MS, ItemColumns
+from tests.spark.stream.ddl import columns_of
+
+
+def columns(schema: str, *, has_keys: bool = False) -> ItemColumns:
+    return ItemColumns(columns_of(schema), has_keys=has_keys)
+
+
+def items(made: ItemColumns, **values: Any) -> dict[int, list[bytes]]:
+    batch = pa.RecordBatch.from_arrays([pa.array(each) for each in values.values()], names=list(values))
+    return {expiry_ms: list(found) for expiry_ms, found in made.items_of(batch)}
+
+
+def test_data_are_the_items_in_the_order_of_the_rows() -> None:
+    assert items(columns("data BINARY"), data=[b"b", b"", b"a"]) == {0: [b"b", b"", b"a"]}
+
+
+def test_a_text_is_an_item_in_utf_8() -> None:
+    assert items(columns("data STRING"), data=["Größe"]) == {0: ["Größe".encode()]}
+    assert items(columns("data STRING"), data=pa.array(["a"], pa.large_string())) == {0: [b"a"]}
+
+
+def test_columns_are_found_wherever_they_stand_and_whatever_arrow_calls_them() -> None:
+    made = columns("key STRING, expires_in_ms INT, data STRING", has_keys=True)
+    assert items(made, _0=["k"], _1=pa.array([5], pa.int32()), _2=["a"]) == {5: [join(b"k", b"a")]}
+
+
+def test_items_expire_together_that_expire_in_the_same_time_and_null_is_never() -> None:
+    made = columns("data STRING, expires_in_ms BIGINT")
+    found = items(made, data=list("abcdefg"), expires_in_ms=[10, None, 20, 0, 10, LONGEST_MS, 20])
+    assert found == {10: [b"a", b"e"], 0: [b"b", b"d"], 20: [b"c", b"g"], LONGEST_MS: [b"f"]}
+
+
+def test_what_has_expired_is_put_as_expired_however_long_ago_it_was() -> None:
+    made = columns("data STRING, expires_in_ms BIGINT")
+    assert items(made, data=list("abc"), expires_in_ms=[-5, -(1 << 40), -1]) == {-1: [b"a", b"b", b"c"]}
+
+
+def test_a_time_that_the_protocol_cannot_say_is_told() -> None:
+    made = columns("data STRING, expires_in_ms BIGINT")
+    with pytest.raises(SourceFailed, match=r"expires_in_ms is 2147483647 at most \(24 days\), not 2147483648"):
+        items(made, data=["a", "b"], expires_in_ms=[0, LONGEST_MS + 1])
+
+
+def test_no_rows_are_no_items() -> None:
+    for schema in ("data BINARY", "data BINARY, expires_in_ms BIGINT"):
+        names = columns_of(schema).names
+        arrays = [pa.array([], pa.binary()), pa.array([], pa.int64())][: len(names)]
+        batch = pa.RecordBatch.from_arrays(arrays, names=names)
+        assert [list(found) for _, found in columns(schema).items_of(batch)] in ([], [[]])
+
+
+@pytest.mark.parametrize("name", ["data", "key"])
+def test_a_null_is_told_before_anything_of_its_batch_is_an_item(name: str) -> None:
+    values: dict[str, list[str | None]] = {"data": ["a", "b"], "key": ["k", "l"]}
+    values[name][1] = None
+    with pytest.raises(SourceFailed, match=rf"^the column {name} is null in a row: .* filter by {name} IS NOT NULL$"):
+        items(columns("data STRING, key STRING", has_keys=True), **values)
+
+
+@pytest.mark.parametrize("key", ["", "k" * 65536])
+def test_a_key_that_is_empty_or_too_long_is_told(key: str) -> None:
+    with pytest.raises(SourceFailed, match=f"^the column key: a key has from 1 to 65535 bytes, not {len(key)}$"):
+        items(columns("data STRING, key STRING", has_keys=True), data=["a"], key=[key])
+
+
+@pytest.mark.parametrize(
+    ("schema", "has_keys", "sentence"),
+    [
+        ("value STRING", False, "a queue has no place for a column value: there are data and expires_in_ms, to select"),
+        ("data BINARY, add_ms BIGINT", True, "a queue has no place for a column add_ms: there are data, expires_in_ms"),
+        ("Data BINARY", False, "a queue has no place for a column Data: there are data and"),
+        ("expires_in_ms BIGINT", False, r'there is no column data, which every item has: select something.alias\("da'),
+        ("data BINARY", True, "there is no column key, which every item has: select"),
+        ("data BINARY, key BINARY", False, r'the column key is written with option\("keys", "true"\); without it, lea'),
+        ("data INT", False, "the column data is of the type int, and not binary or string: cast it, or make a text"),
+        ("data STRUCT", False, r"the column data is of the type struct<a:int>, and not .* by to_json\(struct\("),
+        ("data STRING, key INT", True, "the column key is of the type int, and not binary or string: cast it"),
+        ("data STRING, expires_in_ms STRING", False, "the column expires_in_ms is of the type string, and not bigint"),
+        ("data STRING, expires_in_ms DOUBLE", False, "the column expires_in_ms is of the type double, and not bigint"),
+        ("data STRING, data BINARY", False, "there are two columns data: select one of them"),
+    ],
+)
+def test_columns_that_make_no_items_are_told_with_the_way_out(schema: str, has_keys: bool, sentence: str) -> None:
+    with pytest.raises(SourceFailed, match=f"^{sentence}"):
+        columns(schema, has_keys=has_keys)

@@ -1,0 +1,403 @@
+"""At least once: what is taken, what comes again when something fails, and that nothing is lost."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from kestrel.spark.columns import ITEMS
+from kestrel.spark.failures import SourceFailed
+from kestrel.spark.stream.opens import MOST_READS, OpensReader
+from kestrel.spark.stream.options import OPEN_BYTES, Delivery, StreamOptions
+from tests.spark.stream.fakes import A, B, World
+from tests.spark.stream.micro_batches import Checkpoint, Crash, Query, rows_between, tasks_between
+
+
+def opens(
+    world: World,
+    *addresses: str,
+    max_rows: int = 100,
+    max_bytes: int = OPEN_BYTES,
+    slices: int = 4,
+    schema: StructType = ITEMS,
+) -> OpensReader:
+    """A driver's reader of some servers, or of all."""
+    servers = world.servers(*addresses)
+    options = StreamOptions(servers, Delivery.AT_LEAST_ONCE, max_rows, slices, max_bytes=max_bytes)
+    return OpensReader(options, schema, world.connections(servers), lambda: None)
+
+
+def numbered(first: int, count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+# Batches.
+
+
+def test_items_of_all_servers_come_in_the_order_of_their_server() -> None:
+    world = World(A, B)
+    world[A].put(*numbered(0, 25))
+    world[B].put(*numbered(100, 7))
+    checkpoint = Checkpoint()
+    query = Query(opens(world, max_rows=10), checkpoint)
+    while query.trigger():
+        pass
+    assert [each for each in checkpoint.data() if len(each) < 3] == numbered(0, 25)
+    assert [each for each in checkpoint.data() if len(each) == 3] == numbered(100, 7)
+    assert all(len(rows) <= 10 for rows in checkpoint.sink.values())
+
+
+def test_a_row_says_whose_item_it_is_and_nothing_that_is_not_known() -> None:
+    world = World(A)
+    world[A].put(b"x")
+    checkpoint = Checkpoint()
+    Query(opens(world), checkpoint).trigger()
+    nothing = dict.fromkeys(("item_id", "add_ms", "expiry_ms"))
+    assert checkpoint.rows() == [{"server": A, "queue": "work", **nothing, "data": b"x"}]
+
+
+def test_some_columns_in_any_order_may_be_asked_for() -> None:
+    world = World(A)
+    world[A].put(b"x")
+    checkpoint = Checkpoint()
+    asked = StructType([StructField("item_id", LongType()), StructField("server", StringType())])
+    Query(opens(world, schema=asked), checkpoint).trigger()
+    assert [list(row.items()) for row in checkpoint.rows()] == [[("item_id", None), ("server", A)]]
+
+
+def test_without_items_the_offset_is_the_one_before() -> None:
+    world = World(A)
+    reader = opens(world)
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadMaxRows(5)) is start
+    other_run = {**start, "run": "another", "batch": 9}
+    assert reader.latestOffset(other_run, ReadMaxRows(5)) is other_run
+
+
+def test_what_was_taken_is_the_batch_until_it_is_done() -> None:
+    world = World(A)
+    world[A].put(*numbered(0, 3))
+    reader = opens(world)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(2))
+    assert reader.latestOffset(start, ReadMaxRows(2)) == end
+    rows = rows_between(reader, start, end)
+    assert rows == rows_between(reader, start, end)
+    assert [row["data"] for row in rows] == numbered(0, 2)
+
+
+def test_the_items_of_a_server_are_shared_out_among_tasks() -> None:
+    world = World(A, B)
+    world[A].put(*numbered(0, 5000))
+    world[B].put(*numbered(0, 100))
+    reader = opens(world, max_rows=20_000)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert sorted(len(task.items) for task in tasks_between(reader, start, end)) == [100, 2500, 2500]
+
+
+def test_a_batch_has_about_as_many_bytes_as_it_may() -> None:
+    world = World(A)
+    world[A].put(*[b"x" * 100] * 200)
+    checkpoint = Checkpoint()
+    query = Query(opens(world, max_rows=1000, max_bytes=5000), checkpoint)
+    while query.trigger():
+        pass
+    assert [len(rows) for rows in checkpoint.sink.values()] == [50, 50, 50, 50]
+
+
+def test_a_server_that_gives_a_connection_few_open_reads_is_asked_over_others() -> None:
+    world = World(A)
+    world[A].max_open = 2
+    world[A].put(*numbered(0, 11))
+    checkpoint = Checkpoint()
+    query = Query(opens(world), checkpoint)
+    assert query.trigger() and not query.trigger()
+    assert checkpoint.data() == numbered(0, 11)
+
+
+def test_open_reads_that_are_not_confirmed_yet_do_not_keep_back_others() -> None:
+    world = World(A)
+    world[A].max_open = 10
+    world[A].put(*numbered(0, 10))
+    reader = opens(world, max_rows=10)
+    reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    assert world.open_connections == 0, "they count for the connection that took them"
+
+
+def test_the_bytes_of_a_batch_are_those_of_all_servers() -> None:
+    world = World(A, B)
+    for address in (A, B):
+        world[address].put(*[b"x" * 100] * 200)
+    checkpoint = Checkpoint()
+    Query(opens(world, max_rows=1000, max_bytes=4000), checkpoint).trigger()
+    assert len(checkpoint.data()) == 40
+
+
+def test_a_look_that_finds_nothing_asks_once_and_over_the_same_connection() -> None:
+    world = World(A)
+    query = Query(opens(world), Checkpoint())
+    for _ in range(3):
+        query.trigger()
+    assert world[A].asked == ["get"] * 3
+    assert world.open_connections == 1
+
+
+# What is done.
+
+
+def test_what_is_done_is_confirmed_with_the_next_look_and_once() -> None:
+    world = World(A)
+    world[A].put(*numbered(0, MOST_READS + 5))
+    query = Query(opens(world, max_rows=2 * MOST_READS), Checkpoint())
+    query.trigger()
+    assert len(world[A].open) == MOST_READS + 5
+    query.trigger()
+    query.trigger()
+    assert world[A].open == {}
+    assert world[A].asked.count("confirm") == 2, "as many at a time as a request may have"
+
+
+def test_a_commit_confirms_too() -> None:
+    world = World(A)
+    world[A].put(b"x")
+    reader = opens(world)
+    end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(5))
+    reader.commit(end)
+    reader.commit(end)
+    assert world[A].open == {}
+    assert world[A].asked.count("confirm") == 1
+
+
+def test_what_could_not_be_confirmed_is_confirmed_when_the_server_is_back() -> None:
+    world = World(A, B)
+    world[A].put(b"a")
+    world[B].put(b"b")
+    checkpoint = Checkpoint()
+    query = Query(opens(world), checkpoint)
+    query.trigger()
+    world[A].is_away = True
+    query.trigger()
+    assert (len(world[A].open), len(world[B].open)) == (1, 0)
+    world[A].is_away = False
+    world.sleep(60)
+    query.trigger()
+    assert len(world[A].open) == 0
+    assert sorted(checkpoint.data()) == [b"a", b"b"]
+
+
+def test_items_that_came_back_before_they_were_done_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(A)
+    world[A].put(b"1", b"2")
+    checkpoint = Checkpoint()
+    query = Query(opens(world), checkpoint)
+    query.trigger()
+    world[A].hold_ends()
+    with caplog.at_level(logging.WARNING, "kestrel.spark"):
+        assert query.trigger()
+    assert [record.message.partition(",")[0] for record in caplog.records] == [
+        "a:2229: 2 items that are done were not held any more"
+    ]
+    assert checkpoint.data() == [b"1", b"2", b"1", b"2"]
+
+
+def test_a_stop_gives_back_what_is_not_done() -> None:
+    world = World(A, B)
+    world[A].put(b"1", b"2")
+    world[B].put(b"3")
+    reader = opens(world)
+    reader.latestOffset(reader.initialOffset(), ReadMaxRows(5))
+    reader.stop()
+    assert (world[A].waiting, world[B].waiting) == ([b"1", b"2"], [b"3"])
+    assert world.open_connections == 0
+
+
+def test_a_stop_does_not_wait_for_a_server_that_is_away() -> None:
+    world = World(A, B)
+    world[A].put(b"1")
+    world[B].put(b"2")
+    reader = opens(world)
+    reader.latestOffset(reader.initialOffset(), ReadMaxRows(5))
+    world[A].is_away = True
+    reader.stop()
+    assert (len(world[A].open), world[B].waiting) == (1, [b"2"])
+    assert world.now_s == 0
+
+
+# Failures.
+
+
+def test_a_batch_that_was_taken_before_a_restart_is_empty_and_its_items_come_again() -> None:
+    world = World(A)
+    world[A].put(b"1", b"2")
+    checkpoint = Checkpoint()
+    with pytest.raises(Crash):
+        Query(opens(world), checkpoint).trigger("read")
+    query = Query(opens(world), checkpoint)
+    assert query.trigger() and not query.trigger()
+    assert checkpoint.data() == []
+    world[A].hold_ends()
+    assert query.trigger()
+    assert checkpoint.data() == [b"1", b"2"]
+
+
+def test_a_batch_that_is_done_is_not_read_as_if_it_had_nothing() -> None:
+    world = World(A)
+    world[A].put(b"1")
+    reader = opens(world)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(5))
+    reader.commit(end)
+    with pytest.raises(SourceFailed, match="a batch is asked for whose items are done"):
+        reader.partitions(start, end)
+
+
+def test_a_server_that_is_away_does_not_keep_the_others() -> None:
+    world = World(A, B)
+    world[A].is_away = True
+    world[B].put(b"b")
+    checkpoint = Checkpoint()
+    query = Query(opens(world), checkpoint)
+    assert query.trigger() and not query.trigger()
+    assert checkpoint.data() == [b"b"]
+    assert world.now_s == 0
+
+
+def test_what_a_lost_answer_had_comes_again() -> None:
+    world = World(A)
+    world[A].put(b"1")
+    checkpoint = Checkpoint()
+    query = Query(opens(world), checkpoint)
+    world[A].loses_answers = True
+    assert not query.trigger()
+    world[A].loses_answers = False
+    world[A].hold_ends()
+    world.sleep(60)
+    assert query.trigger()
+    assert checkpoint.data() == [b"1"]
+
+
+# A trigger that ends.
+
+
+def test_available_now_takes_no_more_than_waited_at_its_beginning() -> None:
+    world = World(A, B)
+    world[A].put(*numbered(0, 23))
+    checkpoint = Checkpoint()
+    reader = opens(world, max_rows=10)
+    reader.prepareForTriggerAvailableNow()
+    query = Query(reader, checkpoint)
+    for _ in range(10):
+        query.trigger()
+        world[A].put(b"later")
+        world[B].put(b"later")
+    assert checkpoint.data() == numbered(0, 23)
+    assert world[A].open == {}, "the last batch is confirmed"
+
+
+def test_available_now_ends_where_others_take_items() -> None:
+    world = World(A)
+    world[A].put(*numbered(0, 10))
+    checkpoint = Checkpoint()
+    reader = opens(world)
+    reader.prepareForTriggerAvailableNow()
+    del world[A].waiting[4:]
+    query = Query(reader, checkpoint)
+    assert query.trigger() and not query.trigger()
+    assert checkpoint.data() == numbered(0, 4)
+
+
+def test_available_now_fails_rather_than_leave_a_server_out_and_gives_back_what_it_took() -> None:
+    world = World(A, B)
+    for address in (A, B):
+        world[address].put(*numbered(0, 5))
+    reader = opens(world)
+    reader.prepareForTriggerAvailableNow()
+    world[A].is_away = True
+    start = reader.initialOffset()
+    for _ in range(2):  # either may be the first
+        with pytest.raises(SourceFailed, match="a:2229: away"):
+            reader.latestOffset(start, ReadMaxRows(50))
+    assert world[B].waiting == numbered(0, 5)
+    assert world.now_s > 100
+
+
+def test_a_trigger_that_never_confirms_is_refused() -> None:
+    reader = opens(World(A))
+    with pytest.raises(SourceFailed, match=r"use trigger\(availableNow=True\)"):
+        reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"queue": "other"}, r'a stream with option\("queue", "other"\), not "work"'),
+        ({"delivery": "exactly_once"}, r'option\("delivery", "exactly_once"\), not "at_least_once"'),
+    ],
+    ids=["queue", "delivery"],
+)
+def test_a_checkpoint_of_another_stream_is_refused(change: dict[str, str], sentence: str) -> None:
+    reader = opens(World(A))
+    theirs = {**reader.initialOffset(), **change}
+    with pytest.raises(SourceFailed, match=sentence):
+        reader.latestOffset(theirs, ReadMaxRows(1))
+    with pytest.raises(SourceFailed, match=sentence):
+        reader.commit(theirs)
+    with pytest.raises(SourceFailed, match=sentence):
+        reader.partitions(theirs, theirs)
+
+
+# Whatever happens.
+
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.sampled_from([A, B]), st.integers(1, 5)),
+        st.tuples(st.just("away"), st.sampled_from([A, B]), st.just(0)),
+        st.tuples(st.just("loses"), st.sampled_from([A, B]), st.just(0)),
+        st.tuples(st.just("back"), st.sampled_from([A, B]), st.just(0)),
+        st.tuples(st.just("hold ends"), st.sampled_from([A, B]), st.just(0)),
+        st.tuples(st.just("trigger"), st.sampled_from(["", "", "planned", "read", "written"]), st.just(0)),
+        st.tuples(st.just("stop"), st.just(""), st.just(0)),
+    ),
+    max_size=30,
+)
+
+
+@given(_STEPS)
+@settings(deadline=None, max_examples=100)
+def test_whatever_fails_no_item_is_lost(steps: list[tuple[str, str, int]]) -> None:
+    world = World(A, B)
+    checkpoint = Checkpoint()
+    put: list[bytes] = []
+    query: Query | None = None
+    for step, word, number in steps:
+        if step == "put":
+            items = numbered(len(put), number)
+            world[word].put(*items)
+            put += items
+        elif step in ("away", "loses", "back"):
+            world[word].is_away = step == "away"
+            world[word].loses_answers = step == "loses"
+        elif step == "hold ends":
+            world[word].hold_ends()
+        elif query is not None and step == "stop":
+            query.reader.stop()
+            query = None
+        else:
+            query = query or Query(opens(world, max_rows=3), checkpoint)
+            world.sleep(20)
+            try:
+                query.trigger(word)
+            except Crash:
+                query = None
+    for queue in world.queues.values():
+        queue.is_away = queue.loses_answers = False
+        queue.hold_ends()
+    Query(opens(world, max_rows=3), checkpoint).run_available_now()
+    assert set(checkpoint.data()) == set(put)
+    assert all(not queue.waiting and not queue.open for queue in world.queues.values())

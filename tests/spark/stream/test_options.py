@@ -1,0 +1,94 @@
+"""Every option of a stream out of queues: what it may say, and what is said to whoever mistakes one."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import IntegerType, StructField, StructType
+
+from kestrel.spark.columns import ITEMS
+from kestrel.spark.failures import SourceFailed
+from kestrel.spark.source import KestrelSource
+from kestrel.spark.stream.opens import OpensReader
+from kestrel.spark.stream.options import Delivery, StreamOptions, parse_stream_options
+from kestrel.spark.stream.ranges import RangesReader
+
+ONCE = {"delivery": "at_least_once"}
+
+
+def parsed(**given: str) -> StreamOptions:
+    return parse_stream_options({"servers": "mq1", "queue": "work", **given})
+
+
+def test_servers_and_a_queue_are_enough() -> None:
+    options = parsed(servers="mq1, mq2:2230")
+    assert options.servers.addresses == ("mq1:2229", "mq2:2230")
+    assert (options.servers.queue, options.queue) == (b"work", "work")
+    assert (options.delivery, options.reader) == (Delivery.EXACTLY_ONCE, b"spark")
+    assert (options.max_rows, options.slices) == (100_000, 4)
+
+
+def test_at_least_once_has_defaults_of_its_own() -> None:
+    options = parsed(**ONCE)
+    assert options.delivery is Delivery.AT_LEAST_ONCE
+    assert (options.max_rows, options.max_bytes, options.hold_ms) == (10_000, 16 * 1024**2, 300_000)
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "value"),
+    [
+        ({"delivery": "AT_LEAST_ONCE"}, "delivery", Delivery.AT_LEAST_ONCE),
+        ({"reader": "räder"}, "reader", "räder".encode()),
+        ({"MAXROWS": "7"}, "max_rows", 7),
+        ({"slices": "1"}, "slices", 1),
+        ({**ONCE, "maxBytes": "1000"}, "max_bytes", 1000),
+        ({**ONCE, "maxBytes": "64MiB"}, "max_bytes", 64 * 1024**2),
+        ({**ONCE, "hold": "1s"}, "hold_ms", 1000),
+        ({**ONCE, "hold": "24 hours"}, "hold_ms", 24 * 3_600_000),
+    ],
+)
+def test_an_option_says(given: dict[str, str], field: str, value: object) -> None:
+    assert getattr(parsed(**given), field) == value
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"delivery": "once"}, "delivery is exactly_once or at_least_once, not 'once'"),
+        ({"maxRows": "0"}, "maxRows is a number from 1 on, not '0'"),
+        ({"slices": "many"}, "slices is a number from 1 on, not 'many'"),
+        ({"reader": ""}, "reader is a name of 1 to 255 bytes, not of 0"),
+        ({"reader": "x" * 256}, "reader is a name of 1 to 255 bytes, not of 256"),
+        ({**ONCE, "reader": "x"}, r'reader is of no use without option\("delivery", "exactly_once"\)'),
+        ({"hold": "1m"}, r'hold is of no use without option\("delivery", "at_least_once"\)'),
+        ({"maxBytes": "1"}, r'maxBytes is of no use without option\("delivery", "at_least_once"\)'),
+        ({**ONCE, "hold": "0"}, "hold is at least 1s, not 0"),
+        ({**ONCE, "hold": "2 days"}, "hold is at most 1d, not 2 days"),
+        ({**ONCE, "hold": "a while"}, "hold: "),
+        ({**ONCE, "maxBytes": "0"}, "maxBytes is from 1 to 67108864, not '0'"),
+        ({**ONCE, "maxBytes": "1GB"}, "maxBytes is from 1 to 67108864, not '1GB'"),
+        ({**ONCE, "maxBytes": "sheep"}, "maxBytes: "),
+        ({"maxrow": "1"}, "there is no option maxrow; did you mean maxRows?"),
+        ({"startingOffsets": "earliest"}, "there is no option startingOffsets"),
+    ],
+)
+def test_a_mistake_is_told(given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(SourceFailed, match=sentence):
+        parsed(**given)
+
+
+def test_the_delivery_chooses_the_reader() -> None:
+    given = {"servers": "mq1", "queue": "work"}
+    assert isinstance(KestrelSource(given).streamReader(ITEMS), RangesReader)
+    assert isinstance(KestrelSource({**given, **ONCE}).streamReader(ITEMS), OpensReader)
+
+
+def test_a_column_that_is_not_there_is_named() -> None:
+    source = KestrelSource({"servers": "mq1", "queue": "work"})
+    assert source.schema() == ITEMS
+    with pytest.raises(SourceFailed, match="there is no column size: there are server, queue, item_id"):
+        source.streamReader(StructType([StructField("size", IntegerType())]))
+
+
+def test_a_stream_without_servers_says_what_it_needs() -> None:
+    with pytest.raises(SourceFailed, match=r'a stream comes out of queues: option\("servers"'):
+        KestrelSource({"queue": "work"}).streamReader(ITEMS)

@@ -1,0 +1,285 @@
+"""Items on their way into servers that will, will not, or cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from kestrel.client.errors import CannotConnect, ConnectionFailed, RequestError, ServerError
+from kestrel.client.patient import LONGEST_PAUSE_S
+from kestrel.client.put_batch import BATCH_BYTES, BATCH_ITEMS
+from kestrel.spark.failures import SourceFailed
+from kestrel.spark.stream.putting import Putting
+from tests.client.sleeping import Time
+
+FOREVER = 1 << 60
+
+
+class Server:
+    """One with room for so many items, none larger than so much; or it fails, for the next so many times."""
+
+    def __init__(self, name: str, room: int = FOREVER, most_bytes: int = FOREVER) -> None:
+        self.name = name
+        self.room = room
+        self.most_bytes = most_bytes
+        self.items: list[bytes] = []
+        self.expiries: set[int] = set()
+        self.requests = 0
+        self.failure: Exception | None = None
+        self.failures_left = FOREVER
+        self.stores_before_it_fails = False
+
+    def put(self, items: Sequence[bytes], expiry_ms: int) -> int:
+        self.requests += 1
+        if self.failure is not None and self.failures_left:
+            self.failures_left -= 1
+            if self.stores_before_it_fails:
+                self.items += items
+            raise self.failure
+        count = 0
+        while count < len(items) and self.room and len(items[count]) <= self.most_bytes:
+            self.room -= 1
+            count += 1
+        self.items += items[:count]
+        self.expiries.add(expiry_ms)
+        return count
+
+
+class Refusing(Server):
+    """One that takes no request with more than so many items, nor an item that is larger than so much."""
+
+    def __init__(self, name: str, *, most_items: int = FOREVER, largest: int = FOREVER) -> None:
+        super().__init__(name)
+        self.most_items = most_items
+        self.largest = largest
+
+    def put(self, items: Sequence[bytes], expiry_ms: int) -> int:
+        if len(items) > self.most_items:
+            raise RequestError(f"{self.name}: too many items in one call; limit={self.most_items}")
+        if any(len(item) > self.largest for item in items):
+            raise RequestError(f"{self.name}: item too large; limit={self.largest}")
+        return super().put(items, expiry_ms)
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+def putting(time: Time, *servers: Server, patience_s: float = 60, seed: int = 1) -> Putting:
+    return Putting(
+        {server.name: server.put for server in servers},
+        "work",
+        patience_s,
+        random=Random(seed),
+        seconds=time.seconds,
+        sleep=time.sleep,
+    )
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def test_one_server_has_the_items_in_their_order_and_they_are_counted(time: Time) -> None:
+    server = Server("mq1")
+    task = putting(time, server)
+    task.put(numbered(3 * BATCH_ITEMS + 1), 1500)
+    task.put([b"more"])
+    assert server.items == [*numbered(3 * BATCH_ITEMS + 1), b"more"]
+    assert server.expiries == {1500, 0}
+    assert task.counts == {"mq1": 3 * BATCH_ITEMS + 2} and task.unsure == 0
+    assert server.requests == 5 and time.pauses_s == []
+
+
+def test_nothing_is_asked_for_no_items(time: Time) -> None:
+    server = Server("mq1")
+    putting(time, server).put([])
+    assert server.requests == 0
+
+
+def test_a_request_has_no_more_than_a_batch_of_the_client_in_items_and_in_bytes(time: Time) -> None:
+    server = Server("mq1")
+    putting(time, server).put([b"x" * (BATCH_BYTES // 2)] * 5)
+    assert server.requests == 3
+
+
+def test_batches_go_to_the_servers_in_turn(time: Time) -> None:
+    servers = [Server(name) for name in ("mq1", "mq2", "mq3")]
+    putting(time, *servers).put(numbered(6 * BATCH_ITEMS))
+    assert [len(server.items) for server in servers] == [2 * BATCH_ITEMS] * 3
+
+
+def test_tasks_begin_with_any_server(time: Time) -> None:
+    begun = set()
+    for seed in range(50):
+        servers = [Server(name) for name in ("mq1", "mq2", "mq3")]
+        putting(time, *servers, seed=seed).put([b"x"])
+        begun |= {server.name for server in servers if server.items}
+    assert begun == {"mq1", "mq2", "mq3"}
+
+
+@pytest.mark.parametrize("failure", [CannotConnect("mq1: refused"), ServerError("mq1: the server is ReadOnly")])
+def test_what_a_server_does_not_take_goes_to_another_without_a_pause(time: Time, failure: Exception) -> None:
+    mq1, mq2 = Server("mq1"), Server("mq2")
+    mq1.failure = failure
+    task = putting(time, mq1, mq2)
+    task.put(numbered(10 * BATCH_ITEMS))
+    assert mq2.items == numbered(10 * BATCH_ITEMS)
+    assert task.counts == {"mq1": 0, "mq2": 10 * BATCH_ITEMS} and task.unsure == 0
+    assert time.pauses_s == []
+
+
+def test_a_server_that_failed_is_left_alone_for_a_while_and_then_has_its_turn_again(time: Time) -> None:
+    mq1, mq2 = Server("mq1"), Server("mq2")
+    mq1.failure, mq1.failures_left = CannotConnect("mq1: refused"), 1
+    task = putting(time, mq1, mq2)
+    task.put(numbered(20 * BATCH_ITEMS))
+    assert mq1.requests == 1
+    time.now_s += 10
+    task.put(numbered(4 * BATCH_ITEMS))
+    assert len(mq1.items) == 2 * BATCH_ITEMS
+
+
+def test_after_an_answer_a_server_that_fails_is_left_alone_for_a_short_while_again(time: Time) -> None:
+    mq1, mq2 = Server("mq1"), Server("mq2")
+    task = putting(time, mq1, mq2)
+    for failures_left in (7, 1):
+        mq1.failure, mq1.failures_left = CannotConnect("mq1: refused"), failures_left
+        while mq1.failures_left:
+            time.now_s += 60
+            task.put(numbered(2 * BATCH_ITEMS))
+        time.now_s += 60 if failures_left > 1 else 0.5
+        before = len(mq1.items)
+        task.put(numbered(2 * BATCH_ITEMS))
+        assert len(mq1.items) == before + BATCH_ITEMS
+
+
+def test_while_no_server_can_there_are_pauses_that_double_up_to_the_longest(time: Time) -> None:
+    mq1, mq2 = Server("mq1"), Server("mq2")
+    mq1.failure = mq2.failure = ServerError("the server is Quiescent")
+    mq1.failures_left = mq2.failures_left = 10
+    task = putting(time, mq1, mq2)
+    task.put([b"x"])
+    assert sum(task.counts.values()) == 1
+    assert len(time.pauses_s) == 10
+    for pause_s, most_s in zip(time.pauses_s, [0.5, 1, 2, 4, *[LONGEST_PAUSE_S] * 6], strict=True):
+        assert most_s / 2 <= pause_s <= most_s
+
+
+def test_what_may_be_in_is_put_again_and_counted(time: Time) -> None:
+    mq1 = Server("mq1")
+    mq1.failure, mq1.failures_left, mq1.stores_before_it_fails = ConnectionFailed("mq1: no answer"), 1, True
+    task = putting(time, mq1)
+    task.put([b"a", b"b"])
+    assert mq1.items == [b"a", b"b", b"a", b"b"]
+    assert task.counts == {"mq1": 2} and task.unsure == 2
+
+
+def test_the_rest_of_what_found_no_room_goes_to_another_server(time: Time) -> None:
+    mq1, mq2 = Server("mq1", room=3), Server("mq2", room=7)
+    putting(time, mq1, mq2).put(numbered(10))
+    assert sorted([*mq1.items, *mq2.items]) == sorted(numbered(10))
+    assert time.pauses_s == []
+
+
+def test_a_full_queue_is_waited_for_as_long_as_its_consumers_make_room(time: Time) -> None:
+    server = Server("mq1", room=1)
+
+    def consume() -> None:
+        server.room += 1
+
+    time.at_each_pause = consume
+    task = putting(time, server, patience_s=1)
+    task.put(numbered(100))
+    assert server.items == numbered(100)
+    assert sum(time.pauses_s) > 20 and max(time.pauses_s) <= 0.5  # far more than the patience, and always the first
+
+
+def test_a_queue_that_stays_full_fails_the_task_when_the_patience_is_over(time: Time) -> None:
+    mq1, mq2 = Server("mq1:2229", room=3), Server("mq2:2229", room=2)
+    with pytest.raises(SourceFailed) as caught:
+        putting(time, mq1, mq2, patience_s=90).put([b"x" * 17] * 12)
+    assert str(caught.value) in {
+        f"the queue work is full on {first}, {second}: 7 of the 12 items that this task came to were not put, since "
+        "nothing went in for 1m30s (patience). The first of them has 17 bytes: if maxItemSize is less, it never will "
+        "be put. 5 items of this task are in: they come twice if Spark runs it again"
+        for first, second in (("mq1:2229", "mq2:2229"), ("mq2:2229", "mq1:2229"))
+    }
+    assert sum(time.pauses_s) == pytest.approx(90)
+
+
+def test_without_patience_every_server_is_asked_once(time: Time) -> None:
+    servers = [Server(name, room=0) for name in ("mq1", "mq2", "mq3")]
+    servers[0].failure = CannotConnect("mq1: refused")
+    with pytest.raises(SourceFailed, match=r"full on mq., mq., and could not be put to: mq1: refused: 2 of the 2"):
+        putting(time, *servers, patience_s=0).put([b"a", b"b"])
+    assert [server.requests for server in servers] == [1, 1, 1]
+    assert time.pauses_s == []
+
+
+def test_servers_that_cannot_fail_the_task_with_what_they_said(time: Time) -> None:
+    mq1, mq2 = Server("mq1"), Server("mq2")
+    mq1.failure, mq2.failure = CannotConnect("mq1: refused"), ServerError("mq2: the server is ReadOnly")
+    with pytest.raises(SourceFailed) as caught:
+        putting(time, mq1, mq2, patience_s=60).put([b"secret"])
+    text = str(caught.value)
+    assert text.startswith("the queue work could not be put to: mq")
+    assert "mq1: refused" in text and "mq2: the server is ReadOnly" in text and "secret" not in text
+    assert ": 1 of the 1 items that this task came to were not put" in text
+    assert text.endswith("since nothing went in for 1m (patience)")
+
+
+def test_why_a_server_failed_long_ago_is_not_told(time: Time) -> None:
+    mq1 = Server("mq1", room=2)
+    mq1.failure, mq1.failures_left = CannotConnect("mq1: refused"), 1
+    with pytest.raises(SourceFailed, match=r"^the queue work is full on mq1: 1 of the 3") as caught:
+        putting(time, mq1).put(numbered(3))
+    assert "refused" not in str(caught.value)
+
+
+def test_what_may_be_in_is_told_when_the_task_fails(time: Time) -> None:
+    mq1 = Server("mq1")
+    mq1.failure = ConnectionFailed("mq1: no answer")
+    with pytest.raises(SourceFailed, match=r"\. 0 items of this task are in, and perhaps 2 more: they come twice if"):
+        putting(time, mq1, patience_s=0).put([b"a", b"b"])
+
+
+def test_an_item_over_the_limit_of_the_queue_is_waited_for_and_its_size_told(time: Time) -> None:
+    """Nobody can tell it from one that found the queue full."""
+    server = Server("mq1", most_bytes=100)
+    with pytest.raises(SourceFailed, match=r"3 of the 5 items .* has 101 bytes: if maxItemSize is less, it never will"):
+        putting(time, server).put([b"a", b"b", b"c" * 101, b"d", b"e"])
+    assert server.items == [b"a", b"b"]
+
+
+def test_an_item_that_no_request_may_have_fails_the_task_at_once_with_its_size(time: Time) -> None:
+    server = Refusing("mq1", largest=100)
+    with pytest.raises(SourceFailed) as caught:
+        putting(time, server).put([b"a", b"b", b"c" * 101, b"d", b"e"])
+    assert str(caught.value) == (
+        "an item of 101 bytes cannot be put to the queue work: mq1: item too large; limit=100. Leave out what no "
+        "server takes, as by a filter of length(data). 2 items of this task are in: they come twice if Spark runs it "
+        "again"
+    )
+    assert server.items == [b"a", b"b"] and time.pauses_s == []
+
+
+def test_a_batch_that_is_too_much_for_one_request_is_put_by_several_in_order(time: Time) -> None:
+    server = Refusing("mq1", most_items=7)
+    putting(time, server).put(numbered(BATCH_ITEMS))
+    assert server.items == numbered(BATCH_ITEMS)
+
+
+def test_of_a_batch_in_parts_the_rest_goes_elsewhere_where_one_part_finds_no_room(time: Time) -> None:
+    small, large = Refusing("mq1", most_items=4), Refusing("mq2")
+    small.room = 6
+    servers = (small, large)
+    putting(time, *servers).put(numbered(16))
+    putting(time, *servers).put(numbered(16))
+    assert small.room == 0
+    assert sorted([*small.items, *large.items]) == sorted(numbered(16) * 2)
+    assert all(int(one) < int(next_) for one, next_ in pairwise(small.items[:4]))

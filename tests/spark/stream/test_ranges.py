@@ -1,0 +1,549 @@
+"""Exactly once: where a stream is, what its batches have, and what becomes of both when something fails."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from kestrel.spark.columns import ITEMS
+from kestrel.spark.failures import SourceFailed
+from kestrel.spark.stream.offsets import Offset
+from kestrel.spark.stream.options import Delivery, StreamOptions
+from kestrel.spark.stream.ranges import GAP_IDS, PAGE_BYTES, RangesReader, Slice, slices_of
+from tests.spark.stream.fakes import QUEUE, A, B, C, Queue, World
+from tests.spark.stream.micro_batches import Checkpoint, Crash, Query, rows_between, tasks_between
+
+
+def ranges(
+    world: World, *addresses: str, max_rows: int = 100, slices: int = 4, schema: StructType = ITEMS, reader: str = "s"
+) -> RangesReader:
+    """A driver's reader of some servers, or of all."""
+    servers = world.servers(*addresses)
+    options = StreamOptions(servers, Delivery.EXACTLY_ONCE, max_rows, slices, reader.encode())
+    return RangesReader(options, schema, world.connections(servers))
+
+
+def numbered(first: int, count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+def offset(**ids: int) -> Offset:
+    servers = {f"{name}:2229": id_ for name, id_ in ids.items()}
+    return {"delivery": "exactly_once", "queue": QUEUE.decode(), "reader": "s", "servers": servers}
+
+
+BEHIND = GAP_IDS + 10 - 7500
+"""Where the second of four slices begins that have 10000 ids behind a gap."""
+
+
+def spans(tasks: list[InputPartition]) -> list[tuple[int, int]]:
+    return [(task.first_id, task.end_id) for task in tasks if isinstance(task, Slice)]
+
+
+# Batches.
+
+
+def test_a_stream_begins_with_the_first_item_that_is_not_released() -> None:
+    world = World(A, B)
+    world[A].put(b"1", b"2")
+    world[A].first_id = 2
+    assert ranges(world).initialOffset() == offset(a=2, b=1)
+    assert [world[each].reader for each in (A, B)] == [b"s", b"s"], "from now on they keep what there is"
+
+
+def test_every_item_of_all_servers_comes_once_and_in_the_order_of_its_server() -> None:
+    world = World(A, B)
+    world[A].put(*numbered(0, 25))
+    world[B].put(*numbered(100, 7))
+    checkpoint = Checkpoint()
+    query = Query(ranges(world, max_rows=10), checkpoint)
+    while query.trigger():
+        pass
+    data = checkpoint.data()
+    assert [each for each in data if len(each) < 3] == numbered(0, 25)
+    assert [each for each in data if len(each) == 3] == numbered(100, 7)
+    assert all(len(rows) <= 10 for rows in checkpoint.sink.values())
+
+
+def test_a_row_says_whose_item_it_is_and_when_it_was_put() -> None:
+    world = World(A)
+    world[A].put(b"x", gap=6)
+    checkpoint = Checkpoint()
+    Query(ranges(world), checkpoint).trigger()
+    row = {"server": A, "queue": "work", "item_id": 7, "add_ms": 1007, "expiry_ms": None, "data": b"x"}
+    assert checkpoint.rows() == [row]
+
+
+def test_some_columns_in_any_order_may_be_asked_for() -> None:
+    world = World(A)
+    world[A].put(b"x")
+    checkpoint = Checkpoint()
+    asked = StructType([StructField("item_id", LongType()), StructField("server", StringType())])
+    Query(ranges(world, schema=asked), checkpoint).trigger()
+    assert [list(row.items()) for row in checkpoint.rows()] == [[("item_id", 1), ("server", A)]]
+
+
+def test_without_new_items_the_offset_is_the_one_before() -> None:
+    world = World(A, B)
+    reader = ranges(world)
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadMaxRows(5)) is start
+    world[B].put(b"x")
+    end = reader.latestOffset(start, ReadMaxRows(5))
+    assert end == reader.latestOffset(start, ReadMaxRows(5)) == offset(a=1, b=2)
+    assert reader.latestOffset(end, ReadMaxRows(5)) is end
+
+
+def test_a_batch_that_is_asked_for_again_is_the_same() -> None:
+    world = World(A)
+    world[A].put(*numbered(0, 5))
+    first = ranges(world)
+    start = first.initialOffset()
+    end = first.latestOffset(start, ReadMaxRows(100))
+    rows = rows_between(first, start, end)
+    first.stop()
+    world[A].put(*numbered(5, 5))
+    again = ranges(world)
+    assert rows_between(again, start, end) == rows_between(again, start, end) == rows
+    assert [row["data"] for row in rows] == numbered(0, 5)
+
+
+def test_a_batch_without_an_end_of_its_own_has_no_tasks() -> None:
+    world = World(A)
+    assert tasks_between(ranges(world), offset(a=5), offset(a=5)) == []
+
+
+# How many rows.
+
+
+def test_what_one_server_does_not_use_of_the_rows_is_left_to_the_others() -> None:
+    world = World(A, B, C)
+    world[A].put(b"x")
+    world[B].put(*numbered(0, 100))
+    reader = ranges(world)
+    start = reader.initialOffset()
+    ends = [reader.latestOffset(start, ReadMaxRows(30))["servers"][B] for _ in range(3)]
+    assert sorted(end - 1 for end in ends) == [10, 15, 29], "the servers take turns at being first"
+
+
+def test_all_that_is_available_is_more_than_the_option_allows() -> None:
+    world = World(A, B)
+    for address in (A, B):
+        world[address].put(*numbered(0, 50), gap=GAP_IDS)
+    reader = ranges(world, max_rows=10)
+    assert reader.getDefaultReadLimit() == ReadMaxRows(10)
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert end["servers"] == {A: GAP_IDS + 51, B: GAP_IDS + 51}
+
+
+def test_fewer_rows_than_servers_are_given_in_turn() -> None:
+    world = World(A, B, C)
+    for queue in world.queues.values():
+        queue.put(*numbered(0, 10))
+    checkpoint = Checkpoint()
+    query = Query(ranges(world, max_rows=1), checkpoint)
+    while query.trigger():
+        pass
+    assert {len(rows) for rows in checkpoint.sink.values()} == {1}
+    assert {row["server"] for rows in list(checkpoint.sink.values())[:3] for row in rows} == {A, B, C}
+    assert len(checkpoint.rows()) == 30
+
+
+@pytest.mark.parametrize(
+    ("first", "end", "spans_"),
+    [
+        (1, 2, [(1, 2)]),
+        (1, 2000, [(1, 2000)]),
+        (1, 4001, [(1, 2001), (2001, 4001)]),
+        (10, 100_010, [(10, 25_010), (25_010, 50_010), (50_010, 75_010), (75_010, 100_010)]),
+        (10, GAP_IDS + 10, [(10, BEHIND), *((BEHIND + 2500 * n, BEHIND + 2500 * (n + 1)) for n in range(3))]),
+    ],
+    ids=["one", "few", "two", "many", "gap"],
+)
+def test_a_range_is_cut_where_its_items_are(first: int, end: int, spans_: list[tuple[int, int]]) -> None:
+    assert spans(list(slices_of(A, first, end, 4, 10_000))) == spans_
+
+
+def test_what_is_behind_a_gap_is_read_by_several_tasks() -> None:
+    world = World(A)
+    world[A].put(b"before")
+    world[A].put(*numbered(0, 8000), gap=GAP_IDS)
+    reader = ranges(world, max_rows=10_000)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(10_000))
+    tasks = tasks_between(reader, start, end)
+    assert len(tasks) == 4
+    assert [row["data"] for row in rows_between(reader, start, end)] == [b"before", *numbered(0, 8000)]
+
+
+def test_a_slice_is_read_in_pages() -> None:
+    world = World(A)
+    items = [bytes([number]) * (PAGE_BYTES // 2) for number in range(5)]
+    world[A].put(*items)
+    checkpoint = Checkpoint()
+    Query(ranges(world), checkpoint).trigger()
+    assert checkpoint.data() == items
+    assert world[A].asked.count("read_range") == 3
+
+
+# What is done.
+
+
+def test_what_is_done_is_released_with_the_next_look_and_once() -> None:
+    world = World(A)
+    world[A].put(b"1", b"2")
+    query = Query(ranges(world), Checkpoint())
+    assert query.trigger()
+    assert world[A].first_id == 1, "Spark may ask for them again"
+    assert not query.trigger() and not query.trigger()
+    assert world[A].first_id == 3
+    assert world[A].asked.count("release_range") == 1
+
+
+def test_a_commit_releases_too() -> None:
+    world = World(A)
+    world[A].put(b"1", b"2")
+    reader = ranges(world)
+    reader.initialOffset()
+    reader.commit(offset(a=3))
+    reader.commit(offset(a=3))
+    assert world[A].first_id == 3
+    assert world[A].asked.count("release_range") == 1
+
+
+def test_a_commit_that_does_not_arrive_is_told_by_the_next_look() -> None:
+    world = World(A)
+    world[A].put(b"1", b"2")
+    reader = ranges(world)
+    reader.initialOffset()
+    world[A].is_away = True
+    reader.commit(offset(a=3))
+    world[A].is_away = False
+    world.sleep(60)
+    reader.latestOffset(offset(a=3), ReadMaxRows(5))
+    assert world[A].first_id == 3
+
+
+def test_a_stop_hangs_up_and_the_items_are_kept() -> None:
+    world = World(A, B)
+    reader = ranges(world)
+    reader.initialOffset()
+    assert world.open_connections == 2
+    reader.stop()
+    assert world.open_connections == 0
+    assert world[A].reader == b"s"
+
+
+def test_a_task_of_items_that_were_released_fails_with_the_servers_sentence() -> None:
+    world = World(A)
+    world[A].put(b"1")
+    world[A].reader = b"s"
+    world[A].first_id = 2
+    with pytest.raises(SourceFailed, match="a:2229: the ids from 1 on were released"):
+        rows_between(ranges(world), offset(a=1), offset(a=2))
+
+
+def test_a_task_waits_for_a_server_that_is_away_and_then_fails() -> None:
+    world = World(A)
+    world[A].reader = b"s"
+    world[A].is_away = True
+    with pytest.raises(SourceFailed, match="a:2229: away"):
+        rows_between(ranges(world), offset(a=1), offset(a=2))
+    assert world.now_s > 100
+
+
+def test_a_checkpoint_that_is_older_than_what_was_released_is_refused() -> None:
+    world = World(A)
+    world[A].put(b"1", b"2")
+    world[A].reader = b"s"
+    world[A].first_id = 3
+    with pytest.raises(SourceFailed, match=r"a:2229: the ids from 1 on .* one stream with one checkpoint"):
+        ranges(world).latestOffset(offset(a=1), ReadMaxRows(5))
+
+
+# Servers that are away.
+
+
+def test_a_server_that_is_away_stays_where_it_is_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(A, B)
+    checkpoint = Checkpoint()
+    query = Query(ranges(world), checkpoint)
+    world[A].put(b"a1")
+    world[B].put(b"b1")
+    query.trigger()
+    world[A].put(b"a2")
+    world[B].put(b"b2")
+    world[A].is_away = True
+    with caplog.at_level(logging.WARNING, "kestrel.spark"):
+        assert query.trigger()
+    assert sorted(checkpoint.data()) == [b"a1", b"b1", b"b2"]
+    assert [record.message.partition(";")[0] for record in caplog.records] == ["a:2229: away"]
+    world[A].is_away = False
+    world.sleep(60)
+    assert query.trigger() and not query.trigger()
+    assert sorted(checkpoint.data()) == [b"a1", b"a2", b"b1", b"b2"]
+    assert (world[A].first_id, world[B].first_id) == (3, 3)
+
+
+def test_a_server_that_is_away_is_not_asked_with_every_trigger() -> None:
+    world = World(A, B)
+    query = Query(ranges(world), Checkpoint())
+    query.trigger()
+    world[A].is_away = True
+    world[A].asked.clear()
+    for _ in range(600):
+        query.trigger()
+        world.sleep(1)
+    assert 5 < len(world[A].asked) < 30
+
+
+def test_a_stream_does_not_begin_while_a_server_is_away() -> None:
+    world = World(A, B)
+    world[B].is_away = True
+    with pytest.raises(SourceFailed, match="b:2229: away"):
+        ranges(world).initialOffset()
+    assert world.now_s > 100, "it was waited for"
+
+
+# A trigger that ends.
+
+
+def test_available_now_reads_what_is_there_and_nothing_that_comes_later() -> None:
+    world = World(A, B)
+    world[A].put(*numbered(0, 23))
+    checkpoint = Checkpoint()
+    reader = ranges(world, max_rows=10)
+    reader.prepareForTriggerAvailableNow()
+    query = Query(reader, checkpoint)
+    for _ in range(10):
+        query.trigger()
+        world[A].put(b"later")
+        world[B].put(b"later")
+    assert checkpoint.data() == numbered(0, 23)
+
+
+def test_available_now_ends_when_everything_is_acknowledged() -> None:
+    world = World(A, B)
+    world[A].put(*numbered(0, 25))
+    world[B].put(*numbered(25, 25))
+    Query(ranges(world, max_rows=10), Checkpoint()).run_available_now()
+    assert [world[each].first_id for each in (A, B)] == [26, 26]
+
+
+def test_available_now_goes_on_where_the_last_one_was() -> None:
+    world = World(A)
+    checkpoint = Checkpoint()
+    for first in (0, 5, 10):
+        world[A].put(*numbered(first, 5))
+        Query(ranges(world, max_rows=2), checkpoint).run_available_now()
+    assert checkpoint.data() == numbered(0, 15)
+
+
+def test_available_now_waits_for_a_server_and_fails_rather_than_leave_it_out() -> None:
+    world = World(A, B)
+    world[B].put(b"x")
+    reader = ranges(world)
+    reader.prepareForTriggerAvailableNow()
+    query = Query(reader, Checkpoint())
+    query.reader.initialOffset()
+    world[B].is_away = True
+    with pytest.raises(SourceFailed, match="b:2229: away"):
+        query.trigger()
+    assert world.now_s > 100
+
+
+def test_available_now_does_not_end_with_an_acknowledgement_left_out() -> None:
+    world = World(A)
+    world[A].put(b"x")
+    reader = ranges(world)
+    reader.prepareForTriggerAvailableNow()
+    checkpoint = Checkpoint()
+    query = Query(reader, checkpoint)
+    query.trigger()
+    world[A].is_away = True
+    with pytest.raises(SourceFailed, match="a:2229: away"):
+        query.trigger()
+    world[A].is_away = False
+    Query(ranges(world), checkpoint).run_available_now()
+    assert world[A].first_id == 2
+    assert checkpoint.data() == [b"x"]
+
+
+# Which servers.
+
+
+def test_a_server_that_is_named_later_begins_with_its_first_item() -> None:
+    world = World(A, B)
+    world[A].put(b"a")
+    world[B].put(b"gone", b"b")
+    world[B].first_id = 2
+    checkpoint = Checkpoint()
+    Query(ranges(world, A), checkpoint).trigger()
+    reader = ranges(world, A, B)
+    with pytest.raises(Crash):
+        Query(reader, checkpoint).trigger("planned")
+    again = Query(ranges(world, A, B), checkpoint)
+    assert again.trigger() and not again.trigger()
+    assert checkpoint.data() == [b"a", b"b"]
+
+
+def test_a_server_that_is_named_later_and_is_empty_makes_no_batches() -> None:
+    world = World(A, B)
+    checkpoint = Checkpoint()
+    world[A].put(b"a")
+    Query(ranges(world, A), checkpoint).trigger()
+    query = Query(ranges(world, A, B), checkpoint)
+    assert not query.trigger()
+    world[B].put(b"b")
+    assert query.trigger()
+    assert checkpoint.data() == [b"a", b"b"]
+
+
+def test_what_was_read_of_a_server_that_is_named_no_more_is_released() -> None:
+    world = World(A, B)
+    checkpoint = Checkpoint()
+    world[A].put(b"a")
+    world[B].put(b"b")
+    Query(ranges(world), checkpoint).trigger()
+    query = Query(ranges(world, A), checkpoint)
+    query.trigger()
+    assert world[B].first_id == 2
+    assert not query.trigger()
+    world[B].put(b"b2")
+    Query(ranges(world), checkpoint).trigger()
+    assert sorted(checkpoint.data()) == [b"a", b"b", b"b2"], "named again it goes on"
+
+
+def test_a_server_that_is_named_no_more_and_is_away_is_left_out_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World(A, B)
+    checkpoint = Checkpoint()
+    world[B].put(b"b")
+    Query(ranges(world), checkpoint).trigger()
+    world[B].is_away = True
+    query = Query(ranges(world, A), checkpoint)
+    with caplog.at_level(logging.WARNING, "kestrel.spark"):
+        for item in (b"a1", b"a2"):
+            world[A].put(item)
+            query.trigger()
+    assert [record.message for record in caplog.records] == [
+        "b:2229: away; servers does not name it any more, and it still has items that were read: "
+        "name it again, or have them released for the reader 's' up to id 2"
+    ]
+    world[B].is_away = False
+    Query(ranges(world), checkpoint).run_available_now()
+    assert checkpoint.data() == [b"b", b"a1", b"a2"]
+    assert world[B].first_id == 2, "named again it goes on"
+
+
+def test_a_batch_of_a_server_that_is_named_no_more_says_so() -> None:
+    world = World(A, B)
+    with pytest.raises(SourceFailed, match="a batch has items of b:2229, which servers does not name: name it until"):
+        ranges(world, A).partitions(offset(a=1, b=1), offset(a=1, b=2))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"queue": "other"}, r'a stream with option\("queue", "other"\), not "work": name that, or another'),
+        ({"reader": "other"}, r'option\("reader", "other"\), not "s"'),
+        ({"delivery": "at_least_once"}, r'option\("delivery", "at_least_once"\), not "exactly_once"'),
+    ],
+    ids=["queue", "reader", "delivery"],
+)
+def test_a_checkpoint_of_another_stream_is_refused(change: dict[str, str], sentence: str) -> None:
+    reader = ranges(World(A))
+    ours, theirs = offset(a=1), {**offset(a=1), **change}
+    with pytest.raises(SourceFailed, match=sentence):
+        reader.latestOffset(theirs, ReadMaxRows(1))
+    with pytest.raises(SourceFailed, match=sentence):
+        reader.commit(theirs)
+    for start, end in ((ours, theirs), (theirs, ours)):
+        with pytest.raises(SourceFailed, match=sentence):
+            reader.partitions(start, end)
+
+
+def test_a_queue_without_ids_is_refused_with_the_way_out() -> None:
+    world = World(A)
+    world[A].has_ids = False
+    sentence = r'a:2229: its storage gives them none\. A queue .* option\("delivery", "at_least_once"\)'
+    with pytest.raises(SourceFailed, match=sentence):
+        Query(ranges(world), Checkpoint()).trigger()
+    with pytest.raises(SourceFailed, match=sentence):
+        Query(ranges(world), Checkpoint()).run_available_now()
+
+
+def test_a_queue_that_was_deleted_is_not_taken_for_the_one_that_has_its_name_now() -> None:
+    world = World(A)
+    world[A].put(b"1", b"2")
+    checkpoint = Checkpoint()
+    Query(ranges(world), checkpoint).run_available_now()
+    world.queues[A] = Queue()
+    world[A].put(b"3", b"4", b"5")
+    for run in (Query(ranges(world), checkpoint).trigger, Query(ranges(world), checkpoint).run_available_now):
+        with pytest.raises(SourceFailed, match="another checkpointLocation begins with the first items"):
+            run()
+    assert (world[A].first_id, world[A].reader) == (1, None), "nothing was released that was not read"
+
+
+def test_the_status_of_a_query_has_where_the_servers_are() -> None:
+    world = World(A)
+    world[A].put(b"1", b"2")
+    reader = ranges(world)
+    assert reader.reportLatestOffset() is None
+    reader.latestOffset(reader.initialOffset(), ReadMaxRows(1))
+    assert reader.reportLatestOffset() == offset(a=3)
+
+
+# Whatever happens.
+
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.sampled_from([A, B]), st.integers(1, 5)),
+        st.tuples(st.just("gap"), st.sampled_from([A, B]), st.sampled_from([3, GAP_IDS])),
+        st.tuples(st.just("away"), st.sampled_from([A, B]), st.just(0)),
+        st.tuples(st.just("back"), st.sampled_from([A, B]), st.just(0)),
+        st.tuples(st.just("trigger"), st.sampled_from(["", "", "planned", "read", "written"]), st.just(0)),
+        st.tuples(st.just("restart"), st.sampled_from(["both", A]), st.just(0)),
+    ),
+    max_size=30,
+)
+
+
+@given(_STEPS)
+@settings(deadline=None, max_examples=100)
+def test_whatever_fails_every_item_comes_once(steps: list[tuple[str, str, int]]) -> None:
+    world = World(A, B)
+    checkpoint = Checkpoint()
+    put: list[bytes] = []
+    query: Query | None = None
+    for step, word, number in steps:
+        if step == "put":
+            items = numbered(len(put), number)
+            world[word].put(*items)
+            put += items
+        elif step == "gap":
+            world[word].next_id += number
+        elif step in ("away", "back"):
+            world[word].is_away = step == "away"
+        elif step == "restart":
+            query = Query(ranges(world, *(() if word == "both" else (A,)), max_rows=3), checkpoint)
+        else:
+            query = query or Query(ranges(world, max_rows=3), checkpoint)
+            world.sleep(20)
+            try:
+                query.trigger(word)
+            except (Crash, SourceFailed):
+                query = None
+    for queue in world.queues.values():
+        queue.is_away = False
+    Query(ranges(world, max_rows=3), checkpoint).run_available_now()
+    assert sorted(checkpoint.data()) == sorted(put)
+    assert all(queue.first_id == queue.next_id for queue in world.queues.values() if queue.by_ids)

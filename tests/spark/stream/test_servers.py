@@ -1,0 +1,154 @@
+"""The options that say which servers."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from kestrel.client.tls import TlsOptions
+from kestrel.spark.failures import SourceFailed
+from kestrel.spark.given import known_options
+from kestrel.spark.stream.servers import NAMES, Servers, names_servers, servers_of
+from tests.client.certificates import Authority
+
+WORK = {"servers": "mq1", "queue": "work"}
+
+
+def test_servers_are_named_by_commas_and_have_the_port_of_thrift_unless_they_say_another() -> None:
+    servers = servers_of({"servers": "mq1, mq2:22 ,[::1],[::1]:9,", "queue": "work"})
+    assert servers.addresses == ("mq1:2229", "mq2:22", "[::1]:2229", "[::1]:9")
+
+
+def test_a_server_that_is_named_twice_is_one() -> None:
+    assert servers_of({"servers": "mq1,mq2,mq1:2229", "queue": "work"}).addresses == ("mq1:2229", "mq2:2229")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", r'no server is given: option\("servers", "mq1,mq2:2229"\)'),
+        (" , ", "no server is given"),
+        ("mq1,mq 2", "servers: 'mq 2' is no address; write host, host:port"),
+        ("tcp://mq1", "servers: 'tcp://mq1' is no address"),
+        ("mq1:0", "servers: 0 is no port"),
+        ("mq1:70000", "servers: 70000 is no port"),
+    ],
+)
+def test_what_is_no_address_is_told(text: str, sentence: str) -> None:
+    with pytest.raises(SourceFailed, match=f"^{sentence}"):
+        servers_of({**WORK, "servers": text})
+
+
+def test_a_queue_is_its_bytes_in_utf_8() -> None:
+    assert servers_of({**WORK, "queue": "Größe"}).queue == "Größe".encode()
+
+
+@pytest.mark.parametrize(
+    ("queue", "sentence"),
+    [
+        ("", "queue: queue name required"),
+        ("a/b", "queue: a queue name cannot hold /"),
+        ("x" * 201, "queue: a queue name cannot be longer than 200 bytes"),
+        ("\ud800", "queue: queue name is no UTF-8"),
+    ],
+)
+def test_what_no_queue_can_be_called_is_told(queue: str, sentence: str) -> None:
+    with pytest.raises(SourceFailed, match=f"^{sentence}"):
+        servers_of({**WORK, "queue": queue})
+
+
+def test_without_a_queue_it_is_told_how_to_name_one() -> None:
+    with pytest.raises(SourceFailed, match=r'^no queue is given: option\("queue", "work"\)$'):
+        servers_of({"servers": "mq1"})
+
+
+def test_options_are_about_servers_if_they_name_servers_in_whatever_case() -> None:
+    assert names_servers({"SERVERS": "mq1"}) and not names_servers({"server": "one", "path": "/spool"})
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("patiense", "there is no option patiense; did you mean patience?"),
+        ("cafiles", "there is no option cafiles; did you mean caFile?"),
+        ("x", f"there is no option x: there are {', '.join(NAMES)}"),
+    ],
+)
+def test_a_slip_in_an_options_name_is_told_with_the_one_that_it_may_be(name: str, sentence: str) -> None:
+    with pytest.raises(SourceFailed) as caught:
+        known_options({**WORK, name: "1"}, NAMES)
+    assert str(caught.value) == sentence
+
+
+def test_names_of_options_come_in_any_case() -> None:
+    given = {"SERVERS": "mq1", "Queue": "work", "PATIENCE": "0"}
+    assert servers_of(known_options(given, NAMES)) == Servers(("mq1:2229",), b"work", patience_s=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30", 30), ("1.5", 1.5), ("500ms", 0.5), ("2m", 120), ("1m30s", 90), ("2 minutes", 120), (" 3 ", 3)],
+)
+def test_times_are_numbers_of_seconds_or_say_their_unit(text: str, seconds: float) -> None:
+    servers = servers_of({**WORK, "timeout": text, "patience": text})
+    assert (servers.timeout_s, servers.patience_s) == (seconds, seconds)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("timeout", "soon", "timeout: .* is not a duration; write for example"),
+        ("patience", "-1", "patience: .* is not a duration"),
+        ("patience", "", "patience: .* is not a duration"),
+        ("patience", "9" * 5000, "patience: .* is not a duration"),
+        ("patience", "2d", "patience is at most 1d, not 2d"),
+        ("timeout", "999999999", "timeout is at most 1d, not 999999999"),
+        ("timeout", "0", "timeout is more than 0"),
+        ("tls", "yes", "tls is true or false, not 'yes'"),
+    ],
+)
+def test_what_is_no_time_and_no_truth_is_told(name: str, text: str, sentence: str) -> None:
+    with pytest.raises(SourceFailed, match=f"^{sentence}"):
+        servers_of({**WORK, name: text})
+
+
+def test_tls_is_off_unless_an_option_says_something_of_it() -> None:
+    assert servers_of(WORK).tls is None
+    assert servers_of({**WORK, "tls": "false"}).tls is None
+    assert servers_of({**WORK, "tls": "true"}).tls == TlsOptions()
+    assert servers_of({**WORK, "serverName": "mq.example"}).tls == TlsOptions(server_name="mq.example")
+
+
+def test_files_of_tls_are_looked_at_when_the_options_are_read(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("mq.example")
+    given = {**WORK, "caFile": authority.ca_file, "certFile": certificate, "keyFile": key}
+    assert servers_of(given).tls == TlsOptions(authority.ca_file, certificate, key)
+    for name in ("caFile", "certFile", "keyFile"):
+        with pytest.raises(SourceFailed, match=f"^TLS: {tmp_path}/nothing.pem: No such file"):
+            servers_of({**given, name: f"{tmp_path}/nothing.pem"})
+    with pytest.raises(SourceFailed, match=f"^TLS: {key}: no certificates that can be read"):
+        servers_of({**given, "caFile": key})
+
+
+def test_a_key_without_its_certificate_is_told() -> None:
+    with pytest.raises(SourceFailed, match=r"^keyFile is of no use without the certFile"):
+        servers_of({**WORK, "keyFile": "/etc/kestrel/key.pem"})
+
+
+def test_files_of_tls_without_tls_are_told() -> None:
+    with pytest.raises(SourceFailed, match=r"^caFile is of no use without tls$"):
+        servers_of({**WORK, "tls": "false", "caFile": "/etc/kestrel/ca.pem"})
+
+
+def test_they_travel_to_a_worker_which_needs_the_files_of_tls_too(tmp_path: Path) -> None:
+    servers = servers_of({**WORK, "caFile": Authority(tmp_path).ca_file, "patience": "5"})
+    there = pickle.loads(pickle.dumps(servers))
+    assert there == servers
+    with there.open("mq1") as server:  # without having said anything
+        assert str(server) == "mq1:2229"
+    (tmp_path / "ca.pem").unlink()
+    with pytest.raises(SourceFailed, match=r"ca\.pem: No such file .* every worker needs this file"):
+        there.open("mq1")

@@ -1,0 +1,54 @@
+"""The options of writing to a live queue."""
+
+from __future__ import annotations
+
+import pytest
+
+from kestrel.spark.failures import SourceFailed
+from kestrel.spark.source import KestrelSource
+from kestrel.spark.stream.servers import Servers
+from kestrel.spark.stream.sink_options import SinkOptions, sink_options_of
+from tests.spark.stream.ddl import columns_of
+
+WORK = {"servers": "mq1", "queue": "work"}
+DATA = columns_of("data BINARY")
+
+
+def test_servers_and_a_queue_are_enough() -> None:
+    assert sink_options_of(WORK) == SinkOptions(Servers(("mq1:2229",), b"work"), has_keys=False)
+    assert sink_options_of({**WORK, "KEYS": "True"}).has_keys
+
+
+def test_what_spark_hands_on_of_a_stream_is_no_option_of_ours() -> None:
+    given = {**WORK, "checkpointLocation": "/checkpoint", "queryname": "copy"}
+    assert sink_options_of(given) == sink_options_of(WORK)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"path": "/spool"}, r'^files of journals are only read; live queues are written to: option\("servers"'),
+        ({"queue": "work"}, "^files of journals are only read"),
+        ({"servers": "mq1"}, "^no queue is given"),
+        ({**WORK, "path": "/spool"}, "^there is no option path: there are servers, queue, .*, keys$"),
+        ({**WORK, "key": "true"}, "^there is no option key; did you mean keys"),
+        ({**WORK, "keys": "yes"}, "^keys is true or false, not 'yes'"),
+    ],
+)
+def test_what_cannot_be_done_is_told_for_tables_and_streams(given: dict[str, str], sentence: str) -> None:
+    for make_writer in (KestrelSource(given).writer, KestrelSource(given).streamWriter):
+        with pytest.raises(SourceFailed, match=sentence):
+            make_writer(DATA, False)
+
+
+def test_what_is_in_a_queue_cannot_be_replaced() -> None:
+    with pytest.raises(SourceFailed, match=r'is not replaced, only added to: write with mode\("append"\)$'):
+        KestrelSource(WORK).writer(DATA, True)
+    with pytest.raises(SourceFailed, match=r'is not replaced, only added to: write with outputMode\("append"\)$'):
+        KestrelSource(WORK).streamWriter(DATA, True)
+
+
+def test_columns_are_looked_at_before_any_task_runs() -> None:
+    for make_writer in (KestrelSource(WORK).writer, KestrelSource(WORK).streamWriter):
+        with pytest.raises(SourceFailed, match=r"^a queue has no place for a column value"):
+            make_writer(columns_of("value STRING"), False)

@@ -1,0 +1,82 @@
+"""``df.write.format("kestrel")`` and ``df.writeStream.format("kestrel")``, done by Spark itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from kestrel.client.blocking import BlockingClient
+from kestrel.keyed import split
+from tests.server.running import ANY_PORT, PATIENCE_S, Processes, Server
+
+CONFIG = """
+queuePath = "queues"
+[[queues]]
+name = "small"
+maxItems = 3
+"""
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[list[Server]]:
+    with Processes(tmp_path) as processes:
+        one = processes.serve(CONFIG, "--thrift", ANY_PORT)
+        (tmp_path / "other").mkdir()
+        with Processes(tmp_path / "other") as others:
+            yield [one, others.serve(CONFIG, "--thrift", ANY_PORT)]
+
+
+def addresses(servers: list[Server]) -> list[str]:
+    return [f"127.0.0.1:{server.port_of('thrift')}" for server in servers]
+
+
+def taken(server: Server, queue: str = "work") -> list[bytes]:
+    [address] = addresses([server])
+    with BlockingClient(address, "thrift", timeout_s=PATIENCE_S) as client:
+        return list(iter(lambda: client.get(queue), None))
+
+
+def write(table: DataFrame, servers: list[Server], mode: str = "append", queue: str = "work", **options: str) -> None:
+    writer = table.write.format("kestrel").mode(mode).options(**options)
+    writer.option("servers", ",".join(addresses(servers))).option("queue", queue).save()
+
+
+def test_a_table_is_put_to_a_queue_of_several_servers(spark: SparkSession, servers: list[Server]) -> None:
+    table = spark.range(3000).selectExpr("cast(id AS STRING) data", "IF(id % 2 = 0, 3600000L, NULL) expires_in_ms")
+    write(table, servers)
+    items = [taken(server) for server in servers]
+    assert all(items) and sorted(map(int, [*items[0], *items[1]])) == list(range(3000))
+
+
+def test_what_cannot_be_written_is_told_in_a_sentence(spark: SparkSession, servers: list[Server]) -> None:
+    table = spark.range(10).selectExpr("cast(id AS STRING) data")
+    with pytest.raises(PySparkException, match=r'not replaced, only added to: write with mode\("append"\)'):
+        write(table, servers, mode="overwrite")
+    with pytest.raises(PySparkException, match="a queue has no place for a column id: there are data and"):
+        write(spark.range(10), servers)
+    with pytest.raises(PySparkException, match=r"the queue small is full on .*: \d of the \d+ items that this task"):
+        write(table.repartition(1), servers, queue="small", patience="0")
+    assert sum(len(taken(server, "small")) for server in servers) == 6
+
+
+def test_a_stream_is_put_to_a_queue_and_goes_on_behind_its_checkpoint(
+    spark: SparkSession, servers: list[Server], tmp_path: Path
+) -> None:
+    lines = tmp_path / "lines"
+    lines.mkdir()
+
+    def run() -> list[tuple[bytes, bytes]]:
+        stream = spark.readStream.text(str(lines)).selectExpr("value AS key", "value AS data")
+        writer = stream.writeStream.format("kestrel").queryName("lines").trigger(availableNow=True)
+        options = {"checkpointLocation": str(tmp_path / "checkpoint"), "queue": "work", "keys": "true"}
+        writer.options(**options).option("servers", addresses(servers)[0]).start().awaitTermination()
+        return sorted(split(item) for item in taken(servers[0]))
+
+    (lines / "1.txt").write_text("a\nb\n")
+    assert run() == [(b"a", b"a"), (b"b", b"b")]
+    (lines / "2.txt").write_text("c\n")
+    assert run() == [(b"c", b"c")]

@@ -1,0 +1,128 @@
+"""Filters that the reading takes over leave exactly the rows that Spark would have left."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, given, settings
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringContains,
+    StringStartsWith,
+)
+
+from kestrel.spark.table.filters import OF_FILES, OF_RECORDS
+from kestrel.spark.table.reader import FilteringReader
+from tests.journal.made import REMOVE, add, addx, open_, save_xid
+from tests.scroll.made import READER, WRITER, put, read_head, targets
+from tests.spark.tables import Row, journal_reader, rows_of, source, table
+
+COMPARISONS: dict[type[Filter], Callable[[Any, Any], bool]] = {
+    EqualTo: operator.eq,
+    LessThan: operator.lt,
+    LessThanOrEqual: operator.le,
+    GreaterThan: operator.gt,
+    GreaterThanOrEqual: operator.ge,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Journals and scrolls whose columns have many values, and nulls."""
+    path = tmp_path_factory.mktemp("spool")
+    (path / "work").write_bytes(addx(b"a", 5, 7) + open_(1) + addx(b"bb", 6) + REMOVE + add(b"", 3) + save_xid(-2))
+    (path / "work.10").write_bytes(addx(b"ccc", 1 << 62, -1) * 3)
+    (path / "café").write_bytes(addx(b"a", -5))
+    (path / "ev.1").write_bytes(WRITER + put(2, b"x") + targets(0, b"c") + put(4, b"yy", 6, 9, 3))
+    (path / "ev.read.c").write_bytes(READER + read_head(3))
+    return path
+
+
+def reader_of(folder: Path, *filters: Filter) -> tuple[FilteringReader, list[Filter]]:
+    reader = journal_reader(source(folder, filterPushdown="true"))
+    assert isinstance(reader, FilteringReader)
+    return reader, list(reader.pushFilters(list(filters)))
+
+
+def is_met(asked: Filter, row: Row) -> bool:
+    """As SQL says: what is compared with null is not met."""
+    value = row[asked.attribute[0]]  # type: ignore[attr-defined]
+    if value is None:
+        return False
+    if isinstance(asked, IsNotNull):
+        return True
+    if isinstance(asked, In):
+        return value in asked.value
+    if isinstance(asked, StringStartsWith):
+        return bool(value.startswith(asked.value))
+    return COMPARISONS[type(asked)](value, asked.value)  # type: ignore[attr-defined]
+
+
+@st.composite
+def filters(draw: st.DrawFn, rows: list[Row]) -> Filter:
+    """One of any column, with a value that is in it, or near one."""
+    column = draw(st.sampled_from([*OF_FILES, *OF_RECORDS]))
+    is_text = column in OF_FILES or column == "op"
+    there = sorted({row[column] for row in rows if row[column] is not None})
+    value = st.sampled_from([*there, "w", "é", ""] if is_text else [*there, 0, 3])
+    kinds: list[Callable[[], Filter]] = [
+        lambda: IsNotNull((column,)),
+        lambda: In((column,), tuple(draw(st.lists(value | st.none(), max_size=3)))),
+        lambda: draw(st.sampled_from(list(COMPARISONS)))((column,), draw(value)),  # type: ignore[call-arg]
+    ]
+    if is_text:
+        kinds.append(lambda: StringStartsWith((column,), draw(value)[:2]))
+    return draw(st.sampled_from(kinds))()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_filters_leave_the_rows_that_they_are_met_by(folder: Path, data: st.DataObject) -> None:
+    everything = table(folder)
+    asked = data.draw(st.lists(filters(everything), min_size=1, max_size=3))
+    reader, left = reader_of(folder, *asked)
+    assert left == []
+    assert list(rows_of(reader)) == [row for row in everything if all(is_met(each, row) for each in asked)]
+
+
+def test_files_whose_columns_do_not_meet_a_filter_are_left_out_in_planning(folder: Path) -> None:
+    reader, _ = reader_of(folder, EqualTo(("queue",), "work"), EqualTo(("kind",), "current"))
+    planned = [each.file.owner.file for task in reader.partitions() for each in task.slices]  # type: ignore[attr-defined]
+    assert planned == ["work"]
+    assert len(journal_reader(source(folder)).partitions()) == 1
+    nothing, _ = reader_of(folder, EqualTo(("server",), "nobody"))
+    assert nothing.partitions() == []
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Not(EqualTo(("op",), "ADDX")),
+        EqualNullSafe(("xid",), None),
+        IsNull(("xid",)),
+        StringContains(("op",), "D"),
+        EqualTo(("data",), b"a"),
+        EqualTo(("file_order",), 1),
+        EqualTo(("targets", "are_left_out"), True),
+        EqualTo(("errors",), 3),
+    ],
+)
+def test_what_is_not_taken_over_is_left_to_spark(folder: Path, asked: Filter) -> None:
+    reader, left = reader_of(folder, asked, EqualTo(("op",), "PUT"))
+    assert left == [asked]
+    assert [row["op"] for row in rows_of(reader)] == ["PUT", "PUT"]

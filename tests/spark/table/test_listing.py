@@ -1,0 +1,161 @@
+"""The files of a folder as they were at one moment, while queues come and go and files are renamed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kestrel.disk.files import Disk
+from kestrel.spark.failures import SourceFailed
+from kestrel.spark.table.listing import in_folder
+from kestrel.spark.table.places import Place
+from kestrel.spark.table.planned import PlannedFile
+from tests.journal.made import addx
+
+A, B = addx(b"a"), addx(b"bb")
+
+
+class LivelyDisk(Disk):
+    """Something happens after each listing of the folder, as long as there is something on the list."""
+
+    def __init__(self, *happenings: Callable[[], object]) -> None:
+        self.happenings = list(happenings)
+        self.listings = 0
+
+    def list_files(self, folder: bytes) -> list[bytes]:
+        names = super().list_files(folder)
+        self.listings += 1
+        if self.happenings:
+            self.happenings.pop(0)()
+        return names
+
+
+def place(folder: Path) -> Place:
+    return Place("server", os.fsencode(folder))
+
+
+def sizes(files: list[PlannedFile]) -> dict[bytes, int]:
+    return {file.file_name: file.size for file in files}
+
+
+def nothing() -> None:
+    pass
+
+
+def rotate(folder: Path, number: int, new: bytes = b"") -> Callable[[], None]:
+    """As a server does: the current file gets a number, and a new one is begun."""
+
+    def rotating() -> None:
+        (folder / "work").rename(folder / f"work.{number}")
+        (folder / "work").write_bytes(new)
+
+    return rotating
+
+
+def test_a_calm_folder_is_looked_at_once(tmp_path: Path) -> None:
+    (tmp_path / "work").write_bytes(A)
+    (tmp_path / "work.5").write_bytes(B)
+    calm, disk = LivelyDisk(), LivelyDisk()
+    assert sizes(in_folder(disk, place(tmp_path))) == {b"work.5": len(B), b"work": len(A)}
+    (tmp_path / "other").write_bytes(A)
+    assert len(in_folder(calm, place(tmp_path))) == 3
+    assert calm.listings == disk.listings
+
+
+@pytest.mark.parametrize("at", range(8))
+def test_a_file_that_is_rotated_at_any_listing_is_there_once(tmp_path: Path, at: int) -> None:
+    (tmp_path / "work").write_bytes(A)
+    (tmp_path / "other").write_bytes(A)
+    disk = LivelyDisk(*[nothing] * at, rotate(tmp_path, 7, B))
+    found = sizes(in_folder(disk, place(tmp_path)))
+    before, after = {b"work": len(A)}, {b"work.7": len(A), b"work": len(B)}
+    assert {name: size for name, size in found.items() if name != b"other"} in (before, after)
+    assert b"other" in found
+
+
+@pytest.mark.parametrize("at", range(8))
+def test_a_queue_that_is_deleted_and_made_again_at_any_listing_is_the_old_one_or_the_new_one(
+    tmp_path: Path, at: int
+) -> None:
+    (tmp_path / "work.5").write_bytes(A)
+    (tmp_path / "work").write_bytes(A)
+
+    def delete() -> None:
+        (tmp_path / "work.5").unlink()
+        (tmp_path / "work").unlink()
+
+    def make() -> None:
+        (tmp_path / "work").write_bytes(B)
+
+    found = sizes(in_folder(LivelyDisk(*[nothing] * at, delete, make), place(tmp_path)))
+    assert found in ({}, {b"work.5": len(A), b"work": len(A)}, {b"work": len(B)})
+
+
+def test_a_file_that_is_packed_away_between_listing_and_looking_is_looked_for_again(tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / f"work.{number}").write_bytes(A)
+    (tmp_path / "work").write_bytes(A)
+
+    def pack() -> None:
+        (tmp_path / "work.1").unlink()
+        (tmp_path / "work.2").write_bytes(B)
+
+    def packing() -> None:
+        disk.happenings = [pack]
+
+    disk = LivelyDisk(nothing, packing)
+    found = sizes(in_folder(disk, place(tmp_path)))
+    assert found in ({b"work.2": len(B), b"work": len(A)}, {b"work.1": len(A), b"work.2": len(A), b"work": len(A)})
+
+
+def test_queues_that_come_and_go_at_each_listing_are_not_waited_for(tmp_path: Path) -> None:
+    """A busy folder has a new queue at any time."""
+    (tmp_path / "work").write_bytes(A)
+
+    def come_and_go() -> None:
+        (tmp_path / f"new{disk.listings}").write_bytes(A)
+        (tmp_path / f"new{disk.listings - 3}").unlink(missing_ok=True)
+        disk.happenings.append(come_and_go)
+
+    disk = LivelyDisk(come_and_go)
+    found = sizes(in_folder(disk, place(tmp_path)))
+    assert found[b"work"] == len(A)
+    assert disk.listings <= 12
+
+
+def test_a_queue_that_a_listing_misses_is_found_by_the_next(tmp_path: Path) -> None:
+    (tmp_path / "work").write_bytes(A)
+
+    class Missing(LivelyDisk):
+        def list_files(self, folder: bytes) -> list[bytes]:
+            names = super().list_files(folder)
+            return names if self.listings > 2 else []
+
+    assert sizes(in_folder(Missing(), place(tmp_path))) == {b"work": len(A)}
+
+
+def test_one_journal_that_is_renamed_all_the_time_is_named(tmp_path: Path) -> None:
+    (tmp_path / "calm").write_bytes(A)
+    (tmp_path / "work").write_bytes(A)
+
+    def again() -> None:
+        rotate(tmp_path, disk.listings)()
+        disk.happenings.append(again)
+
+    disk = LivelyDisk(again)
+    with pytest.raises(SourceFailed, match=r"the files of work are renamed all the time; try it again"):
+        in_folder(disk, place(tmp_path))
+
+
+def test_a_file_that_cannot_be_read_is_planned_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "work").write_bytes(A)
+
+    class Bad(Disk):
+        def read(self, descriptor: int, offset: int, size: int) -> bytes:
+            raise OSError(5, "Input/output error")
+
+    [file] = in_folder(Bad(), place(tmp_path))
+    assert (file.size, file.identity.sample) == (len(A), None)

@@ -1,0 +1,152 @@
+"""A planned file is found again under any name, is read to where it ended, and is never taken for another one."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kestrel.disk.files import Disk
+from kestrel.spark.table.files import files_of
+from kestrel.spark.table.opened import PlannedReader
+from kestrel.spark.table.places import places_of
+from kestrel.spark.table.planned import PlannedFile
+from tests.journal.made import addx
+
+A, B = addx(b"a" * 400), addx(b"b" * 400)
+
+
+def planned(path: Path) -> PlannedFile:
+    [file] = files_of(Disk(), places_of([str(path)], None))
+    return file
+
+
+def read(file: PlannedFile) -> bytes:
+    with PlannedReader(Disk(), file) as reader:
+        return reader.read(0, 1 << 20)
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    (tmp_path / "work").write_bytes(A)
+    return tmp_path / "work"
+
+
+def test_a_file_that_has_grown_is_read_to_where_it_ended(work: Path) -> None:
+    file = planned(work)
+    work.write_bytes(A + B)
+    assert read(file) == A
+
+
+def test_a_file_that_was_renamed_is_found_whether_its_name_is_free_or_not(work: Path) -> None:
+    file = planned(work)
+    work.rename(work.with_name("work.5"))
+    assert read(file) == A
+    work.write_bytes(B)
+    assert read(file) == A
+
+
+def test_a_link_to_a_file_that_was_renamed_is_found(tmp_path: Path) -> None:
+    target = tmp_path / "elsewhere" / "data"
+    target.parent.mkdir()
+    target.write_bytes(A)
+    (tmp_path / "work").symlink_to(target)
+    file = planned(tmp_path / "work")
+    (tmp_path / "work").rename(tmp_path / "work.5")
+    (tmp_path / "work").write_bytes(B)
+    assert read(file) == A
+
+
+def test_a_file_that_is_renamed_just_when_it_is_found_is_looked_for_again(work: Path) -> None:
+    file = planned(work)
+    work.rename(work.with_name("work.5"))
+
+    class Renaming(Disk):
+        def open_read(self, path: bytes) -> int:
+            if path.endswith(b"work.5"):
+                os.rename(path, path + b"0")
+            return super().open_read(path)
+
+    with PlannedReader(Renaming(), file) as reader:
+        assert reader.read(0, len(A)) == A
+
+
+def test_a_file_that_was_erased_has_gone_though_another_has_its_name(work: Path) -> None:
+    file = planned(work)
+    work.with_name("held").hardlink_to(work)  # so that its number is not given again
+    work.unlink()
+    work.write_bytes(B)
+    assert read(file) == A, "a second name"
+    work.with_name("held").unlink()
+    work.with_name("other").write_bytes(B)  # which may have its number now
+    with pytest.raises(FileNotFoundError):
+        read(file)
+
+
+def test_a_folder_that_was_removed_is_a_file_that_has_gone(work: Path) -> None:
+    file = planned(work)
+    work.unlink()
+    work.parent.rmdir()
+    with pytest.raises(FileNotFoundError):
+        read(file)
+
+
+@pytest.mark.parametrize("contents", [B, B + B, A[:-1] + b"b", b"\0" + A[1:]])
+def test_another_file_with_the_number_of_an_erased_one_is_not_taken_for_it(work: Path, contents: bytes) -> None:
+    """File systems give the number of an erased file to the next one."""
+    file = planned(work)
+    work.unlink()
+    work.write_bytes(contents)
+    reused = replace(file, identity=file.identity._replace(number=work.stat().st_ino))
+    with pytest.raises(FileNotFoundError):
+        read(reused)
+
+
+def test_a_file_is_known_on_another_machine_which_has_another_number_for_its_file_system(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = planned(work)
+    of_this_machine = os.fstat
+
+    def of_another(descriptor: int) -> os.stat_result:
+        state = list(of_this_machine(descriptor))
+        state[2] += 1  # st_dev
+        return os.stat_result(state)
+
+    monkeypatch.setattr(os, "fstat", of_another)
+    assert read(file) == A
+
+
+def test_a_file_that_was_cut_cannot_be_read(work: Path) -> None:
+    file = planned(work)
+    work.write_bytes(A[:-1])
+    with pytest.raises(OSError, match="the file became shorter after the reading was planned") as raised:
+        read(file)
+    assert raised.value.errno == errno.EIO
+
+
+def test_a_file_whose_beginning_could_not_be_read_is_known_by_its_number_alone(work: Path) -> None:
+    file = planned(work)
+    unknown = replace(file, identity=file.identity._replace(sample=None))
+    assert read(unknown) == A
+    with pytest.raises(FileNotFoundError):
+        read(replace(unknown, identity=unknown.identity._replace(number=1)))
+
+
+@pytest.mark.parametrize("spoilt", ["gone", "cut", "another"])
+def test_no_descriptor_is_left_open(work: Path, spoilt: str) -> None:
+    file = planned(work)
+    if spoilt == "cut":
+        work.write_bytes(b"")
+    else:
+        work.unlink()
+        if spoilt == "another":
+            work.write_bytes(B)
+            file = replace(file, identity=file.identity._replace(number=work.stat().st_ino))
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError):
+        read(file)
+    assert len(os.listdir("/proc/self/fd")) == len(before)

@@ -1,0 +1,272 @@
+"""Nothing of a reading fails for what a file is: what is wrong is a warning, a row of the errors view, or FAILFAST."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from kestrel.disk.files import Disk
+from kestrel.spark.columns import PROBLEMS, RECORDS
+from kestrel.spark.failures import BadJournal, SourceFailed
+from kestrel.spark.table import planned
+from kestrel.spark.table.files import files_of
+from kestrel.spark.table.places import places_of
+from kestrel.spark.table.reading import Reading
+from kestrel.spark.table.slices import Slice, tasks_of
+from tests.journal.made import add_xid, addx, open_, state_dump
+from tests.scroll.made import READER, WRITER, put, read_head, targets
+from tests.spark.tables import Row, journal_reader, source, table
+
+A, B = addx(b"a" * 30), addx(b"b" * 30)
+
+
+def slices_of(*paths: Path) -> Sequence[Slice]:
+    files = files_of(Disk(), places_of([str(path) for path in paths], "s"))
+    return [each for task in tasks_of(Disk(), files, 1 << 30, 1) for each in task.slices]
+
+
+def rows(parts: Sequence[Slice], disk: Disk | None = None) -> list[Row]:
+    reading = Reading(to_arrow_schema(RECORDS, timezone="UTC"), disk=disk)
+    return [row for batch in reading.records(parts) for row in batch.to_pylist()]
+
+
+def problems(parts: Sequence[Slice], disk: Disk | None = None) -> list[Row]:
+    reading = Reading(to_arrow_schema(PROBLEMS, timezone="UTC"), disk=disk)
+    return [row for batch in reading.problems(parts) for row in batch.to_pylist()]
+
+
+DAMAGE = [
+    ("work", A + B[:-1], 1, "unfinished", len(A), "the last record is cut short"),
+    ("work", A + b"\x63" + B, 1, "damaged", len(A), "unknown opcode 99"),
+    ("work", A + bytes(4096), 1, "damaged", len(A), "impossible size 0"),
+    ("work", state_dump(1, add_xid(1, b"")) + A, 0, "damaged", 0, None),
+    ("work.1", WRITER + put(1, b"a") + put(2, b"b")[:-1], 1, "unfinished", 4 + 26, "the last record is cut short"),
+    ("work.1", WRITER + put(1, b"a") + targets(0, b"x"), 2, "unfinished", 4 + 26, "the last record is cut short"),
+    ("work.1", WRITER + put(2, b"a") + put(2, b"b"), 1, "damaged", 4 + 26, "impossible id"),
+    ("work.read.x", READER + read_head(1) + b"\x85", 1, "damaged", 13, "impossible header of 5 words"),
+]
+
+
+@pytest.mark.parametrize(("name", "contents", "good", "kind", "offset", "words"), DAMAGE)
+def test_what_is_good_is_read_and_the_rest_is_said(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    contents: bytes,
+    good: int,
+    kind: str,
+    offset: int,
+    words: str | None,
+) -> None:
+    (tmp_path / name).write_bytes(contents)
+    parts = slices_of(tmp_path / name)
+    with caplog.at_level(logging.WARNING, "kestrel.spark"):
+        assert len(rows(parts)) == good
+    [warning] = caplog.records
+    assert warning.name == "kestrel.spark"
+    assert warning.getMessage().startswith(f"{tmp_path / name}, offset {offset}: {kind}: ")
+    [problem] = problems(parts)
+    assert (problem["kind"], problem["offset"], problem["bytes_behind"]) == (kind, offset, len(contents) - offset)
+    assert problem["problem"] == words or words is None
+    assert (problem["server"], problem["file"], problem["folder"]) == ("s", name, str(tmp_path))
+    reading = Reading(to_arrow_schema(RECORDS, timezone="UTC"), is_failfast=True)
+    with pytest.raises(BadJournal, match=rf"offset {offset}: {kind}: .*; option\(\"view\", \"errors\"\) lists all"):
+        list(reading.records(parts))
+
+
+def test_zeros_behind_the_last_record_of_a_scroll_are_its_proper_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "work.1").write_bytes(WRITER + put(1, b"a") + bytes(5000))
+    (tmp_path / "work.read.").write_bytes(READER)
+    assert len(rows(slices_of(tmp_path))) == 1
+    assert problems(slices_of(tmp_path)) == []
+    assert caplog.records == []
+
+
+def test_no_word_of_an_item_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "work").write_bytes(addx(b"secret") + b"\x63secret")
+    rows(slices_of(tmp_path))
+    assert "secret" not in caplog.text
+    assert caplog.text
+
+
+def test_whole_files_have_no_problem(tmp_path: Path) -> None:
+    (tmp_path / "work").write_bytes(A + B)
+    (tmp_path / "empty").write_bytes(b"")
+    assert problems(slices_of(tmp_path)) == []
+    assert table(tmp_path, view="errors") == []
+
+
+def test_damage_in_the_middle_is_said_once_however_the_file_is_split(tmp_path: Path) -> None:
+    (tmp_path / "work").write_bytes(A + B + b"\x63" + A)
+    file = slices_of(tmp_path / "work")[0].file
+    parts = [Slice(file, 0, len(A)), Slice(file, len(A), file.size)]
+    assert [row["offset"] for row in rows(parts)] == [0, len(A)]
+    assert [problem["offset"] for problem in problems(parts)] == [2 * len(A)]
+
+
+class BadDisk(Disk):
+    """Sectors that cannot be read, from some offset on."""
+
+    def __init__(self, good: int) -> None:
+        self._good = good
+
+    def read(self, descriptor: int, offset: int, size: int) -> bytes:
+        if offset + size > self._good:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().read(descriptor, offset, size)
+
+
+def test_a_file_that_cannot_be_read_is_said_and_others_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "large").write_bytes(A * 100)
+    (tmp_path / "work").write_bytes(A)
+    monkeypatch.setattr(planned, "_SAMPLE_BYTES", 16)
+    parts, disk = slices_of(tmp_path), BadDisk(len(A))
+    assert [row["queue"] for row in rows(parts, disk)] == ["work"]
+    [problem] = problems(parts, disk)
+    assert (problem["queue"], problem["kind"], problem["offset"]) == ("large", "unreadable", None)
+    assert problem["problem"].startswith("Input/output error; copy the folder to a good disk")
+
+
+def test_a_folder_is_planned_though_its_files_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "work").write_bytes(A * 50_000)
+    disk = BadDisk(0)
+    files = files_of(disk, places_of([str(tmp_path)], "s"))
+    [task] = tasks_of(disk, files, 1, 1)
+    assert [problem["kind"] for problem in problems(task.slices, disk)] == ["unreadable"]
+    assert len(rows(task.slices)) == 50_000
+
+
+@pytest.mark.parametrize("name", ["work", "work.1"])
+def test_large_items_that_are_not_wanted_make_few_batches(tmp_path: Path, name: str) -> None:
+    items = [addx(b"x" * 70_000) if name == "work" else put(n + 1, b"x" * 70_000) for n in range(200)]
+    (tmp_path / name).write_bytes((b"" if name == "work" else WRITER) + b"".join(items))
+    schema = to_arrow_schema(StructType([RECORDS["offset"], RECORDS["data_bytes"]]), timezone="UTC")
+    parts = slices_of(tmp_path / name)
+    batches = list(Reading(schema).records(parts))
+    assert len(batches) == len(parts)
+    assert [size for batch in batches for size in batch.column("data_bytes").to_pylist()] == [70_000] * 200
+
+
+# Between the planning and the reading.
+
+
+def test_a_file_that_grows_is_read_to_where_it_ended(tmp_path: Path) -> None:
+    (tmp_path / "work").write_bytes(A)
+    parts = slices_of(tmp_path)
+    with (tmp_path / "work").open("ab") as file:
+        file.write(B)
+    assert [row["data"] for row in rows(parts)] == [b"a" * 30]
+    assert problems(parts) == []
+
+
+def test_a_file_that_is_rotated_is_read_under_its_new_name(tmp_path: Path) -> None:
+    (tmp_path / "work").write_bytes(A)
+    parts = slices_of(tmp_path)
+    (tmp_path / "work").rename(tmp_path / "work.5")
+    (tmp_path / "work").write_bytes(B)
+    assert [(row["file"], row["data"]) for row in rows(parts)] == [("work", b"a" * 30)]
+    assert problems(parts) == []
+
+
+def test_a_pack_that_loses_its_suffix_is_read(tmp_path: Path) -> None:
+    (tmp_path / "work.5.pack").write_bytes(A)
+    (tmp_path / "work").write_bytes(B)
+    parts = slices_of(tmp_path)
+    (tmp_path / "work.5.pack").rename(tmp_path / "work.5")
+    assert [row["data"] for row in rows(parts)] == [b"a" * 30, b"b" * 30]
+
+
+@pytest.mark.parametrize("happens", ["erased", "packed", "the folder is removed"])
+def test_a_file_that_has_gone_is_said_and_nothing_of_another_is_read(tmp_path: Path, happens: str) -> None:
+    folder = tmp_path / "spool"
+    folder.mkdir()
+    (folder / "work").write_bytes(A)
+    parts = slices_of(folder)
+    if happens == "packed":
+        (folder / "work~~9").write_bytes(B + B)
+        (folder / "work~~9").rename(folder / "work")
+    else:
+        (folder / "work").unlink()
+        if happens != "erased":
+            folder.rmdir()
+    assert rows(parts) == []
+    [problem] = problems(parts)
+    assert (problem["kind"], problem["offset"], problem["bytes_behind"]) == ("vanished", None, None)
+    assert problem["problem"] == "it is not there any more: packed, erased, or its queue deleted"
+
+
+def test_a_file_that_is_cut_is_said(tmp_path: Path) -> None:
+    (tmp_path / "work").write_bytes(A + B)
+    parts = slices_of(tmp_path)
+    os.truncate(tmp_path / "work", len(A))
+    assert rows(parts) == []
+    [problem] = problems(parts)
+    assert problem["kind"] == "unreadable"
+    assert "became shorter after the reading was planned" in problem["problem"]
+
+
+def test_a_file_that_is_cut_and_written_again_is_not_taken_for_what_it_was(tmp_path: Path) -> None:
+    """So does a server that starts over a torn tail."""
+    (tmp_path / "work").write_bytes(A + B[:-5])
+    parts = slices_of(tmp_path)
+    (tmp_path / "work").write_bytes(A + open_(1) * 40)
+    assert rows(parts) == []
+    assert [problem["kind"] for problem in problems(parts)] == ["vanished"]
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_said_behind_the_rows_that_were_read(tmp_path: Path) -> None:
+    (tmp_path / "work").write_bytes(A * 60_000)
+    reading = Reading(to_arrow_schema(RECORDS, timezone="UTC"))
+    batches = reading.records(slices_of(tmp_path))
+    first = next(batches)
+    os.truncate(tmp_path / "work", len(A))
+    assert 0 < first.num_rows < 60_000
+    assert list(batches) == []
+
+
+# What a table is asked for.
+
+
+def test_the_errors_view_has_the_columns_that_are_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "work").write_bytes(A + B[:-1])
+    asked = StructType([PROBLEMS["queue"], PROBLEMS["bytes_behind"]])
+    assert table(tmp_path, view="errors", schema=asked) == [{"queue": "work", "bytes_behind": len(B) - 1}]
+
+
+def test_files_are_chosen_by_when_they_were_modified(tmp_path: Path) -> None:
+    for name, time in (("old", 1000), ("new", 3000)):
+        (tmp_path / name).write_bytes(A)
+        os.utime(tmp_path / name, (time, time))
+    assert [row["queue"] for row in table(tmp_path, modifiedAfter="1970-01-01T00:20:00")] == ["new"]
+    assert [row["queue"] for row in table(tmp_path, modifiedBefore="1970-01-01T00:20:00")] == ["old"]
+    assert table(tmp_path, modifiedAfter="1970-01-01T00:50:00") == []
+
+
+def test_a_folder_that_cannot_be_listed_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(disk: Disk, folder: bytes) -> list[bytes]:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
+
+    monkeypatch.setattr(Disk, "list_files", refused)
+    with pytest.raises(SourceFailed, match=r"Permission denied; run this as the user that the server runs as"):
+        table(tmp_path)
+
+
+def test_a_large_file_that_has_gone_is_one_problem(tmp_path: Path) -> None:
+    for name in ("work.1", "work"):
+        (tmp_path / name).write_bytes(addx(b"x" * 1_000_000) * 4)
+    reader = journal_reader(source(tmp_path, view="errors", partitionBytes="1MiB"))
+    tasks = reader.partitions()
+    (tmp_path / "work.1").unlink()
+    found = [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+    assert [(row["file"], row["kind"]) for row in found] == [("work.1", "vanished")]

@@ -1,0 +1,235 @@
+"""Record for record the table is what the formats say, however the files are split and whatever is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from kestrel.disk.files import Disk
+from kestrel.disk.reader import PART_BYTES
+from kestrel.spark.columns import RECORDS
+from kestrel.spark.table import slices
+from kestrel.spark.table.files import files_of
+from kestrel.spark.table.places import places_of
+from kestrel.spark.table.planned import PlannedFile
+from kestrel.spark.table.reading import Reading
+from kestrel.spark.table.slices import Slice, tasks_of
+from tests.journal.made import (
+    REMOVE,
+    REMOVE_TENTATIVE,
+    add,
+    add_xid,
+    addx,
+    confirm,
+    continue_,
+    open_,
+    save_xid,
+    state_dump,
+    unremove,
+)
+from tests.scroll.made import (
+    DELETED,
+    READER,
+    WRITER,
+    done_ranges,
+    errors,
+    held,
+    put,
+    read_done,
+    read_head,
+    targets,
+    with_data,
+)
+from tests.spark.tables import NOTHING, Row, journal_rows, records, scroll_rows, table
+
+JOURNALS = sorted((Path(__file__).parents[2] / "journal" / "golden").glob("*/journal"))
+SCROLLS = sorted(path for path in (Path(__file__).parents[2] / "scroll" / "golden").glob("*/journal*") if path.is_dir())
+
+
+def expected_of(path: Path) -> list[Row]:
+    contents = path.read_bytes()
+    if ".read." in path.name:
+        return scroll_rows(contents, is_reader=True)
+    is_writer = contents.startswith(WRITER) or path.parents[2].name == "scroll"
+    return scroll_rows(contents, is_reader=False) if is_writer else journal_rows(contents)
+
+
+@pytest.mark.parametrize("folder", [*JOURNALS, *SCROLLS], ids=lambda path: f"{path.parent.name}/{path.name}")
+@pytest.mark.parametrize("payload", ["true", "false"])
+def test_of_recorded_files_there_are_all_records(folder: Path, payload: str) -> None:
+    files: dict[str, list[Row]] = {}
+    for row in table(folder, payload=payload):
+        assert (row["server"], row["folder"]) == (str(folder), str(folder))
+        files.setdefault(row["file"], []).append({name: row.get(name) for name in NOTHING})
+    planned_files = [file.owner.file for file in files_of(Disk(), places_of([str(folder)], None))]
+    assert planned_files and set(files) <= set(planned_files)
+    for name in planned_files:
+        expected = expected_of(folder / name)
+        if payload == "false":
+            expected = [{**row, "data": None} for row in expected]
+        assert files.get(name, []) == expected
+
+
+def test_the_recorded_files_have_rows_of_every_kind() -> None:
+    rows = [row for folder in (*JOURNALS, *SCROLLS) for row in table(folder, payload="false")]
+    assert {"ADDX", "REMOVE", "ADD", "ADD_XID", "CONTINUE", "PUT", "READ_HEAD", "READ_DONE"} <= {
+        row["op"] for row in rows
+    }
+    assert {"current", "rotated", "pack", "writer", "reader"} == {row["kind"] for row in rows}
+
+
+# Random files.
+
+TIMES = st.integers(-(1 << 63), (1 << 63) - 1)
+XIDS = st.integers(-(1 << 31), (1 << 31) - 1)
+DATA = st.binary(max_size=9)
+OF_JOURNALS = st.one_of(
+    st.builds(add, DATA, XIDS),
+    st.builds(addx, DATA, TIMES, TIMES | st.just(0)),
+    st.builds(add_xid, XIDS, DATA, TIMES, TIMES),
+    st.builds(continue_, XIDS, DATA, st.integers(0, 1 << 45), TIMES),
+    st.builds(state_dump, XIDS, st.builds(add_xid, XIDS, DATA)),
+    st.builds(save_xid, XIDS),
+    st.builds(unremove, XIDS),
+    st.builds(confirm, XIDS),
+    st.builds(open_, XIDS),
+    st.sampled_from([REMOVE, REMOVE_TENTATIVE]),
+)
+JOURNAL_FILES = st.lists(OF_JOURNALS, max_size=12).map(b"".join) | st.lists(
+    OF_JOURNALS | st.binary(max_size=12), max_size=8
+).map(b"".join)
+
+IDS = st.integers(-3, 6) | st.sampled_from([(1 << 62) - 1, 1 << 62, -(1 << 63)])
+PUTS = st.builds(put, st.integers(1, 30), DATA, TIMES, TIMES | st.just(0), st.integers(-1, 3))
+OF_SCROLLS = st.one_of(
+    PUTS,
+    st.builds(put, IDS, DATA),
+    st.builds(read_head, IDS),
+    st.lists(IDS, max_size=3).map(lambda ids: read_done(*ids)),
+    st.lists(st.tuples(IDS, IDS), max_size=3).map(lambda ranges: done_ranges(*ranges)),
+    st.sampled_from([errors(_7=1, _8=-1), errors(), DELETED, targets(0), targets(1, b"x", b":own"), targets(2, b"x")]),
+    st.builds(held, IDS, st.sampled_from([b"", b"spark"])),
+    st.builds(with_data, st.integers(9, 15), DATA),
+    st.builds(lambda data: b"\x87" + put(9, data)[1:25] + b"????" + data, DATA),
+)
+SCROLL_FILES = st.lists(PUTS | st.just(targets(1, b"x")), max_size=12).map(b"".join) | st.lists(
+    OF_SCROLLS | st.binary(max_size=12), max_size=8
+).map(b"".join)
+
+
+@contextmanager
+def planned(name: str, contents: bytes) -> Iterator[PlannedFile]:
+    """A file of that name, planned to be read."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        path.write_bytes(contents)
+        [file] = files_of(Disk(), places_of([str(path)], None))
+        yield file
+
+
+def read_in_slices(file: PlannedFile, begins: list[int], names: list[str] | None = None) -> list[Row]:
+    schema = RECORDS if names is None else StructType([RECORDS[name] for name in names])
+    stops = [*begins[1:], file.size]
+    parts = [Slice(file, start, stop) for start, stop in zip(begins, stops, strict=True)]
+    reading = Reading(to_arrow_schema(schema, timezone="UTC"))
+    return [row for batch in reading.records(parts) for row in batch.to_pylist()]
+
+
+def some_of(begins: list[int], dice: st.DataObject) -> list[int]:
+    """Where slices may begin: at 0, and where records do."""
+    chosen = dice.draw(st.lists(st.sampled_from(begins), unique=True)) if begins else []
+    return sorted({0, *chosen})
+
+
+@given(JOURNAL_FILES, st.data())
+def test_any_journal_file_has_the_records_that_the_format_says_in_any_slices(
+    contents: bytes, dice: st.DataObject
+) -> None:
+    expected = journal_rows(contents)
+    if not contents or contents[0] > 9 or contents[:4] in (WRITER, READER):
+        return
+    with planned("work", contents) as file:
+        begins = some_of([row["offset"] for row in expected], dice)
+        assert records(read_in_slices(file, begins)) == expected
+        names = dice.draw(st.lists(st.sampled_from(RECORDS.names), unique=True, min_size=1))
+        asked = read_in_slices(file, begins, names)
+        assert [{name: row[name] for name in names if name in NOTHING} for row in asked] == [
+            {name: row[name] for name in names if name in NOTHING} for row in expected
+        ]
+        assert all(list(row) == names for row in asked)
+
+
+@given(SCROLL_FILES, st.booleans(), st.data())
+def test_any_scroll_file_has_the_records_that_the_format_says_in_any_slices(
+    contents: bytes, is_reader: bool, dice: st.DataObject
+) -> None:
+    contents = (READER if is_reader else WRITER) + contents
+    expected = scroll_rows(contents, is_reader=is_reader)
+    with planned("work.read.x" if is_reader else "work.1", contents) as file:
+        items = [row["offset"] for row in expected if row["op"] == "PUT"]  # planning has found them good
+        begins = [0] if is_reader else some_of(items, dice)
+        assert records(read_in_slices(file, begins)) == expected
+        names = dice.draw(st.lists(st.sampled_from(RECORDS.names), unique=True, min_size=1))
+        asked = read_in_slices(file, begins, names)
+        assert [{name: row[name] for name in names if name in NOTHING} for row in asked] == [
+            {name: row[name] for name in names if name in NOTHING} for row in expected
+        ]
+
+
+# What planning makes of large files.
+
+
+def large_journal() -> tuple[bytes, list[Row]]:
+    """Some parts of a file, with records of many sizes and one that is larger than a part; and its rows."""
+    contents, rows = [], []
+    offset = 0
+    for n, size in enumerate(SIZES):
+        for record in (addx(bytes([65 + n % 26]) * size, n), open_(n)):
+            [row] = journal_rows(record)  # the plain reader is slow where a file is long
+            rows.append({**row, "offset": offset})
+            contents.append(record)
+            offset += len(record)
+    return b"".join(contents), rows
+
+
+def large_scroll() -> tuple[bytes, list[Row]]:
+    """The same of a writer file."""
+    contents = WRITER + b"".join(
+        (targets(0, b"x") if n % 5 == 0 else b"") + put(n + 1, bytes([65 + n % 26]) * size, n, n % 3)
+        for n, size in enumerate(SIZES)
+    )
+    return contents, scroll_rows(contents, is_reader=False)
+
+
+SIZES = [3, 70_000, 40, 5000, *(100 for _ in range(90))] * 30 + [PART_BYTES + 5]
+LARGE = {"work": large_journal(), "work.1": large_scroll()}
+
+
+@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("most", [1, PART_BYTES // 3, PART_BYTES, 1 << 40])
+@pytest.mark.parametrize("payload", [True, False])
+def test_a_large_file_in_parts_of_any_size_has_all_its_records(
+    tmp_path: Path, name: str, most: int, payload: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "SMALLEST_BYTES", 1)
+    contents, expected = LARGE[name]
+    (tmp_path / name).write_bytes(contents)
+    tasks = tasks_of(Disk(), files_of(Disk(), places_of([str(tmp_path / name)], None)), most, 1)
+    parts = [each for task in tasks for each in task.slices]
+    assert len(parts) > 1
+    assert (parts[0].start, parts[-1].stop) == (0, len(contents))
+    assert [each.start for each in parts[1:]] == [each.stop for each in parts[:-1]]
+    schema = StructType([field for field in RECORDS if payload or field.name != "data"])
+    reading = Reading(to_arrow_schema(schema, timezone="UTC"))
+    rows = [row for task in tasks for batch in reading.records(task.slices) for row in batch.to_pylist()]
+    assert [{name: row.get(name) for name in NOTHING} for row in rows] == [
+        {**row, "data": row["data"] if payload else None} for row in expected
+    ]

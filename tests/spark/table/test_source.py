@@ -1,0 +1,74 @@
+"""The source as Spark finds it: its columns, what may be asked of them, and what a worker imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+import pyspark_kestrel
+from kestrel.spark.columns import PROBLEMS, RECORDS
+from kestrel.spark.failures import SourceFailed
+from kestrel.spark.source import KestrelSource
+from kestrel.spark.table.reader import FilteringReader, JournalReader
+from tests.journal.made import addx
+from tests.spark.tables import journal_reader, source, table
+
+
+def test_spark_finds_it_by_its_name() -> None:
+    assert pyspark_kestrel.DefaultSource is KestrelSource
+    assert KestrelSource.name() == "kestrel"
+
+
+def test_what_a_worker_imports_has_no_twisted() -> None:
+    code = "import sys, kestrel.spark.source; print([name for name in sys.modules if name.startswith('twisted')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_the_columns_are_those_of_the_view() -> None:
+    assert source("/spool").schema() == RECORDS
+    assert source("/spool", payload="false").schema().names == RECORDS.names[:-1]
+    assert source("/spool", view="errors").schema() == PROBLEMS
+    assert all(field.metadata["comment"] for field in (*RECORDS, *PROBLEMS))
+
+
+def test_some_columns_in_any_order_may_be_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "work").write_bytes(addx(b"a"))
+    asked = StructType([StructField("bytes", LongType()), StructField("queue", StringType())])
+    assert table(tmp_path, schema=asked) == [{"bytes": 22, "queue": "work"}]
+    assert [list(row) for row in table(tmp_path, schema=asked)] == [["bytes", "queue"]]
+
+
+@pytest.mark.parametrize(
+    ("field", "options", "sentence"),
+    [
+        (StructField("size", LongType()), {}, r"there is no column size: there are server, folder"),
+        (StructField("bytes", IntegerType()), {}, r"the column bytes is bigint, not int"),
+        (StructField("xid", IntegerType(), False), {}, r"the column xid may be null: do not say NOT NULL of it"),
+        (RECORDS["data"], {"payload": "false"}, r'no column data with option\("payload", "false"\): there are server'),
+        (RECORDS["data"], {"view": "errors"}, r"there is no column data: there are server"),
+        (RECORDS["op"], {"view": "errors"}, r"there is no column op: there are server"),
+    ],
+)
+def test_a_column_that_is_not_there_so_is_named(field: StructField, options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(SourceFailed, match=sentence):
+        source("/spool", **options).reader(StructType([field]))
+
+
+def test_filters_are_taken_over_only_where_the_option_says_so() -> None:
+    """Spark refuses a source that has `pushFilters` unless its own setting allows it."""
+    plain, pushing = source("/spool").reader(RECORDS), source("/spool", filterPushdown="true").reader(RECORDS)
+    assert type(plain) is JournalReader and type(pushing) is FilteringReader
+    errors = source("/spool", filterPushdown="true", view="errors").reader(PROBLEMS)
+    assert type(errors) is JournalReader
+
+
+def test_where_there_is_nothing_to_read_a_task_reads_nothing(tmp_path: Path) -> None:
+    reader = journal_reader(source(tmp_path))
+    assert reader.partitions() == []
+    assert list(reader.read(InputPartition(None))) == []  # Spark makes one then

@@ -1,0 +1,128 @@
+"""The table without Spark: as a driver plans it and workers read it, and as independent readers of the formats say."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from kestrel.spark.source import KestrelSource
+from kestrel.spark.table.reader import JournalReader
+from tests.journal import reference
+from tests.scroll import independent
+from tests.scroll.made import READER, WRITER
+
+Row = dict[str, Any]
+
+NAMES = (
+    *("ADD", "REMOVE", "ADDX", "REMOVE_TENTATIVE", "SAVE_XID", "UNREMOVE", "CONFIRM_REMOVE", "ADD_XID", "CONTINUE"),
+    "REMOVE_TENTATIVE_XID",
+)
+
+COMMANDS = {
+    0: "READ_HEAD", 8: "PUT", 9: "READ_DONE", 10: "ERRORS", 11: "DONE_RANGES", 12: "TARGETS", 13: "DELETED",
+    14: "HELD",
+}
+
+NOTHING = dict.fromkeys(
+    (
+        *("offset", "bytes", "opcode", "op", "xid", "item_id", "add_ms", "expiry_ms", "data_bytes", "errors"),
+        *("restates", "ranges", "error_counts", "targets", "data"),
+    )
+)
+"""What a record says, and nothing of it."""
+
+
+def source(*paths: Path | str, **options: str) -> KestrelSource:
+    """The source as Spark makes it."""
+    named = {"path": str(paths[0])} if len(paths) == 1 else {"paths": pickled_json(paths)} if paths else {}
+    return KestrelSource({**named, **options})
+
+
+def pickled_json(paths: Iterable[Path | str]) -> str:
+    """As Spark hands several paths over."""
+    return "[" + ",".join(f'"{path}"' for path in paths) + "]"
+
+
+def journal_reader(made: KestrelSource, schema: StructType | None = None) -> JournalReader:
+    """Its reader."""
+    reader = made.reader(made.schema() if schema is None else schema)
+    assert isinstance(reader, JournalReader)
+    return reader
+
+
+def rows_of(reader: JournalReader) -> Iterator[Row]:
+    """What all of its tasks read, each as it comes to a worker."""
+    for task in reader.partitions():
+        worker, given = pickle.loads(pickle.dumps((reader, task)))
+        for batch in worker.read(given):
+            yield from batch.to_pylist()
+
+
+def table(*paths: Path | str, schema: StructType | None = None, **options: str) -> list[Row]:
+    """All rows, task by task."""
+    return list(rows_of(journal_reader(source(*paths, **options), schema)))
+
+
+def records(rows: Iterable[Row]) -> list[Row]:
+    """Of each row what the record says, without whose it is."""
+    return [{name: row[name] for name in NOTHING} for row in rows]
+
+
+def journal_rows(contents: bytes) -> list[Row]:
+    """The rows of a journal file, as the plain reader of the format reads it."""
+    reading = reference.read(contents)
+    ends = [*(record.offset for record in reading.records), reading.end][1:]
+    return [
+        {**NOTHING, **_said(record), "bytes": end - record.offset}
+        for record, end in zip(reading.records, ends, strict=True)
+    ]
+
+
+def _said(record: reference.Record) -> Row:
+    is_dump = record.restates is not None
+    said: Row = {"offset": record.offset, "opcode": record.opcode, "restates": record.restates}
+    said["op"] = "STATE_DUMP" if is_dump else NAMES[record.opcode]
+    if record.opcode in (4, 5, 6, 7, 8, 9):
+        said["xid"] = record.xid
+    if record.item is not None:
+        data, add_ms, expiry_ms = record.item
+        said |= {"add_ms": add_ms, "expiry_ms": expiry_ms or None, "data_bytes": len(data), "data": data}
+    return said
+
+
+def scroll_rows(contents: bytes, *, is_reader: bool) -> list[Row]:
+    """The rows of a writer file or reader file, as the independent reader of the format reads it."""
+    rows: list[Row] = []
+    offset, last_id = 4, -(1 << 64)
+    for command, words, header, data in independent.records_of(contents, (READER if is_reader else WRITER).hex()):
+        size = 1 + len(header) + len(data)
+        row: Row = {**NOTHING, "offset": offset, "bytes": size, "opcode": command}
+        row["op"] = COMMANDS.get(command, "UNKNOWN")
+        if command == 8:
+            item_id = independent.number(header[8:16])
+            if not is_reader and item_id <= last_id:
+                break  # in one file ids rise
+            last_id = item_id
+            expiry_ms = independent.number(header[24:32]) if words >= 8 else 0
+            row |= {"item_id": item_id, "errors": independent.number(header[4:8]), "data": data}
+            row |= {"add_ms": independent.number(header[16:24]), "expiry_ms": expiry_ms or None}
+            row["data_bytes"] = len(data)
+        elif command == 0:
+            row["item_id"] = independent.number(header[:8])
+        elif command == 9:
+            row["ranges"] = [{"first": each, "last": each} for (each,) in independent.numbers(data, 8)]
+        elif command == 10:
+            counts = {each: count for each, count in independent.numbers(data, 8, 4) if count >= 0}
+            row["error_counts"] = [{"item_id": each, "errors": count} for each, count in counts.items()]
+        elif command == 11:
+            row["ranges"] = [{"first": first, "last": last} for first, last in independent.numbers(data, 8, 8)]
+        elif command == 12 and (targets := independent.targets_in(data)) is not None:
+            readers = sorted(reader.decode("utf-8", "backslashreplace") for reader in targets[1])
+            row["targets"] = {"readers": readers, "are_left_out": targets[0] == 1}
+        rows.append(row)
+        offset += size
+    return rows

@@ -1,0 +1,84 @@
+"""A start that is not heard: what is said in it, and what is said later by that which was started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NoReturn
+
+import pytest
+
+from kestrel.spark.fleet_cli import main
+from kestrel.spark.quiet import MOST_HELD_BYTES, quiet
+from kestrel.tools.running import ToolFailed
+
+ECHO: Final = """\
+import os
+os.write(2, b"WARN while it starts\\n")
+os.write(1, b"started")
+os.write(2, os.read(0, 100))
+"""
+
+
+def test_what_is_started_quietly_is_not_heard(capfd: pytest.CaptureFixture[str]) -> None:
+    with quiet():
+        os.write(2, b"WARN something")
+    os.write(2, b"heard")
+    assert capfd.readouterr().err == "heard"
+
+
+def test_what_failed_to_start_is_heard_after_all(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="no"), quiet():
+        os.write(2, b"the reason")
+        raise ValueError("no")
+    assert capfd.readouterr().err == "the reason"
+
+
+def test_of_a_start_that_says_much_and_fails_the_last_is_heard(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="no"), quiet():
+        for _ in range(100):
+            os.write(2, b"\n" * MOST_HELD_BYTES)
+        os.write(2, b"the reason")
+        raise ValueError("no")
+    assert capfd.readouterr().err == "the reason".rjust(MOST_HELD_BYTES, "\n")
+
+
+def test_what_was_started_is_heard_when_it_says_something_later(capfd: pytest.CaptureFixture[str]) -> None:
+    reading, shown = os.pipe()
+    before = os.dup(2)
+    os.dup2(shown, 2)
+    os.close(shown)
+    try:
+        with quiet():
+            child = subprocess.Popen([sys.executable, "-c", ECHO], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            assert child.stdout is not None and child.stdout.read(7) == b"started"
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+    with child:
+        child.communicate(b"ERROR later")
+    with open(reading, "rb") as heard:  # ends when nobody is left who could say something
+        assert heard.read() == b"ERROR later"
+
+
+def test_kestrel_fleet_does_not_let_a_start_be_heard_and_the_work_after_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    @contextmanager
+    def starts(tool: str, master: str | None) -> Iterator[object]:
+        os.write(2, b"WARN while it starts\n")
+        yield object()
+
+    def fails(spark: object, *_: object, **__: object) -> NoReturn:
+        os.write(2, b"ERROR later\n")
+        raise ToolFailed("it is no Spark", 1)
+
+    monkeypatch.setattr("kestrel.spark.starting.check_installed", lambda: None)
+    monkeypatch.setattr("kestrel.spark.starting.started", starts)
+    monkeypatch.setattr("kestrel.spark.fleet.verify.verify", fails)
+    assert main(["verify", str(tmp_path)]) == 1
+    assert capfd.readouterr().err == "ERROR later\nkestrel-fleet: it is no Spark\n"

@@ -1,0 +1,159 @@
+"""What top shows: rates, sorting, lines of a given width, keys. Nothing here has a terminal."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from kestrel.tools.overview import COLUMNS, Overview, parse_overview
+from kestrel.tools.top_cells import clean, clean_name, cut, width
+from kestrel.tools.top_keys import pressed
+from kestrel.tools.top_rates import Row, rows, total
+from kestrel.tools.top_screen import SORTS, View, chosen, screen, table
+
+SERVER: dict[str, Any] = {
+    "name": "mq1",
+    "version": "1.0.0",
+    "build": "pure",
+    "storage": "memory:",
+    "status": "Up",
+    "in_force": "Up",
+    "figures": {"curr_items": 3, "bytes": 30, "curr_connections": 1, "mem_bytes": 30, "build": "pure"},
+}
+
+
+def answer(uptime_ms: int, **queues: dict[str, int]) -> Overview:
+    """What a server answers; of its queues what is not 0."""
+    told = [[name, *(figures.get(column, 0) for column in COLUMNS)] for name, figures in queues.items()]
+    body = {"server": {**SERVER, "uptime_ms": uptime_ms}, "columns": ["name", *COLUMNS], "queues": told}
+    return parse_overview(json.dumps(body).encode())
+
+
+def rates_of(before: Overview | None, now: Overview) -> dict[bytes, tuple[float | None, float | None]]:
+    return {row.name: (row.puts, row.gets) for row in rows(before, now)}
+
+
+def some(**items: int) -> list[Row]:
+    return rows(None, answer(1, **{name: {"items": number} for name, number in items.items()}))
+
+
+def test_rates_are_differences_over_the_uptime() -> None:
+    before = answer(1000, work={"put_items": 10, "get_items_hit": 4})
+    now = answer(3000, work={"put_items": 30, "get_items_hit": 5})
+    assert rates_of(before, now) == {b"work": (10.0, 0.5)}
+
+
+def test_a_queue_that_is_new_or_was_made_anew_counts_from_nothing() -> None:
+    before = answer(1000, work={"put_items": 10, "get_items_hit": 9})
+    now = answer(2000, work={"put_items": 12, "get_items_hit": 1}, fresh={"put_items": 3})
+    assert rates_of(before, now) == {b"work": (12.0, 1.0), b"fresh": (3.0, 0.0)}
+
+
+def test_there_are_no_rates_at_first_nor_over_a_restart() -> None:
+    now = answer(1000, work={"put_items": 10})
+    assert rates_of(None, now) == rates_of(answer(5000), now) == rates_of(now, now) == {b"work": (None, None)}
+    assert (total([1.0, None]), total([1.0, 2.0])) == (None, 3.0)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"server": {}, "columns": [], "queues": []}']
+)
+def test_what_is_no_overview_is_refused(body: bytes) -> None:
+    with pytest.raises(ValueError, match="no overview"):
+        parse_overview(body)
+
+
+@pytest.mark.parametrize("value", ["1", 1.5, None, True, [1]])
+def test_a_figure_that_is_no_whole_number_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match="no overview"):
+        answer(1, work={"items": value})
+
+
+def test_the_largest_come_first_and_names_by_their_alphabet() -> None:
+    found = some(c=1, a=5, b=5)
+    assert [row.name for row in chosen(found, View())] == [b"a", b"b", b"c"]
+    assert [row.name for row in chosen(found, View(is_reversed=True))] == [b"c", b"a", b"b"]
+    assert [row.name for row in chosen(found, View(sort="name", is_reversed=True))] == [b"c", b"b", b"a"]
+    assert [row.name for row in chosen(found, View(filter="B"))] == [b"b"]
+
+
+def test_no_name_reaches_the_terminal_as_it_is() -> None:
+    assert clean_name(b"a\x1b[2J\x9b\x07") == "a\\x1b[2J\\x9b\\x07"
+    assert clean_name("caf\xe9 \u202eevil e\u0301".encode()) == "caf\xe9 \\u202eevil e\\u0301"
+    assert clean_name("\x9b".encode()) == "\\x9b"
+    assert clean("\x85\n\xad") == "\\x85\\n\\u00ad"
+
+
+def test_wide_characters_take_two_columns() -> None:
+    assert width("\u5217a") == 3
+    assert cut("\u5217\u5217", 3) == "\u5217~"
+    assert [cut("abc", columns) for columns in (0, 1, 2, 3)] == ["", "~", "a~", "abc"]
+
+
+@pytest.mark.parametrize("columns", [1, 5, 20, 40, 80, 132, 300])
+@pytest.mark.parametrize("lines", [1, 2, 5, 24])
+@pytest.mark.parametrize("sort", SORTS)
+def test_a_screen_is_never_larger_than_the_terminal(columns: int, lines: int, sort: str) -> None:
+    found = some(**{"a" * 200: 1, "\u00e5\u00b8": 2, "b": 10**12})
+    now = answer(1)
+    for view in (View(sort=sort), View(sort=sort, trouble="away " * 100), View(is_helping=True), View(offset=99)):
+        shown = screen(now, found, view, columns, lines)
+        assert len(shown) == lines
+        assert max(width(line.text) for line in shown) <= columns
+
+
+def test_a_narrow_table_keeps_the_column_that_sorts() -> None:
+    headings = table(some(work=1), "journal", 30)[0].split()
+    assert headings == ["queue", "items", "journal"]
+
+
+def test_a_bar_shows_how_deep_a_queue_is() -> None:
+    lines = table(some(full=8, half=4, empty=0), "items", 132, 8)
+    assert [line.count("#") for line in lines] == [0, 12, 6, 0]
+
+
+def test_the_server_is_above_its_queues() -> None:
+    shown = [line.text for line in screen(answer(61_000, work={"items": 3}), some(work=3), View(trouble="gone"), 90, 9)]
+    assert shown[:4] == [
+        "mq1: kestrel 1.0.0 (pure), memory:",
+        "Up, up 1m1s, 1 connection, 1 queue",
+        "3 items, 30 B, 30 B in memory, - puts/s, - gets/s",
+        "gone",
+    ]
+    assert shown[5].split()[:2] == ["work", "3"]
+
+
+def after(keys: list[str] | str, view: View | None = None) -> View:
+    view = view or View()
+    for key in keys:
+        pressed_view = pressed(key, view, 10, 50)
+        assert pressed_view is not None
+        view = pressed_view
+    return view
+
+
+def test_keys_change_the_view() -> None:
+    assert pressed("q", View(), 10, 50) is None
+    assert after("s").sort == "bytes"
+    assert after("S").sort == "name"
+    assert after("rp") == View(is_reversed=True, is_paused=True)
+    assert after("?").is_helping
+    assert after("?j") == View()
+
+
+def test_scrolling_ends_at_the_ends() -> None:
+    assert after("jjk").offset == 1
+    assert after("k").offset == 0
+    assert after(" ").offset == 10
+    assert after("Gj").offset == 50
+    assert after(["G", "ppage", "down"]).offset == 41
+    assert after("Gg").offset == 0
+
+
+def test_a_filter_is_typed_and_kept_or_dropped() -> None:
+    assert after("/qp") == View(is_typing=True, filter="qp")
+    assert after("/qp\x7f\n") == View(filter="q")
+    assert after("/qp\x1b") == View()
+    assert after("/a\x07b\n\x1b") == View()
