@@ -189,8 +189,14 @@ def run(case: Case, sizes: Sizes, seed: int) -> Run:
                 maker.put(sizes.items)
             server = stack.enter_context(Processes(folder)).start(f'queuePath = "queues"\n{case.config}')
             eventually(partial(_is_serving, server), "the journal is replayed", PATIENCE_S)
+            bystander = Bystander(stack.enter_context(server.connect()))
+            asking = stack.enter_context(server.connect())
+            asking.put(QUEUE, LAST)
+            items = bystander.figures(BEFORE, QUEUE)[b"items"]
             if expiry_s - time.time() > sizes.watched_s:
-                return _watch(stack, server, case, sizes, expiry_s)
+                if items != sizes.items + 1:
+                    raise ValueError("the journal was not as it was made")
+                return _watch(bystander, asking, case, sizes, expiry_s)
             lead_s *= 2
     raise TimeoutError("the server needs too long to start")
 
@@ -199,12 +205,7 @@ def _is_serving(server: Server) -> bool:
     return is_serving_in(server.logged())
 
 
-def _watch(stack: ExitStack, server: Server, case: Case, sizes: Sizes, expiry_s: float) -> Run:
-    bystander = Bystander(stack.enter_context(server.connect()))
-    asking = stack.enter_context(server.connect())
-    asking.put(QUEUE, LAST)
-    if bystander.figures(BEFORE, QUEUE)[b"items"] != sizes.items + 1:
-        raise ValueError("the journal was not as it was made")
+def _watch(bystander: Bystander, asking: Client, case: Case, sizes: Sizes, expiry_s: float) -> Run:
     bystander.work(BEFORE, lambda: time.time() > expiry_s + 0.001)  # times are stored in whole milliseconds
     get_last = b"get %b\r\n" % QUEUE
     if case.is_asked:

@@ -176,9 +176,19 @@ def test_reload_measures_every_change() -> None:
 
 def test_admin_measures_every_call() -> None:
     figures = results(admin.COLUMNS)
-    assert admin.measure(figures, admin.Sizes(queues=100, repeats=2)) == []
+    admin.measure(figures, admin.Sizes(queues=100, repeats=2))
     assert [row["call"] for row in figures.rows] == [*admin.CALLS, admin.SAMPLE]
     assert all(float(row["total_ms"]) >= float(row["longest_ms"]) > 0 for row in figures.rows)
+
+
+def test_admin_fails_when_a_call_held_the_reactor_too_long() -> None:
+    figures = results(admin.COLUMNS)
+    figures.add(call="/stats.json", total_ms=300.0, longest_ms=11.0)  # nobody asks for it again and again
+    figures.add(call="/metrics", total_ms=99.9, longest_ms=10.0)
+    admin.check(figures)
+    figures.add(call="/api/overview", total_ms=30.0, longest_ms=10.1)
+    with pytest.raises(GoalMissed, match=r"/api/overview took 30 ms of the reactor, 10\.1 ms at a time"):
+        admin.check(figures)
 
 
 def test_a_table_has_a_line_for_each_row() -> None:
