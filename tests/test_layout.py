@@ -21,9 +21,9 @@ FLOORS = (
     {"session"},
     {"queues"},
     {"storage"},
-    {"protocols", "journal", "scroll"},
+    {"protocols", "journal", "scroll", "cluster"},
     {"disk", "config"},
-    {"names", "pem", "keyed"},
+    {"names", "pem", "keyed", "address", "tls"},
     {"item", "commands", "errors", "histogram"},
     {"compiled"},
 )
@@ -31,11 +31,11 @@ FLOORS = (
 
 FLOOR_OF = {part: number for number, floor in enumerate(FLOORS) for part in floor}
 
-_BELOW = {"compiled", "histogram", "item", "commands", "errors", "names", "keyed"}
+_BELOW = {"compiled", "histogram", "item", "commands", "errors", "names", "keyed", "address", "tls"}
 
 STANDARD_LIBRARY_ONLY = _BELOW | {"journal", "scroll", "disk"}
 
-WITHOUT_TWISTED = STANDARD_LIBRARY_ONLY | {"protocols", "config"}
+WITHOUT_TWISTED = STANDARD_LIBRARY_ONLY | {"protocols", "config", "cluster"}
 """A worker process that only reads journals must not need Twisted, and a codec has no use for it."""
 
 CLIENTS_WITH_TWISTED = {"client", "server", "pipeline", "openssl"}

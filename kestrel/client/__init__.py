@@ -2,8 +2,8 @@
 
 | module | for whom |
 |---|---|
-| `client`, `tls`, `errors` | a Twisted program: `Client` |
-| `blocking`, `address`, `tls`, `errors` | a script or a Spark worker: `BlockingClient`, on plain sockets |
+| `client`, `errors` | a Twisted program: `Client` |
+| `blocking`, `errors` | a script or a Spark worker: `BlockingClient`, on plain sockets |
 | `memcache`, `thrift` | who writes a client of another kind: every request as a `call.Call`, without I/O |
 | `dialect` | the same, for a client that does not care which of the two protocols it speaks |
 | `plan`, `choice`, `backoff` | which of several servers is asked next, and when a request is repeated |

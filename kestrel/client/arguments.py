@@ -9,8 +9,8 @@ from math import isfinite
 from typing import TypeAlias
 
 from kestrel.client.errors import RequestError
-from kestrel.client.tls import TlsOptions
 from kestrel.errors import BadQueueName
+from kestrel.tls import TlsOptions
 
 Name: TypeAlias = bytes | str
 """A queue's name. A string is sent as UTF-8."""

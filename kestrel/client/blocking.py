@@ -18,7 +18,7 @@ from contextlib import closing, contextmanager, suppress
 from random import Random
 from typing import Literal, NamedTuple, Self, TypeVar
 
-from kestrel.client.address import DEFAULT_PORTS, Address, parse_address
+from kestrel.address import DEFAULT_PORTS, Address, parse_address
 from kestrel.client.arguments import Name, check_options, expiry_ms, milliseconds, name_bytes
 from kestrel.client.call import Call
 from kestrel.client.choice import GETS_PER_SERVER, RandomChoice, StayingChoice
@@ -30,8 +30,8 @@ from kestrel.client.plan import Plan, follow, of_server, search, somewhere
 from kestrel.client.pool import ConnectionPool
 from kestrel.client.put_batch import PutBatch, batches
 from kestrel.client.thrift import OpenRead, ThriftCalls
-from kestrel.client.tls import TlsOptions
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
+from kestrel.tls import TlsOptions
 
 T = TypeVar("T")
 

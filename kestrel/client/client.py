@@ -26,7 +26,7 @@ from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python.failure import Failure
 
-from kestrel.client.address import DEFAULT_PORTS, parse_address
+from kestrel.address import DEFAULT_PORTS, parse_address
 from kestrel.client.arguments import Name, check_options, expiry_ms, milliseconds, name_bytes
 from kestrel.client.call import Call
 from kestrel.client.choice import GETS_PER_SERVER, RandomChoice, StayingChoice
@@ -47,8 +47,8 @@ from kestrel.client.plan import Plan, follow_async, of_server, search, somewhere
 from kestrel.client.put_batch import PutBatch, batches
 from kestrel.client.server import Server
 from kestrel.client.thrift import OpenRead, ThriftCalls
-from kestrel.client.tls import TlsOptions
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
+from kestrel.tls import TlsOptions
 
 T = TypeVar("T")
 

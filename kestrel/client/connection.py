@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Self, TypeVar
 
-from kestrel.client.address import Address
+from kestrel.address import Address
 from kestrel.client.call import NOT_YET, Call, Stream
 from kestrel.client.errors import CannotConnect, ConnectionFailed, Refused, ServerError
 from kestrel.protocols.buffer import ReceiveBuffer

@@ -28,8 +28,8 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from kestrel.client.errors import CannotConnect
-from kestrel.client.tls import TlsOptions
 from kestrel.pem import certificates, own_certificate
+from kestrel.tls import TlsOptions
 
 _Codes: Final = SSL.X509VerificationCodes
 

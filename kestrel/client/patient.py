@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Final, Self, TypeVar
 
-from kestrel.client.address import DEFAULT_PORTS, parse_address
+from kestrel.address import DEFAULT_PORTS, parse_address
 from kestrel.client.arguments import check_options
 from kestrel.client.backoff import Backoff
 from kestrel.client.call import Call
@@ -15,8 +15,8 @@ from kestrel.client.errors import ClientFailure, RequestError
 from kestrel.client.plan import of_server
 from kestrel.client.pool import ConnectionPool
 from kestrel.client.thrift import ThriftCalls
-from kestrel.client.tls import TlsOptions
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
+from kestrel.tls import TlsOptions
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from weakref import WeakSet
 
-from kestrel.client.address import Address
+from kestrel.address import Address
 from kestrel.client.connection import BlockingConnection
 
 

@@ -10,8 +10,8 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Final
 from urllib.parse import urlsplit
 
-from kestrel.client.tls import TlsOptions
 from kestrel.errors import KestrelError
+from kestrel.tls import TlsOptions
 from kestrel.tools.overview import Overview, parse_overview
 
 DEFAULT_ADMIN: Final = "http://127.0.0.1:2223"

@@ -10,8 +10,8 @@ from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace, Raw
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from kestrel.client.address import DEFAULT_PORTS
-from kestrel.client.tls import TlsOptions
+from kestrel.address import DEFAULT_PORTS
+from kestrel.tls import TlsOptions
 from kestrel.tools import cli_items, cli_servers
 from kestrel.tools.admin_client import DEFAULT_ADMIN, AdminClient
 from kestrel.tools.arguments import duration_s, make_parser, positive, positive_duration_s, sent_queue_name

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum, auto
 from typing import Final
 
-from kestrel.client.address import Address
+from kestrel.address import Address
 from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed, Refused, ServerError
 from kestrel.client.put_batch import batches
 from kestrel.tools.running import EX_FOUND, ToolFailed

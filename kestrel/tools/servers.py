@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Final, Literal, TypeVar
 
-from kestrel.client.address import DEFAULT_PORTS, Address, parse_address
+from kestrel.address import DEFAULT_PORTS, Address, parse_address
 from kestrel.client.blocking import BlockingClient
 from kestrel.client.choice import RandomChoice, StayingChoice
 from kestrel.client.connection import BlockingConnection
@@ -17,7 +17,7 @@ from kestrel.client.errors import BadReply, CannotConnect, ClientFailure, Connec
 from kestrel.client.memcache import MemcacheCalls
 from kestrel.client.pool import ConnectionPool
 from kestrel.client.thrift import ThriftCalls
-from kestrel.client.tls import TlsOptions
+from kestrel.tls import TlsOptions
 from kestrel.tools.running import EX_FOUND, EX_SERVER, EX_USAGE, ToolFailed, say
 from kestrel.tools.shown import show_text
 

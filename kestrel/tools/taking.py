@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing, suppress
 from typing import Final
 
-from kestrel.client.address import Address
+from kestrel.address import Address
 from kestrel.client.connection import BlockingConnection
 from kestrel.client.errors import ClientFailure, ConnectionFailed
 from kestrel.client.plan import Plan, follow, search

@@ -10,8 +10,8 @@ from kestrel.client.arguments import check_options, expiry_ms, milliseconds, nam
 from kestrel.client.memcache import MemcacheCalls
 from kestrel.client.put_batch import batches
 from kestrel.client.thrift import ThriftCalls
-from kestrel.client.tls import TlsOptions
 from kestrel.errors import BadQueueName
+from kestrel.tls import TlsOptions
 
 
 def test_a_name_is_bytes_or_a_string_of_unicode() -> None:

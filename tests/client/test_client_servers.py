@@ -15,9 +15,9 @@ from zope.interface import implementer
 from kestrel.client.client import Client
 from kestrel.client.errors import CannotConnect, ConnectionFailed, RequestError, ServerError
 from kestrel.client.server import IDLE_S
-from kestrel.client.tls import TlsOptions
 from kestrel.testing.network import MemoryEndpoint, MemoryNetwork
 from kestrel.testing.server import MemoryServer
+from kestrel.tls import TlsOptions
 
 TIMEOUT_S = 10.0
 

@@ -27,7 +27,7 @@ from twisted.python.failure import Failure
 from kestrel.client.client import Client
 from kestrel.client.errors import CannotConnect, ConnectionFailed, ServerError
 from kestrel.client.openssl import client_tls
-from kestrel.client.tls import TlsOptions
+from kestrel.tls import TlsOptions
 from tests.client.certificates import Authority
 from tests.server.running import ANY_PORT, PATIENCE_S, ROOT, Processes, Server, own_port
 

@@ -14,9 +14,9 @@ import pytest
 from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed, RequestError, ServerError
 from kestrel.client.patient import LONGEST_PAUSE_S, PatientServer
 from kestrel.client.thrift import ThriftCalls
-from kestrel.client.tls import TlsOptions
 from kestrel.errors import BadQueueName
 from kestrel.protocols import thrift_binary as binary
+from kestrel.tls import TlsOptions
 from tests.client.certificates import Authority
 from tests.client.scripted import Connection, scripted, talk, talk_and_stay
 from tests.client.sleeping import Time

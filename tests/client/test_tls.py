@@ -9,7 +9,7 @@ import pytest
 
 from kestrel.client.blocking import BlockingClient
 from kestrel.client.errors import CannotConnect
-from kestrel.client.tls import TlsOptions
+from kestrel.tls import TlsOptions
 from tests.client.certificates import Authority
 from tests.client.scripted import scripted, talk, talk_and_stay
 from tests.server.running import PATIENCE_S, Processes

@@ -19,8 +19,8 @@ import pytest
 from kestrel.client import errors
 from kestrel.client.blocking import BlockingClient
 from kestrel.client.client import Client
-from kestrel.client.tls import TlsOptions
 from kestrel.errors import BadQueueName
+from kestrel.tls import TlsOptions
 from tests.client.certificates import Authority
 from tests.server.running import PATIENCE_S, ROOT, Processes
 

@@ -19,7 +19,7 @@ import pytest
 
 from kestrel.client.blocking import BlockingClient
 from kestrel.client.errors import CannotConnect, ServerError
-from kestrel.client.tls import TlsOptions
+from kestrel.tls import TlsOptions
 from tests.client.certificates import Authority, subject
 from tests.server.running import (
     PATIENCE_S,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kestrel.client.tls import TlsOptions
+from kestrel.tls import TlsOptions
 from kestrel.tools.admin_client import AdminClient, AdminFailed
 from tests.client.certificates import Authority
 from tests.server.running import PATIENCE_S, Processes

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from kestrel.client.address import Address
+from kestrel.address import Address
 from kestrel.client.connection import BlockingConnection
 from kestrel.client.errors import ConnectionFailed
 from kestrel.client.thrift import OpenRead, ThriftCalls

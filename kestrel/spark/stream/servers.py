@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kestrel.client.address import DEFAULT_PORTS, parse_address
+from kestrel.address import DEFAULT_PORTS, parse_address
 from kestrel.client.arguments import name_bytes
 from kestrel.client.patient import PATIENCE_S, PatientServer
-from kestrel.client.tls import TlsOptions
 from kestrel.config.units import format_duration_ms, parse_duration_ms
 from kestrel.errors import BadQueueName
 from kestrel.names import check_queue_name
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.given import truth_of
+from kestrel.tls import TlsOptions
 from kestrel.tools.running import explained
 
 TIMEOUT_S: Final = 10.0

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kestrel.client.tls import TlsOptions
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.given import known_options
 from kestrel.spark.stream.servers import NAMES, Servers, names_servers, servers_of
+from kestrel.tls import TlsOptions
 from tests.client.certificates import Authority
 
 WORK = {"servers": "mq1", "queue": "work"}

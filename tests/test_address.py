@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kestrel.client.address import DEFAULT_PORTS, Address, parse_address
+from kestrel.address import DEFAULT_PORTS, Address, parse_address
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,14 @@
+"""ZooKeeper server sets: who serves queues, and where. Servers join them, clients follow them.
+
+| module | what is in it |
+|---|---|
+| `member` | what stands in a set of one server, as JSON that Twitter's programs read and write too |
+| `uri` | which sets are meant: ``zk://zk1,zk2/services/kestrel`` |
+| `extra` | whether kazoo is there, which comes with the extra ``cluster`` |
+| `zookeeper` | a client of ZooKeeper, as servers and clients have it |
+| `server_set` | one server in one set: joining and leaving |
+| `follower` | the members of both sets as they are at present |
+
+Below the path of the sets are two of them: in ``read`` are the servers that gets may go to, in ``write`` those that
+puts may go to. No module imports Twisted; what blocks says so. ZooKeeper is spoken to by kazoo.
+"""

@@ -1,0 +1,20 @@
+"""Whether the library is there that speaks to ZooKeeper: it comes with an extra."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from kestrel.errors import KestrelError
+
+
+class NoKazoo(KestrelError):
+    """It is not."""
+
+    def __init__(self) -> None:
+        super().__init__("ZooKeeper wants the library kazoo: pip install 'kestrel-mq[cluster]'")
+
+
+def require_kazoo() -> None:
+    """Raise `NoKazoo` unless `zookeeper`, `server_set` and `follower`, which import it, can be imported."""
+    if find_spec("kazoo") is None:
+        raise NoKazoo

@@ -1,0 +1,76 @@
+"""Which server sets are meant: ``zk://[USER:PASSWORD@]HOST[:PORT][,HOST...]/PATH``, or ``zks://`` over TLS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from kestrel.address import Address, parse_address
+from kestrel.tls import TlsOptions
+
+DEFAULT_PORT: Final = 2181
+
+_PLAIN: Final = "zk"
+_TLS: Final = "zks"
+_TLS_FIELDS: Final = {"ca": "ca_file", "cert": "cert_file", "key": "key_file", "server-name": "server_name"}
+
+
+@dataclass(frozen=True)
+class ServerSetUri:
+    """Where two server sets are. As text it has no password."""
+
+    hosts: tuple[Address, ...]
+    """The servers of ZooKeeper."""
+    path: str
+    """The sets are ``read`` and ``write`` below it."""
+    credentials: str | None = field(default=None, repr=False)
+    """``user:password``, shown to ZooKeeper by its digest scheme."""
+    tls: TlsOptions | None = None
+
+    def __str__(self) -> str:
+        scheme = _PLAIN if self.tls is None else _TLS
+        return f"{scheme}://{','.join(map(str, self.hosts))}{self.path}"
+
+
+def is_server_set(text: str) -> bool:
+    """Whether that names server sets, and not a server."""
+    return text.startswith((f"{_PLAIN}://", f"{_TLS}://"))
+
+
+def parse_hosts(text: str, default_port: int = DEFAULT_PORT) -> tuple[Address, ...]:
+    """Servers of ZooKeeper, with commas between. Raises ValueError with a sentence."""
+    return tuple(parse_address(each.strip(), default_port) for each in text.split(","))
+
+
+def parse_server_set(text: str) -> ServerSetUri:
+    """What the text says; raises ValueError with a sentence, in which there is no password."""
+    parts = urlsplit(text)
+    shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    if parts.scheme not in (_PLAIN, _TLS):
+        raise ValueError(f"{shown!r} names no server sets; write zk://host:{DEFAULT_PORT}/path")
+    user_info, _, hosts = parts.netloc.rpartition("@")
+    path = parts.path.rstrip("/")
+    if not path or "//" in path or parts.fragment:
+        raise ValueError(f"{shown!r} does not say the path of the server sets; write zk://{hosts or 'host'}/path")
+    credentials = unquote(user_info) if user_info else None
+    if credentials is not None and not all(credentials.partition(":")):
+        raise ValueError(f"{shown!r}: before the @ stands USER:PASSWORD")
+    return ServerSetUri(parse_hosts(hosts), path, credentials, _tls_of(parts.scheme, parts.query, shown))
+
+
+def _tls_of(scheme: str, query: str, shown: str) -> TlsOptions | None:
+    try:
+        options = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+    except ValueError:
+        raise ValueError(f"{shown!r}: what stands behind the ? cannot be read") from None
+    given: dict[str, str] = {}
+    for name, value in options:
+        if name not in _TLS_FIELDS or not value:
+            raise ValueError(f"{shown!r}: behind the ? stand {', '.join(f'{each}=...' for each in _TLS_FIELDS)}")
+        given[_TLS_FIELDS[name]] = value
+    if scheme == _PLAIN:
+        if given:
+            raise ValueError(f"{shown!r}: what stands behind the ? is of TLS; write zks://")
+        return None
+    return TlsOptions(**given)

@@ -1,0 +1,116 @@
+"""A client of ZooKeeper, as servers and clients have it: it tries for ever, soon again, and says why it cannot."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
+
+from kestrel.address import Address
+from kestrel.tls import TlsOptions
+
+FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 1.0
+"""Between two attempts to connect. kazoo's own pauses grow to an hour, in which nobody would know of its return."""
+
+_silent = logging.getLogger("kestrel.zookeeper")
+"""kazoo tells a line of each attempt; whoever has the client tells what came of them."""
+_silent.addHandler(logging.NullHandler())
+_silent.propagate = False
+
+
+class Connector(SequentialThreadingHandler):  # type: ignore[misc]
+    """Makes kazoo's connections: over TLS with the name of the host verified, which kazoo would not do by itself.
+
+    After so long without a session `forget` is called before each attempt. The session is over by then, and a ZooKeeper
+    that has lost its data, or gone back to older ones, would never take anybody who has seen later ones.
+    """
+
+    def __init__(self, tls: TlsOptions | None, session_timeout_s: float, forget: Callable[[], None]) -> None:
+        super().__init__()
+        self._context = None if tls is None else tls.context()
+        self._server_name = None if tls is None else tls.server_name
+        self._session_timeout_s = session_timeout_s
+        self._forget = forget
+        self._away_since_s: float | None = None
+        self.problem = ""
+        """Why the last attempt failed; nothing after one that did not."""
+
+    def told(self, state: object) -> None:
+        """A listener of the client's."""
+        self._away_since_s = None if state == "CONNECTED" else time.monotonic()
+
+    def create_connection(
+        self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **_: object
+    ) -> socket.socket:
+        """What kazoo calls, with the number of a host and its name. Raises OSError."""
+        away_since_s = self._away_since_s
+        if away_since_s is not None and time.monotonic() - away_since_s > self._session_timeout_s:
+            self._forget()
+        try:
+            connection = socket.create_connection(address, timeout)
+            if self._context is not None:
+                connection = _secured(connection, self._context, self._server_name or hostname or address[0])
+        except OSError as error:
+            self.problem = _reason(error)
+            raise
+        self.problem = ""
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+
+
+def _secured(connection: socket.socket, context: ssl.SSLContext, name: str) -> socket.socket:
+    try:
+        return context.wrap_socket(connection, server_hostname=name)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    return error.strerror or str(error)
+
+
+def zookeeper_client(
+    hosts: Sequence[Address],
+    session_timeout_s: float,
+    *,
+    credentials: str | None = None,
+    acl: Any = None,
+    tls: TlsOptions | None = None,
+) -> Any:
+    """A client that is not started. `credentials` are ``user:password`` of the digest scheme; `acl` is that of the
+    nodes it makes, a list of kazoo's, none: open to all.
+
+    Raises OSError for a file of `tls` that cannot be used.
+    """
+    def forget() -> None:
+        client.last_zxid = 0
+
+    connector = Connector(tls, session_timeout_s, forget)
+    client = KazooClient(
+        ",".join(map(str, hosts)),
+        timeout=session_timeout_s,
+        handler=connector,
+        auth_data=None if credentials is None else [("digest", credentials)],
+        default_acl=acl,
+        connection_retry={"max_tries": -1, "delay": FIRST_PAUSE_S, "max_delay": LONGEST_PAUSE_S},
+        logger=_silent,
+    )
+    client.add_listener(connector.told)
+    return client
+
+
+def problem_of(client: Any) -> str:
+    """Why it has no connection, as far as that is known, as a part of a sentence."""
+    return getattr(client.handler, "problem", "") or "no answer"

@@ -1,0 +1,147 @@
+"""A real ZooKeeper for tests: the one that comes with PySpark, in a process of its own, on a port of 127.0.0.1."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, Self
+
+from kazoo.client import KazooClient
+
+from tests.server.running import eventually, own_port
+
+TICK_S: Final = 0.1
+SHORTEST_SESSION_S: Final = 2 * TICK_S
+
+_JAVA: Final = (
+    *("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"),
+    *("-Dlog4j2.disableJmx=true", "-Dzookeeper.jmx.log4j.disable=true", "-Dzookeeper.forceSync=no"),
+    "-Dzookeeper.extendedTypesEnabled=false",
+)
+_MAIN: Final = "org.apache.zookeeper.server.ZooKeeperServerMain"
+
+
+class ZooKeeper:
+    """One server, which keeps its port and its data when it is killed and started again."""
+
+    def __init__(self, folder: Path, port: int, settings: Mapping[str, object] | None = None) -> None:
+        self.port = port
+        self._folder = folder
+        self._config = folder / "zoo.cfg"
+        self._log = folder / "zookeeper.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        said = {
+            "dataDir": folder / "data",
+            "tickTime": round(TICK_S * 1000),
+            "clientPort": port,
+            "clientPortAddress": "127.0.0.1",
+            "admin.enableServer": "false",
+            "maxClientCnxns": 0,
+            **(settings or {}),
+        }
+        self._config.write_text("".join(f"{name}={value}\n" for name, value in said.items() if value is not None))
+
+    @property
+    def hosts(self) -> str:
+        """Where it is, as ZooKeeper's clients are told."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> Self:
+        """Returns when it answers."""
+        java = shutil.which("java")
+        assert java is not None, "ZooKeeper wants Java 17 or later (Debian: apt-get install default-jre-headless)"
+        spark = importlib.util.find_spec("pyspark")
+        assert spark is not None and spark.origin is not None
+        jars = Path(spark.origin).parent / "jars"
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [java, *_JAVA, "-cp", f"{jars}/*", _MAIN, str(self._config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={name: os.environ[name] for name in ("PATH", "JAVA_HOME") if name in os.environ},
+            )
+        eventually(self._answers, "ZooKeeper answers")
+        return self
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self._log.read_text()[-4000:]
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5) as connection:
+            connection.sendall(b"srvr")  # one of four letters that are allowed by default
+            return b"Mode: standalone" in connection.makefile("rb").read(1 << 16)
+        return False
+
+    def kill(self) -> None:
+        """As when its machine fails; what it has promised it keeps."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def freeze(self) -> None:
+        """Have it hang: connections stay, and nothing is answered."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Have it go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def forget(self) -> None:
+        """Lose all data; it must not be running."""
+        assert self._process is None
+        self._close_client()  # it has seen more than there will be
+        shutil.rmtree(self._folder / "data", ignore_errors=True)
+
+    @cached_property
+    def client(self) -> Any:
+        """A client for tests to look and to meddle with."""
+        client = KazooClient(
+            self.hosts,
+            timeout=10.0,
+            connection_retry={"max_tries": -1, "max_delay": 0.2},
+            command_retry={"max_tries": -1},
+        )
+        client.start()
+        return client
+
+    def expire(self, client: Any) -> None:
+        """Have that client of kazoo's lose its session: somebody else takes it up, and ends it."""
+        taker = KazooClient(self.hosts, timeout=10.0, client_id=client.client_id)
+        taker.start()
+        taker.stop()
+        taker.close()
+
+    def close(self) -> None:
+        """Nothing of it is left running."""
+        self._close_client()
+        self.kill()
+
+    def _close_client(self) -> None:
+        client = self.__dict__.pop("client", None)
+        if client is not None:
+            client.stop()
+            client.close()
+
+
+@contextmanager
+def running_zookeeper(folder: Path, settings: Mapping[str, object] | None = None) -> Iterator[ZooKeeper]:
+    """One for the time of a `with`."""
+    with own_port() as port:
+        zookeeper = ZooKeeper(folder, port, settings)
+        try:
+            yield zookeeper.start()
+        finally:
+            zookeeper.close()
