@@ -13,11 +13,14 @@ PACKAGE = ROOT / "kestrel"
 FOR_TESTS_ALONE = PACKAGE / "testing" / "contract"
 """Whoever inherits these tests has the tools that they are run with."""
 ON_SPARK = PACKAGE / "spark"
+SPEAK_TO_ZOOKEEPER = [PACKAGE / "cluster" / name for name in ("zookeeper.py", "server_set.py", "follower.py")]
+"""They are imported when a server set is named, and `require_kazoo` has found what they want."""
 
 SETUP = configparser.ConfigParser()
 SETUP.read(ROOT / "setup.cfg")
 INSTALL = SETUP["options"]["install_requires"]
 SPARK = SETUP["options.extras_require"]["spark"]
+CLUSTER = SETUP["options.extras_require"]["cluster"]
 
 
 def imported_by(path: Path) -> set[str]:
@@ -48,7 +51,12 @@ def missing(modules: Iterable[Path], *requirements: str) -> set[str]:
 
 def test_each_package_that_is_imported_is_required_by_the_install() -> None:
     others = [path for path in PACKAGE.rglob("*.py") if not path.is_relative_to(FOR_TESTS_ALONE)]
-    assert not missing((path for path in others if not path.is_relative_to(ON_SPARK)), INSTALL)
+    others = [path for path in others if not path.is_relative_to(ON_SPARK) and path not in SPEAK_TO_ZOOKEEPER]
+    assert not missing(others, INSTALL)
+
+
+def test_what_speaks_to_zookeeper_is_required_by_its_extra() -> None:
+    assert not missing([path for path in SPEAK_TO_ZOOKEEPER if path.exists()], INSTALL, CLUSTER)
 
 
 def test_what_runs_on_spark_is_required_by_its_extra() -> None:
