@@ -1,4 +1,5 @@
-"""ZooKeeper server sets: who serves queues, and where. Servers join them, clients follow them.
+"""ZooKeeper server sets: who serves queues, and where. Servers join them (`kestrel.server.server_set`), clients follow
+them.
 
 | module | what is in it |
 |---|---|
@@ -6,7 +7,6 @@
 | `uri` | which sets are meant: ``zk://zk1,zk2/services/kestrel`` |
 | `extra` | whether kazoo is there, which comes with the extra ``cluster`` |
 | `zookeeper` | a client of ZooKeeper, as servers and clients have it |
-| `server_set` | one server in one set: joining and leaving |
 | `follower` | the members of both sets as they are at present |
 
 Below the path of the sets are two of them: in ``read`` are the servers that gets may go to, in ``write`` those that

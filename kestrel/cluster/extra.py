@@ -15,6 +15,6 @@ class NoKazoo(KestrelError):
 
 
 def require_kazoo() -> None:
-    """Raise `NoKazoo` unless `zookeeper`, `server_set` and `follower`, which import it, can be imported."""
+    """Raise `NoKazoo` unless `zookeeper` and `follower`, which import it, can be imported."""
     if find_spec("kazoo") is None:
         raise NoKazoo

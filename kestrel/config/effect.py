@@ -1,28 +1,13 @@
-"""Settings that a file gives and this server does not act on: not yet, or not with the storage that it has."""
+"""Settings that a file gives and that are of no use with the storage that it names."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
-import attrs
-
-from kestrel.config.model import Config, QueueOverrides, QueueSettings, Section
+from kestrel.config.model import Config, QueueOverrides, QueueSettings
 from kestrel.config.paths import entry_path, joined
 from kestrel.config.setting import settings_of
 from kestrel.config.units import format_size
-
-
-def settings_without_effect(config: Config) -> list[str]:
-    """Their paths, ``textListenPort`` or ``queues["work"].maxItems``, for a line in the log at the start."""
-    paths = _of_section("", config)
-    paths += _of_queue("default", config.default)
-    for name, overrides in config.queues.items():
-        paths += _of_queue(_path_of_queue(name), overrides)
-    sections = {"admin": config.admin, "zookeeper": config.zookeeper, "logging": config.logging}
-    for path, section in sections.items():
-        if section is not None:
-            paths += _of_section(path, section)
-    return paths
 
 
 def queue_settings_given(config: Config, names: Collection[str]) -> list[str]:
@@ -64,21 +49,3 @@ def _among(path: str, overrides: QueueOverrides, names: Collection[str]) -> list
 def _path_of_queue(name: bytes) -> str:
     # A configuration made by hand may hold names that are not UTF-8.
     return entry_path("queues", name.decode(errors="backslashreplace"))
-
-
-def _of_section(path: str, section: Section) -> list[str]:
-    # What is turned off is as it should be: a port that is false is not listened on.
-    return _idle(path, type(section), [name for name in section.given if getattr(section, name) is not None])
-
-
-def _of_queue(path: str, overrides: QueueOverrides) -> list[str]:
-    return _idle(path, QueueSettings, overrides.values)
-
-
-def _idle(path: str, cls: type[attrs.AttrsInstance], given: Iterable[str]) -> list[str]:
-    given = frozenset(given)
-    return [
-        joined(path, setting.kestrel_name)
-        for name, setting in settings_of(cls).items()
-        if name in given and not setting.effective
-    ]

@@ -31,6 +31,7 @@ from kestrel.config.setting import setting
 from kestrel.config.units import KIB, MIB
 
 LEVEL = one_of("debug", "info", "warn", "error", "critical")
+HOSTS = matching("list of hosts", r"[^\s,/@]+(,[^\s,/@]+)*", "zk1,zk2:2182")
 DOTTED_NAME = matching("dotted name", r"[^\W\d]\w*(\.[^\W\d]\w*)+", "my_package.my_module.my_callable")
 
 
@@ -90,26 +91,22 @@ class AdminSettings(Section):
 class ZooKeeperSettings(Section):
     """``[zookeeper]``: where the server announces itself. Without the table it does not."""
 
-    host: str = attrs.field(metadata=setting("host", TEXT, "Host of the ZooKeeper server.", effective=False))
+    host: str = attrs.field(
+        metadata=setting("host", HOSTS, "The servers of ZooKeeper, with commas between: zk1,zk2:2182.")
+    )
     port: int = attrs.field(
-        default=2181, metadata=setting("port", PORT_NUMBER, "Port of the ZooKeeper server.", effective=False)
+        default=2181, metadata=setting("port", PORT_NUMBER, "Port of those that are given without one.")
     )
     path_prefix: str = attrs.field(
         metadata=setting(
             "pathPrefix",
             matching("path from the root", r"(/[^/]+)+", "/services/kestrel"),
             "The server sets are the nodes read and write below this one.",
-            effective=False,
         )
     )
     session_timeout_ms: int = attrs.field(
         default=10_000,
-        metadata=setting(
-            "sessionTimeout",
-            DURATION,
-            "A server out of touch for that long is taken off the list.",
-            effective=False,
-        ),
+        metadata=setting("sessionTimeout", DURATION, "A server out of touch for that long is taken off the list."),
     )
     credentials: str | None = attrs.field(
         default=None,
@@ -118,12 +115,35 @@ class ZooKeeperSettings(Section):
             "credentials",
             optional(matching("pair of user and password", r"[^:]+:.+", "user:password")),
             "What the server shows to ZooKeeper (its digest scheme).",
-            effective=False,
         ),
     )
     acl: str | tuple[str, ...] = attrs.field(
-        default="open-unsafe",
-        metadata=setting("acl", ACL, "Who may read and change the announced nodes.", effective=False),
+        default="open-unsafe", metadata=setting("acl", ACL, "Who may read and change the announced nodes.")
+    )
+    tls: bool = attrs.field(
+        default=False,
+        metadata=setting("tls", BOOLEAN, "Whether ZooKeeper is spoken to over TLS, and its certificates verified."),
+    )
+    ca_file: str | None = attrs.field(
+        default=None,
+        metadata=setting(
+            "caFile", optional(PATH), "Who signs ZooKeeper's certificates; none: whoever this machine trusts."
+        ),
+    )
+    cert_file: str | None = attrs.field(
+        default=None,
+        metadata=setting("certFile", optional(PATH), "The certificate that is shown to ZooKeeper, if it wants one."),
+    )
+    key_file: str | None = attrs.field(
+        default=None, metadata=setting("keyFile", optional(PATH), "Its key; none: it stands in certFile.")
+    )
+    server_name: str | None = attrs.field(
+        default=None,
+        metadata=setting(
+            "serverName",
+            optional(TEXT),
+            "Whom ZooKeeper's certificates must be for; none: the host that is connected to.",
+        ),
     )
     client_initializer: str | None = attrs.field(
         default=None,
@@ -131,7 +151,6 @@ class ZooKeeperSettings(Section):
             "clientInitializer",
             optional(DOTTED_NAME),
             "A callable that makes the ZooKeeper client in place of the built-in one.",
-            effective=False,
         ),
     )
     server_set_initializer: str | None = attrs.field(
@@ -140,7 +159,6 @@ class ZooKeeperSettings(Section):
             "serverSetInitializer",
             optional(DOTTED_NAME),
             "A callable that announces the server in place of the built-in one.",
-            effective=False,
         ),
     )
     advertise_address: str | None = attrs.field(
@@ -149,7 +167,6 @@ class ZooKeeperSettings(Section):
             "advertiseAddress",
             optional(TEXT),
             "The address that clients are told; none: the one listened on, or the host's first public one.",
-            effective=False,
         ),
     )
 

@@ -20,13 +20,11 @@ class Setting:
     kestrel_name: str
     kind: Kind
     help: str
-    effective: bool
-    """Whether this server acts on it. Another is read and checked all the same, and named in the log."""
 
 
-def setting(kestrel_name: str, kind: Kind, help: str, *, effective: bool = True) -> dict[str, Setting]:
+def setting(kestrel_name: str, kind: Kind, help: str) -> dict[str, Setting]:
     """Metadata for `attrs.field`."""
-    return {KEY: Setting(kestrel_name, kind, help, effective)}
+    return {KEY: Setting(kestrel_name, kind, help)}
 
 
 def settings_of(cls: type[attrs.AttrsInstance]) -> Mapping[str, Setting]:

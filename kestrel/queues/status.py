@@ -79,11 +79,16 @@ class ServerStatus:
         """Whether clients may put, flush and delete now."""
         self.takes_reads = default.takes_reads
         """Whether they may get, peek and monitor."""
+        self._tell: Callable[[Status], object] = _tell_nobody
         self._file = file
         self._grace_ms = grace_ms
         self._in_thread = in_thread
         self._writing = DeferredLock()
         self._grace = Timer(clock, self._grace_is_over)
+
+    def tell(self, watcher: Callable[[Status], object]) -> None:
+        """Have that called with what is published, after each change of it."""
+        self._tell = watcher
 
     @property
     def in_force(self) -> Status:
@@ -138,6 +143,7 @@ class ServerStatus:
             self._grace.start(grace_ms / 1000)
         else:
             self._enforce(status)
+        self._tell(status)
         return self._writing.run(self._remember, status)
 
     def _remember(self, status: Status) -> Deferred[None]:
@@ -158,3 +164,8 @@ class ServerStatus:
         self._grace.stop()
         self.published = Status.DOWN
         self._enforce(Status.DOWN)
+        self._tell(Status.DOWN)
+
+
+def _tell_nobody(status: Status) -> None:
+    pass

@@ -13,7 +13,6 @@ from twisted.python import usage
 
 from kestrel import __version__
 from kestrel.config.aliases import masked_queues
-from kestrel.config.effect import settings_without_effect
 from kestrel.config.load import ConfigError, load
 from kestrel.config.model import Config
 from kestrel.server.endpoints import ADMIN, SERVED, parse_endpoint
@@ -99,8 +98,6 @@ class Options(usage.Options):
         if self["validate"]:
             self._check_what_is_named()
             print("The configuration is valid.")
-            for setting in settings_without_effect(self.settings):
-                print(f"It sets {setting}, which has no effect in this release.")
             for setting in settings_without_use(self.settings):
                 print(f"It sets {setting}, which has no effect with this storage.")
             for name in masked_queues(self.settings):

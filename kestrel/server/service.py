@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from attrs import evolve
 from twisted.application.service import Service
@@ -19,14 +19,15 @@ from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
 from kestrel import __version__, compiled
+from kestrel.address import Address
+from kestrel.cluster.extra import NoKazoo, require_kazoo
 from kestrel.config.aliases import masked_queues
 from kestrel.config.effect import (
     queue_settings_above,
     queue_settings_given,
     server_settings_given,
-    settings_without_effect,
 )
-from kestrel.config.model import Config
+from kestrel.config.model import Config, ZooKeeperSettings
 from kestrel.config.resolved import ResolvedConfig
 from kestrel.disk.files import Disk
 from kestrel.disk.whole_file import WholeFile
@@ -39,6 +40,7 @@ from kestrel.net.tls import ServerTls
 from kestrel.net.tls_endpoint import TlsServerEndpoint
 from kestrel.queues.services import wall_clock_ms
 from kestrel.server.admin_port import AdminPort
+from kestrel.server.advertised import addresses_of_host, member_of
 from kestrel.server.endpoints import (
     ADMIN,
     describe,
@@ -55,6 +57,9 @@ from kestrel.storage.failures import error_of
 from kestrel.storage.memory import MemoryStorage
 from kestrel.storage.registry import settings_bounded_by, settings_unused_by, storage_from_string
 from kestrel.storage.total_memory import MemoryLimit
+
+if TYPE_CHECKING:
+    from kestrel.server.announcer import Announcer
 
 log = Logger(__name__)
 
@@ -91,6 +96,8 @@ class KestrelService(Service):
     ) -> None:
         use_monotonic_time(reactor)
         config = _within_file_limit(config)
+        if config.zookeeper is not None:
+            _check_zookeeper(config.zookeeper)
         self._reactor = reactor
         self._load_config = load_config
         self._fixed = _fixed(config)
@@ -130,6 +137,8 @@ class KestrelService(Service):
         self._admin_is_wanted = bool((endpoints or {}).get(ADMIN)) or "http_port" in config.admin.given
         self._ports: list[IListeningPort] = []
         self._tls: list[ServerTls] = []
+        self._announcer: Announcer | None = None
+        self._advertised: dict[str, Address] = {}
         self._try_it_port: int | None = None
         self._vigil = Vigil(reactor, self._core.all_connections)
         self._started_at = 0.0
@@ -162,13 +171,16 @@ class KestrelService(Service):
                     codec = PROTOCOLS[protocol]
                     factory = self._core.connections(protocol, codec, self, is_trusted=is_trusted)
                 for endpoint in endpoints:
-                    self._listen(protocol, endpoint, factory)
+                    self._listen(protocol, endpoint, factory, is_trusted=is_trusted)
 
-    def _listen(self, protocol: str, endpoint: str, factory: IProtocolFactory) -> None:
+    def _listen(self, protocol: str, endpoint: str, factory: IProtocolFactory, *, is_trusted: bool) -> None:
         def listening(port: IListeningPort) -> None:
             self._ports.append(port)
             self._keep_alive(port, self._core.config)
             self._admin_is_there |= protocol == ADMIN
+            number = port_number(port)
+            if number is not None and not is_trusted and protocol != ADMIN:
+                self._advertised.setdefault(protocol, Address(port.getHost().host, number))  # type: ignore[attr-defined]
             if protocol == "memcache" and endpoint.startswith("tcp:"):
                 self._try_it_port = port_number(port)
             log.info("{protocol}: listening on {where}", protocol=protocol, where=describe(port))
@@ -192,13 +204,12 @@ class KestrelService(Service):
         """Own the storage and load the queues; then serve."""
         super().startService()  # type: ignore[no-untyped-call]
         self._started_at = self._reactor.seconds()
-        idle = settings_without_effect(self._core.config)
-        if idle:
-            log.warn("Set, but without effect in this release: {settings}", settings=", ".join(idle))
         unused = settings_without_use(self._core.config)
         if unused:
             log.warn("Set, but without effect with this storage: {settings}", settings=", ".join(unused))
         _warn_of_masks(self._core.config)
+        if self._core.config.zookeeper is not None:
+            self._announcer = _announcer(self._core.config.zookeeper, self._advertised, self._reactor)
         if compiled.IS_OUTDATED:
             log.warn("It runs as Python, slower: {reason}. To build it: make compiled", reason=compiled.REASON)
         self._threads.start()
@@ -232,6 +243,9 @@ class KestrelService(Service):
         if self._admin_is_there:  # its past takes memory
             self._admin.start()
         self._is_serving = True
+        if self._announcer is not None:
+            self.status.tell(self._announcer.status_is)
+            self._announcer.start(self.status.published)
         self._vigil.keep(self._core.config.keep_alive_ms)
         self._storage_ended.addCallback(lambda error: self._stop_because(Failure(error)))
 
@@ -251,14 +265,17 @@ class KestrelService(Service):
         """Stop in order: no new clients, no more waiting, the replies that are owed, then the journals."""
         super().stopService()  # type: ignore[no-untyped-call]
         self._is_stopping = True
-        self._is_serving = False
+        was_serving, self._is_serving = self._is_serving, False
         self._vigil.keep(None)
         self._admin.hang_up()
         log.info("kestrel is stopping")
+        announcer, self._announcer = self._announcer, None
+        left = succeed(None) if announcer is None or not was_serving else announcer.stop()
         ports, self._ports = self._ports, []
         stopped = DeferredList([maybeDeferred(port.stopListening) for port in ports], consumeErrors=True)
         stopped.addCallback(self._hang_up)
         stopped.addCallback(lambda _: self._core.close())
+        stopped.addBoth(lambda result: left.addCallback(lambda _: result))
         return stopped.addBoth(self._closed)
 
     def _hang_up(self, _: object) -> Deferred[None]:
@@ -353,6 +370,24 @@ def _storage_description(config: Config) -> str:
     return f"journal:{config.queue_path}?reserve={config.disk_reserve_size_bytes}"
 
 
+def _check_zookeeper(settings: ZooKeeperSettings) -> None:
+    """Raise `CannotServe` for what will not do."""
+    try:
+        require_kazoo()
+    except NoKazoo as error:
+        raise CannotServe(str(error), EX_CONFIG) from error
+    from kestrel.server.zookeeper import check_zookeeper
+
+    check_zookeeper(settings)
+
+
+def _announcer(settings: ZooKeeperSettings, listening: Mapping[str, Address], reactor: Any) -> Announcer:
+    """What announces a server that listens there. Raises `CannotServe`."""
+    from kestrel.server.zookeeper import make_announcer
+
+    return make_announcer(settings, member_of(listening, settings.advertise_address, addresses_of_host()), reactor)
+
+
 def settings_without_use(config: Config) -> list[str]:
     """The paths of those settings that the storage of that configuration does not go by."""
     description = _storage_description(config)
@@ -389,6 +424,7 @@ def _fixed(config: Config) -> dict[str, object]:
         "memcacheListenPort": config.memcache_listen_port,
         "textListenPort": config.text_listen_port,
         "thriftListenPort": config.thrift_listen_port,
+        "zookeeper": config.zookeeper,
         "httpPort and listenAddress in admin": (config.admin.http_port, config.admin.listen_address),
         "connectionBacklog": config.connection_backlog,
         "queuePath, diskReserveSize or storage": _storage_description(config),

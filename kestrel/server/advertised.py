@@ -1,0 +1,72 @@
+"""Where a server set says that this server is: one address for each protocol, which others can connect to."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, TypeAlias
+
+from kestrel.address import Address
+from kestrel.cluster.member import Member
+from kestrel.server.failures import EX_CONFIG, CannotServe
+
+IPAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+PROTOCOLS: Final = ("memcache", "thrift", "text")
+"""The first of them that is served is the main endpoint."""
+
+_WAY_OUT: Final = "say advertiseAddress in [zookeeper]"
+
+
+def member_of(
+    listening: Mapping[str, Address], advertise_address: str | None, host_addresses: Iterable[IPAddress]
+) -> Member:
+    """The member that this server is, by protocol where it listens, and the addresses that this host has.
+
+    `advertise_address` stands for all addresses. Without it a wildcard is the first address of the host that others may
+    reach. Raises `CannotServe` where clients would be sent to what they cannot reach.
+    """
+    hosts = list(host_addresses)
+    endpoints = {
+        protocol: Address(advertise_address or _told(listening[protocol].host, hosts), listening[protocol].port)
+        for protocol in PROTOCOLS
+        if protocol in listening
+    }
+    if not endpoints:
+        raise CannotServe("no protocol is served on a port that a server set could name", EX_CONFIG)
+    return Member(next(iter(endpoints.values())), endpoints)
+
+
+def _told(host: str, host_addresses: Iterable[IPAddress]) -> str:
+    address = _parsed(host)
+    if address is None:
+        return host
+    if address.is_loopback:
+        raise CannotServe(
+            f"a server set would send clients to {host}, which is their own machine: "
+            f"listen on another address, or {_WAY_OUT}",
+            EX_CONFIG,
+        )
+    if not address.is_unspecified:
+        return host
+    for each in host_addresses:
+        # By IPv6's wildcard those of IPv4 are heard as well.
+        if not (each.is_loopback or each.is_link_local) and (address.version == 6 or each.version == 4):
+            return str(each)
+    raise CannotServe(f"this host has no address that a server set could name: {_WAY_OUT}", EX_CONFIG)
+
+
+def _parsed(host: str) -> IPAddress | None:
+    try:
+        return ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+
+
+def addresses_of_host() -> Iterator[IPAddress]:
+    """All addresses of this host, as the system lists its interfaces."""
+    import ifaddr  # which comes with the extra cluster
+
+    for adapter in ifaddr.get_adapters():
+        for each in adapter.ips:
+            yield ipaddress.ip_address(each.ip if isinstance(each.ip, str) else each.ip[0])

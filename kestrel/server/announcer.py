@@ -1,0 +1,235 @@
+"""Has the server in those server sets that its status says, for as long as it serves.
+
+ZooKeeper is spoken to in threads, by kazoo and by this; what happens there comes to the reactor as a call. Nothing
+waits for it: queues are served the same whether ZooKeeper answers or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from threading import Thread
+from typing import Any, Final, Protocol
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kestrel.cluster.member import READ, SETS, WRITE
+from kestrel.cluster.zookeeper import problem_of
+from kestrel.queues.status import Status
+from kestrel.server.interfaces import IServerSet
+from kestrel.storage.interfaces import InThread
+
+log = Logger(__name__)
+
+SETS_OF: Final[Mapping[Status, frozenset[str]]] = {
+    Status.UP: frozenset({READ, WRITE}),
+    Status.WRITE_AVOID: frozenset({READ}),
+    Status.READ_ONLY: frozenset({READ}),
+    Status.QUIESCENT: frozenset(),
+    Status.DOWN: frozenset(),
+}
+"""The sets that a server of that status is in."""
+
+TRY_AGAIN_S: Final = 1.0
+"""After a failure that was not the connection's."""
+
+PATIENCE_S: Final = 5.0
+"""After the start; when ZooKeeper has not answered by then it is said."""
+
+STOP_S: Final = 3.0
+"""How long a stop waits for ZooKeeper."""
+
+
+class Client(Protocol):
+    """Of kazoo's client, what is used here. States are texts: CONNECTED, SUSPENDED, LOST."""
+
+    handler: Any
+
+    def add_listener(self, listener: Callable[[Any], object]) -> None: ...
+    def start_async(self) -> object: ...
+    def stop(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Announcer:
+    """One server's membership. `sets` are the two server sets by name, `where` is how a person knows them.
+
+    There is one thing to be done: to bring about that the server is in the sets that are wanted. It is done anew when
+    others are wanted, after each failure, and in each new session, for which what was done before is gone.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        sets: Mapping[str, IServerSet],
+        where: str,
+        clock: IReactorTime,
+        in_thread: InThread,
+        schedule: Callable[..., object],
+    ) -> None:
+        self._client = client
+        self._sets = sets
+        self._where = where
+        self._clock = clock
+        self._in_thread = in_thread
+        self._schedule = schedule
+        self._wanted: frozenset[str] = frozenset()
+        self._is_connected = False
+        self._is_due = False
+        self._working: Deferred[None] | None = None
+        self._again: IDelayedCall | None = None
+        self._problem = ""
+        self._is_stopping = False
+        self.is_in: frozenset[str] | None = None
+        """The sets that it is in as far as is known; None while it is not."""
+
+    def start(self, status: Status) -> None:
+        """Connect, and join as soon as there is a session."""
+        self._wanted = SETS_OF[status]
+        self._client.add_listener(lambda state: self._schedule(self._session_is, str(state)))
+        self._client.start_async()
+        self._again = self._clock.callLater(PATIENCE_S, self._still_away)
+
+    def _still_away(self) -> None:
+        self._again = None
+        log.warn(
+            "ZooKeeper cannot be reached, and {where} does not name this server yet: {reason}",
+            where=self._where,
+            reason=problem_of(self._client),
+        )
+
+    def status_is(self, status: Status) -> None:
+        """Join and leave as that status says."""
+        self._want(SETS_OF[status])
+
+    def _want(self, sets: frozenset[str]) -> None:
+        if sets != self._wanted:
+            self._wanted = sets
+            self._bring_about()
+
+    def _session_is(self, state: str) -> None:
+        was_connected, self._is_connected = self._is_connected, state == "CONNECTED"
+        if self._is_stopping:
+            return
+        if self._is_connected:
+            self._bring_about()
+            return
+        self.is_in = None
+        if was_connected:
+            log.warn(
+                "ZooKeeper does not answer any more: {where} names this server until its session ends",
+                where=self._where,
+            )
+        if state == "LOST":
+            log.warn("The session with ZooKeeper is lost: {where} does not name this server", where=self._where)
+
+    def _bring_about(self) -> None:
+        """Begin to, or see that it is done once more."""
+        if self._is_stopping:
+            return
+        self._is_due = True
+        if self._working is None and self._is_connected:
+            self._is_due = False
+            self._stop_waiting()
+            wanted = self._wanted
+            self._working = self._in_thread(self._join_and_leave, wanted)
+            self._working.addCallbacks(lambda _: self._is_done(wanted), self._has_failed)
+            self._working.addBoth(self._has_ended)
+
+    def _join_and_leave(self, wanted: frozenset[str]) -> None:
+        for name in sorted(SETS, key=lambda name: name in wanted):  # nobody is sent who would be refused
+            if name in wanted:
+                self._sets[name].join()
+            else:
+                self._sets[name].leave()
+
+    def _is_done(self, sets: frozenset[str]) -> None:
+        self._problem = ""
+        if self._is_connected and sets != self.is_in:
+            self.is_in = sets
+            log.info("In {where} this server is now in {sets}", where=self._where, sets=_listed(sets))
+
+    def _has_failed(self, failure: Failure) -> None:
+        if self._is_stopping:
+            return
+        problem = failure.getErrorMessage() or type(failure.value).__name__
+        if self._is_connected and problem != self._problem:  # else it is said already that ZooKeeper is away
+            self._problem = problem
+            log.error(
+                "This server cannot join or leave {where}, and tries again: {reason}",
+                where=self._where,
+                reason=problem,
+            )
+        self._stop_waiting()
+        self._again = self._clock.callLater(TRY_AGAIN_S, self._try_again)
+
+    def _try_again(self) -> None:
+        self._again = None
+        self._bring_about()
+
+    def _has_ended(self, _: object) -> None:
+        self._working = None
+        if self._is_due:
+            self._bring_about()
+
+    def _stop_waiting(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+
+    def stop(self) -> Deferred[None]:
+        """Leave and end the session. Fires when that is done, or would take too long: then ZooKeeper ends it."""
+        self._stop_waiting()
+        self._is_stopping = True
+        self._is_due = False
+        stopped: Deferred[None] = Deferred()
+        if not self._is_connected:
+            self._in_thread(self._client.stop).addErrback(_failed_to_leave)
+            return succeed(None)
+
+        def over(_: object = None) -> None:
+            if late.active():
+                late.cancel()
+            if not stopped.called:
+                stopped.callback(None)
+
+        late = self._clock.callLater(STOP_S, over)
+        idle = self._working or succeed(None)
+        idle.addCallback(lambda _: self._in_thread(self._leave_and_end)).addErrback(_failed_to_leave).addBoth(over)
+        return stopped
+
+    def _leave_and_end(self) -> None:
+        try:
+            self._join_and_leave(frozenset())
+        finally:
+            self._client.stop()
+            self._client.close()
+
+
+def _failed_to_leave(failure: Failure) -> None:
+    log.warn("ZooKeeper was not told that this server stops: {reason}", reason=failure.getErrorMessage())
+
+
+def _listed(sets: frozenset[str]) -> str:
+    return " and ".join(sorted(sets)) or "none of the two sets"
+
+
+def in_daemon_thread(schedule: Callable[..., object]) -> InThread:
+    """Calls functions each in a thread that no stop of the process waits for: ZooKeeper may never answer."""
+
+    def call(function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
+        called: Deferred[Any] = Deferred()
+
+        def run() -> None:
+            try:
+                result = function(*arguments)
+            except BaseException:
+                result = Failure()
+            schedule(called.callback, result)
+
+        Thread(target=run, name="zookeeper", daemon=True).start()
+        return called
+
+    return call

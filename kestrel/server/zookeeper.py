@@ -1,0 +1,92 @@
+"""The announcer that a configuration says. Imports kazoo: `require_kazoo` first."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from kestrel.cluster.member import SETS, Member
+from kestrel.cluster.uri import ServerSetUri, parse_hosts
+from kestrel.cluster.zookeeper import zookeeper_client
+from kestrel.config.model import ZooKeeperSettings
+from kestrel.server.announcer import Announcer, in_daemon_thread
+from kestrel.server.failures import EX_CONFIG, CannotServe
+from kestrel.server.interfaces import IServerSet
+from kestrel.server.server_set import ServerSet, acl_of
+from kestrel.tls import TlsOptions
+
+
+def check_zookeeper(settings: ZooKeeperSettings) -> None:
+    """Raise `CannotServe` for what is known to be wrong before anybody is asked."""
+    _uri_of(settings)
+    for name in (settings.client_initializer, settings.server_set_initializer):
+        if name is not None:
+            _named(name)
+
+
+def make_announcer(settings: ZooKeeperSettings, member: Member, reactor: Any) -> Announcer:
+    """One that is not started. Raises `CannotServe`."""
+    uri = _uri_of(settings)
+    make_client = _client_of if settings.client_initializer is None else _named(settings.client_initializer)
+    make_set = _server_set if settings.server_set_initializer is None else _named(settings.server_set_initializer)
+    try:
+        client = make_client(settings)
+        sets = {name: make_set(settings, client, f"{uri.path}/{name}", member) for name in SETS}
+    except Exception as error:  # it may be anybody's
+        raise CannotServe(f"ZooKeeper's client cannot be made: {error}", EX_CONFIG) from error
+    schedule = reactor.callFromThread
+    return Announcer(client, sets, str(uri), reactor, in_daemon_thread(schedule), schedule)
+
+
+def _uri_of(settings: ZooKeeperSettings) -> ServerSetUri:
+    try:
+        hosts = parse_hosts(settings.host, settings.port)
+    except ValueError as error:
+        raise CannotServe(f"host in [zookeeper]: {error}", EX_CONFIG) from error
+    if settings.acl == "everyone-read-creator-all" and settings.credentials is None:
+        raise CannotServe(f'acl = "{settings.acl}" in [zookeeper] wants credentials: they are the creator', EX_CONFIG)
+    return ServerSetUri(hosts, settings.path_prefix, settings.credentials, _tls_of(settings))
+
+
+def _tls_of(settings: ZooKeeperSettings) -> TlsOptions | None:
+    files = (settings.ca_file, settings.cert_file, settings.key_file, settings.server_name)
+    if not settings.tls:
+        if any(files):
+            raise CannotServe(
+                "caFile, certFile, keyFile and serverName in [zookeeper] are of no use without tls = true", EX_CONFIG
+            )
+        return None
+    options = TlsOptions(*files)
+    try:
+        options.context()
+    except OSError as error:
+        reason = f"{error.filename}, named in [zookeeper], cannot be used: {error.strerror}"
+        raise CannotServe(reason, EX_CONFIG) from error
+    except ValueError as error:
+        raise CannotServe(f"keyFile in [zookeeper] is of no use without certFile: {error}", EX_CONFIG) from error
+    return options
+
+
+def _client_of(settings: ZooKeeperSettings) -> Any:
+    """The built-in ``clientInitializer``."""
+    uri = _uri_of(settings)
+    session_timeout_s = settings.session_timeout_ms / 1000
+    acl = acl_of(settings.acl)
+    return zookeeper_client(uri.hosts, session_timeout_s, credentials=uri.credentials, acl=acl, tls=uri.tls)
+
+
+def _server_set(_: ZooKeeperSettings, client: Any, path: str, member: Member) -> IServerSet:
+    """The built-in ``serverSetInitializer``."""
+    return ServerSet(client, path, member)
+
+
+def _named(name: str) -> Any:
+    """The callable of that dotted name."""
+    module, _, attribute = name.rpartition(".")
+    try:
+        found = getattr(import_module(module), attribute)
+    except Exception as error:  # a module runs when it is imported
+        raise CannotServe(f"{name}, named in [zookeeper], cannot be imported: {error}", EX_CONFIG) from error
+    if not callable(found):
+        raise CannotServe(f"{name}, named in [zookeeper], is nothing that can be called", EX_CONFIG)
+    return found

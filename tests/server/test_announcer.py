@@ -1,0 +1,255 @@
+"""A server is in the sets that its status says, whatever becomes of ZooKeeper meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+
+from kestrel.cluster.member import READ, WRITE
+from kestrel.queues.status import Status
+from kestrel.server.announcer import PATIENCE_S, STOP_S, TRY_AGAIN_S, Announcer
+
+BOTH = {READ, WRITE}
+
+
+class FakeZooKeeper:
+    """A client of a ZooKeeper that does as it is told, and the threads in which it would be waited for."""
+
+    handler = SimpleNamespace(problem="Connection refused")
+
+    def __init__(self) -> None:
+        self.members: set[str] = set()
+        self.doing: list[str] = []
+        self.failing: Exception | None = None
+        self.is_held = False
+        self.held: list[Callable[[], None]] = []
+        self._listeners: list[Callable[[Any], object]] = []
+
+    # Of kazoo's client.
+
+    def add_listener(self, listener: Callable[[Any], object]) -> None:
+        self._listeners.append(listener)
+
+    def start_async(self) -> None:
+        self.doing.append("start")
+
+    def stop(self) -> None:
+        self.doing.append("stop")
+        self.members.clear()
+
+    def close(self) -> None:
+        self.doing.append("close")
+
+    # What a test does.
+
+    def becomes(self, state: str) -> None:
+        for listener in self._listeners:
+            listener(state)
+
+    def loses_the_session(self) -> None:
+        self.members.clear()
+        self.becomes("LOST")
+
+    def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
+        done: Deferred[Any] = Deferred()
+
+        def run() -> None:
+            try:
+                result = function(*arguments)
+            except Exception:
+                result = Failure()
+            done.callback(result)
+
+        if self.is_held:
+            self.held.append(run)
+        else:
+            run()
+        return done
+
+    def goes_on(self) -> None:
+        self.is_held = False
+        while self.held:
+            self.held.pop(0)()
+
+
+class FakeSet:
+    def __init__(self, zookeeper: FakeZooKeeper, name: str) -> None:
+        self._zookeeper = zookeeper
+        self._name = name
+
+    def _do(self, what: str) -> None:
+        self._zookeeper.doing.append(f"{what} {self._name}")
+        if self._zookeeper.failing is not None:
+            raise self._zookeeper.failing
+
+    def join(self) -> None:
+        self._do("join")
+        self._zookeeper.members.add(self._name)
+
+    def leave(self) -> None:
+        self._do("leave")
+        self._zookeeper.members.discard(self._name)
+
+
+class Announced:
+    """An announcer over a ZooKeeper that a test moves."""
+
+    def __init__(self, status: Status = Status.UP) -> None:
+        self.zookeeper = FakeZooKeeper()
+        self.clock = Clock()
+        sets: Any = {name: FakeSet(self.zookeeper, name) for name in BOTH}
+        self.announcer = Announcer(
+            self.zookeeper, sets, "zk://zoo/k", self.clock, self.zookeeper.in_thread, lambda f, *a: f(*a)
+        )
+        self.announcer.start(status)
+
+
+@pytest.fixture
+def announced() -> Announced:
+    return Announced()
+
+
+@pytest.fixture
+def joined(announced: Announced) -> Announced:
+    announced.zookeeper.becomes("CONNECTED")
+    assert announced.zookeeper.members == BOTH
+    return announced
+
+
+def test_nothing_is_done_before_there_is_a_session(announced: Announced) -> None:
+    announced.announcer.status_is(Status.READ_ONLY)
+    assert announced.zookeeper.doing == ["start"]
+
+
+@pytest.mark.parametrize(
+    ("status", "sets"),
+    [
+        (Status.UP, BOTH),
+        (Status.WRITE_AVOID, {READ}),
+        (Status.READ_ONLY, {READ}),
+        (Status.QUIESCENT, set()),
+        (Status.DOWN, set()),
+    ],
+)
+def test_each_status_has_its_sets(status: Status, sets: set[str], joined: Announced) -> None:
+    joined.announcer.status_is(status)
+    assert joined.zookeeper.members == joined.announcer.is_in == sets
+    of_the_start = Announced(status)
+    of_the_start.zookeeper.becomes("CONNECTED")
+    assert of_the_start.zookeeper.members == sets
+
+
+def test_it_leaves_before_it_joins() -> None:
+    announced = Announced(Status.READ_ONLY)
+    announced.zookeeper.becomes("CONNECTED")
+    assert announced.zookeeper.doing == ["start", "leave write", "join read"]
+
+
+def test_a_lost_session_joins_again(joined: Announced) -> None:
+    joined.zookeeper.becomes("SUSPENDED")
+    assert joined.announcer.is_in is None
+    joined.zookeeper.loses_the_session()
+    assert not joined.zookeeper.members
+    joined.zookeeper.becomes("CONNECTED")
+    assert joined.zookeeper.members == joined.announcer.is_in == BOTH
+
+
+def test_what_changed_while_zookeeper_was_away_is_made_good(joined: Announced) -> None:
+    joined.zookeeper.becomes("SUSPENDED")
+    joined.announcer.status_is(Status.QUIESCENT)
+    joined.announcer.status_is(Status.WRITE_AVOID)
+    assert joined.zookeeper.members == BOTH
+    joined.zookeeper.becomes("CONNECTED")
+    assert joined.zookeeper.members == {READ}
+
+
+def test_of_changes_that_come_while_one_is_under_way_the_last_one_counts(joined: Announced) -> None:
+    joined.zookeeper.is_held = True
+    for status in (Status.QUIESCENT, Status.UP, Status.READ_ONLY):
+        joined.announcer.status_is(status)
+    assert len(joined.zookeeper.held) == 1
+    joined.zookeeper.goes_on()
+    assert joined.zookeeper.members == joined.announcer.is_in == {READ}
+
+
+def test_a_session_that_is_new_while_one_is_worked_on_is_seen_to_as_well(joined: Announced) -> None:
+    joined.zookeeper.is_held = True
+    joined.announcer.status_is(Status.READ_ONLY)
+    joined.zookeeper.loses_the_session()
+    joined.zookeeper.becomes("CONNECTED")
+    doing = len(joined.zookeeper.doing)
+    joined.zookeeper.goes_on()
+    assert joined.zookeeper.doing[doing:] == ["leave write", "join read"] * 2
+
+
+def test_a_failure_is_tried_again_after_a_pause(joined: Announced) -> None:
+    joined.zookeeper.failing = PermissionError("no")
+    joined.announcer.status_is(Status.QUIESCENT)
+    assert joined.zookeeper.members == BOTH
+    joined.zookeeper.failing = None
+    joined.clock.advance(TRY_AGAIN_S * 0.9)
+    assert joined.zookeeper.members == BOTH
+    joined.clock.advance(TRY_AGAIN_S * 0.2)
+    assert not joined.zookeeper.members
+    assert not joined.clock.getDelayedCalls()
+
+
+def test_a_change_does_not_wait_for_the_pause_after_a_failure(joined: Announced) -> None:
+    joined.zookeeper.failing = PermissionError("no")
+    joined.announcer.status_is(Status.QUIESCENT)
+    joined.zookeeper.failing = None
+    joined.announcer.status_is(Status.READ_ONLY)
+    assert joined.zookeeper.members == {READ}
+    assert not joined.clock.getDelayedCalls()
+
+
+def test_a_stop_leaves_and_ends_the_session(joined: Announced) -> None:
+    stopped = joined.announcer.stop()
+    assert stopped.called
+    assert joined.zookeeper.doing[-4:] == ["leave read", "leave write", "stop", "close"]
+    assert not joined.clock.getDelayedCalls()
+    joined.zookeeper.becomes("LOST")
+    joined.announcer.status_is(Status.DOWN)
+    assert joined.zookeeper.doing[-1] == "close"
+
+
+def test_a_stop_waits_for_what_is_under_way_but_not_for_ever(joined: Announced) -> None:
+    joined.zookeeper.is_held = True
+    joined.announcer.status_is(Status.READ_ONLY)
+    stopped = joined.announcer.stop()
+    joined.clock.advance(STOP_S * 0.9)
+    assert not stopped.called
+    joined.clock.advance(STOP_S * 0.2)
+    assert stopped.called
+    joined.zookeeper.goes_on()
+    assert joined.zookeeper.doing[-1] == "close"
+    assert not joined.clock.getDelayedCalls()
+
+
+def test_a_stop_does_not_wait_for_a_zookeeper_that_is_away(announced: Announced) -> None:
+    announced.zookeeper.is_held = True
+    assert announced.announcer.stop().called
+    assert not announced.clock.getDelayedCalls()
+
+
+def test_a_failure_while_it_stops_is_not_tried_again(joined: Announced) -> None:
+    joined.zookeeper.is_held = True
+    joined.announcer.status_is(Status.READ_ONLY)
+    joined.zookeeper.failing = PermissionError("no")
+    stopped = joined.announcer.stop()
+    joined.zookeeper.goes_on()
+    assert stopped.called
+    assert not joined.clock.getDelayedCalls()
+
+
+def test_a_zookeeper_that_is_late_is_joined_all_the_same(announced: Announced) -> None:
+    announced.clock.advance(PATIENCE_S)
+    assert not announced.clock.getDelayedCalls()
+    announced.zookeeper.becomes("CONNECTED")
+    assert announced.zookeeper.members == BOTH
