@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import socket
 import ssl
@@ -41,6 +42,11 @@ class Connector(SequentialThreadingHandler):  # type: ignore[misc]
         self._away_since_s: float | None = None
         self.problem = ""
         """Why the last attempt failed; nothing after one that did not."""
+
+    def start(self) -> None:
+        """As kazoo's, but a process that ends waits for none of these threads."""
+        super().start()
+        atexit.unregister(self.stop)
 
     def told(self, state: object) -> None:
         """A listener of the client's."""

@@ -154,7 +154,7 @@ class Announcer:
     def _has_failed(self, failure: Failure) -> None:
         if self._is_stopping:
             return
-        problem = failure.getErrorMessage() or type(failure.value).__name__
+        problem = _reason(failure)
         if self._is_connected and problem != self._problem:  # else it is said already that ZooKeeper is away
             self._problem = problem
             log.error(
@@ -209,7 +209,12 @@ class Announcer:
 
 
 def _failed_to_leave(failure: Failure) -> None:
-    log.warn("ZooKeeper was not told that this server stops: {reason}", reason=failure.getErrorMessage())
+    log.warn("ZooKeeper was not told that this server stops: {reason}", reason=_reason(failure))
+
+
+def _reason(failure: Failure) -> str:
+    # Most of kazoo's errors have no text.
+    return failure.getErrorMessage() or type(failure.value).__name__
 
 
 def _listed(sets: frozenset[str]) -> str:

@@ -14,8 +14,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Self
 
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.serialization import pkcs12
 from kazoo.client import KazooClient
 
+from tests.client.certificates import Authority
 from tests.server.running import eventually, own_port
 
 TICK_S: Final = 0.1
@@ -42,6 +46,7 @@ class ZooKeeper:
         said = {
             "dataDir": folder / "data",
             "tickTime": round(TICK_S * 1000),
+            "maxSessionTimeout": 60_000,
             "clientPort": port,
             "clientPortAddress": "127.0.0.1",
             "admin.enableServer": "false",
@@ -134,6 +139,32 @@ class ZooKeeper:
         if client is not None:
             client.stop()
             client.close()
+
+
+def over_tls(authority: Authority, port: int) -> dict[str, object]:
+    """What has one serve TLS as well, on that port, with a certificate for 127.0.0.1."""
+    certificate, key = (Path(path).read_bytes() for path in authority.sign("127.0.0.1"))
+    store = authority.folder / "zookeeper.p12"
+    password = "in a test"
+    store.write_bytes(
+        pkcs12.serialize_key_and_certificates(
+            b"zookeeper",
+            serialization.load_pem_private_key(key, None),  # type: ignore[arg-type]
+            x509.load_pem_x509_certificate(certificate),
+            None,
+            serialization.BestAvailableEncryption(password.encode()),
+        )
+    )
+    return {
+        "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+        "secureClientPort": port,
+        "secureClientPortAddress": "127.0.0.1",
+        "ssl.keyStore.location": store,
+        "ssl.keyStore.password": password,
+        "ssl.trustStore.location": authority.ca_file,
+        "ssl.trustStore.type": "PEM",
+        "ssl.clientAuth": "none",
+    }
 
 
 @contextmanager

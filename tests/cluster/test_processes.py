@@ -1,0 +1,210 @@
+"""Real servers in the sets of a real ZooKeeper."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.client.certificates import Authority
+from tests.cluster.servers import await_members, config, members, set_status
+from tests.cluster.zookeeper import ZooKeeper, over_tls, running_zookeeper
+from tests.server.running import ANY_PORT, Processes, Server, eventually, own_port
+
+SERVED = 'queuePath = "queues"\nstatusFile = "status"\n[admin]\nhttpPort = false\n'
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    with Processes(tmp_path) as processes:
+        yield processes
+
+
+def logs(server: Server, text: str) -> None:
+    eventually(lambda: text in server.logged(), f"the log says {text}")
+
+
+def test_a_server_joins_when_it_serves_and_says_all_its_endpoints(
+    processes: Processes, zookeeper: ZooKeeper, prefix: str
+) -> None:
+    server = processes.serve(SERVED + config(zookeeper, prefix), "--thrift", ANY_PORT, "--text", ANY_PORT)
+    await_members(zookeeper, prefix, {server.port: "Up"})
+    [node] = zookeeper.client.get_children(f"{prefix}/write")
+    said = json.loads(zookeeper.client.get(f"{prefix}/write/{node}")[0])
+    assert node == "member_0000000000"
+    assert said["serviceEndpoint"] == said["additionalEndpoints"]["memcache"] == {
+        "host": "127.0.0.1",
+        "port": server.port,
+    }
+    assert sorted(said["additionalEndpoints"]) == ["memcache", "text", "thrift"]
+    logs(server, f"In zk://127.0.0.1:{zookeeper.port}{prefix} this server is now in read and write")
+
+
+def test_it_leaves_by_its_status_and_at_its_stop(processes: Processes, zookeeper: ZooKeeper, prefix: str) -> None:
+    server = processes.serve(SERVED + config(zookeeper, prefix, session_timeout="10s"))
+    for status in ("ReadOnly", "Quiescent", "WriteAvoid", "Up"):
+        set_status(server, status)
+        await_members(zookeeper, prefix, {server.port: status})
+    server.stop()
+    assert members(zookeeper.client, prefix) == {"read": [], "write": []}  # long before the session would have ended
+
+
+def test_a_server_that_remembers_a_status_begins_with_it(
+    processes: Processes, zookeeper: ZooKeeper, prefix: str
+) -> None:
+    server = processes.serve(SERVED + config(zookeeper, prefix))
+    set_status(server, "ReadOnly")
+    server.stop()
+    server = processes.serve(SERVED + config(zookeeper, prefix))
+    await_members(zookeeper, prefix, {server.port: "ReadOnly"})
+
+
+def test_a_server_that_was_killed_does_not_stand_there_twice(
+    processes: Processes, zookeeper: ZooKeeper, prefix: str
+) -> None:
+    with own_port() as port:
+        endpoint = f"tcp:{port}:interface=127.0.0.1"
+        given = SERVED + config(zookeeper, prefix, session_timeout="60s")
+        server = processes.serve(given, endpoint=endpoint)
+        await_members(zookeeper, prefix, {port: "Up"})
+        server.kill()
+        assert members(zookeeper.client, prefix) == {"read": [port], "write": [port]}
+        server = processes.serve('defaultStatus = "ReadOnly"\n' + given, endpoint=endpoint)
+        await_members(zookeeper, prefix, {port: "ReadOnly"})
+
+
+def test_the_sets_are_left_at_once_and_commands_refused_after_the_grace_period(
+    processes: Processes, zookeeper: ZooKeeper, prefix: str
+) -> None:
+    server = processes.serve('statusChangeGracePeriod = "1h"\n' + SERVED + config(zookeeper, prefix))
+    await_members(zookeeper, prefix, {server.port: "Up"})
+    set_status(server, "Quiescent")
+    await_members(zookeeper, prefix, {server.port: "Quiescent"})
+    with server.connect() as client:
+        client.put(b"work", b"still taken")
+
+
+def test_queues_are_served_while_there_is_no_zookeeper_and_it_joins_when_there_is(
+    processes: Processes, tmp_path: Path
+) -> None:
+    with own_port() as port:
+        zookeeper = ZooKeeper(tmp_path / "zookeeper", port)
+        try:
+            server = processes.serve(SERVED + config(zookeeper, "/k"))
+            with server.connect() as client:
+                client.put(b"work", b"hello")
+                assert client.get(b"work") == b"hello"
+            logs(server, "ZooKeeper cannot be reached, and")
+            assert "Connection refused" in server.logged()
+            zookeeper.start()
+            await_members(zookeeper, "/k", {server.port: "Up"})
+            zookeeper.kill()
+            logs(server, "ZooKeeper does not answer any more")
+            with server.connect() as client:
+                client.put(b"work", b"hello")
+            server.stop()
+        finally:
+            zookeeper.close()
+
+
+def test_a_zookeeper_that_hangs_holds_no_stop_up(processes: Processes, tmp_path: Path) -> None:
+    with running_zookeeper(tmp_path / "zookeeper") as zookeeper:
+        server = processes.serve(SERVED + config(zookeeper, "/k", session_timeout="60s"))
+        await_members(zookeeper, "/k", {server.port: "Up"})
+        zookeeper.freeze()
+        try:
+            began = time.monotonic()
+            server.stop()
+            assert time.monotonic() - began < 30  # the session has 60
+        finally:
+            zookeeper.thaw()
+
+
+def test_a_zookeeper_that_lost_its_data_is_joined_anew(processes: Processes, tmp_path: Path) -> None:
+    with running_zookeeper(tmp_path / "zookeeper") as zookeeper:
+        server = processes.serve(SERVED + config(zookeeper, "/k"))
+        await_members(zookeeper, "/k", {server.port: "Up"})
+        zookeeper.kill()
+        zookeeper.forget()
+        zookeeper.start()
+        await_members(zookeeper, "/k", {server.port: "Up"})
+
+
+def test_over_tls_the_name_of_the_host_is_verified(processes: Processes, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    with own_port() as plain, own_port() as port:  # one for the test, and one for servers
+        zookeeper = ZooKeeper(tmp_path / "zookeeper", plain, over_tls(authority, port))
+        try:
+            zookeeper.start()
+            given = config(zookeeper, "/k", f'tls = true\ncaFile = "{authority.ca_file}"')
+            given = SERVED + given.replace(f"port = {plain}", f"port = {port}")
+            server = processes.serve(given)
+            await_members(zookeeper, "/k", {server.port: "Up"})
+            server.stop()
+            server = processes.serve(given + 'serverName = "zookeeper.example"\n')
+            logs(server, "its certificate is not accepted: Hostname mismatch")
+            assert members(zookeeper.client, "/k") == {"read": [], "write": []}
+        finally:
+            zookeeper.close()
+
+
+def test_both_initializers_replace_what_is_built_in(processes: Processes, zookeeper: ZooKeeper, prefix: str) -> None:
+    processes.write(
+        "ours.py",
+        """
+from pathlib import Path
+
+from kazoo.client import KazooClient
+
+
+def client(settings):
+    return KazooClient(f"{settings.host}:{settings.port}", timeout=1.0)
+
+
+class Set:
+    def __init__(self, settings, client, path, member):
+        self.client, self.path, self.member = client, path, member
+
+    def join(self):
+        self.client.ensure_path(f"{self.path}/{self.member.service.port}")
+
+    def leave(self):
+        if self.client.exists(f"{self.path}/{self.member.service.port}"):
+            self.client.delete(f"{self.path}/{self.member.service.port}")
+""",
+    )
+    names = 'clientInitializer = "ours.client"\nserverSetInitializer = "ours.Set"\n'
+    server = processes.serve(SERVED + config(zookeeper, prefix, names))
+    port = str(server.port)
+
+    def there() -> list[list[str]]:
+        both = [f"{prefix}/{name}" for name in ("read", "write")]
+        return [zookeeper.client.get_children(path) for path in both if zookeeper.client.exists(path)]
+
+    eventually(lambda: there() == [[port], [port]], "it is in both")
+    set_status(server, "ReadOnly")
+    eventually(lambda: there() == [[port], []], "it is in the one for gets")
+    server.stop()
+    assert there() == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("", "their own machine: listen on another address, or say advertiseAddress in [zookeeper]"),
+        ('clientInitializer = "no.such"', "no.such, named in [zookeeper], cannot be imported: No module named 'no'"),
+        ('serverSetInitializer = "os.sep"', "os.sep, named in [zookeeper], is nothing that can be called"),
+        ('acl = "everyone-read-creator-all"', "wants credentials: they are the creator"),
+        ('caFile = "ca.pem"', "are of no use without tls = true"),
+        ('tls = true\ncaFile = "nowhere.pem"', "nowhere.pem, named in [zookeeper], cannot be used"),
+        ('tls = true\nkeyFile = "key.pem"', "keyFile in [zookeeper] is of no use without certFile"),
+    ],
+)
+def test_what_cannot_be_announced_is_refused_at_the_start(processes: Processes, wrong: str, said: str) -> None:
+    table = f'[zookeeper]\nhost = "zoo"\npathPrefix = "/k"\n{wrong}\n'
+    server = processes.start(SERVED + table)
+    assert server.exit_status() == 78
+    assert said in server.stderr()
