@@ -7,6 +7,7 @@ SEED ?= 1
 QUICK ?=
 ITEMS ?= 100000
 KILLS ?= 20
+CHANGES ?= 1000
 FAULTS ?= 12
 DELIVERY ?= exactly_once at_least_once
 STORAGE ?= journal
@@ -35,7 +36,7 @@ CHECKS := $(VENV)/.checks
 FUZZ := $(VENV)/.fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check compiled kill-restart moves leases convert-kills database-kills streams histories every-place damage fuzz abuse benchmark bench clean
+.PHONY: help run test check compiled kill-restart moves leases convert-kills database-kills streams membership zookeeper-kills histories every-place damage fuzz abuse benchmark bench clean
 .NOTPARALLEL:
 
 help: ## list these targets
@@ -75,6 +76,12 @@ streams: $(TESTS) ## kill drivers, executors, servers and connections of streams
 	@for each in $(DELIVERY); do \
 	    $(VENV)/bin/python -m tests.torture.streams --delivery $$each --seed $(SEED) --items $(ITEMS) --faults $(FAULTS) $(ARGS) || exit 1; \
 	done
+
+membership: $(TESTS) ## change statuses of servers, end their sessions, kill them and ZooKeeper, and look at the server sets (SEED=1 CHANGES=1000)
+	@$(VENV)/bin/python -m tests.torture.membership --seed $(SEED) --changes $(CHANGES)
+
+zookeeper-kills: $(TESTS) ## kill -9 the ZooKeeper of a server under load, and see what clients have of it (SEED=1 KILLS=20)
+	@$(VENV)/bin/python -m tests.torture.zookeeper_kills --seed $(SEED) --kills $(KILLS)
 
 histories: $(TESTS) ## thousands of random histories of queues with tiny limits, over restarts and crashes (SEED=1 EXAMPLES=2000)
 	@$(VENV)/bin/python -m tests.torture.history --seed $(SEED) --examples $(EXAMPLES)

@@ -31,13 +31,13 @@ def members(client: Any, prefix: str) -> dict[str, list[int]]:
 
 def _ports(client: Any, path: str) -> list[int]:
     try:
-        nodes = client.get_children(path)
+        nodes = client.retry(client.get_children, path)
     except NoNodeError:
         return []
     ports = []
     for node in nodes:
         try:
-            data, _ = client.get(f"{path}/{node}")
+            data, _ = client.retry(client.get, f"{path}/{node}")
         except NoNodeError:
             continue
         ports.append(json.loads(data)["serviceEndpoint"]["port"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import shutil
 import signal
@@ -31,6 +32,11 @@ _JAVA: Final = (
     "-Dzookeeper.extendedTypesEnabled=false",
 )
 _MAIN: Final = "org.apache.zookeeper.server.ZooKeeperServerMain"
+
+
+_silent = logging.getLogger("tests.zookeeper")
+_silent.addHandler(logging.NullHandler())
+_silent.propagate = False
 
 
 class ZooKeeper:
@@ -118,6 +124,7 @@ class ZooKeeper:
             timeout=10.0,
             connection_retry={"max_tries": -1, "max_delay": 0.2},
             command_retry={"max_tries": -1},
+            logger=_silent,
         )
         client.start()
         return client

@@ -1,0 +1,164 @@
+"""Kills the ZooKeeper that a server has joined, again and again, while clients put and take items.
+
+    python -m tests.torture.zookeeper_kills --seed 1 --kills 20
+
+Two servers have the same load: one has joined server sets, the other has never heard of ZooKeeper. What clients of the
+second wait is what the machine makes everybody wait, as by the start of Java. No request may fail. Each time ZooKeeper
+is back the sets name the server again, and how long that took is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from array import array
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+
+from benchmarks.harness import percentile, progress
+from tests.cluster.servers import config, expected, members
+from tests.cluster.zookeeper import ZooKeeper, running_zookeeper
+from tests.server.running import Processes, Server, eventually, set_request
+
+PREFIX: Final = "/services/kestrel"
+SESSION_TIMEOUT_S: Final = 1.0
+PAUSE_S: Final = 0.001
+"""Between two requests of a client: the machine must have time for others, or everybody waits all the time."""
+
+CLIENTS: Final = 4
+ITEM: Final = b"x" * 64
+
+QUIET, AWAY, STARTING = "ZooKeeper is there", "ZooKeeper is away", "ZooKeeper starts"
+PHASES: Final = (QUIET, AWAY, STARTING)
+
+JOINED, ALONE = "joined", "alone"
+
+
+class Load:
+    """Threads that set and get at one server, and note how long each request took, by what ZooKeeper did meanwhile."""
+
+    def __init__(self, server: Server) -> None:
+        self.phase = QUIET
+        self.latencies_ms: dict[str, array[float]] = {phase: array("d") for phase in PHASES}
+        self.failed: list[str] = []
+        self._server = server
+        self._is_over = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(number,), daemon=True) for number in range(CLIENTS)]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, number: int) -> None:
+        queue = b"queue-%d" % number
+        requests = (
+            (set_request(queue, ITEM), b"STORED\r\n"),
+            (b"get %b\r\n" % queue, b"VALUE %b 0 %d\r\n%b\r\nEND\r\n" % (queue, len(ITEM), ITEM)),
+        )
+        try:
+            with self._server.connect() as client:
+                while not self._is_over.wait(PAUSE_S):
+                    for request, reply in requests:
+                        phase, began = self.phase, time.perf_counter()
+                        client.ask(request, reply)
+                        self.latencies_ms[phase].append((time.perf_counter() - began) * 1000)
+        except (OSError, AssertionError) as error:
+            self.failed.append(str(error) or type(error).__name__)
+
+
+class Outcome(NamedTuple):
+    """What came out."""
+
+    latencies_ms: dict[str, dict[str, array[float]]]
+    """By server, and by what ZooKeeper did."""
+    rejoined_s: list[float]
+    """How long after each return of ZooKeeper the sets were right."""
+    failed: list[str]
+
+
+def torture(zookeeper: ZooKeeper, processes: Processes, *, seed: int, kills: int) -> Outcome:
+    """Kill ZooKeeper so often."""
+    dice = random.Random(seed)
+    rejoined_s: list[float] = []
+    given = 'queuePath = "{name}"\nstatusFile = "{name}.status"\n[admin]\nhttpPort = false\n'
+    joins = config(zookeeper, PREFIX, session_timeout=f"{round(SESSION_TIMEOUT_S * 1000)}ms")
+    joined = processes.serve(given.format(name=JOINED) + joins)
+    alone = processes.serve(given.format(name=ALONE))
+    wanted = expected({joined.port: "Up"})
+
+    def is_right() -> bool:
+        return members(zookeeper.client, PREFIX) == wanted
+
+    eventually(is_right, "the server has joined")
+    with ExitStack() as stack:
+        loads = {JOINED: stack.enter_context(Load(joined)), ALONE: stack.enter_context(Load(alone))}
+
+        def phase(name: str, pause_s: float) -> None:
+            for load in loads.values():
+                load.phase = name
+            time.sleep(pause_s)
+
+        for number in range(kills):
+            progress("kills", number, kills)
+            phase(QUIET, dice.uniform(0.5, 1.5))
+            phase(AWAY, 0)
+            zookeeper.kill()
+            phase(AWAY, dice.uniform(0.1, 2 * SESSION_TIMEOUT_S))
+            phase(STARTING, 0)
+            zookeeper.start()
+            began = time.monotonic()
+            eventually(is_right, "the server is in both sets again")
+            rejoined_s.append(time.monotonic() - began)
+        progress("", 1, 1)
+    failed = [reason for load in loads.values() for reason in load.failed]
+    return Outcome({name: load.latencies_ms for name, load in loads.items()}, rejoined_s, failed)
+
+
+def lines(outcome: Outcome) -> list[str]:
+    """The outcome for a person."""
+    told = [f"{'':20}{'requests':>10}   p50 ms   p99 ms   worst ms"]
+    for phase in PHASES:
+        for server, latencies_ms in outcome.latencies_ms.items():
+            each = latencies_ms[phase]
+            p50, p99 = percentile(each, 50), percentile(each, 99)
+            told.append(f"{phase:20}{len(each):>10,d}   {p50:6.2f}   {p99:6.2f}   {max(each):8.1f}   {server}")
+    rejoined_s = outcome.rejoined_s
+    told.append(
+        f"in the sets again after {statistics.median(rejoined_s):.2f} s (median), {max(rejoined_s):.2f} s (latest); "
+        f"the session has {SESSION_TIMEOUT_S:g} s"
+    )
+    told.append(f"{len(outcome.failed)} requests failed{''.join(f'; {each}' for each in outcome.failed)}")
+    return told
+
+
+def main() -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seed", type=int, default=1, help="another one, another story")
+    parser.add_argument("--kills", type=int, default=20)
+    arguments = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running_zookeeper(Path(folder, "zookeeper")) as zookeeper,
+        Processes(Path(folder)) as processes,
+    ):
+        outcome = torture(zookeeper, processes, seed=arguments.seed, kills=arguments.kills)
+    print(f"seed {arguments.seed}, {arguments.kills} kills of ZooKeeper")
+    print("\n".join(lines(outcome)))
+    return 1 if outcome.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
