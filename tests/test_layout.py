@@ -38,7 +38,7 @@ STANDARD_LIBRARY_ONLY = _BELOW | {"journal", "scroll", "disk"}
 WITHOUT_TWISTED = STANDARD_LIBRARY_ONLY | {"protocols", "config", "cluster"}
 """A worker process that only reads journals must not need Twisted, and a codec has no use for it."""
 
-CLIENTS_WITH_TWISTED = {"client", "server", "pipeline", "openssl"}
+CLIENTS_WITH_TWISTED = {"client", "server", "pipeline", "openssl", "roster", "member_servers"}
 """The modules of `kestrel.client` that are Twisted's; a Spark worker imports the others."""
 
 BACKENDS = (

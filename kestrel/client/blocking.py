@@ -18,16 +18,16 @@ from contextlib import closing, contextmanager, suppress
 from random import Random
 from typing import Literal, NamedTuple, Self, TypeVar
 
-from kestrel.address import DEFAULT_PORTS, Address, parse_address
+from kestrel.address import DEFAULT_PORTS, Address
 from kestrel.client.arguments import Name, check_options, expiry_ms, milliseconds, name_bytes
+from kestrel.client.blocking_servers import BlockingServers
 from kestrel.client.call import Call
-from kestrel.client.choice import GETS_PER_SERVER, RandomChoice, StayingChoice
+from kestrel.client.choice import GETS_PER_SERVER
 from kestrel.client.connection import BlockingConnection
 from kestrel.client.dialect import Dialect, MemcacheDialect, ThriftDialect
 from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed, OpenReadsError, RequestError
 from kestrel.client.memcache import MemcacheCalls
-from kestrel.client.plan import Plan, follow, of_server, search, somewhere
-from kestrel.client.pool import ConnectionPool
+from kestrel.client.plan import of_server
 from kestrel.client.put_batch import PutBatch, batches
 from kestrel.client.thrift import OpenRead, ThriftCalls
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
@@ -60,6 +60,10 @@ class BlockingClient:
     that one will not or cannot have it; gets stay with one server for `gets_per_server` requests, or until it is empty
     or fails. A server that failed is left alone for a while.
 
+    In place of them may stand one server set, ``zk://zk1,zk2/services/kestrel``, whose members are followed from the
+    first request to `close`: puts go to those of its write set, gets to those of its read set, and what is for all
+    servers to both. Requests wait for up to `timeout_s` until ZooKeeper has said who they are; then it is a `NoServer`.
+
     `timeout_s` is how long a server may be silent while it has something to read or owes an answer, besides the time
     that it was asked to wait, and how long connecting may take.
 
@@ -87,26 +91,22 @@ class BlockingClient:
         check_options(timeout_s, tls)
         if protocol not in DEFAULT_PORTS:
             raise ValueError(f"there is no protocol {protocol!r}; there are {', '.join(DEFAULT_PORTS)}")
-        if isinstance(servers, str):
-            servers = [servers]
-        self._addresses = list(dict.fromkeys(parse_address(server, DEFAULT_PORTS[protocol]) for server in servers))
         self._memcache = MemcacheCalls(max_item_bytes) if protocol == "memcache" else None
         self._dialect: Dialect = ThriftDialect(ThriftCalls(max_item_bytes=max_item_bytes))
         if self._memcache is not None:
             self._dialect = MemcacheDialect(self._memcache)
         self._repeats = repeats
-        chance = random or Random()
-        self._writes = RandomChoice(self._addresses, chance, seconds)
-        self._reads = StayingChoice(self._addresses, chance, seconds, gets_per_server=gets_per_server)
-        context, server_name = (None, None) if tls is None else (tls.context(), tls.server_name)
-        self._pool = ConnectionPool(self._addresses, timeout_s, context, server_name)
+        self._servers = BlockingServers(
+            servers, protocol, tls, timeout_s, seconds, random=random, gets_per_server=gets_per_server
+        )
+        self._pool = self._servers.pool
 
     def close(self) -> None:
         """Hang up. The client can be used again.
 
         A monitor that is running fails, and so does the end of a reliable read of memcache.
         """
-        self._pool.close()
+        self._servers.close()
 
     def __enter__(self) -> Self:
         return self
@@ -128,7 +128,7 @@ class BlockingClient:
             [(_, call)] = self._dialect.put(name, [data], ms)
             return self._ask(address, call)
 
-        return bool(self._somewhere(self._writes, ask))
+        return bool(self._servers.somewhere(self._servers.writes, ask, repeats=self._repeats))
 
     def put_many(self, queue: Name, items: Iterable[bytes], expires_in: float | None = None) -> int:
         """How many of the items were stored; the others were refused by a limit of the queue, one by one.
@@ -150,7 +150,7 @@ class BlockingClient:
                 answers = connection.ask_all([call for _, call in sizes_and_calls])
                 batch.answered([size for size, _ in sizes_and_calls], answers)
 
-        self._somewhere(self._writes, ask)
+        self._servers.somewhere(self._servers.writes, ask, repeats=self._repeats)
         return batch.stored + sum(self._put_batch(queue, [data], ms) for data in batch.untried)
 
     # Getting.
@@ -246,10 +246,9 @@ class BlockingClient:
                 return _Monitored(address, connection, next(items, None), items)
 
         # Nothing is doubled by asking another server before there was an item.
-        plan: Plan[Address, _Monitored, _Monitored] = somewhere(self._reads, repeats=True)
-        address, connection, item, items = follow(plan, begin)
+        address, connection, item, items = self._servers.somewhere(self._servers.reads, begin, repeats=True)
         if item is None:
-            self._reads.was_empty(address)
+            self._servers.reads.was_empty(address)
         try:
             with closing(items):
                 while item is not None:
@@ -312,7 +311,7 @@ class BlockingClient:
     def _of_all(self, make_call: Callable[[], Call[T]]) -> dict[str, T]:
         values = {}
         failures = []
-        for address in self._addresses:
+        for address in self._servers.everybody():
             try:
                 values[str(address)] = self._ask(address, make_call())
             except ClientFailure as failure:
@@ -321,11 +320,5 @@ class BlockingClient:
             raise failures[0]
         return values
 
-    def _somewhere(self, choice: RandomChoice[Address], ask: Callable[[Address], T]) -> T:
-        plan: Plan[Address, T, T] = somewhere(choice, repeats=self._repeats)
-        return follow(plan, ask)
-
     def _search(self, ask: Callable[[Address, int], T | None], timeout: float) -> T | None:
-        plan: Plan[tuple[Address, int], T | None, T | None]
-        plan = search(self._reads, milliseconds(timeout), is_alone=len(self._addresses) == 1)
-        return follow(plan, lambda question: ask(*question))
+        return self._servers.search(ask, milliseconds(timeout))

@@ -6,7 +6,7 @@ when it is. One choice is for puts and another one for gets: a server whose disk
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from random import Random
 from typing import Final, Generic, TypeVar
 
@@ -21,22 +21,35 @@ class RandomChoice(Generic[S]):
     """A server at random for each request; one that failed is left alone for a while (`Backoff`).
 
     While all are left alone, the one whose time ends first. `seconds` is a clock that never goes back.
+
+    There may be no server at all; `nobody` is what is said then, a sentence.
     """
 
     def __init__(
         self,
-        servers: Sequence[S],
+        servers: Iterable[S],
         random: Random,
         seconds: Callable[[], float],
         *,
         first_backoff_s: float = FIRST_S,
         longest_backoff_s: float = LONGEST_S,
+        nobody: str = "there is no server",
     ) -> None:
-        if not servers:
-            raise ValueError("there must be at least one server")
         self._random = random
         self._seconds = seconds
-        self._backoffs = {server: Backoff(random, first_backoff_s, longest_backoff_s) for server in servers}
+        self._first_backoff_s = first_backoff_s
+        self._longest_backoff_s = longest_backoff_s
+        self._backoffs: dict[S, Backoff] = {}
+        self.nobody = nobody
+        self.use(servers)
+
+    def use(self, servers: Iterable[S]) -> None:
+        """From now on it is these. Those that stay are what they were; what is told of the others is of no account."""
+        known = self._backoffs
+        self._backoffs = {server: known.get(server) or self._backoff() for server in servers}
+
+    def _backoff(self) -> Backoff:
+        return Backoff(self._random, self._first_backoff_s, self._longest_backoff_s)
 
     def next(self, besides: Collection[S] = ()) -> S | None:
         """The server to ask now; None when none is left `besides` those that were asked already."""
@@ -53,13 +66,15 @@ class RandomChoice(Generic[S]):
 
     def failed(self, server: S) -> None:
         """It did not answer, or would not: leave it alone for a while. Failures within that are the same failure."""
-        backoff, now_s = self._backoffs[server], self._seconds()
-        if backoff.ends_s <= now_s:
+        backoff, now_s = self._backoffs.get(server), self._seconds()
+        if backoff is not None and backoff.ends_s <= now_s:
             backoff.failed(now_s)
 
     def answered(self, server: S) -> None:
         """It did."""
-        self._backoffs[server].answered()
+        backoff = self._backoffs.get(server)
+        if backoff is not None:
+            backoff.answered()
 
 
 class StayingChoice(RandomChoice[S]):
@@ -67,15 +82,23 @@ class StayingChoice(RandomChoice[S]):
 
     def __init__(
         self,
-        servers: Sequence[S],
+        servers: Iterable[S],
         random: Random,
         seconds: Callable[[], float],
         *,
         gets_per_server: int = GETS_PER_SERVER,
         first_backoff_s: float = FIRST_S,
         longest_backoff_s: float = LONGEST_S,
+        nobody: str = "there is no server",
     ) -> None:
-        super().__init__(servers, random, seconds, first_backoff_s=first_backoff_s, longest_backoff_s=longest_backoff_s)
+        super().__init__(
+            servers,
+            random,
+            seconds,
+            first_backoff_s=first_backoff_s,
+            longest_backoff_s=longest_backoff_s,
+            nobody=nobody,
+        )
         self._gets_per_server = gets_per_server
         self._current: S | None = None
         self._left = 0

@@ -26,10 +26,10 @@ from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python.failure import Failure
 
-from kestrel.address import DEFAULT_PORTS, parse_address
+from kestrel.address import DEFAULT_PORTS, Address, parse_address
 from kestrel.client.arguments import Name, check_options, expiry_ms, milliseconds, name_bytes
 from kestrel.client.call import Call
-from kestrel.client.choice import GETS_PER_SERVER, RandomChoice, StayingChoice
+from kestrel.client.choice import GETS_PER_SERVER, RandomChoice
 from kestrel.client.dialect import Dialect, MemcacheDialect, ThriftDialect
 from kestrel.client.errors import (
     CannotConnect,
@@ -40,11 +40,14 @@ from kestrel.client.errors import (
     RequestError,
 )
 from kestrel.client.last_words import is_last_word, is_never_last
+from kestrel.client.member_servers import MemberServers
+from kestrel.client.members import Nobody, nobody_in, server_set_in
 from kestrel.client.memcache import MemcacheCalls
 from kestrel.client.openssl import tls_endpoint
 from kestrel.client.pipeline import HungUpBefore, Items, Pipeline
 from kestrel.client.plan import Plan, follow_async, of_server, search, somewhere
 from kestrel.client.put_batch import PutBatch, batches
+from kestrel.client.roster import Roster
 from kestrel.client.server import Server
 from kestrel.client.thrift import OpenRead, ThriftCalls
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
@@ -81,6 +84,10 @@ class Client:
     With several servers a put goes to one at random, and elsewhere if that one will not or cannot have it; gets stay
     with one server for `gets_per_server` requests, or until it is empty or fails. A server that failed is left alone
     for a while; where none is left, requests wait until one may be tried again.
+
+    In place of them may stand one server set, ``zk://zk1,zk2/services/kestrel``, whose members are followed from the
+    first request to `close`: puts go to those of its write set, gets to those of its read set, and what is for all
+    servers to both. Requests wait for up to `timeout_s` until ZooKeeper has said who they are; then it is a `NoServer`.
 
     `timeout_s` is how long a server may be silent while it owes an answer, besides the time that it was asked to wait,
     and how long connecting may take. There are at most `max_connections` to each server: one for all requests that
@@ -122,27 +129,43 @@ class Client:
             self._dialect = MemcacheDialect(self._memcache)
         self._repeats = repeats
         chance = random or Random()
-        self._servers = [
-            Server(
+        if isinstance(servers, str) or IStreamClientEndpoint.providedBy(servers):
+            servers = [servers]
+        server_set = server_set_in(servers)
+        nobody = Nobody() if server_set is None else nobody_in(server_set, protocol)
+        self._roster = Roster(chance, reactor.seconds, gets_per_server, nobody)
+
+        def make(name: str, endpoint: IStreamClientEndpoint) -> Server:
+            return Server(
                 name,
                 endpoint,
                 reactor,
                 timeout_s=timeout_s,
                 max_connections=max_connections,
                 random=chance,
-                is_last_hope=self._all_are_resting,
+                is_last_hope=self._roster.all_are_resting,
                 is_last_word=is_never_last if self._memcache is None else is_last_word,
             )
-            for name, endpoint in _endpoints(reactor, servers, DEFAULT_PORTS[protocol], tls, timeout_s).items()
-        ]
-        self._writes = RandomChoice(self._servers, chance, reactor.seconds)
-        self._reads = StayingChoice(self._servers, chance, reactor.seconds, gets_per_server=gets_per_server)
+
+        def make_member(address: Address) -> Server:
+            return make(str(address), _endpoint(reactor, address, tls, timeout_s))
+
+        self._members: MemberServers | None = None
+        if server_set is not None:
+            self._members = MemberServers(reactor, server_set, protocol, timeout_s, self._roster, make_member)
+            return
+        endpoints = _endpoints(reactor, servers, DEFAULT_PORTS[protocol], tls, timeout_s)
+        named = [make(name, endpoint) for name, endpoint in endpoints.items()]
+        if not named:
+            raise ValueError("there must be at least one server")
+        self._roster.use(named, named)
 
     async def close(self) -> None:
         """Hang up, for good. What is under way fails at once; returns when all connections have ended."""
-        for server in self._servers:  # what one of them has not done must not go to the next
-            server.shut()
-        await _all([server.close() for server in self._servers])
+        ends = self._roster.close()
+        if self._members is not None:
+            ends.append(self._members.close())
+        await _all(ends)
 
     async def __aenter__(self) -> Self:
         return self
@@ -164,7 +187,7 @@ class Client:
             [(_, call)] = self._dialect.put(name, [data], ms)
             return await self._ask(server, call)
 
-        return bool(await self._somewhere(self._writes, ask))
+        return bool(await self._somewhere(self._roster.writes, ask, repeats=self._repeats))
 
     async def put_many(self, queue: Name, items: Iterable[bytes], expires_in: float | None = None) -> int:
         """How many of the items were stored; the others were refused by a limit of the queue, one by one.
@@ -187,7 +210,7 @@ class Client:
             answers = await _answers(connection.ask_all([call for _, call in sizes_and_calls]))
             batch.answered([size for size, _ in sizes_and_calls], answers)
 
-        await self._somewhere(self._writes, lambda server: self._share(server, send))
+        await self._somewhere(self._roster.writes, lambda server: self._share(server, send), repeats=self._repeats)
         stored = batch.stored
         for data in batch.untried:
             stored += await self._put_batch(queue, [data], ms)
@@ -304,10 +327,9 @@ class Client:
                 raise
 
         # Nothing is doubled by asking another server before there was an item.
-        plan: Plan[Server, _Monitored, _Monitored] = somewhere(self._reads, repeats=True)
-        server, connection, item, items = await follow_async(plan, _named(begin))
+        server, connection, item, items = await self._somewhere(self._roster.reads, begin, repeats=True)
         if item is None:
-            self._reads.was_empty(server)
+            self._roster.reads.was_empty(server)
         is_over = False
         try:
             with of_server(server):
@@ -383,18 +405,24 @@ class Client:
             return await ask(connection)
 
     async def _of_all(self, make_call: Callable[[], Call[T]]) -> dict[str, T]:
-        calls = [make_call() for _ in self._servers]
-        asked = zip(self._servers, calls, strict=True)
-        values = await _all([self._ask_of(server, call) for server, call in asked])
-        return {server.name: value for server, value in zip(self._servers, values, strict=True)}
+        await self._meet()
+        servers = self._roster.everybody()
+        calls = [make_call() for _ in servers]
+        values = await _all([self._ask_of(server, call) for server, call in zip(servers, calls, strict=True)])
+        return {server.name: value for server, value in zip(servers, values, strict=True)}
 
-    async def _somewhere(self, choice: RandomChoice[Server], ask: Callable[[Server], Awaitable[T]]) -> T:
-        plan: Plan[Server, T, T] = somewhere(choice, repeats=self._repeats)
+    async def _somewhere(
+        self, choice: RandomChoice[Server], ask: Callable[[Server], Awaitable[T]], *, repeats: bool
+    ) -> T:
+        await self._meet()
+        plan: Plan[Server, T, T] = somewhere(choice, repeats=repeats)
         return await follow_async(plan, _named(ask))
 
     async def _search(self, ask: Callable[[Server, int], Awaitable[T | None]], timeout: float) -> T | None:
         plan: Plan[tuple[Server, int], T | None, T | None]
-        plan = search(self._reads, milliseconds(timeout), is_alone=len(self._servers) == 1)
+        await self._meet()
+        is_alone = self._members is None and len(self._roster.servers) == 1
+        plan = search(self._roster.reads, milliseconds(timeout), is_alone=is_alone)
 
         async def ask_named(question: tuple[Server, int]) -> T | None:
             with of_server(question[0]):
@@ -402,28 +430,31 @@ class Client:
 
         return await follow_async(plan, ask_named)
 
-    def _all_are_resting(self) -> bool:
-        return all(server.is_resting for server in self._servers)
+    async def _meet(self) -> None:
+        """Wait until it is known who the servers are."""
+        if self._members is not None:
+            await self._members.known()
 
 
 def _endpoints(
-    reactor: Any, servers: Where | Sequence[Where], default_port: int, tls: TlsOptions | None, timeout_s: float
+    reactor: Any, servers: Sequence[Where], default_port: int, tls: TlsOptions | None, timeout_s: float
 ) -> dict[str, IStreamClientEndpoint]:
     """What connects to each server, by the name that it is told by. The same address counts once."""
-    if isinstance(servers, str) or IStreamClientEndpoint.providedBy(servers):
-        servers = [servers]
     endpoints: dict[str, IStreamClientEndpoint] = {}
     for number, server in enumerate(servers):
         if isinstance(server, str):
-            host, _ = address = parse_address(server, default_port)
-            name = str(address)
-            endpoint: IStreamClientEndpoint = HostnameEndpoint(reactor, *address, timeout=timeout_s)
+            address = parse_address(server, default_port)
+            endpoints[str(address)] = _endpoint(reactor, address, tls, timeout_s)
         else:
-            host, name, endpoint = "", f"servers[{number}]", server
             if tls is not None and tls.server_name is None:
                 raise ValueError("an endpoint does not say who the server is: TlsOptions needs a server_name")
-        endpoints[name] = endpoint if tls is None else tls_endpoint(tls, host, endpoint)
+            endpoints[f"servers[{number}]"] = server if tls is None else tls_endpoint(tls, "", server)
     return endpoints
+
+
+def _endpoint(reactor: Any, address: Address, tls: TlsOptions | None, timeout_s: float) -> IStreamClientEndpoint:
+    endpoint: IStreamClientEndpoint = HostnameEndpoint(reactor, *address, timeout=timeout_s)
+    return endpoint if tls is None else tls_endpoint(tls, address.host, endpoint)
 
 
 def _named(ask: Callable[[Server], Awaitable[T]]) -> Callable[[Server], Awaitable[T]]:

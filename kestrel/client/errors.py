@@ -29,6 +29,10 @@ class CannotConnect(ConnectionFailed):
     """No connection, or it ended before the server had the whole request or began with it: it was not carried out."""
 
 
+class NoServer(CannotConnect):
+    """There is nobody to ask: a server set has no such server, or ZooKeeper did not say who is in it."""
+
+
 class AllInUse(CannotConnect):
     """All connections that this client may have to the server are in use: nothing is wrong with the server."""
 

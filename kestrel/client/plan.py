@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Final, TypeAlias, TypeVar
 
 from kestrel.client.choice import RandomChoice, StayingChoice
-from kestrel.client.errors import AllInUse, CannotConnect, ClientFailure, ConnectionFailed, ServerError
+from kestrel.client.errors import AllInUse, CannotConnect, ClientFailure, ConnectionFailed, NoServer, ServerError
 
 A = TypeVar("A")
 Q = TypeVar("Q")
@@ -28,7 +28,8 @@ ONE_WAIT_MS: Final = 1000
 def somewhere(choice: RandomChoice[S], *, repeats: bool = False) -> Plan[S, T, T]:
     """Ask one server, and others as long as it is certain that the last one has not done it.
 
-    With `repeats` also where nobody knows. When no server would or could, the failure is that of the last one.
+    With `repeats` also where nobody knows. When no server would or could, the failure is that of the last one, and a
+    `NoServer` where there is none. The servers may change meanwhile.
     """
     asked: set[S] = set()
     failure: ClientFailure | None = None
@@ -44,13 +45,13 @@ def somewhere(choice: RandomChoice[S], *, repeats: bool = False) -> Plan[S, T, T
         else:
             choice.answered(server)
             return value
-    assert failure is not None  # there is a server, and it was asked
-    raise failure
+    raise failure or NoServer(choice.nobody)
 
 
 def search(choice: StayingChoice[S], timeout_ms: int, *, is_alone: bool) -> Plan[tuple[S, int], T | None, T | None]:
     """Ask all servers for an item, until one has something or the time is up; at each step a server, and how long it
-    is to wait, in milliseconds. Unless the server `is_alone`, all are first asked without waiting.
+    is to wait, in milliseconds. Unless the server `is_alone`, now and later, all are first asked without waiting, and
+    then in turn, so that one that has come meanwhile is asked soon. Where there is none at all it is a `NoServer`.
 
     The time is what the servers were asked to wait: one that says at once that there is nothing, because the queue is
     an alias or has just been deleted, is not asked again all the time.
@@ -76,8 +77,8 @@ def search(choice: StayingChoice[S], timeout_ms: int, *, is_alone: bool) -> Plan
                 return found
             choice.was_empty(server)
             left_ms -= wait_ms
-        if failure is not None and not has_answered:
-            raise failure
+        if not has_answered:
+            raise failure or NoServer(choice.nobody)
         if left_ms <= 0:
             return None
         wait_ms = ONE_WAIT_MS

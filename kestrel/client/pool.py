@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from weakref import WeakSet
 
@@ -14,12 +14,14 @@ from kestrel.client.connection import BlockingConnection
 class ConnectionPool:
     """As many connections to each server as were in use at a time. `server_name` is whose certificate is wanted.
 
+    Those to other servers than the `addresses` are not kept.
+
     A process that was forked has none of its parent's: both would read the replies to each other's requests.
     """
 
     def __init__(
         self,
-        addresses: Sequence[Address],
+        addresses: Iterable[Address],
         timeout_s: float,
         tls: ssl.SSLContext | None = None,
         server_name: str | None = None,
@@ -30,12 +32,20 @@ class ConnectionPool:
         self._tls = tls
         self._server_name = server_name
 
+    def use(self, addresses: Iterable[Address]) -> None:
+        """Keep connections to these from now on. Connections to others end when nobody uses them any more."""
+        before = self._idle
+        self._idle = {address: before.pop(address, []) for address in dict.fromkeys(addresses)}
+        for idle in before.values():
+            for connection in idle:
+                connection.close()
+
     def take(self, address: Address) -> BlockingConnection:
         """A connection for oneself, to be given back. Raises `CannotConnect`.
 
         One that was kept is looked at first: servers hang up on clients that are idle, and when they are restarted.
         """
-        idle = self._idle[address]
+        idle = self._idle.get(address)
         while idle:
             connection = idle.pop()
             if connection.is_at_rest():
@@ -46,8 +56,9 @@ class ConnectionPool:
 
     def give_back(self, address: Address, connection: BlockingConnection) -> None:
         """Keep the connection for the next request, if it is still of use."""
-        if connection.is_usable:
-            self._idle[address].append(connection)
+        idle = self._idle.get(address)
+        if connection.is_usable and idle is not None:
+            idle.append(connection)
         else:
             connection.close()
 

@@ -81,6 +81,7 @@ class Server:
         self._line: deque[Deferred[Pipeline | None]] = deque()
         self._attempts: set[Deferred[Pipeline]] = set()
         self._connections: set[Pipeline] = set()
+        self._has_left = False
         self._is_closed = False
         self._closing: list[Deferred[None]] = []
 
@@ -106,6 +107,8 @@ class Server:
 
     def _shared_is_there(self, pipeline: Pipeline) -> None:
         self._shared = pipeline
+        if self._has_left:  # for those who wait for it now
+            self._clock.callLater(0, pipeline.retire)
         waiting, self._waiting_for_shared = self._waiting_for_shared, []
         for each in waiting:
             if not each.called:
@@ -147,6 +150,9 @@ class Server:
             self._one_less()
         elif (next_in_line := self._next_in_line()) is not None:
             next_in_line.callback(pipeline)
+        elif self._has_left:
+            pipeline.retire()
+            self._one_less()
         else:
             self._idle[pipeline] = self._clock.callLater(IDLE_S, self._idle_for_too_long, pipeline)
 
@@ -258,6 +264,17 @@ class Server:
                     each.callback(None)
 
     # The end.
+
+    def leave(self) -> None:
+        """Nobody chooses it any more: its connections end as soon as nobody uses them. What is under way, and what
+        that still needs, goes on.
+        """
+        self._has_left = True
+        if self._shared is not None:
+            self._shared.retire()
+        for pipeline, too_long in list(self._idle.items()):
+            too_long.cancel()
+            self._idle_for_too_long(pipeline)
 
     def shut(self) -> None:
         """Begin nothing more: whatever is asked from now on is a `CannotConnect`."""

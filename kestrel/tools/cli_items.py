@@ -149,7 +149,9 @@ def peek(servers: Servers, arguments: Namespace, clock: Clock) -> int:
     output = Output()
     write = _form(arguments, output)
     try:
-        data = servers.client.peek(arguments.queue)
+        data = servers.asked.search(
+            lambda address, _: servers.ask(address, servers.dialect.peek(arguments.queue)), timeout_ms=0
+        )
     except ClientFailure as failure:
         raise servers.failed(failure) from None
     if data is None:

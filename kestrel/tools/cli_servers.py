@@ -95,10 +95,10 @@ def flush_expired(servers: Servers, arguments: Namespace, clock: Clock) -> int:
 
 
 def _tell(servers: Servers, ask: Callable[[BlockingConnection], object]) -> int:
-    """Show one server's answer; of several, each behind the server's name."""
+    """Show one server's answer; of several, or of a server set, each behind the server's name."""
     output = Output()
     for address, answer in servers.each(ask):
-        where = f"{show_text(str(address))}: " if len(servers.addresses) > 1 else ""
+        where = "" if servers.asked.is_alone else f"{show_text(str(address))}: "
         output.line(f"{where}{show_text(str(answer))}")
         output.flush()
     return EX_OK
@@ -113,7 +113,7 @@ def dump_config(servers: Servers, arguments: Namespace, clock: Clock) -> int:
             shown = {show_data(name): settings for name, settings in queues.items()}
             output.object({"server": str(address), "queues": shown})
             continue
-        if len(servers.addresses) > 1:
+        if not servers.asked.is_alone:
             output.line(f"{show_text(str(address))}:")
         for name, settings in queues.items():
             output.line(show_data(name))
@@ -148,7 +148,7 @@ def _change(servers: Servers, arguments: Namespace, question: str, make_call: Ca
     if servers.has_memcache and not _is_there(servers, queue):  # thrift does not tell
         raise ToolFailed(f"there is no queue {show_data(queue)}", EX_FOUND)
     if not arguments.yes and sys.stdin is not None and sys.stdin.isatty():
-        where = ", ".join(show_text(str(address)) for address in servers.addresses)
+        where = ", ".join(show_text(str(address)) for address in servers.everybody())
         sys.stderr.write(f"{question.format(queue=show_data(queue), servers=where)} [y/N] ")
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):

@@ -7,7 +7,7 @@ from enum import IntEnum, auto
 from typing import Final
 
 from kestrel.address import Address
-from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed, Refused, ServerError
+from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed, NoServer, Refused, ServerError
 from kestrel.client.put_batch import batches
 from kestrel.tools.running import EX_FOUND, ToolFailed
 from kestrel.tools.servers import Servers
@@ -70,24 +70,28 @@ class Load:
 
     def _put_batch(self, batch: Sequence[bytes]) -> None:
         fates = [_Fate.NOT_PUT] * len(batch)
+        servers = self._servers.asked
         failure: ClientFailure | None = None
         asked: set[Address] = set()
         try:
-            while _Fate.NOT_PUT in fates and (address := self._servers.writes.next(asked)) is not None:
+            servers.meet()
+            failure = NoServer(servers.writes.nobody)
+            while _Fate.NOT_PUT in fates and (address := servers.writes.next(asked)) is not None:
                 asked.add(address)
                 try:
                     self._send(address, batch, fates)
                 except (ServerError, ConnectionFailed) as error:
-                    self._servers.writes.failed(address)
+                    servers.writes.failed(address)
                     failure = error
                     if _Fate.UNKNOWN in fates:
                         break
+                    servers.look()
                 else:
-                    self._servers.writes.answered(address)
+                    servers.writes.answered(address)
                     failure = None
                     break
-        except Refused as refused:
-            failure = refused
+        except (Refused, NoServer) as error:
+            failure = error
         finally:
             first = self._sent + 1
             self._sent += len(batch)

@@ -5,17 +5,24 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Sequence
-from random import Random
 from typing import Final, Literal, TypeVar
 
-from kestrel.address import DEFAULT_PORTS, Address, parse_address
-from kestrel.client.blocking import BlockingClient
-from kestrel.client.choice import RandomChoice, StayingChoice
+from kestrel.address import Address
+from kestrel.client.blocking_servers import BlockingServers
+from kestrel.client.call import Call
 from kestrel.client.connection import BlockingConnection
 from kestrel.client.dialect import Dialect, MemcacheDialect, ThriftDialect
-from kestrel.client.errors import BadReply, CannotConnect, ClientFailure, ConnectionFailed, OpenReadsError, ServerError
+from kestrel.client.errors import (
+    BadReply,
+    CannotConnect,
+    ClientFailure,
+    ConnectionFailed,
+    NoServer,
+    OpenReadsError,
+    ServerError,
+)
 from kestrel.client.memcache import MemcacheCalls
-from kestrel.client.pool import ConnectionPool
+from kestrel.client.plan import of_server
 from kestrel.client.thrift import ThriftCalls
 from kestrel.tls import TlsOptions
 from kestrel.tools.running import EX_FOUND, EX_SERVER, EX_USAGE, ToolFailed, say
@@ -27,10 +34,10 @@ TOOL: Final = "kestrel-cli"
 
 
 class Servers:
-    """One server or several that share the work.
+    """One server or several that share the work, or the members of a server set.
 
-    Raises ValueError for what is no address, OSError for TLS files that cannot be used. `seconds` is a clock that never
-    goes back.
+    Raises ValueError for what is no address, OSError for TLS files that cannot be used, and `NoKazoo`. `seconds` is a
+    clock that never goes back.
     """
 
     def __init__(
@@ -41,21 +48,14 @@ class Servers:
         timeout_s: float,
         seconds: Callable[[], float],
     ) -> None:
-        port = DEFAULT_PORTS[protocol]
-        self.addresses = list(dict.fromkeys(parse_address(server, port) for server in servers))
-        self.client = BlockingClient(servers, protocol, tls=tls, timeout_s=timeout_s, seconds=seconds)
-        """For what any one of them may answer."""
+        self.asked = BlockingServers(servers, protocol, tls, timeout_s, seconds)
+        self.members = self.asked.members
+        self.pool = self.asked.pool
         self._memcache = MemcacheCalls() if protocol == "memcache" else None
         self._thrift = ThriftCalls()
         self.dialect: Dialect = ThriftDialect(self._thrift)
         if self._memcache is not None:
             self.dialect = MemcacheDialect(self._memcache)
-        context, server_name = (None, None) if tls is None else (tls.context(), tls.server_name)
-        self.pool = ConnectionPool(self.addresses, timeout_s, context, server_name)
-        self.writes = RandomChoice(self.addresses, Random(), seconds)
-        """For putting items."""
-        self.reads = StayingChoice(self.addresses, Random(), seconds)
-        """For taking them."""
         self._speaks = f"does it speak {protocol} there, {'without' if tls is None else 'with'} TLS?"
 
     @property
@@ -77,10 +77,22 @@ class Servers:
             raise ToolFailed("memcache has no such request: say --protocol thrift, and name its port", EX_USAGE)
         return self._thrift
 
+    def ask(self, address: Address, call: Call[T]) -> T:
+        """The answer of that server. Raises `ClientFailure`."""
+        with of_server(address), self.pool.using(address) as connection:
+            return connection.ask(call)
+
+    def everybody(self) -> tuple[Address, ...]:
+        """All servers, as they are now. Raises `ToolFailed`."""
+        try:
+            return self.asked.everybody()
+        except ClientFailure as failure:
+            raise self.failed(failure) from None
+
     def each(self, ask: Callable[[BlockingConnection], T]) -> Iterator[tuple[Address, T]]:
         """What each server answers. All are asked, also when some fail; then a `ToolFailed` is raised."""
         failed: list[ToolFailed] = []
-        for address in self.addresses:
+        for address in self.everybody():
             try:
                 with self.pool.using(address) as connection:
                     answer = ask(connection)
@@ -95,11 +107,16 @@ class Servers:
 
     def failed(self, failure: ClientFailure, address: Address | None = None) -> ToolFailed:
         """What is said of a failure, at that server or at some server."""
-        if address is None and len(self.addresses) == 1:
-            address = self.addresses[0]
+        if address is None and len(self.asked.addresses) == 1:
+            address = self.asked.addresses[0]
         where = "a server" if address is None else show_text(str(address))
         reason = show_text(str(failure).removeprefix(f"{address}: "))
         match failure:
+            case NoServer(__cause__=None):
+                return ToolFailed(f"{reason}; is one running that joins it? name a server with --server", EX_SERVER)
+            case NoServer():
+                way_out = "is ZooKeeper running? give it more time with --timeout, or name a server with --server"
+                return ToolFailed(f"it is not known who the servers are: {reason}; {way_out}", EX_SERVER)
             case CannotConnect(__cause__=OSError() | ValueError() as cause):
                 # The text is the address, and the system's words with a number that nobody needs.
                 which = show_text(str(failure).removesuffix(str(cause)).removesuffix(": "))
@@ -120,8 +137,7 @@ class Servers:
 
     def close(self) -> None:
         """Hang up."""
-        self.client.close()
-        self.pool.close()
+        self.asked.close()
 
     def _way_out(self, cause: OSError | ValueError) -> str:
         match cause:

@@ -8,7 +8,6 @@ from typing import Final
 from kestrel.address import Address
 from kestrel.client.connection import BlockingConnection
 from kestrel.client.errors import ClientFailure, ConnectionFailed
-from kestrel.client.plan import Plan, follow, search
 from kestrel.tools.figures import number
 from kestrel.tools.item_forms import WriteItem
 from kestrel.tools.output import Output
@@ -46,12 +45,13 @@ class Taking:
 
     def take(self, wait_s: float, most: float) -> bool:
         """Take one, waiting so long for it; or, where many are there, up to `most`. Whether there was one."""
-        plan: Plan[tuple[Address, int], int | None, int | None]
-        plan = search(self._servers.reads, round(wait_s * 1000), is_alone=len(self._servers.addresses) == 1)
         try:
-            return follow(plan, lambda question: self._take_at(*question, most)) is not None
+            taken = self._servers.asked.search(
+                lambda address, wait_ms: self._take_at(address, wait_ms, most), round(wait_s * 1000)
+            )
         except ClientFailure as failure:
             raise self._failed(failure) from None
+        return taken is not None
 
     def close(self) -> None:
         """Hang up."""
@@ -60,6 +60,7 @@ class Taking:
 
     def _take_at(self, address: Address, wait_ms: int, most: float) -> int | None:
         """How many were taken from there; None where there was none. Raises `ClientFailure` if none was written."""
+        self._leave_those_who_left()
         connection = self._connection_to(address)
         try:
             size = self._size(connection, most)
@@ -67,6 +68,10 @@ class Taking:
         finally:
             if not connection.is_usable:
                 del self._connections[address]
+
+    def _leave_those_who_left(self) -> None:
+        for address in self._connections.keys() - set(self._servers.asked.addresses):
+            self._connections.pop(address).close()
 
     def _connection_to(self, address: Address) -> BlockingConnection:
         connection = self._connections.get(address)

@@ -96,9 +96,58 @@ def test_the_only_server_is_asked_however_often_it_failed(clock: Clock) -> None:
         assert choice.next() == "a"
 
 
-def test_without_a_server_there_is_no_choice(clock: Clock) -> None:
-    with pytest.raises(ValueError, match="at least one server"):
-        make_random(clock, [])
+def test_without_a_server_nobody_is_next(clock: Clock) -> None:
+    choice = make_random(clock, [])
+    assert choice.next() is None
+    choice.use(["a"])
+    assert choice.next() == "a"
+    choice.use([])
+    assert choice.next() is None
+
+
+def test_servers_that_come_are_asked_and_those_that_left_are_not(clock: Clock) -> None:
+    choice = make_random(clock)
+    choice.use(["c", "d"])
+    assert {choice.next() for _ in range(50)} == {"c", "d"}
+
+
+def test_a_server_that_stays_is_left_alone_as_before(clock: Clock) -> None:
+    choice = make_random(clock)
+    choice.failed("a")
+    choice.use(["a", "d"])
+    assert {choice.next() for _ in range(50)} == {"d"}
+    clock.now_s += 1
+    assert {choice.next() for _ in range(50)} == {"a", "d"}
+
+
+def test_a_server_that_comes_back_begins_anew(clock: Clock) -> None:
+    choice = make_random(clock)
+    choice.failed("a")
+    choice.use(["b"])
+    choice.use(["a", "b"])
+    assert {choice.next() for _ in range(50)} == {"a", "b"}
+
+
+def test_what_is_told_of_a_server_that_left_is_of_no_account(clock: Clock) -> None:
+    choice = make_staying(clock)
+    choice.use(["b"])
+    choice.failed("a")
+    choice.answered("a")
+    choice.was_empty("a")
+    choice.use(["a"])
+    assert choice.next() == "a"
+
+
+def test_gets_stay_with_a_server_that_stays_and_leave_one_that_left(clock: Clock) -> None:
+    choice = make_staying(clock, gets_per_server=5)
+    server = choice.next()
+    others = [other for other in SERVERS if other != server]
+    assert server is not None
+    choice.use([server, "d", "e"])
+    assert [choice.next() for _ in range(4)] == [server] * 4
+    assert choice.next() in ("d", "e")
+    choice.use(others)
+    assert choice.next() in others
 
 
 def test_gets_stay_with_a_server_for_so_many_and_then_move_on(clock: Clock) -> None:

@@ -16,6 +16,7 @@ from kestrel.client.errors import (
     CannotConnect,
     ClientFailure,
     ConnectionFailed,
+    NoServer,
     RequestError,
     ServerError,
 )
@@ -119,6 +120,53 @@ def test_a_search_goes_on_where_some_fail_and_fails_where_all_do() -> None:
     assert servers.asked == [("a", 0), ("b", 0), ("b", 1000)]
     with pytest.raises(ServerError, match="b"):
         Servers(a=[ConnectionFailed("a")], b=[ServerError("b")]).get(1000)
+
+
+def test_where_there_is_no_server_that_is_said() -> None:
+    servers = Servers()
+    servers.writes.nobody = "nobody is there"
+    with pytest.raises(NoServer, match=r"^nobody is there$"):
+        servers.put()
+    for timeout_ms in (0, 5000):
+        with pytest.raises(NoServer, match="there is no server"):
+            servers.get(timeout_ms)
+    assert servers.asked == []
+
+
+def test_a_put_that_is_refused_finds_a_server_that_has_come_meanwhile() -> None:
+    servers = Servers(a=[ServerError("no")], b=["yes"])
+    servers.writes.use(["a"])
+
+    def ask(server: str) -> Any:
+        servers.writes.use(["b"])
+        return servers.ask(server)
+
+    assert follow(somewhere(servers.writes), ask) == "yes"
+    assert servers.asked == ["a", "b"]
+
+
+def test_a_search_goes_on_with_those_who_are_there_at_each_step() -> None:
+    servers = Servers(a=[None], b=[None], c=["item"])
+    turns = iter([["a"], ["a", "b"], ["b"], ["b", "c"]])
+    servers.reads.use(next(turns))
+
+    def ask(question: Any) -> Any:
+        servers.reads.use(next(turns, ["b", "c"]))
+        return servers.ask(question)
+
+    assert follow(search(servers.reads, 10_000, is_alone=False), ask) == "item"
+    assert servers.asked == [("a", 0), ("b", 0), ("b", 1000), ("c", 1000)]
+
+
+def test_a_search_whose_servers_have_all_left_ends() -> None:
+    servers = Servers(a=[None])
+
+    def ask(question: Any) -> Any:
+        servers.reads.use([])
+        return servers.ask(question)
+
+    with pytest.raises(NoServer):
+        follow(search(servers.reads, 10_000, is_alone=False), ask)
 
 
 def test_a_plan_is_the_same_where_answers_are_awaited() -> None:

@@ -1,0 +1,118 @@
+"""The servers of a client that waits for each answer: who they are, which is next, and the connections to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import TypeVar
+
+from kestrel.address import Address
+from kestrel.client.choice import GETS_PER_SERVER, RandomChoice, StayingChoice
+from kestrel.client.errors import NoServer
+from kestrel.client.members import Addresses, Followed, Named, parse_addresses, server_set_in
+from kestrel.client.plan import Plan, follow, search, somewhere
+from kestrel.client.pool import ConnectionPool
+from kestrel.tls import TlsOptions
+
+Q = TypeVar("Q")
+T = TypeVar("T")
+
+
+class BlockingServers:
+    """One server or several that share the work, or the members of a server set as they come and go.
+
+    Raises ValueError for what is no server, OSError for TLS files that cannot be used, and `NoKazoo`. `seconds` is a
+    clock that never goes back.
+    """
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        protocol: str,
+        tls: TlsOptions | None,
+        timeout_s: float,
+        seconds: Callable[[], float],
+        *,
+        random: Random | None = None,
+        gets_per_server: int = GETS_PER_SERVER,
+    ) -> None:
+        given = [servers] if isinstance(servers, str) else list(servers)
+        uri = server_set_in(given)
+        self.members: Named | Followed = (
+            Named(parse_addresses(given, protocol)) if uri is None else Followed(uri, protocol, timeout_s)
+        )
+        chance = random or Random()
+        self.writes: RandomChoice[Address] = RandomChoice((), chance, seconds, nobody=self.members.nobody.writes)
+        """For putting items."""
+        self.reads: StayingChoice[Address] = StayingChoice(
+            (), chance, seconds, gets_per_server=gets_per_server, nobody=self.members.nobody.reads
+        )
+        """For taking them."""
+        context, server_name = (None, None) if tls is None else (tls.context(), tls.server_name)
+        self.pool = ConnectionPool((), timeout_s, context, server_name)
+        self.addresses: tuple[Address, ...] = ()
+        """All, as of the last `meet` or `look`."""
+        self._met: Addresses | None = None
+        self.look()
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is one server, now and later."""
+        return self.members.is_alone
+
+    def meet(self) -> None:
+        """Find out who the servers are. Waits until that is known; raises `NoServer`."""
+        self._use(self.members.wait())
+
+    def look(self) -> None:
+        """See whether they have changed. Neither waits nor fails."""
+        known = self.members.known
+        if known is not None:
+            self._use(known)
+
+    def everybody(self) -> tuple[Address, ...]:
+        """All servers, for what every one of them is asked. Raises `NoServer`."""
+        self.meet()
+        if not self.addresses:
+            raise NoServer(self.members.nobody.all)
+        return self.addresses
+
+    def _use(self, addresses: Addresses) -> None:
+        if addresses is self._met:
+            return
+        self._met = addresses
+        self.addresses = addresses.all
+        self.reads.use(addresses.reads)
+        self.writes.use(addresses.writes)
+        self.pool.use(self.addresses)
+
+    def somewhere(
+        self, choice: RandomChoice[Address], ask: Callable[[Address], T], *, repeats: bool = False
+    ) -> T:
+        """Ask one of them, and others as `plan.somewhere` says."""
+        self.meet()
+        plan: Plan[Address, T, T] = somewhere(choice, repeats=repeats)
+        return follow(plan, self._and_look(ask))
+
+    def search(self, ask: Callable[[Address, int], T | None], timeout_ms: int) -> T | None:
+        """Ask them for an item, in turn, as `plan.search` says."""
+        self.meet()
+        plan: Plan[tuple[Address, int], T | None, T | None]
+        plan = search(self.reads, timeout_ms, is_alone=self.is_alone)
+        return follow(plan, self._and_look(lambda question: ask(*question)))
+
+    def _and_look(self, ask: Callable[[Q], T]) -> Callable[[Q], T]:
+        """The same, and who is asked next is one of those who are there then."""
+
+        def ask_and_look(question: Q) -> T:
+            try:
+                return ask(question)
+            finally:
+                self.look()
+
+        return ask_and_look
+
+    def close(self) -> None:
+        """Hang up. They can be asked again."""
+        self.pool.close()
+        self.members.close()

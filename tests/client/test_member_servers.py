@@ -1,0 +1,380 @@
+"""The Twisted client of a server set, in memory: whom it asks as servers come and go, and that nothing is lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import Clock
+
+from kestrel.client import client as client_module
+from kestrel.client.client import Client
+from kestrel.client.errors import CannotConnect, NoServer
+from kestrel.client.member_servers import MemberServers
+from kestrel.client.server import IDLE_S
+from kestrel.testing.network import MemoryEndpoint, MemoryNetwork
+from kestrel.testing.server import MemoryServer
+from tests.client.following import SETS, FakeSets, members
+from tests.server.running import PATIENCE_S, eventually
+
+TIMEOUT_S = 10.0
+
+
+class Reactor(Clock):
+    """Time, and what other threads want done: that is done by `settle`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wanted: list[Callable[[], object]] = []
+
+    def callFromThread(self, work: Callable[..., object], *arguments: object) -> None:
+        self.wanted.append(partial(work, *arguments))
+
+    def settle(self) -> None:
+        while self.wanted:
+            self.wanted.pop(0)()
+
+
+class World:
+    """Servers in memory, server sets that they may be in, and a client that follows these."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, protocol: Any = "memcache", servers: int = 3) -> None:
+        self.network = MemoryNetwork()
+        self.network.clock = self.reactor = Reactor()
+        self.sets = FakeSets()
+        self.protocol = protocol
+        self.servers = [MemoryServer(clock=self.reactor) for _ in range(servers)]
+        self.endpoints = [self.network.endpoint(server, protocol) for server in self.servers]
+        monkeypatch.setattr(client_module, "MemberServers", partial(MemberServers, follow=self.sets.follow))
+        monkeypatch.setattr(client_module, "HostnameEndpoint", self._endpoint)
+        self.client = Client(self.reactor, SETS, protocol, timeout_s=TIMEOUT_S)
+
+    def _endpoint(self, reactor: object, host: str, port: int, timeout: float) -> MemoryEndpoint:
+        return self.endpoints[int(host.removeprefix("mq"))]
+
+    def become(self, *numbers: int, writes: list[int] | None = None) -> None:
+        """Have these servers in the sets, and no others."""
+        self.tell(*numbers, writes=writes)
+        self.settle()
+
+    def tell(self, *numbers: int, writes: list[int] | None = None) -> None:
+        """The same, and the reactor has not heard of it yet."""
+        to_write = [f"mq{number}:1" for number in (numbers if writes is None else writes)]
+        told = members(*[f"mq{number}:1" for number in numbers], writes=to_write)
+        if self.protocol != "memcache":
+            told = type(told)(*(tuple(each._replace(additional={}) for each in some) for some in told))
+        self.sets.become(told)
+
+    def have_put(self, number: int, *items: bytes) -> None:
+        """Another client has put these at a server."""
+        other = self.servers[number].connect()
+        for data in items:
+            assert other.ask(b"set work 0 0 %d\r\n%b\r\n" % (len(data), data)) == b"STORED\r\n"
+
+    def settle(self) -> None:
+        self.reactor.settle()
+        self.network.settle()
+
+    def begin(self, work: Any) -> Deferred[Any]:
+        deferred = self.network.begin(work)
+        self.settle()
+        return deferred
+
+    def run(self, work: Any) -> Any:
+        return self.network.result(self.begin(work))
+
+    def result(self, deferred: Deferred[Any]) -> Any:
+        self.settle()
+        return self.network.result(deferred)
+
+    def advance(self, seconds: float) -> None:
+        self.network.advance(seconds)
+        self.settle()
+
+    def connections(self) -> list[int]:
+        """How many each server has."""
+        self.settle()
+        self.reactor.advance(0)
+        self.settle()
+        return [len(endpoint.connections) for endpoint in self.endpoints]
+
+    def close(self) -> None:
+        closing = self.begin(self.client.close())
+        eventually(lambda: closing.called or self.reactor.settle(), "the client is closed")
+        self.settle()
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+# Who the servers are.
+
+
+def test_nothing_is_followed_before_somebody_wants_to_know(world: World) -> None:
+    assert not world.sets.followers
+    world.become(0)
+    assert world.run(world.client.put("work", b"a"))
+    assert world.run(world.client.get("work")) == b"a"
+    assert len(world.sets.followers) == 1
+
+
+def test_requests_that_come_before_the_members_are_known_wait_for_them(world: World) -> None:
+    waiting = [world.begin(world.client.put("work", b"a")), world.begin(world.client.version())]
+    world.advance(TIMEOUT_S - 1)
+    assert not any(each.called for each in waiting)
+    world.become(0)
+    assert world.result(waiting[0]) is True
+    assert set(world.result(waiting[1])) == {"mq0:1"}
+    assert len(world.sets.followers) == 1
+
+
+def test_where_they_stay_unknown_the_reason_is_said_and_later_requests_wait_again(world: World) -> None:
+    for _ in range(2):
+        waiting = world.begin(world.client.get("work", timeout=60))
+        world.advance(TIMEOUT_S)
+        with pytest.raises(NoServer, match="zk://zk1:2181/services/kestrel: Connection refused"):
+            world.result(waiting)
+    world.become(0)
+    assert world.run(world.client.get("work")) is None
+    assert len(world.sets.followers) == 1
+
+
+def test_a_request_that_is_cancelled_while_it_waits_is_over(world: World) -> None:
+    waiting = world.begin(world.client.put("work", b"a"))
+    waiting.cancel()
+    with pytest.raises(CancelledError):
+        world.result(waiting)
+    world.become(0)
+    assert world.run(world.client.get("work")) is None
+
+
+def test_empty_sets_are_said_by_name(world: World) -> None:
+    world.become(0, writes=[])
+    with pytest.raises(NoServer, match="no server that speaks memcache is in the write set of zk://zk1:2181/services"):
+        world.run(world.client.put_many("work", [b"a"]))
+    assert world.run(world.client.get("work")) is None
+    world.become()
+    with pytest.raises(NoServer, match="is in the read set of"):
+        world.run(world.client.get("work", timeout=5))
+    with pytest.raises(NoServer, match="is in the sets of"):
+        world.run(world.client.stats())
+
+
+def test_puts_go_to_the_write_set_gets_to_the_read_set_and_all_else_to_both(world: World) -> None:
+    world.become(0, writes=[1])
+    assert world.run(world.client.put("work", b"a"))
+    assert world.run(world.client.get("work")) is None
+    assert world.connections() == [1, 1, 0]
+    assert list(world.run(world.client.status())) == ["mq0:1", "mq1:1"]
+
+
+def test_a_server_that_stays_keeps_its_connection(world: World) -> None:
+    world.become(0)
+    world.run(world.client.put("work", b"a"))
+    world.become(0, 1)
+    world.become(0)
+    world.run(world.client.get("work"))
+    assert world.endpoints[0].attempts == 1
+
+
+# Servers that leave.
+
+
+def test_connections_to_a_server_that_left_end(world: World) -> None:
+    world.become(0)
+    world.run(world.client.put("work", b"a"))
+    world.run(world.client.get("work", timeout=1))
+    assert world.connections() == [2, 0, 0]
+    world.become(1)
+    assert world.connections() == [0, 0, 0]
+    assert not [call for call in world.reactor.getDelayedCalls() if call.getTime() > IDLE_S + TIMEOUT_S]
+
+
+@pytest.mark.parametrize("protocol", ["memcache", "thrift"])
+def test_an_item_of_a_server_that_left_is_confirmed_and_then_its_connection_ends(
+    protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(monkeypatch, protocol)
+    world.become(0)
+    world.run(world.client.put("work", b"a"))
+    go_on: Deferred[None] = Deferred()
+
+    async def work() -> bytes | None:
+        async with world.client.reliable_get("work") as item:
+            await go_on
+        return item
+
+    working = world.begin(work())
+    world.become(1)
+    assert world.connections() == [1, 0, 0]
+    go_on.callback(None)
+    assert world.result(working) == b"a"
+    assert world.connections() == [0, 0, 0]
+    world.become(0)
+    assert world.run(world.client.get("work")) is None
+
+
+def test_on_thrift_it_is_confirmed_over_another_connection_where_its_own_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, "thrift")
+    world.become(0)
+    world.run(world.client.put("work", b"a"))
+    go_on: Deferred[None] = Deferred()
+
+    async def work() -> None:
+        async with world.client.reliable_get("work"):
+            await go_on
+
+    working = world.begin(work())
+    world.become(1)
+    world.endpoints[0].disconnect()
+    world.settle()
+    go_on.callback(None)
+    assert world.result(working) is None
+    assert world.connections() == [0, 0, 0]
+    world.become(0)
+    assert world.run(world.client.get("work")) is None
+
+
+def test_many_puts_go_on_elsewhere_when_their_server_leaves_and_none_is_lost_or_doubled(world: World) -> None:
+    world.become(0)
+
+    def items() -> Any:
+        for number in range(3000):
+            if number == 1000:
+                world.become(1)
+            if number == 2000:
+                world.become(0, 1)
+            yield b"%d" % number
+
+    assert world.run(world.client.put_many("work", items())) == 3000
+    world.become(0, 1)
+    got = set()
+    while (item := world.run(world.client.get("work"))) is not None:
+        assert item not in got
+        got.add(item)
+    assert got == {b"%d" % number for number in range(3000)}
+
+
+def test_a_monitor_goes_on_at_a_server_that_left(world: World) -> None:
+    world.become(0)
+    seen: list[bytes] = []
+
+    async def watch() -> None:
+        async for item in world.client.monitor("work", 5, 1):
+            seen.append(item)
+
+    watching = world.begin(watch())
+    world.become(1)
+    assert world.connections() == [1, 0, 0]
+    world.have_put(0, b"a")
+    assert world.result(watching) is None and seen == [b"a"]
+    assert world.connections() == [0, 0, 0]
+    world.become(0)
+    assert world.run(world.client.get("work")) is None, "it was confirmed"
+
+
+def test_a_get_that_waits_finds_a_server_that_has_come(world: World) -> None:
+    world.become(0)
+    waiting = world.begin(world.client.get("work", timeout=60))
+    world.become(1)
+    world.run(world.client.put("work", b"a"))
+    world.advance(1)
+    assert world.result(waiting) == b"a"
+    assert world.connections()[0] == 0
+
+
+def test_a_request_that_stands_in_line_at_a_server_that_left_is_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    world.client = Client(world.reactor, SETS, timeout_s=TIMEOUT_S, max_connections=2)
+    world.become(0)
+    first, second = [world.begin(world.client.get("work", timeout=30)) for _ in range(2)]
+    world.become(1)
+    world.advance(1)
+    world.have_put(1, b"a", b"b")
+    world.advance(3)
+    assert {world.result(first), world.result(second)} == {b"a", b"b"}
+    assert world.connections()[0] == 0
+
+
+def test_who_is_connecting_when_the_server_leaves_has_the_connection(world: World) -> None:
+    world.endpoints[0].is_silent = True
+    world.become(0)
+    putting = world.begin(world.client.put("work", b"a"))
+    world.become(1)
+    world.advance(TIMEOUT_S)
+    assert world.result(putting) is True, "it was not carried out there"
+    assert world.connections() == [0, 1, 0]
+
+
+def test_thousands_of_changes_leave_nothing_behind(world: World) -> None:
+    world.become(0)
+    world.run(world.client.put("work", b"a"))
+    for number in range(3000):
+        world.tell(number % 2, 2)
+    world.settle()
+    world.become(0)
+    assert world.run(world.client.get("work")) in (b"a", None)
+    assert world.connections() == [1, 0, 0]
+    assert len(world.client._roster.servers) == 1
+
+
+# The end.
+
+
+def test_a_close_ends_the_follower_in_another_thread_and_all_connections(world: World) -> None:
+    world.become(0)
+    world.run(world.client.put("work", b"a"))
+    threads: list[threading.Thread] = []
+    follower = world.sets.followers[0]
+    monkeyed = follower.close
+
+    def close() -> None:
+        threads.append(threading.current_thread())
+        monkeyed()
+
+    follower.close = close  # type: ignore[method-assign]
+    world.close()
+    assert follower.is_closed and threads != [threading.current_thread()]
+    assert world.connections() == [0, 0, 0]
+    world.tell(1)
+    with pytest.raises(CannotConnect, match="the client is closed"):
+        world.run(world.client.put("work", b"a"))
+    world.close()
+
+
+def test_a_close_while_somebody_waits_for_the_members_tells_him(world: World) -> None:
+    waiting = world.begin(world.client.put("work", b"a"))
+    world.close()
+    with pytest.raises(CannotConnect, match="the client is closed"):
+        world.result(waiting)
+    assert not world.reactor.getDelayedCalls()
+
+
+def test_a_change_that_comes_behind_the_close_changes_nothing(world: World) -> None:
+    world.become(0)
+    world.run(world.client.put("work", b"a"))
+    world.tell(1)
+    closing = Deferred.fromCoroutine(world.client.close())
+    world.settle()
+    eventually(lambda: closing.called or world.reactor.settle(), "the client is closed", PATIENCE_S)
+    assert world.connections() == [0, 0, 0]
+    with pytest.raises(CannotConnect, match="the client is closed"):
+        world.run(world.client.get("work"))
+
+
+def test_a_close_ends_what_is_under_way_at_a_server_that_left(world: World) -> None:
+    world.become(0)
+    waiting = world.begin(world.client.get("work", timeout=60))
+    world.become(1)
+    world.close()
+    with pytest.raises(CannotConnect):
+        world.result(waiting)
+    assert world.connections() == [0, 0, 0]

@@ -1,0 +1,243 @@
+"""Who is asked: those that are named, or the members of a server set, for those who may block."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kestrel.address import Address
+from kestrel.client import blocking_servers
+from kestrel.client.blocking import BlockingClient
+from kestrel.client.client import Client
+from kestrel.client.errors import CannotConnect, NoServer
+from kestrel.client.members import Followed, addresses_of, server_set_in
+from kestrel.cluster.extra import NoKazoo
+from kestrel.cluster.follower import Members
+from kestrel.cluster.member import Member
+from kestrel.cluster.uri import parse_server_set
+from kestrel.testing.network import MemoryNetwork
+from tests.client.following import SETS, FakeSets, member, members
+from tests.client.scripted import scripted, talk, talk_and_stay
+from tests.server.running import PATIENCE_S
+
+PUT = b"set work 0 0 1\r\na\r\n"
+GET = b"get work\r\n"
+STORED = b"STORED\r\n"
+END = b"END\r\n"
+READ_ONLY = b"SERVER_ERROR the server is ReadOnly\r\n"
+ITEM = b"VALUE work 0 1\r\na\r\nEND\r\n"
+
+
+@pytest.fixture
+def sets() -> FakeSets:
+    return FakeSets()
+
+
+def follow(sets: FakeSets, protocol: str = "memcache") -> Followed:
+    return Followed(parse_server_set(SETS), protocol, 7.0, sets.follow)
+
+
+# What callers say.
+
+
+@pytest.mark.parametrize("servers", [[SETS, "mq1"], ["mq1", SETS], [SETS, SETS]])
+def test_a_server_set_stands_alone(servers: list[str]) -> None:
+    for make in (BlockingClient, lambda given: Client(MemoryNetwork().clock, given)):
+        with pytest.raises(ValueError, match="in place of all servers, and not beside others"):
+            make(servers)
+
+
+@pytest.mark.parametrize("servers", ["zk://me:secret@zk1", "zk://me:secret@zk1,/k"])
+def test_a_server_set_that_makes_no_sense_is_said_without_the_password(servers: str) -> None:
+    for make in (BlockingClient, lambda given: Client(MemoryNetwork().clock, given)):
+        with pytest.raises(ValueError) as caught:
+            make(servers)
+        assert "secret" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_used_is_said_when_the_client_is_made(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        BlockingClient(f"zks://zk1/k?ca={tmp_path}/none.pem")
+
+
+def test_without_kazoo_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("kestrel.cluster.extra.find_spec", lambda name: None)
+    with pytest.raises(NoKazoo, match=r"pip install 'kestrel-mq\[cluster\]'"):
+        BlockingClient(SETS)
+    assert server_set_in(["mq1"]) is None
+
+
+def test_no_servers_are_no_servers() -> None:
+    with pytest.raises(ValueError, match="at least one server"):
+        BlockingClient([])
+
+
+# Addresses.
+
+
+def test_members_are_asked_where_they_speak_the_protocol_and_each_address_once() -> None:
+    a, b = Address("a", 1), Address("b", 2)
+    both = Member(a, {"memcache": a, "thrift": b})
+    text = Member(Address("c", 3), {"text": Address("c", 3)})
+    foreign = Member(Address("d", 4), {})
+    told = Members((text, both, both, foreign), (Member(b, {"memcache": a}), text))
+    assert addresses_of(told, "memcache") == ((a, Address("d", 4)), (a,))
+    assert addresses_of(told, "thrift") == ((b, Address("d", 4)), ())
+    assert addresses_of(told, "memcache").all == (a, Address("d", 4))
+
+
+# Following.
+
+
+def test_it_is_followed_from_when_somebody_wants_to_know(sets: FakeSets) -> None:
+    followed = follow(sets)
+    assert followed.known is None and not sets.followers
+    sets.at_each_wait = lambda: sets.become(members("a:1"))
+    assert followed.wait().reads == (Address("a", 1),)
+    assert sets.waited_s == [7.0] and len(sets.followers) == 1
+    assert followed.known is followed.wait() is followed.known
+
+
+def test_that_zookeeper_is_away_is_said_with_the_reason_and_it_is_asked_again(sets: FakeSets) -> None:
+    followed = follow(sets)
+    for _ in range(2):
+        with pytest.raises(NoServer, match="zk1: Connection refused"):
+            followed.wait()
+    sets.become(members("a:1"))
+    assert followed.wait().writes == (Address("a", 1),)
+    assert len(sets.followers) == 1
+
+
+def test_changes_are_seen_without_waiting(sets: FakeSets) -> None:
+    followed = follow(sets)
+    sets.become(members("a:1"))
+    followed.wait()
+    sets.become(members("b:1", writes=["c:1"]))
+    assert followed.known == followed.wait() == ((Address("b", 1),), (Address("c", 1),))
+    assert not sets.waited_s
+
+
+def test_a_process_that_was_forked_follows_anew_and_leaves_its_parents_follower_alone(
+    sets: FakeSets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed = follow(sets)
+    sets.become(members("a:1"))
+    followed.wait()
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert followed.known is None
+    followed.close()
+    assert not sets.followers[0].is_closed
+    assert followed.wait().reads == (Address("a", 1),)
+    assert len(sets.followers) == 2
+    followed.close()
+    assert [follower.is_closed for follower in sets.followers] == [False, True]
+
+
+def test_who_is_closed_follows_anew_when_somebody_wants_to_know(sets: FakeSets) -> None:
+    followed = follow(sets)
+    sets.become(members("a:1"))
+    followed.wait()
+    followed.close()
+    followed.close()
+    assert followed.known is None
+    assert followed.wait().reads == (Address("a", 1),)
+    assert [follower.is_closed for follower in sets.followers] == [True, False]
+
+
+# The blocking client of a server set.
+
+
+@pytest.fixture
+def client(sets: FakeSets, monkeypatch: pytest.MonkeyPatch) -> BlockingClient:
+    def followed(uri: Any, protocol: str, timeout_s: float) -> Followed:
+        return Followed(uri, protocol, timeout_s, sets.follow)
+
+    monkeypatch.setattr(blocking_servers, "Followed", followed)
+    return BlockingClient(SETS, timeout_s=PATIENCE_S)
+
+
+def test_puts_go_to_the_write_set_and_gets_to_the_read_set(client: BlockingClient, sets: FakeSets) -> None:
+    with scripted(talk((GET, END))) as reads, scripted(talk((PUT, STORED))) as writes, client:
+        sets.become(members(reads.address, writes=[writes.address]))
+        assert client.put("work", b"a")
+        assert client.get("work") is None
+
+
+def test_what_is_for_all_servers_is_for_both_sets(client: BlockingClient, sets: FakeSets) -> None:
+    version = talk((b"version\r\n", b"VERSION 1\r\n"))
+    with scripted(version) as reads, scripted(version) as writes, client:
+        sets.become(members(reads.address, writes=[writes.address]))
+        assert client.version() == {reads.address: "1", writes.address: "1"}
+
+
+def test_empty_sets_are_said_by_name(client: BlockingClient, sets: FakeSets) -> None:
+    sets.become(Members((member("a:1", "thrift"),), ()))
+    with pytest.raises(CannotConnect, match="no server that speaks memcache is in the read set of zk://zk1:2181/services"):
+        client.get("work", timeout=5)
+    with pytest.raises(NoServer, match="is in the write set of zk://zk1:2181/services/kestrel"):
+        client.put_many("work", [b"a"])
+    with pytest.raises(NoServer, match="is in the sets of"):
+        client.flush("work")
+    with pytest.raises(NoServer, match="is in the read set of"):
+        list(client.monitor("work", 1))
+
+
+def test_a_server_that_left_is_not_asked_and_its_connection_ends(client: BlockingClient, sets: FakeSets) -> None:
+    with scripted(talk_and_stay((PUT, STORED))) as one, scripted(talk((PUT, STORED))) as two, client:
+        sets.become(members(one.address))
+        assert client.put("work", b"a")
+        sets.become(members(two.address))
+        assert client.put("work", b"a")
+        one.wait_until_over()
+
+
+def test_a_put_that_is_refused_finds_a_server_that_has_come_meanwhile(client: BlockingClient, sets: FakeSets) -> None:
+    with scripted(talk((PUT, STORED))) as two:
+
+        def refuse(connection: Any) -> None:
+            sets.become(members(two.address))
+            talk((PUT, READ_ONLY))(connection)
+
+        with scripted(refuse) as one, client:
+            sets.become(members(one.address))
+            assert client.put("work", b"a")
+
+
+def test_a_get_that_waits_goes_on_at_a_server_that_has_come(client: BlockingClient, sets: FakeSets) -> None:
+    with scripted(talk((b"get work/t=1000\r\n", ITEM))) as two:
+
+        def leave(connection: Any) -> None:
+            talk((GET, END), (b"get work/t=1000\r\n", b""))(connection)
+            sets.become(members(two.address))
+            connection.sendall(END)  # which a server says to all who wait when it stops
+
+        with scripted(leave) as one, client:
+            sets.become(members(one.address))
+            assert client.get("work", timeout=2) == b"a"
+
+
+def test_an_item_of_a_server_that_left_is_confirmed(client: BlockingClient, sets: FakeSets) -> None:
+    reliable_read = talk_and_stay((b"get work/open\r\n", ITEM), (b"confirm work 1\r\n", END))
+    with scripted(reliable_read) as one, scripted(talk((GET, END))) as two, client:
+        sets.become(members(one.address))
+        with client.reliable_get("work") as item:
+            assert item == b"a"
+            sets.become(members(two.address))
+            assert client.get("work") is None
+        one.wait_until_over()
+
+
+def test_thousands_of_changes_leave_nothing_behind(client: BlockingClient, sets: FakeSets) -> None:
+    with scripted(talk((PUT, STORED), (PUT, STORED))) as one, client:
+        for number in range(1, 3000):
+            sets.become(members(f"gone:{number}"))
+            client._servers.meet()
+        sets.become(members(one.address))
+        assert client.put("work", b"a") and client.put("work", b"a")
+        servers = client._servers
+        assert len(servers.reads._backoffs) == len(servers.writes._backoffs) == len(servers.pool._idle) == 1
