@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from kestrel.address import DEFAULT_PORTS
+from kestrel.cluster.extra import NoKazoo
+from kestrel.cluster.uri import is_server_set
 from kestrel.tls import TlsOptions
-from kestrel.tools import cli_items, cli_servers
+from kestrel.tools import cli_items, cli_members, cli_servers
 from kestrel.tools.admin_client import DEFAULT_ADMIN, AdminClient
 from kestrel.tools.arguments import duration_s, make_parser, positive, positive_duration_s, sent_queue_name
 from kestrel.tools.clock import Clock
-from kestrel.tools.running import EX_USAGE, ToolFailed, run
+from kestrel.tools.running import EX_USAGE, ToolFailed, explained, run
 from kestrel.tools.servers import TOOL, Servers
 from kestrel.tools.top import top
 from kestrel.tools.top_screen import SORTS
@@ -41,10 +43,11 @@ examples:
   kestrel-cli get work
   kestrel-cli --server mq1 --server mq2:22134 stats
   KESTREL_SERVERS=mq1,mq2 kestrel-cli monitor work
+  kestrel-cli --server zk://zk1,zk2/services/kestrel get --wait 1m work
   kestrel-cli put --help
 
 exit status: 0; 1 when there was no item or no such queue, or an item was refused; 2 when the command line makes no
-sense; 3 when a server cannot be reached, or fails; 130 after Ctrl-C."""
+sense; 3 when a server cannot be reached, or fails, or nobody knows who the servers are; 130 after Ctrl-C."""
 
 
 def main(argv: Sequence[str] | None = None, clock: Clock | None = None) -> int:
@@ -69,8 +72,8 @@ def _do(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> int:
 
 
 def _servers(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> Servers:
-    named = [each for servers in arguments.servers for each in servers.split(",")]
-    addresses = named or re.findall(r"[^\s,]+", os.environ.get(ENVIRONMENT, "")) or ["localhost"]
+    named = [each for servers in arguments.servers for each in _split(servers)]
+    addresses = named or _split_words(os.environ.get(ENVIRONMENT, "")) or ["localhost"]
     tls = None
     if arguments.tls:
         tls = _tls_options(parser, arguments)
@@ -80,6 +83,21 @@ def _servers(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> Serv
         return Servers(addresses, arguments.protocol, tls, arguments.timeout, clock.seconds)
     except ValueError as error:
         parser.error(str(error))
+    except NoKazoo as error:
+        raise ToolFailed(str(error), EX_USAGE) from None
+    except OSError as error:  # a file of the server set's TLS
+        raise ToolFailed(f"{explained(error)}; is it PEM? say another one in the zks://...", EX_USAGE) from None
+
+
+def _split(servers: str) -> list[str]:
+    """The servers in a text, with commas between; a server set has commas of its own."""
+    return [servers] if is_server_set(servers) else servers.split(",")
+
+
+def _split_words(servers: str) -> list[str]:
+    """The same, where white space may stand between, and about."""
+    words = servers.split()
+    return words if len(words) == 1 and is_server_set(words[0]) else re.findall(r"[^\s,]+", servers)
 
 
 def _admin(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> AdminClient:
@@ -128,8 +146,8 @@ def _server_options(parser: ArgumentParser, *, is_of_command: bool = False) -> N
 
     add(
         "--server",
-        "where the server is; several, with commas between or one an option, share the work"
-        f" (default: {ENVIRONMENT}, or localhost)",
+        "where the server is; several, with commas between or one an option, share the work; or a server set,"
+        f" zk://ZK1[:PORT],.../PATH, whose members do (default: {ENVIRONMENT}, or localhost)",
         default=[],
         metavar="HOST[:PORT]",
         action="append",
@@ -184,6 +202,7 @@ class _Commands:
         self._monitor()
         self._stats()
         self._top()
+        self._servers()
         self._status()
         self._dump_config()
         self._version()
@@ -329,6 +348,18 @@ class _Commands:
         parser.add_argument("--filter", metavar="TEXT", default="", help="only queues with that in their names")
         parser.add_argument("--once", action="store_true", help="a plain table of all queues, and the end")
         parser.add_argument("--no-colour", action="store_true", help="no colours, as with NO_COLOR in the environment")
+
+    def _servers(self) -> None:
+        parser = self._add(
+            "servers",
+            cli_members.servers,
+            "show who is in a server set, and where it speaks what",
+            "\nGets go to those of the read set, puts to those of the write set.\n"
+            "The exit status is 1 when nobody is there.",
+            "kestrel-cli --server zk://zk1,zk2/services/kestrel servers",
+            "kestrel-cli --server zk://zk1,zk2/services/kestrel servers --json | jq -r .service",
+        )
+        parser.add_argument("--json", action="store_true", help="JSON, an object a server")
 
     def _status(self) -> None:
         parser = self._add(
