@@ -1,0 +1,360 @@
+"""The clients of a server set in a real ZooKeeper, with real servers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from kestrel.address import Address
+from kestrel.client.blocking import BlockingClient
+from kestrel.client.errors import ClientFailure, NoServer
+from kestrel.cluster.member import SETS, Member
+from kestrel.tls import TlsOptions
+from tests.client.certificates import Authority
+from tests.cluster.servers import await_members, config, set_status
+from tests.cluster.zookeeper import ZooKeeper, running_zookeeper
+from tests.server.running import PATIENCE_S, ROOT, Processes, Server, eventually, own_port
+
+SERVED = 'queuePath = "queues"\nmaxOpenTransactions = 100\n'
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    with Processes(tmp_path) as processes:
+        yield processes
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
+    with Processes(tmp_path_factory.mktemp("one")) as one, Processes(tmp_path_factory.mktemp("two")) as two:
+        started = [one.start(SERVED), two.start(SERVED)]
+        yield [server.serves() for server in started]
+
+
+@pytest.fixture
+def servers(both: list[Server]) -> list[Server]:
+    """Two servers with nothing in them, which are in no set yet."""
+    for server in both:
+        with server.connect() as client:
+            client.ask(b"delete work\r\n", b"DELETED\r\n")
+    return both
+
+
+def member_of(server: Server) -> Member:
+    where = {protocol: Address("127.0.0.1", server.port_of(protocol)) for protocol in ("memcache", "thrift")}
+    return Member(where["memcache"], where)
+
+
+class Sets:
+    """Two server sets that a test writes."""
+
+    def __init__(self, zookeeper: ZooKeeper, path: str) -> None:
+        self.uri = f"zk://{zookeeper.hosts}{path}"
+        self._zookeeper = zookeeper
+        self._path = path
+        self._nodes: dict[tuple[int, str], str] = {}
+
+    def join(self, server: Server, *names: str) -> None:
+        """Have it be in these sets, or both."""
+        for name in names or SETS:
+            self._nodes[server.pid, name] = self.put(name, member_of(server).to_json())
+
+    def put(self, name: str, data: bytes) -> str:
+        """Have that stand in that set."""
+        node: str = self._zookeeper.client.create(
+            f"{self._path}/{name}/member_", data, sequence=True, makepath=True
+        )
+        return node
+
+    def leave(self, server: Server, *names: str) -> None:
+        """Have it be in them no more."""
+        for name in names or SETS:
+            self._zookeeper.client.delete(self._nodes.pop((server.pid, name)))
+
+
+@pytest.fixture
+def sets(zookeeper: ZooKeeper, prefix: str) -> Sets:
+    return Sets(zookeeper, prefix)
+
+
+@pytest.fixture
+def client(sets: Sets) -> Iterator[BlockingClient]:
+    with BlockingClient(sets.uri, timeout_s=PATIENCE_S) as client:
+        yield client
+
+
+def items(server: Server) -> int:
+    with server.connect() as client:
+        return int(client.stats().get("queue_work_items", "0"))
+
+
+def names(*servers: Server) -> set[str]:
+    return {f"127.0.0.1:{server.port}" for server in servers}
+
+
+# The blocking client.
+
+
+@pytest.mark.parametrize("protocol", ["memcache", "thrift"])
+def test_puts_and_gets_follow_the_sets(protocol: str, sets: Sets, servers: list[Server]) -> None:
+    one, two = servers
+    sets.join(one)
+    with BlockingClient(sets.uri, protocol, timeout_s=PATIENCE_S) as client:  # type: ignore[arg-type]
+        assert client.put("work", b"a")
+        sets.join(two, "read")
+        eventually(lambda: len(client.status()) == 2, "the client knows the second")
+        assert client.put_many("work", [b"b", b"c"]) == 2
+        assert (items(one), items(two)) == (3, 0)
+        sets.join(two, "write")
+        sets.leave(one, "write")
+        eventually(lambda: client.put("work", b"d") and items(two), "puts go to the second")
+        had = items(one)
+        client.put("work", b"e")
+        assert items(one) == had and items(two) == 2
+        while client.get("work") is not None:
+            pass
+        assert items(one) == items(two) == 0
+
+
+def test_servers_that_join_and_leave_by_themselves_lose_nothing(
+    tmp_path: Path, zookeeper: ZooKeeper, prefix: str
+) -> None:
+    """A rolling restart: each server leaves the sets, stops, and comes back, while somebody puts and somebody gets."""
+    put: list[bytes] = []
+    unknown: list[bytes] = []
+    got: list[bytes] = []
+    is_over = threading.Event()
+    uri = f"zk://{zookeeper.hosts}{prefix}"
+
+    def put_on() -> None:
+        number = 0
+        with BlockingClient(uri, timeout_s=PATIENCE_S) as client:
+            while not is_over.is_set():
+                number += 1
+                item = b"%d" % number
+                try:
+                    if client.put("work", item):
+                        put.append(item)
+                except ClientFailure:
+                    unknown.append(item)
+
+    def get_on() -> None:
+        with BlockingClient(uri, timeout_s=PATIENCE_S) as client:
+            while True:
+                with suppress(ClientFailure), client.reliable_get("work", timeout=1) as item:
+                    if item is not None:
+                        got.append(item)
+                    elif is_over.is_set():
+                        return
+
+    with Processes(tmp_path / "one") as one, Processes(tmp_path / "two") as two:
+        for each in (one, two):
+            each.folder.mkdir()
+        given = SERVED + config(zookeeper, prefix)
+        running = [one.serve(given), two.serve(given)]
+        await_members(zookeeper, prefix, {server.port: "Up" for server in running})
+        threads = [threading.Thread(target=put_on), threading.Thread(target=get_on)]
+        for thread in threads:
+            thread.start()
+        try:
+            for number, each in ((0, one), (1, two)):
+                count = len(put)
+                eventually(lambda count=count: len(put) > count + 50, "items are put")
+                running[number].stop()
+                running[number] = each.serve(given)
+                await_members(zookeeper, prefix, {server.port: "Up" for server in running})
+        finally:
+            is_over.set()
+            for thread in threads:
+                thread.join()
+    assert not set(put) - set(got)
+    assert not set(got) - set(put) - set(unknown)
+    assert len(unknown) <= 4
+
+
+def test_a_get_that_waits_finds_a_server_that_joins_meanwhile(
+    sets: Sets, servers: list[Server], client: BlockingClient
+) -> None:
+    one, two = servers
+    sets.join(one)
+    with two.connect() as other:
+        other.put(b"work", b"a")
+    joining = threading.Timer(0.3, lambda: sets.join(two))
+    joining.start()
+    began = time.monotonic()
+    assert client.get("work", timeout=PATIENCE_S) == b"a"
+    assert time.monotonic() - began < PATIENCE_S / 2
+    joining.join()
+
+
+def test_garbage_in_a_set_is_passed_over(sets: Sets, servers: list[Server], client: BlockingClient) -> None:
+    one, _ = servers
+    endpoint = b'{"host": "a b\\u0000", "port": 1}'
+    for data in (b"", b"\xff", b"[]", b"[" * 50_000, b'{"serviceEndpoint": %b}' % endpoint):
+        for name in SETS:
+            sets.put(name, data)
+    sets.join(one)
+    assert [client.put("work", b"a") for _ in range(20)] == [True] * 20
+    while client.get("work") is not None:
+        pass
+    assert items(one) == 0
+
+
+def test_a_status_that_leaves_the_write_set_stops_puts_alone(
+    processes: Processes, zookeeper: ZooKeeper, prefix: str
+) -> None:
+    server = processes.serve(SERVED + config(zookeeper, prefix))
+    await_members(zookeeper, prefix, {server.port: "Up"})
+    set_status(server, "ReadOnly")
+    await_members(zookeeper, prefix, {server.port: "ReadOnly"})
+    with BlockingClient(f"zk://{zookeeper.hosts}{prefix}", timeout_s=PATIENCE_S) as client:
+        with pytest.raises(NoServer, match=f"is in the write set of zk://127.0.0.1:{zookeeper.port}{prefix}"):
+            client.put("work", b"a")
+        assert client.get("work") is None
+
+
+def test_a_process_that_was_forked_follows_by_itself(sets: Sets, servers: list[Server], client: BlockingClient) -> None:
+    one, two = servers
+    sets.join(one)
+    assert client.put("work", b"a")
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            sets = None  # type: ignore[assignment]  # ZooKeeper's client of the test is the parent's
+            if client.get("work") == b"a" and client.put("work", b"b"):
+                client.close()
+                status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert client.get("work") == b"b"
+    sets.join(two)
+    eventually(lambda: len(client.status()) == 2, "the parent still follows")
+
+
+def test_a_closed_client_has_no_session_and_can_be_used_again(
+    sets: Sets, servers: list[Server], client: BlockingClient
+) -> None:
+    sets.join(servers[0])
+    before = threading.active_count()
+    for _ in range(3):
+        assert client.put("work", b"a")
+        client.close()
+        eventually(lambda: threading.active_count() <= before, "its threads have ended")
+
+
+def test_zookeeper_that_is_away_at_first_is_said_and_found_later(tmp_path: Path, servers: list[Server]) -> None:
+    with own_port() as port, closing(ZooKeeper(tmp_path, port)) as zookeeper:
+        with BlockingClient(f"zk://127.0.0.1:{port}/k", timeout_s=0.3) as client:
+            for _ in range(2):
+                with pytest.raises(NoServer, match=f"zk://127.0.0.1:{port}/k: Connection refused"):
+                    client.put("work", b"a")
+            zookeeper.start()
+            sets = Sets(zookeeper, "/k")
+            sets.join(servers[0])
+
+            def is_put() -> bool:
+                with suppress(NoServer):
+                    return client.put("work", b"a")
+                return False
+
+            eventually(is_put, "it is followed")
+            zookeeper.kill()
+            assert client.put("work", b"a") and client.get("work") == b"a"
+            client.close()
+            with pytest.raises(NoServer):
+                client.put("work", b"a")
+
+
+def test_a_certificate_must_be_for_the_host_that_the_member_says_or_the_server_name(
+    processes: Processes, tmp_path: Path, sets: Sets
+) -> None:
+    authority = Authority(tmp_path)
+    cert_file, key_file = authority.sign("mq.example")
+    tls = f"ssl:0:interface=127.0.0.1:privateKey={key_file}:certKey={cert_file}"
+    server = processes.serve(SERVED, endpoint=tls)
+    sets.join(server)
+    with (
+        BlockingClient(sets.uri, tls=TlsOptions(authority.ca_file), timeout_s=PATIENCE_S) as client,
+        pytest.raises(ClientFailure, match="certificate"),
+    ):
+        client.put("work", b"a")
+    named = TlsOptions(authority.ca_file, server_name="mq.example")
+    with BlockingClient(sets.uri, tls=named, timeout_s=PATIENCE_S) as client:
+        assert client.put("work", b"a")
+
+
+# The Twisted client.
+
+PROGRAM = """
+import sys
+from twisted.internet.defer import Deferred
+from twisted.internet.task import LoopingCall, react
+from kestrel.client.client import Client
+from kestrel.client.errors import NoServer
+
+ticks = []
+
+async def main(reactor, uri, timeout_s):
+    ticking = LoopingCall(lambda: ticks.append(reactor.seconds()))
+    ticking.start(0.02)
+    async with Client(reactor, uri, timeout_s=float(timeout_s)) as client:
+        try:
+            print("put", await client.put("work", b"a"), flush=True)
+            print("got", await client.get("work", timeout=60), flush=True)
+        except NoServer as error:
+            print("no server:", error, flush=True)
+    ticking.stop()
+    print("ticks", len(ticks))
+
+react(lambda reactor, *arguments: Deferred.fromCoroutine(main(reactor, *arguments)), sys.argv[1:])
+"""
+
+
+def begin(uri: str, timeout_s: float = PATIENCE_S) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, uri, str(timeout_s)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+
+
+def lines_of(program: subprocess.Popen[str]) -> list[str]:
+    out, err = program.communicate(timeout=2 * PATIENCE_S)
+    assert (program.returncode, err) == (0, "")
+    return out.splitlines()
+
+
+def test_a_twisted_program_follows_the_sets(sets: Sets, servers: list[Server]) -> None:
+    one, two = servers
+    sets.join(one, "write")
+    sets.join(two, "read")
+    program = begin(sets.uri)
+    eventually(lambda: items(one) == 1, "it has put")
+    sets.join(one, "read")
+    sets.leave(two, "read")
+    lines = lines_of(program)
+    assert lines[:2] == ["put True", "got b'a'"]
+
+
+@pytest.mark.parametrize("how", ["away", "hanging"])
+def test_the_reactor_never_waits_for_zookeeper(how: str, tmp_path: Path) -> None:
+    with running_zookeeper(tmp_path) as zookeeper:
+        if how == "away":
+            zookeeper.kill()
+        else:
+            zookeeper.freeze()
+        put, ticks = lines_of(begin(f"zk://{zookeeper.hosts}/k", 1.0))
+        assert put.startswith(f"no server: zk://{zookeeper.hosts}/k: ")
+        assert int(ticks.removeprefix("ticks ")) > 20  # of a hundred and fifty
