@@ -121,7 +121,7 @@ class ZooKeeper:
         """A client for tests to look and to meddle with."""
         client = KazooClient(
             self.hosts,
-            timeout=10.0,
+            timeout=2.0,
             connection_retry={"max_tries": -1, "max_delay": 0.2},
             command_retry={"max_tries": -1},
             logger=_silent,
