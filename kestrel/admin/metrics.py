@@ -137,6 +137,11 @@ def _of_server(watched: Watched, sight: ServerSight, totals: Measures, untold: i
     for each in Status:
         status.add_metric([each.value], int(each is watched.control.status.published))
     yield status
+    sets = GaugeMetricFamily("kestrel_server_set_member", "1 for server sets that the server is in", labels=["set"])
+    for name, is_in in watched.server_sets().items():
+        sets.add_metric([name], int(is_in))
+    if sets.samples:
+        yield sets
     connections = GaugeMetricFamily("kestrel_connections", "clients that are connected", labels=["protocol"])
     for protocol, count in watched.core.connections_by_protocol().items():
         connections.add_metric([protocol], count)

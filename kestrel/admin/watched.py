@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from kestrel.config.model import Config
@@ -17,7 +17,7 @@ class Watched:
     """A server as its admin port sees it.
 
     `storage` is where its queues are, for people; `seconds` the clock of timers; `is_ready` whether the queues are
-    loaded.
+    loaded; `server_sets` the server sets it joins, each with whether it is in it as far as is known.
     """
 
     def __init__(
@@ -27,12 +27,14 @@ class Watched:
         storage: str,
         seconds: Callable[[], float],
         is_ready: Callable[[], bool],
+        server_sets: Callable[[], Mapping[str, bool]] = dict,
     ) -> None:
         self.core: Final = core
         self.control: Final = control
         self.storage: Final = storage
         self.seconds: Final = seconds
         self.is_ready: Final = is_ready
+        self.server_sets: Final = server_sets
         self.manager: Final[QueueManager] = core.manager
         self.refusals: Final[Refusals] = core.sessions.refusals
         self.started_s: Final = seconds()

@@ -29,6 +29,9 @@ _silent.propagate = False
 class Connector(SequentialThreadingHandler):  # type: ignore[misc]
     """Makes kazoo's connections: over TLS with the name of the host verified, which kazoo would not do by itself.
 
+    An attempt to connect gets a third of the session's time, where kazoo would give it all of it: who is let in and not
+    answered, as by a ZooKeeper that just begins, tries again soon enough to keep the session.
+
     After so long without a session `forget` is called before each attempt. The session is over by then, and a ZooKeeper
     that has lost its data, or gone back to older ones, would never take anybody who has seen later ones.
     """
@@ -38,8 +41,9 @@ class Connector(SequentialThreadingHandler):  # type: ignore[misc]
         self._context = None if tls is None else tls.context()
         self._server_name = None if tls is None else tls.server_name
         self._session_timeout_s = session_timeout_s
+        self._longest_attempt_s = session_timeout_s / 3
         self._forget = forget
-        self._away_since_s: float | None = None
+        self._away_since_s: float | None = time.monotonic()
         self.problem = ""
         """Why the last attempt failed; nothing after one that did not."""
 
@@ -47,6 +51,12 @@ class Connector(SequentialThreadingHandler):  # type: ignore[misc]
         """As kazoo's, but a process that ends waits for none of these threads."""
         super().start()
         atexit.unregister(self.stop)
+
+    def select(self, *arguments: Any, **named: Any) -> Any:
+        """What kazoo waits with, for an answer to its attempt as well: readers, writers, troubled, and how long."""
+        if self._away_since_s is not None and len(arguments) == 4 and arguments[3] is not None:
+            arguments = (*arguments[:3], min(arguments[3], self._longest_attempt_s))
+        return super().select(*arguments, **named)
 
     def told(self, state: object) -> None:
         """A listener of the client's."""
@@ -56,6 +66,7 @@ class Connector(SequentialThreadingHandler):  # type: ignore[misc]
         self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **_: object
     ) -> socket.socket:
         """What kazoo calls, with the number of a host and its name. Raises OSError."""
+        timeout = self._longest_attempt_s if timeout is None else min(timeout, self._longest_attempt_s)
         away_since_s = self._away_since_s
         if away_since_s is not None and time.monotonic() - away_since_s > self._session_timeout_s:
             self._forget()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from twisted.internet.interfaces import IReactorTime
 
@@ -17,13 +17,19 @@ from kestrel.session.settings import ServerControl
 class AdminPort:
     """All that listens for admin clients, and what is remembered for them.
 
-    `storage` is where the queues are, for people; `is_ready` whether they are loaded.
+    `storage` is where the queues are, for people; `is_ready` whether they are loaded; `server_sets` as `Watched` has it.
     """
 
     def __init__(
-        self, core: QueueServer, control: ServerControl, storage: str, clock: IReactorTime, is_ready: Callable[[], bool]
+        self,
+        core: QueueServer,
+        control: ServerControl,
+        storage: str,
+        clock: IReactorTime,
+        is_ready: Callable[[], bool],
+        server_sets: Callable[[], Mapping[str, bool]] = dict,
     ) -> None:
-        self._watched = Watched(core, control, storage, clock.seconds, is_ready)
+        self._watched = Watched(core, control, storage, clock.seconds, is_ready, server_sets)
         self._cooperator = slicer(clock)
         self._routes = Routes(self._watched, clock, self._cooperator)
         self._clock = clock

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from kestrel.address import Address
@@ -15,23 +16,26 @@ IPAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 PROTOCOLS: Final = ("memcache", "thrift", "text")
 """The first of them that is served is the main endpoint."""
 
+_NAME: Final = re.compile(r"[\w.-]+")
 _WAY_OUT: Final = "say advertiseAddress in [zookeeper]"
 
 
 def member_of(
-    listening: Mapping[str, Address], advertise_address: str | None, host_addresses: Iterable[IPAddress]
+    listening: Mapping[str, Sequence[Address]], advertise_address: str | None, host_addresses: Iterable[IPAddress]
 ) -> Member:
     """The member that this server is, by protocol where it listens, and the addresses that this host has.
 
-    `advertise_address` stands for all addresses. Without it a wildcard is the first address of the host that others may
-    reach. Raises `CannotServe` where clients would be sent to what they cannot reach.
+    Of several addresses of a protocol the first counts that is not this machine's alone. `advertise_address` stands for
+    the host of all of them. Without it a wildcard is the first address of the host that others may reach. Raises
+    `CannotServe` where clients would be sent to what they cannot reach.
     """
     hosts = list(host_addresses)
-    endpoints = {
-        protocol: Address(advertise_address or _told(listening[protocol].host, hosts), listening[protocol].port)
-        for protocol in PROTOCOLS
-        if protocol in listening
-    }
+    endpoints = {}
+    for protocol in PROTOCOLS:
+        addresses = listening.get(protocol)
+        if addresses:
+            best = next((each for each in addresses if not _is_loopback(each.host)), addresses[0])
+            endpoints[protocol] = Address(advertise_address or _told(best.host, hosts), best.port)
     if not endpoints:
         raise CannotServe("no protocol is served on a port that a server set could name", EX_CONFIG)
     return Member(next(iter(endpoints.values())), endpoints)
@@ -41,7 +45,7 @@ def _told(host: str, host_addresses: Iterable[IPAddress]) -> str:
     address = _parsed(host)
     if address is None:
         return host
-    if address.is_loopback:
+    if _is_loopback(host):
         raise CannotServe(
             f"a server set would send clients to {host}, which is their own machine: "
             f"listen on another address, or {_WAY_OUT}",
@@ -54,6 +58,20 @@ def _told(host: str, host_addresses: Iterable[IPAddress]) -> str:
         if not (each.is_loopback or each.is_link_local) and (address.version == 6 or each.version == 4):
             return str(each)
     raise CannotServe(f"this host has no address that a server set could name: {_WAY_OUT}", EX_CONFIG)
+
+
+def _is_loopback(host: str) -> bool:
+    address = _parsed(host)
+    return address is not None and address.is_loopback
+
+
+def check_advertised(host: str) -> None:
+    """Raise `CannotServe` unless that can stand for a host: a name, or a number."""
+    if _parsed(host) is None and not _NAME.fullmatch(host):
+        raise CannotServe(
+            f"advertiseAddress in [zookeeper] is a host without a port, and not {host!r}: ports are as listened on",
+            EX_CONFIG,
+        )
 
 
 def _parsed(host: str) -> IPAddress | None:

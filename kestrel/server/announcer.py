@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from threading import Thread
 from typing import Any, Final, Protocol
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -234,7 +234,10 @@ def in_daemon_thread(schedule: Callable[..., object]) -> InThread:
                 result = Failure()
             schedule(called.callback, result)
 
-        Thread(target=run, name="zookeeper", daemon=True).start()
+        try:
+            Thread(target=run, name="zookeeper", daemon=True).start()
+        except RuntimeError:  # there are as many as the system lets us have
+            return fail(Failure())
         return called
 
     return call

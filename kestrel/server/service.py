@@ -21,6 +21,7 @@ from twisted.python.threadpool import ThreadPool
 from kestrel import __version__, compiled
 from kestrel.address import Address
 from kestrel.cluster.extra import NoKazoo, require_kazoo
+from kestrel.cluster.member import SETS
 from kestrel.config.aliases import masked_queues
 from kestrel.config.effect import (
     queue_settings_above,
@@ -132,13 +133,15 @@ class KestrelService(Service):
         self._hub = self._make_hub() if hub.IS_AVAILABLE else None
         self._tcp = reactor if self._hub is None else HubListener(reactor, self._hub)
         storage_shown = _storage_description(config).partition("?")[0]
-        self._admin = AdminPort(self._core, self, storage_shown, reactor, lambda: self._is_serving)
+        self._admin = AdminPort(
+            self._core, self, storage_shown, reactor, lambda: self._is_serving, lambda: self._server_sets()
+        )
         self._admin_is_there = False
         self._admin_is_wanted = bool((endpoints or {}).get(ADMIN)) or "http_port" in config.admin.given
         self._ports: list[IListeningPort] = []
         self._tls: list[ServerTls] = []
         self._announcer: Announcer | None = None
-        self._advertised: dict[str, Address] = {}
+        self._advertised: dict[str, list[Address]] = {}
         self._try_it_port: int | None = None
         self._vigil = Vigil(reactor, self._core.all_connections)
         self._started_at = 0.0
@@ -180,7 +183,8 @@ class KestrelService(Service):
             self._admin_is_there |= protocol == ADMIN
             number = port_number(port)
             if number is not None and not is_trusted and protocol != ADMIN:
-                self._advertised.setdefault(protocol, Address(port.getHost().host, number))  # type: ignore[attr-defined]
+                address = Address(port.getHost().host, number)  # type: ignore[attr-defined]
+                self._advertised.setdefault(protocol, []).append(address)
             if protocol == "memcache" and endpoint.startswith("tcp:"):
                 self._try_it_port = port_number(port)
             log.info("{protocol}: listening on {where}", protocol=protocol, where=describe(port))
@@ -346,6 +350,10 @@ class KestrelService(Service):
         """The settings of queues and aliases, as `dump_config` shows them."""
         return self._core.config_of(names)
 
+    def _server_sets(self) -> dict[str, bool]:
+        is_in = (self._announcer.is_in or ()) if self._announcer is not None else None
+        return {} if is_in is None else {name: name in is_in for name in SETS}
+
     def shutdown(self) -> None:
         """Stop the process in order."""
         if self._is_stopping:
@@ -381,7 +389,7 @@ def _check_zookeeper(settings: ZooKeeperSettings) -> None:
     check_zookeeper(settings)
 
 
-def _announcer(settings: ZooKeeperSettings, listening: Mapping[str, Address], reactor: Any) -> Announcer:
+def _announcer(settings: ZooKeeperSettings, listening: Mapping[str, Sequence[Address]], reactor: Any) -> Announcer:
     """What announces a server that listens there. Raises `CannotServe`."""
     from kestrel.server.zookeeper import make_announcer
 

@@ -9,6 +9,7 @@ from kestrel.cluster.member import SETS, Member
 from kestrel.cluster.uri import ServerSetUri, parse_hosts
 from kestrel.cluster.zookeeper import zookeeper_client
 from kestrel.config.model import ZooKeeperSettings
+from kestrel.server.advertised import check_advertised
 from kestrel.server.announcer import Announcer, in_daemon_thread
 from kestrel.server.failures import EX_CONFIG, CannotServe
 from kestrel.server.interfaces import IServerSet
@@ -19,6 +20,8 @@ from kestrel.tls import TlsOptions
 def check_zookeeper(settings: ZooKeeperSettings) -> None:
     """Raise `CannotServe` for what is known to be wrong before anybody is asked."""
     _uri_of(settings)
+    if settings.advertise_address is not None:
+        check_advertised(settings.advertise_address)
     for name in (settings.client_initializer, settings.server_set_initializer):
         if name is not None:
             _named(name)

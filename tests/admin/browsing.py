@@ -84,12 +84,14 @@ class Admin:
     ) -> None:
         self.server = server or MemoryServer(storage, config=loads(config))
         self.is_ready = True
+        self.server_sets: dict[str, bool] = {}
         self.port = AdminPort(
             self.server.core,
             self.server.control,
             "memory:",
             clock or self.server.clock,
             lambda: self.is_ready,
+            lambda: self.server_sets,
         )
         self.site: AdminSite = self.port.site(is_trusted=is_trusted)
         factories: Any = self.server.factories

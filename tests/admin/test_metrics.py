@@ -78,6 +78,14 @@ def test_the_status_is_one_of_all() -> None:
     assert len(samples) == 5
 
 
+def test_server_sets_are_told_where_the_server_joins_any() -> None:
+    admin = Admin()
+    assert "kestrel_server_set_member" not in families(admin)
+    admin.server_sets = {"read": True, "write": False}
+    samples = families(admin)["kestrel_server_set_member"].samples
+    assert {sample.labels["set"]: sample.value for sample in samples} == {"read": 1, "write": 0}
+
+
 def test_clients_are_told_by_protocol() -> None:
     admin = Admin()
     admin.server.connect("text")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any, Final
 
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import ConnectionLoss, NoNodeError, SessionExpiredError
 
 from kestrel.cluster.member import READ, SETS, WRITE
 from tests.cluster.zookeeper import ZooKeeper
@@ -25,22 +26,17 @@ def config(zookeeper: ZooKeeper, prefix: str, more: str = "", session_timeout: s
 
 
 def members(client: Any, prefix: str) -> dict[str, list[int]]:
-    """The ports of the main endpoints in both sets."""
+    """The ports of the main endpoints in both sets; none where ZooKeeper does not say."""
     return {name: _ports(client, f"{prefix}/{name}") for name in SETS}
 
 
 def _ports(client: Any, path: str) -> list[int]:
-    try:
-        nodes = client.retry(client.get_children, path)
-    except NoNodeError:
-        return []
     ports = []
-    for node in nodes:
-        try:
-            data, _ = client.retry(client.get, f"{path}/{node}")
-        except NoNodeError:
-            continue
-        ports.append(json.loads(data)["serviceEndpoint"]["port"])
+    with suppress(NoNodeError, ConnectionLoss, SessionExpiredError):
+        for node in client.get_children(path):
+            with suppress(NoNodeError):
+                data, _ = client.get(f"{path}/{node}")
+                ports.append(json.loads(data)["serviceEndpoint"]["port"])
     return sorted(ports)
 
 

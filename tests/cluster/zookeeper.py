@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
 import os
 import shutil
 import signal
@@ -20,11 +19,14 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 from kazoo.client import KazooClient
 
+from kestrel.cluster.uri import parse_hosts
+from kestrel.cluster.zookeeper import zookeeper_client
 from tests.client.certificates import Authority
 from tests.server.running import eventually, own_port
 
 TICK_S: Final = 0.1
-SHORTEST_SESSION_S: Final = 2 * TICK_S
+SESSION_S: Final = 3.0
+"""Of the client that tests look with."""
 
 _JAVA: Final = (
     *("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"),
@@ -32,11 +34,6 @@ _JAVA: Final = (
     "-Dzookeeper.extendedTypesEnabled=false",
 )
 _MAIN: Final = "org.apache.zookeeper.server.ZooKeeperServerMain"
-
-
-_silent = logging.getLogger("tests.zookeeper")
-_silent.addHandler(logging.NullHandler())
-_silent.propagate = False
 
 
 class ZooKeeper:
@@ -119,13 +116,7 @@ class ZooKeeper:
     @cached_property
     def client(self) -> Any:
         """A client for tests to look and to meddle with."""
-        client = KazooClient(
-            self.hosts,
-            timeout=2.0,
-            connection_retry={"max_tries": -1, "max_delay": 0.2},
-            command_retry={"max_tries": -1},
-            logger=_silent,
-        )
+        client = zookeeper_client(parse_hosts(self.hosts), SESSION_S)
         client.start()
         return client
 
