@@ -17,7 +17,7 @@ from kestrel.session.settings import ServerControl
 class AdminPort:
     """All that listens for admin clients, and what is remembered for them.
 
-    `storage` is where the queues are, for people; `is_ready` whether they are loaded; `server_sets` as `Watched` has it.
+    `storage` is where the queues are, for people; `is_ready` whether they are loaded; `server_sets` is `Watched`'s.
     """
 
     def __init__(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from itertools import pairwise
 
 from kestrel.address import Address
 from kestrel.cluster.zookeeper import problem_of, zookeeper_client
@@ -23,7 +24,7 @@ def test_who_is_let_in_and_not_answered_tries_again_within_the_time_of_the_sessi
                 times.append(time.monotonic())
             for each in connections:
                 each.close()
-            waits = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+            waits = [later - earlier for earlier, later in pairwise(times)]
             assert min(waits) < SESSION_S  # those of kazoo have all of it, and a pause
         finally:
             client.stop()
