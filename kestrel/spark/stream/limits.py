@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
@@ -34,3 +35,15 @@ class Shares:
     def used(self, amount: int) -> None:
         """It has taken so much; more than its share counts as that."""
         self._left -= min(amount, self._share)
+
+
+class Turns:
+    """Who is first: each time the next one."""
+
+    def __init__(self) -> None:
+        self._first = 0
+
+    def of(self, parties: Sequence[str]) -> Sequence[str]:
+        """All of them, who may be others than the last time."""
+        self._first = (self._first + 1) % (len(parties) or 1)
+        return [*parties[self._first :], *parties[: self._first]]

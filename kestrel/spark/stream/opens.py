@@ -7,7 +7,6 @@ confirmed comes again when the servers have held it for long enough.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -25,7 +24,7 @@ from kestrel.client.thrift import OpenRead, ThriftCalls
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.stream.connections import Ask, Away, Connections
 from kestrel.spark.stream.ending import end_in_order, is_ending
-from kestrel.spark.stream.limits import Shares, rows_of
+from kestrel.spark.stream.limits import Shares, Turns, rows_of
 from kestrel.spark.stream.offsets import Offset, check_offset
 from kestrel.spark.stream.options import StreamOptions
 from kestrel.spark.stream.rows import ItemRows
@@ -76,7 +75,8 @@ class OpensReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Who holds what: after a restart nobody here knows what was taken before."""
         self._connections = connections or Connections(options.servers)
         self._at_first = at_first
-        self._turns = deque(options.servers.addresses)
+        self._present = options.servers.to_read()
+        self._turns = Turns()
         self._left: dict[str, int] | None = None
         """With a trigger that ends: how many items may still be taken from each server."""
         self._batches: dict[int, Reads] = {}
@@ -97,8 +97,9 @@ class OpensReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """As many items as wait now are taken, and no more. No server may be away for longer than the patience."""
         queue, ask = self._queue, self._connections.ask
+        self._present.hold()
         self._left = {
-            address: ask(address, lambda calls: calls.peek(queue)).items for address in self._options.servers.addresses
+            address: ask(address, lambda calls: calls.peek(queue)).items for address in self._present.addresses()
         }
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -143,11 +144,11 @@ class OpensReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _take(self, rows: int) -> Reads:
         """Items of all servers, as many as make a batch."""
-        rows_left, bytes_left = Shares(rows, len(self._turns)), Shares(self._options.max_bytes, len(self._turns))
-        self._turns.rotate(-1)
+        turns = self._turns.of(self._present.addresses())
+        rows_left, bytes_left = Shares(rows, len(turns)), Shares(self._options.max_bytes, len(turns))
         taken: Reads = {}
         try:
-            for address in self._turns:
+            for address in turns:
                 most = rows_left.next()
                 if self._left is not None:
                     most = min(most, self._left[address])
@@ -229,6 +230,7 @@ class OpensReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for batch in self._batches.values():
             self._give_back(batch)
         self._batches.clear()
+        self._present.close()
         self._connections.close()
 
     # What a batch has.

@@ -6,7 +6,6 @@ An offset has the next id of each server. What Spark asks for again is read agai
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -24,7 +23,7 @@ from kestrel.client.thrift import RangeItem, ThriftCalls
 from kestrel.protocols.codec import RangeState
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.stream.connections import Ask, Away, Connections, ServerRefused
-from kestrel.spark.stream.limits import Shares, rows_of
+from kestrel.spark.stream.limits import Shares, Turns, rows_of
 from kestrel.spark.stream.offsets import Offset, check_offset
 from kestrel.spark.stream.options import StreamOptions
 from kestrel.spark.stream.rows import ItemRows
@@ -82,15 +81,16 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "reader": options.reader.decode(),
         }
         self._connections = connections or Connections(options.servers)
-        self._turns = deque(options.servers.addresses)
+        self._present = options.servers.to_read()
+        self._turns = Turns()
         self._initial: Offset | None = None
         self._targets: dict[str, int] | None = None
         """With a trigger that ends: where, for each server, once it has said how far it is."""
         self._released: dict[str, int] = {}
         """As far as the servers have said."""
         self._next: dict[str, int] = {}
-        self._unreleased: set[str] = set()
-        """Servers that are named no more, and could not be told what is done."""
+        self._untold: set[str] = set()
+        """Servers that are not there any more, and could not be told what is done."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._options, self._schema)
@@ -102,7 +102,7 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._initial is None:
             ask = self._connections.ask
             self._initial = self._offset(
-                {address: self._begin(address, ask).first_id for address in self._servers.addresses}
+                {address: self._begin(address, ask).first_id for address in self._present.addresses()}
             )
         return self._initial
 
@@ -113,7 +113,8 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         the queue is another one.
         """
         self._targets = {}
-        for address in self._servers.addresses:
+        self._present.hold()
+        for address in self._present.addresses():
             with suppress(ServerRefused):  # it has not begun yet
                 self._told(address, self._connections.ask(address, self._release_range(0)))
 
@@ -129,11 +130,13 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_offset(start, self._says)
         begins: dict[str, int] = start["servers"]
         ask = self._connections.ask_once if self._targets is None else self._connections.ask
-        shares = Shares(rows_of(limit, self._options.max_rows), len(self._turns))
-        self._turns.rotate(-1)
-        ends = {address: begins[address] for address in self._turns if address in begins} | self._left_behind(begins)
-        new: dict[str, int] = {}
-        for address in self._turns:
+        turns = self._turns.of(self._present.addresses())
+        shares = Shares(rows_of(limit, self._options.max_rows), len(turns))
+        absent = {address: id_ for address, id_ in begins.items() if address not in turns}
+        ends = {address: begins[address] for address in turns if address in begins} | self._left_behind(absent)
+        # Where the first batch begins no batch before it says, and after a restart others may be there.
+        new: dict[str, int] = dict(begins) if start == self._initial else {}
+        for address in turns:
             share = shares.next()
             with suppress(Away):
                 if address in begins:
@@ -194,8 +197,9 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         A server that is away is told by the next `latestOffset`.
         """
         check_offset(end, self._says)
+        present = self._present.addresses()
         for address, end_id in end["servers"].items():
-            if address in self._servers.addresses:
+            if address in present:
                 with suppress(Away):
                     self._release(address, end_id, self._connections.ask_once)
 
@@ -211,27 +215,34 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         queue, reader = self._servers.queue, self._options.reader
         return lambda calls: calls.release_range(queue, reader, end_id)
 
-    def _left_behind(self, begins: Mapping[str, int]) -> dict[str, int]:
-        """Of servers that are named no more nothing is read, and what was read is released, which is tried once.
+    def _left_behind(self, places: Mapping[str, int]) -> dict[str, int]:
+        """Of servers that are not there nothing is read, and what was read is released, which is tried once.
 
-        Where those are that could not be told: if they are named again they go on there.
+        Who has left a server set is away, and keeps its place. Who is named no more has none, but for those that could
+        not be told: if they are named again they go on there.
         """
-        places = {address: id_ for address, id_ in begins.items() if address not in self._servers.addresses}
-        for address in places.keys() - self._unreleased:
+        kept = dict(places)
+        self._untold &= places.keys()
+        for address in places.keys() - self._untold:
+            returns = self._present.expects(address)
+            ask = self._connections.ask_once if returns else self._connections.ask
             try:
-                self._release(address, places[address], self._connections.ask)
-                del places[address]
-            except SourceFailed as failed:
-                self._unreleased.add(address)
-                logger.warning(
-                    "%s; servers does not name it any more, and it still has items that were read: "
-                    "name it again, or have them released for the reader %r up to id %d",
-                    *(failed, self._says["reader"], places[address]),
-                )
-        return places
+                self._release(address, places[address], ask)
+                if not returns:
+                    del kept[address]
+            except (Away, SourceFailed) as failed:
+                self._untold.add(address)
+                if not returns:
+                    logger.warning(
+                        "%s; servers does not name it any more, and it still has items that were read: "
+                        "name it again, or have them released for the reader %r up to id %d",
+                        *(failed, self._says["reader"], places[address]),
+                    )
+        return kept
 
     def stop(self) -> None:
         """Hang up. The servers go on keeping items for the reader: the stream goes on from its checkpoint."""
+        self._present.close()
         self._connections.close()
 
     # What a batch has.
@@ -246,7 +257,7 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if address not in begins:
                 raise SourceFailed(f"the checkpoint does not say where the items of {address} begin: {NEW_CHECKPOINT}")
             if begins[address] < end_id:
-                if address not in self._servers.addresses:
+                if not self._present.expects(address):
                     raise SourceFailed(
                         f"a batch has items of {address}, which servers does not name: name it until that batch is "
                         f"done. If it is gone for good: {NEW_CHECKPOINT}"
@@ -271,4 +282,7 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except RequestError as error:
             raise ServerRefused.by(slice_.address, error) from None
         except ClientFailure as failure:
-            raise SourceFailed(str(failure)) from None
+            raise SourceFailed(
+                f"{failure}. The batch has items of that server: when it gives items again (it is there, and Up or "
+                "ReadOnly) start the query again, which goes on with that batch"
+            ) from None

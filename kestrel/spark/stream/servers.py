@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Final, Self
 
 from kestrel.address import DEFAULT_PORTS, parse_address
 from kestrel.client.arguments import name_bytes
 from kestrel.client.patient import PATIENCE_S, PatientServer
+from kestrel.cluster.member import READ, WRITE
+from kestrel.cluster.uri import ServerSetUri, is_server_set, parse_server_set
 from kestrel.config.units import format_duration_ms, parse_duration_ms
 from kestrel.errors import BadQueueName
 from kestrel.names import check_queue_name
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.given import truth_of
+from kestrel.spark.stream.present import InSet, Named, Present, check_can_follow
 from kestrel.tls import TlsOptions
 from kestrel.tools.running import explained
+
+logger = logging.getLogger("kestrel.spark")
 
 TIMEOUT_S: Final = 10.0
 
@@ -36,11 +43,39 @@ class Servers:
     """Servers that share the items of a queue, and how to reach them. It travels to the tasks."""
 
     addresses: tuple[str, ...]
-    """``host:port`` each, in order, none twice."""
+    """``host:port`` each, in order, none twice. With a server set: who was there when a write was planned, if anybody
+    knew."""
     queue: bytes
     timeout_s: float = TIMEOUT_S
     patience_s: float = PATIENCE_S
     tls: TlsOptions | None = None
+    server_set: ServerSetUri | None = None
+    """Who has the servers in place of the list."""
+
+    def to_read(self) -> Present:
+        """Those that items are read from, for the driver."""
+        return Named(self.addresses) if self.server_set is None else self._in_set(self.server_set, READ)
+
+    def planned(self) -> Self:
+        """The same, with those who are put to as far as is known now. Waits no longer than `timeout_s`."""
+        if self.server_set is None:
+            return self
+        with closing(self._in_set(self.server_set, WRITE)) as present:
+            present.is_known(self.timeout_s)
+            return replace(self, addresses=tuple(present.known()))
+
+    def to_write(self) -> Sequence[str]:
+        """Those that items are put to, for a task: who is there now. Raises `SourceFailed`."""
+        if self.server_set is None:
+            return self.addresses
+        with closing(self._in_set(self.server_set, WRITE)) as present:
+            if self.addresses and not present.is_known(self.timeout_s):
+                logger.warning("%s does not answer; items go to those who were there before", self.server_set)
+                return self.addresses
+            return present.addresses()
+
+    def _in_set(self, uri: ServerSetUri, name: str) -> InSet:
+        return InSet(uri, name, self.patience_s)
 
     def open(self, address: str) -> PatientServer:
         """A connection to one of them, made when something is asked. To be closed.
@@ -60,20 +95,42 @@ def names_servers(given: Mapping[str, str]) -> bool:
 
 def servers_of(values: Mapping[str, str]) -> Servers:
     """The servers and the queue that these options say. Raises `SourceFailed`."""
+    text = values.get(SERVERS, "").strip()
     try:
-        texts = [text.strip() for text in values.get(SERVERS, "").split(",")]
-        addresses = [str(parse_address(text, DEFAULT_PORTS["thrift"])) for text in texts if text]
+        server_set = _server_set_of(text)
+        addresses = _addresses_of(text) if server_set is None else ()
     except ValueError as error:
         raise SourceFailed(f"servers: {error}") from None
-    if not addresses:
+    if server_set is not None:
+        check_can_follow(server_set)  # here rather than in a task
+    elif not addresses:
         raise SourceFailed('no server is given: option("servers", "mq1,mq2:2229"), with the ports of thrift')
     return Servers(
-        addresses=tuple(dict.fromkeys(addresses)),
+        addresses=addresses,
         queue=_queue_of(values),
         timeout_s=_timeout_of(values),
         patience_s=seconds_of(values, "patience", PATIENCE_S),
         tls=_tls_of(values),
+        server_set=server_set,
     )
+
+
+def _server_set_of(text: str) -> ServerSetUri | None:
+    """None where it names servers. Raises ValueError, in which there is no password."""
+    if is_server_set(text):
+        uri = parse_server_set(text)
+        if "," not in uri.path:
+            return uri
+    elif not any(is_server_set(each.strip()) for each in text.split(",")):
+        if "@" in text:  # a password may stand before it
+            raise ValueError("there is no @ in a server's address; a server set begins with zk:// or zks://")
+        return None
+    raise ValueError("a server set stands alone: zk://zk1,zk2/services/kestrel, and no servers beside it")
+
+
+def _addresses_of(text: str) -> tuple[str, ...]:
+    texts = [each.strip() for each in text.split(",")]
+    return tuple(dict.fromkeys(str(parse_address(each, DEFAULT_PORTS["thrift"])) for each in texts if each))
 
 
 def _queue_of(values: Mapping[str, str]) -> bytes:

@@ -6,8 +6,9 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -36,15 +37,25 @@ class _Task:
     """What both writers do. It travels to the tasks."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
         self._servers = options.servers
         self._columns = ItemColumns(schema, has_keys=options.has_keys)
         self._queue = options.servers.queue.decode("utf-8", "backslashreplace")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._planned, self._schema)
+
+    @cached_property
+    def _planned(self) -> SinkOptions:
+        # Not before it goes to the tasks: for the end of each batch Spark makes a writer that writes nothing.
+        return replace(self._options, servers=self._options.servers.planned())
 
     def put(self, batches: Iterator[pa.RecordBatch]) -> ItemsPut:
         """Put all rows. Raises `SourceFailed`; what was put until then stays."""
         servers = self._servers
         with ExitStack() as stack:
-            opened = {address: stack.enter_context(servers.open(address)) for address in servers.addresses}
+            opened = {address: stack.enter_context(servers.open(address)) for address in servers.to_write()}
             puts = {address: partial(_put, server, servers.queue) for address, server in opened.items()}
             putting = Putting(puts, self._queue, servers.patience_s)
             for batch in batches:

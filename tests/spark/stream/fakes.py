@@ -7,12 +7,17 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final, TypeVar
 
+from kestrel.address import parse_address
 from kestrel.client.call import Call
 from kestrel.client.errors import CannotConnect, ConnectionFailed, RequestError
 from kestrel.client.patient import PatientServer
 from kestrel.client.thrift import OpenRead, RangeItem, ThriftCalls
+from kestrel.cluster.follower import Members
+from kestrel.cluster.member import Member
+from kestrel.cluster.uri import ServerSetUri, parse_server_set
 from kestrel.protocols.codec import QueueInfo, RangeState
 from kestrel.spark.stream.connections import Connections
+from kestrel.spark.stream.present import InSet
 from kestrel.spark.stream.servers import Servers
 
 T = TypeVar("T")
@@ -145,6 +150,46 @@ class _Calls(ThriftCalls):
         return Answer(QueueInfo(None, len(self._queue.waiting)))
 
 
+SET: Final = parse_server_set("zk://me:secret@zk1/services/kestrel")
+
+
+def member(address: str) -> Member:
+    """A server that speaks thrift there."""
+    thrift = parse_address(address, 0)
+    return Member(thrift._replace(port=22133), {"memcache": thrift._replace(port=22133), "thrift": thrift})
+
+
+class Followed:
+    """What ZooKeeper has said of who is there, as the test says; None while it has not."""
+
+    def __init__(self) -> None:
+        self.members: Members | None = None
+        self.problem = "Connection refused"
+        self.followers = 0
+        self.changed: Callable[[object], None] = lambda members: None
+
+    def follow(self, uri: ServerSetUri, changed: Callable[[object], None]) -> Followed:
+        """Somebody begins to."""
+        assert uri == SET
+        self.followers += 1
+        self.changed = changed
+        return self
+
+    def close(self) -> None:
+        """And ends it."""
+        self.followers -= 1
+
+    def reads(self, *addresses: str) -> None:
+        """They are those that items are read from."""
+        self.members = Members(tuple(map(member, addresses)), self.members.writes if self.members else ())
+        self.changed(self.members)
+
+    def writes(self, *addresses: str) -> None:
+        """They are those that items are put to."""
+        self.members = Members(self.members.reads if self.members else (), tuple(map(member, addresses)))
+        self.changed(self.members)
+
+
 class World:
     """All servers, and a clock."""
 
@@ -152,6 +197,7 @@ class World:
         self.queues = {address: Queue() for address in addresses}
         self.now_s = 0.0
         self.open_connections = 0
+        self.set = Followed()
         self._name = f"world {len(_WORLDS)}"
         _WORLDS[self._name] = self
 
@@ -169,6 +215,11 @@ class World:
     def servers(self, *addresses: str) -> Servers:
         """As options say them."""
         return _FakeServers(addresses=addresses or tuple(self.queues), queue=QUEUE, world=self._name)
+
+    def server_set(self, *reads: str) -> Servers:
+        """The same, with a set in which these are now."""
+        self.set.reads(*reads)
+        return _FakeServers(addresses=(), queue=QUEUE, timeout_s=1e-6, server_set=SET, world=self._name)
 
     def connections(self, servers: Servers) -> Connections:
         """Those of a driver."""
@@ -213,6 +264,9 @@ class _FakeServer(PatientServer):
 @dataclass(frozen=True, slots=True)
 class _FakeServers(Servers):
     world: str = field(default="")
+
+    def _in_set(self, uri: ServerSetUri, name: str) -> InSet:
+        return InSet(uri, name, 0, _WORLDS[self.world].set.follow)
 
     def open(self, address: str) -> PatientServer:
         return _FakeServer(address, _WORLDS[self.world])

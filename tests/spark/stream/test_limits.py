@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kestrel.spark.stream.limits import Shares
+from kestrel.spark.stream.limits import Shares, Turns
 
 
 def shares(amount: int, wanted: list[int]) -> list[int]:
@@ -31,3 +31,13 @@ def test_no_more_is_given_than_there_is() -> None:
 
 def test_who_takes_more_than_its_share_takes_nothing_from_the_others() -> None:
     assert shares(30, [1 << 40, 99, 99]) == [10, 10, 10]
+
+
+def test_each_time_another_one_is_first_whoever_comes_and_goes() -> None:
+    turns = Turns()
+    assert turns.of(("a", "b", "c")) == ["b", "c", "a"]
+    assert turns.of(("a", "b", "c")) == ["c", "a", "b"]
+    assert turns.of(("a", "b")) == ["b", "a"]
+    assert turns.of(("a",)) == ["a"]
+    assert turns.of(()) == []
+    assert turns.of(("a", "b")) == ["b", "a"]

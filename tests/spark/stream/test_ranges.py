@@ -96,7 +96,8 @@ def test_without_new_items_the_offset_is_the_one_before() -> None:
     assert reader.latestOffset(start, ReadMaxRows(5)) is start
     world[B].put(b"x")
     end = reader.latestOffset(start, ReadMaxRows(5))
-    assert end == reader.latestOffset(start, ReadMaxRows(5)) == offset(a=1, b=2)
+    assert end == reader.latestOffset(start, ReadMaxRows(5))
+    assert end == {**offset(a=1, b=2), "new": start["servers"]}, "the first batch says where it begins"
     assert reader.latestOffset(end, ReadMaxRows(5)) is end
 
 

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from kestrel.cluster.extra import NoKazoo
+from kestrel.cluster.uri import parse_server_set
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.given import known_options
+from kestrel.spark.stream import present
 from kestrel.spark.stream.servers import NAMES, Servers, names_servers, servers_of
 from kestrel.tls import TlsOptions
 from tests.client.certificates import Authority
+from tests.spark.stream.fakes import A, B, C, World
 
 WORK = {"servers": "mq1", "queue": "work"}
 
@@ -39,6 +43,116 @@ def test_a_server_that_is_named_twice_is_one() -> None:
 def test_what_is_no_address_is_told(text: str, sentence: str) -> None:
     with pytest.raises(SourceFailed, match=f"^{sentence}"):
         servers_of({**WORK, "servers": text})
+
+
+@pytest.mark.parametrize("text", ["zk://me:secret@zk1,zk2/services/kestrel", " zk://me:secret@zk1,zk2/services/kestrel/"])
+def test_a_server_set_stands_in_place_of_servers(text: str) -> None:
+    servers = servers_of({**WORK, "servers": text})
+    assert servers.addresses == ()
+    assert servers.server_set == parse_server_set("zk://me:secret@zk1,zk2/services/kestrel")
+    assert pickle.loads(pickle.dumps(servers)) == servers
+    assert "secret" not in repr(servers)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("zk://me:secret@zk1/services/kestrel,mq1", "a server set stands alone: zk://zk1,zk2/services/kestrel, and no"),
+        ("mq1,zk://me:secret@zk1/services/kestrel", "a server set stands alone"),
+        ("mq1, zks://me:secret@zk1/services/kestrel", "a server set stands alone"),
+        ("ZK://me:secret@zk1/services/kestrel", "there is no @ in a server's address; a server set begins with zk://"),
+        ("zk://me:secret@zk1", "'zk://zk1' does not say the path of the server sets; write zk://zk1/path"),
+        ("zk://zk1:0/services", "0 is no port"),
+    ],
+)
+def test_what_is_no_server_set_is_told_without_its_password(text: str, sentence: str) -> None:
+    with pytest.raises(SourceFailed, match=f"^servers: {sentence}") as caught:
+        servers_of({**WORK, "servers": text})
+    assert "secret" not in str(caught.value)
+
+
+def test_a_server_set_without_the_library_that_speaks_to_zookeeper_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_missing() -> None:
+        raise NoKazoo
+
+    monkeypatch.setattr(present, "require_kazoo", is_missing)
+    sentence = r"pip install 'kestrel-mq\[cluster\]', on the driver and on every worker$"
+    with pytest.raises(SourceFailed, match=sentence):
+        servers_of({**WORK, "servers": "zk://zk1/services/kestrel"})
+    there = Servers((), b"work", server_set=parse_server_set("zk://zk1/services/kestrel"))
+    for ask in (there.to_read().addresses, there.to_write):
+        with pytest.raises(SourceFailed, match=sentence):
+            ask()
+
+
+def test_a_server_set_over_tls_wants_the_files_that_it_names(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    text = f"zks://zk1/services/kestrel?ca={authority.ca_file}"
+    there = servers_of({**WORK, "servers": text})
+    (tmp_path / "ca.pem").unlink()
+    sentence = r"^zks://zk1:2181/services/kestrel: .*ca\.pem: No such file .*; every worker needs this file of TLS$"
+    with pytest.raises(SourceFailed, match=sentence):
+        servers_of({**WORK, "servers": text})
+    with pytest.raises(SourceFailed, match=sentence):
+        there.to_write()
+
+
+# Who is put to.
+
+
+def test_a_task_puts_to_those_who_are_there_when_it_begins() -> None:
+    world = World()
+    servers = world.server_set()
+    world.set.writes(A)
+    planned = servers.planned()
+    world.set.writes(B, C)
+    assert planned.to_write() == (B, C)
+    assert world.set.followers == 0
+
+
+def test_where_zookeeper_does_not_answer_a_task_puts_to_those_who_were_there_when_it_was_planned(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    servers = world.server_set()
+    world.set.writes(A, B)
+    planned = servers.planned()
+    world.set.members = None
+    assert planned.to_write() == (A, B)
+    assert caplog.messages == [
+        "zk://zk1:2181/services/kestrel does not answer; items go to those who were there before"
+    ]
+    assert world.set.followers == 0
+
+
+def test_a_plan_fails_for_nothing_and_a_task_that_knows_nobody_says_why() -> None:
+    world = World()
+    servers = world.server_set()
+    world.set.members = None
+    planned = servers.planned()
+    with pytest.raises(SourceFailed, match="zk://zk1:2181/services/kestrel is not known after"):
+        planned.to_write()
+    world.set.reads(A)
+    for each in (planned, servers.planned()):
+        with pytest.raises(SourceFailed, match="there is no server in zk://zk1:2181/services/kestrel/write that"):
+            each.to_write()
+    assert world.set.followers == 0
+
+
+def test_a_set_that_nobody_is_in_any_more_is_not_taken_for_one_that_is_not_known() -> None:
+    world = World()
+    servers = world.server_set()
+    world.set.writes(A)
+    planned = servers.planned()
+    world.set.writes()
+    with pytest.raises(SourceFailed, match="/write that speaks thrift"):
+        planned.to_write()
+
+
+def test_a_list_is_put_to_as_it_is() -> None:
+    servers = servers_of(WORK)
+    assert servers.planned() == servers
+    assert servers.to_write() == ("mq1:2229",)
 
 
 def test_a_queue_is_its_bytes_in_utf_8() -> None:

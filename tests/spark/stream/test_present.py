@@ -1,0 +1,118 @@
+"""Who is there at present, of a list and of a server set."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from kestrel.address import Address
+from kestrel.cluster.follower import Members
+from kestrel.cluster.member import READ, WRITE, Member
+from kestrel.spark.failures import SourceFailed
+from kestrel.spark.stream.present import InSet, Named
+from tests.spark.stream.fakes import SET, A, B, C, Followed, member
+
+
+@pytest.fixture
+def followed() -> Followed:
+    return Followed()
+
+
+def reads(followed: Followed, patience_s: float = 0) -> InSet:
+    return InSet(SET, READ, patience_s, followed.follow)
+
+
+def test_a_list_is_what_it_says_and_expects_nobody_else() -> None:
+    named = Named((A, B))
+    named.hold()
+    assert named.addresses() == (A, B)
+    assert named.expects(B) and not named.expects(C)
+    named.close()
+
+
+def test_those_who_come_and_go_are_those_who_are_there_and_who_has_left_may_return(followed: Followed) -> None:
+    present = reads(followed)
+    followed.reads(A)
+    assert present.addresses() == (A,)
+    followed.reads(B, A)
+    assert present.addresses() == (B, A)
+    followed.reads(B)
+    assert present.addresses() == (B,)
+    assert present.expects(A)
+
+
+def test_gets_and_puts_have_sets_of_their_own(followed: Followed) -> None:
+    followed.reads(A)
+    followed.writes(B)
+    assert reads(followed).addresses() == (A,)
+    assert InSet(SET, WRITE, 0, followed.follow).addresses() == (B,)
+
+
+def test_who_speaks_no_thrift_is_passed_over_and_an_address_counts_once(followed: Followed) -> None:
+    foreign = Member(Address("c", 2229), {})
+    memcache = Member(Address("b", 22133), {"memcache": Address("b", 22133)})
+    followed.members = Members((member(A), memcache, foreign, member(A)))
+    assert reads(followed).addresses() == (A, C)
+
+
+def test_nobody_is_followed_before_it_is_asked_for_and_after_it_is_closed(followed: Followed) -> None:
+    followed.reads(A)
+    present = reads(followed)
+    present.close()
+    assert followed.followers == 0
+    present.addresses()
+    present.addresses()
+    assert followed.followers == 1
+    present.close()
+    present.close()
+    assert followed.followers == 0
+
+
+def test_the_first_answer_is_waited_for(followed: Followed) -> None:
+    present = reads(followed, 60)
+
+    def come() -> None:
+        followed.reads()
+        followed.reads(A)
+
+    coming = threading.Thread(target=come)
+    present.known()
+    coming.start()
+    assert present.addresses() == (A,)
+    coming.join()
+
+
+def test_a_zookeeper_that_cannot_be_reached_is_told_without_the_password(followed: Followed) -> None:
+    with pytest.raises(SourceFailed) as caught:
+        reads(followed, 0.01).addresses()
+    assert str(caught.value) == (
+        "zk://zk1:2181/services/kestrel is not known after 10ms (patience): Connection refused. The way to ZooKeeper "
+        "has to be open from the driver and from every worker; without it, name the servers: "
+        'option("servers", "mq1,mq2")'
+    )
+
+
+def test_a_set_in_which_is_nobody_is_told_with_the_way_out(followed: Followed) -> None:
+    followed.members = Members((Member(Address("b", 22133), {"memcache": Address("b", 22133)}),))
+    with pytest.raises(SourceFailed) as caught:
+        reads(followed, 0.01).addresses()
+    assert str(caught.value) == (
+        "after 10ms (patience) there is no server in zk://zk1:2181/services/kestrel/read that speaks thrift: those "
+        "that are to be there have that path in their configuration, and are Up"
+    )
+
+
+def test_what_is_held_does_not_change_any_more(followed: Followed) -> None:
+    present = reads(followed)
+    followed.reads(A)
+    present.hold()
+    followed.reads(B)
+    assert present.addresses() == (A,)
+
+
+def test_whether_it_is_known_is_not_whether_somebody_is_there(followed: Followed) -> None:
+    present = reads(followed)
+    assert not present.is_known(0) and present.known() == ()
+    followed.reads()
+    assert present.is_known(0) and present.known() == ()

@@ -1,0 +1,309 @@
+"""Streams of servers that come to a server set and leave it."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadMaxRows
+
+from kestrel.spark.columns import ITEMS
+from kestrel.spark.failures import SourceFailed
+from kestrel.spark.stream.opens import OpensReader
+from kestrel.spark.stream.options import Delivery, StreamOptions
+from kestrel.spark.stream.ranges import RangesReader
+from tests.spark.stream.fakes import A, B, C, World
+from tests.spark.stream.micro_batches import Checkpoint, Crash, Query, rows_between
+
+
+def ranges(world: World, *members: str) -> RangesReader:
+    """A driver's reader of the set in which these are now."""
+    servers = world.server_set(*members)
+    options = StreamOptions(servers, Delivery.EXACTLY_ONCE, 100, reader=b"s")
+    return RangesReader(options, ITEMS, world.connections(servers))
+
+
+def opens(world: World, *members: str) -> OpensReader:
+    """The same, at least once."""
+    servers = world.server_set(*members)
+    options = StreamOptions(servers, Delivery.AT_LEAST_ONCE, 100)
+    return OpensReader(options, ITEMS, world.connections(servers), lambda: None)
+
+
+# Exactly once.
+
+
+def test_who_comes_to_the_set_is_read_from_its_first_item() -> None:
+    world = World(A, B)
+    world[A].put(b"a")
+    world[B].put(b"gone", b"b")
+    world[B].first_id = 2
+    checkpoint = Checkpoint()
+    query = Query(ranges(world, A), checkpoint)
+    assert query.trigger() and not query.trigger()
+    world.set.reads(A, B)
+    with pytest.raises(Crash):
+        query.trigger("planned")
+    again = Query(ranges(world, A, B), checkpoint)
+    assert again.trigger() and not again.trigger()
+    assert checkpoint.data() == [b"a", b"b"]
+
+
+def test_who_has_left_keeps_its_place_and_is_read_from_there_when_it_is_back() -> None:
+    world = World(A, B)
+    checkpoint = Checkpoint()
+    for address in (A, B):
+        world[address].put(b"1")
+    query = Query(ranges(world, A, B), checkpoint)
+    query.trigger()
+    world.set.reads(A)
+    world[B].is_away = True
+    for _ in range(3):
+        world[A].put(b"2")
+        query.trigger()
+    assert checkpoint.data() == [b"1", b"1", b"2", b"2", b"2"]
+    world[B].is_away = False
+    world[B].put(b"3")
+    world.sleep(60)
+    world.set.reads(A, B)
+    assert query.trigger() and not query.trigger()
+    assert checkpoint.data() == [b"1", b"1", b"2", b"2", b"2", b"3"]
+    assert world[B].first_id == 3
+
+
+def test_a_restart_forgets_nobody_who_has_left() -> None:
+    world = World(A, B)
+    checkpoint = Checkpoint()
+    for address in (A, B):
+        world[address].put(b"1")
+    Query(ranges(world, A, B), checkpoint).run_available_now()
+    world[A].put(b"2")
+    Query(ranges(world, A), checkpoint).run_available_now()
+    world[B].put(b"3")
+    Query(ranges(world, A, B), checkpoint).run_available_now()
+    assert checkpoint.data() == [b"1", b"1", b"2", b"3"]
+
+
+def test_who_has_left_is_told_once_what_is_done_and_not_more() -> None:
+    world = World(A, B)
+    world[B].put(b"1", b"2")
+    query = Query(ranges(world, A, B), Checkpoint())
+    query.trigger()
+    world[B].put(b"not read")
+    world.set.reads(A)
+    world[B].asked.clear()
+    for _ in range(3):
+        query.trigger()
+    assert world[B].first_id == 3
+    assert world[B].asked == ["release_range"]
+
+
+def test_who_has_left_and_does_not_answer_is_asked_once_and_told_when_it_is_back() -> None:
+    world = World(A, B)
+    world[B].put(b"1")
+    query = Query(ranges(world, A, B), Checkpoint())
+    query.trigger()
+    world.set.reads(A)
+    world[B].is_away = True
+    world[B].asked.clear()
+    for _ in range(5):
+        query.trigger()
+        world.sleep(100)
+    assert len(world[B].asked) == 1 and world[B].first_id == 1
+    assert world.now_s == 500, "nobody waits for it"
+    world[B].is_away = False
+    world.set.reads(A, B)
+    query.trigger()
+    assert world[B].first_id == 2
+
+
+def test_who_has_left_and_lost_its_queue_does_not_end_the_stream_before_it_is_back() -> None:
+    world = World(A, B)
+    checkpoint = Checkpoint()
+    world[B].put(b"1")
+    query = Query(ranges(world, A, B), checkpoint)
+    query.trigger()
+    world[B].reader = None
+    world.set.reads(A)
+    world[A].put(b"a")
+    assert query.trigger()
+    assert checkpoint.data() == [b"1", b"a"]
+    world.set.reads(A, B)
+    with pytest.raises(SourceFailed, match="another checkpointLocation begins"):
+        query.trigger()
+
+
+def test_a_planned_batch_is_read_from_one_that_has_left_as_long_as_it_answers() -> None:
+    world = World(A, B)
+    checkpoint = Checkpoint()
+    world[B].put(b"1")
+    with pytest.raises(Crash):
+        Query(ranges(world, A, B), checkpoint).trigger("planned")
+    assert Query(ranges(world, A), checkpoint).trigger()
+    assert checkpoint.data() == [b"1"]
+
+
+def test_a_planned_batch_of_one_that_does_not_answer_fails_and_is_read_when_it_does() -> None:
+    world = World(A, B)
+    checkpoint = Checkpoint()
+    world[A].put(b"a")
+    world[B].put(b"b")
+    with pytest.raises(Crash):
+        Query(ranges(world, A, B), checkpoint).trigger("planned")
+    world[B].is_away = True
+    with pytest.raises(SourceFailed, match=r"^b:2229: away\. The batch has items of that server: when .* goes on with"):
+        Query(ranges(world, A), checkpoint).trigger()
+    assert world.now_s > 100, "it was waited for"
+    world[B].is_away = False
+    assert Query(ranges(world, A, B), checkpoint).trigger()
+    assert sorted(checkpoint.data()) == [b"a", b"b"]
+
+
+def test_available_now_is_about_those_who_are_there_at_its_beginning() -> None:
+    world = World(A, B, C)
+    for address in (A, B, C):
+        world[address].put(*[address.encode()] * 150)
+    checkpoint = Checkpoint()
+    reader = ranges(world, A, B)
+    reader.prepareForTriggerAvailableNow()
+    world.set.reads(A, C)
+    query = Query(reader, checkpoint)
+    while query.trigger():
+        pass
+    assert sorted(checkpoint.data()) == [A.encode()] * 150 + [B.encode()] * 150
+
+
+def test_a_stream_of_a_set_that_is_not_known_does_not_begin() -> None:
+    world = World(A)
+    exactly, least = ranges(world), opens(world)
+    world.set.members = None
+    for begin in (exactly.initialOffset, exactly.prepareForTriggerAvailableNow, least.prepareForTriggerAvailableNow):
+        with pytest.raises(SourceFailed, match="kestrel is not known after"):
+            begin()
+    with pytest.raises(SourceFailed, match="kestrel is not known after"):
+        least.latestOffset(least.initialOffset(), ReadMaxRows(1))
+
+
+def test_a_stop_ends_following_and_a_task_does_not_follow() -> None:
+    world = World(A)
+    for reader in (ranges(world, A), opens(world, A)):
+        reader.initialOffset()
+        reader.prepareForTriggerAvailableNow()
+        assert world.set.followers == 1
+        pickle.loads(pickle.dumps(reader))
+        assert world.set.followers == 1
+        reader.stop()
+        assert world.set.followers == 0
+
+
+# At least once.
+
+
+def test_items_are_taken_of_those_who_are_there_now() -> None:
+    world = World(A, B)
+    checkpoint = Checkpoint()
+    query = Query(opens(world, A), checkpoint)
+    for address in (A, B):
+        world[address].put(b"1")
+    assert query.trigger() and not query.trigger()
+    world.set.reads(B)
+    world[A].put(b"2")
+    assert query.trigger() and not query.trigger()
+    assert checkpoint.data() == [b"1", b"1"]
+    world.set.reads(A, B)
+    assert query.trigger()
+    assert checkpoint.data() == [b"1", b"1", b"2"]
+
+
+def test_what_is_held_on_one_that_has_left_is_confirmed_there() -> None:
+    world = World(A, B)
+    world[B].put(b"1")
+    query = Query(opens(world, A, B), Checkpoint())
+    query.trigger()
+    world.set.reads(A)
+    query.trigger()
+    assert world[B].open == {} and world[B].waiting == []
+
+
+def test_what_is_held_on_one_that_has_left_is_given_back_at_a_stop() -> None:
+    world = World(A, B)
+    world[B].put(b"1")
+    reader = opens(world, A, B)
+    reader.latestOffset(reader.initialOffset(), ReadMaxRows(5))
+    world.set.reads(A)
+    reader.stop()
+    assert world[B].waiting == [b"1"]
+
+
+def test_available_now_takes_of_those_who_were_there_at_its_beginning() -> None:
+    world = World(A, B)
+    for address in (A, B):
+        world[address].put(address.encode())
+    checkpoint = Checkpoint()
+    reader = opens(world, A)
+    reader.prepareForTriggerAvailableNow()
+    world.set.reads(A, B)
+    query = Query(reader, checkpoint)
+    assert query.trigger() and not query.trigger()
+    assert checkpoint.data() == [A.encode()]
+
+
+# Whoever comes and goes.
+
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.sampled_from([A, B, C])),
+        st.tuples(st.just("join"), st.sampled_from([A, B, C])),
+        st.tuples(st.just("leave"), st.sampled_from([A, B, C])),
+        st.tuples(st.just("away"), st.sampled_from([A, B, C])),
+        st.tuples(st.just("back"), st.sampled_from([A, B, C])),
+        st.tuples(st.just("trigger"), st.sampled_from(["", "", "planned", "read", "written"])),
+    ),
+    max_size=40,
+)
+
+
+@given(_STEPS)
+@settings(deadline=None, max_examples=100)
+def test_whoever_comes_and_goes_every_item_comes_once(steps: list[tuple[str, str]]) -> None:
+    world = World(A, B, C)
+    checkpoint = Checkpoint()
+    members = [A]
+    put: list[bytes] = []
+    query: Query | None = None
+    for step, word in steps:
+        if step == "put":
+            put.append(b"%d" % len(put))
+            world[word].put(put[-1])
+        elif step in ("away", "back"):
+            world[word].is_away = step == "away"
+        elif step in ("join", "leave"):
+            members = [*(each for each in members if each != word), *([word] if step == "join" else [])] or members
+            world.set.reads(*members)
+        else:
+            query = query or Query(ranges(world, *members), checkpoint)
+            world.sleep(20)
+            try:
+                query.trigger(word)
+            except (Crash, SourceFailed):
+                query = None
+    for queue in world.queues.values():
+        queue.is_away = False
+    Query(ranges(world, A, B, C), checkpoint).run_available_now()
+    assert sorted(checkpoint.data()) == sorted(put)
+    assert all(queue.first_id == queue.next_id for queue in world.queues.values() if queue.by_ids)
+
+
+def test_a_batch_that_is_asked_for_again_is_the_same_whoever_is_there() -> None:
+    world = World(A, B)
+    for address in (A, B):
+        world[address].put(address.encode())
+    first = ranges(world, A, B)
+    start = first.initialOffset()
+    end = first.latestOffset(start, ReadMaxRows(100))
+    rows = rows_between(first, start, end)
+    again = ranges(world, B)
+    assert rows_between(again, start, end) == rows
+    assert [row["data"] for row in rows] == [A.encode(), B.encode()]
