@@ -21,10 +21,12 @@ _SETTINGS: Final = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.hadoop.fs.permissions.umask-mode": "077",
+    "spark.sql.redaction.string.regex": r"(?<=zks?://)[^/\s]+(?=@)",
 }
 """Tasks talk to Python over sockets of the file system, which halves the time that it takes them to begin.
 
-What is written is for its owner alone, as the files of queues are.
+What is written is for its owner alone, as the files of queues are. Spark shows a stream's options in its plans, but not
+the password of a server set among them.
 """
 
 _ALONE: Final = {
