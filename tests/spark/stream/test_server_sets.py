@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
+from kestrel.client.blocking import BlockingClient
 from kestrel.spark.columns import ITEMS
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.stream.opens import OpensReader
 from kestrel.spark.stream.options import Delivery, StreamOptions
 from kestrel.spark.stream.ranges import RangesReader
+from kestrel.spark.stream.servers import Servers
+from tests.server.running import Processes
 from tests.spark.stream.fakes import A, B, C, World
 from tests.spark.stream.micro_batches import Checkpoint, Crash, Query, rows_between
 
@@ -159,6 +164,24 @@ def test_a_planned_batch_of_one_that_does_not_answer_fails_and_is_read_when_it_d
     world[B].is_away = False
     assert Query(ranges(world, A, B), checkpoint).trigger()
     assert sorted(checkpoint.data()) == [b"a", b"b"]
+
+
+def test_a_planned_batch_of_one_that_is_quiescent_fails_and_is_read_when_it_is_up_again(tmp_path: Path) -> None:
+    with Processes(tmp_path) as processes:
+        address = f"127.0.0.1:{processes.serve('', '--storage', 'scroll:queues').port_of('thrift')}"
+        servers = Servers((address,), b"work", patience_s=0)
+        reader = RangesReader(StreamOptions(servers, Delivery.EXACTLY_ONCE, 100, reader=b"s"), ITEMS)
+        with BlockingClient(address, "thrift") as client, ExitStack() as stack:
+            stack.callback(reader.stop)
+            start = reader.initialOffset()
+            client.put("work", b"1")
+            end = reader.latestOffset(start, ReadMaxRows(5))
+            client.set_status("Quiescent")
+            with pytest.raises(SourceFailed, match=f"^{address}: the server is Quiescent. The batch has items of that"):
+                rows_between(reader, start, end)
+            assert reader.latestOffset(start, ReadMaxRows(5)) == start, "it is one that is away"
+            client.set_status("ReadOnly")
+            assert [row["data"] for row in rows_between(reader, start, end)] == [b"1"]
 
 
 def test_available_now_is_about_those_who_are_there_at_its_beginning() -> None:
