@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from threading import Thread
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from weakref import finalize
 
 from kestrel.address import DEFAULT_PORTS, Address, parse_address
 from kestrel.client.errors import NoServer
@@ -144,6 +146,7 @@ class Followed:
         self._follow = follow
         self._follower: Following | None = None
         self._process = os.getpid()
+        self._at_the_drop: finalize[[Following, int], Followed] | None = None
         self._members: Members | None = None
         self._addresses: Addresses | None = None
 
@@ -165,6 +168,8 @@ class Followed:
             if follower is None:
                 self._process = os.getpid()
                 follower = self._follower = self._follow(self.uri, _tell_nobody)
+                self._at_the_drop = finalize(self, _drop, follower, self._process)
+                self._at_the_drop.atexit = False
             members = follower.members
             return follower.wait(self._timeout_s) if members is None else members
         except KestrelError as error:
@@ -175,6 +180,8 @@ class Followed:
     def close(self) -> None:
         """Follow no more, until somebody wants to know again. May block for a moment."""
         follower, self._follower = self._own_follower(), None
+        if self._at_the_drop is not None:
+            self._at_the_drop.detach()
         if follower is not None:
             follower.close()
 
@@ -186,6 +193,12 @@ class Followed:
             self._members = members
             self._addresses = addresses_of(members, self._protocol)
         return self._addresses
+
+
+def _drop(follower: Following, process: int) -> None:
+    # Its client is gone, and was not closed. That may be found out in any thread, and none of them should wait.
+    if process == os.getpid():
+        Thread(target=follower.close, name="server-set-close", daemon=True).start()
 
 
 def nobody_in(uri: ServerSetUri, protocol: str) -> Nobody:

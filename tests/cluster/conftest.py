@@ -1,4 +1,4 @@
-"""A ZooKeeper for all tests of a process."""
+"""A ZooKeeper for all tests of a process, and servers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from itertools import count
 
 import pytest
 
+from tests.cluster.sets import SERVED, Sets
 from tests.cluster.zookeeper import ZooKeeper, running_zookeeper
+from tests.server.running import Processes, Server
 
 _numbers = count()
 
@@ -23,3 +25,26 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
 def prefix() -> str:
     """The path of server sets that no other test has."""
     return f"/tests/{next(_numbers)}"
+
+
+@pytest.fixture
+def sets(zookeeper: ZooKeeper, prefix: str) -> Sets:
+    """Two server sets, with nobody in them."""
+    return Sets(zookeeper, prefix)
+
+
+@pytest.fixture(scope="session")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
+    """Two servers that all tests of a process share."""
+    with Processes(tmp_path_factory.mktemp("one")) as one, Processes(tmp_path_factory.mktemp("two")) as two:
+        started = [one.start(SERVED), two.start(SERVED)]
+        yield [server.serves() for server in started]
+
+
+@pytest.fixture
+def servers(both: list[Server]) -> list[Server]:
+    """Two servers with nothing in them, which are in no set yet."""
+    for server in both:
+        with server.connect() as client:
+            client.ask(b"delete work\r\n", b"DELETED\r\n")
+    return both

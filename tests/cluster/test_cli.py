@@ -1,0 +1,236 @@
+"""kestrel-cli of a server set in a real ZooKeeper, with real servers."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.sets import Sets, items
+from tests.cluster.zookeeper import ZooKeeper
+from tests.server.running import PATIENCE_S, Processes, Server, eventually, own_port
+from tests.tools.running import ENVIRONMENT, command
+
+
+def begin(sets: Sets | str, *arguments: str) -> subprocess.Popen[bytes]:
+    pipe = subprocess.PIPE
+    environment = ENVIRONMENT | {"KESTREL_SERVERS": sets if isinstance(sets, str) else sets.uri}
+    return subprocess.Popen(command("cli", *arguments), stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
+
+
+def run(sets: Sets | str, *arguments: str, given: bytes = b"") -> tuple[int, str, str]:
+    """Its exit status, what it shows, what it says."""
+    with begin(sets, *arguments) as process:
+        out, err = process.communicate(given, PATIENCE_S)
+    return process.returncode, out.decode(), err.decode()
+
+
+def put(server: Server, *data: bytes) -> None:
+    with server.connect() as client:
+        client.put(b"work", *data)
+
+
+def read_line(process: subprocess.Popen[bytes]) -> bytes:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def end(process: subprocess.Popen[bytes]) -> tuple[int, str]:
+    """Ctrl-C; its exit status, and what it said."""
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=PATIENCE_S)
+    return process.returncode, err.decode()
+
+
+def connections(server: Server) -> int:
+    with server.connect() as client:
+        return int(client.stats()["curr_connections"])
+
+
+# Who is in the sets.
+
+
+def test_who_is_in_the_sets_is_shown_as_a_table_and_as_json(sets: Sets, servers: list[Server]) -> None:
+    one, two = servers
+    sets.join(one)
+    sets.join(two, "read")
+    sets.put("write", b'{"serviceEndpoint": {"host": "mq\\u001b3", "port": 3}}')
+    sets.put("read", b"garbage")
+    status, shown, said = run(sets, "servers")
+    assert (status, shown.splitlines()[0].split()) == (0, ["server", "memcache", "thrift", "read", "write"])
+    wanted = [
+        [*[f"127.0.0.1:{server.port}"] * 2, f"127.0.0.1:{server.port_of('thrift')}", "yes", is_written]
+        for server, is_written in ((one, "yes"), (two, "no"))
+    ]
+    assert [line.split() for line in shown.splitlines()[1:]] == [*wanted, [r"mq\x1b3:3", "-", "-", "no", "yes"]]
+    assert "garbage" not in said
+    status, shown, _ = run(sets, "--server", sets.uri, "servers", "--json")
+    first = json.loads(shown.splitlines()[0])
+    assert first == {
+        "service": f"127.0.0.1:{one.port}",
+        "endpoints": {"memcache": f"127.0.0.1:{one.port}", "thrift": f"127.0.0.1:{one.port_of('thrift')}"},
+        "read": True,
+        "write": True,
+    }
+
+
+def test_that_nobody_is_in_the_sets_is_said_with_the_way_out(sets: Sets) -> None:
+    status, shown, said = run(sets, "servers")
+    assert (status, shown, said) == (1, "", f"kestrel-cli: nobody is in {sets.uri}\n")
+    for arguments, which in (
+        (["put", "work", "a"], "the write set"),
+        (["get", "work"], "the read set"),
+        (["peek", "work"], "the read set"),
+        (["status"], "the sets"),
+        (["flush", "--yes", "work"], "the sets"),
+        (["--protocol", "thrift", "delete", "work"], "the sets"),
+    ):
+        status, shown, said = run(sets, *arguments)
+        protocol = "thrift" if "thrift" in arguments else "memcache"
+        assert (status, shown) == (3, "")
+        assert f"no server that speaks {protocol} is in {which} of {sets.uri}; is one running that joins it?" in said
+
+
+def test_that_zookeeper_is_away_is_said_with_the_way_out() -> None:
+    with own_port() as port:
+        for arguments in (["servers"], ["get", "--wait", "1h", "work"], ["put", "work"], ["status"]):
+            status, shown, said = run(f"zk://127.0.0.1:{port}/k", "--timeout", "300ms", *arguments, given=b"a\nb\n")
+            assert (status, shown) == (3, "")
+            assert "it is not known who the servers are: zk://127.0.0.1:" in said
+            assert f":{port}/k: Connection refused; is ZooKeeper running? give it more time with --timeout" in said
+            assert "Traceback" not in said
+            if arguments[0] == "put":
+                assert said.endswith("0 items put; not put: 1 and all that follow\n")
+
+
+def test_stats_go_on_while_zookeeper_is_away_and_show_the_servers_when_it_is_there(
+    tmp_path: Path, servers: list[Server]
+) -> None:
+    with own_port() as port, closing(ZooKeeper(tmp_path, port)) as zookeeper:
+        uri = f"zk://127.0.0.1:{port}/k"
+        with begin(uri, "--timeout", "100ms", "stats", "--watch", "50ms") as watching:
+            assert watching.stderr is not None
+            assert b"it is not known who the servers are" in watching.stderr.readline()
+            zookeeper.start()
+            sets = Sets(zookeeper, "/k")
+            sets.join(servers[0])
+            while not (line := read_line(watching)).strip():
+                pass
+            assert line.startswith(b"127.0.0.1:%d: kestrel " % servers[0].port)
+            sets.join(servers[1])
+            while not read_line(watching).startswith(b"127.0.0.1:%d: kestrel " % servers[1].port):
+                pass
+            assert end(watching)[0] == 0
+
+
+# What is said on the command line.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--server", "zk://zk1/k", "--server", "mq1", "status"], "in place of all servers, and not beside others"),
+        (["--server", "mq1,zk://zk1/k", "status"], "in place of all servers, and not beside others"),
+        (["--server", "zk://me:secret@zk1,zk2", "status"], "does not say the path of the server sets"),
+        (["--server", "zks://zk1/k?ca=/no/such.pem", "status"], "/no/such.pem: No such file or directory; is it PEM?"),
+        (["--server", "mq1", "servers"], "these are servers, and no server set: name one with --server zk://HOST/PATH"),
+        (["--server", "zk://zk1/k", "top"], "top asks the admin port"),
+    ],
+)
+def test_what_makes_no_sense_is_said(arguments: list[str], said: str) -> None:
+    status, shown, err = run("localhost", *arguments)
+    assert (status, shown) == (2, "") and said in err and "secret" not in err and "Traceback" not in err
+
+
+def test_a_server_set_of_the_environment_may_have_commas_and_white_space_about_it() -> None:
+    with own_port() as port:
+        _, _, said = run(f" zk://127.0.0.1:{port},localhost:{port}/k\n", "--timeout", "100ms", "status")
+        assert f"zk://127.0.0.1:{port},localhost:{port}/k: Connection refused" in said
+        _, _, said = run(f"zk://127.0.0.1:{port}/k mq1", "status")
+        assert "not beside others" in said
+
+
+# Commands that go on for long.
+
+
+def test_a_monitor_follows_the_set_and_leaves_those_who_left(sets: Sets, servers: list[Server]) -> None:
+    one, two = servers
+    sets.join(one)
+    put(one, b"a")
+    with begin(sets, "monitor", "work") as monitor:
+        assert read_line(monitor) == b"a\n"
+        put(two, b"b")
+        sets.join(two)
+        assert read_line(monitor) == b"b\n"
+        sets.leave(one)
+        eventually(lambda: connections(one) == 1, "its connection has ended")
+        put(one, b"c")
+        put(two, b"d")
+        assert read_line(monitor) == b"d\n"
+        assert end(monitor) == (0, "")
+    assert items(one) == 1
+
+
+def test_a_monitor_outlives_the_orderly_stop_of_one_of_two_servers(
+    tmp_path: Path, sets: Sets, servers: list[Server]
+) -> None:
+    with Processes(tmp_path) as processes:
+        going = processes.serve('queuePath = "queues"\n')
+        sets.join(going)
+        put(going, b"a")
+        with begin(sets, "monitor", "work") as monitor:
+            assert read_line(monitor) == b"a\n"
+            sets.join(servers[0])
+            sets.leave(going)
+            going.stop()
+            put(servers[0], b"b")
+            assert read_line(monitor) == b"b\n"
+            assert end(monitor) == (0, "")
+
+
+def test_a_get_that_waits_finds_a_server_that_joins(sets: Sets, servers: list[Server]) -> None:
+    sets.join(servers[0])
+    with begin(sets, "get", "--wait", "1m", "work") as get:
+        eventually(lambda: connections(servers[0]) == 2, "it waits")
+        put(servers[1], b"a")
+        sets.join(servers[1])
+        assert get.communicate(timeout=PATIENCE_S) == (b"a\n", b"")
+        assert get.returncode == 0
+
+
+def test_a_load_from_standard_input_follows_the_set(sets: Sets, servers: list[Server]) -> None:
+    one, two = servers
+    sets.join(one)
+    with begin(sets, "put", "work") as load:
+        assert load.stdin is not None
+
+        def give_one() -> bool:
+            assert load.stdin is not None
+            load.stdin.write(b"a\n")
+            load.stdin.flush()
+            return items(two) > 0
+
+        load.stdin.write(b"a\n")
+        load.stdin.flush()
+        eventually(lambda: items(one) == 1, "the first has gone to the first server")
+        sets.join(two)
+        sets.leave(one)
+        eventually(give_one, "items go to the second")
+        out, err = load.communicate(timeout=PATIENCE_S)
+    assert (load.returncode, err) == (0, b"")
+    assert int(out.split()[0]) == items(one) + items(two)
+
+
+def test_ctrl_c_while_zookeeper_is_waited_for_ends_it() -> None:
+    with own_port() as port, begin(f"zk://127.0.0.1:{port}/k", "--timeout", "1h", "get", "work") as get:
+        eventually(lambda: Path(f"/proc/{get.pid}/task").exists() and threads_of(get) > 2, "it waits")
+        status, said = end(get)
+        assert (status, said) == (130, "kestrel-cli: interrupted\n")
+
+
+def threads_of(process: subprocess.Popen[bytes]) -> int:
+    return len(list(Path(f"/proc/{process.pid}/task").iterdir()))
