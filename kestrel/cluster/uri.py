@@ -45,7 +45,12 @@ def parse_hosts(text: str, default_port: int = DEFAULT_PORT) -> tuple[Address, .
 
 def parse_server_set(text: str) -> ServerSetUri:
     """What the text says; raises ValueError with a sentence, in which there is no password."""
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        raise ValueError("the address of a server set has a [ or ] that belongs to no host") from None
+    if "@" in text.partition("://")[2][len(parts.netloc) :]:  # the beginning of a password was taken for a host
+        raise ValueError("before the @ of a server set / is written %2F, ? is %3F and # is %23")
     shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
     if parts.scheme not in (_PLAIN, _TLS):
         raise ValueError(f"{shown!r} names no server sets; write zk://host:{DEFAULT_PORT}/path")

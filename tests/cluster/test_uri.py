@@ -51,6 +51,11 @@ def test_as_text_there_is_no_password() -> None:
         ("zks://me:secret@zk1/k?cafile=x", "behind the [?] stand ca=..."),
         ("zks://me:secret@zk1/k?ca", "cannot be read"),
         ("zks://me:secret@zk1/k?ca=", "behind the [?] stand ca=..."),
+        ("zk://me:sec/ret-secret@zk1/k", "/ is written %2F"),
+        ("zk://me:12/secret@zk1/k", "/ is written %2F"),
+        ("zk://me:secret?x@zk1/k", "[?] is %3F"),
+        ("zk://me:secret#x@zk1/k", "# is %23"),
+        ("zk://me:[secret@zk1/k", "belongs to no host"),
         ("zoo://me:secret@zk1/k", "names no server sets; write zk://host:2181/path"),
     ],
 )
