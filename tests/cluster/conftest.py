@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,17 @@ from tests.cluster.zookeeper import ZooKeeper, running_zookeeper
 from tests.server.running import Processes, Server
 
 _numbers = count()
+
+_RUN_ONE = {"ZooKeeper", "running_zookeeper"}
+"""Who imports one of these starts a ZooKeeper, as the fixture does."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """ZooKeeper is Java."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and isinstance(item, pytest.Function):
+            if "zookeeper" in item.fixturenames or not _RUN_ONE.isdisjoint(vars(item.module)):
+                item.add_marker(pytest.mark.needs("java"))
 
 
 @pytest.fixture(scope="session")
