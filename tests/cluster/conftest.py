@@ -18,12 +18,17 @@ _RUN_ONE = {"ZooKeeper", "running_zookeeper"}
 """Who imports one of these starts a ZooKeeper, as the fixture does."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """ZooKeeper is Java."""
     for item in items:
-        if item.path.parent == Path(__file__).parent and isinstance(item, pytest.Function):
-            if "zookeeper" in item.fixturenames or not _RUN_ONE.isdisjoint(vars(item.module)):
-                item.add_marker(pytest.mark.needs("java"))
+        if item.path.parent == Path(__file__).parent and isinstance(item, pytest.Function) and _has_zookeeper(item):
+            item.add_marker(pytest.mark.needs("java"))
+
+
+def _has_zookeeper(test: pytest.Function) -> bool:
+    return "zookeeper" in test.fixturenames or not _RUN_ONE.isdisjoint(vars(test.module))
+
 
 
 @pytest.fixture(scope="session")
