@@ -19,9 +19,10 @@ def member(address: str, protocol: str = "memcache") -> Member:
     return Member(where, {protocol: where})
 
 
-def members(*addresses: str, writes: Iterable[str] | None = None) -> Members:
+def members(*addresses: str, writes: Iterable[str] | None = None, protocol: str = "memcache") -> Members:
     """These in both sets, or others in that for puts."""
-    return Members(tuple(map(member, addresses)), tuple(map(member, addresses if writes is None else writes)))
+    reads, to_write = addresses, addresses if writes is None else tuple(writes)
+    return Members(*(tuple(member(address, protocol) for address in some) for some in (reads, to_write)))
 
 
 class FakeFollower:

@@ -64,10 +64,7 @@ class World:
     def tell(self, *numbers: int, writes: list[int] | None = None) -> None:
         """The same, and the reactor has not heard of it yet."""
         to_write = [f"mq{number}:1" for number in (numbers if writes is None else writes)]
-        told = members(*[f"mq{number}:1" for number in numbers], writes=to_write)
-        if self.protocol != "memcache":
-            told = type(told)(*(tuple(each._replace(additional={}) for each in some) for some in told))
-        self.sets.become(told)
+        self.sets.become(members(*[f"mq{number}:1" for number in numbers], writes=to_write, protocol=self.protocol))
 
     def have_put(self, number: int, *items: bytes) -> None:
         """Another client has put these at a server."""
@@ -312,6 +309,53 @@ def test_who_is_connecting_when_the_server_leaves_has_the_connection(world: Worl
     world.advance(TIMEOUT_S)
     assert world.result(putting) is True, "it was not carried out there"
     assert world.connections() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("is_waiting", [False, True])
+def test_a_connection_that_is_made_to_a_server_that_left_ends_when_its_request_is_answered(
+    is_waiting: bool, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint = world.endpoints[0]
+    connect = endpoint.connect
+    attempts: list[tuple[Any, Deferred[Any]]] = []
+
+    def connect_later(factory: Any) -> Deferred[Any]:
+        attempts.append((factory, Deferred()))
+        return attempts[-1][1]
+
+    monkeypatch.setattr(endpoint, "connect", connect_later)
+    world.become(0)
+    world.have_put(0, b"a")
+    getting = [world.begin(world.client.get("work", timeout=5 if is_waiting else 0)) for _ in range(2)]
+    world.become(1)
+    while attempts:
+        factory, attempt = attempts.pop(0)
+        connect(factory).addCallback(attempt.callback)
+        world.settle()
+    for _ in range(10):
+        world.advance(1)
+    assert sorted(map(world.result, getting), key=str) == [None, b"a"]
+    assert world.connections()[0] == 0
+
+
+def test_a_server_that_comes_back_while_an_item_of_it_is_open_serves_as_before(world: World) -> None:
+    world.become(0)
+    world.have_put(0, b"a", b"b")
+    go_on: Deferred[None] = Deferred()
+
+    async def work() -> bytes | None:
+        async with world.client.reliable_get("work") as item:
+            await go_on
+        return item
+
+    working = world.begin(work())
+    world.become(1)
+    world.become(0)
+    assert world.run(world.client.get("work")) == b"b"
+    go_on.callback(None)
+    assert world.result(working) == b"a"
+    assert world.run(world.client.get("work")) is None
+    assert world.connections()[0] == 1
 
 
 def test_thousands_of_changes_leave_nothing_behind(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from kestrel.cluster.uri import parse_server_set
 from kestrel.testing.network import MemoryNetwork
 from tests.client.following import SETS, FakeSets, member, members
 from tests.client.scripted import scripted, talk, talk_and_stay
-from tests.server.running import PATIENCE_S
+from tests.server.running import PATIENCE_S, Processes, Server
 
 PUT = b"set work 0 0 1\r\na\r\n"
 GET = b"get work\r\n"
@@ -152,13 +153,23 @@ def test_who_is_closed_follows_anew_when_somebody_wants_to_know(sets: FakeSets) 
 # The blocking client of a server set.
 
 
-@pytest.fixture
-def client(sets: FakeSets, monkeypatch: pytest.MonkeyPatch) -> BlockingClient:
+def make_client(sets: FakeSets, monkeypatch: pytest.MonkeyPatch, protocol: Any = "memcache") -> BlockingClient:
     def followed(uri: Any, protocol: str, timeout_s: float) -> Followed:
         return Followed(uri, protocol, timeout_s, sets.follow)
 
     monkeypatch.setattr(blocking_servers, "Followed", followed)
-    return BlockingClient(SETS, timeout_s=PATIENCE_S)
+    return BlockingClient(SETS, protocol, timeout_s=PATIENCE_S)
+
+
+@pytest.fixture
+def client(sets: FakeSets, monkeypatch: pytest.MonkeyPatch) -> BlockingClient:
+    return make_client(sets, monkeypatch)
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[list[Server]]:
+    with Processes(tmp_path) as processes:
+        yield [processes.serve(f'queuePath = "queues{number}"\n') for number in range(2)]
 
 
 def test_puts_go_to_the_write_set_and_gets_to_the_read_set(client: BlockingClient, sets: FakeSets) -> None:
@@ -230,6 +241,23 @@ def test_an_item_of_a_server_that_left_is_confirmed(client: BlockingClient, sets
             sets.become(members(two.address))
             assert client.get("work") is None
         one.wait_until_over()
+
+
+def test_an_item_of_a_server_that_left_is_confirmed_on_thrift_over_a_connection_that_is_not_kept(
+    servers: list[Server], sets: FakeSets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = [f"127.0.0.1:{server.port_of('thrift')}" for server in servers]
+    client = make_client(sets, monkeypatch, "thrift")
+    sets.members = members(one, protocol="thrift")
+    with client:
+        client.put("work", b"a")
+        with client.reliable_get("work") as item:
+            assert item == b"a"
+            sets.members = members(two, protocol="thrift")
+            assert client.get("work") is None
+            client._pool.close()
+        sets.members = members(one, protocol="thrift")
+        assert client.get("work") is None
 
 
 def test_thousands_of_changes_leave_nothing_behind(client: BlockingClient, sets: FakeSets) -> None:
