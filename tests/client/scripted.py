@@ -43,6 +43,7 @@ class ScriptedServer:
     def wait_until_over(self) -> None:
         """Return when the script has been played, and the last connection has ended."""
         self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), "the script is not over"
 
     def close(self) -> None:
         """End, and fail if the script went wrong."""
