@@ -184,11 +184,13 @@ def test_a_monitor_outlives_the_orderly_stop_of_one_of_two_servers(
         put(going, b"a")
         with begin(sets, "monitor", "work") as monitor:
             assert read_line(monitor) == b"a\n"
+            put(servers[0], b"b")
             sets.join(servers[0])
+            assert read_line(monitor) == b"b\n"
             sets.leave(going)
             going.stop()
-            put(servers[0], b"b")
-            assert read_line(monitor) == b"b\n"
+            put(servers[0], b"c")
+            assert read_line(monitor) == b"c\n"
             assert end(monitor) == (0, "")
 
 
