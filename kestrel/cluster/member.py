@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +17,7 @@ SETS: Final = (READ, WRITE)
 LONGEST: Final = 64 * 1024
 """Bytes of a member that are looked at; one of ours has a few hundred."""
 
+_HOST: Final = re.compile(r"[\w.:%-]{1,255}")
 _ALIVE: Final = "ALIVE"
 
 
@@ -62,7 +64,7 @@ def parse_member(data: bytes) -> Member:
 
 
 def _address(said: Any) -> Address:
-    host, port = (said.get("host"), said.get("port")) if isinstance(said, dict) else (None, None)
-    if not isinstance(host, str) or not host or not isinstance(port, int) or not 0 < port <= 65535:
-        raise ValueError("an endpoint of it has no host and port")
-    return Address(host, port)
+    match said:
+        case {"host": str(host), "port": int(port)} if _HOST.fullmatch(host) and port is not True and 0 < port <= 65535:
+            return Address(host, port)
+    raise ValueError("an endpoint of it has no host and port")

@@ -25,7 +25,8 @@ def test_the_json_is_that_of_twitters_server_sets() -> None:
     )
 
 
-addresses = st.builds(Address, st.text(min_size=1), st.integers(1, 65535))
+hosts = st.from_regex(r"[\w.:-]{1,40}", fullmatch=True)
+addresses = st.builds(Address, hosts, st.integers(1, 65535))
 
 
 @given(st.builds(Member, addresses, st.dictionaries(st.text(), addresses)))
@@ -52,6 +53,9 @@ def test_where_a_member_does_not_say_what_it_speaks_its_main_endpoint_is_tried()
         b"null",
         b"{}",
         b'{"serviceEndpoint": {"host": "", "port": 1}}',
+        b'{"serviceEndpoint": {"host": "a b", "port": 1}}',
+        b'{"serviceEndpoint": {"host": "a\\n", "port": 1}}',
+        b'{"serviceEndpoint": {"host": "a", "port": true}}',
         b'{"serviceEndpoint": {"host": "a", "port": 0}}',
         b'{"serviceEndpoint": {"host": "a", "port": 65536}}',
         b'{"serviceEndpoint": {"host": "a", "port": "1"}}',
