@@ -18,7 +18,8 @@ from kestrel.tls import TlsOptions
 
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 1.0
-"""Between two attempts to connect. kazoo's own pauses grow to an hour, in which nobody would know of its return."""
+"""Between two attempts to connect, and never more than a quarter of the session's time: kazoo's own pauses grow to an
+hour, in which nobody would know of its return."""
 
 _silent = logging.getLogger("kestrel.zookeeper")
 """kazoo tells a line of each attempt; whoever has the client tells what came of them."""
@@ -114,6 +115,7 @@ def zookeeper_client(
     def forget() -> None:
         client.last_zxid = 0
 
+    longest_pause_s = min(LONGEST_PAUSE_S, session_timeout_s / 4)
     connector = Connector(tls, session_timeout_s, forget)
     client = KazooClient(
         ",".join(map(str, hosts)),
@@ -121,7 +123,7 @@ def zookeeper_client(
         handler=connector,
         auth_data=None if credentials is None else [("digest", credentials)],
         default_acl=acl,
-        connection_retry={"max_tries": -1, "delay": FIRST_PAUSE_S, "max_delay": LONGEST_PAUSE_S},
+        connection_retry={"max_tries": -1, "delay": min(FIRST_PAUSE_S, longest_pause_s), "max_delay": longest_pause_s},
         logger=_silent,
     )
     client.add_listener(connector.told)
