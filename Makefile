@@ -8,6 +8,7 @@ QUICK ?=
 ITEMS ?= 100000
 KILLS ?= 20
 CHANGES ?= 1000
+MINUTES ?= 40
 FAULTS ?= 12
 DELIVERY ?= exactly_once at_least_once
 STORAGE ?= journal
@@ -36,7 +37,7 @@ CHECKS := $(VENV)/.checks
 FUZZ := $(VENV)/.fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check compiled kill-restart moves leases convert-kills database-kills streams membership zookeeper-kills histories every-place damage fuzz abuse benchmark bench clean
+.PHONY: help run test check compiled kill-restart moves leases convert-kills database-kills streams membership zookeeper-kills soak histories every-place damage fuzz abuse benchmark bench clean
 .NOTPARALLEL:
 
 help: ## list these targets
@@ -82,6 +83,9 @@ membership: $(TESTS) ## change statuses of servers, end their sessions, kill the
 
 zookeeper-kills: $(TESTS) ## kill -9 the ZooKeeper of a server under load, and see what clients have of it (SEED=1 KILLS=20)
 	@$(VENV)/bin/python -m tests.torture.zookeeper_kills --seed $(SEED) --kills $(KILLS)
+
+soak: $(TESTS) ## work a server at a steady pace, and see whether anything grows (SEED=1 MINUTES=40 STORAGE=scroll, ARGS="--picture soak.svg")
+	@$(VENV)/bin/python -m tests.torture.soak --storage $(STORAGE) --seed $(SEED) --minutes $(MINUTES) $(ARGS)
 
 histories: $(TESTS) ## thousands of random histories of queues with tiny limits, over restarts and crashes (SEED=1 EXAMPLES=2000)
 	@$(VENV)/bin/python -m tests.torture.history --seed $(SEED) --examples $(EXAMPLES)
