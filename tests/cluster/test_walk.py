@@ -1,0 +1,212 @@
+"""A walk through a cluster: a server is emptied, taken out, started anew and put back, under load.
+
+Nobody who puts or takes items has anything of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, Literal
+
+import pytest
+
+from kestrel.client.blocking import BlockingClient
+from tests.cluster.servers import await_members, config, members, set_status
+from tests.cluster.zookeeper import ZooKeeper
+from tests.server.running import PATIENCE_S, Processes, Server, eventually, own_port
+
+Protocol = Literal["memcache", "thrift"]
+
+SERVED: Final = 'queuePath = "queues"\nstatusFile = "status"\n[admin]\nhttpPort = false\n'
+PRODUCERS: Final = 2
+CONSUMERS: Final = 2
+BACKLOG: Final = 600
+"""So many items are in the queues of all servers together, as long as there are producers."""
+
+MARGIN_S: Final = 10.0
+"""How much longer than the drain an item may wait, on a machine that is busy."""
+
+
+class Ledger:
+    """Who has put what, who has had it, and how long it took. For all threads."""
+
+    def __init__(self) -> None:
+        self.put: set[bytes] = set()
+        """Items that a server has acknowledged."""
+        self.received: Counter[bytes] = Counter()
+        """How often each was taken and confirmed."""
+        self.longest_s = 0.0
+        """How long the item that waited the longest did so."""
+        self._lock = threading.Lock()
+
+    def is_put(self, item: bytes) -> None:
+        """A server has it."""
+        with self._lock:
+            self.put.add(item)
+
+    def is_received(self, item: bytes) -> None:
+        """A consumer has had it."""
+        waited_s = (time.monotonic_ns() - int(item.split()[1])) / 1e9
+        with self._lock:
+            self.received[item] += 1
+            self.longest_s = max(self.longest_s, waited_s)
+
+
+class Users:
+    """Producers and consumers over a server set, each in a thread with a client of its own, for the time of a `with`.
+
+    At its end the producers stop, and the consumers when nothing is left to be had.
+    """
+
+    def __init__(self, uri: str, protocol: Protocol, ledger: Ledger) -> None:
+        self.failures: list[BaseException] = []
+        """What any request has raised, or else gone wrong; each is the end of a thread."""
+        self._uri = uri
+        self._protocol = protocol
+        self._ledger = ledger
+        self._room = threading.Semaphore(BACKLOG)
+        self._are_to_stop = threading.Event()
+        self._nothing_comes = threading.Event()
+        self._producers = [threading.Thread(target=self._begin, args=(self._produce, n)) for n in range(PRODUCERS)]
+        self._consumers = [threading.Thread(target=self._begin, args=(self._consume, n)) for n in range(CONSUMERS)]
+
+    def _begin(self, use: Callable[[BlockingClient, int], None], number: int) -> None:
+        try:
+            with BlockingClient(self._uri, self._protocol, timeout_s=PATIENCE_S) as client:
+                use(client, number)
+        except BaseException as failure:
+            self.failures.append(failure)
+
+    def _produce(self, client: BlockingClient, producer: int) -> None:
+        number = 0
+        while not self._are_to_stop.is_set():
+            if not self._room.acquire(timeout=0.1):
+                continue
+            number += 1
+            item = b"%d-%d %d" % (producer, number, time.monotonic_ns())
+            assert client.put("work", item), "no limit is set"
+            self._ledger.is_put(item)
+
+    def _consume(self, client: BlockingClient, _: int) -> None:
+        while True:
+            is_the_end = self._nothing_comes.is_set()
+            with client.reliable_get("work", timeout=0 if is_the_end else 1) as item:
+                if item is not None:
+                    self._ledger.is_received(item)
+                    self._room.release()
+                elif is_the_end:
+                    return
+
+    def __enter__(self) -> Users:
+        for thread in (*self._producers, *self._consumers):
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._are_to_stop.set()
+        for thread in self._producers:
+            thread.join()
+        self._nothing_comes.set()
+        for thread in self._consumers:
+            thread.join()
+
+
+class Cluster:
+    """Some servers, each with a folder and a port that it has again when it is started anew."""
+
+    def __init__(self, stack: ExitStack, folder: Path, zookeeper: ZooKeeper, prefix: str, count: int) -> None:
+        self.uri = f"zk://{zookeeper.hosts}{prefix}"
+        self._zookeeper = zookeeper
+        self._prefix = prefix
+        self._places = [self._place(stack, folder / str(number)) for number in range(count)]
+        self.servers = [self._start(number) for number in range(count)]
+        for server in self.servers:
+            server.serves()
+        self.statuses = dict.fromkeys((port for _, port in self._places), "Up")
+        self.await_sets()
+
+    def _place(self, stack: ExitStack, folder: Path) -> tuple[Processes, int]:
+        folder.mkdir()
+        return stack.enter_context(Processes(folder)), stack.enter_context(own_port())
+
+    def _start(self, number: int) -> Server:
+        processes, port = self._places[number]
+        given = SERVED + config(self._zookeeper, self._prefix)
+        return processes.start(given, endpoint=f"tcp:{port}:interface=127.0.0.1")
+
+    def await_sets(self) -> None:
+        """Both sets are as the statuses say."""
+        await_members(self._zookeeper, self._prefix, self.statuses)
+
+    def set_status(self, number: int, status: str) -> None:
+        """As an operator does; returns when the sets are so."""
+        set_status(self.servers[number], status)
+        self.statuses[self._places[number][1]] = status
+        self.await_sets()
+
+    def upgrade(self, number: int) -> None:
+        """Stop a server in order, and start it on what it had."""
+        self.servers[number].stop()
+        self.servers[number] = self._start(number).serves()
+
+    def is_named(self, number: int) -> bool:
+        """Whether a set has it."""
+        sets = members(self._zookeeper.client, self._prefix)
+        return any(self._places[number][1] in ports for ports in sets.values())
+
+    def figure(self, number: int, name: str) -> int:
+        """What `stats` of that server says of the queue."""
+        with self.servers[number].connect() as client:
+            return int(client.stats().get(f"queue_work_{name}", "0"))
+
+    def is_empty(self, number: int) -> bool:
+        """As an operator looks."""
+        return self.figure(number, "items") == self.figure(number, "open_transactions") == 0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, zookeeper: ZooKeeper, prefix: str) -> Iterator[Cluster]:
+    with ExitStack() as stack:
+        yield Cluster(stack, tmp_path, zookeeper, prefix, 3)
+
+
+@pytest.mark.parametrize("protocol", ["memcache", "thrift"])
+def test_a_server_is_drained_upgraded_and_put_back_and_every_item_is_received_once(
+    protocol: Protocol, cluster: Cluster
+) -> None:
+    ledger = Ledger()
+    with Users(cluster.uri, protocol, ledger) as users:
+        for number in range(3):
+            eventually(lambda number=number: cluster.figure(number, "items") > 50, "each server has items")
+
+        began = time.monotonic()
+        cluster.set_status(1, "ReadOnly")
+        total = cluster.figure(1, "total_items")
+        eventually(lambda: cluster.is_empty(1), "its items have gone out")
+        drained_s = time.monotonic() - began
+        assert cluster.figure(1, "total_items") == total, "something came in"
+
+        cluster.set_status(1, "Quiescent")
+        cluster.upgrade(1)
+        count = len(ledger.received)
+        eventually(lambda: len(ledger.received) > count + 500, "the other two go on")
+        assert not cluster.is_named(1), "it came back before it was told to"
+        assert cluster.figure(1, "total_items") == 0
+
+        cluster.set_status(1, "Up")
+        eventually(lambda: cluster.figure(1, "total_items") > 50, "items come to it again")
+        away_s = time.monotonic() - began
+    print(
+        f"{len(ledger.put)} items; drained in {drained_s:.2f} s, back after {away_s:.2f} s; "
+        f"the longest wait was {ledger.longest_s:.2f} s"
+    )
+    assert users.failures == []
+    assert not ledger.put - ledger.received.keys(), "items are lost"
+    assert not ledger.received.keys() - ledger.put, "items came from nowhere"
+    assert [item for item, times in ledger.received.items() if times > 1] == []
+    assert ledger.longest_s < drained_s + MARGIN_S
