@@ -37,7 +37,7 @@ CHECKS := $(VENV)/.checks
 FUZZ := $(VENV)/.fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check compiled kill-restart moves leases convert-kills database-kills streams membership zookeeper-kills soak histories every-place damage fuzz abuse benchmark bench clean
+.PHONY: help run cluster test check compiled kill-restart moves leases convert-kills database-kills streams membership zookeeper-kills soak histories every-place damage fuzz abuse benchmark bench clean
 .NOTPARALLEL:
 
 help: ## list these targets
@@ -45,6 +45,10 @@ help: ## list these targets
 
 run: $(SERVER) ## start the server in the foreground, its queues under ./var/ (ARGS="--memcache tcp:22134:interface=127.0.0.1")
 	@$(VENV)/bin/twistd --nodaemon --pidfile= kestrel --config tap-configs/development.toml $(ARGS)
+
+# With the test tools, since PySpark has a ZooKeeper.
+cluster: $(TESTS) ## start three servers that announce themselves in a ZooKeeper, under ./var/cluster (ARGS="--servers 5"; docs/cluster.md)
+	@$(VENV)/bin/python examples/cluster/run.py $(ARGS)
 
 # A process for each processor; whoever is done first takes over from the others what they have not begun.
 test: $(TESTS) $(LIBMEMCACHED) ## run the tests (ARGS="-k name" is passed to pytest; "-n 0" for one process)

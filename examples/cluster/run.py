@@ -1,0 +1,322 @@
+"""A cluster on this machine: a ZooKeeper, and servers that announce themselves in it.
+
+    python examples/cluster/run.py
+    python examples/cluster/run.py --servers 5 --base-port 23000 --zookeeper zk1:2181,zk2:2181
+
+Everything lies below var/cluster, and is there again the next time. Ctrl-C stops it in order. A server that ends
+otherwise is started again after a moment, as systemd would do it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from kestrel.cluster.extra import NoKazoo, require_kazoo
+from kestrel.cluster.member import Member
+from kestrel.cluster.uri import ServerSetUri, parse_server_set
+
+if TYPE_CHECKING:  # it imports kazoo, which is an extra
+    from kestrel.cluster.follower import Members
+
+HERE: Final = Path(__file__).resolve().parent
+PYTHON: Final = Path(sys.executable)
+LOCAL: Final = "127.0.0.1"
+
+PORTS_EACH: Final = 10
+PORTS: Final = {"memcache": 0, "thrift": 1, "text": 2, "admin": 3}
+"""Of each server, counted from its first."""
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Ctrl-C, kill, and the end of the terminal."""
+
+PATIENCE_S: Final = 60.0
+ANSWER_S: Final = 5.0
+"""How long a ZooKeeper that runs already may take."""
+DEBIAN: Final = Path("/usr/share/java/zookeeper.jar")
+"""It names the other jars that it needs."""
+ZOOKEEPER: Final = "org.apache.zookeeper.server.ZooKeeperServerMain"
+JAVA_OPTIONS: Final = ("-Xmx256m", "-XX:+UseSerialGC", "-Dlog4j2.disableJmx=true", "-Dzookeeper.jmx.log4j.disable=true")
+ZOOKEEPER_CONFIG: Final = """\
+dataDir={folder}/data
+clientPort={port}
+clientPortAddress=127.0.0.1
+admin.enableServer=false
+"""
+
+
+class Program:
+    """A program with its output in a file, which can be started again."""
+
+    def __init__(self, name: str, folder: Path, *command: str | Path) -> None:
+        self.name = name
+        self.log = folder / "log"
+        self._folder = folder
+        self._command = command
+        self._begins_at = 0
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._begins_at = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+                start_new_session=True,  # out of reach of this terminal's Ctrl-C, so that there is an order
+            )
+
+    def start_again(self) -> None:
+        """It must have ended."""
+        self.process = self._start()
+
+    def said(self) -> str:
+        """What it has said since it was started."""
+        with self.log.open("rb") as log:
+            log.seek(self._begins_at)
+            return log.read().decode(errors="replace")
+
+    def ready(self, is_ready: Callable[[], object]) -> None:
+        """Wait until it is; a program that is not is the end."""
+        ends_s = time.monotonic() + PATIENCE_S
+        while not is_ready():
+            if self.process.poll() is not None or time.monotonic() > ends_s:
+                last = "".join(f"\n    {line}" for line in self.said().splitlines()[-5:])
+                sys.exit(f"{self.name} did not start; the end of {self.log}:{last}")
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Have it end in order."""
+        if self.process.poll() is not None:
+            tell(f"{self.name} did not run any more")
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(30)
+            tell(f"{self.name} has stopped")
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            tell(f"{self.name} did not stop, and was killed")
+
+
+class Server(Program):
+    """One of the cluster, by its number."""
+
+    def __init__(self, number: int, folder: Path, base_port: int, uri: ServerSetUri) -> None:
+        self.ports = {name: base_port + (number - 1) * PORTS_EACH + port for name, port in PORTS.items()}
+        template = Template((HERE / "kestrel.template.toml").read_text())
+        folder.mkdir(parents=True, exist_ok=True)
+        hosts = ",".join(map(str, uri.hosts))
+        (folder / "kestrel.toml").write_text(template.substitute(self.ports, hosts=hosts, path=uri.path))
+        for port in self.ports.values():
+            check_free(port, "say another --base-port")
+        twistd = PYTHON.with_name("twistd")
+        command = (twistd, "--nodaemon", "--pidfile=", "kestrel", "--config", "kestrel.toml")
+        super().__init__(f"server {number}", folder, *command)
+        tell(
+            f"{self.name} starts (process {self.process.pid}): memcache {LOCAL}:{self.ports['memcache']}, "
+            f"thrift {self.ports['thrift']}, text {self.ports['text']}, admin http://{LOCAL}:{self.ports['admin']}/"
+        )
+
+    def has_joined(self) -> bool:
+        """Whether it serves, and the sets are as its status says."""
+        return re.search(r"this server is now in ", self.said()) is not None
+
+
+def tell(line: str) -> None:
+    """Show progress."""
+    print(line, flush=True)
+
+
+def check_free(port: int, way_out: str) -> None:
+    """End where somebody else has that port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do
+        try:
+            probe.bind((LOCAL, port))
+            probe.listen()
+        except OSError as error:
+            sys.exit(f"port {port} of {LOCAL} cannot be listened on ({error.strerror}): {way_out}")
+
+
+def class_path() -> str:
+    """Where ZooKeeper's classes are; ends with a way out where they are not."""
+    if DEBIAN.exists():
+        return f"{DEBIAN}:{DEBIAN.with_name('slf4j-simple.jar')}"
+    spark = importlib.util.find_spec("pyspark")
+    if spark is not None and spark.origin is not None:
+        jars = Path(spark.origin).parent / "jars"
+        if any(jars.glob("zookeeper-*.jar")):
+            return f"{jars}/*"
+    sys.exit(
+        "There is no ZooKeeper here. Name one that runs (--zookeeper HOST:PORT), or install one: "
+        "Debian's (apt-get install libzookeeper-java default-jre-headless), "
+        "or the one that comes with PySpark (pip install 'kestrel-mq[spark]')."
+    )
+
+
+def start_zookeeper(folder: Path, port: int) -> Program:
+    """One for this cluster alone."""
+    classes = class_path()
+    java = shutil.which("java")
+    if java is None:
+        sys.exit("ZooKeeper wants Java (Debian: apt-get install default-jre-headless), or say --zookeeper HOST:PORT.")
+    check_free(port, f"if a ZooKeeper is there, say --zookeeper {LOCAL}:{port}; otherwise another --zookeeper-port")
+    folder.mkdir(parents=True, exist_ok=True)
+    config = folder / "zoo.cfg"
+    config.write_text(ZOOKEEPER_CONFIG.format(folder=folder, port=port))
+    tell(f"ZooKeeper starts, out of {classes.partition(':')[0]}")
+    return Program("ZooKeeper", folder, java, *JAVA_OPTIONS, "-cp", classes, ZOOKEEPER, config)
+
+
+class Watch:
+    """Tells of the sets whenever they change."""
+
+    def __init__(self) -> None:
+        self.servers: Mapping[int, Server] = {}
+        """By the ports of their main endpoints; others are shown as they are."""
+
+    def changed(self, members: Members) -> None:
+        """Called in a thread."""
+        if members.reads or members.writes:
+            tell(f"gets go to {self._listed(members.reads)}; puts go to {self._listed(members.writes)}")
+
+    def _listed(self, members: tuple[Member, ...]) -> str:
+        return ", ".join(sorted(self._name(member) for member in members)) or "nobody"
+
+    def _name(self, member: Member) -> str:
+        server = self.servers.get(member.service.port) if member.service.host == LOCAL else None
+        return str(member.service) if server is None else server.name
+
+
+def look_after(servers: list[Server], away_s: float) -> NoReturn:
+    """Start again whatever ends, after so long; for ever."""
+    ended_s: dict[Server, float] = {}
+    while True:
+        time.sleep(0.1)
+        for server in servers:
+            status = server.process.poll()
+            if status is None:
+                continue
+            if server not in ended_s:
+                ended_s[server] = time.monotonic()
+                how = f"by signal {-status}" if status < 0 else f"with status {status}"
+                tell(f"{server.name} has ended {how}, and is started again in {away_s:g} s")
+            elif time.monotonic() - ended_s[server] > away_s:
+                del ended_s[server]
+                server.start_again()
+                tell(f"{server.name} starts again (process {server.process.pid})")
+
+
+def how_to_use(uri: ServerSetUri, servers: list[Server]) -> str:
+    """What a person may try."""
+    cli = "kestrel-cli" if shutil.which("kestrel-cli") else PYTHON.with_name("kestrel-cli")
+    first = f"{LOCAL}:{servers[0].ports['memcache']}"
+    return f"""
+In another shell:
+    {cli} --server {uri} servers
+    {cli} --server {uri} put work hello
+    {cli} --server {uri} get work
+    {cli} --server {uri} status
+    {cli} --server {first} status ReadOnly      # and see here what becomes of it
+Ctrl-C stops everything."""
+
+
+def options() -> argparse.Namespace:
+    """What the command line says."""
+    parser = argparse.ArgumentParser(description="A cluster on this machine: a ZooKeeper, and servers in it.")
+    parser.add_argument("--servers", type=int, default=3, metavar="N", help="so many (3)")
+    parser.add_argument(
+        "--base-port", type=int, default=22200, metavar="PORT",
+        help=f"the first server's memcache port (22200); each server has {PORTS_EACH} from there: "
+        + ", ".join(f"{name} +{port}" for name, port in PORTS.items()),
+    )  # fmt: skip
+    parser.add_argument("--folder", type=Path, default=Path("var/cluster"), help="for everything (var/cluster)")
+    parser.add_argument("--zookeeper", metavar="HOST:PORT,...", help="one that runs already (one is started)")
+    parser.add_argument("--zookeeper-port", type=int, default=2181, metavar="PORT", help="of the one started (2181)")
+    parser.add_argument(
+        "--away", type=float, default=5.0, metavar="SECONDS", help="until a server that has ended is started again (5)"
+    )
+    parser.add_argument("--path", default="/services/kestrel", help="of the server sets (/services/kestrel)")
+    arguments = parser.parse_args()
+    last = arguments.base_port + arguments.servers * PORTS_EACH
+    if arguments.servers < 1 or not 0 < arguments.base_port < last <= 65536:
+        parser.error("there is at least one server, and its ports are between 1 and 65535")
+    try:
+        hosts = arguments.zookeeper or f"{LOCAL}:{arguments.zookeeper_port}"
+        arguments.uri = parse_server_set(f"zk://{hosts}{arguments.path}")
+        require_kazoo()
+    except (ValueError, NoKazoo) as error:
+        parser.error(str(error))
+    if arguments.uri.credentials or not re.fullmatch(r"[\w./-]+", arguments.uri.path):
+        parser.error("--zookeeper has hosts alone, and --path letters, digits and . _ - /")
+    return arguments
+
+
+def run(stack: ExitStack, arguments: argparse.Namespace) -> NoReturn:
+    """Start everything; what must be stopped is on the stack."""
+    from kestrel.cluster.follower import Follower, ZooKeeperAway
+
+    folder = arguments.folder.absolute()
+    uri: ServerSetUri = arguments.uri
+    watch = Watch()
+    follower = Follower(uri, watch.changed)
+    if arguments.zookeeper is None:
+        zookeeper = start_zookeeper(folder / "zookeeper", arguments.zookeeper_port)
+        stack.callback(zookeeper.stop)
+        follower.start()
+        zookeeper.ready(lambda: follower.members is not None)
+    else:
+        try:
+            follower.start().wait(ANSWER_S)
+        except ZooKeeperAway as error:
+            sys.exit(f"ZooKeeper does not say who is in {error}")
+    tell(f"ZooKeeper is there, and {uri} names the server sets")
+    servers: list[Server] = []
+    for number in range(1, arguments.servers + 1):
+        server = Server(number, folder / f"server-{number}", arguments.base_port, uri)
+        stack.callback(server.stop)
+        servers.append(server)
+        watch.servers = {each.ports["memcache"]: each for each in servers}
+        server.ready(server.has_joined)
+    stack.callback(follower.close)
+    tell(how_to_use(uri, servers))
+    look_after(servers, arguments.away)
+
+
+def main() -> int:
+    """Run it until it is interrupted."""
+    arguments = options()
+
+    def interrupted(number: int, frame: object) -> NoReturn:
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_IGN)  # it stops already
+        raise KeyboardInterrupt
+
+    for each in SIGNALS:
+        signal.signal(each, interrupted)
+    try:
+        with ExitStack() as stack:
+            run(stack, arguments)
+    except KeyboardInterrupt:
+        tell("everything has stopped")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

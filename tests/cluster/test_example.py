@@ -1,0 +1,136 @@
+"""examples/cluster, run by its one command: its servers are there, are started again, and are stopped in order."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.cluster.zookeeper import ZooKeeper
+from tests.server.running import PATIENCE_S, ROOT, Processes, eventually, own_port
+
+RUN: Final = ROOT / "examples" / "cluster" / "run.py"
+PORTS_EACH: Final = 10
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    with Processes(tmp_path) as processes:
+        yield processes
+
+
+class Example:
+    """The command, under way."""
+
+    def __init__(self, processes: Processes, *arguments: str) -> None:
+        self._output = processes.folder / "said"
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, RUN, *arguments],
+                cwd=processes.folder,
+                env=processes.environment(),  # with it all that is left behind is found
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def said(self) -> str:
+        return self._output.read_text()
+
+    def says(self, pattern: str, times: int = 1) -> list[str]:
+        """Wait until it has said that so often; what stands in the brackets."""
+
+        def has_said() -> bool:
+            found = re.findall(pattern, self.said())
+            assert len(found) >= times or self.process.poll() is None, self.said()
+            return len(found) >= times
+
+        eventually(has_said, f"it says {pattern}")
+        return re.findall(pattern, self.said())
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(PATIENCE_S)
+
+
+@contextmanager
+def ports_for(servers: int) -> Iterator[int]:
+    """The first of as many ports in a row as those have; as `own_port`."""
+    for _ in range(1000):
+        with ExitStack() as stack, suppress(OSError, OverflowError):
+            first = stack.enter_context(own_port())
+            for port in range(first + 1, first + servers * PORTS_EACH):
+                holder = stack.enter_context(socket.socket())
+                holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                holder.bind(("127.0.0.1", port))
+            held = stack.pop_all()
+            break
+    with held:
+        yield first
+
+
+def kestrel_cli(processes: Processes, *arguments: str) -> str:
+    done = processes.run(sys.executable, "-m", "kestrel.tools.cli", *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.needs("java")
+def test_one_command_starts_a_cluster_and_a_signal_stops_it_in_order(processes: Processes) -> None:
+    with own_port() as zookeeper, ports_for(2) as base:
+        example = Example(processes, "--servers", "2", "--zookeeper-port", str(zookeeper), "--base-port", str(base))
+        example.says("Ctrl-C stops everything")
+        commands = re.findall(r"^    \S*kestrel-cli (.*?)(?: *#.*)?$", example.said(), re.MULTILINE)
+        assert [command.split()[2] for command in commands] == ["servers", "put", "get", "status", "status"]
+        printed = [kestrel_cli(processes, *command.split()) for command in commands]
+        assert printed[1:3] == ["1 item put\n", "hello\n"]
+        assert set(printed[3].splitlines()) == {f"127.0.0.1:{base}: Up", f"127.0.0.1:{base + PORTS_EACH}: Up"}
+        example.says("gets go to server 1, server 2; puts go to server 2\n")
+        (pid,) = example.says(r"server 2 starts \(process (\d+)\)")
+        os.kill(int(pid), signal.SIGKILL)
+        example.says("server 2 has ended by signal 9, and is started again in 5 s")
+        assert example.stop() == 0
+        assert example.said().endswith(
+            "server 2 did not run any more\nserver 1 has stopped\nZooKeeper has stopped\neverything has stopped\n"
+        )
+        assert processes.running() == []
+
+
+def test_a_zookeeper_that_runs_already_is_joined_and_left_alone(
+    processes: Processes, zookeeper: ZooKeeper, prefix: str
+) -> None:
+    with ports_for(1) as base:
+        given = ("--zookeeper", zookeeper.hosts, "--path", prefix)
+        example = Example(processes, "--servers", "1", "--base-port", str(base), *given)
+        example.says("Ctrl-C stops everything")
+        assert len(zookeeper.client.get_children(f"{prefix}/write")) == 1
+        assert example.stop() == 0
+        assert zookeeper.client.get_children(f"{prefix}/write") == []
+        assert "ZooKeeper has stopped" not in example.said()
+
+
+def test_what_cannot_be_started_is_said_with_a_way_out(
+    processes: Processes, zookeeper: ZooKeeper, prefix: str
+) -> None:
+    taken = str(zookeeper.port)
+    same = Example(processes, "--zookeeper-port", taken)
+    same.says(f"if a ZooKeeper is there, say --zookeeper 127.0.0.1:{taken}; otherwise another --zookeeper-port")
+    assert same.process.wait(PATIENCE_S) == 1
+    ports = Example(processes, "--base-port", taken, "--zookeeper", zookeeper.hosts, "--path", prefix)
+    ports.says(f"port {taken} of 127.0.0.1 cannot be listened on .*: say another --base-port")
+    assert ports.process.wait(PATIENCE_S) == 1
+    with own_port() as away:
+        nobody = Example(processes, "--zookeeper", f"127.0.0.1:{away}")
+        nobody.says(f"ZooKeeper does not say who is in zk://127.0.0.1:{away}/services/kestrel: Connection refused")
+        assert nobody.process.wait(PATIENCE_S) == 1
+    assert processes.running() == []
