@@ -12,6 +12,7 @@ from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IStreamServerEndpoint
 from twisted.python.failure import Failure
 
+from kestrel.address import Address
 from kestrel.config.model import Config
 from kestrel.net.protocols import PROTOCOLS
 from kestrel.server.failures import EX_CONFIG, EX_UNAVAILABLE, CannotServe
@@ -89,8 +90,8 @@ def port_number(port: IListeningPort) -> int | None:
 def describe(port: IListeningPort) -> str:
     """Where that port listens, for a person."""
     address = port.getHost()
-    host = getattr(address, "host", None)
-    if host is not None:
-        return f"{host}:{port_number(port)}"
+    host, number = getattr(address, "host", None), port_number(port)
+    if host is not None and number is not None:
+        return str(Address(host, number))
     name = getattr(address, "name", None)
     return str(address) if name is None else os.fsdecode(name)
