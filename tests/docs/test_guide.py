@@ -36,8 +36,13 @@ from tests.docs.test_protocols import Block, blocks_in, play
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "guide.md").read_text()
 
-PROMISES: Final = re.findall(r"^- \*\*P(\d+)\.\*\* ((?:.+\n)+?)  `([^`]*)`$", PAGE, re.MULTILINE)
-"""Number, sentence, and the test that shows it."""
+PROMISES: Final = [
+    (number, sentence, re.findall(r"`([^`]*)`", tests))
+    for number, sentence, tests in re.findall(
+        r"^- \*\*P(\d+)\.\*\* ((?:.+\n)+?)((?:  `tests/[^`]*`\n)+)", PAGE, re.MULTILINE
+    )
+]
+"""Number, sentence, and the tests that show it."""
 
 CONFIGURATIONS: Final = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
@@ -129,7 +134,7 @@ def test_every_chapter_but_the_first_ends_with_promises() -> None:
 
 
 @pytest.mark.parametrize(
-    "test", dict.fromkeys(test for _, _, test in PROMISES), ids=lambda test: test.rpartition("::")[2]
+    "test", dict.fromkeys(test for _, _, tests in PROMISES for test in tests), ids=lambda test: test.rpartition("::")[2]
 )
 def test_the_test_that_shows_a_promise_exists(test: str) -> None:
     path, _, name = test.partition("::")
