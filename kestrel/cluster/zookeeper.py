@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from kazoo.client import KazooClient
-from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.handlers.threading import AsyncResult, KazooTimeoutError, SequentialThreadingHandler
 
 from kestrel.address import Address
+from kestrel.cluster.connection import Connection
 from kestrel.tls import TlsOptions
 
 FIRST_PAUSE_S: Final = 0.1
@@ -21,10 +22,30 @@ LONGEST_PAUSE_S: Final = 1.0
 """Between two attempts to connect, and never more than a quarter of the session's time: kazoo's own pauses grow to an
 hour, in which nobody would know of its return."""
 
+ANSWER_S: Final = 30.0
+"""How long an answer is waited for. kazoo would wait for ever for one that the end of a session has swallowed."""
+
+SHORTEST_ATTEMPT_S: Final = 0.25
+LONGEST_ATTEMPT_S: Final = 10.0
+"""However short or long a session may be, an attempt to connect gets so long."""
+
 _silent = logging.getLogger("kestrel.zookeeper")
 """kazoo tells a line of each attempt; whoever has the client tells what came of them."""
 _silent.addHandler(logging.NullHandler())
 _silent.propagate = False
+
+
+class _Answer(AsyncResult):  # type: ignore[misc]
+    """To a request: it comes, or that it does not."""
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """What came. Blocks; raises kazoo's errors, and KazooTimeoutError when it is too late."""
+        if not block or timeout is not None:
+            return super().get(block, timeout)
+        try:
+            return super().get(timeout=ANSWER_S)
+        except KazooTimeoutError:
+            raise KazooTimeoutError(f"no answer for {ANSWER_S:.0f} s") from None
 
 
 class Connector(SequentialThreadingHandler):  # type: ignore[misc]
@@ -42,19 +63,28 @@ class Connector(SequentialThreadingHandler):  # type: ignore[misc]
         self._context = None if tls is None else tls.context()
         self._server_name = None if tls is None else tls.server_name
         self._session_timeout_s = session_timeout_s
-        self._longest_attempt_s = session_timeout_s / 3
+        self._longest_attempt_s = min(max(SHORTEST_ATTEMPT_S, session_timeout_s / 3), LONGEST_ATTEMPT_S)
         self._forget = forget
         self._away_since_s: float | None = time.monotonic()
         self.problem = ""
         """Why the last attempt failed; nothing after one that did not."""
+        self.times_let_in = 0
+        """How often there was a connection to ZooKeeper."""
 
     def start(self) -> None:
         """As kazoo's, but a process that ends waits for none of these threads."""
         super().start()
         atexit.unregister(self.stop)
 
+    def async_result(self) -> AsyncResult:
+        """What kazoo waits for answers with."""
+        return _Answer(self)
+
     def select(self, *arguments: Any, **named: Any) -> Any:
         """What kazoo waits with, for an answer to its attempt as well: readers, writers, troubled, and how long."""
+        read_ahead = [each for each in arguments[0] if isinstance(each, ssl.SSLSocket) and each.pending()]
+        if read_ahead:  # two answers came as one record of TLS
+            return read_ahead, [], []
         if self._away_since_s is not None and len(arguments) == 4 and arguments[3] is not None:
             arguments = (*arguments[:3], min(arguments[3], self._longest_attempt_s))
         return super().select(*arguments, **named)
@@ -62,6 +92,7 @@ class Connector(SequentialThreadingHandler):  # type: ignore[misc]
     def told(self, state: object) -> None:
         """A listener of the client's."""
         self._away_since_s = None if state == "CONNECTED" else time.monotonic()
+        self.times_let_in += state == "CONNECTED"
 
     def create_connection(
         self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **_: object
@@ -112,6 +143,7 @@ def zookeeper_client(
 
     Raises OSError for a file of `tls` that cannot be used.
     """
+
     def forget() -> None:
         client.last_zxid = 0
 
@@ -126,6 +158,7 @@ def zookeeper_client(
         connection_retry={"max_tries": -1, "delay": min(FIRST_PAUSE_S, longest_pause_s), "max_delay": longest_pause_s},
         logger=_silent,
     )
+    client._connection = Connection(client)
     client.add_listener(connector.told)
     return client
 

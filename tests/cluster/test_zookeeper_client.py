@@ -3,13 +3,126 @@
 from __future__ import annotations
 
 import socket
+import struct
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import pairwise
+from threading import Thread
+from typing import Any
+
+import pytest
+from kazoo.handlers.threading import KazooTimeoutError
 
 from kestrel.address import Address
+from kestrel.cluster import zookeeper as under_test
 from kestrel.cluster.zookeeper import problem_of, zookeeper_client
+from tests.server.running import eventually
 
 SESSION_S = 0.9
+LET_IN = struct.pack("!iiiqi16s?", 37, 0, 10_000, 1, 16, b"", False)
+"""How ZooKeeper answers whom it lets in."""
+AUTH_FAILED = struct.pack("!iiqi", 16, -4, 1, -115)
+
+
+class Impostor:
+    """Answers as a test says, each connection in a thread of its own."""
+
+    def __init__(self, answer: Callable[[socket.socket], object]) -> None:
+        self.times: list[float] = []
+        self._answer = answer
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = Address(*self._listening.getsockname())
+        Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listening.accept()
+                self.times.append(time.monotonic())
+                Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.settimeout(60)
+            connection.recv(1024)
+            self._answer(connection)
+
+    def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+
+
+@contextmanager
+def impostor(answer: Callable[[socket.socket], object], **options: Any) -> Iterator[tuple[Impostor, Any]]:
+    """One, and a client of it that is started."""
+    server = Impostor(answer)
+    client = zookeeper_client([server.address], SESSION_S, **options)
+    client.start_async()
+    try:
+        yield server, client
+    finally:
+        client.stop()
+        client.close()
+        server.close()
+
+
+def sends(*answers: bytes) -> Callable[[socket.socket], object]:
+    """Sends these, and waits until it is hung up on."""
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(b"".join(answers))
+        while connection.recv(1024):
+            pass
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("sent", "problem"),
+    [
+        ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "what answers is no ZooKeeper"),
+        ([struct.pack("!i", -1)], "what answers is no ZooKeeper"),
+        ([LET_IN, struct.pack("!i", (1 << 31) - 1)], "what answers is no ZooKeeper"),
+        ([LET_IN, struct.pack("!i5s", 5, b"hello")], "what answers is no ZooKeeper"),
+        ([LET_IN, struct.pack("!iiqi", 16, 5, 5, 0)], "what answers is no ZooKeeper"),
+    ],
+)
+def test_nothing_that_is_sent_ends_the_attempts(sent: list[bytes], problem: str) -> None:
+    with impostor(sends(*sent)) as (server, client):
+        eventually(lambda: len(server.times) > 2, "it tries again")
+        eventually(lambda: problem_of(client) == problem, "it says why")
+
+
+def test_whose_credentials_are_refused_tries_again() -> None:
+    with impostor(sends(LET_IN, AUTH_FAILED), credentials="user:secret") as (server, client):
+        eventually(lambda: len(server.times) > 2, "it tries again")
+        eventually(lambda: problem_of(client) == "the credentials are refused", "it says why")
+
+
+def test_who_lets_in_and_hangs_up_is_left_in_peace() -> None:
+    with impostor(lambda connection: connection.sendall(LET_IN)) as (server, _):
+        eventually(lambda: len(server.times) > 4, "it tries again")
+        assert server.times[4] - server.times[0] > 0.7  # 0.1, 0.2, and twice a quarter of SESSION_S
+
+
+def test_an_answer_that_never_comes_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(under_test, "ANSWER_S", 0.05)
+    with impostor(sends(LET_IN)) as (_, client):
+        eventually(lambda: client.connected, "it is connected")
+        with pytest.raises(KazooTimeoutError, match="no answer for"):
+            client.get_children("/")
+
+
+@pytest.mark.parametrize("name", ["no-such-host.invalid", "a" * 70])
+def test_a_name_that_is_not_known_is_the_reason(name: str) -> None:
+    client = zookeeper_client([Address(name, 1)], SESSION_S)
+    client.start_async()
+    try:
+        eventually(lambda: problem_of(client) == "its name is not known", "it says why")
+    finally:
+        client.stop()
+        client.close()
 
 
 def test_who_is_let_in_and_not_answered_tries_again_within_the_time_of_the_session() -> None:

@@ -1,0 +1,64 @@
+"""kazoo's connection, which nothing that a ZooKeeper sends can end for good, or fill the memory with.
+
+kazoo's own ends for ever when an answer is not what it should be, and when the credentials are refused; what is said to
+be two gigabytes long it takes in; and who lets it in and hangs up is called ten times a second.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionDropped
+from kazoo.protocol.connection import STOP_CONNECTING, ConnectionHandler
+from kazoo.protocol.states import KeeperState
+
+LONGEST_ANSWER: Final = 16 * 1024 * 1024
+"""Bytes. Half a million members of a set have fewer; of others ZooKeeper itself takes no more than one MiB."""
+
+
+class Connection(ConnectionHandler):  # type: ignore[misc]
+    """In place of that of a client whose handler remembers a `problem`. Overrides parts of kazoo that are its own."""
+
+    def __init__(self, client: KazooClient) -> None:
+        super().__init__(client, client._conn_retry.copy(), logger=client.logger)
+        self._first_pause_s: float = client._conn_retry.delay
+        self._longest_pause_s: float = client._conn_retry.max_delay
+        self._pause_s = self._first_pause_s
+
+    def _read(self, length: int, timeout: float) -> Any:
+        if not 0 <= length <= LONGEST_ANSWER:
+            self.handler.problem = "what answers is no ZooKeeper"
+            raise ConnectionDropped(f"an answer of {length} bytes")
+        return super()._read(length, timeout)
+
+    def _expand_client_hosts(self) -> Any:
+        try:
+            found = super()._expand_client_hosts()
+        except UnicodeError:  # longer than a name can be
+            found = []
+        if not found:
+            self.handler.problem = "its name is not known"
+        return found
+
+    def _connect_attempt(self, host: str, number: str, port: int, retry: Any) -> Any:
+        """Connect, and be connected for as long as it lasts."""
+        began_s, times = time.monotonic(), self.handler.times_let_in
+        try:
+            status = super()._connect_attempt(host, number, port, retry)
+        except Exception:
+            self.handler.problem = "what answers is no ZooKeeper"
+            status = None
+            if self.client._state != KeeperState.CONNECTING:
+                self.client._session_callback(KeeperState.CONNECTING)
+        if self.client._stopped.is_set():
+            return status
+        if status is STOP_CONNECTING:
+            self.handler.problem = "the credentials are refused"
+        if time.monotonic() - began_s > self._longest_pause_s:
+            self._pause_s = self._first_pause_s
+        elif self.handler.times_let_in != times:
+            self.client._stopped.wait(self._pause_s)
+            self._pause_s = min(2 * self._pause_s, self._longest_pause_s)
+        return None
