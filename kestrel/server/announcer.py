@@ -33,10 +33,14 @@ SETS_OF: Final[Mapping[Status, frozenset[str]]] = {
 """The sets that a server of that status is in."""
 
 TRY_AGAIN_S: Final = 1.0
-"""After a failure that was not the connection's."""
+LONGEST_PAUSE_S: Final = 30.0
+"""After a failure that was not the connection's; the pause doubles with each."""
+
+LOOK_AGAIN_S: Final = 60.0
+"""After all was well: somebody may have removed what is in ZooKeeper."""
 
 PATIENCE_S: Final = 5.0
-"""After the start; when ZooKeeper has not answered by then it is said."""
+"""After the start; when the server is not in its sets by then it is said."""
 
 STOP_S: Final = 3.0
 """How long a stop waits for ZooKeeper."""
@@ -46,6 +50,8 @@ class Client(Protocol):
     """Of kazoo's client, what is used here. States are texts: CONNECTED, SUSPENDED, LOST."""
 
     handler: Any
+
+    connected: bool
 
     def add_listener(self, listener: Callable[[Any], object]) -> None: ...
     def start_async(self) -> object: ...
@@ -57,7 +63,8 @@ class Announcer:
     """One server's membership. `sets` are the two server sets by name, `where` is how a person knows them.
 
     There is one thing to be done: to bring about that the server is in the sets that are wanted. It is done anew when
-    others are wanted, after each failure, and in each new session, for which what was done before is gone.
+    others are wanted, after each failure, in each new session, for which what was done before is gone, and once a
+    minute.
     """
 
     def __init__(
@@ -80,7 +87,11 @@ class Announcer:
         self._is_due = False
         self._working: Deferred[None] | None = None
         self._again: IDelayedCall | None = None
+        self._patience: IDelayedCall | None = None
+        self._pause_s = TRY_AGAIN_S
         self._problem = ""
+        self._is_named = False
+        """Whether the session may have members."""
         self._is_stopping = False
         self.is_in: frozenset[str] | None = None
         """The sets that it is in as far as is known; None while it is not."""
@@ -88,12 +99,32 @@ class Announcer:
     def start(self, status: Status) -> None:
         """Connect, and join as soon as there is a session."""
         self._wanted = SETS_OF[status]
-        self._client.add_listener(lambda state: self._schedule(self._session_is, str(state)))
+        self._patience = self._clock.callLater(PATIENCE_S, self._still_away)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._again = None
+        self._in_thread(self._start_client).addErrback(self._not_begun)
+
+    def _start_client(self) -> None:
+        """It may be anybody's, which blocks, or fails, or is started already."""
+        is_connected = getattr(self._client, "connected", False)
+        self._client.add_listener(self._told)
         self._client.start_async()
-        self._again = self._clock.callLater(PATIENCE_S, self._still_away)
+        if is_connected:
+            self._told("CONNECTED")
+
+    def _told(self, state: object) -> None:
+        """Called in the client's threads."""
+        self._schedule(self._session_is, str(state))
+
+    def _not_begun(self, failure: Failure) -> None:
+        if not self._is_stopping:
+            self._complain("ZooKeeper's client does not start, and is started again: {reason}", failure)
+            self._again = self._clock.callLater(self._longer_pause_s(), self._begin)
 
     def _still_away(self) -> None:
-        self._again = None
+        self._patience = None
         log.warn(
             "ZooKeeper cannot be reached, and {where} does not name this server yet: {reason}",
             where=self._where,
@@ -110,19 +141,22 @@ class Announcer:
             self._bring_about()
 
     def _session_is(self, state: str) -> None:
-        was_connected, self._is_connected = self._is_connected, state == "CONNECTED"
+        self._is_connected = state == "CONNECTED"
         if self._is_stopping:
             return
         if self._is_connected:
             self._bring_about()
             return
-        self.is_in = None
-        if was_connected:
+        was_in, self.is_in = self.is_in, None
+        if was_in is not None:  # else ZooKeeper lets the server in and hangs up, which it may do again and again
             log.warn(
-                "ZooKeeper does not answer any more: {where} names this server until its session ends",
+                "ZooKeeper does not answer any more: {where} names this server until its session ends"
+                if was_in
+                else "ZooKeeper does not answer any more: changes of {where} wait for it",
                 where=self._where,
             )
-        if state == "LOST":
+        if state == "LOST" and self._is_named:
+            self._is_named = False
             log.warn("The session with ZooKeeper is lost: {where} does not name this server", where=self._where)
 
     def _bring_about(self) -> None:
@@ -147,23 +181,36 @@ class Announcer:
 
     def _is_done(self, sets: frozenset[str]) -> None:
         self._problem = ""
-        if self._is_connected and sets != self.is_in:
+        self._pause_s = TRY_AGAIN_S
+        if self._is_due or self._is_stopping or not self._is_connected:
+            return  # there is a later session, or something else to be done
+        self._be_patient_no_more()
+        self._again = self._clock.callLater(LOOK_AGAIN_S, self._try_again)
+        if sets != self.is_in:
             self.is_in = sets
+            self._is_named = bool(sets)
             log.info("In {where} this server is now in {sets}", where=self._where, sets=_listed(sets))
 
     def _has_failed(self, failure: Failure) -> None:
         if self._is_stopping:
             return
-        problem = _reason(failure)
-        if self._is_connected and problem != self._problem:  # else it is said already that ZooKeeper is away
-            self._problem = problem
-            log.error(
-                "This server cannot join or leave {where}, and tries again: {reason}",
-                where=self._where,
-                reason=problem,
-            )
+        if self._is_connected:  # else it is said already that ZooKeeper is away
+            self._complain("This server cannot join or leave {where}, and tries again: {reason}", failure)
         self._stop_waiting()
-        self._again = self._clock.callLater(TRY_AGAIN_S, self._try_again)
+        self._again = self._clock.callLater(self._longer_pause_s(), self._try_again)
+
+    def _complain(self, sentence: str, failure: Failure) -> None:
+        """Say it, once."""
+        self._be_patient_no_more()
+        problem = _reason(failure)
+        if problem != self._problem:
+            self._problem = problem
+            log.error(sentence, where=self._where, reason=problem)
+
+    def _longer_pause_s(self) -> float:
+        pause_s = self._pause_s
+        self._pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        return pause_s
 
     def _try_again(self) -> None:
         self._again = None
@@ -179,9 +226,15 @@ class Announcer:
             self._again.cancel()
             self._again = None
 
+    def _be_patient_no_more(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
     def stop(self) -> Deferred[None]:
         """Leave and end the session. Fires when that is done, or would take too long: then ZooKeeper ends it."""
         self._stop_waiting()
+        self._be_patient_no_more()
         self._is_stopping = True
         self._is_due = False
         stopped: Deferred[None] = Deferred()

@@ -7,7 +7,7 @@ from zope.interface import Interface
 
 class IServerSet(Interface):
     """One server in one of the two sets. Both methods block, are called in a thread, never at the same time, and may
-    raise anything: they are called again after a pause, and whenever the session is another one.
+    raise anything: they are called again after a pause, whenever the session is another one, and once a minute.
     """
 
     def join() -> None:

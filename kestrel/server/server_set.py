@@ -34,43 +34,66 @@ class _Found(NamedTuple):
 class ServerSet:
     """The built-in one.
 
-    It looks what is there each time rather than remember what it did: a reply that was lost with its connection leaves
-    nobody in doubt. Nodes of this server's address that an earlier session has left, as of a process that was killed,
-    are removed, or clients would be sent by them for as long as that session lasts.
+    It looks what is there rather than remember what it did: a reply that was lost with its connection leaves nobody in
+    doubt. Nodes of this server's address that an earlier session has left, as of a process that was killed, are
+    removed, or clients would be sent by them for as long as that session lasts. Only where all went well in this
+    session, its own node is all that is looked at.
     """
 
     def __init__(self, client: Any, path: str, member: Member) -> None:
         self._client = client
         self._path = path
         self._member = member
+        self._done: tuple[int, str | None] | None = None
+        """In which session all went well, and with what node; None for that where it is out of the set."""
 
     def join(self) -> None:
         """Be there once. Blocks; raises kazoo's errors."""
-        if not self._tidy(is_member=True):
-            self._client.create(
-                f"{self._path}/{_NODE}", self._member.to_json(), ephemeral=True, sequence=True, makepath=True
-            )
+        session = self._session()
+        done, self._done = self._done, None
+        path = done[1] if done is not None and done[0] == session else None
+        if path is None or not self._is_of(session, path):
+            path = self._tidy(session, is_member=True) or self._create()
+        self._done = (session, path)
 
     def leave(self) -> None:
         """Be there no more. Blocks; raises kazoo's errors."""
-        self._tidy(is_member=False)
+        session = self._session()
+        if self._done != (session, None):
+            self._done = None
+            self._tidy(session, is_member=False)
+            self._done = (session, None)
 
-    def _tidy(self, *, is_member: bool) -> bool:
-        """Remove what of this server is there and should not be; whether what should be is."""
-        session = self._client.client_id
-        if session is None:
+    def _session(self) -> int:
+        client_id = self._client.client_id
+        if client_id is None:
             raise SessionExpiredError("there is no connection")
-        is_there = False
+        session: int = client_id[0]
+        return session
+
+    def _is_of(self, session: int, path: str) -> bool:
+        stat = self._client.exists(path)
+        return stat is not None and stat.ephemeralOwner == session
+
+    def _create(self) -> str:
+        path: str = self._client.create(
+            f"{self._path}/{_NODE}", self._member.to_json(), ephemeral=True, sequence=True, makepath=True
+        )
+        return path
+
+    def _tidy(self, session: int, *, is_member: bool) -> str | None:
+        """Remove what of this server is there and should not be. Returns what should be and is."""
+        there = None
         for node in self._nodes():
-            if node.session == session[0]:
-                if is_member and not is_there and node.data == self._member.to_json():
-                    is_there = True
+            if node.session == session:
+                if is_member and there is None and node.data == self._member.to_json():
+                    there = node.path
                     continue
             elif not self._is_ours(node):
                 continue
             with suppress(NoNodeError):
-                self._remove(node, is_stale=node.session != session[0])
-        return is_there
+                self._remove(node, is_stale=node.session != session)
+        return there
 
     def _nodes(self) -> Iterator[_Found]:
         try:

@@ -90,6 +90,29 @@ def test_a_server_that_was_killed_and_comes_back_quiescent_is_no_member(zookeepe
         assert members(zookeeper, f"{prefix}/read") == []
 
 
+def test_what_somebody_has_removed_is_put_back(zookeeper: ZooKeeper, prefix: str) -> None:
+    with session(zookeeper) as client:
+        server_set = ServerSet(client, f"{prefix}/read", member(1))
+        server_set.join()
+        zookeeper.client.delete(prefix, recursive=True)
+        server_set.join()
+        assert members(zookeeper, f"{prefix}/read") == [1]
+        server_set.join()
+        assert members(zookeeper, f"{prefix}/read") == [1]
+
+
+def test_who_is_there_asks_for_its_own_node_alone(
+    zookeeper: ZooKeeper, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with session(zookeeper) as client:
+        joined, left = (ServerSet(client, f"{prefix}/{name}", member(1)) for name in ("read", "write"))
+        joined.join()
+        left.leave()
+        monkeypatch.setattr(client, "get_children", None)
+        joined.join()
+        left.leave()
+
+
 def test_who_says_something_else_is_replaced(zookeeper: ZooKeeper, prefix: str) -> None:
     with session(zookeeper) as client:
         ServerSet(client, f"{prefix}/read", Member(Address("192.0.2.1", 1), {})).join()

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
+from twisted.logger import LogEvent, LogLevel, globalLogPublisher
 from twisted.python.failure import Failure
 
 from kestrel.cluster.member import READ, WRITE
 from kestrel.queues.status import Status
-from kestrel.server.announcer import PATIENCE_S, STOP_S, TRY_AGAIN_S, Announcer
+from kestrel.server.announcer import LONGEST_PAUSE_S, LOOK_AGAIN_S, PATIENCE_S, STOP_S, TRY_AGAIN_S, Announcer
 
 BOTH = {READ, WRITE}
 
@@ -26,6 +27,7 @@ class FakeZooKeeper:
     def __init__(self) -> None:
         self.members: set[str] = set()
         self.doing: list[str] = []
+        self.connected = False
         self.failing: Exception | None = None
         self.is_held = False
         self.held: list[Callable[[], None]] = []
@@ -38,6 +40,8 @@ class FakeZooKeeper:
 
     def start_async(self) -> None:
         self.doing.append("start")
+        if self.failing is not None:
+            raise self.failing
 
     def stop(self) -> None:
         self.doing.append("stop")
@@ -100,8 +104,8 @@ class FakeSet:
 class Announced:
     """An announcer over a ZooKeeper that a test moves."""
 
-    def __init__(self, status: Status = Status.UP) -> None:
-        self.zookeeper = FakeZooKeeper()
+    def __init__(self, status: Status = Status.UP, zookeeper: FakeZooKeeper | None = None) -> None:
+        self.zookeeper = zookeeper or FakeZooKeeper()
         self.clock = Clock()
         sets: Any = {name: FakeSet(self.zookeeper, name) for name in BOTH}
         self.announcer = Announcer(
@@ -113,6 +117,20 @@ class Announced:
 @pytest.fixture
 def announced() -> Announced:
     return Announced()
+
+
+@pytest.fixture
+def logged() -> Iterator[list[LogEvent]]:
+    """What is logged in a test, from warnings on."""
+    events: list[LogEvent] = []
+
+    def observe(event: LogEvent) -> None:
+        if event["log_level"] >= LogLevel.warn:
+            events.append(event)
+
+    globalLogPublisher.addObserver(observe)
+    yield events
+    globalLogPublisher.removeObserver(observe)
 
 
 @pytest.fixture
@@ -197,7 +215,6 @@ def test_a_failure_is_tried_again_after_a_pause(joined: Announced) -> None:
     assert joined.zookeeper.members == BOTH
     joined.clock.advance(TRY_AGAIN_S * 0.2)
     assert not joined.zookeeper.members
-    assert not joined.clock.getDelayedCalls()
 
 
 def test_a_change_does_not_wait_for_the_pause_after_a_failure(joined: Announced) -> None:
@@ -206,7 +223,7 @@ def test_a_change_does_not_wait_for_the_pause_after_a_failure(joined: Announced)
     joined.zookeeper.failing = None
     joined.announcer.status_is(Status.READ_ONLY)
     assert joined.zookeeper.members == {READ}
-    assert not joined.clock.getDelayedCalls()
+    assert len(joined.clock.getDelayedCalls()) == 1
 
 
 def test_a_stop_leaves_and_ends_the_session(joined: Announced) -> None:
@@ -250,6 +267,83 @@ def test_a_failure_while_it_stops_is_not_tried_again(joined: Announced) -> None:
 
 def test_a_zookeeper_that_is_late_is_joined_all_the_same(announced: Announced) -> None:
     announced.clock.advance(PATIENCE_S)
-    assert not announced.clock.getDelayedCalls()
     announced.zookeeper.becomes("CONNECTED")
     assert announced.zookeeper.members == BOTH
+
+
+def test_what_somebody_removes_is_put_back_after_a_while(joined: Announced) -> None:
+    joined.zookeeper.members.clear()
+    joined.clock.advance(LOOK_AGAIN_S)
+    assert joined.zookeeper.members == BOTH
+
+
+def test_the_pauses_after_failures_grow_until_it_goes_well(joined: Announced) -> None:
+    joined.zookeeper.failing = PermissionError("no")
+    joined.announcer.status_is(Status.READ_ONLY)
+    tried = []
+    for second in range(1, 100):
+        doing = len(joined.zookeeper.doing)
+        joined.clock.advance(1)
+        if len(joined.zookeeper.doing) > doing:
+            tried.append(second)
+    assert tried == [1, 3, 7, 15, 31, 61, 91]
+    assert LONGEST_PAUSE_S == 30
+    joined.zookeeper.failing = None
+    joined.announcer.status_is(Status.QUIESCENT)
+    joined.zookeeper.failing = PermissionError("no")
+    joined.announcer.status_is(Status.UP)
+    joined.zookeeper.failing = None
+    joined.clock.advance(TRY_AGAIN_S)
+    assert joined.zookeeper.members == BOTH
+
+
+def test_who_lets_in_and_hangs_up_is_complained_of_once(announced: Announced, logged: list[LogEvent]) -> None:
+    for _ in range(100):
+        announced.zookeeper.is_held = True
+        announced.zookeeper.becomes("CONNECTED")
+        announced.zookeeper.failing = ConnectionError()
+        announced.zookeeper.becomes("SUSPENDED")
+        announced.zookeeper.becomes("LOST")
+        announced.zookeeper.goes_on()
+        announced.clock.advance(1)
+    assert [each["log_format"] for each in logged] == [
+        "ZooKeeper cannot be reached, and {where} does not name this server yet: {reason}"
+    ]
+
+
+def test_a_result_of_a_session_that_is_lost_is_none(joined: Announced) -> None:
+    joined.zookeeper.is_held = True
+    joined.announcer.status_is(Status.READ_ONLY)
+    joined.zookeeper.loses_the_session()
+    joined.zookeeper.becomes("CONNECTED")
+    joined.zookeeper.held.pop(0)()
+    assert joined.announcer.is_in is None  # what was joined went with the session, and is joined anew
+    joined.zookeeper.goes_on()
+    assert joined.announcer.is_in == {READ}
+
+
+def test_a_client_that_does_not_start_is_started_again() -> None:
+    zookeeper = FakeZooKeeper()
+    zookeeper.failing = RuntimeError("can't start new thread")
+    announced = Announced(zookeeper=zookeeper)
+    zookeeper.failing = None
+    announced.clock.advance(TRY_AGAIN_S)
+    assert zookeeper.doing == ["start", "start"]
+    zookeeper.becomes("CONNECTED")
+    assert zookeeper.members == BOTH
+
+
+def test_a_client_that_is_connected_already_is_joined_with() -> None:
+    zookeeper = FakeZooKeeper()
+    zookeeper.connected = True
+    assert Announced(zookeeper=zookeeper).announcer.is_in == BOTH
+
+
+def test_a_stop_before_the_client_has_started_leaves_nothing() -> None:
+    zookeeper = FakeZooKeeper()
+    zookeeper.is_held = True
+    zookeeper.failing = RuntimeError("no")
+    announced = Announced(zookeeper=zookeeper)
+    assert announced.announcer.stop().called
+    zookeeper.goes_on()
+    assert not announced.clock.getDelayedCalls()
