@@ -196,6 +196,18 @@ def matching(name: str, pattern: str, example: str) -> Kind:
     return Kind(name, parse)
 
 
+def secret(kind: Kind, example: str) -> Kind:
+    """The same, of which no message shows what was given."""
+
+    def parse(value: object) -> Any:
+        try:
+            return kind.parse(value)
+        except ValueError:
+            raise ValueError(f"what is given is not a {kind.name}; write for example {shown(example)}") from None
+
+    return Kind(kind.name, parse, kind.show)
+
+
 def table_of(kind: Kind) -> Kind:
     """A table from names of the file's own choice to values of that kind."""
 

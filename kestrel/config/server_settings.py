@@ -25,6 +25,7 @@ from kestrel.config.kinds import (
     matching,
     one_of,
     optional,
+    secret,
     table_of,
 )
 from kestrel.config.setting import setting
@@ -32,6 +33,13 @@ from kestrel.config.units import KIB, MIB
 
 LEVEL = one_of("debug", "info", "warn", "error", "critical")
 HOSTS = matching("list of hosts", r"[^\s,/@]+(,[^\s,/@]+)*", "zk1,zk2:2182")
+CREDENTIALS = secret(matching("pair of user and password", r"[^:]+:.+", "user:password"), "user:password")
+# What ZooKeeper takes for the name of a node.
+ZOOKEEPER_PATH = matching(
+    "path from the root",
+    r"(/(?!\.\.?(/|$))[^/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]+)+",
+    "/services/kestrel",
+)
 DOTTED_NAME = matching("dotted name", r"[^\W\d]\w*(\.[^\W\d]\w*)+", "my_package.my_module.my_callable")
 
 
@@ -100,7 +108,7 @@ class ZooKeeperSettings(Section):
     path_prefix: str = attrs.field(
         metadata=setting(
             "pathPrefix",
-            matching("path from the root", r"(/[^/]+)+", "/services/kestrel"),
+            ZOOKEEPER_PATH,
             "The server sets are the nodes read and write below this one.",
         )
     )
@@ -113,7 +121,7 @@ class ZooKeeperSettings(Section):
         repr=False,  # no password in a log
         metadata=setting(
             "credentials",
-            optional(matching("pair of user and password", r"[^:]+:.+", "user:password")),
+            optional(CREDENTIALS),
             "What the server shows to ZooKeeper (its digest scheme).",
         ),
     )

@@ -67,7 +67,10 @@ def _is_loopback(host: str) -> bool:
 
 def check_advertised(host: str) -> None:
     """Raise `CannotServe` unless that can stand for a host: a name, or a number."""
-    if _parsed(host) is None and not _NAME.fullmatch(host):
+    address = _parsed(host)
+    if address is not None and address.is_unspecified:
+        raise CannotServe(f"advertiseAddress in [zookeeper] is no wildcard: nobody can connect to {host}", EX_CONFIG)
+    if address is None and not _NAME.fullmatch(host):
         raise CannotServe(
             f"advertiseAddress in [zookeeper] is a host without a port, and not {host!r}: ports are as listened on",
             EX_CONFIG,

@@ -125,6 +125,9 @@ class Announcer:
 
     def _still_away(self) -> None:
         self._patience = None
+        if self._is_connected:
+            log.warn("ZooKeeper takes its time: {where} may not name this server yet", where=self._where)
+            return
         log.warn(
             "ZooKeeper cannot be reached, and {where} does not name this server yet: {reason}",
             where=self._where,

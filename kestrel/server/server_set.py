@@ -59,10 +59,13 @@ class ServerSet:
     def leave(self) -> None:
         """Be there no more. Blocks; raises kazoo's errors."""
         session = self._session()
-        if self._done != (session, None):
-            self._done = None
+        done, self._done = self._done, None
+        if done is None or done[0] != session:
             self._tidy(session, is_member=False)
-            self._done = (session, None)
+        elif done[1] is not None:
+            with suppress(NoNodeError):
+                self._client.delete(done[1])
+        self._done = (session, None)
 
     def _session(self) -> int:
         client_id = self._client.client_id

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 from kestrel.cluster.member import SETS, Member
 from kestrel.cluster.uri import ServerSetUri, parse_hosts
@@ -16,10 +16,16 @@ from kestrel.server.interfaces import IServerSet
 from kestrel.server.server_set import ServerSet, acl_of
 from kestrel.tls import TlsOptions
 
+SHORTEST_SESSION_MS: Final = 100
+LONGEST_SESSION_MS: Final = 24 * 60 * 60 * 1000
+"""What ZooKeeper can be asked for with sense; what it grants is for it to say."""
+
 
 def check_zookeeper(settings: ZooKeeperSettings) -> None:
     """Raise `CannotServe` for what is known to be wrong before anybody is asked."""
     _uri_of(settings)
+    if not SHORTEST_SESSION_MS <= settings.session_timeout_ms <= LONGEST_SESSION_MS:
+        raise CannotServe("sessionTimeout in [zookeeper] is neither below 100ms nor above 1d", EX_CONFIG)
     if settings.advertise_address is not None:
         check_advertised(settings.advertise_address)
     for name in (settings.client_initializer, settings.server_set_initializer):

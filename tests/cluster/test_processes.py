@@ -197,6 +197,8 @@ class Set:
         ("", "their own machine: listen on another address, or say advertiseAddress in [zookeeper]"),
         ('clientInitializer = "no.such"', "no.such, named in [zookeeper], cannot be imported: No module named 'no'"),
         ('serverSetInitializer = "os.sep"', "os.sep, named in [zookeeper], is nothing that can be called"),
+        ('sessionTimeout = "1ms"', "sessionTimeout in [zookeeper] is neither below 100ms nor above 1d"),
+        ('sessionTimeout = "25d"', "sessionTimeout in [zookeeper] is neither below 100ms nor above 1d"),
         ('acl = "everyone-read-creator-all"', "wants credentials: they are the creator"),
         ('caFile = "ca.pem"', "are of no use without tls = true"),
         ('tls = true\ncaFile = "nowhere.pem"', "nowhere.pem, named in [zookeeper], cannot be used"),

@@ -101,7 +101,7 @@ def test_what_somebody_has_removed_is_put_back(zookeeper: ZooKeeper, prefix: str
         assert members(zookeeper, f"{prefix}/read") == [1]
 
 
-def test_who_is_there_asks_for_its_own_node_alone(
+def test_where_all_went_well_its_own_node_alone_is_asked_for(
     zookeeper: ZooKeeper, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with session(zookeeper) as client:
@@ -111,6 +111,8 @@ def test_who_is_there_asks_for_its_own_node_alone(
         monkeypatch.setattr(client, "get_children", None)
         joined.join()
         left.leave()
+        joined.leave()
+        assert members(zookeeper, f"{prefix}/read") == []
 
 
 def test_who_says_something_else_is_replaced(zookeeper: ZooKeeper, prefix: str) -> None:

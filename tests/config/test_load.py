@@ -198,6 +198,14 @@ def test_given_settings_are_remembered_even_at_their_defaults() -> None:
             "[zookeeper]\nhost = 'zoo'\npathPrefix = 'x'",
             'zookeeper.pathPrefix: "x" is not a path from the root',
         ),
+        (
+            "[zookeeper]\nhost = 'zoo'\npathPrefix = '/a/../b'",
+            'zookeeper.pathPrefix: "/a/../b" is not a path from the root',
+        ),
+        (
+            "[zookeeper]\nhost = 'zoo'\npathPrefix = '/a'\ncredentials = 'a password'",
+            'zookeeper.credentials: what is given is not a pair of user and password; write for example',
+        ),
         ("[logging]\nlevel = 'loud'", 'logging.level: "loud" is none of "debug", "info"'),
         ("[logging.levels]\n'kestrel.net' = 'loud'", 'logging.levels: "kestrel.net": "loud" is none of'),
     ],

@@ -44,6 +44,12 @@ def test_a_host_can_be_advertised(host: str) -> None:
     check_advertised(host)
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_a_wildcard_cannot_be_advertised(host: str) -> None:
+    with pytest.raises(CannotServe, match="nobody can connect to"):
+        check_advertised(host)
+
+
 @pytest.mark.parametrize("host", ["192.0.2.1:22133", "mq1:1", "a b", "tcp://mq1", "[::1]"])
 def test_what_is_no_host_cannot_be_advertised(host: str) -> None:
     with pytest.raises(CannotServe, match="is a host without a port"):

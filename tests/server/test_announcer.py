@@ -311,6 +311,17 @@ def test_who_lets_in_and_hangs_up_is_complained_of_once(announced: Announced, lo
     ]
 
 
+def test_a_join_that_takes_long_is_not_taken_for_a_zookeeper_that_is_away(
+    announced: Announced, logged: list[LogEvent]
+) -> None:
+    announced.zookeeper.is_held = True
+    announced.zookeeper.becomes("CONNECTED")
+    announced.clock.advance(PATIENCE_S)
+    assert [each["log_format"] for each in logged] == [
+        "ZooKeeper takes its time: {where} may not name this server yet"
+    ]
+
+
 def test_a_result_of_a_session_that_is_lost_is_none(joined: Announced) -> None:
     joined.zookeeper.is_held = True
     joined.announcer.status_is(Status.READ_ONLY)
