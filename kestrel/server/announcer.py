@@ -242,7 +242,7 @@ class Announcer:
         self._is_due = False
         stopped: Deferred[None] = Deferred()
         if not self._is_connected:
-            self._in_thread(self._client.stop).addErrback(_failed_to_leave)
+            self._in_thread(lambda: self._client.stop()).addErrback(_failed_to_leave)
             return succeed(None)
 
         def over(_: object = None) -> None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from kazoo.exceptions import NoAuthError, NoNodeError, SessionExpiredError
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE, make_acl
+from twisted.logger import Logger
 from zope.interface import implementer
 
 from kestrel.cluster.member import Member, parse_member
 from kestrel.server.interfaces import IServerSet
 
-logger = logging.getLogger("kestrel.cluster")
+log = Logger(__name__)
 
 _NODE: Final = "member_"
 
@@ -122,7 +122,7 @@ class ServerSet:
         except NoAuthError:
             if not is_stale:
                 raise
-            logger.warning("%s is of an earlier session of this server, and may not be removed by it", node.path)
+            log.warn("{node} is of an earlier session of this server, and may not be removed by it", node=node.path)
 
 
 def acl_of(said: str | Sequence[str]) -> list[ACL]:

@@ -42,9 +42,19 @@ def make_announcer(settings: ZooKeeperSettings, member: Member, reactor: Any) ->
         client = make_client(settings)
         sets = {name: make_set(settings, client, f"{uri.path}/{name}", member) for name in SETS}
     except Exception as error:  # it may be anybody's
-        raise CannotServe(f"ZooKeeper's client cannot be made: {error}", EX_CONFIG) from error
+        reason = str(error) or type(error).__name__
+        raise CannotServe(f"ZooKeeper's client cannot be made: {reason}", EX_CONFIG) from error
+    _check_methods(client, "clientInitializer", "add_listener", "start_async", "stop", "close")
+    for each in sets.values():
+        _check_methods(each, "serverSetInitializer", "join", "leave")
     schedule = reactor.callFromThread
     return Announcer(client, sets, str(uri), reactor, in_daemon_thread(schedule), schedule)
+
+
+def _check_methods(made: object, maker: str, *names: str) -> None:
+    missing = [name for name in names if not callable(getattr(made, name, None))]
+    if missing:
+        raise CannotServe(f"what {maker} in [zookeeper] makes has no {' and no '.join(missing)}", EX_CONFIG)
 
 
 def _uri_of(settings: ZooKeeperSettings) -> ServerSetUri:

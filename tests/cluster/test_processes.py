@@ -192,6 +192,24 @@ class Set:
 
 
 @pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("client = lambda settings: None", "what clientInitializer in [zookeeper] makes has no add_listener and no "),
+        ("def client(settings): raise ValueError('not today')", "ZooKeeper's client cannot be made: not today"),
+        ("Set = lambda *_: None", "what serverSetInitializer in [zookeeper] makes has no join and no leave"),
+    ],
+)
+def test_an_initializer_that_makes_nothing_of_use_is_refused_at_the_start(
+    processes: Processes, zookeeper: ZooKeeper, prefix: str, code: str, said: str
+) -> None:
+    processes.write("ours.py", code)
+    wanted = 'serverSetInitializer = "ours.Set"' if "Set" in code else 'clientInitializer = "ours.client"'
+    server = processes.start(SERVED + config(zookeeper, prefix, wanted))
+    assert server.exit_status() == 78
+    assert said in server.stderr()
+
+
+@pytest.mark.parametrize(
     ("wrong", "said"),
     [
         ("", "their own machine: listen on another address, or say advertiseAddress in [zookeeper]"),

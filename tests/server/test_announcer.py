@@ -358,3 +358,8 @@ def test_a_stop_before_the_client_has_started_leaves_nothing() -> None:
     assert announced.announcer.stop().called
     zookeeper.goes_on()
     assert not announced.clock.getDelayedCalls()
+
+
+def test_what_a_client_lacks_fails_no_stop(announced: Announced) -> None:
+    announced.zookeeper.stop = None  # type: ignore[method-assign,assignment]
+    assert announced.announcer.stop().called
