@@ -1,4 +1,4 @@
-"""Whether the library is there that speaks to ZooKeeper: it comes with an extra."""
+"""Whether the libraries are there that a server set wants: they come with an extra."""
 
 from __future__ import annotations
 

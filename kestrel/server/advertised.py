@@ -1,4 +1,7 @@
-"""Where a server set says that this server is: one address for each protocol, which others can connect to."""
+"""Where a server set says that this server is: one address for each protocol, which others can connect to.
+
+Imports ifaddr, which comes with the extra cluster: `require_kazoo` first.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import ipaddress
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
+
+import ifaddr
 
 from kestrel.address import Address
 from kestrel.cluster.member import Member
@@ -86,8 +91,6 @@ def _parsed(host: str) -> IPAddress | None:
 
 def addresses_of_host() -> Iterator[IPAddress]:
     """All addresses of this host, as the system lists its interfaces."""
-    import ifaddr  # which comes with the extra cluster
-
     for adapter in ifaddr.get_adapters():
         for each in adapter.ips:
             yield ipaddress.ip_address(each.ip if isinstance(each.ip, str) else each.ip[0])

@@ -41,7 +41,6 @@ from kestrel.net.tls import ServerTls
 from kestrel.net.tls_endpoint import TlsServerEndpoint
 from kestrel.queues.services import wall_clock_ms
 from kestrel.server.admin_port import AdminPort
-from kestrel.server.advertised import addresses_of_host, member_of
 from kestrel.server.endpoints import (
     ADMIN,
     describe,
@@ -391,6 +390,7 @@ def _check_zookeeper(settings: ZooKeeperSettings) -> None:
 
 def _announcer(settings: ZooKeeperSettings, listening: Mapping[str, Sequence[Address]], reactor: Any) -> Announcer:
     """What announces a server that listens there. Raises `CannotServe`."""
+    from kestrel.server.advertised import addresses_of_host, member_of
     from kestrel.server.zookeeper import make_announcer
 
     return make_announcer(settings, member_of(listening, settings.advertise_address, addresses_of_host()), reactor)

@@ -139,7 +139,8 @@ def test_over_tls_the_name_of_the_host_is_verified(processes: Processes, tmp_pat
         zookeeper = ZooKeeper(tmp_path / "zookeeper", plain, over_tls(authority, port))
         try:
             zookeeper.start()
-            given = config(zookeeper, "/k", f'tls = true\ncaFile = "{authority.ca_file}"')
+            # An attempt to connect has a third of the session's time, and a machine may be busy.
+            given = config(zookeeper, "/k", f'tls = true\ncaFile = "{authority.ca_file}"', session_timeout="30s")
             given = SERVED + given.replace(f"port = {plain}", f"port = {port}")
             server = processes.serve(given)
             await_members(zookeeper, "/k", {server.port: "Up"})
