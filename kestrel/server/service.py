@@ -350,8 +350,10 @@ class KestrelService(Service):
         return self._core.config_of(names)
 
     def _server_sets(self) -> dict[str, bool]:
-        is_in = (self._announcer.is_in or ()) if self._announcer is not None else None
-        return {} if is_in is None else {name: name in is_in for name in SETS}
+        if self._announcer is None:
+            return {}
+        is_in = self._announcer.is_in or ()
+        return {name: name in is_in for name in SETS}
 
     def shutdown(self) -> None:
         """Stop the process in order."""
