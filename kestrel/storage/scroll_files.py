@@ -72,6 +72,16 @@ def sync_files(disk: Disk, folder: bytes, paths: Sequence[bytes]) -> None:
     disk.sync_folder(folder)
 
 
+def cut_if_possible(file: AppendedFile, size: int) -> None:
+    """Let nothing behind that size be there if the process ends now; whether it counts for good `shorten` has to see.
+
+    It makes no sync, and so helps where none works any more.
+    """
+    with suppress(OSError):
+        file.cut(size)
+    file.is_in_doubt = True
+
+
 def shorten(disk: Disk, file: AppendedFile, size: int, number: int, *, is_anew: bool) -> None:
     """Let nothing behind that size count, for good: cut the file, or let a copy of its good part take its place.
 

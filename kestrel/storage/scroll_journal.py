@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from typing import Final, NoReturn
 
@@ -37,7 +38,7 @@ from kestrel.scroll.records import (
 )
 from kestrel.scroll.writer_file import Counts, WriterFile
 from kestrel.storage.failures import error_of, reason_of
-from kestrel.storage.scroll_files import shorten
+from kestrel.storage.scroll_files import cut_if_possible, shorten
 from kestrel.storage.scroll_queue import ScrollQueue
 from kestrel.storage.scroll_services import ScrollServices
 from kestrel.storage.total_memory import MemoryLimit
@@ -340,6 +341,7 @@ class ScrollJournal:
         services = self._services
         disk, next_number, is_anew = services.disk, services.numbers.next, self.has_lost_a_sync
         disk.erase(hint_path(services.folder, self.stem))
+        self._cut_at_once()
         if self._current is not None and self._current[0] not in self.unsynced:
             info, file = self._current
             if not info.size:
@@ -363,6 +365,27 @@ class ScrollJournal:
                 shorten(disk, queue.file, queue.file.kept_size, next_number(), is_anew=is_anew)
         if is_anew:
             disk.sync_folder(services.folder)  # or what was answered with an error might come back
+
+    def _cut_at_once(self) -> None:
+        """Take from all files what is not to be kept, as far as that goes without a sync.
+
+        Whoever waits is told next that it did not happen; so it must not be found if the process ends before a sync
+        of the copies works, which may be never.
+        """
+        disk = self._services.disk
+        for info, unsynced in self.unsynced.items():
+            path = self._services.path(info.file_name)
+            if not unsynced.kept_size:
+                with suppress(OSError):
+                    disk.erase(path)
+            elif unsynced.kept_size < info.size:
+                file = AppendedFile(disk, path, info.size)
+                cut_if_possible(file, unsynced.kept_size)
+                file.close()
+        for queue in self.readers.values():
+            if queue.file.kept_size != queue.file.size:
+                cut_if_possible(queue.file, queue.file.kept_size)
+                queue.file.close()
 
     def close_files(self) -> None:
         """Give the descriptors back."""

@@ -351,6 +351,22 @@ class TestSyncFailsWithSyncJournal0:
         assert drain(machine.fail_power(server), b"synced") == [b"first", b"second"]
         assert drain(server, b"synced") == [b"first", b"second"]
 
+    @pytest.mark.parametrize(
+        "request_",
+        [put(b"synced", b"lost"), b"get synced\r\n", b"get synced/close\r\n"],
+        ids=["put", "get", "confirm"],
+    )
+    def test_what_was_answered_with_an_error_did_not_happen_though_no_sync_works_any_more(
+        self, machine: Machine, server: Server, client: Client, request_: bytes
+    ) -> None:
+        client.talk(put(b"synced", b"first") + put(b"synced", b"second"))
+        if b"close" in request_:
+            client.talk(b"get synced/open\r\n")
+        server.disk.fail("sync", errno.EIO)
+        assert is_server_error(client.talk(request_))
+        assert drain(machine.crash(server), b"synced") == [b"first", b"second"]
+        assert drain(machine.fail_power(server), b"synced") == [b"first", b"second"]
+
     @journal_only  # which alone records an open read
     def test_an_open_of_that_batch_answers_server_error_and_changes_nothing(
         self, machine: Machine, server: Server, client: Client

@@ -232,6 +232,21 @@ class TestSyncFailsWithSyncJournal0:
         for after in (machine.crash(server), machine.fail_power(server), server):
             assert drained(after) == [[b"first"]] * 3
 
+    def test_nothing_of_it_comes_back_though_no_sync_works_any_more(self, machine: Machine, server: Server) -> None:
+        clients = [server.client() for _ in range(4)]
+        assert clients[0].talk(b"get work+right/open\r\n") == value(RIGHT, b"first")
+        server.disk.fail("sync", errno.EIO)
+        assert clients[0].ask(b"get work+right/close\r\n") == b""
+        assert clients[1].ask(b"get work+left\r\n") == b""
+        assert clients[2].ask(put(PARENT, b"lost")) == b""
+        assert clients[3].ask(put(LEFT, b"lost too")) == b""
+        server.settle()
+        assert all(is_server_error(client.received()) for client in clients)
+        for after in (machine.crash(server), machine.fail_power(server)):
+            assert drained(after) == [[b"first"]] * 3
+        server.disk.mend()
+        assert drained(server) == [[b"first"]] * 3
+
     def test_what_is_stored_in_any_of_them_afterwards_is_on_the_medium(self, machine: Machine, server: Server) -> None:
         client = server.client()
         for name in FAMILY:
