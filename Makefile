@@ -37,7 +37,7 @@ CHECKS := $(VENV)/.checks
 FUZZ := $(VENV)/.fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help run cluster test check compiled kill-restart moves leases convert-kills database-kills streams membership zookeeper-kills soak histories every-place damage fuzz abuse benchmark bench clean
+.PHONY: help run cluster test check compiled torture kill-restart moves leases convert-kills database-kills streams membership zookeeper-kills soak histories every-place damage fuzz abuse benchmark bench clean
 .NOTPARALLEL:
 
 help: ## list these targets
@@ -61,6 +61,9 @@ check: $(CHECKS) ## run ruff and mypy
 # In the checkout. An installation builds it where it can; here it must be possible.
 compiled: $(CHECKS) ## build the extension: the modules of the hot path, compiled (needs a C compiler; takes a minute)
 	KESTREL_EXTENSION=require $(VENV)/bin/python setup.py --quiet build_ext --inplace
+
+torture: $(TESTS) ## clients of all protocols, while processes, networks, disks and clocks fail, and count (SEED=1 SECONDS=120 STORAGE=scroll)
+	@$(VENV)/bin/python -m tests.torture.torture --storage $(STORAGE) --seed $(SEED) --seconds $(or $(SECONDS),120) $(ARGS)
 
 kill-restart: $(TESTS) ## kill -9 a server under load again and again, and count (SEED=1 ITEMS=100000 KILLS=20 STORAGE=scroll|postgres)
 	@$(VENV)/bin/python -m tests.torture.kill_restart --storage $(STORAGE) --seed $(SEED) --items $(ITEMS) --kills $(KILLS)

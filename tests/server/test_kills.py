@@ -10,7 +10,7 @@ import pytest
 from kestrel.server.failures import EX_TRY_AGAIN
 from tests.server.running import Processes
 from tests.server.storages import SERVED, new_storage
-from tests.torture import database, kill_restart, leases, moves
+from tests.torture import database, kill_restart, leases, moves, torture
 
 
 @pytest.fixture(params=SERVED)
@@ -40,6 +40,17 @@ def test_items_that_move_are_not_lost_by_kills(over_it: Processes) -> None:
 
 def test_a_short_torture_of_reads_held_by_number_loses_nothing(over_it: Processes) -> None:
     assert leases.torture(over_it, seed=3, item_count=4000, kills=3) == 0
+
+
+@pytest.mark.needs("gcc")
+@pytest.mark.parametrize("storage", torture.STORAGES)
+def test_whatever_fails_under_clients_of_all_protocols_every_item_is_accounted_for(
+    tmp_path: Path, storage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = torture.torture(tmp_path, seed=1, seconds=7, storage=storage)
+    ledger = capsys.readouterr().out
+    assert failed == 0, ledger
+    assert re.search(r"^\d+ passed, 0 failed$", ledger.splitlines()[-1])
 
 
 @pytest.mark.needs("postgresql")

@@ -39,7 +39,19 @@ _LATE_S: Final = 2.0
 class Delivery:
     """An item that a client was given."""
 
-    __slots__ = ("asked_s", "cut_s", "fate", "fate_s", "got_s", "hold_s", "is_overtaken", "item", "where", "who")
+    __slots__ = (
+        "asked_s",
+        "cut_s",
+        "fate",
+        "fate_s",
+        "got_s",
+        "hold_s",
+        "is_overtaken",
+        "is_removed_later",
+        "item",
+        "where",
+        "who",
+    )
 
     def __init__(
         self, item: Item, who: str, where: str, asked_s: float, fate: str, hold_s: float, cut_s: Callable[[], float]
@@ -50,6 +62,8 @@ class Delivery:
         self.fate = fate
         self.is_overtaken = False
         """It came again before this was over."""
+        self.is_removed_later = False
+        """Its answer does not wait for the removal: as with a get that waits, and with every one of thrift."""
 
 
 class Item:
@@ -72,8 +86,10 @@ class Times:
 
     began_s: float = field(default_factory=time.monotonic)
     told: list[tuple[float, str]] = field(default_factory=list)
-    ends: dict[str, float] = field(default_factory=dict)
-    """Of each kind that can bring an item back: when the last one was over; infinite while it goes on."""
+    faults: list[tuple[str, float, float]] = field(default_factory=list)
+    """What can bring items back: the kind, when it began and when it was over. They are in the order of their ends."""
+    going_on: dict[str, float] = field(default_factory=dict)
+    """Kinds that are not over, and when they began."""
     clock: list[tuple[float, float]] = field(default_factory=lambda: [(0.0, 0.0)])
     """(since when, how far ahead of ours) the server's time of day is."""
 
@@ -83,22 +99,28 @@ class Times:
 
     def begins(self, kind: str, what: str) -> None:
         """It happens from now on."""
-        self.ends[kind] = float("inf")
+        self.going_on[kind] = time.monotonic()
         self.tell(what)
 
     def is_over(self, kind: str) -> None:
         """No longer."""
-        self.ends[kind] = time.monotonic()
+        self.faults.append((kind, self.going_on[kind], time.monotonic()))
+        del self.going_on[kind]
 
     def ahead(self, first_s: float, last_s: float) -> list[float]:
         """How far ahead the clock was in that time: all values that it had."""
         first = bisect.bisect_right(self.clock, (first_s, float("inf"))) - 1
         return [ahead for since, ahead in self.clock[first:] if since <= last_s]
 
-    def reason_since(self, asked_s: float) -> str | None:
-        """What happened to the server since then that brings open reads back."""
-        for kind, end_s in self.ends.items():
-            if end_s + (0 if kind in ("kill", "stop") else _LATE_S) >= asked_s:
+    def reason(self, first_s: float, last_s: float = float("inf"), but: str = "") -> str | None:
+        """What happened to the server in that time that brings open reads back."""
+        for kind, began_s in tuple(self.going_on.items()):
+            if began_s <= last_s and kind != but:
+                return kind
+        for kind, began_s, end_s in reversed(self.faults):
+            if end_s + _LATE_S < first_s:
+                break
+            if began_s <= last_s and kind != but and end_s + (0 if kind in ("kill", "stop") else _LATE_S) >= first_s:
                 return kind
         return None
 
@@ -171,6 +193,7 @@ class Books:
         *,
         hold_s: float = 0.0,
         read_id: int = 0,
+        is_removed_later: bool = False,
     ) -> Delivery | None:
         """A client was given that. None if nobody has ever put it."""
         with self._lock:
@@ -186,6 +209,7 @@ class Books:
                 self._ids.add(read_id)
             earlier = item.deliveries.setdefault(place, [])
             delivery = Delivery(item, who, where, asked_s, fate, hold_s, cut_s)
+            delivery.is_removed_later = is_removed_later
             earlier.append(delivery)
             if item.state == REFUSED:
                 self.fails("refused", self.story(item))
@@ -210,13 +234,15 @@ class Books:
             self.fails(check, self.story(item))
         else:
             self.reasons[reason] += 1
-        before.is_overtaken = True
+        before.is_overtaken = place != "later"  # two of an item that was moved again may be about at once
 
     def _reason(self, place: str, before: Delivery, delivery: Delivery) -> str | None:
-        fault = self.times.reason_since(before.asked_s)
+        fault = self.times.reason(before.asked_s)
+        # A move that a crash or a failure cut off between its put and its confirm is done again.
+        moved = place == "later" and self.times.reason(before.item.sent_s, but="stop")
         if before.fate == CONFIRMED:
-            # A move that a crash or a failure cut off between its put and its confirm is done again.
-            moved = place == "later" and self.times.reason_since(before.item.sent_s) not in (None, "stop")
+            if before.is_removed_later and self.times.reason(before.asked_s, before.got_s + _LATE_S, but="stop"):
+                return "answered before it was removed"
             return "moved again" if moved else None
         if before.fate in (ABORTED, HUNG_UP, DENIED, DOUBTFUL):
             return before.fate
@@ -224,7 +250,9 @@ class Books:
             return "time over"
         if fault is not None:
             return fault
-        return "connection cut" if not before.hold_s and before.cut_s() >= before.asked_s else None
+        if not before.hold_s and before.cut_s() >= before.asked_s:
+            return "connection cut"
+        return "moved again" if moved else None
 
     def _look_at_expiry(self, item: Item, delivery: Delivery) -> None:
         if item.expiry_s and item.answered_s and delivery.where != "late":

@@ -1,4 +1,4 @@
-/* Between a server and its C library: a disk that is full or fails, and a clock that steps, for one process.
+/* Between a server and its C library: a disk that is full or fails, a clock that steps, and a note of what is synced.
 
    tests/torture/shim.py compiles it, has it loaded with LD_PRELOAD, and turns faults on and off by what it writes to a
    file that both have mapped. Only regular files below one folder have faults. With none on, a call costs a look at the
@@ -21,7 +21,9 @@
 #include <time.h>
 #include <unistd.h>
 
-/* As FORMAT of shim.py. */
+#define FILES 65536
+
+/* As FIELDS and FILES of shim.py. */
 struct control {
     int64_t clock_offset_ns;    /* added to the time of day */
     int64_t is_full;            /* the disk has free_bytes and no more */
@@ -33,6 +35,7 @@ struct control {
     int64_t failed_syncs;
     int64_t writes;             /* counters that decide which one fails */
     int64_t syncs;
+    struct { int64_t inode, size; } synced[FILES]; /* how much of each file a sync has reached; inode 0: no file */
 };
 
 static struct control nothing;
@@ -55,6 +58,18 @@ __attribute__((constructor)) static void begin(void) {
 
 static int64_t get(int64_t *field) { return __atomic_load_n(field, __ATOMIC_SEQ_CST); }
 static int64_t add(int64_t *field, int64_t number) { return __atomic_add_fetch(field, number, __ATOMIC_SEQ_CST); }
+
+/* The note of a file, or NULL if there are too many. */
+static int64_t *synced_size_of(int64_t inode) {
+    for (int64_t number = 0; number < FILES; number++) {
+        int64_t place = (inode + number) % FILES, none = 0;
+        int64_t *its = &control->synced[place].inode;
+        if (get(its) == inode ||
+            __atomic_compare_exchange_n(its, &none, inode, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST) || none == inode)
+            return &control->synced[place].size;
+    }
+    return NULL;
+}
 
 static int is_ours(int descriptor) {
     struct stat status;
@@ -139,9 +154,19 @@ static int sync_fails(int descriptor) {
     return 1;
 }
 
-int fsync(int descriptor) { return sync_fails(descriptor) ? -1 : (int)syscall(SYS_fsync, descriptor); }
+static int sync_and_note(long call, int descriptor) {
+    struct stat status;
+    if (sync_fails(descriptor)) return -1;
+    int is_noted = control != &nothing && is_ours(descriptor) && syscall(SYS_fstat, descriptor, &status) == 0;
+    int result = (int)syscall(call, descriptor);
+    int64_t *size = is_noted && result == 0 ? synced_size_of(status.st_ino) : NULL;
+    if (size != NULL) __atomic_store_n(size, status.st_size, __ATOMIC_SEQ_CST);
+    return result;
+}
 
-int fdatasync(int descriptor) { return sync_fails(descriptor) ? -1 : (int)syscall(SYS_fdatasync, descriptor); }
+int fsync(int descriptor) { return sync_and_note(SYS_fsync, descriptor); }
+
+int fdatasync(int descriptor) { return sync_and_note(SYS_fdatasync, descriptor); }
 
 static int has_room_for(int descriptor, int64_t size) {
     if (!get(&control->is_full) || !is_ours(descriptor)) return 1;
@@ -172,9 +197,11 @@ int posix_fallocate(int descriptor, off_t offset, off_t size) { return posix_fal
 
 int ftruncate64(int descriptor, off64_t size) {
     struct stat status;
-    if (get(&control->is_full) && is_ours(descriptor) && syscall(SYS_fstat, descriptor, &status) == 0 &&
-        status.st_size > size)
-        add(&control->free_bytes, status.st_size - size);
+    if (control != &nothing && is_ours(descriptor) && syscall(SYS_fstat, descriptor, &status) == 0) {
+        if (get(&control->is_full) && status.st_size > size) add(&control->free_bytes, status.st_size - size);
+        int64_t *synced = synced_size_of(status.st_ino);
+        if (synced != NULL && get(synced) > size) __atomic_store_n(synced, size, __ATOMIC_SEQ_CST);
+    }
     return (int)syscall(SYS_ftruncate, descriptor, size);
 }
 

@@ -1,8 +1,11 @@
-"""A disk that fails and a clock that steps, for real servers: shim.c compiled, loaded into them, and controlled."""
+"""A disk that fails, a clock that steps, and power failures, for real servers: shim.c compiled, loaded into them, and
+controlled.
+"""
 
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 import subprocess
 from pathlib import Path
@@ -24,6 +27,11 @@ FIELDS: Final = (
 )
 """As `struct control` of shim.c, each an int64."""
 
+FILES: Final = 65536
+"""Of so many files it is noted how much is synced: behind the fields, an inode and a size for each."""
+
+_BYTES: Final = 8 * len(FIELDS) + 16 * FILES
+
 
 class Shim:
     """What a server with this `environment` has of disk and clock. Faults hold for regular files below `files` alone.
@@ -38,9 +46,10 @@ class Shim:
             check=True,
             stdin=subprocess.DEVNULL,
         )
-        control.write_bytes(bytes(8 * len(FIELDS)))
+        control.write_bytes(bytes(_BYTES))
         with control.open("r+b") as file:
-            self._mapped = mmap.mmap(file.fileno(), 8 * len(FIELDS))
+            self._mapped = mmap.mmap(file.fileno(), _BYTES)
+        self._files = files
         self.environment: Final = {
             "LD_PRELOAD": str(library),
             "KESTREL_SHIM_CONTROL": str(control),
@@ -69,6 +78,22 @@ class Shim:
         """The disk is well again; the clock stays where it is."""
         for field in ("is_full", "write_fails", "sync_fails"):
             self[field] = 0
+
+    def power_fails(self) -> int:
+        """Now that the server is dead, each file is cut to what a sync has reached. Returns how many bytes that costs.
+
+        The names are as they were: what an unsynced folder would lose is not tried.
+        """
+        notes = struct.iter_unpack("@qq", self._mapped[8 * len(FIELDS) :])
+        synced = {inode: size for inode, size in notes if inode}
+        lost = 0
+        for path in self._files.rglob("*"):
+            if path.is_file():
+                status = path.stat()
+                kept = min(status.st_size, synced.get(status.st_ino, 0))
+                lost += status.st_size - kept
+                os.truncate(path, kept)
+        return lost
 
     def set_clock(self, ahead_s: float) -> None:
         """The server's time of day is that much ahead of ours."""

@@ -5,7 +5,8 @@
 Producers put single items and many at a time, with an expiry and without; consumers take for good, hold reads open,
 confirm, give back, hang up and let their time go by; at plain queues, a parent and its children, an alias, a queue that
 expires into another, and one that a single client fills and a single one empties, in order. Meanwhile the server is
-killed, stopped in order, frozen; connections are cut in the midst of requests and replies; its disk is full for a
+killed, stopped in order, frozen; the machine loses what was not synced; connections are cut in the midst of requests
+and replies; its disk is full for a
 while, its writes and syncs fail; its clock steps by minutes. Limits are so small that journals are rotated, read
 behind, rewritten and packed all the time, and syncJournal is 0: what is answered is to be true.
 
@@ -99,8 +100,9 @@ BACKLOG: Final = 2000
 PAUSE_S: Final = 0.8
 """Between two faults, on average."""
 
-KILL, STOP, FREEZE, CUT, FULL, WRITE, SYNC, CLOCK = (
+KILL, POWER, STOP, FREEZE, CUT, FULL, WRITE, SYNC, CLOCK = (
     "kill -9",
+    "power failure",
     "orderly stop",
     "frozen",
     "connections cut",
@@ -109,7 +111,7 @@ KILL, STOP, FREEZE, CUT, FULL, WRITE, SYNC, CLOCK = (
     "syncs fail",
     "clock steps",
 )
-FAULTS: Final = {KILL: 3, STOP: 2, FREEZE: 2, CUT: 6, FULL: 3, WRITE: 2, SYNC: 2, CLOCK: 2}
+FAULTS: Final = {KILL: 2, POWER: 2, STOP: 2, FREEZE: 2, CUT: 6, FULL: 3, WRITE: 2, SYNC: 2, CLOCK: 2}
 """How often each is chosen."""
 
 CHECKS: Final = {
@@ -161,7 +163,7 @@ class Scene:
         dice = self._dice
         kind = dice.choices(list(FAULTS), list(FAULTS.values()))[0]
         self.injected[kind] += 1
-        if kind in (KILL, STOP):
+        if kind in (KILL, POWER, STOP):
             self._end(kind, dice.choice((0.0, 0.0, 0.5)))
         elif kind == FREEZE:
             self._times.tell("the server is frozen")
@@ -193,18 +195,21 @@ class Scene:
             shim["write_fails" if kind == WRITE else "sync_fails"] = each
         time.sleep(dice.choice((0.02, 0.2, dice.random(), 2 * dice.random())))
         if dice.random() < 0.2:
-            self.injected[KILL] += 1
-            self._end(KILL, 0.0, heals=kind != FULL or dice.random() < 0.5)
+            end = dice.choice((KILL, POWER))
+            self.injected[end] += 1
+            self._end(end, 0.0, heals=kind != FULL or dice.random() < 0.5)
         shim.heal()
         self._times.is_over(kind)
         self._times.tell("the disk is well again")
 
     def _end(self, kind: str, pause_s: float, *, heals: bool = True) -> None:
         """Kill or stop it, and start it anew."""
-        name = "kill" if kind == KILL else "stop"
+        name = "stop" if kind == STOP else "kill"
         self._times.begins(name, kind)
-        if kind == KILL:
+        if kind != STOP:
             self.server.kill()
+            if kind == POWER:
+                self._times.tell(f"{self._shim.power_fails()} bytes were not synced")
         else:
             self.server.stop()
             if self.server.process.returncode != 0:

@@ -186,11 +186,29 @@ class Worker(ABC):
         self.is_over.wait(self.dice.random() * most_s)
 
     def took(
-        self, place: str, where: str, data: bytes, asked_s: float, fate: str, hold_s: float = 0.0, read_id: int = 0
+        self,
+        place: str,
+        where: str,
+        data: bytes,
+        asked_s: float,
+        fate: str,
+        *,
+        hold_s: float = 0.0,
+        read_id: int = 0,
+        is_removed_later: bool = False,
     ) -> Delivery | None:
         """It was given an item."""
         return self.books.delivered(
-            place, where, data, self.name, asked_s, fate, lambda: self.cable.cut_s, hold_s=hold_s, read_id=read_id
+            place,
+            where,
+            data,
+            self.name,
+            asked_s,
+            fate,
+            lambda: self.cable.cut_s,
+            hold_s=hold_s,
+            read_id=read_id,
+            is_removed_later=is_removed_later,
         )
 
 
@@ -297,8 +315,7 @@ class TextProducer(Producer):
             if line == b"+%d" % len(items):
                 self.books.answered(items, STORED)
             elif line == b"+0" or line.startswith(b"-"):
-                if len(items) == 1:
-                    self.no(items)
+                self.no(items)
             elif not line.startswith(b"+"):
                 raise Surprise(f"{line[:100]!r} as the answer to a put")
         self.pause(0.1)
@@ -316,12 +333,12 @@ class ThriftProducer(ThriftWorker, Producer):
             try:
                 stored = connection.ask(self.calls.put(target.encode(), data, expiry_s * 1000))
             except ServerError:
-                if len(items) == 1:
-                    self.no(items)
+                self.no(items)
                 return False
             except ConnectionFailed as error:
                 raise _gone(error) from error
             self.books.answered(items[:stored], STORED)
+            self.no(items[stored:])
         self.pause(0.2)
         return self.dice.random() < 0.95
 
@@ -381,7 +398,7 @@ class PlainThriftConsumer(ThriftWorker, PlainConsumer):
             self.books.lost_gets[self.place] += count
             raise _gone(error) from error
         for read in reads:
-            self.took(self.place, where, read.data, asked_s, CONFIRMED)
+            self.took(self.place, where, read.data, asked_s, CONFIRMED, is_removed_later=True)
         self.pause(self.dice.choice((0.02, 0.1, 0.1, 1.0)))
         return self.dice.random() < 0.95
 
@@ -498,12 +515,12 @@ class HoldingConsumer(ThriftWorker, PlainConsumer):
     def step(self, connection: Wire | BlockingConnection) -> bool:
         assert isinstance(connection, BlockingConnection)
         where, dice, asked_s = self.where(), self.dice, time.monotonic()
-        hold_ms = dice.choice((200, 500, 1500))
+        hold_s = dice.choice((0.2, 0.5, 1.5))
         try:
-            call = self.calls.get(where.encode(), dice.choice((1, 10, 60)), dice.choice((0, 50)), hold_ms)
+            call = self.calls.get(where.encode(), dice.choice((1, 10, 60)), dice.choice((0, 50)), round(hold_s * 1000))
             reads = connection.ask(call)
             pairs = [
-                (self.took(self.place, where, read.data, asked_s, HELD, hold_ms / 1000, read.id), read.id)
+                (self.took(self.place, where, read.data, asked_s, HELD, hold_s=hold_s, read_id=read.id), read.id)
                 for read in reads
             ]
             known = [(delivery, number) for delivery, number in pairs if delivery is not None]
