@@ -32,6 +32,8 @@ DONE: Final = (CONFIRMED, DOUBTFUL, CONFIRMING)
 
 SHOWN: Final = 5
 _BLOCK: Final = 64 * 1024
+_BESIDE: Final = 3
+"""So many items on each side of one say when it stood at the head."""
 _LATE_S: Final = 2.0
 """A fault may show that much after its end: in a commit that had begun, in a queue that is opened anew."""
 
@@ -78,6 +80,15 @@ class Item:
         self.sent_s = time.monotonic()
         self.answered_s = 0.0
         self.deliveries: dict[str, list[Delivery]] = {}
+
+
+@dataclass
+class LostGet:
+    """Gets that take for good and that had no answer: so many items of the place may have gone with them."""
+
+    asked_s: float
+    lost_s: float
+    count: int
 
 
 @dataclass
@@ -138,8 +149,7 @@ class Books:
         self.counts: Counter[str] = Counter()
         self.waiting: Counter[str] = Counter()
         """About how many items are in each place."""
-        self.lost_gets: Counter[str] = Counter()
-        """How many items of a place may have gone with the lost answers to gets that take for good."""
+        self._lost_gets: dict[str, list[LostGet]] = defaultdict(list)
         self._lock = threading.Lock()
         self._numbers: Counter[str] = Counter()
         block = random.Random(f"data {seed}").randbytes(2 * _BLOCK)
@@ -293,7 +303,36 @@ class Books:
             elif delivery.fate == HELD and not delivery.hold_s:
                 self.settle([delivery], HUNG_UP)
 
+    def lost_get(self, place: str, asked_s: float, count: int) -> None:
+        """Gets of one item each, or one get of so many, that take for good, had no answer."""
+        with self._lock:
+            self._lost_gets[place].append(LostGet(asked_s, time.monotonic(), count))
+
     # The end.
+
+    def without_a_get(self, place: str, lost: list[Item]) -> list[Item]:
+        """Those of the lost items with which no lost answer can have gone.
+
+        A get takes the head: what stood beside the item in the queue was given out about when it was asked.
+        """
+        marks = sorted(
+            (item.answered_s, deliveries[0].got_s)
+            for item in self.items.values()
+            if item.state == STORED and (deliveries := item.deliveries.get(place))
+        )
+        gets = [LostGet(get.asked_s, get.lost_s, get.count) for get in self._lost_gets[place]]
+        left = []
+        for item in lost:
+            beside = bisect.bisect_left(marks, (item.answered_s or item.sent_s, 0.0))
+            given_s = [got_s for _, got_s in marks[max(0, beside - _BESIDE) : beside + _BESIDE]]
+            first_s, last_s = min(given_s, default=0.0) - _LATE_S, max(given_s, default=time.monotonic()) + _LATE_S
+            for get in gets:
+                if get.count and get.asked_s <= last_s and get.lost_s >= first_s:
+                    get.count -= 1
+                    break
+            else:
+                left.append(item)
+        return left
 
     def lost(self) -> dict[str, list[Item]]:
         """Of each place, the items that were acknowledged, and are neither done with nor came again."""

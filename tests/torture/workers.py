@@ -365,7 +365,7 @@ class PlainConsumer(Worker):
 
     def step(self, connection: Wire | BlockingConnection) -> bool:
         assert isinstance(connection, Wire)
-        count, where, asked_s = self.dice.randrange(1, 30), self.where(), time.monotonic()
+        count, where, asked_s = self.dice.randrange(1, 10), self.where(), time.monotonic()
         answered = found = 0
         try:
             connection.send(b"get %b\r\n" % where.encode() * count)
@@ -376,9 +376,9 @@ class PlainConsumer(Worker):
                     found += 1
                     self.took(self.place, where, data, asked_s, CONFIRMED)
         except Gone:
-            self.books.lost_gets[self.place] += count - answered
+            self.books.lost_get(self.place, asked_s, count - answered)
             raise
-        self.pause(self.dice.choice((0.02, 0.1, 0.1, 1.0)) if found else 0.1)
+        self.pause(self.dice.choice((0.0, 0.0, 0.02, 0.02, 0.05, 0.5)) if found else 0.1)
         return self.dice.random() < 0.95
 
 
@@ -387,7 +387,7 @@ class PlainThriftConsumer(ThriftWorker, PlainConsumer):
 
     def step(self, connection: Wire | BlockingConnection) -> bool:
         assert isinstance(connection, BlockingConnection)
-        count, where, asked_s = self.dice.choice((1, 10, 100)), self.where(), time.monotonic()
+        count, where, asked_s = self.dice.choice((1, 10, 30)), self.where(), time.monotonic()
         try:
             reads = connection.ask(self.calls.get(where.encode(), count, self.dice.choice((0, 50)), 0))
         except ServerError:
@@ -395,7 +395,7 @@ class PlainThriftConsumer(ThriftWorker, PlainConsumer):
         except CannotConnect as error:
             raise _gone(error) from error
         except ConnectionFailed as error:
-            self.books.lost_gets[self.place] += count
+            self.books.lost_get(self.place, asked_s, count)
             raise _gone(error) from error
         for read in reads:
             self.took(self.place, where, read.data, asked_s, CONFIRMED, is_removed_later=True)
@@ -585,7 +585,7 @@ class OrderedConsumer(ReliableConsumer):
                 connection.send(b"get %b\r\n" % where.encode())
                 data = connection.item()
             except Gone:
-                self.books.lost_gets[where] += 1
+                self.books.lost_get(where, asked_s, 1)
                 self.saw("lost get", None)
                 raise
             if data is not None and not isinstance(data, No):
