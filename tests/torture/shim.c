@@ -35,7 +35,8 @@ struct control {
     int64_t failed_syncs;
     int64_t writes;             /* counters that decide which one fails */
     int64_t syncs;
-    struct { int64_t inode, size; } synced[FILES]; /* how much of each file a sync has reached; inode 0: no file */
+    struct { int64_t inode, size; } synced[FILES]; /* how much of each file a sync has reached,
+        or -1 minus that once one has failed: what is behind it never gets there; inode 0: no file */
 };
 
 static struct control nothing;
@@ -156,11 +157,15 @@ static int sync_fails(int descriptor) {
 
 static int sync_and_note(long call, int descriptor) {
     struct stat status;
-    if (sync_fails(descriptor)) return -1;
     int is_noted = control != &nothing && is_ours(descriptor) && syscall(SYS_fstat, descriptor, &status) == 0;
+    int64_t *size = is_noted ? synced_size_of(status.st_ino) : NULL;
+    if (sync_fails(descriptor)) {
+        if (size != NULL && get(size) >= 0) __atomic_store_n(size, -1 - get(size), __ATOMIC_SEQ_CST);
+        errno = EIO;
+        return -1;
+    }
     int result = (int)syscall(call, descriptor);
-    int64_t *size = is_noted && result == 0 ? synced_size_of(status.st_ino) : NULL;
-    if (size != NULL) __atomic_store_n(size, status.st_size, __ATOMIC_SEQ_CST);
+    if (size != NULL && result == 0 && get(size) >= 0) __atomic_store_n(size, status.st_size, __ATOMIC_SEQ_CST);
     return result;
 }
 
@@ -201,19 +206,33 @@ int ftruncate64(int descriptor, off64_t size) {
         if (get(&control->is_full) && status.st_size > size) add(&control->free_bytes, status.st_size - size);
         int64_t *synced = synced_size_of(status.st_ino);
         if (synced != NULL && get(synced) > size) __atomic_store_n(synced, size, __ATOMIC_SEQ_CST);
+        if (synced != NULL && get(synced) < -1 - size) __atomic_store_n(synced, -1 - size, __ATOMIC_SEQ_CST);
     }
     return (int)syscall(SYS_ftruncate, descriptor, size);
 }
 
 int ftruncate(int descriptor, off_t size) { return ftruncate64(descriptor, size); }
 
-int unlinkat(int at, const char *path, int flags) {
+/* The file of that name goes: its inode is soon another's. */
+static void goes(int at, const char *path) {
     struct stat status;
-    if (get(&control->is_full) && !(flags & AT_REMOVEDIR) && fstatat(at, path, &status, AT_SYMLINK_NOFOLLOW) == 0 &&
-        S_ISREG(status.st_mode))
-        add(&control->free_bytes, status.st_size);
+    if (control == &nothing || fstatat(at, path, &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(status.st_mode)) return;
+    if (get(&control->is_full)) add(&control->free_bytes, status.st_size);
+    int64_t *synced = synced_size_of(status.st_ino);
+    if (synced != NULL) __atomic_store_n(synced, 0, __ATOMIC_SEQ_CST);
+}
+
+int unlinkat(int at, const char *path, int flags) {
+    if (!(flags & AT_REMOVEDIR)) goes(at, path);
     return (int)syscall(SYS_unlinkat, at, path, flags);
 }
+
+int renameat(int old_at, const char *old, int new_at, const char *new) {
+    goes(new_at, new);
+    return (int)syscall(SYS_renameat2, old_at, old, new_at, new, 0);
+}
+
+int rename(const char *old, const char *new) { return renameat(AT_FDCWD, old, AT_FDCWD, new); }
 
 int unlink(const char *path) { return unlinkat(AT_FDCWD, path, 0); }
 

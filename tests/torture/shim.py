@@ -82,10 +82,11 @@ class Shim:
     def power_fails(self) -> int:
         """Now that the server is dead, each file is cut to what a sync has reached. Returns how many bytes that costs.
 
-        The names are as they were: what an unsynced folder would lose is not tried.
+        Where a sync has failed, those behind it have reached nothing more. The names are as they were: what an
+        unsynced folder would lose is not tried.
         """
         notes = struct.iter_unpack("@qq", self._mapped[8 * len(FIELDS) :])
-        synced = {inode: size for inode, size in notes if inode}
+        synced = {inode: size if size >= 0 else -1 - size for inode, size in notes if inode}
         lost = 0
         for path in self._files.rglob("*"):
             if path.is_file():
