@@ -41,6 +41,8 @@ def read_items(
     usual = max(_LEAST_BYTES, min(PART_BYTES, 2 * room_bytes))
     while offset < end and not items.records and items.stopped_at is None:
         part = reader.part(offset - start, min(max(needed, usual), end - offset))
+        if len(part.data) < needed or not part.data:
+            raise DamagedFile(errno.EIO, "the journal file became shorter")
         done = do_part(part, items, now_ms, offset, counts)
         offset += done.position
         needed = done.needed

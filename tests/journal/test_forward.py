@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from kestrel.disk.reader import PART_BYTES
-from kestrel.journal.forward import ItemsRead, read_items
+from kestrel.journal.forward import DamagedFile, ItemsRead, read_items
 from tests.journal.made import (
     REMOVE,
     REMOVE_TENTATIVE,
@@ -95,6 +95,12 @@ def test_damage_behind_the_last_item_that_waits_is_no_error() -> None:
 def test_a_file_that_does_not_hold_what_it_did_is_an_error(contents: bytes) -> None:
     with pytest.raises(OSError, match="damaged"):
         read(contents)
+
+
+@pytest.mark.parametrize("contents", [b"", REMOVE, REMOVE + A[:5]], ids=["nothing", "no item", "half an item"])
+def test_a_file_that_became_shorter_is_an_error_and_is_not_read_for_ever(contents: bytes) -> None:
+    with pytest.raises(DamagedFile):
+        read_items(BytesReader(contents), 0, 0, len(REMOVE + A), 0, 99, 1 << 30, NOW_MS)
 
 
 @given(st.lists(st.sampled_from([A, B, C, BETWEEN]), max_size=20), st.data())
