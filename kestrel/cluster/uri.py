@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from kestrel.address import Address, parse_address
 from kestrel.tls import TlsOptions
@@ -13,6 +14,11 @@ DEFAULT_PORT: Final = 2181
 
 _PLAIN: Final = "zk"
 _TLS: Final = "zks"
+_URI: Final = re.compile(
+    r"(?P<scheme>\w*)://(?:(?P<user>[^/?#]*)@)?(?P<hosts>[^/?#]*)(?P<path>/[^?#]*)?(?:\?(?P<query>[^#]*))?(?:#(?P<rest>.*))?",
+    re.DOTALL,
+)
+"""By hand, since several hosts are nothing that urllib knows: some of its releases refuse an IPv6 number among them."""
 _TLS_FIELDS: Final = {"ca": "ca_file", "cert": "cert_file", "key": "key_file", "server-name": "server_name"}
 
 
@@ -45,23 +51,22 @@ def parse_hosts(text: str, default_port: int = DEFAULT_PORT) -> tuple[Address, .
 
 def parse_server_set(text: str) -> ServerSetUri:
     """What the text says; raises ValueError with a sentence, in which there is no password."""
-    try:
-        parts = urlsplit(text)
-    except ValueError:
-        raise ValueError("the address of a server set has a [ or ] that belongs to no host") from None
-    if "@" in text.partition("://")[2][len(parts.netloc) :]:  # the beginning of a password was taken for a host
+    match = _URI.fullmatch(text)
+    if match is None:
+        raise ValueError(f"a server set is named as zk://host:{DEFAULT_PORT}/path")
+    scheme, user_info, hosts, path, query, fragment = match.groups("")
+    if "@" in path + query + fragment:  # the beginning of a password was taken for a host
         raise ValueError("before the @ of a server set / is written %2F, ? is %3F and # is %23")
-    shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-    if parts.scheme not in (_PLAIN, _TLS):
+    shown = f"{scheme}://{hosts}{path}"
+    if scheme not in (_PLAIN, _TLS):
         raise ValueError(f"{shown!r} names no server sets; write zk://host:{DEFAULT_PORT}/path")
-    user_info, _, hosts = parts.netloc.rpartition("@")
-    path = parts.path.rstrip("/")
-    if not path or "//" in path or parts.fragment:
+    path = path.rstrip("/")
+    if not path or "//" in path or fragment:
         raise ValueError(f"{shown!r} does not say the path of the server sets; write zk://{hosts or 'host'}/path")
     credentials = unquote(user_info) if user_info else None
     if credentials is not None and not all(credentials.partition(":")):
         raise ValueError(f"{shown!r}: before the @ stands USER:PASSWORD")
-    return ServerSetUri(parse_hosts(hosts), path, credentials, _tls_of(parts.scheme, parts.query, shown))
+    return ServerSetUri(parse_hosts(hosts), path, credentials, _tls_of(scheme, query, shown))
 
 
 def _tls_of(scheme: str, query: str, shown: str) -> TlsOptions | None:

@@ -22,6 +22,10 @@ def test_several_with_ports_and_who_we_are() -> None:
     )
 
 
+def test_a_password_may_have_a_bracket() -> None:
+    assert parse_server_set("zk://me:[secret@zk1/k").credentials == "me:[secret"
+
+
 def test_over_tls() -> None:
     assert parse_server_set("zks://zk1/k").tls == TlsOptions()
     assert parse_server_set("zks://zk1/k?ca=/a%20b.pem&cert=c&key=k&server-name=zoo").tls == TlsOptions(
@@ -55,7 +59,6 @@ def test_as_text_there_is_no_password() -> None:
         ("zk://me:12/secret@zk1/k", "/ is written %2F"),
         ("zk://me:secret?x@zk1/k", "[?] is %3F"),
         ("zk://me:secret#x@zk1/k", "# is %23"),
-        ("zk://me:[secret@zk1/k", "belongs to no host"),
         ("zoo://me:secret@zk1/k", "names no server sets; write zk://host:2181/path"),
     ],
 )
