@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
+from tests.cluster.zookeeper import ZooKeeper, running_zookeeper
 from tests.server.running import Processes
 from tests.server.storages import NAMES, new_storage
 
@@ -38,4 +39,25 @@ def run(torture: Torture, description: str, *, items: int, kills: int, storage: 
         if storage is not None:
             processes.arguments = ("--storage", stack.enter_context(new_storage(arguments.storage)))
         failed = torture(processes, seed=seed, item_count=arguments.items, kills=arguments.kills)
+    return 1 if failed else 0
+
+
+class TortureOverZooKeeper(Protocol):
+    """One of servers that have joined a ZooKeeper, with so many rounds. Prints its figures; how many checks failed."""
+
+    def __call__(self, zookeeper: ZooKeeper, processes: Processes, seed: int, rounds: int) -> int: ...
+
+
+def run_over_zookeeper(torture: TortureOverZooKeeper, description: str, *, rounds: str, default: int) -> int:
+    """Run it as the command line says, which calls the rounds by that name. The exit status is that of `run`."""
+    parser = argparse.ArgumentParser(description=description.partition("\n")[0])
+    parser.add_argument("--seed", type=int, default=1, help="another one, another story")
+    parser.add_argument(f"--{rounds}", type=int, default=default, dest="rounds")
+    arguments = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running_zookeeper(Path(folder, "zookeeper")) as zookeeper,
+        Processes(Path(folder)) as processes,
+    ):
+        failed = torture(zookeeper, processes, arguments.seed, arguments.rounds)
     return 1 if failed else 0

@@ -9,23 +9,21 @@ sets hold exactly the servers that the statuses say, each once. How long that to
 
 from __future__ import annotations
 
-import argparse
 import random
 import signal
 import statistics
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from benchmarks.harness import progress
 from tests.cluster.servers import IN_SETS, config, expected, members, set_status
-from tests.cluster.zookeeper import ZooKeeper, running_zookeeper
+from tests.cluster.zookeeper import ZooKeeper
 from tests.server.running import Processes, Server, eventually, own_port
+from tests.torture import command_line
 
 PREFIX: Final = "/services/kestrel"
 SESSION_TIMEOUT_S: Final = 0.4
@@ -133,24 +131,14 @@ def torture(
     return told
 
 
-def main() -> int:
-    """Run from the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seed", type=int, default=1, help="another one, another story")
-    parser.add_argument("--changes", type=int, default=1000)
-    arguments = parser.parse_args()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        running_zookeeper(Path(folder, "zookeeper")) as zookeeper,
-        Processes(Path(folder)) as processes,
-    ):
-        told = torture(zookeeper, processes, seed=arguments.seed, changes=arguments.changes)
-    print(f"seed {arguments.seed}: both sets were exactly right after each of {arguments.changes} changes")
+def _run(zookeeper: ZooKeeper, processes: Processes, seed: int, rounds: int) -> int:
+    told = torture(zookeeper, processes, seed=seed, changes=rounds)
+    print(f"seed {seed}: both sets were exactly right after each of {rounds} changes")
     print(f"{'':20}times   median s   latest s")
     for kind, each in told.items():
         print(f"{kind:20}{each}")
-    return 0
+    return 0  # what fails raises
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command_line.run_over_zookeeper(_run, __doc__ or "", rounds="changes", default=1000))

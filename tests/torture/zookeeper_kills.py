@@ -9,22 +9,20 @@ is back the sets name the server again, and how long that took is printed.
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import sys
-import tempfile
 import threading
 import time
 from array import array
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from benchmarks.harness import percentile, progress
 from tests.cluster.servers import config, expected, members
-from tests.cluster.zookeeper import ZooKeeper, running_zookeeper
+from tests.cluster.zookeeper import ZooKeeper
 from tests.server.running import Processes, Server, eventually, set_request
+from tests.torture import command_line
 
 PREFIX: Final = "/services/kestrel"
 SESSION_TIMEOUT_S: Final = 1.0
@@ -143,22 +141,12 @@ def lines(outcome: Outcome) -> list[str]:
     return told
 
 
-def main() -> int:
-    """Run from the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seed", type=int, default=1, help="another one, another story")
-    parser.add_argument("--kills", type=int, default=20)
-    arguments = parser.parse_args()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        running_zookeeper(Path(folder, "zookeeper")) as zookeeper,
-        Processes(Path(folder)) as processes,
-    ):
-        outcome = torture(zookeeper, processes, seed=arguments.seed, kills=arguments.kills)
-    print(f"seed {arguments.seed}, {arguments.kills} kills of ZooKeeper")
+def _run(zookeeper: ZooKeeper, processes: Processes, seed: int, rounds: int) -> int:
+    outcome = torture(zookeeper, processes, seed=seed, kills=rounds)
+    print(f"seed {seed}, {rounds} kills of ZooKeeper")
     print("\n".join(lines(outcome)))
-    return 1 if outcome.failed else 0
+    return len(outcome.failed)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command_line.run_over_zookeeper(_run, __doc__ or "", rounds="kills", default=20))
