@@ -12,3 +12,6 @@ ERASE_FOLDER: Final = PRIVATE_FOLDER + b"/erase"
 
 DAMAGED_FOLDER: Final = PRIVATE_FOLDER + b"/damaged"
 """Where copies of what was cut are kept, and files that cannot be trusted."""
+
+FAILED_SYNCS_FOLDER: Final = PRIVATE_FOLDER + b"/failed-syncs"
+"""Where it is noted of whose files a sync has failed (`kestrel/storage/failed_syncs.py`)."""

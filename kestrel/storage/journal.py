@@ -85,8 +85,6 @@ class JournalStorage:
         """Queues that are dead while a thread still renames their files."""
         self._failed: dict[bytes, JournalWriter | None] = {}
         """Queues that are not live but may have files, with the writer that knows how much of the last is good."""
-        self._spoilt: set[bytes] = set()
-        """Queues that failed, the files of which must be written anew before anything in them is safe."""
         self._loading: set[bytes] = set()
         """Queues that failed and are being replayed."""
         self._open_files = OpenFiles()
@@ -123,6 +121,7 @@ class JournalStorage:
                 clean_up(self._disk, self._folder, queues.pop(name))
             deleted = self._take_deleted(queues)
             thrown_away = self._disk.list_files(self._bin)
+            self._services.failed_syncs.load()
         except (OSError, StorageError) as error:
             if self._lock is not None:
                 self._lock.release()
@@ -268,7 +267,7 @@ class JournalStorage:
             return QueueFiles(name)
         writer = self._failed[name]
         if writer is not None:
-            writer.settle_doubt()
+            self._settle(name, writer)
             writer.close()
         return self._files_of(name)
 
@@ -280,8 +279,7 @@ class JournalStorage:
         self._queues[queue.name] = queue
         queue.full_disk = self._full_disk
         upkeep = self._upkeeps[queue] = Upkeep(queue, self._services)
-        if queue.name in self._spoilt:
-            self._spoilt.discard(queue.name)
+        if current_name(queue.name) in self._services.failed_syncs:
             upkeep.sync.mend_again()
         upkeep.sync.settings_changed()
         queue.count_memory()
@@ -312,14 +310,18 @@ class JournalStorage:
         log.error("Queue {queue!r}: {reason}; it will be replayed", queue=queue.name, reason=str(failure))
         self._end(queue, str(failure))
         try:
-            queue.writer.settle_doubt()
+            self._settle(queue.name, queue.writer)
         except OSError:
             log.failure("Queue {queue!r}: what failed could not be taken from its files", queue=queue.name)
         queue.writer.close()
         self._failed[queue.name] = queue.writer
-        if queue.is_spoilt:
-            self._spoilt.add(queue.name)
         return failure
+
+    def _settle(self, name: bytes, writer: JournalWriter) -> None:
+        """Take from the files of a dead queue what does not count. Raises OSError."""
+        writer.settle_doubt()
+        if not writer.keeps_unsynced:
+            self._services.failed_syncs.discard(current_name(name))
 
     def delete(self, queue: JournalQueue) -> None:
         """Let the queue's files count no more, at once; large and many files are erased in a thread."""
@@ -338,6 +340,7 @@ class JournalStorage:
                 published.addCallback(lambda _: self._erase_deleted(queue.name, mark))
             else:
                 self._throw_away(current_name(queue.name))
+            self._services.failed_syncs.discard(current_name(queue.name))
         except OSError as error:
             self._failed[queue.name] = None
             raise StorageError(f"the queue's files could not be removed: {reason_of(error)}") from error

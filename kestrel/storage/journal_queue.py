@@ -74,8 +74,6 @@ class JournalQueue(Window):
         self.now_ms = 0
         """The add time of items whose record has none."""
         self.is_deleted = False
-        self.is_spoilt = False
-        """Whether a sync of its files has failed, and they could not be written anew."""
         self.behind_items = 0
         self.behind_bytes = 0
         self.behind_offset = 0

@@ -20,8 +20,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from kestrel.errors import QueueFailed
+from kestrel.journal.fileset import current_name
 from kestrel.journal.pack import HalfPublished
-from kestrel.journal.writer import Sync
+from kestrel.journal.writer import JournalWriter, Sync
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.journal_queue import JournalQueue
 from kestrel.storage.journal_rewriting import Rewriting
@@ -176,7 +177,15 @@ class QueueSync:
             sync = writer.begin_sync()
         except OSError as error:
             raise _CannotOpen(str(error)) from error
-        return self._services.jobs.run(writer.run_sync, sync).addCallback(lambda _: sync)
+        return self._services.jobs.run(self._sync, writer, sync).addCallback(lambda _: sync)
+
+    def _sync(self, writer: JournalWriter, sync: Sync) -> None:
+        """Runs in a thread."""
+        try:
+            writer.run_sync(sync)
+        except OSError:
+            self._services.failed_syncs.add(current_name(self._queue.name))
+            raise
 
     def _synced(
         self, sync: Sync | None, commits: list[Deferred[None]], packs: list[Deferred[None]], since_s: float | None
@@ -256,6 +265,7 @@ class QueueSync:
 
     def _mended(self, _: object) -> None:
         self._queue.refusal = None
+        self._services.failed_syncs.discard(current_name(self._queue.name))
         log.info("The journal of {queue!r} is rewritten and safe", queue=self._queue.name)
         self._tell_all(None)
         if self._doom is not None:
@@ -265,7 +275,6 @@ class QueueSync:
         if self._queue.failure is not None:
             self._tell_all(None)
         else:
-            self._queue.is_spoilt = True
             self._give_up(error_of(failure))
 
     def _tell_all(self, failure: QueueFailed | None) -> None:

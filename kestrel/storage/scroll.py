@@ -142,6 +142,7 @@ class ScrollStorage:
             self._folds_names = self._disk.folds_names(self._folder, PRIVATE_FOLDER)
             self._make_archive()
             hints = self._disk.list_files(self._folder + b"/" + HINTS_FOLDER)
+            self._services.failed_syncs.load()
         except (OSError, StorageError) as error:
             if self._lock is not None:
                 self._lock.release()
@@ -306,11 +307,10 @@ class ScrollStorage:
         group = group_by_stem(self._disk.list_files(self._folder)).get(stem, JournalFiles(stem))
         unknown = [file.file_name for file in group.writers if file.file_name not in known]
         unknown_bytes = sum(self._disk.length(self._services.path(file_name)) for file_name in unknown)
-        has_lost_a_sync = dead is not None and dead.has_lost_a_sync
 
         def load() -> ScrollJournal:
             settings_of = lambda name: settings.get(name) or QueueSettings()  # noqa: E731
-            return self._loader.load(group, settings_of, known, has_lost_a_sync=has_lost_a_sync)
+            return self._loader.load(group, settings_of, known, is_copied=dead is not None and dead.is_copied)
 
         ranges = 0 if dead is None else sum(len(queue.done) for queue in dead.readers.values())
         is_small = unknown_bytes <= LOADED_AT_ONCE_BYTES and ranges <= LOADED_AT_ONCE_RANGES

@@ -104,8 +104,8 @@ class ScrollJournal:
         """The last item that is as safe as was promised."""
         self._distrusted: set[WriterFile] = set()
         self._is_settled = False
-        self.has_lost_a_sync = False
-        """Whether a sync of its files has failed: none of them is written to again."""
+        self.is_copied = False
+        """Whether all of its files that a failed sync may be to blame for were written anew when it died."""
         self._services = services
         self._pending: list[bytes] = []
         """The PUT records that are not written, in order,"""
@@ -324,7 +324,13 @@ class ScrollJournal:
         self.files, self._pending_bytes = [], 0
         self.going.clear()
         self.unsynced.clear()
+        self._services.failed_syncs.discard(self.stem)
         return names
+
+    @property
+    def has_lost_a_sync(self) -> bool:
+        """Whether a sync of its files has failed: none of them is written to again."""
+        return self.stem in self._services.failed_syncs
 
     def settle(self) -> None:
         """Let nothing count but what is to be kept. An OSError leaves that to be done again."""
@@ -333,7 +339,7 @@ class ScrollJournal:
         try:
             self._settle()
         except OSError:
-            self.has_lost_a_sync = True  # perhaps of what was cut
+            self._services.failed_syncs.add(self.stem)  # perhaps of what was cut
             raise
         self._is_settled = True
 
@@ -365,6 +371,7 @@ class ScrollJournal:
                 shorten(disk, queue.file, queue.file.kept_size, next_number(), is_anew=is_anew)
         if is_anew:
             disk.sync_folder(services.folder)  # or what was answered with an error might come back
+        self.is_copied = is_anew
 
     def _cut_at_once(self) -> None:
         """Take from all files what is not to be kept, as far as that goes without a sync.

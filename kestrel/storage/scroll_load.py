@@ -20,7 +20,7 @@ from kestrel.scroll.records import LARGEST_ID
 from kestrel.scroll.survey import WrongMark, check_known, survey
 from kestrel.scroll.writer_file import WriterFile
 from kestrel.storage.full_disk import is_full
-from kestrel.storage.scroll_files import replace_file
+from kestrel.storage.scroll_files import copy_file, replace_file
 from kestrel.storage.scroll_journal import ScrollJournal, Unsynced
 from kestrel.storage.scroll_queue import ScrollQueue
 from kestrel.storage.scroll_services import ScrollServices
@@ -48,15 +48,19 @@ class ScrollLoader:
         settings_of: SettingsOf,
         known: Mapping[bytes, WriterFile] | None = None,
         *,
-        has_lost_a_sync: bool = False,
+        is_copied: bool = False,
     ) -> ScrollJournal:
         """The journal of these files, with a queue for each reader that can be read.
 
-        `known` is what is known of the writer files, by name, if it is more than a hint in the folder says. With
-        `has_lost_a_sync` none of the files is written to again. Raises OSError.
+        `known` is what is known of the writer files, by name, if it is more than a hint in the folder says. Where a
+        sync of the files has failed none of them is written to again: they are copied first, unless `is_copied` says
+        that this has been done. Raises OSError.
         """
+        has_lost_a_sync = files.stem in self._services.failed_syncs
         for temporary in files.temporary:
             self._services.disk.erase(self._services.path(temporary.file_name))
+        if has_lost_a_sync and not is_copied:
+            self._copy_all(files)
         if known is None:
             known = self._hint_of(files.stem)
         try:
@@ -67,6 +71,15 @@ class ScrollLoader:
             # Whatever a hint says, it is never needed.
             self._services.disk.erase(hint_path(self._services.folder, files.stem))
             return self._load(files, settings_of, {}, has_lost_a_sync)
+
+    def _copy_all(self, files: JournalFiles) -> None:
+        """Let what the system has of these files in its memory be on the medium, under the same names."""
+        services = self._services
+        for file_name in [*(writer.file_name for writer in files.writers), *files.readers.values()]:
+            path = services.path(file_name)
+            size = services.disk.length(path)
+            services.disk.rename(copy_file(services.disk, path, size, services.numbers.next()), path)
+        services.disk.sync_folder(services.folder)
 
     def _hint_of(self, stem: bytes) -> Mapping[bytes, WriterFile]:
         try:
@@ -102,6 +115,7 @@ class ScrollLoader:
                 queue.give_up_checkpoint()  # which tells of it as soon as there is room
         if has_lost_a_sync:
             services.disk.sync_folder(services.folder)  # or what was answered with an error might come back
+            services.failed_syncs.discard(journal.stem)
         return journal
 
     def _begin_behind_a_gap(self, journal: ScrollJournal, states: Mapping[bytes, ReaderState]) -> bool:

@@ -215,7 +215,18 @@ class ScrollSync:
         except OSError as error:
             raise _CannotOpen(str(error)) from error
         services = self._services
-        return services.jobs.run(_sync, services.disk, services.folder, sync).addCallback(lambda _: sync)
+        return services.jobs.run(self._sync, sync).addCallback(lambda _: sync)
+
+    def _sync(self, sync: _Sync) -> None:
+        """Runs in a thread."""
+        services = self._services
+        try:
+            _sync(services.disk, services.folder, sync)
+        except _CannotOpen:
+            raise
+        except OSError:
+            services.failed_syncs.add(self._journal.stem)
+            raise
 
     def _what_is_unsynced(self) -> _Sync:
         journal, parts = self._journal, []
@@ -295,7 +306,6 @@ class ScrollSync:
         elif self._journal.keeps_unsynced:
             self._mend(error_of(failure))
         else:
-            self._journal.has_lost_a_sync = True
             self._give_up(error_of(failure))
 
     def _give_up(self, error: Exception) -> None:
@@ -334,6 +344,7 @@ class ScrollSync:
         if why is not None:
             self._held, self._waiting = self._waiting + self._held, []
             journal.own_refusal = None
+            self._services.failed_syncs.discard(journal.stem)
             journal.safe_id = journal.written_id
             log.info("The journal of {stem!r} is rewritten and safe", stem=journal.stem)
         self._on_safe()
@@ -346,7 +357,6 @@ class ScrollSync:
         if self._is_over:
             self._tell_all(self._failure)
         elif why is not None:
-            journal.has_lost_a_sync = True
             self._give_up(why)
         else:
             reason = reason_of(error_of(failure))

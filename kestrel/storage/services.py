@@ -10,6 +10,7 @@ from twisted.internet.defer import DeferredSemaphore
 
 from kestrel.disk.files import Disk
 from kestrel.errors import QueueFailed
+from kestrel.storage.failed_syncs import FailedSyncs
 from kestrel.storage.interfaces import Measure
 from kestrel.storage.jobs import Jobs
 
@@ -42,6 +43,7 @@ class Services:
         self.jobs = jobs
         self.kill = kill
         self.is_disk_full = is_disk_full
+        self.failed_syncs = FailedSyncs(disk, folder)
         self.measure: Measure = _nobody
         """Who is told how long something took."""
         descriptors = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)

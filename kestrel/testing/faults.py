@@ -76,6 +76,22 @@ class Medium:
             files = [entry for entry in entries if entry.is_file(follow_symlinks=False)]
         return {entry.name: self._id(os.stat(entry.path)) for entry in files}
 
+    def carried_over(self, folder: Path, copy: Path) -> Medium:
+        """The same of a copy of that folder and all in it, which another process has from now on."""
+        other, new_ids = Medium(), dict[int, int]()
+        for path in folder.rglob("*"):
+            if path.is_file():
+                new_ids[self._id(path.stat())] = other._id((copy / path.relative_to(folder)).stat())
+        for old_id in {*self._contents, *self._spoilt} - set(new_ids):  # without a name by now
+            other._last_id += 1
+            new_ids[old_id] = other._last_id
+        other._contents = {new_ids[old_id]: contents for old_id, contents in self._contents.items()}
+        other._spoilt = {new_ids[old_id] for old_id in self._spoilt}
+        for name, names in self._folders.items():
+            new_name = name.replace(os.fsencode(folder), os.fsencode(copy), 1)
+            other._folders[new_name] = {entry: new_ids.get(old_id, -1) for entry, old_id in names.items()}
+        return other
+
     def left_of(self, folder: bytes, *, names_as_now: bool = False) -> dict[bytes, bytes]:
         """What is left of a folder's plain files: the contents of each, by its name.
 

@@ -308,6 +308,18 @@ class Machine:
         shutil.copytree(server.folder, folder)
         return self.start(folder)
 
+    def kill(self, server: Server, arrange: Callable[[FaultyDisk], object] = lambda disk: None) -> Server:
+        """The same, where the machine is still to fail: what no sync has reached is in its memory alone."""
+        folder = self._folder()
+        shutil.copytree(server.folder, folder)
+        medium = server.disk.medium.carried_over(server.folder, folder)
+
+        def go_on(disk: FaultyDisk) -> None:
+            disk.medium = medium
+            arrange(disk)
+
+        return self._start(folder, arrange=go_on)
+
     def fail_power(self, server: Server) -> Server:
         """Another server over what the medium holds for certain now."""
         folder = self._folder()

@@ -30,7 +30,9 @@ FIELDS: Final = (
 FILES: Final = 65536
 """Of so many files it is noted how much is synced: behind the fields, an inode and a size for each."""
 
-_BYTES: Final = 8 * len(FIELDS) + 16 * FILES
+NOTE: Final = struct.Struct("@qq")
+
+_BYTES: Final = 8 * len(FIELDS) + NOTE.size * FILES
 
 
 class Shim:
@@ -85,8 +87,12 @@ class Shim:
         Where a sync has failed, those behind it have reached nothing more. The names are as they were: what an
         unsynced folder would lose is not tried.
         """
-        notes = struct.iter_unpack("@qq", self._mapped[8 * len(FIELDS) :])
-        synced = {inode: size if size >= 0 else -1 - size for inode, size in notes if inode}
+        synced = {}
+        for place in range(8 * len(FIELDS), len(self._mapped), NOTE.size):
+            inode, size = NOTE.unpack_from(self._mapped, place)
+            if inode:
+                synced[inode] = size if size >= 0 else -1 - size
+                NOTE.pack_into(self._mapped, place, inode, synced[inode])  # what is left is what it seems to be
         lost = 0
         for path in self._files.rglob("*"):
             if path.is_file():
