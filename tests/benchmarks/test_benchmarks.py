@@ -22,6 +22,7 @@ from benchmarks import (
     reload,
     replay,
     restart,
+    scale,
     slow_reader,
 )
 from benchmarks.harness import Column, GoalMissed, Results, Spread, percentile, spread
@@ -57,6 +58,15 @@ def test_hot_path_measures_every_case_of_the_build_that_runs() -> None:
     assert [(row["queues"], row["pipeline"]) for row in figures.rows] == list(hot_path.CASES)
     assert {row["build"] for row in figures.rows} == {BUILD}
     assert all(float(row["cpu_us"]) > 0 for row in figures.rows)
+
+
+def test_scale_measures_a_server_with_many_of_everything() -> None:
+    figures = results(scale.COLUMNS)
+    sizes = scale.Sizes([scale.Case(3, 2, 50)], starts=1, pairs=scale.TURN, disk_bytes=MIB)
+    scale.measure(figures, sizes, seed=1, storages=[SCROLL])
+    (row,) = figures.rows
+    assert (row["storage"], row["connections"], row["queues"], row["backlog"]) == (SCROLL, 3, 2, 50)
+    assert 0 < float(row["p50_ms"]) <= float(row["p99_ms"])
 
 
 def test_memory_measures_what_an_item_takes() -> None:

@@ -1,0 +1,242 @@
+"""What grows with connections, queues and items: the start of a server, its first get, memory, descriptors, latency.
+
+    python -m benchmarks.scale [--only connections]
+
+Each case is a real server process with one thing many times over: connections that are open and idle, queues of ten
+items, items in one queue; and at last with all of it. A start is timed from the launch of the process, Python's own
+start included, until it says that it serves, after an orderly stop and after a kill; the first get follows at once.
+Then a client at a time sets and gets 64 bytes, each through another of the connections, to another of the queues, and
+between them as often at an empty server, so that what else goes on in the machine disturbs both.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from benchmarks.harness import (
+    Column,
+    Figure,
+    Results,
+    options_parser,
+    percentile,
+    progress,
+    require_room,
+    scratch_folder,
+    spread,
+)
+from benchmarks.journals import QUEUE
+from benchmarks.storages import STORAGES, make_backlog
+from kestrel.config.units import GIB, MIB
+from kestrel.server.reactor import raise_file_limit
+from tests.server.running import Client, Processes, Server, eventually, is_serving_in, set_request
+
+ITEM_BYTES: Final = 64
+ITEMS_OF_EACH: Final = 10
+"""What each of many queues holds."""
+LOAD_S: Final = 300.0
+"""How long a server may take to load its queues."""
+TURN: Final = 50
+"""Pairs of requests in a turn, before the empty server has its own."""
+
+COLUMNS: Final = (
+    Column("storage", "storage"),
+    Column("connections", "connections", ",d"),
+    Column("queues", "queues", ",d"),
+    Column("backlog", "backlog", ",d"),
+    Column("start_s", "start, s", ".2f"),
+    Column("start_killed_s", "after a kill", ".2f"),
+    Column("first_get_ms", "first get, ms", ".2f"),
+    Column("memory_mib", "memory, MiB", ",.1f"),
+    Column("descriptors", "descriptors", ",d"),
+    Column("connect_us", "a connection, us", ".0f"),
+    Column("p50_ms", "p50, ms", ".3f"),
+    Column("p99_ms", "p99, ms", ".3f"),
+    Column("p50_ratio", "p50 to empty", ".2f"),
+    Column("p99_ratio", "p99 to empty", ".2f"),
+)
+
+
+class Case(NamedTuple):
+    """How much there is of each."""
+
+    connections: int = 0
+    queues: int = 0
+    backlog: int = 0
+
+    @property
+    def names(self) -> list[bytes]:
+        """The queues that hold a few items, or the one that may hold many."""
+        return [b"queue-%06d" % number for number in range(self.queues)] or [QUEUE]
+
+
+class Sizes(NamedTuple):
+    """How much is measured."""
+
+    cases: Sequence[Case]
+    starts: int
+    """After a stop, and as many after a kill."""
+    pairs: int
+    """Of a set and a get, at the end."""
+    disk_bytes: int
+    """The room that is needed."""
+
+
+FULL: Final = Sizes(
+    (
+        Case(),
+        Case(connections=1_000),
+        Case(connections=5_000),
+        Case(queues=1_000),
+        Case(queues=10_000),
+        Case(backlog=1_000_000),
+        Case(backlog=10_000_000),
+        Case(5_000, 10_000, 10_000_000),
+    ),
+    starts=3,
+    pairs=10_000,
+    disk_bytes=4 * GIB,
+)
+SHORT: Final = Sizes(
+    (Case(), Case(connections=500), Case(queues=500), Case(backlog=100_000), Case(500, 500, 100_000)),
+    starts=1,
+    pairs=500,
+    disk_bytes=GIB // 4,
+)
+
+
+class Scene:
+    """A folder of queues, and the servers that have it one after the other."""
+
+    def __init__(self, processes: Processes, storage: str) -> None:
+        self._processes = processes
+        self._storage = storage
+
+    def start(self) -> tuple[Server, float]:
+        """A server, and how many seconds it took until it served."""
+        began = time.perf_counter()
+        server = self._processes.start('queuePath = "queues"', "--storage", f"{self._storage}:queues")
+        eventually(lambda: is_serving_in(server.logged()), "the queues are loaded", LOAD_S)
+        return server, time.perf_counter() - began
+
+    def fill(self, case: Case, seed: int) -> None:
+        """The queues, as a server leaves them that has put to them and stopped."""
+        folder = self._processes.folder / "queues"
+        if case.backlog:
+            make_backlog(self._storage, folder, seed, ITEM_BYTES, case.backlog)
+        server, _ = self.start()
+        item = random.Random(seed).randbytes(ITEM_BYTES)
+        with server.connect() as client:
+            for name in case.names[: case.queues]:
+                client.put(name, *[item] * ITEMS_OF_EACH)
+        server.stop()
+
+
+def _first_get(server: Server, queue: bytes, *, is_empty: bool) -> float:
+    """Seconds that the first get took, which is given back."""
+    with server.connect() as client:
+        began = time.perf_counter()
+        item = client.get(queue + b"/open")
+        seconds = time.perf_counter() - began
+        if (item is None) is not is_empty:
+            raise ValueError(f"the first get brought {item!r:.80}")
+        if item is not None:
+            client.ask(b"get %b/abort\r\n" % queue, b"END\r\n")
+    return seconds
+
+
+def _turn(clients: Sequence[Client], queues: Sequence[bytes], pairs: int, dice: random.Random) -> list[float]:
+    """Seconds of each request, each pair through some connection and to some queue."""
+    seconds, item = [], dice.randbytes(ITEM_BYTES)
+    for _ in range(pairs):
+        client, queue = dice.choice(clients), dice.choice(queues)
+        began = time.perf_counter()
+        client.ask(set_request(queue, item), b"STORED\r\n")
+        stored = time.perf_counter()
+        if client.get(queue) is None:
+            raise ValueError("there was no item")
+        seconds += [stored - began, time.perf_counter() - stored]
+    return seconds
+
+
+def _measure_case(storage: str, case: Case, sizes: Sizes, folder: Path, empty: Client, seed: int) -> dict[str, Figure]:
+    dice = random.Random(seed)
+    with ExitStack() as stack:
+        scene = Scene(stack.enter_context(Processes(folder)), storage)
+        scene.fill(case, seed)
+        stopped: list[float] = []
+        killed: list[float] = []
+        first_gets: list[float] = []
+        for number in range(2 * sizes.starts):
+            server, seconds = scene.start()
+            (killed if number % 2 else stopped).append(seconds)
+            queue = QUEUE if case.backlog else dice.choice(case.names)
+            first_gets.append(_first_get(server, queue, is_empty=not case.backlog and not case.queues))
+            if number % 2:
+                server.stop()
+            else:
+                server.kill()
+        server, _ = scene.start()
+        began = time.perf_counter()
+        clients = []
+        for _ in range(max(1, case.connections)):
+            clients.append(stack.enter_context(server.connect()))
+            clients[-1].ask(b"get nothing-there/peek\r\n", b"END\r\n")
+        connected = time.perf_counter() - began
+        names = case.names + [QUEUE] * bool(case.backlog)
+        _turn(clients, names, TURN, dice)
+        here, there = [], []
+        for _ in range(sizes.pairs // TURN):
+            here += _turn(clients, names, TURN, dice)
+            there += _turn([empty], [QUEUE], TURN, dice)
+        return {
+            "storage": storage,
+            **case._asdict(),
+            "start_s": spread(stopped).median,
+            "start_killed_s": spread(killed).median,
+            "first_get_ms": spread(first_gets).median * 1000,
+            "memory_mib": server.memory_bytes() / MIB,
+            "descriptors": server.open_files(),
+            "connect_us": connected / len(clients) * 1e6,
+            "p50_ms": percentile(here, 50) * 1000,
+            "p99_ms": percentile(here, 99) * 1000,
+            "p50_ratio": percentile(here, 50) / percentile(there, 50),
+            "p99_ratio": percentile(here, 99) / percentile(there, 99),
+        }
+
+
+def measure(results: Results, sizes: Sizes, seed: int, storages: Sequence[str] = STORAGES) -> None:
+    """Every case in every storage."""
+    raise_file_limit()
+    todo = [(storage, case) for case in sizes.cases for storage in storages]
+    with scratch_folder() as folder, ExitStack() as stack:
+        (folder / "empty").mkdir()
+        server, _ = Scene(stack.enter_context(Processes(folder / "empty")), storages[0]).start()
+        empty = stack.enter_context(server.connect())
+        for number, (storage, case) in enumerate(todo):
+            progress(f"scale: {storage}, {case}", number, len(todo))
+            own = folder / str(number)
+            own.mkdir()
+            results.add(**_measure_case(storage, case, sizes, own, empty, seed))
+        progress("", 1, 1)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run from the command line."""
+    parser = options_parser(__doc__)
+    parser.add_argument("--only", choices=Case._fields, help="leave out the cases without any of these")
+    options = parser.parse_args(arguments)
+    sizes = SHORT if options.short else FULL
+    if options.only:
+        sizes = sizes._replace(cases=[case for case in sizes.cases if getattr(case, options.only)])
+    require_room(sizes.disk_bytes)
+    with Results("scale", COLUMNS, as_json=options.json) as results:
+        measure(results, sizes, options.seed)
+
+
+if __name__ == "__main__":
+    main()
