@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
 
+from kestrel.spark import reports
 from kestrel.spark.starting import check_installed, first_line, is_sparks
 from kestrel.tools.running import ToolFailed
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_without_java_it_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,3 +58,40 @@ def test_of_what_spark_says_the_line_that_matters_is_told(said: str, first: str)
 def test_only_what_spark_raised_is_told_as_its_failure() -> None:
     assert is_sparks(PySparkException("no"))
     assert not is_sparks(ValueError("ours"))
+
+
+WITHOUT_SPARK = """
+import sys
+
+MISSING = {"pyspark", "pyarrow", "numpy", "pandas", "matplotlib", "jinja2"}
+
+
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in MISSING:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+sys.meta_path.insert(0, Without())
+from importlib import import_module
+
+import_module(sys.argv[1])._parser().format_help()
+"""
+"""A program that reads a command's help where the extra is not installed."""
+
+
+@pytest.mark.parametrize("command", ["report_cli", "fleet_cli"])
+def test_without_the_extra_a_command_still_knows_its_own_options(command: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_SPARK, f"kestrel.spark.{command}"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_report_is_found_where_it_is_written() -> None:
+    for name in reports.__all__:
+        assert getattr(reports, name).__name__ == name

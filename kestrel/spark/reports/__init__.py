@@ -8,10 +8,14 @@ report, so persist them. docs/spark.md has the columns.
 
 from __future__ import annotations
 
-from kestrel.spark.reports.deliveries import expired_and_discarded, redeliveries, waiting
-from kestrel.spark.reports.queues import biggest, busiest, oldest, summary
-from kestrel.spark.reports.scopes import Scope
-from kestrel.spark.reports.times import depth, interval_of, throughput
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from kestrel.spark.reports.deliveries import expired_and_discarded, redeliveries, waiting
+    from kestrel.spark.reports.queues import biggest, busiest, oldest, summary
+    from kestrel.spark.reports.scopes import Scope
+    from kestrel.spark.reports.times import depth, interval_of, throughput
 
 __all__ = [
     "Scope",
@@ -26,3 +30,24 @@ __all__ = [
     "throughput",
     "waiting",
 ]
+
+_MODULES: Final = {
+    "Scope": "scopes",
+    "biggest": "queues",
+    "busiest": "queues",
+    "depth": "times",
+    "expired_and_discarded": "deliveries",
+    "interval_of": "times",
+    "oldest": "queues",
+    "redeliveries": "deliveries",
+    "summary": "queues",
+    "throughput": "times",
+    "waiting": "deliveries",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """One of these, once somebody asks for it: `kestrel-report` can say that PySpark is missing."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
