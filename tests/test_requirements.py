@@ -4,6 +4,7 @@ import ast
 import configparser
 import re
 import sys
+import tomllib
 from collections.abc import Iterable
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -22,6 +23,7 @@ SPEAK_TO_ZOOKEEPER = [
 SETUP = configparser.ConfigParser()
 SETUP.read(ROOT / "setup.cfg")
 INSTALL = SETUP["options"]["install_requires"]
+BUILD = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
 SPARK = SETUP["options.extras_require"]["spark"]
 CLUSTER = SETUP["options.extras_require"]["cluster"]
 
@@ -64,3 +66,28 @@ def test_what_speaks_to_zookeeper_is_required_by_its_extra() -> None:
 
 def test_what_runs_on_spark_is_required_by_its_extra() -> None:
     assert not missing([*ON_SPARK.rglob("*.py"), *(ROOT / "pyspark_kestrel").glob("*.py")], INSTALL, SPARK)
+
+
+def followed(modules: Iterable[str]) -> set[Path]:
+    """Our modules that mypy reads when it compiles these: what they import from, and what that does in turn."""
+    files: set[Path] = set()
+    names = list(modules)
+    while names:
+        path = ROOT.joinpath(*names.pop().split(".")).with_suffix(".py")
+        if not path.is_file() or path in files:
+            continue
+        files.add(path)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("kestrel"):
+                names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return files
+
+
+def test_the_build_requires_each_package_whose_types_the_compiler_reads() -> None:
+    """Where one is missing the installation goes on without the extension, and says so in a line that pip hides."""
+    (compiled,) = (
+        ast.literal_eval(node.value)
+        for node in ast.parse((ROOT / "setup.py").read_text()).body
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "COMPILED"
+    )
+    assert not missing(followed(compiled), *BUILD)
