@@ -17,6 +17,8 @@ SECONDS ?=
 RUNS ?=
 TARGETS ?=
 JOBS ?= 1
+EXTENSION ?= require
+WHEEL ?=
 
 # Those that take their sample from tests/sample.py; of recorded journals `make damage` does.
 EVERY_PLACE := tests/journal/test_recorded.py tests/journal/test_replay.py tests/storage/test_crashes.py
@@ -35,9 +37,10 @@ TESTS := $(VENV)/.tests
 LIBMEMCACHED := $(VENV)/.libmemcached
 CHECKS := $(VENV)/.checks
 FUZZ := $(VENV)/.fuzz
+RELEASE := $(VENV)/.release
 
 .DEFAULT_GOAL := help
-.PHONY: help run cluster test check compiled torture kill-restart moves leases convert-kills database-kills streams membership zookeeper-kills soak histories every-place damage fuzz abuse benchmark bench clean
+.PHONY: help run cluster test check compiled torture kill-restart moves leases convert-kills database-kills streams membership zookeeper-kills soak histories every-place damage fuzz abuse benchmark bench dist smoke clean
 .NOTPARALLEL:
 
 help: ## list these targets
@@ -115,6 +118,19 @@ bench: $(TESTS) ## compare with beanstalkd, Redis and memcached (QUICK=1, SEED=1
 abuse: $(TESTS) ## clients that mean harm, and what others have of it (SECONDS=10 for each, SEED=1, ARGS="garbage"; docs/reliability.md)
 	@$(VENV)/bin/python -m benchmarks.abuse --seed $(SEED) --seconds $(or $(SECONDS),10) $(ARGS)
 
+# Without the extension it would be a wheel for every machine, which pip would prefer to building the extension.
+dist: $(RELEASE) ## build the source distribution and a wheel for this machine into dist/, and check them (EXTENSION=none for a pure wheel)
+	rm -rf dist
+	KESTREL_EXTENSION=$(EXTENSION) $(VENV)/bin/python -m build
+	$(VENV)/bin/twine check --strict dist/*
+
+smoke: $(RELEASE) ## install a wheel in an empty environment elsewhere, and try every command (WHEEL=dist/NAME.whl; else a pure one is built)
+ifeq ($(WHEEL),)
+	rm -rf build/smoke
+	KESTREL_EXTENSION=none $(VENV)/bin/python -m build --outdir build/smoke
+endif
+	@$(VENV)/bin/python -I tests/release/smoke.py $(or $(WHEEL),build/smoke/*.whl) $(ARGS)
+
 clean: ## remove what make made (.venv, build products, caches), but not ./var/
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache _trial_temp*
 	rm -rf $(POSTGRES)/build $(POSTGRES)/*.egg-info
@@ -151,6 +167,10 @@ $(LIBMEMCACHED): setup.cfg pyproject.toml | $(TESTS)
 $(FUZZ): setup.cfg pyproject.toml | $(TESTS)
 	$(PIP_PURE) --editable '.[test,spark,fuzz]'
 	@touch $@
+
+$(RELEASE): setup.cfg pyproject.toml | $(CREATED)
+	$(PIP_PURE) --editable '.[release]'
+	@touch $(SERVER) $@
 
 # With the test tools, since kestrel.testing is checked as well.
 $(CHECKS): setup.cfg pyproject.toml $(POSTGRES)/setup.cfg | $(CREATED)

@@ -1,0 +1,68 @@
+"""An environment for a wheel without a network: with what the wheel requires, taken from the running environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+from typing import Final
+
+from packaging.requirements import Requirement
+
+LAUNCHER: Final = "#!{python}\nimport sys\nfrom {module} import {function}\nsys.exit({function}())\n"
+
+
+def make_quick_environment(folder: Path, wheel: Path, requires: list[str]) -> Path:
+    """What ``pip install WHEEL`` makes in an empty environment, but that what is required is linked and not copied.
+
+    The links are in a folder of their own: the wheel has a file for Twisted's, which must not get into the one that
+    is linked.
+    """
+    environment = folder / "environment"
+    venv.create(environment, symlinks=True, with_pip=False)
+    python = environment / "bin" / "python"
+    linked = environment / "linked"
+    linked.mkdir()
+    for each in required(requires):
+        link(each, linked)
+        for entry_point in each.entry_points.select(group="console_scripts"):
+            launcher = environment / "bin" / entry_point.name
+            launcher.write_text(LAUNCHER.format(python=python, module=entry_point.module, function=entry_point.attr))
+            launcher.chmod(0o755)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    (environment / "lib" / version / "site-packages" / "linked.pth").write_text(f"{linked}\n")
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python), "install", "--quiet")
+    # A checkout on the path would look like an installation.
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run([*pip, "--no-index", "--no-deps", str(wheel)], cwd=folder, env=variables, check=True)
+    return environment
+
+
+def required(requires: list[str]) -> list[Distribution]:
+    """The distributions that these lines ask for, with what they require in turn, and nothing else."""
+    found: dict[str, Distribution] = {}
+    seen: set[tuple[str, str]] = set()
+    waiting = [(Requirement(line), "") for line in requires]
+    while waiting:
+        requirement, extra = waiting.pop()
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        each = found.setdefault(requirement.name, distribution(requirement.name))
+        for wanted in ("", *requirement.extras):
+            if (requirement.name, wanted) not in seen:
+                seen.add((requirement.name, wanted))
+                waiting += [(Requirement(line), wanted) for line in each.requires or ()]
+    return list(found.values())
+
+
+def link(installed: Distribution, folder: Path) -> None:
+    """Links to its modules and packages, and to what is known of it."""
+    for name in {file.parts[0] for file in installed.files or () if file.parts[0] not in ("..", "__pycache__")}:
+        source = Path(str(installed.locate_file(name)))
+        if not (folder / name).exists():
+            (folder / name).symlink_to(source)
+        elif not (folder / name).samefile(source):
+            raise AssertionError(f"{name} is in two distributions")
