@@ -12,13 +12,14 @@ from kestrel.config.units import parse_duration_ms
 from kestrel.errors import BadQueueName
 from kestrel.journal.fileset import Kind, parse_file_name
 from kestrel.names import check_queue_name
+from kestrel.tools.completion import add_completion_option
 
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 _SECONDS: Final = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?")
 
 
 def make_parser(tool: str, description: str, epilog: str) -> ArgumentParser:
-    """A parser that shows its epilog, which has the examples, as it is written."""
+    """A parser that shows its epilog, which has the examples, as it is written, and knows what every tool does."""
     parser = ArgumentParser(
         prog=tool,
         description=description,
@@ -27,6 +28,7 @@ def make_parser(tool: str, description: str, epilog: str) -> ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"{tool} {kestrel.__version__}")
+    add_completion_option(parser)
     return parser
 
 

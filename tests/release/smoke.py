@@ -181,6 +181,7 @@ def smoke(wheel: Path, installed: Installed) -> None:
     for command in commands:
         installed.run(Action(f"{command} --help", "^examples:$"))
         installed.run(Action(f"{command} --version", f"^{command} {{version}}$"))
+        installed.run(Action(f"{command} --print-completion bash", f"^complete .*{command}$"))
     installed.run(Action("twistd kestrel --help", "--help-storage"))
     installed.run(Action("twistd kestrel --version", "^kestrel {version}$"))
     installed.run(Action("twistd kestrel --help-storage", "journal:"))

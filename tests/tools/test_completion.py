@@ -1,0 +1,117 @@
+"""Shells complete the tools' command lines."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kestrel.tools import qpack
+from kestrel.tools.arguments import make_parser
+from kestrel.tools.completion import SHELLS, completion
+from tests.tools.running import ENVIRONMENT, run
+
+ROOT: Final = Path(__file__).parents[2]
+SETUP: Final = configparser.ConfigParser()
+SETUP.read(ROOT / "setup.cfg")
+MODULES: Final = {
+    name.strip(): function.strip().removesuffix(":main")
+    for name, _, function in (
+        line.partition("=") for line in SETUP["options.entry_points"]["console_scripts"].split("\n") if line
+    )
+}
+"""Each command, and where it is."""
+
+TAB: Final = """
+source "$1"
+shift
+COMP_WORDS=("$@")
+COMP_CWORD=$(($# - 1))
+words=($(complete -p "$1"))
+for i in "${!words[@]}"; do
+    if [ "${words[i]}" = -F ]; then "${words[i + 1]}"; fi
+done
+for reply in "${COMPREPLY[@]}"; do echo "$reply"; done
+"""
+"""A script for bash that does what the TAB key does behind the words that it is given."""
+
+
+def script_of(command: str, shell: str = "bash") -> str:
+    """What it prints for that shell."""
+    printed = subprocess.run(
+        [sys.executable, "-m", MODULES[command], "--print-completion", shell], capture_output=True, env=ENVIRONMENT
+    )
+    assert (printed.returncode, printed.stderr) == (0, b"")
+    return printed.stdout.decode()
+
+
+def completed(folder: Path, script: str, *words: str) -> set[str]:
+    """What bash offers behind these words in that folder."""
+    path = folder.with_suffix(".completion")
+    path.write_text(script)
+    done = subprocess.run(
+        ["bash", "--norc", "-c", TAB, "bash", str(path), *words], cwd=folder, capture_output=True, text=True
+    )
+    assert done.stderr == ""
+    return set(done.stdout.splitlines())
+
+
+@pytest.fixture(scope="module")
+def cli() -> str:
+    return script_of("kestrel-cli")
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["p"], {"put", "peek"}),
+        (["--proto"], {"--protocol"}),
+        (["--protocol", "t"], {"thrift"}),
+        (["get", "--w"], {"--wait"}),
+        (["--server", "mq1", "flush-"], {"flush-expired"}),
+        (["top", "--sort", "pu"], {"puts"}),
+        (["--ca", "c"], {"ca.pem", "certs"}),
+    ],
+)
+def test_bash_completes_commands_options_choices_and_files(
+    tmp_path: Path, cli: str, words: list[str], offered: set[str]
+) -> None:
+    (tmp_path / "ca.pem").touch()
+    (tmp_path / "certs").mkdir()
+    assert completed(tmp_path, cli, "kestrel-cli", *words) == offered
+
+
+def test_where_a_folder_is_wanted_bash_offers_folders(tmp_path: Path) -> None:
+    (tmp_path / "spool").mkdir()
+    (tmp_path / "special").touch()
+    script = completion(qpack._parser(), "bash")
+    assert completed(tmp_path, script, "kestrel-qpack", "--verify", "sp") == {"spool"}
+
+
+@pytest.mark.parametrize("command", MODULES)
+def test_every_command_can_be_completed(tmp_path: Path, command: str) -> None:
+    assert completed(tmp_path, script_of(command), command, "--ver") >= {"--version"}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_shell_that_is_named_gets_its_script(shell: str) -> None:
+    parser = make_parser("kestrel-some", "Does something.", "examples:")
+    script = completion(parser, shell)
+    assert "kestrel-some" in script
+    assert "version" in script
+
+
+def test_another_shell_is_refused_with_those_that_there_are() -> None:
+    refused = run("qpack", "--print-completion", "ksh")
+    assert refused.returncode == 2
+    assert all(shell in refused.stderr.decode() for shell in SHELLS)
+
+
+def test_the_library_is_imported_only_when_it_is_asked_for() -> None:
+    program = "import sys, kestrel.tools.cli; kestrel.tools.cli._parser(); sys.exit('shtab' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], env=os.environ | ENVIRONMENT, check=True)
