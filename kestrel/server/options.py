@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from itertools import chain
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from attrs import evolve
 from twisted.python import usage
@@ -19,6 +19,15 @@ from kestrel.server.endpoints import ADMIN, SERVED, parse_endpoint
 from kestrel.server.failures import EX_CONFIG, CannotServe
 from kestrel.server.service import KestrelService, settings_without_use
 from kestrel.server.storage_help import storage_help
+
+EXAMPLES: Final = """
+examples:
+  twistd --nodaemon kestrel                       in the foreground, until Ctrl-C
+  twistd --nodaemon kestrel --storage memory: --memcache tcp:22134:interface=127.0.0.1
+  twistd kestrel --config /etc/kestrel/production.toml --validate
+  twistd --pidfile /run/kestrel.pid kestrel --config /etc/kestrel/production.toml
+  kill $(cat /run/kestrel.pid)                    stops that one in order
+"""
 
 
 class Options(usage.Options):
@@ -35,7 +44,13 @@ class Options(usage.Options):
         " exit status."
     )
     optParameters = [
-        ["config", "c", None, "The configuration file (TOML). tap-configs/ has examples."],
+        [
+            "config",
+            "c",
+            None,
+            "The configuration file (TOML). There are some to start from in tap-configs/, installed as"
+            " share/kestrel/tap-configs/.",
+        ],
         [
             "storage",
             "s",
@@ -45,6 +60,7 @@ class Options(usage.Options):
             " children), memory:, or one of another distribution (see --help-storage).",
         ],
     ]
+    compData = usage.Completions(optActions={"config": usage.CompleteFiles("*.toml")})
     optFlags = [["validate", None, "Check the configuration, say what is wrong or has no effect, and exit."]]
 
     def __init__(self) -> None:
@@ -52,6 +68,10 @@ class Options(usage.Options):
         self.endpoints: dict[str, list[str]] = {each: [] for each in SERVED}
         self.trusted: dict[str, list[str]] = {}
         self.settings = Config()
+
+    def getUsage(self, width: int | None = None) -> str:
+        """As twistd's own, and examples, whose lines stay as they are."""
+        return super().getUsage(width) + EXAMPLES
 
     def opt_memcache(self, endpoint: str) -> None:
         """Serve memcache on this endpoint, as tcp:22133 (repeatable; replaces the configured port)."""

@@ -35,8 +35,8 @@ examples:
   kestrel-fleet verify --master spark://head:7077 '/data/*/spool'
 
 exit status: 0; 1 when damage is found (an unfinished last record is none), or something could not be read or done; 2
-when the command line makes no sense, or Spark is not installed; 73 when a folder cannot be written; 75 when a server
-owns one. Of several it is the highest."""
+when the command line makes no sense, or Spark is not installed (pip install 'kestrel-mq[spark]', and Java); 73 when a
+folder cannot be written; 75 when a server owns one; 130 after Ctrl-C. Of several folders it is the highest."""
 
 _VERIFY: Final = """\
 Reads all files of the queues, each queue in a task, and says whether they are whole, and what packing would free.
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> ArgumentParser:
     parser = make_parser(TOOL, _DESCRIPTION, _EPILOG)
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
 
     def command(name: str, brief: str, description: str, examples: str) -> ArgumentParser:
         added = commands.add_parser(
@@ -80,7 +80,9 @@ def _parser() -> ArgumentParser:
             allow_abbrev=False,
         )
         added.add_argument(
-            "--master", help="the Spark that does the work, such as spark://head:7077 (default: this machine, local[*])"
+            "--master",
+            metavar="URL",
+            help="the Spark that does the work, such as spark://head:7077 (default: this machine, local[*])",
         )
         return added
 
@@ -119,7 +121,11 @@ def _parser() -> ArgumentParser:
     importing.add_argument("items", metavar="IN", help="a folder of items that were exported, or a file of them")
     importing.add_argument("--into", metavar="FOLDER", required=True, help="the folder of the new queues")
     importing.add_argument("--server", metavar="NAME", help="the items of this server alone")
-    importing.add_argument("--format", choices=("parquet", "jsonl"), help="how items are written (default: see names)")
+    importing.add_argument(
+        "--format",
+        choices=("parquet", "jsonl"),
+        help="how items are written (default: as the names of the files end)",
+    )
     importing.add_argument("--json", action="store_true", help="JSON, an object a queue")
     add_queue_option(importing)
     return parser

@@ -48,7 +48,7 @@ examples:
   kestrel-report /var/spool/kestrel --now 2026-01-31T12:00:00 --json | jq .fleet.waiting
 
 exit status: 0, also when files have problems, which the report lists; 1 when it cannot be made; 2 when the command line
-makes no sense, or Spark is not installed."""
+makes no sense, or Spark is not installed (pip install 'kestrel-mq[spark]', and Java); 130 after Ctrl-C."""
 
 _MILLISECONDS: Final = re.compile(r"[0-9]{1,14}")
 _LATEST_MS: Final = 2**44 - 1
@@ -97,7 +97,9 @@ def _parser() -> ArgumentParser:
         help="when the journals were read, such as 2026-01-31T12:00:00, in UTC, or ms since 1970 (default: now)",
     )
     parser.add_argument(
-        "--master", help="the Spark that does the work, such as spark://head:7077 (default: this machine, local[*])"
+        "--master",
+        metavar="URL",
+        help="the Spark that does the work, such as spark://head:7077 (default: this machine, local[*])",
     )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     return parser

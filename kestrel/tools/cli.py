@@ -46,6 +46,8 @@ examples:
   kestrel-cli --server zk://zk1,zk2/services/kestrel get --wait 1m work
   kestrel-cli put --help
 
+A DURATION has a unit, as 100ms, 1m30s or 2h, or is a number of seconds.
+
 exit status: 0; 1 when there was no item or no such queue, or an item was refused; 2 when the command line makes no
 sense; 3 when a server cannot be reached, or fails, or nobody knows who the servers are; 130 after Ctrl-C."""
 
@@ -155,7 +157,7 @@ def _server_options(parser: ArgumentParser, *, is_of_command: bool = False) -> N
     )
     add("--protocol", "what is spoken there (default: memcache)", default="memcache", choices=tuple(DEFAULT_PORTS))
     add("--tls", "over TLS; the server's certificate is verified", default=False, action="store_true")
-    add("--ca", "who signs the server's certificate (default: see the system)", metavar="FILE")
+    add("--ca", "who signs the server's certificate (default: whom the system trusts)", metavar="FILE")
     add("--cert", "the certificate to show to the server", metavar="FILE")
     add("--key", "its key, where that is in another file", metavar="FILE")
     add("--server-name", "whom the certificate is for (default: the host)", metavar="NAME")

@@ -45,7 +45,7 @@ examples:
 
 exit status: 0 when the target is there and holds what the source does; 1 when the source is damaged, or something could
 not be read or written; 2 when the command line makes no sense; 73 when the target cannot be made, or there is no room
-for it; 75 when a server owns the source."""
+for it; 75 when a server owns the source; 130 after Ctrl-C."""
 
 
 def main(

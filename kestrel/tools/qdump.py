@@ -44,7 +44,7 @@ examples:
   kestrel-qdump /var/spool/scrolls/work.read.x    of a scroll: all records, and what is left in work+x
 
 exit status: 0; 1 when a file is damaged or cannot be read (an unfinished last record is only a warning); 2 when the
-command line makes no sense."""
+command line makes no sense; 130 after Ctrl-C."""
 
 
 def main(argv: Sequence[str] | None = None, disk: Disk | None = None) -> int:

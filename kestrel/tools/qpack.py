@@ -34,7 +34,8 @@ examples:
   kestrel-qpack --queue work --json /var/spool/kestrel
 
 exit status: 0; 1 when --verify finds damage (an unfinished last record is none), or a queue could not be read or
-packed; 2 when the command line makes no sense; 73 when the folder cannot be written; 75 when a server owns it."""
+packed; 2 when the command line makes no sense; 73 when the folder cannot be written; 75 when a server owns it;
+130 after Ctrl-C."""
 
 
 def main(argv: Sequence[str] | None = None, disk: Disk | None = None) -> int:

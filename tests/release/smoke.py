@@ -179,10 +179,10 @@ def smoke(wheel: Path, installed: Installed) -> None:
         raise SmokeFailed(f"nothing is done with {', '.join(sorted(idle))}: say what, in {Path(__file__).name}")
     installed.known["version"] = version_of(wheel)
     for command in commands:
-        installed.run(Action(f"{command} --help", "^examples:$"))
+        installed.run(Action(f"{command} --help", "(?s)^examples:$.*^exit status: 0"))
         installed.run(Action(f"{command} --version", f"^{command} {{version}}$"))
         installed.run(Action(f"{command} --print-completion bash", f"^complete .*{command}$"))
-    installed.run(Action("twistd kestrel --help", "--help-storage"))
+    installed.run(Action("twistd kestrel --help", "(?s)--help-storage.*^examples:$"))
     installed.run(Action("twistd kestrel --version", "^kestrel {version}$"))
     installed.run(Action("twistd kestrel --help-storage", "journal:"))
     for name in ("development", "production"):
