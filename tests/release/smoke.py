@@ -47,6 +47,14 @@ class Action(NamedTuple):
     stdin: str = ""
 
 
+CLIENT: Final = """\
+python -c '
+from kestrel.client.blocking import BlockingClient
+with BlockingClient("127.0.0.1:{memcache}") as client:
+    client.put("python", b"hello")
+    print(client.get("python"))
+'"""
+
 SERVED: Final = (
     Action("kestrel-cli put work hello 'two words'", "^2 items put"),
     Action("kestrel-cli put work", "^1 item put", stdin="three\n"),
@@ -54,6 +62,7 @@ SERVED: Final = (
     Action("kestrel-cli get work", "^hello$"),
     Action("kestrel-cli --server 127.0.0.1:{thrift} --protocol thrift put work four", "^1 item put"),
     Action("kestrel-cli --server 127.0.0.1:{thrift} --protocol thrift get work", "^two words$"),
+    Action(CLIENT, "^b'hello'$"),
     Action("kestrel-cli get none", "^$", status=1),
     Action("kestrel-cli stats work", r"^work +2 "),
     Action("kestrel-cli top --once --interval 100ms --admin http://127.0.0.1:{admin}", "work"),
@@ -68,7 +77,7 @@ LEFT: Final = (
     Action("kestrel-qdump -Q var/queues/work", "^three\nfour$"),
     Action("kestrel-qpack --verify var/queues", "^work: ok: .* 2 items"),
     Action("kestrel-qpack var/queues", "^work: packed: .* 2 items"),
-    Action("kestrel-convert journal:var/queues scroll:scrolls", "^2 queues, 2 items: "),
+    Action("kestrel-convert journal:var/queues scroll:scrolls", "^3 queues, 2 items: "),
     Action("kestrel-qdump -q scrolls", "left: 2 items"),
     Action("kestrel-report var/queues", SPARK, status=2),
     Action("kestrel-fleet verify var/queues", SPARK, status=2),

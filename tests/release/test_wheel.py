@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -101,6 +102,14 @@ def test_the_wheel_brings_the_package_and_twistds_plugins_and_configurations_and
         f"kestrel_mq-{kestrel.__version__}.data",
         f"kestrel_mq-{kestrel.__version__}.dist-info",
     }
+
+
+def test_what_an_index_shows_has_no_link_into_a_checkout_and_names_what_is_installed(release: Release) -> None:
+    metadata = contents(release.wheel)[f"kestrel_mq-{kestrel.__version__}.dist-info/METADATA"].decode()
+    _, _, shown = metadata.partition("\n\n")
+    assert shown == (ROOT / "docs" / "package.md").read_text()
+    assert "](" not in shown
+    assert set(re.findall(r"\bkestrel-(?!mq\b)\w+", shown)) <= set(commands_of(release.wheel))
 
 
 def test_every_command_of_the_wheel_works_without_the_checkout(release: Release, tmp_path: Path) -> None:
