@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 SHELLS: Final = ("bash", "zsh", "fish", "tcsh")
 """Of those that the library knows, the ones of the systems that the server runs on."""
 
-_FILES: Final = frozenset({"FILE", "PATH", "IN"})
+_FILES: Final = frozenset({"FILE", "PATH", "IN", "PRODUCTION.SCALA"})
 _FOLDERS: Final = frozenset({"FOLDER", "DIR"})
 """What stands in the help for an argument that is the name of a file, or of a folder."""
 

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 import kestrel
-from kestrel.tools import cli, convert, qdump, qpack
+from kestrel.tools import cli, convert, convert_config, qdump, qpack
 from tests.docs.test_journal_format import dumps as journal_dumps
 from tests.docs.test_scroll_format import dumps as scroll_dumps
 from tests.server.running import PATIENCE_S, Processes
@@ -24,6 +24,7 @@ TOOLS: Final = {
     "kestrel-qdump": qdump.main,
     "kestrel-qpack": qpack.main,
     "kestrel-convert": convert.main,
+    "kestrel-convert-config": convert_config.main,
     "kestrel-cli": cli.main,
 }
 
@@ -39,7 +40,7 @@ def examples() -> list[tuple[str, str]]:
 
 
 def test_there_are_examples_of_all_tools() -> None:
-    assert set(re.findall(r"kestrel-\w+", " ".join(command for command, _ in examples()))) == set(TOOLS)
+    assert set(re.findall(r"kestrel-[\w-]+", " ".join(command for command, _ in examples()))) == set(TOOLS)
 
 
 def test_the_examples_of_journals_and_scrolls_print_what_the_page_says(
@@ -51,6 +52,9 @@ def test_the_examples_of_journals_and_scrolls_print_what_the_page_says(
     items, own, own_later, child = (data for _, data in scroll_dumps())
     scroll = {"work.1700000000000": items, "work.read.:own": own + own_later, "work.read.x": child}
     fill(tmp_path / "scrolls", scroll)
+    (configuration,) = re.findall(r"^```scala\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (tmp_path / "production.scala").write_text(configuration)
+    monkeypatch.setattr(kestrel, "__version__", "1.0.0")
     monkeypatch.chdir(tmp_path)
     for command, output in examples():
         if "kestrel-cli" not in command:

@@ -147,6 +147,7 @@ def _raise(error: Exception, *_: object) -> None:
         ("scroll_start", fed(WRITER + put(1, b"a"), 0, 0), "tests.fuzz.targets.scroll_start.queues_in"),
         ("config", b"x = 1", "tests.fuzz.targets.config.load"),
         ("units", b"1s", "tests.fuzz.targets.units.parse_size"),
+        ("scala", b"new KestrelConfig", "tests.fuzz.targets.scala.loads"),
         ("qdump", addx(b"a") + fed(b"", 0, 1, 0), "tests.fuzz.targets.qdump.main"),
         ("pem", fed(b"x", 0), "tests.fuzz.targets.pem.certificates"),
     ],

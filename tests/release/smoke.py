@@ -79,6 +79,7 @@ LEFT: Final = (
     Action("kestrel-qpack var/queues", "^work: packed: .* 2 items"),
     Action("kestrel-convert journal:var/queues scroll:scrolls", "^3 queues, 2 items: "),
     Action("kestrel-qdump -q scrolls", "left: 2 items"),
+    Action("kestrel-convert-config -", '^queuePath = "/srv"$', stdin='new KestrelConfig { queuePath = "/srv" }'),
     Action("kestrel-report var/queues", SPARK, status=2),
     Action("kestrel-fleet verify var/queues", SPARK, status=2),
 )

@@ -1,0 +1,66 @@
+"""Configurations of Kestrel, which are Scala, of any bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from kestrel.config.load import loads
+from kestrel.config.model import Config, QueueSettings, ZooKeeperSettings
+from kestrel.config.setting import settings_of
+from kestrel.tools.convert_config import converted
+from kestrel.tools.running import EX_USAGE, ToolFailed
+from tests.fuzz.target import Target
+
+
+def check(data: bytes) -> None:
+    """What the loader takes and remarks with lines that there are, or one failure of the input, in words."""
+    text = data.decode("utf-8", "replace")
+    lines = text.count("\n") + 1
+    try:
+        toml, taken = converted(text, "a.scala")
+    except ToolFailed as failed:
+        assert failed.status == EX_USAGE
+        assert str(failed).startswith("a.scala")
+        assert all(character >= " " or character == "\n" for character in str(failed)), failed
+        return
+    loads(toml)
+    for remark in taken.remarks:
+        assert 1 <= remark.first_line <= remark.last_line <= lines, remark
+        assert remark.reason and "\n" not in str(remark)
+        assert str(remark).partition(":")[0] in toml
+
+
+def seeds() -> Mapping[str, bytes]:
+    return {
+        "queues": b'new KestrelConfig {\n  queuePath = "/q"; default.maxAge = 30.seconds\n'
+        b'  queues = new QueueBuilder {\n'
+        b'    name = "a" // one\n    maxSize = 1.gigabyte\n  } :: List(new QueueBuilder { name = "b" })\n'
+        b'  aliases = new AliasBuilder { name = "c"; destinationQueues = List("a", "b+x") }\n}\n',
+        "sections": b'import a.{b => _}\nnew KestrelConfig with X {\n  admin.httpPort = Some(2223)\n'
+        b'  zookeeper = new ZooKeeperBuilder { host = "h"; pathPrefix = "/p"; credentials = Some(("u", "p")) }\n'
+        b'  loggers = new LoggerConfig { level = Level.INFO\n    handlers = new FileHandlerConfig {\n'
+        b'      filename = """/l"""; roll = Policy.MaxSize(1.megabyte) } }\n}\n',
+        "code": b'new KestrelConfig {\n  val x = if (a) { 1 } else "b"\n'
+        b'  /* /* */ */ maxOpenTransactions = Int.MaxValue\n'
+        b"  clientTimeout = 30 seconds\n  queues = f(1) ::: Nil\n  default.maxItems = x * 2\n}\n",
+        "open": b'new KestrelConfig {\n  name = "a\n',
+        "circle": b'new KestrelConfig {\n  queues = List(new QueueBuilder { name = "a"; expireToQueue = "a" })\n}\n',
+        "deep": b"new KestrelConfig { a = " + b"(" * 100,
+    }
+
+
+def words() -> Iterator[bytes]:
+    """Every setting's name, and values of every kind."""
+    for cls in (Config, QueueSettings, ZooKeeperSettings):
+        for setting in settings_of(cls).values():
+            yield f"\n{setting.kestrel_name} = ".encode()
+    yield from (
+        b"new KestrelConfig {", b"\n}\n", b"new QueueBuilder {", b"new AliasBuilder {", b"new ZooKeeperBuilder {",
+        b"new LoggerConfig {", b"new FileHandlerConfig {", b"default.", b"admin.", b"loggers = ", b"handlers = ",
+        b"List(", b"Some(", b"None", b"Nil", b" :: ", b" ::: ", b".megabytes", b".seconds", b"Int.MaxValue",
+        b"Duration.MaxValue", b"Long.MaxValue.bytes", b"Level.INFO", b"true", b'"work"', b'"""', b"/*", b"*/", b"//",
+        b"[String]", b" with ", b"val ", b"`", b"'", b"\\u0041",
+    )  # fmt: skip
+
+
+TARGET = Target(check, seeds, words, most_bytes=4096)
