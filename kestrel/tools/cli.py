@@ -14,7 +14,7 @@ from kestrel.address import DEFAULT_PORTS
 from kestrel.cluster.extra import NoKazoo
 from kestrel.cluster.uri import is_server_set
 from kestrel.tls import TlsOptions
-from kestrel.tools import cli_items, cli_members, cli_servers
+from kestrel.tools import cli_drain, cli_items, cli_members, cli_servers
 from kestrel.tools.admin_client import DEFAULT_ADMIN, AdminClient
 from kestrel.tools.arguments import duration_s, make_parser, positive, positive_duration_s, sent_queue_name
 from kestrel.tools.clock import Clock
@@ -202,6 +202,7 @@ class _Commands:
         self._get()
         self._peek()
         self._monitor()
+        self._drain()
         self._stats()
         self._top()
         self._servers()
@@ -301,6 +302,36 @@ class _Commands:
             "--for", metavar="DURATION", type=positive_duration_s, dest="duration", help="until that time is over"
         )
         _form(parser)
+
+    def _drain(self) -> None:
+        parser = self._add(
+            "drain",
+            cli_drain.drain,
+            "move all items of queues of another server to this one",
+            "\nThat server may be a Kestrel, darner or siberite, and goes on serving meanwhile. Each item is put here\n"
+            "before it is given up there: wherever this ends, none is lost, and one may be at both.\n"
+            "The exit status is 1 when some are left there.",
+            "kestrel-cli drain --from old:22133 work mail",
+            "kestrel-cli --server new drain --from old --all",
+            "kestrel-cli drain --from old --as mail_high mail.high",
+        )
+        parser.add_argument(
+            "queues", metavar="QUEUE", nargs="*", default=[], type=cli_drain.source_queue, help="these queues of it"
+        )
+        parser.add_argument(
+            "--from",
+            metavar="HOST[:PORT]",
+            required=True,
+            dest="source",
+            type=cli_drain.source_address,
+            help="the server to drain, by its memcache port",
+        )
+        parser.add_argument("--all", action="store_true", help="all of its queues")
+        parser.add_argument(
+            "--as", metavar="NAME", dest="new_name", type=sent_queue_name, help="what the one queue is called here"
+        )
+        parser.add_argument("--json", action="store_true", help="JSON, an object a queue")
+        parser.add_argument("-q", "--quiet", action="store_true", help="say nothing when all went well")
 
     def _stats(self) -> None:
         parser = self._add(

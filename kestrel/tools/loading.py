@@ -46,6 +46,11 @@ class Load:
         self._not_put: list[int] = []
         self._unknown: list[int] = []
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether there is an item of which nobody knows if it is in the queue."""
+        return bool(self._unknown)
+
     def put(self, items: Iterable[bytes]) -> None:
         """Put them. Raises `ToolFailed` with the reason when one of them was not put, or perhaps not."""
         for batch in batches(items):

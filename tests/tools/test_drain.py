@@ -1,0 +1,319 @@
+"""kestrel-cli drain: the items of other servers move to this one, and none is lost wherever that ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from kestrel.protocols.memcache import MAX_ITEM_BYTES
+from tests.client.scripted import reset, scripted, talk
+from tests.server.running import PATIENCE_S, Processes, Server, eventually
+from tests.tools.conftest import Cli
+from tests.tools.other_servers import Darner, OtherServer, Siberite, serving
+from tests.tools.running import command, environment
+
+BINARY = (b"a", bytes(range(256)), b"END\r\nVALUE work 0 1\r\n", b"\r\n", b"x" * 100_000, b"z")
+NUMBERS = [b"%d" % number for number in range(300)]
+STATS = b"STAT queue_work_items 2\r\nSTAT queue_work_open_transactions 0\r\nEND\r\n"
+VALUE = b"VALUE work 0 1\r\n%b\r\nEND\r\n"
+
+
+@pytest.fixture(params=[Darner, Siberite])
+def source(request: pytest.FixtureRequest) -> Iterator[OtherServer]:
+    server: OtherServer = request.param()
+    with serving(server):
+        yield server
+
+
+@pytest.fixture
+def darner() -> Iterator[Darner]:
+    server = Darner()
+    with serving(server):
+        yield server
+
+
+@pytest.fixture
+def siberite() -> Iterator[Siberite]:
+    server = Siberite()
+    with serving(server):
+        yield server
+
+
+def served(server: Server, queue: bytes) -> list[bytes]:
+    """What is in the queue, which is empty after that."""
+    items = []
+    with server.connect() as client:
+        while (item := client.get(queue)) is not None:
+            items.append(item)
+    return items
+
+
+def test_items_of_any_bytes_move_in_their_order(cli: Cli, server: Server, source: OtherServer) -> None:
+    source.fill(b"work", *BINARY)
+    assert cli("drain", "--from", source.address, "work") == (0, b"work: 6 items moved\n", "")
+    assert served(server, b"work") == list(BINARY)
+    assert (source.items(b"work"), source.held) == ([], {b"work": 0})
+    assert cli("drain", "--from", source.address, "work") == (0, b"work: 0 items moved\n", "")
+    assert cli("drain", "--quiet", "--from", source.address, "work") == (0, b"", "")
+
+
+def test_all_queues_are_drained(cli: Cli, server: Server, darner: Darner) -> None:
+    darner.fill(b"work", b"a", b"b")
+    darner.fill(b"other", b"c")
+    darner.fill(b"void")
+    status, out, said = cli("drain", "--from", darner.address, "--all")
+    assert (status, out, said) == (0, b"other: 1 item moved\nwork: 2 items moved\n", "")
+    assert (served(server, b"work"), served(server, b"other")) == ([b"a", b"b"], [b"c"])
+
+
+def test_a_program_is_told_of_every_queue(cli: Cli, server: Server, darner: Darner) -> None:
+    darner.fill(b"work", b"a")
+    darner.fill(b"other")
+    status, out, _ = cli("drain", "--from", darner.address, "--all", "--json")
+    assert status == 0
+    assert [json.loads(line) for line in out.splitlines()] == [
+        {"queue": "other", "to": "other", "moved": 0, "left": 0},
+        {"queue": "work", "to": "work", "moved": 1, "left": 0},
+    ]
+
+
+def test_a_cursor_is_no_queue(cli: Cli, server: Server, siberite: Siberite) -> None:
+    siberite.fill(b"work", b"a")
+    siberite.cursors[b"work.audit"] = deque([b"a"])
+    status, out, said = cli("drain", "--from", siberite.address, "--all")
+    assert (status, out) == (0, b"work: 1 item moved\n")
+    assert said == "kestrel-cli: work.audit is a cursor, which has no items of its own, and is not drained\n"
+
+
+def test_an_empty_item_that_siberite_takes_for_none_is_not_the_end(
+    cli: Cli, server: Server, siberite: Siberite
+) -> None:
+    siberite.fill(b"work", b"a", b"", b"", b"b", b"")
+    assert cli("drain", "--from", siberite.address, "work") == (0, b"work: 2 items moved\n", "")
+    assert (served(server, b"work"), siberite.items(b"work")) == ([b"a", b"b"], [])
+
+
+def test_a_queue_can_get_another_name(cli: Cli, server: Server, darner: Darner) -> None:
+    darner.fill(b"work.high", b"a")
+    status, out, said = cli("drain", "--from", darner.address, "--all")
+    assert (status, out) == (1, b"")
+    assert said == (
+        "kestrel-cli: work.high is not drained: a queue name cannot hold / ~ . white space or control characters; "
+        "name it alone, and a new name with --as\n"
+    )
+    status, out, said = cli("drain", "--from", darner.address, "--as", "work", "work.high")
+    assert (status, out, said) == (0, b"work.high: 1 item moved to work\n", "")
+    assert served(server, b"work") == [b"a"]
+
+
+def test_parents_come_before_their_children_so_that_no_item_doubles(
+    cli: Cli, server: Server, processes: Processes
+) -> None:
+    old = processes.serve('queuePath = "queues"\n')
+    with old.connect() as client:
+        client.get(b"work+b")
+        client.get(b"work+a")
+        client.put(b"work", b"1", b"2")
+    status, out, said = cli("drain", "--from", f"127.0.0.1:{old.port}", "--all")
+    assert (status, said) == (0, "")
+    assert out == b"work: 2 items moved\nwork+a: 2 items moved\nwork+b: 2 items moved\n"
+    with old.connect() as client:
+        client.put(b"work", b"3")
+    status, out, said = cli("drain", "--from", f"127.0.0.1:{old.port}", "--all")
+    assert (status, out) == (1, b"work+a: 1 item moved\nwork+b: 1 item moved\n")
+    assert said == (
+        "kestrel-cli: work is not drained: at the target there is work+a, which would get each item as well; "
+        "drain into another queue with --as, or delete its children there\n"
+    )
+    try:
+        assert [served(server, name) for name in (b"work", b"work+a", b"work+b")] == [
+            [b"1", b"2"],
+            [b"1", b"2", b"3"],
+            [b"1", b"2", b"3"],
+        ]
+    finally:
+        with server.connect() as client:
+            for name in (b"work+a", b"work+b"):
+                client.ask(b"delete %b\r\n" % name, b"DELETED\r\n")
+
+
+def test_what_others_hold_is_left_and_said(cli: Cli, server: Server, processes: Processes) -> None:
+    old = processes.serve('queuePath = "queues"\n')
+    with old.connect() as client, old.connect() as holder:
+        client.put(b"work", b"1", b"2")
+        assert holder.get(b"work/open") == b"1"
+        status, out, said = cli("drain", "--from", f"127.0.0.1:{old.port}", "work")
+        assert (status, out) == (1, b"work: 1 item moved\n")
+        assert f"work: 1 item left at 127.0.0.1:{old.port}, held by other clients" in said
+
+
+def test_what_a_limit_refuses_stays_where_it_is(cli: Cli, server: Server, source: OtherServer) -> None:
+    source.fill(b"small", *NUMBERS[:5])
+    status, out, said = cli("drain", "--from", source.address, "small")
+    assert (status, out) == (1, b"")
+    assert "refused by a limit of the queue small" in said
+    assert said.endswith("kestrel-cli: small: 3 items moved; all others are at the source\n")
+    assert served(server, b"small") == NUMBERS[:3]
+    eventually(lambda: source.items(b"small") == NUMBERS[3:5], "what was open is back")
+
+
+def test_an_item_that_is_too_large_stays_where_it_is(cli: Cli, server: Server) -> None:
+    value = b"VALUE work 0 %d\r\n" % (MAX_ITEM_BYTES + 1)
+    with scripted(talk((b"stats\r\n", STATS), (b"get work/open\r\n", value))) as old:
+        status, _, said = cli("drain", "--from", old.address, "work")
+    assert status == 3
+    assert f"the item at the head has {MAX_ITEM_BYTES + 1} bytes" in said
+
+
+# Servers that fail.
+
+
+def test_when_the_source_dies_it_is_said_which_item_may_come_again(cli: Cli, server: Server) -> None:
+    asked = (b"stats\r\n", STATS), (b"get work/open\r\n", VALUE % b"1"), (b"get work/close/open\r\n", VALUE % b"2")
+    with scripted(reset(*asked, (b"get work/close/open\r\n", b"VAL"))) as old:
+        status, out, said = cli("drain", "--from", old.address, "work")
+    assert (status, out) == (3, b"")
+    assert f"--from {old.address}: " in said
+    assert said.endswith("kestrel-cli: work: 2 items moved, of which the last one may be at the source as well\n")
+    assert served(server, b"work") == [b"1", b"2"]
+
+
+def test_when_the_target_dies_the_item_stays_at_the_source(cli: Cli, source: OtherServer) -> None:
+    source.fill(b"work", b"1", b"2", b"3")
+    puts = [(b"set work 0 0 1\r\n%b\r\n" % data, b"STORED\r\n") for data in (b"1", b"2")]
+    with scripted(talk((b"dump_stats\r\n", b"END\r\n"), puts[0], (puts[1][0], b""))) as new:
+        status, _, said = cli("--server", new.address, "drain", "--from", source.address, "work")
+    assert status == 3
+    assert said.endswith(
+        "kestrel-cli: work: 1 item moved; the next one is at the source, and may be at the target as well\n"
+    )
+    eventually(lambda: source.items(b"work") == [b"2", b"3"], "what was open is back")
+
+
+@pytest.mark.parametrize("answer", [b"ERROR \r\n", b"ERROR Unknown command\r\n", b"SERVER_ERROR\r\n", b"what\r\n"])
+def test_a_source_that_does_not_take_a_request_is_quoted(cli: Cli, server: Server, answer: bytes) -> None:
+    with scripted(talk((b"stats\r\n", STATS), (b"get work/open\r\n", answer))) as old:
+        status, out, said = cli("drain", "--from", old.address, "work")
+    assert (status, out) == (3, b"")
+    assert said.startswith(f"kestrel-cli: --from {old.address}: ")
+    assert said.endswith("work: 0 items moved; all others are at the source\n")
+
+
+def test_a_source_that_is_not_there_is_named(cli: Cli, server: Server) -> None:
+    status, _, said = cli("drain", "--from", "127.0.0.1:1", "work")
+    assert status == 3
+    assert said.startswith("kestrel-cli: cannot connect to 127.0.0.1:1: ")
+
+
+# The end of the command itself.
+
+
+class Gate:
+    """Stops a source at one of its gets, so that a test can do something in the middle."""
+
+    def __init__(self, at: int) -> None:
+        self._at = at
+        self.reached = threading.Event()
+        self.opened = threading.Event()
+
+    def __call__(self, gets: int) -> None:
+        """Wait, if this is the one."""
+        if gets == self._at:
+            self.reached.set()
+            assert self.opened.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize("kind", [Darner, Siberite])
+@pytest.mark.parametrize("at", [1, 2, 50, 300, 301])
+def test_who_is_killed_in_the_middle_loses_nothing(
+    cli: Cli, server: Server, kind: type[Darner | Siberite], at: int
+) -> None:
+    gate = Gate(at)
+    source = kind(gate)
+    source.fill(b"work", *NUMBERS)
+    with ExitStack() as stack:
+        stack.enter_context(serving(source))
+        stack.callback(gate.opened.set)
+        process = subprocess.Popen(
+            command("cli", "drain", "--from", source.address, "work"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(server),
+        )
+        stack.enter_context(process)
+        stack.callback(process.kill)
+        assert gate.reached.wait(PATIENCE_S)
+        process.kill()
+        process.wait(PATIENCE_S)
+        gate.opened.set()
+        eventually(lambda: source.connections == 0, "what was open is back")
+        status, _, said = cli("drain", "--from", source.address, "work")
+        assert (status, said) == (0, "")
+    moved = served(server, b"work")
+    assert list(dict.fromkeys(moved)) == NUMBERS
+    assert len(moved) <= len(NUMBERS) + 1
+
+
+def test_ctrl_c_ends_behind_an_item_and_the_same_command_goes_on(cli: Cli, server: Server) -> None:
+    gate = Gate(50)
+    source = Darner(gate)
+    source.fill(b"work", *NUMBERS)
+    with ExitStack() as stack:
+        stack.enter_context(serving(source))
+        stack.callback(gate.opened.set)
+        process = subprocess.Popen(
+            command("cli", "drain", "--from", source.address, "work"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(server),
+        )
+        stack.enter_context(process)
+        stack.callback(process.kill)
+        assert gate.reached.wait(PATIENCE_S)
+        process.send_signal(signal.SIGINT)
+        gate.opened.set()
+        out, said = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 130
+        assert said == b"kestrel-cli: interrupted; run this again to go on\n"
+        assert out.endswith(b" items moved\n")
+        assert cli("drain", "--from", source.address, "work")[0] == 0
+    assert served(server, b"work") == NUMBERS
+
+
+# What makes no sense.
+
+
+def test_a_server_is_not_drained_into_itself_but_into_another_queue(cli: Cli, server: Server) -> None:
+    with server.connect() as client:
+        client.put(b"work", b"a")
+    status, _, said = cli("drain", "--from", f"localhost:{server.port}", "work")
+    assert (status, "--from is the server that it would be put to" in said) == (1, True)
+    status, out, _ = cli("drain", "--from", f"localhost:{server.port}", "--as", "other", "work")
+    assert (status, out) == (0, b"work: 1 item moved to other\n")
+    assert served(server, b"other") == [b"a"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--from", "h"),
+        ("--from", "h", "--all", "work"),
+        ("--from", "h", "--all", "--as", "b"),
+        ("--from", "h", "--as", "b", "work", "other"),
+        ("--from", "h:x", "work"),
+        ("--from", "h", "a b"),
+        ("work",),
+        ("--protocol", "thrift", "--from", "h", "work"),
+    ],
+)
+def test_a_command_line_that_makes_no_sense_is_refused(cli: Cli, server: Server, arguments: tuple[str, ...]) -> None:
+    status, out, said = cli("drain", *arguments)
+    assert (status, out) == (2, b"")
+    assert said
