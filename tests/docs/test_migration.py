@@ -1,0 +1,189 @@
+"""docs/migration.md is true: its commands, block by block, do what the page says, with the servers that it is about.
+
+Kestrel is there by journals that it wrote. In the places of darner and siberite are servers that speak like them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import kestrel
+from tests.journal import reference
+from tests.journal.made import NOW_MS
+from tests.journal.test_recorded import GOLDEN
+from tests.server.running import PATIENCE_S, TWISTD, Processes, Server
+from tests.tools.other_servers import Darner, OtherServer, Siberite, serving
+
+ROOT: Final = Path(__file__).parents[2]
+PAGE: Final = (ROOT / "docs" / "migration.md").read_text()
+
+MODULES: Final = {
+    "kestrel-cli": "cli",
+    "kestrel-convert-config": "convert_config",
+    "kestrel-qdump": "qdump",
+    "kestrel-qpack": "qpack",
+}
+JOURNALS: Final = {
+    "old": ("07b_old_transactions", "work"),
+    "only": ("05_fanout", "only"),
+    "only+z": ("05_fanout", "only+z"),
+    "work": ("02a_open_transactions_crash", "work"),
+}
+"""The folder of the page: in which recorded cases its files are."""
+
+_UP: Final = re.compile(r"(?<=up )\S+(?=,)")
+
+
+def blocks(heading: str) -> list[list[tuple[str, str]]]:
+    """The console blocks below a heading, each as its commands and what they print."""
+    (section,) = re.findall(rf"^#+ {heading}\n(.*?)(?=^#|\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    found = []
+    for block in re.findall(r"^```console\n(.*?)^```$", section, re.MULTILINE | re.DOTALL):
+        pairs = [each.partition("\n") for each in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
+        found.append([(command, output) for command, _, output in pairs])
+    return found
+
+
+class Reader:
+    """Somebody who does what the page says, with ``/etc`` and ``/var`` in a folder of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._places: dict[str, str] = {f"/{name}/": f"{folder}/{name}/" for name in ("etc", "var")}
+        self._environment = os.environ | {
+            "PATH": f"{folder}/bin:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "HOME": str(folder),
+        }
+        for name in ("bin", "etc/kestrel", "var/spool/kestrel", "var/lib/kestrel"):
+            (folder / name).mkdir(parents=True)
+        runs = {name: f"{sys.executable} -m kestrel.tools.{module}" for name, module in MODULES.items()}
+        for name, runs_this in (runs | {"twistd": str(TWISTD)}).items():
+            tool = folder / "bin" / name
+            tool.write_text(f'#!/bin/sh\nexec {runs_this} "$@"\n')
+            tool.chmod(0o755)
+
+    def here(self, text: str) -> str:
+        """What the page says, with the places and servers that are there."""
+        for name, place in self._places.items():
+            text = text.replace(name, place)
+        return text
+
+    def asks(self, server: Server, old: OtherServer | None = None) -> None:
+        """From now on that is the server, and that one the old one."""
+        self._environment["KESTREL_SERVERS"] = f"127.0.0.1:{server.port}"
+        self._places["localhost:22133"] = f"127.0.0.1:{server.port}"
+        if old is not None:
+            self._places["old:22133"] = old.address
+
+    def does(self, block: list[tuple[str, str]]) -> None:
+        """Run the commands; they print what the page says."""
+        for command, expected in block:
+            done = subprocess.run(
+                ["/bin/sh", "-c", f"exec 2>&1; {self.here(command)}"],
+                cwd=self.folder,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE_S,
+            )
+            printed = done.stdout.replace(f"kestrel {kestrel.__version__},", "kestrel 1.0.0,")
+            assert _UP.sub("T", printed) == _UP.sub("T", self.here(expected)), command
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Reader:
+    return Reader(tmp_path / "reader")
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    with Processes(tmp_path) as processes:
+        yield processes
+
+
+def items_in(spool: Path) -> dict[str, list[bytes]]:
+    """What a restart finds in the journals, by a reader that is made from Kestrel's format alone."""
+    files = {path.name: path.read_bytes() for path in spool.iterdir()}
+    assert all(reference.read(contents).problem == "" for contents in files.values())
+    items = {name: [item[0] for item in reference.items_after(each, now_ms=NOW_MS)] for name, each in files.items()}
+    return {name: of_queue for name, of_queue in items.items() if of_queue}
+
+
+def items_of(server: Server, queue: bytes) -> list[bytes]:
+    items = []
+    with server.connect() as client:
+        while (item := client.get(queue)) is not None:
+            items.append(item)
+    return items
+
+
+def test_every_block_of_the_page_is_run_here() -> None:
+    run = ("The configuration", "The journals", "Going back", "From darner", "From siberite")
+    assert sum(len(blocks(heading)) for heading in run) == PAGE.count("```console\n")
+
+
+def test_a_kestrel_is_replaced_on_its_own_folder_and_comes_back(reader: Reader, processes: Processes) -> None:
+    spool = reader.folder / "var" / "spool" / "kestrel"
+    for name, (case, recorded) in JOURNALS.items():
+        shutil.copy(GOLDEN / case / "journal" / recorded, spool / name)
+    before = items_in(spool)
+    (configuration,) = re.findall(r"^```scala\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (reader.folder / "production.scala").write_text(reader.here(configuration))
+    (made,) = blocks("The configuration")
+    reader.does(made)
+    looked_at, served = blocks("The journals")
+    reader.does(looked_at)
+    config = (reader.folder / "etc" / "kestrel" / "production.toml").read_text()
+    assert config.startswith("# By kestrel-convert-config") and "\n# line 18: maxItems" in config
+    server = processes.serve(config)
+    reader.asks(server)
+    reader.does(served)
+    with server.connect() as client:
+        item = client.get(b"work/open")
+    server.stop()
+    (back,) = blocks("Going back")
+    reader.does(back)
+    assert items_in(spool) == before
+    assert before["work"][0] == item
+
+
+def test_a_darner_is_drained(reader: Reader, processes: Processes) -> None:
+    darner = Darner()
+    darner.fill(b"jobs", b"1", b"2", b"3")
+    darner.fill(b"mail", b"\0", b"x" * 5000)
+    darner.fill(b"mail.high", b"first")
+    server = processes.serve('queuePath = "queues"\n')
+    with serving(darner):
+        reader.asks(server, darner)
+        (drained,) = blocks("From darner")
+        reader.does(drained)
+    found = [items_of(server, name) for name in (b"jobs", b"mail", b"mail_high")]
+    assert found == [[b"1", b"2", b"3"], [b"\0", b"x" * 5000], [b"first"]]
+
+
+def test_a_siberite_is_drained_and_its_cursors_become_children(reader: Reader, processes: Processes) -> None:
+    siberite = Siberite()
+    siberite.fill(b"jobs", b"1", b"2", b"3")
+    siberite.fill(b"events", b"b", b"c")
+    siberite.cursors[b"events.audit"] = deque([b"a", b"b", b"c"])
+    server = processes.serve('queuePath = "queues"\n')
+    with serving(siberite):
+        reader.asks(server, siberite)
+        (drained,) = blocks("From siberite")
+        reader.does(drained)
+    with server.connect() as client:
+        client.put(b"events", b"d")
+    found = [items_of(server, name) for name in (b"jobs", b"events", b"events+audit", b"events_audit")]
+    assert found == [[b"1", b"2", b"3"], [b"b", b"c", b"d"], [b"a", b"b", b"c", b"d"], []]
