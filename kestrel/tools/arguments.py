@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable
 from typing import Final
 
 import kestrel
@@ -12,7 +14,9 @@ from kestrel.config.units import parse_duration_ms
 from kestrel.errors import BadQueueName
 from kestrel.journal.fileset import Kind, parse_file_name
 from kestrel.names import check_queue_name
+from kestrel.tls import TlsOptions
 from kestrel.tools.completion import add_completion_option
+from kestrel.tools.running import EX_USAGE, ToolFailed
 
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 _SECONDS: Final = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?")
@@ -86,3 +90,36 @@ def positive_duration_s(text: str) -> float:
     if not seconds:
         raise ArgumentTypeError("it must be some time")
     return seconds
+
+
+def add_tls_options(add: Callable[..., object]) -> None:
+    """``--tls``, and what goes with it. `add` is called as ``ArgumentParser.add_argument`` is."""
+    add("--tls", help="over TLS; the server's certificate is verified", default=False, action="store_true")
+    add("--ca", help="who signs the server's certificate (default: whom the system trusts)", metavar="FILE")
+    add("--cert", help="the certificate to show to the server", metavar="FILE")
+    add("--key", help="its key, where that is in another file", metavar="FILE")
+    add("--server-name", help="whom the certificate is for (default: the host)", metavar="NAME")
+
+
+def tls_options(parser: ArgumentParser, arguments: Namespace) -> TlsOptions | None:
+    """What the options of TLS say, None without ``--tls``. Raises as `tls_files` does."""
+    if arguments.tls:
+        return tls_files(parser, arguments)
+    if any(each is not None for each in (arguments.ca, arguments.cert, arguments.key, arguments.server_name)):
+        parser.error("--ca, --cert, --key and --server-name want --tls")
+    return None
+
+
+def tls_files(parser: ArgumentParser, arguments: Namespace) -> TlsOptions:
+    """What the options of TLS say. Raises `ToolFailed` where a file cannot be used, with its name and option."""
+    if arguments.key is not None and arguments.cert is None:
+        parser.error("--key wants the --cert that it belongs to")
+    options = TlsOptions(arguments.ca, arguments.cert, arguments.key, arguments.server_name)
+    try:
+        options.context()
+    except OSError as error:
+        given = {arguments.ca: "--ca", arguments.cert: "--cert", arguments.key: "--key"}
+        is_read = error.errno == errno.EINVAL  # what is in it is of no use
+        problem = f"used: {error.strerror}; is it PEM?" if is_read else f"read: {error.strerror}"
+        raise ToolFailed(f"{given[error.filename]}: {error.filename} cannot be {problem}", EX_USAGE) from None
+    return options

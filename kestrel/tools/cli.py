@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import sys
@@ -13,10 +12,18 @@ from typing import Any, Final
 from kestrel.address import DEFAULT_PORTS
 from kestrel.cluster.extra import NoKazoo
 from kestrel.cluster.uri import is_server_set
-from kestrel.tls import TlsOptions
 from kestrel.tools import cli_drain, cli_items, cli_members, cli_servers
 from kestrel.tools.admin_client import DEFAULT_ADMIN, AdminClient
-from kestrel.tools.arguments import duration_s, make_parser, positive, positive_duration_s, sent_queue_name
+from kestrel.tools.arguments import (
+    add_tls_options,
+    duration_s,
+    make_parser,
+    positive,
+    positive_duration_s,
+    sent_queue_name,
+    tls_files,
+    tls_options,
+)
 from kestrel.tools.clock import Clock
 from kestrel.tools.running import EX_USAGE, ToolFailed, explained, run
 from kestrel.tools.servers import TOOL, Servers
@@ -76,11 +83,7 @@ def _do(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> int:
 def _servers(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> Servers:
     named = [each for servers in arguments.servers for each in _split(servers)]
     addresses = named or _split_words(os.environ.get(ENVIRONMENT, "")) or ["localhost"]
-    tls = None
-    if arguments.tls:
-        tls = _tls_options(parser, arguments)
-    elif any(each is not None for each in (arguments.ca, arguments.cert, arguments.key, arguments.server_name)):
-        parser.error("--ca, --cert, --key and --server-name want --tls")
+    tls = tls_options(parser, arguments)
     try:
         return Servers(addresses, arguments.protocol, tls, arguments.timeout, clock.seconds)
     except ValueError as error:
@@ -105,7 +108,7 @@ def _split_words(servers: str) -> list[str]:
 def _admin(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> AdminClient:
     if arguments.servers or arguments.tls:
         parser.error("top asks the admin port: say --admin http://HOST:PORT, or https, and not --server or --tls")
-    tls = _tls_options(parser, arguments)
+    tls = tls_files(parser, arguments)
     try:
         client = AdminClient(arguments.admin, tls, arguments.timeout, clock.seconds)
     except ValueError as error:
@@ -114,21 +117,6 @@ def _admin(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> AdminC
     if is_given and not client.is_https:
         parser.error("--ca, --cert, --key and --server-name want --admin https://HOST:PORT")
     return client
-
-
-def _tls_options(parser: ArgumentParser, arguments: Namespace) -> TlsOptions:
-    """What the options say. Raises `ToolFailed` where a file cannot be used, with its name and option."""
-    if arguments.key is not None and arguments.cert is None:
-        parser.error("--key wants the --cert that it belongs to")
-    options = TlsOptions(arguments.ca, arguments.cert, arguments.key, arguments.server_name)
-    try:
-        options.context()
-    except OSError as error:
-        given = {arguments.ca: "--ca", arguments.cert: "--cert", arguments.key: "--key"}
-        is_read = error.errno == errno.EINVAL  # what is in it is of no use
-        problem = f"used: {error.strerror}; is it PEM?" if is_read else f"read: {error.strerror}"
-        raise ToolFailed(f"{given[error.filename]}: {error.filename} cannot be {problem}", EX_USAGE) from None
-    return options
 
 
 def _parser() -> ArgumentParser:
@@ -141,29 +129,25 @@ def _parser() -> ArgumentParser:
 def _server_options(parser: ArgumentParser, *, is_of_command: bool = False) -> None:
     """What stands before the command, or behind it, where it wins and the help does not repeat it."""
 
-    def add(option: str, help_: str, default: object = None, **more: Any) -> None:
+    def add(option: str, **more: Any) -> None:
         if is_of_command:
-            help_, default = SUPPRESS, SUPPRESS
-        parser.add_argument(option, help=help_, default=default, **more)
+            more |= {"help": SUPPRESS, "default": SUPPRESS}
+        parser.add_argument(option, **more)
 
     add(
         "--server",
-        "where the server is; several, with commas between or one an option, share the work; or a server set,"
+        help="where the server is; several, with commas between or one an option, share the work; or a server set,"
         f" zk://ZK1[:PORT],.../PATH, whose members do (default: {ENVIRONMENT}, or localhost)",
         default=[],
         metavar="HOST[:PORT]",
         action="append",
         dest="servers",
     )
-    add("--protocol", "what is spoken there (default: memcache)", default="memcache", choices=tuple(DEFAULT_PORTS))
-    add("--tls", "over TLS; the server's certificate is verified", default=False, action="store_true")
-    add("--ca", "who signs the server's certificate (default: whom the system trusts)", metavar="FILE")
-    add("--cert", "the certificate to show to the server", metavar="FILE")
-    add("--key", "its key, where that is in another file", metavar="FILE")
-    add("--server-name", "whom the certificate is for (default: the host)", metavar="NAME")
+    add("--protocol", help="what is spoken there (default: memcache)", default="memcache", choices=tuple(DEFAULT_PORTS))
+    add_tls_options(add)
     add(
         "--timeout",
-        "how long a server may take to answer (default: 10s)",
+        help="how long a server may take to answer (default: 10s)",
         default=10.0,
         metavar="DURATION",
         type=positive_duration_s,

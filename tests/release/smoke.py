@@ -69,6 +69,7 @@ SERVED: Final = (
     Action("kestrel-cli status", "^Up$"),
     Action("kestrel-cli dump-config work", "work"),
     Action("kestrel-cli version", "{version}"),
+    Action("kestrel-load flood --items 100", "each came once$"),
     Action("kestrel-cli --server zk://127.0.0.1:1/none get work", r"pip install 'kestrel-mq\[cluster\]'", status=2),
 )
 """While the server serves; kestrel-cli asks it by itself."""

@@ -1,0 +1,221 @@
+"""The command line of `kestrel-load`."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from kestrel.address import Address, parse_address
+from kestrel.cluster.uri import is_server_set
+from kestrel.load.items import LEAST_BYTES, MOST_BYTES, MOST_ITEMS
+from kestrel.load.wires import PORTS
+from kestrel.tls import TlsOptions
+from kestrel.tools.arguments import add_tls_options, duration_s, positive_duration_s, sent_queue_name, tls_options
+
+ENVIRONMENT: Final = "KESTREL_SERVERS"
+MOST_CLIENTS: Final = 50_000
+
+_NUMBER: Final = re.compile(r"[0-9]{1,12}")
+_OTHER_FILES: Final = 64
+"""What a process has open besides its connections, at most."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for. Sizes are bytes, times seconds."""
+
+    address: Address
+    protocol: str
+    tls: TlsOptions | None
+    timeout_s: float
+    queue: bytes
+    is_default_queue: bool
+    items: int
+    sizes: tuple[int, int]
+    """Of the smallest and of the largest item."""
+    clients: int
+    seed: int
+    flush: bool
+    anyway: bool
+    pipeline: int = 1
+    prefill: int = 0
+    pause_s: float = 0.0
+    queues: int = 1
+    cycles: int = 1
+    leak: float = 0.0
+    hold_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What a tool does unless it is told otherwise; None where it has no such option."""
+
+    queue: str
+    items: int
+    sizes: str
+    clients: int
+    pipeline: int | None = None
+    pause_s: str | None = None
+
+
+def number(least: int, most: int) -> Callable[[str], int]:
+    """A whole number from `least` to `most`."""
+
+    def parse(text: str) -> int:
+        value = int(text) if _NUMBER.fullmatch(text) else -1
+        if not least <= value <= most:
+            raise ArgumentTypeError(f"{text!r} is not a number from {least:,} to {most:,}")
+        return value
+
+    return parse
+
+
+def sizes(text: str) -> tuple[int, int]:
+    """``N``, or ``LEAST..MOST``."""
+    parse = number(LEAST_BYTES, MOST_BYTES)
+    least, dots, most = text.partition("..")
+    size = parse(least)
+    largest = parse(most) if dots else size
+    if largest < size:
+        raise ArgumentTypeError(f"{text!r}: the smaller size stands first")
+    return size, largest
+
+
+def share(text: str) -> float:
+    """A part of all, from 0 to 0.9."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 0.9:
+        raise ArgumentTypeError(f"{text!r} is not a share from 0 to 0.9")
+    return value
+
+
+def add_options(parser: ArgumentParser, defaults: Defaults) -> None:
+    """Those that all tools have, and those that `defaults` says."""
+    parser.formatter_class = RawDescriptionHelpFormatter
+    server = parser.add_argument_group("the server")
+    server.add_argument(
+        "--server", metavar="HOST[:PORT]", help=f"where it is (default: {ENVIRONMENT}, or localhost); one alone"
+    )
+    server.add_argument(
+        "--protocol", default="memcache", choices=tuple(PORTS), help="what is spoken there (default: memcache)"
+    )
+    add_tls_options(server.add_argument)
+    server.add_argument(
+        "--timeout",
+        metavar="DURATION",
+        type=positive_duration_s,
+        default=10.0,
+        help="how long it may take to answer (default: 10s)",
+    )
+    load = parser.add_argument_group("the load")
+    load.add_argument(
+        "--queue",
+        metavar="NAME",
+        type=sent_queue_name,
+        help=f"the queue (default: {defaults.queue}); it must be empty",
+    )
+    load.add_argument(
+        "--items",
+        metavar="N",
+        type=number(1, MOST_ITEMS),
+        default=defaults.items,
+        help=f"how many items (default: {defaults.items})",
+    )
+    load.add_argument(
+        "--bytes",
+        metavar="N",
+        type=sizes,
+        default=sizes(defaults.sizes),
+        help=f"how large an item is, or 64..4096 for any size between (default: {defaults.sizes})",
+    )
+    load.add_argument(
+        "--clients",
+        metavar="N",
+        type=number(1, MOST_CLIENTS),
+        default=defaults.clients,
+        help=f"how many (default: {defaults.clients})",
+    )
+    if defaults.pipeline is not None:
+        load.add_argument(
+            "--pipeline",
+            metavar="N",
+            type=number(1, 10_000),
+            default=defaults.pipeline,
+            help=f"so many requests under way on a connection (default: {defaults.pipeline})",
+        )
+    if defaults.pause_s is not None:
+        load.add_argument(
+            "--pause",
+            metavar="DURATION",
+            type=duration_s,
+            default=duration_s(defaults.pause_s),
+            help=f"how long a client rests between its requests, on average (default: {defaults.pause_s})",
+        )
+    load.add_argument(
+        "--seed", metavar="N", type=number(0, 2**32 - 1), default=1, help="of all that is left to chance (default: 1)"
+    )
+    load.add_argument("--flush", action="store_true", help="drop what is in the queue first")
+    load.add_argument("--anyway", action="store_true", help="also on a queue that has items, which may be lost")
+    load.add_argument("--json", action="store_true", help="one JSON object, in place of the table")
+
+
+def options(parser: ArgumentParser, arguments: Namespace, defaults: Defaults) -> Options:
+    """What the arguments say. Ends as argparse does where they make no sense; raises `ToolFailed` for TLS files."""
+    more = {
+        name: value
+        for name, value in (
+            ("pipeline", getattr(arguments, "pipeline", None)),
+            ("prefill", getattr(arguments, "prefill", None)),
+            ("pause_s", getattr(arguments, "pause", None)),
+            ("queues", getattr(arguments, "queues", None)),
+            ("cycles", getattr(arguments, "cycles", None)),
+            ("leak", getattr(arguments, "leak", None)),
+            ("hold_s", getattr(arguments, "hold", None)),
+        )
+        if value is not None
+    }
+    queue = arguments.queue
+    return Options(
+        address=_address(parser, arguments),
+        protocol=arguments.protocol,
+        tls=tls_options(parser, arguments),
+        timeout_s=arguments.timeout,
+        queue=defaults.queue.encode() if queue is None else queue,
+        is_default_queue=queue is None,
+        items=arguments.items,
+        sizes=arguments.bytes,
+        clients=arguments.clients,
+        seed=arguments.seed,
+        flush=arguments.flush,
+        anyway=arguments.anyway,
+        **more,
+    )
+
+
+def allow_connections(parser: ArgumentParser, number_: int) -> None:
+    """Let the process have so many. Ends as argparse does where the system does not."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = number_ + _OTHER_FILES
+    way_out = f"fewer --clients, or ulimit -Hn {wanted}"
+    if hard != resource.RLIM_INFINITY and wanted > hard:
+        parser.error(f"{number_:,} connections are more than the system allows: {way_out}")
+    if soft != resource.RLIM_INFINITY and wanted > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _address(parser: ArgumentParser, arguments: Namespace) -> Address:
+    named = arguments.server or os.environ.get(ENVIRONMENT, "").strip() or "localhost"
+    if is_server_set(named) or len(re.findall(r"[^\s,]+", named)) > 1:
+        parser.error("a load is put on one server: name it with --server HOST[:PORT]")
+    try:
+        return parse_address(named, PORTS[arguments.protocol])
+    except ValueError as error:
+        parser.error(str(error))

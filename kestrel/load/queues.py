@@ -1,0 +1,51 @@
+"""The queues of a run: they are looked at before it, and left as they were after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kestrel.load.work import Link, Work
+from kestrel.tools.running import EX_FOUND, ToolFailed
+from kestrel.tools.shown import show_text
+
+DEFAULT_PREFIX = "load_"
+"""How the names of queues begin that nobody has named."""
+
+
+class LoadQueues:
+    """Real queues, which may be somebody's: one that is not empty is not touched unless the command line says so."""
+
+    def __init__(self, names: Sequence[bytes], *, is_default: bool) -> None:
+        self.names = names
+        self._are_ours = is_default
+        self._made: set[bytes] = set()
+
+    async def prepare(self, work: Work, link: Link) -> None:
+        """Look at each before anything is put. Raises `ToolFailed` for one that has items."""
+        for name in self.names:
+            look = await link.ask(link.wire.look(name))
+            if look.exists is False or (look.exists is None and self._are_ours):
+                self._made.add(name)
+            if look.items and work.options.flush:
+                await link.ask(link.wire.flush(name))
+                look = await link.ask(link.wire.look(name))
+                if look.items:
+                    raise ToolFailed(f"{_shown(name)} has {look.items:,} items that somebody else has open", EX_FOUND)
+            elif look.items and not work.options.anyway:
+                raise ToolFailed(
+                    f"{_shown(name)} has {look.items:,} items already: name another queue with --queue, or say --flush"
+                    " to drop them, or --anyway to have them taken along with the run's own",
+                    EX_FOUND,
+                )
+
+    async def restore(self, work: Work, link: Link) -> None:
+        """Forget what the run has made, and empty what it has found empty."""
+        for name in self.names:
+            if name in self._made or (self._are_ours and not work.options.anyway):
+                await link.ask(link.wire.delete(name))
+            elif not work.options.anyway:
+                await link.ask(link.wire.flush(name))
+
+
+def _shown(name: bytes) -> str:
+    return "the queue " + show_text(name.decode("utf-8", "surrogateescape"))

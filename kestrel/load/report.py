@@ -1,0 +1,79 @@
+"""The figures of a run, for people and for programs."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kestrel.load.figures import Figures, Lane
+
+_MB: Final = 1_000_000
+_SHARES: Final = (0.5, 0.9, 0.99)
+
+
+def as_object(tool: str, figures: Figures, **about: object) -> dict[str, Any]:
+    """One JSON object. Times are seconds, but for latencies, which are milliseconds."""
+    return {
+        "tool": tool,
+        **about,
+        "lanes": [_lane_object(lane) for lane in figures.lanes],
+        **figures.counts,
+        "interrupted": figures.is_interrupted,
+        "failure": figures.failure,
+        "verdict": verdict(figures),
+    }
+
+
+def table(figures: Figures) -> list[str]:
+    """Lines: what was done, how much, how fast, and what the answers took."""
+    lanes = [lane for lane in figures.lanes if lane.items]
+    has_journal = any(lane.journal_bytes is not None for lane in lanes)
+    head = ["", "items", "seconds", "items/s", "MB/s", "p50 ms", "p90 ms", "p99 ms", "max ms"]
+    rows = [head + ["journal MB"] * has_journal]
+    for lane in lanes:
+        rate, mb_rate = _rates(lane)
+        row = [lane.name, f"{lane.items:,}", f"{lane.seconds:.2f}", f"{rate:,.0f}", f"{mb_rate:.2f}"]
+        row += [f"{ms:.2f}" for ms in _latencies_ms(lane)]
+        if has_journal:
+            row.append("" if lane.journal_bytes is None else f"{lane.journal_bytes / _MB:.2f}")
+        rows.append(row)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    aligned = []
+    for name, *cells in rows:
+        numbers = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
+        aligned.append("  ".join([name.ljust(widths[0]), *numbers]))
+    return aligned
+
+
+def verdict(figures: Figures) -> str:
+    """One sentence."""
+    counts = figures.counts
+    wrong = [f"{counts[name]:,} {name}" for name in ("missing", "doubled", "spoiled", "refused") if counts.get(name)]
+    if figures.failure:
+        return f"the run failed: {figures.failure}"
+    if figures.is_interrupted:
+        wrong = [each for each in wrong if not each.endswith("missing")]
+        return "interrupted: these are the figures so far" + (f"; {', '.join(wrong)}" if wrong else "")
+    more = "".join(f"; {remark}" for remark in figures.remarks)
+    if wrong:
+        return f"not all is well: {', '.join(wrong)} of {counts.get('stored', 0):,} items that were stored{more}"
+    if "seen" in counts:
+        return f"all is well: {counts['seen']:,} items were stored, and each came once{more}"
+    return f"all is well: {counts.get('stored', 0):,} items were stored{more}"
+
+
+def _rates(lane: Lane) -> tuple[float, float]:
+    seconds = lane.seconds or 1e-6
+    return lane.items / seconds, lane.bytes / _MB / seconds
+
+
+def _latencies_ms(lane: Lane) -> list[float]:
+    return [us / 1000 for us in (*lane.took_us.at(_SHARES), lane.took_us.maximum)]
+
+
+def _lane_object(lane: Lane) -> dict[str, Any]:
+    rate, mb_rate = _rates(lane) if lane.items else (0.0, 0.0)
+    p50, p90, p99, most = _latencies_ms(lane)
+    told = {"name": lane.name, "items": lane.items, "bytes": lane.bytes, "seconds": round(lane.seconds, 6)}
+    told |= {"items_per_s": round(rate, 3), "mb_per_s": round(mb_rate, 6)}
+    told |= {"p50_ms": p50, "p90_ms": p90, "p99_ms": p99, "max_ms": most}
+    return told | ({} if lane.journal_bytes is None else {"journal_bytes": lane.journal_bytes})

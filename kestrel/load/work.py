@@ -1,0 +1,166 @@
+"""What every tool works with: connections to the server, the time, and the end of it all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from time import perf_counter
+from typing import Any, Final, NamedTuple, TypeVar
+
+from twisted.internet.defer import Deferred, DeferredList, FirstError
+from twisted.internet.endpoints import HostnameEndpoint
+from twisted.internet.interfaces import IAddress, IDelayedCall, IStreamClientEndpoint
+from twisted.internet.protocol import Factory
+
+from kestrel.client.call import Call
+from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed
+from kestrel.client.openssl import tls_endpoint
+from kestrel.client.pipeline import Pipeline
+from kestrel.load.figures import Figures
+from kestrel.load.items import Items
+from kestrel.load.options import Options
+from kestrel.load.wires import PROTOCOLS, Wire
+
+T = TypeVar("T")
+
+WAIT_MS: Final = 1000
+"""How long a get waits at the server for an item, before it asks again."""
+
+_GRACE_S: Final = 1.5
+"""What is under way has so long to end, once the run is to end."""
+
+_AT_ONCE: Final = 50
+"""So many connections are made at a time: more would only stand in the server's line."""
+
+
+class Link(NamedTuple):
+    """A connection, and what is said over it."""
+
+    pipeline: Pipeline
+    wire: Wire
+
+    def ask(self, call: Call[T]) -> Deferred[T]:
+        """Its answer."""
+        return self.pipeline.ask(call)
+
+
+class _Pipelines(Factory):
+    noisy = False
+
+    def __init__(self, make: Callable[[], Pipeline]) -> None:
+        self._make = make
+
+    def buildProtocol(self, addr: IAddress | None) -> Pipeline:
+        return self._make()
+
+
+class Work:
+    """One run of a tool. `reactor` is Twisted's."""
+
+    def __init__(self, reactor: Any, options: Options) -> None:
+        self.options = options
+        self.figures = Figures()
+        self.seconds = perf_counter
+        self.is_stopping = False
+        self._reactor = reactor
+        endpoint: IStreamClientEndpoint = HostnameEndpoint(reactor, *options.address, timeout=options.timeout_s)
+        self._endpoint = (
+            endpoint if options.tls is None else tls_endpoint(options.tls, options.address.host, endpoint)
+        )
+        self._spoken = PROTOCOLS[options.protocol]
+        self._pipelines: set[Pipeline] = set()
+        self._sleeping: dict[Deferred[None], IDelayedCall] = {}
+        self._dropping: IDelayedCall | None = None
+
+    def items(self) -> Items:
+        """Those of this run, and of no other."""
+        return Items(os.urandom(4).hex(), *self.options.sizes, self.options.seed)
+
+    async def link(self) -> Link:
+        """A new connection. Raises `CannotConnect`."""
+        make = self._spoken
+        timeout_s = self.options.timeout_s
+        factory = _Pipelines(lambda: Pipeline(self._reactor, timeout_s, make.is_last_word))
+        try:
+            pipeline = await self._endpoint.connect(factory)
+            assert isinstance(pipeline, Pipeline)
+            self._pipelines.add(pipeline)
+            pipeline.ended.addCallback(lambda _: self._pipelines.discard(pipeline))
+            await pipeline.ready.addTimeout(timeout_s, self._reactor)
+        except ClientFailure:
+            raise
+        except Exception as error:
+            raise CannotConnect(str(error) or f"no connection within {timeout_s:g} s") from error
+        return Link(pipeline, make.make())
+
+    async def links(self, number: int, connected: Callable[[float, float], None] | None = None) -> list[Link]:
+        """So many connections. `connected` is told of each when it was begun and when it was there."""
+        links: list[Link] = []
+        begun = 0
+
+        async def connect() -> None:
+            nonlocal begun
+            while begun < number and not self.is_stopping:
+                begun += 1
+                began_s = self.seconds()
+                links.append(await self.link())
+                if connected is not None:
+                    connected(began_s, self.seconds())
+
+        await self.all([connect() for _ in range(min(number, _AT_ONCE))])
+        return links
+
+    async def sleep(self, seconds: float) -> None:
+        """For so long, or until the run is to end."""
+        if self.is_stopping:
+            return
+        waiting: Deferred[None] = Deferred()
+        self._sleeping[waiting] = self._reactor.callLater(seconds, self._wake, waiting)
+        await waiting
+
+    async def all(self, works: Sequence[Awaitable[object]]) -> None:
+        """Side by side to their ends. The first failure ends the wait, unless the run is to end anyway."""
+        deferreds = [
+            work if isinstance(work, Deferred) else Deferred.fromCoroutine(_coroutine(work)) for work in works
+        ]
+        try:
+            await DeferredList(deferreds, fireOnOneErrback=True, consumeErrors=True)
+        except FirstError as first:
+            if not (self.is_stopping and first.subFailure.check(ConnectionFailed)):
+                first.subFailure.raiseException()
+
+    def stop(self) -> None:
+        """The run is to end: nothing new is begun, and what is under way has a moment."""
+        if not self.is_stopping:
+            self.is_stopping = True
+            self._dropping = self._reactor.callLater(_GRACE_S, self.hang_up)
+            for waiting in list(self._sleeping):
+                self._wake(waiting)
+
+    def hang_up(self) -> None:
+        """End all connections."""
+        for pipeline in list(self._pipelines):
+            pipeline.drop()
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        if self._dropping is not None and self._dropping.active():
+            self._dropping.cancel()
+        self.is_stopping = True
+        for waiting in list(self._sleeping):
+            self._wake(waiting)
+        self.hang_up()
+
+    def _wake(self, waiting: Deferred[None]) -> None:
+        timer = self._sleeping.pop(waiting)
+        if timer.active():
+            timer.cancel()
+        waiting.callback(None)
+
+
+async def _run(work: Awaitable[T]) -> T:
+    return await work
+
+
+def _coroutine(work: Awaitable[T]) -> Coroutine[Any, Any, T]:
+    return work if isinstance(work, Coroutine) else _run(work)
