@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall
 from twisted.python.failure import Failure
 
-from kestrel.client.errors import BadReply, CannotConnect, ClientFailure, ConnectionFailed
+from kestrel.client.errors import BadReply, CannotConnect, ClientFailure, ConnectionFailed, Refused
 from kestrel.load.flood import flood
 from kestrel.load.items import MOST_ITEMS
 from kestrel.load.leaky_reader import leaky_reader
@@ -259,6 +259,8 @@ def _explained(failure: ClientFailure, asked: Options) -> str:
     speaks = f"does it speak {asked.protocol} there, {'without' if asked.tls is None else 'with'} TLS?"
     if isinstance(failure, CannotConnect):
         return f"cannot connect to {where}: {reason}; is the server running? name another with --server; {speaks}"
+    if isinstance(failure, Refused):
+        return f"{where} will not or cannot: {reason}"
     if isinstance(failure, BadReply):
         return f"{where}: {reason}; {speaks}"
     return f"{where}: {reason}; is the server still running? {speaks}"

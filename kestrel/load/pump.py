@@ -58,18 +58,21 @@ class Pump(Generic[Token, T]):
         while not self._is_over and self._under_way < self._width and (made := self._make()) is not None:
             token, call = made
             self._under_way += 1
-            asked = self._pipeline.ask(call)
-            asked.addCallback(self._answered, token, self._seconds())
-            asked.addErrback(self._failed)
+            args = (token, self._seconds())
+            self._pipeline.ask(call).addCallbacks(self._answered, self._failed, callbackArgs=args)
         self._is_filling = False
         if not self._under_way:
             self.stop()
 
     def _answered(self, value: T, token: Token, began_s: float) -> None:
         self._under_way -= 1
-        if not self._is_over:
+        if self._is_over:
+            return
+        try:
             self._came(token, value, began_s, self._seconds())
             self._fill()
+        except Exception:  # an errback of its own would cost each request as much as its callback
+            self._failed(Failure())
 
     def _failed(self, failure: Failure) -> None:
         if not self._is_over:

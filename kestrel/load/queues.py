@@ -30,11 +30,11 @@ class LoadQueues:
                 await link.ask(link.wire.flush(name))
                 look = await link.ask(link.wire.look(name))
                 if look.items:
-                    raise ToolFailed(f"{_shown(name)} has {look.items:,} items that somebody else has open", EX_FOUND)
+                    raise ToolFailed(f"{_shown(name)} is not empty: somebody else has {look.items:,} open", EX_FOUND)
             elif look.items and not work.options.anyway:
                 raise ToolFailed(
-                    f"{_shown(name)} has {look.items:,} items already: name another queue with --queue, or say --flush"
-                    " to drop them, or --anyway to have them taken along with the run's own",
+                    f"{_shown(name)} is not empty, but has {look.items:,} already: name another queue with --queue,"
+                    " or say --flush to drop them, or --anyway to have them taken along with the run's own",
                     EX_FOUND,
                 )
 

@@ -53,12 +53,18 @@ def verdict(figures: Figures) -> str:
     if figures.is_interrupted:
         wrong = [each for each in wrong if not each.endswith("missing")]
         return "interrupted: these are the figures so far" + (f"; {', '.join(wrong)}" if wrong else "")
-    more = "".join(f"; {remark}" for remark in figures.remarks)
+    foreign = f"; {_counted(counts['foreign'])} of somebody else came too" if counts.get("foreign") else ""
+    more = foreign + "".join(f"; {remark}" for remark in figures.remarks)
     if wrong:
-        return f"not all is well: {', '.join(wrong)} of {counts.get('stored', 0):,} items that were stored{more}"
+        stored = _counted(counts.get("stored", 0))
+        return f"not all is well: {', '.join(wrong)} of {stored} that the server stored{more}"
     if "seen" in counts:
-        return f"all is well: {counts['seen']:,} items were stored, and each came once{more}"
-    return f"all is well: {counts.get('stored', 0):,} items were stored{more}"
+        return f"all is well: {_counted(counts['seen'])} stored, and each came once{more}"
+    return f"all is well: {_counted(counts.get('stored', 0))} stored{more}"
+
+
+def _counted(number: int) -> str:
+    return "1 item" if number == 1 else f"{number:,} items"
 
 
 def _rates(lane: Lane) -> tuple[float, float]:

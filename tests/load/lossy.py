@@ -1,0 +1,77 @@
+"""A server that stores items not quite as it says: for tests of whether that is noticed."""
+
+from __future__ import annotations
+
+import socketserver
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Mangled = Callable[[bytes, int], list[bytes]]
+"""What is put in place of an item that is the n-th."""
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+
+    def __init__(self, mangled: Mangled) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.mangled = mangled
+        self.items: deque[bytes] = deque()
+        self.puts = 0
+        self.lock = threading.Lock()
+
+    def put(self, data: bytes) -> None:
+        with self.lock:
+            self.items.extend(self.mangled(data, self.puts))
+            self.puts += 1
+
+    def take(self, wait_s: float) -> bytes | None:
+        deadline = time.monotonic() + wait_s
+        while True:
+            with self.lock:
+                if self.items:
+                    return self.items.popleft()
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(0.002)
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    """As much of the memcache protocol as the tools say."""
+
+    server: _Server
+
+    def handle(self) -> None:
+        while line := self.rfile.readline():
+            word, key, *more = line.split()
+            if word == b"set":
+                data = self.rfile.read(int(more[2]))
+                self.rfile.read(2)
+                self.server.put(data)
+                reply = b"STORED\r\n"
+            elif word == b"get":
+                queue, _, options = key.partition(b"/t=")
+                item = self.server.take(min(0.2, int(options or 0) / 1000))
+                reply = b"" if item is None else b"VALUE %b 0 %d\r\n%b\r\n" % (queue, len(item), item)
+                reply += b"END\r\n"
+            elif word == b"dump_stats":
+                reply = b"queue '%b' {\r\n  items=%d\r\n}\r\nEND\r\n" % (key, len(self.server.items))
+            else:
+                reply = b"DELETED\r\n" if word == b"delete" else b"END\r\n"
+            self.wfile.write(reply)
+
+
+@contextmanager
+def lossy(mangled: Mangled) -> Iterator[str]:
+    """Serves; its address."""
+    with _Server(mangled) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()

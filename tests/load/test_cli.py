@@ -1,0 +1,72 @@
+"""The command line of kestrel-load."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import kestrel
+from kestrel.load.cli import main
+
+TOOLS = ("flood", "many-clients", "put-many", "packing", "leaky-reader")
+
+
+def test_alone_it_lists_the_tools(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert re.findall(r"^    ([a-z-]+)\b", said.err, re.MULTILINE) == list(TOOLS)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_each_tool_explains_its_options(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([tool, "--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert all(option in said for option in ("--server", "--protocol", "--tls", "--queue", "--items", "--json"))
+
+
+def test_it_says_which_release_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"kestrel-load {kestrel.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nosuch"], "invalid choice: 'nosuch'"),
+        (["flood", "--items", "0"], "not a number from 1 to 100,000,000"),
+        (["flood", "--items", "100000000", "--prefill", "1"], "items are too many"),
+        (["flood", "--bytes", "23"], "not a number from 24 to"),
+        (["flood", "--bytes", "100..50"], "the smaller size stands first"),
+        (["flood", "--queue", "a/b"], "queue name"),
+        (["flood", "--server", "one,two"], "a load is put on one server"),
+        (["flood", "--server", "zk://zk1/services/kestrel"], "a load is put on one server"),
+        (["flood", "--server", "host:x"], "is no address"),
+        (["flood", "--protocol", "http"], "invalid choice: 'http'"),
+        (["flood", "--ca", "ca.pem"], "want --tls"),
+        (["flood", "--clients", "50001"], "not a number from 1 to 50,000"),
+        (["leaky-reader", "--leak", "1"], "is not a share from 0 to 0.9"),
+        (["packing", "--cycles", "0"], "not a number from 1 to 1,000"),
+        (["packing", "--prefill", "1"], "unrecognized arguments"),
+    ],
+)
+def test_a_command_line_that_makes_no_sense_has_status_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_several_servers_in_the_environment_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KESTREL_SERVERS", "one two")
+    with pytest.raises(SystemExit):
+        main(["flood"])
+    assert "a load is put on one server" in capsys.readouterr().err

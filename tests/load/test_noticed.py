@@ -1,0 +1,159 @@
+"""What goes wrong is noticed, and told without a traceback."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+
+import pytest
+
+from tests.client.certificates import Authority
+from tests.load.conftest import CONFIG, at, command, run, told
+from tests.load.lossy import Mangled, lossy
+from tests.server.running import PATIENCE_S, Processes, Server, eventually, own_port
+from tests.tools.running import ENVIRONMENT, on_a_terminal
+
+ENDLESS = 10_000_000
+"""More items than a test has time for."""
+
+
+@pytest.mark.parametrize(
+    ("mangled", "what"),
+    [
+        (lambda data, number: [] if number == 5 else [data], "missing"),
+        (lambda data, number: [data, data] if number == 5 else [data], "doubled"),
+        (lambda data, number: [data, data] if number == 29 else [data], "doubled"),
+        (lambda data, number: [data[:-1] + b"?"] if number == 5 else [data], "spoiled"),
+    ],
+)
+@pytest.mark.parametrize("tool", ["flood", "packing"])
+def test_a_server_that_loses_doubles_or_changes_an_item_is_noticed(tool: str, mangled: Mangled, what: str) -> None:
+    with lossy(mangled) as address:
+        cycles = ["--cycles", "1"] if tool == "packing" else []
+        done = told(run(tool, "--server", address, "--items", 30, *cycles, "--json"), status=1)
+    assert done[what] == 1
+    assert f"1 {what}" in done["verdict"]
+
+
+def test_a_put_that_does_not_arrive_is_noticed_though_nobody_takes() -> None:
+    with lossy(lambda data, number: [] if number == 5 else [data]) as address:
+        assert told(run("put-many", "--server", address, "--items", 30, "--json"), status=1)["missing"] == 1
+
+
+def test_items_that_a_limit_refuses_are_counted(server: Server) -> None:
+    done = told(run("put-many", *at(server), "--queue", "small", "--items", 10, "--json"), status=1)
+    assert (done["stored"], done["refused"], done["missing"]) == (3, 7, 0)
+
+
+def test_reads_that_the_server_ends_come_again(server: Server) -> None:
+    """The queue has a timeout of its own; a reader that lets an item time out is not needed for that."""
+    options = ["--queue", "hasty", "--items", 40, "--clients", 2, "--leak", "0.3", "--json"]
+    done = told(run("leaky-reader", *at(server), *options))
+    assert (done["seen"], done["missing"], done["doubled"]) == (40, 0, 0)
+    assert done["came_again"] == done["leaked"] > 0
+
+
+# Queues that are somebody's.
+
+
+def test_a_queue_with_items_is_left_alone(server: Server) -> None:
+    with server.connect() as client:
+        client.put(b"theirs", b"hello")
+        done = run("flood", *at(server), "--queue", "theirs", "--items", 10)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "the queue theirs is not empty" in done.stderr
+        assert "--flush" in done.stderr
+        assert client.get(b"theirs") == b"hello"
+
+
+@pytest.mark.parametrize("protocol", ["memcache", "text", "thrift"])
+def test_a_queue_is_emptied_first_where_that_is_said(server: Server, protocol: str) -> None:
+    with server.connect() as client:
+        client.put(b"old", b"hello")
+        done = told(run("flood", *at(server, protocol), "--queue", "old", "--items", 10, "--flush", "--json"))
+        assert (done["seen"], done["foreign"]) == (10, 0)
+        assert client.get(b"old") is None
+
+
+def test_anyway_items_of_others_are_counted_apart(server: Server) -> None:
+    with server.connect() as client:
+        client.put(b"mixed", b"hello")
+    done = told(run("flood", *at(server), "--queue", "mixed", "--items", 10, "--anyway", "--json"))
+    assert (done["seen"], done["foreign"], done["missing"]) == (10, 1, 0)
+    assert "1 item of somebody else came too" in done["verdict"]
+
+
+# Servers.
+
+
+def test_a_server_that_is_not_there_is_named() -> None:
+    with own_port() as port:
+        done = run("flood", "--server", f"127.0.0.1:{port}")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith(f"kestrel-load: cannot connect to 127.0.0.1:{port}: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_another_protocol_is_thought_of(server: Server) -> None:
+    done = run("flood", "--server", f"127.0.0.1:{server.port}", "--protocol", "thrift")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "does it speak thrift there, without TLS?" in done.stderr
+
+
+def test_a_server_that_dies_ends_it_with_the_figures_so_far(processes: Processes) -> None:
+    server = processes.serve(CONFIG.replace("queues\"", "dying\"", 1))
+    running = begin("flood", *at(server), "--items", ENDLESS)
+    wait_for_load(server, "flood")
+    server.kill()
+    said, complained = running.communicate(timeout=PATIENCE_S)
+    assert running.returncode == 3
+    assert "items/s" in said
+    assert complained.startswith(f"kestrel-load: 127.0.0.1:{server.port}: ")
+    assert complained.count("\n") == 1
+
+
+def test_over_tls_with_a_certificate_that_is_verified(processes: Processes) -> None:
+    authority = Authority(processes.folder)
+    certificate, key = authority.sign("localhost")
+    endpoint = f"ssl:0:interface=127.0.0.1:certKey={certificate}:privateKey={key}"
+    server = processes.serve(CONFIG.replace("queues\"", "tls\"", 1), endpoint=endpoint)
+    tls = [*at(server), "--items", 50, "--tls", "--server-name", "localhost", "--json"]
+    assert told(run("flood", *tls, "--ca", authority.ca_file))["seen"] == 50
+    done = run("flood", *tls)
+    assert done.returncode == 3
+    assert "certificate verify failed" in done.stderr
+
+
+# The end.
+
+
+@pytest.mark.parametrize("tool", ["flood", "many-clients", "put-many", "packing", "leaky-reader"])
+def test_ctrl_c_ends_it_in_order_with_the_figures_so_far(server: Server, tool: str) -> None:
+    running = begin(tool, *at(server), "--items", 1_000_000)
+    wait_for_load(server, tool)
+    running.send_signal(signal.SIGINT)
+    said, complained = running.communicate(timeout=PATIENCE_S)
+    assert (running.returncode, complained) == (130, "")
+    assert "items/s" in said
+    assert "interrupted: these are the figures so far\n" in said
+    with server.connect() as client:
+        assert not [name for name in client.stats() if name.startswith("queue_load_")]
+
+
+def test_on_a_terminal_it_says_how_far_it_is(server: Server) -> None:
+    status, said = on_a_terminal(command("flood", *at(server), "--items", 100), env=ENVIRONMENT)
+    assert status == 0
+    assert said.startswith(b"\rflood: ")
+    assert said.endswith(b"\r\x1b[K")
+
+
+def begin(*arguments: object) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command(*arguments), stdout=pipe, stderr=pipe, env=ENVIRONMENT, text=True)
+
+
+def wait_for_load(server: Server, tool: str) -> None:
+    """Return when some items were put."""
+    name = f"queue_load_{tool.replace('-', '_')}_total_items"
+    with server.connect() as client:
+        eventually(lambda: int(client.stats().get(name, "0")) > 5, "items are put")
