@@ -213,7 +213,8 @@ def _run(name: str, asked: Options) -> Work:
 
     def begin() -> None:
         # Behind the reactor's own handlers, which would end it at once.
-        signal.signal(signal.SIGINT, lambda *_: any_reactor.callFromThread(interrupt))
+        for number_ in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number_, lambda *_: any_reactor.callFromThread(interrupt))
         LoopingCall(progress.draw).start(EVERY_S)
         Deferred.fromCoroutine(_work(_TOOLS[name], work)).addBoth(ended)
 
@@ -250,7 +251,9 @@ async def _work(tool: _Tool, work: Work) -> None:
             work.hang_up()
         await queues.restore(work, await work.link())
     except ClientFailure as failure:
-        work.figures.failure = _explained(failure, asked)
+        # What was hung up on to end an interrupted run is no failure.
+        if not (work.figures.is_interrupted and isinstance(failure, ConnectionFailed)):
+            work.figures.failure = _explained(failure, asked)
 
 
 def _explained(failure: ClientFailure, asked: Options) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kestrel.load.figures import Lane
 from kestrel.load.ledger import Ledger
 from kestrel.load.putting import put_all
 from kestrel.load.queues import LoadQueues
@@ -15,18 +16,17 @@ async def flood(work: Work, queues: LoadQueues, control: Link, ledger: Ledger) -
     producers = await work.links(work.options.clients)
     consumers = await work.links(work.options.clients)
 
-    async def put(name: str, end: int | None) -> None:
-        lane = work.figures.lane(name)
+    async def put(lane: Lane, end: int | None) -> None:
         await work.all([put_all(work, link, lambda _: queue, ledger, lane, end) for link in producers])
 
     if work.options.prefill:
-        await put("prefill", work.options.prefill)
+        await put(work.figures.lane("prefill"), work.options.prefill)
+    puts, takes = work.figures.lane("put"), work.figures.lane("take")
+    taking = Taking(work, queue, ledger, takes)
 
     async def put_the_others() -> None:
-        await put("put", None)
+        await put(puts, None)
         taking.all_is_put()
 
-    putting = put_the_others()
-    taking = Taking(work, queue, ledger, work.figures.lane("take"))
-    await work.all([putting, *(taking.run(link) for link in consumers)])
+    await work.all([put_the_others(), *(taking.run(link) for link in consumers)])
     await take_the_rest(work, control, queue, ledger)

@@ -24,11 +24,12 @@ async def leaky_reader(work: Work, queues: LoadQueues, control: Link, ledger: Le
     """One producer, and `--clients` readers, until each item was confirmed once."""
     [queue] = queues.names
     [producer] = await work.links(1)
+    puts = work.figures.lane("put")
     readers = _Readers(work, queue, ledger)
     links = await work.links(work.options.clients)
 
     async def put() -> None:
-        await put_all(work, producer, lambda _: queue, ledger, work.figures.lane("put"))
+        await put_all(work, producer, lambda _: queue, ledger, puts)
         readers.all_is_put = True
 
     await work.all([put(), *(readers.run(link, number) for number, link in enumerate(links))])

@@ -69,6 +69,7 @@ class Work:
         )
         self._spoken = PROTOCOLS[options.protocol]
         self._pipelines: set[Pipeline] = set()
+        self._connecting: set[Deferred[Any]] = set()
         self._sleeping: dict[Deferred[None], IDelayedCall] = {}
         self._dropping: IDelayedCall | None = None
 
@@ -81,8 +82,10 @@ class Work:
         make = self._spoken
         timeout_s = self.options.timeout_s
         factory = _Pipelines(lambda: Pipeline(self._reactor, timeout_s, make.is_last_word))
+        connecting = self._endpoint.connect(factory)
+        self._connecting.add(connecting)
         try:
-            pipeline = await self._endpoint.connect(factory)
+            pipeline = await connecting
             assert isinstance(pipeline, Pipeline)
             self._pipelines.add(pipeline)
             pipeline.ended.addCallback(lambda _: self._pipelines.discard(pipeline))
@@ -91,6 +94,8 @@ class Work:
             raise
         except Exception as error:
             raise CannotConnect(str(error) or f"no connection within {timeout_s:g} s") from error
+        finally:
+            self._connecting.discard(connecting)
         return Link(pipeline, make.make())
 
     async def links(self, number: int, connected: Callable[[float, float], None] | None = None) -> list[Link]:
@@ -138,7 +143,9 @@ class Work:
                 self._wake(waiting)
 
     def hang_up(self) -> None:
-        """End all connections."""
+        """End all connections, those that are being made too."""
+        for connecting in list(self._connecting):
+            connecting.cancel()
         for pipeline in list(self._pipelines):
             pipeline.drop()
 

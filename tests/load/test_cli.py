@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +27,18 @@ def test_each_tool_explains_its_options(tool: str, capsys: pytest.CaptureFixture
     assert ended.value.code == 0
     said = capsys.readouterr().out
     assert all(option in said for option in ("--server", "--protocol", "--tls", "--queue", "--items", "--json"))
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_the_page_names_each_tool_and_its_options(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "tools.md").read_text()
+    section = page.partition("## kestrel-load\n")[2].partition("\n## ")[0]
+    with pytest.raises(SystemExit):
+        main([tool, "--help"])
+    options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+    of_tls = {"--help", "--ca", "--cert", "--key", "--server-name"}
+    assert f"| `{tool}` |" in section
+    assert [option for option in sorted(options - of_tls) if f"`{option}" not in section] == []
 
 
 def test_it_says_which_release_it_is(capsys: pytest.CaptureFixture[str]) -> None:
