@@ -40,7 +40,7 @@ FUZZ := $(VENV)/.fuzz
 RELEASE := $(VENV)/.release
 
 .DEFAULT_GOAL := help
-.PHONY: help run cluster test check compiled torture kill-restart moves leases convert-kills database-kills streams membership zookeeper-kills soak histories every-place damage fuzz abuse benchmark bench dist smoke clean
+.PHONY: help run cluster test check compiled torture kill-restart moves leases convert-kills database-kills streams membership zookeeper-kills soak histories every-place damage fuzz abuse benchmark bench docs dist smoke clean
 .NOTPARALLEL:
 
 help: ## list these targets
@@ -117,6 +117,11 @@ bench: $(TESTS) ## compare with beanstalkd, Redis and memcached (QUICK=1, SEED=1
 
 abuse: $(TESTS) ## clients that mean harm, and what others have of it (SECONDS=10 for each, SEED=1, ARGS="garbage"; docs/reliability.md)
 	@$(VENV)/bin/python -m benchmarks.abuse --seed $(SEED) --seconds $(or $(SECONDS),10) $(ARGS)
+
+# With the test tools, which the API of what tests are made of is read with.
+docs: $(TESTS) ## make the documentation a site, in build/docs/html (ARGS="-E" reads every page again)
+	@$(VENV)/bin/python -m sphinx -W --keep-going -q -j auto -c docs -d build/docs/pages $(ARGS) . build/docs/html
+	@echo "build/docs/html/index.html is the documentation."
 
 # Without the extension it would be a wheel for every machine, which pip would prefer to building the extension.
 dist: $(RELEASE) ## build the source distribution and a wheel for this machine into dist/, and check them (EXTENSION=none for a pure wheel)
