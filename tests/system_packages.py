@@ -51,6 +51,7 @@ SYSTEM_PACKAGES: dict[str, SystemPackage] = {
     "chromedriver": program("chromedriver", "chromium-driver"),
     "chromium": program("chromium", "chromium"),
     "java": program("java", "openjdk-17-jre-headless"),
+    "curl": program("curl", "curl"),
     "gcc": SystemPackage(has_c_compiler, ("gcc", "libc6-dev")),
     "memcached": program("memcached", "memcached"),
     "memcaslap": program("memcaslap", "libmemcached-tools"),

@@ -1,0 +1,125 @@
+"""The commands that a page shows, and what its comments say of who runs them.
+
+A comment stands before the block that it speaks of, or it speaks of all `console` blocks of the page:
+
+    <!-- run by tests/docs/test_tools.py -->
+    <!-- consoles are run by tests/docs/test_tools.py -->
+    <!-- not run: needs another host -->
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PAGES: Final = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/README.md")])
+
+PROGRAMS: Final = frozenset(
+    (
+        "make", "twistd", "pip", "python", "python3", "pytest", "nc", "ncat", "telnet", "openssl", "systemctl",
+        "journalctl", "curl", "wget", "spark-submit", "spark-class", "runuser", "useradd", "install", "apt-get",
+        "thrift", "memcstat", "memcaslap", "memcached", "printf", "echo", "seq", "cp", "mv", "rm", "mkdir",
+        "chown", "chmod", "ln", "kill", "sudo", "su", "ssh", "rsync", "tar", "export", "source", "docker",
+        "git", "psql", "createdb", "man", "pipx", "uv",
+    )
+)
+"""With which lines of blocks begin that are commands, besides those of our own, `kestrel-*`, and `.ci/run`."""
+
+SHELLS: Final = frozenset(("sh", "bash", "shell", "console"))
+
+_INDENT: Final = re.compile(r" {4,}(?=\S)")
+_COMMENT: Final = re.compile(r"^\s*<!-- (.*) -->$")
+_SET: Final = re.compile(r"(?:\w+=(?:'[^']*'|\"[^\"]*\"|\S)*\s+)+")
+_ASIDE: Final = re.compile(r"\s{2,}\S.*$|\s#\s.*$")
+_SYNOPSIS: Final = re.compile(r"\[-|\]\.\.\.|\b[A-Z]{4,}\.\.\.")
+_INLINE: Final = re.compile(r"`((?:make [a-z][^`]*|\.ci/run))`")
+
+
+class Command(NamedTuple):
+    """One command, as it is to be typed."""
+
+    page: str
+    """Its path from the root of the repository."""
+    line: int
+    text: str
+    note: str
+    """What a comment says of it, or nothing."""
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}: {self.text}"
+
+
+def first_word(text: str) -> str:
+    """The program, without a folder, behind what is set for it."""
+    words = _SET.sub("", text, count=1).split() if _SET.match(text) else text.split()
+    return words[0].rpartition("/")[2] if words else ""
+
+
+def is_command(text: str, language: str) -> bool:
+    """Whether a line of a block is one, and no form of many, no output and no configuration."""
+    if not text or text.startswith("#") or (_SYNOPSIS.search(text) and first_word(text).startswith("kestrel-")):
+        return False
+    program = first_word(text)
+    return language in SHELLS or program in PROGRAMS or program.startswith("kestrel-") or text.startswith(".ci/run")
+
+
+def without_aside(text: str) -> str:
+    """Without what is said of it behind it, which two blanks or a `#` set apart."""
+    if text.count("'") or text.count('"'):
+        match = re.match(r"(?:'[^']*'|\"[^\"]*\"|[^'\"])*?(?=\s{2,}\S|\s#\s|$)", text)
+        return match[0] if match else text
+    return _ASIDE.sub("", text)
+
+
+def blocks(text: str) -> Iterator[tuple[int, str, list[str], str]]:
+    """Of each block the number of its first line, its language, its lines and the comment before it."""
+    lines = text.split("\n")
+    note, index = "", 0
+    while index < len(lines):
+        line = lines[index]
+        if match := _COMMENT.match(line):
+            note = match[1]
+        elif line.lstrip().startswith("```"):
+            end = next(at for at in range(index + 1, len(lines)) if lines[at].strip() == "```")
+            yield index + 2, line.strip().strip("`"), [each.strip() for each in lines[index + 1 : end]], note
+            note, index = "", end
+        elif _INDENT.match(line) and not lines[index - 1].strip():
+            end = index
+            while end < len(lines) and (_INDENT.match(lines[end]) or not lines[end].strip()):
+                end += 1
+            yield index + 1, "", [each.strip() for each in lines[index:end]], note
+            note, index = "", end - 1
+        elif line.strip():
+            note = ""
+        index += 1
+
+
+def commands_of(page: Path) -> Iterator[Command]:
+    """All commands of a page: of its blocks, and `make` wherever it stands."""
+    text, name = page.read_text(), str(page.relative_to(ROOT))
+    of_consoles = re.search(r"^<!-- consoles are (run by \S+) -->$", text, re.MULTILINE)
+    for number, language, lines, note in blocks(text):
+        if language not in SHELLS and language:
+            continue
+        if language == "console" and of_consoles:
+            note = note or of_consoles[1]
+        held = ""
+        for at, line in enumerate(lines):
+            prompted = line.startswith("$ ")
+            if language == "console" and not prompted and not held:
+                continue
+            line = held + line.removeprefix("$ ")
+            if line.endswith("\\"):
+                held = line[:-1]
+                continue
+            held = ""
+            if is_command(line, language if prompted or language != "console" else ""):
+                yield Command(name, number + at, without_aside(line), note)
+    for match in _INLINE.finditer(text):
+        yield Command(name, text.count("\n", 0, match.start()) + 1, match[1], "")
+
+
+COMMANDS: Final = [command for page in PAGES for command in commands_of(page)]

@@ -1,0 +1,327 @@
+"""Who types a command of the documents finds that it works: each is run here, or by a test that is named for it.
+
+What is run here runs in a scratch folder, where `/etc`, `/var`, `/run` and `/srv` of the pages are, with two servers on
+ports of their own. A server that a page starts is only told to `--validate`: tests/server/ starts them. Of `make` it is
+seen that the target is there and takes what it is given; who runs in short what it runs stands below.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+import trustme
+
+from tests.docs.commands import COMMANDS, PAGES, ROOT, Command, commands_of
+from tests.docs.test_journal_format import dumps as journal_dumps
+from tests.docs.test_scroll_format import dumps as scroll_dumps
+from tests.server.running import PATIENCE_S, TWISTD, Processes, Server
+from tests.server.scratch_environment import ScratchEnvironment
+from tests.tools.running import fill
+
+NOT_RUN: Final = {"needs another host": 22, "more than five minutes": 2}
+"""The only reasons for which a command may be run by nobody, and how many there are of each."""
+
+TARGETS: Final = {
+    "run": "tests/server/test_process.py",
+    "cluster": "tests/cluster/test_example.py",
+    "torture": "tests/server/test_kills.py",
+    "kill-restart": "tests/server/test_kills.py",
+    "moves": "tests/server/test_kills.py",
+    "leases": "tests/server/test_kills.py",
+    "database-kills": "tests/server/test_kills.py",
+    "convert-kills": "tests/tools/test_convert_resumed.py",
+    "streams": ".ci/run",
+    "membership": "tests/cluster/test_torture.py",
+    "zookeeper-kills": "tests/cluster/test_torture.py",
+    "soak": "tests/server/test_soak.py",
+    "histories": "tests/storage/test_read_behind_history.py",
+    "every-place": "tests/test_sample.py",
+    "damage": "tests/journal/test_damaged_recordings.py",
+    "fuzz": ".ci/run",
+    "benchmark": "tests/benchmarks/test_benchmarks.py",
+    "bench": "tests/benchmarks/test_peers.py",
+    "abuse": ".ci/run",
+    "docs": "tests/docs/test_site.py",
+    "dist": "tests/release/test_wheel.py",
+    "smoke": "tests/release/test_wheel.py",
+    "test": ".ci/run",
+    "check": ".ci/run",
+    "compiled": ".ci/run",
+    "clean": "tests/docs/test_commands.py",
+}
+"""Who runs what a target runs, in a short form where it is long. `.ci/run` runs as the script of every check."""
+
+MAKEFILE: Final = (ROOT / "Makefile").read_text()
+INSTALL: Final = re.compile(r"\bpip install (?!--editable)")
+NOTED: Final = [command for command in COMMANDS if command.note]
+UNNOTED: Final = [command for command in COMMANDS if not command.note]
+OF_MAKE: Final = [command for command in UNNOTED if re.match(r"(\w+=\S+ )*make\b|\.ci/run", command.text)]
+OF_MODULES: Final = [command for command in UNNOTED if re.search(r"\bpython -m ", command.text)]
+INSTALLS: Final = [command for command in UNNOTED if INSTALL.search(command.text)]
+RUN_HERE: Final = [command for command in UNNOTED if command not in {*OF_MAKE, *OF_MODULES, *INSTALLS}]
+
+
+def says(command: Command) -> str:
+    """Where it stands, for who reads the name of a test."""
+    return f"{command.page}:{command.line}"
+
+
+def test_commands_are_found_on_the_pages_that_have_some() -> None:
+    pages = {command.page for command in COMMANDS}
+    assert pages >= {"README.md", "CONTRIBUTING.md", "docs/guide.md", "docs/tools.md", "examples/cluster/README.md"}
+    assert len(RUN_HERE) > 30
+
+
+def test_every_comment_about_commands_speaks_of_one() -> None:
+    comments = sum(len(re.findall(r"^\s*<!-- (?:not run|run by)", page.read_text(), re.MULTILINE)) for page in PAGES)
+    notes = {(command.page, command.note, block_of(command)) for command in NOTED}
+    of_blocks = {note for note in notes if note[2]}
+    assert len(of_blocks) == comments
+
+
+def block_of(command: Command) -> int:
+    """The line of the comment that stands before the block of a command; 0 for those that speak of all consoles."""
+    lines = (ROOT / command.page).read_text().split("\n")[: command.line]
+    return max((at for at, line in enumerate(lines, 1) if line.strip() == f"<!-- {command.note} -->"), default=0)
+
+
+def test_only_what_cannot_be_run_is_run_by_nobody() -> None:
+    reasons = [command.note.removeprefix("not run: ") for command in NOTED if command.note.startswith("not run")]
+    assert {reason: reasons.count(reason) for reason in sorted(set(reasons) | set(NOT_RUN))} == NOT_RUN
+
+
+def mentions(test: str, command: Command) -> bool:
+    """Whether a test speaks of the page, or of what the command is about."""
+    text = (ROOT / test).read_text()
+    page = Path(command.page)
+    name = page.parent.name if page.stem == "README" else page.name
+    words = [word for word in re.split(r"[\s='\"]+", command.text) if not word.startswith("kestrel-")]
+    words = [word for word in words if len(word) > 7 or (len(word) > 4 and word.isalpha())]
+    return re.search(rf"\b{re.escape(name)}\b", text) is not None or any(word in text for word in words)
+
+
+@pytest.mark.parametrize("command", [each for each in NOTED if not each.note.startswith("not run")], ids=says)
+def test_a_test_that_is_named_for_a_command_is_there_and_speaks_of_it(command: Command) -> None:
+    test = command.note.removeprefix("run by ")
+    assert re.fullmatch(r"tests/\S+/test_\w+\.py", test), command
+    assert mentions(test, command), command
+
+
+@cache
+def recipe_of(target: str) -> str:
+    """What a target runs, with the variables that it takes; nothing where there is no such target."""
+    found = re.search(rf"^{re.escape(target)}:.*\n((?:.+\n)*)", MAKEFILE, re.MULTILINE)
+    return found[1] if found else ""
+
+
+@pytest.mark.parametrize("command", OF_MAKE, ids=says)
+def test_make_has_the_target_and_takes_what_it_is_given(command: Command) -> None:
+    words = [word for word in shlex.split(command.text) if word != "make"]
+    if words == [".ci/run"]:
+        assert os.access(ROOT / ".ci" / "run", os.X_OK)
+        return
+    environment = []
+    while "=" in words[0]:
+        environment.append(words.pop(0).partition("=")[0])
+    target, *given = words[: words.index(">") if ">" in words else None]
+    recipe = recipe_of(target)
+    assert recipe, command
+    variables = set(re.findall(r"\$\((?:or |if )?([A-Z]+)", recipe))
+    assert {word.partition("=")[0] for word in given} <= variables
+    assert set(environment) <= {"TMPDIR", "KESTREL_PURE", "KESTREL_EXPECT_BUILD", "KESTREL_REQUIRE_ALL"}
+
+
+@pytest.mark.parametrize("target", sorted({*re.findall(r"^([a-z-]+):.*## ", MAKEFILE, re.MULTILINE)} - {"help"}))
+def test_what_a_target_runs_is_run_by_a_test(target: str) -> None:
+    test = ROOT / TARGETS[target]
+    text = test.read_text()
+    module = re.search(r"-m (?:tests\.torture\.)?([\w.]+)", recipe_of(target))
+    said = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert said.returncode == 0, said.stderr
+    names = {f"make {target}", f"make .venv/.{target}", target, *([module[1].rpartition(".")[2]] if module else ())}
+    assert any(re.search(rf"(?<![\w-]){re.escape(name)}\b", text) for name in names)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that stands for the root of the file system, with what the pages take to be there already."""
+    root = tmp_path_factory.mktemp("root")
+    folders = ("bin", "etc/kestrel", "var/spool", "var/lib/kestrel", "var/log/kestrel", "run/kestrel", "srv/archive")
+    for folder in folders:
+        (root / folder).mkdir(parents=True)
+    (root / "tap-configs").mkdir()
+    for path in (ROOT / "tap-configs").glob("*.toml"):
+        text = re.sub(r'"/(var|etc|run|srv)/', rf'"{root}/\1/', path.read_text())
+        (root / "tap-configs" / path.name).write_text(text)
+        (root / "etc" / "kestrel" / path.name).write_text(text)
+    for name in ("kestrel.toml", "guide.toml"):
+        (root / name).write_text(f'queuePath = "{root}/var/queues"\n')
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost")
+    for name in ("cert.pem", "server.pem"):
+        issued.cert_chain_pems[0].write_to_path(root / name)
+    for name in ("key.pem", "server.key"):
+        issued.private_key_pem.write_to_path(root / name)
+    authority.cert_pem.write_to_path(root / "clients.pem")
+    shutil.copy(ROOT / "kestrel" / "protocols" / "kestrel.thrift", root)
+    fill(root / "var" / "spool" / "kestrel", {"work": journal_dumps()[0][1]})
+    fill(root / "srv" / "archive", {"archive~work.1700000000000": scroll_dumps()[0][1]})
+    make_programs(root / "bin")
+    return root
+
+
+def make_programs(folder: Path) -> None:
+    """The programs that an installation has, of this checkout."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    programs = {"twistd": f'{sys.executable} {TWISTD} "$@"'}
+    programs |= dict.fromkeys(("python", "python3"), f'{sys.executable} "$@"')
+    for line in setup["options.entry_points"]["console_scripts"].split("\n"):
+        if line:
+            name, module, function = re.split(r" = |:", line)
+            program = f"import sys; from {module} import {function}; sys.exit({function}())"
+            programs[name] = f"{sys.executable} -c '{program}' \"$@\""
+    for name, runs in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\nexec {runs}\n")
+        (folder / name).chmod(0o755)
+
+
+@pytest.fixture(scope="module")
+def servers(root: Path) -> Iterator[tuple[Processes, Server, Server]]:
+    """Two, the second of which is `new` on the pages."""
+    admin = ("--admin", "tcp:0:interface=127.0.0.1")
+    with Processes(root) as processes:
+        old = processes.serve(f'queuePath = "{root}/old"\n', *admin)
+        new = processes.serve(f'queuePath = "{root}/new"\n', *admin)
+        with old.connect() as client:
+            client.put(b"work", b"hello")
+            client.put(b"work+x", b"hello")
+            client.put(b"views+archive", b"hello")
+            client.put(b"views+count", b"hello")
+        (root / "kestrel.toml").write_text(f'queuePath = "{root}/var/queues"\n')
+        yield processes, old, new
+
+
+def here(text: str, root: Path, old: Server, new: Server) -> str:
+    """A command of a page, with the folders and the servers of this test in place of its own."""
+    text = re.sub(r"(?:/opt/kestrel|\.venv|(?<![\w/])kestrel)/bin/", f"{root}/bin/", text)
+    text = re.sub(r"(?<![\w.])/(etc|var|run|srv)/(?=[\w.])", rf"{root}/\1/", text)
+    text = re.sub(r"\bnc (?:-\S+ )*localhost 22133\b", f"nc -N 127.0.0.1 {old.port}", text)
+    text = re.sub(r"\bnc (?:-\S+ )*localhost 2222\b", f"nc -N 127.0.0.1 {old.port_of('text')}", text)
+    text = re.sub(r"\blocalhost:2223\b", f"127.0.0.1:{old.port_of('admin')}", text)
+    port = old.port_of("thrift") if "--protocol thrift" in text else old.port
+    text = re.sub(r"(?<=--server )(?:old|mq1\S*)(?=\s|$)", f"127.0.0.1:{port}", text)
+    text = re.sub(r"(?<=--server )new(?=\s|$)", f"127.0.0.1:{new.port}", text)
+    if re.search(r"\btwistd\b", text) and not re.search(r"--validate|--help-storage", text):
+        text += " --validate"
+    return text
+
+
+def needed_by(command: Command) -> list[str]:
+    """The programs of the system that it wants."""
+    return [name for name in ("nc", "curl") if re.search(rf"\b{name}\b", command.text)]
+
+
+@pytest.mark.parametrize(
+    "command", [pytest.param(each, marks=pytest.mark.needs(*needed_by(each)), id=says(each)) for each in RUN_HERE]
+)
+def test_a_command_does_what_it_should(command: Command, root: Path, servers: tuple[Processes, Server, Server]) -> None:
+    processes, old, new = servers
+    environment = processes.environment() | {
+        "PATH": f"{root}/bin:{os.environ['PATH']}",
+        "KESTREL_SERVERS": f"127.0.0.1:{old.port}",
+    }
+    done = subprocess.run(
+        ["bash", "-c", here(command.text, root, old, new)],
+        cwd=root,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+
+
+@pytest.mark.parametrize("command", OF_MODULES, ids=says)
+def test_a_program_of_the_checkout_is_there_and_has_the_options(command: Command) -> None:
+    module = re.search(r"-m ([\w.]+)", command.text)
+    assert module is not None
+    helps = help_of(module[1])
+    assert [option for option in re.findall(r"(?<!\w)--[a-z-]+", command.text) if option not in helps] == []
+
+
+@cache
+def help_of(module: str) -> str:
+    """What a program says of its options."""
+    command, environment = [sys.executable, "-m", module, "--help"], os.environ | {"PYTHONPATH": str(ROOT)}
+    said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert said.returncode == 0, said.stderr
+    return said.stdout
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    """A copy of what is installed: a build leaves files beside it."""
+    sources = tmp_path / "sources"
+    ignored = shutil.ignore_patterns("__pycache__", "*.so", "compiled.json", "dropin.cache")
+    for name in ("kestrel", "pyspark_kestrel", "tap-configs", "twisted"):
+        shutil.copytree(ROOT / name, sources / name, ignore=ignored)
+    (sources / "docs").mkdir()
+    for name in ("setup.cfg", "setup.py", "pyproject.toml", "LICENSE", "docs/package.md"):
+        shutil.copy(ROOT / name, sources / name)
+    return sources
+
+
+def test_what_is_installed_as_the_pages_say_has_its_commands(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KESTREL_EXTENSION", "none")
+    (scratch_folder := tmp_path / "scratch").mkdir()
+    scratch = ScratchEnvironment(scratch_folder)
+    said = {INSTALL.split(command.text)[1] for command in INSTALLS}
+    assert said == {".", "'.[cluster]'", "kestrel-mq"}
+    scratch.install(".", folder=sources)
+    programs = scratch_folder / "environment" / "bin"
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    extras = set(setup["options.extras_require"])
+    assert {extra for words in said for extra in re.findall(r"\[(.*)\]", words)} <= extras
+    commands = re.findall(r"^(kestrel-\S+) =", setup["options.entry_points"]["console_scripts"], re.MULTILINE)
+    assert commands and all((programs / name).exists() for name in commands)
+    told = subprocess.run([programs / "kestrel-cli", "--version"], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (told.returncode, told.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("block", "shown"),
+    [
+        ("```console\n$ kestrel-cli status\nUp\n```\n", ["kestrel-cli status"]),
+        ("```sh\nanything --goes    # and why\n```\n", ["anything --goes"]),
+        ("    make bench QUICK=1       less of everything\n", ["make bench QUICK=1"]),
+        ("    twistd kestrel \\\n        --storage 'a  b'\n", ["twistd kestrel --storage 'a  b'"]),
+        ("    kestrel-qdump [-q] PATH...\n    # make nothing\n    get work\n", []),
+        ("Try `make test`.\n", ["make test"]),
+        ("```toml\ninstall = 1\n```\n", []),
+    ],
+)
+def test_what_a_page_shows_as_a_command_is_found(
+    block: str, shown: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.docs.commands.ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(f"# Page\n\n<!-- run by tests/x/test_x.py -->\n\n{block}")
+    found = list(commands_of(page))
+    assert [re.sub(r" {2,}(?=--)", " ", command.text) for command in found] == shown
+    assert {command.note for command in found} <= {"run by tests/x/test_x.py", ""}
