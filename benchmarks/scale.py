@@ -5,8 +5,9 @@
 Each case is a real server process with one thing many times over: connections that are open and idle, queues of ten
 items, items in one queue; and at last with all of it. A start is timed from the launch of the process, Python's own
 start included, until it says that it serves, after an orderly stop and after a kill; the first get follows at once.
-Then a client at a time sets and gets 64 bytes, each through another of the connections, to another of the queues, and
-between them as often at an empty server, so that what else goes on in the machine disturbs both.
+Then a client at a time sets and gets 64 bytes, each pair through another of the connections, to another of the queues.
+What that takes of the server's processor is compared with an empty server of the same storage that has its turns in
+between; times by the clock jump with how the machine wakes two processes up.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from benchmarks.cost import Cost, Watch
 from benchmarks.harness import (
     Column,
     Figure,
@@ -56,8 +58,8 @@ COLUMNS: Final = (
     Column("connect_us", "a connection, us", ".0f"),
     Column("p50_ms", "p50, ms", ".3f"),
     Column("p99_ms", "p99, ms", ".3f"),
-    Column("p50_ratio", "p50 to empty", ".2f"),
-    Column("p99_ratio", "p99 to empty", ".2f"),
+    Column("cpu_us", "CPU a request, us", ".1f"),
+    Column("cpu_ratio", "to empty", ".2f"),
 )
 
 
@@ -149,10 +151,13 @@ def _first_get(server: Server, queue: bytes, *, is_empty: bool) -> float:
     return seconds
 
 
-def _turn(clients: Sequence[Client], queues: Sequence[bytes], pairs: int, dice: random.Random) -> list[float]:
+def _turn(
+    watch: Watch, cost: Cost, clients: Sequence[Client], queues: Sequence[bytes], dice: random.Random
+) -> list[float]:
     """Seconds of each request, each pair through some connection and to some queue."""
     seconds, item = [], dice.randbytes(ITEM_BYTES)
-    for _ in range(pairs):
+    first = watch.now()
+    for _ in range(TURN):
         client, queue = dice.choice(clients), dice.choice(queues)
         began = time.perf_counter()
         client.ask(set_request(queue, item), b"STORED\r\n")
@@ -160,10 +165,11 @@ def _turn(clients: Sequence[Client], queues: Sequence[bytes], pairs: int, dice: 
         if client.get(queue) is None:
             raise ValueError("there was no item")
         seconds += [stored - began, time.perf_counter() - stored]
+    cost.add(2 * TURN, first, watch.now())
     return seconds
 
 
-def _measure_case(storage: str, case: Case, sizes: Sizes, folder: Path, empty: Client, seed: int) -> dict[str, Figure]:
+def _measure_case(storage: str, case: Case, sizes: Sizes, folder: Path, empty: Server, seed: int) -> dict[str, Figure]:
     dice = random.Random(seed)
     with ExitStack() as stack:
         scene = Scene(stack.enter_context(Processes(folder)), storage)
@@ -188,11 +194,13 @@ def _measure_case(storage: str, case: Case, sizes: Sizes, folder: Path, empty: C
             clients[-1].ask(b"get nothing-there/peek\r\n", b"END\r\n")
         connected = time.perf_counter() - began
         names = case.names + [QUEUE] * bool(case.backlog)
-        _turn(clients, names, TURN, dice)
-        here, there = [], []
+        watch, watch_empty, cost, cost_empty = Watch(server.pid), Watch(empty.pid), Cost(), Cost()
+        clients_of_empty = [stack.enter_context(empty.connect())]
+        _turn(watch, Cost(), clients, names, dice)
+        requests = []
         for _ in range(sizes.pairs // TURN):
-            here += _turn(clients, names, TURN, dice)
-            there += _turn([empty], [QUEUE], TURN, dice)
+            requests += _turn(watch, cost, clients, names, dice)
+            _turn(watch_empty, cost_empty, clients_of_empty, [QUEUE], dice)
         return {
             "storage": storage,
             **case._asdict(),
@@ -202,10 +210,10 @@ def _measure_case(storage: str, case: Case, sizes: Sizes, folder: Path, empty: C
             "memory_mib": server.memory_bytes() / MIB,
             "descriptors": server.open_files(),
             "connect_us": connected / len(clients) * 1e6,
-            "p50_ms": percentile(here, 50) * 1000,
-            "p99_ms": percentile(here, 99) * 1000,
-            "p50_ratio": percentile(here, 50) / percentile(there, 50),
-            "p99_ratio": percentile(here, 99) / percentile(there, 99),
+            "p50_ms": percentile(requests, 50) * 1000,
+            "p99_ms": percentile(requests, 99) * 1000,
+            "cpu_us": 1e6 / cost.per_cpu_s,
+            "cpu_ratio": cost_empty.per_cpu_s / cost.per_cpu_s,
         }
 
 
@@ -214,14 +222,16 @@ def measure(results: Results, sizes: Sizes, seed: int, storages: Sequence[str] =
     raise_file_limit()
     todo = [(storage, case) for case in sizes.cases for storage in storages]
     with scratch_folder() as folder, ExitStack() as stack:
-        (folder / "empty").mkdir()
-        server, _ = Scene(stack.enter_context(Processes(folder / "empty")), storages[0]).start()
-        empty = stack.enter_context(server.connect())
+        empty: dict[str, Server] = {}
+        for storage in storages:
+            own = folder / storage
+            own.mkdir()
+            empty[storage], _ = Scene(stack.enter_context(Processes(own)), storage).start()
         for number, (storage, case) in enumerate(todo):
             progress(f"scale: {storage}, {case}", number, len(todo))
             own = folder / str(number)
             own.mkdir()
-            results.add(**_measure_case(storage, case, sizes, own, empty, seed))
+            results.add(**_measure_case(storage, case, sizes, own, empty[storage], seed))
         progress("", 1, 1)
 
 

@@ -226,6 +226,9 @@ class KestrelService(Service):
     def _loaded(self, _: object) -> None:
         if self._is_stopping:
             return
+        loaded_s = self._reactor.seconds() - self._started_at
+        self._tell_loaded()
+        self._core.serve()
         queues = self.manager.all_queues()
         log.info(
             "kestrel {version} ({build}) serves {queues} with {items} of {storage}, loaded in {seconds:.2f} s",
@@ -234,15 +237,13 @@ class KestrelService(Service):
             storage=_storage_description(self._core.config).partition("?")[0],
             queues=_count(len(queues), "queue"),
             items=_count(sum(queue.contents.items for queue in queues), "item"),
-            seconds=self._reactor.seconds() - self._started_at,
+            seconds=loaded_s,
         )
         if self._try_it_port is not None:
             log.info(
                 r"Try it: printf 'set work 0 0 5\r\nhello\r\nget work\r\n' | nc localhost {port}",
                 port=self._try_it_port,
             )
-        self._tell_loaded()
-        self._core.serve()
         if self._admin_is_there:  # its past takes memory
             self._admin.start()
         self._is_serving = True
