@@ -15,7 +15,6 @@ PIECE_BYTES: Final = 64 * 1024
 _TYPES: Final[Mapping[str, str]] = {
     "css": "text/css; charset=utf-8",
     "html": "text/html; charset=utf-8",
-    "ico": "image/x-icon",
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }

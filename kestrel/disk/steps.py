@@ -46,19 +46,3 @@ DELETION_MARKED: Final = "deletion marked"
 
 THROWN_AWAY: Final = "thrown away"
 """One more file of a deleted queue is out of the way: the same."""
-
-ALL: Final = (
-    ROTATED,
-    PACK_WRITTEN,
-    PACK_SYNCED,
-    PACK_PUBLISHED,
-    PACK_PUBLISHED_FOR_GOOD,
-    PACK_REPLACED,
-    PACK_FINISHED,
-    TAIL_COPIED,
-    TAIL_CUT,
-    COPY_WRITTEN,
-    COPY_PUBLISHED,
-    DELETION_MARKED,
-    THROWN_AWAY,
-)

@@ -8,7 +8,6 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.threads import deferToThreadPool
-from twisted.logger import Logger
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
@@ -23,8 +22,6 @@ from kestrel.queues.turns import Turns
 from kestrel.scroll.names import DEFAULT_READER, place_of
 from kestrel.storage.barrier import Barrier
 from kestrel.storage.scroll import RESERVE_BYTES, ScrollStorage
-
-log = Logger(__name__)
 
 
 class ScrollFolder:
