@@ -32,7 +32,6 @@ LEAST_OF_ALL: Final = 19
 LEAD_S: Final = 0.2
 """A disturber works so long before anybody looks."""
 LOOKS_EVERY_S: Final = 0.05
-SPARE_FILES: Final = 500
 
 COLUMNS: Final = (
     Column("beside", "beside"),

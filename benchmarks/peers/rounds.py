@@ -25,7 +25,6 @@ Round = Mapping[str, Figures]
 ITEMS: Final = "items"
 REQUESTS: Final = "requests"
 ITEMS_BY_CPU: Final = "items by CPU"
-RATIOS: Final = (ITEMS, REQUESTS, ITEMS_BY_CPU)
 
 
 def _figure(figures: Figures, name: str) -> float:

@@ -26,8 +26,7 @@ from tests.server.running import ANY_PORT, TWISTD, Client, Processes, eventually
 NEVER: Final = "never"
 EVERY_100_MS: Final = "100 ms"
 EACH_REPLY: Final = "each reply"
-SYNCS: Final = (NEVER, EVERY_100_MS, EACH_REPLY)
-"""How safe a reply is: when what it says is on the disk itself."""
+"""How safe a reply is, of these three: when what it says is on the disk itself."""
 
 CEILING: Final = "ceiling"
 
@@ -58,11 +57,6 @@ class Cores(NamedTuple):
 
     generator: int
     server: int
-
-    @property
-    def are_apart(self) -> bool:
-        """Whether each side has its own."""
-        return self.generator != self.server
 
 
 def cores() -> Cores:
