@@ -53,10 +53,6 @@ SEND, LATER, OTHER_CLIENT, READS, HALF_CLOSE, DISCONNECT = range(6)
 """What a step may be: bytes are sent, time goes by, the other client goes on, this one reads no more or again, it sends
 no more, it is gone. What is left after all steps is sent."""
 
-LONGEST_STEP_S: Final = 25.6
-
-Heard = Callable[[bytes], None]
-
 
 def choose(choices: Fed) -> tuple[int, list[tuple[int, int]]]:
     """Which configuration, and the steps with their sizes."""

@@ -235,12 +235,6 @@ class Scrolls:
         """What a reader file holds."""
         return (self.folder / f"work.read.{part}").read_bytes()
 
-    def on_medium(self) -> dict[str, bytes]:
-        """What a power failure would leave of the files now."""
-        copy = new_folder(self.folder, "medium")
-        self.disk.medium.copy(str(self.folder).encode(), str(copy).encode())
-        return files_in(copy)
-
     def left_behind(self) -> Path:
         """A copy of the folder as it is now: what a crash of the process leaves."""
         return Path(shutil.copytree(self.folder, new_folder(self.folder, "left-behind")))

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import pytest
 
-from kestrel.config.model import QueueSettings
 from kestrel.errors import QueueFailed
 from kestrel.storage.interfaces import IItemRanges
 from kestrel.storage.scroll_queue import ScrollQueue
@@ -22,7 +21,6 @@ from tests.scroll.made import READER, WRITER, done_ranges, errors, put, read_don
 from tests.scroll.running import Opener, Scrolls
 
 HINT: Final = Path(".kestrel") / "hints" / "work"
-FILES: Final = QueueSettings(default_journal_size_bytes=1 << 20)
 
 
 @pytest.fixture
