@@ -111,6 +111,6 @@ def _table(
     now = int(time.time() * 1000) if now_ms is None else now_ms
 
     def work(unit: Unit, folder: Folder) -> Iterator[pa.RecordBatch]:
-        return exported(unit, which, now, is_text=is_text, folder=folder)
+        return exported(unit, folder, which, now, is_text=is_text)
 
     return over(spark, units, work, with_problem(is_text=is_text))

@@ -11,7 +11,6 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from kestrel.disk.files import Disk
 from kestrel.spark.fleet.columns import ITEMS, PROBLEM, TEXT_ITEMS
 from kestrel.spark.fleet.units import Kind, Unit
 from kestrel.tools.contents import Contents
@@ -51,20 +50,13 @@ class ReadItem(NamedTuple):
 
 
 def exported(
-    unit: Unit,
-    which: Which,
-    now_ms: int,
-    *,
-    is_text: bool = False,
-    disk: Disk | None = None,
-    folder: Folder | None = None,
+    unit: Unit, folder: Folder, which: Which, now_ms: int, *, is_text: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a unit's items, and behind them of what is wrong with its files.
+    """The rows of a unit's items, and behind them of what is wrong with its files. `folder` is the one that it is in.
 
     With `is_text` they are `TEXT_ITEMS`, else `ITEMS`; `problem` comes with both.
     """
     batches = Batches(unit, is_text=is_text)
-    folder = folder or Folder(disk or Disk(), unit.folder)
     try:
         for found in _founds(unit, folder):
             yield from _of_found(batches, folder, found, which, now_ms)

@@ -42,9 +42,9 @@ def pack(
     return spark.createDataFrame(rows, REPORTS)
 
 
-def packed(unit: Unit, now_ms: int, disk: Disk | None = None) -> Iterator[pa.RecordBatch]:
+def packed(unit: Unit, now_ms: int) -> Iterator[pa.RecordBatch]:
     """What was done to a folder. It is unlocked again before anybody is told."""
-    outcomes = list(_outcomes(unit, Folder(disk or Disk(), unit.folder), now_ms))
+    outcomes = list(_outcomes(unit, Folder(Disk(), unit.folder), now_ms))
     if outcomes:
         yield report_batch(unit, outcomes)
 

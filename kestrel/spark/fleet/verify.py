@@ -34,14 +34,12 @@ def verify(
     """
     units = single_queues(Disk(), folders_of(paths, server), queues)
     now = int(time.time() * 1000) if now_ms is None else now_ms
-    return over(spark, units, lambda unit, folder: verified(unit, now, folder=folder), REPORTS)
+    return over(spark, units, lambda unit, folder: verified(unit, folder, now), REPORTS)
 
 
-def verified(
-    unit: Unit, now_ms: int, disk: Disk | None = None, folder: Folder | None = None
-) -> Iterator[pa.RecordBatch]:
-    """What a unit comes to."""
-    outcomes = list(_outcomes(unit, folder or Folder(disk or Disk(), unit.folder), now_ms))
+def verified(unit: Unit, folder: Folder, now_ms: int) -> Iterator[pa.RecordBatch]:
+    """What a unit comes to. `folder` is the one that it is of, or is."""
+    outcomes = list(_outcomes(unit, folder, now_ms))
     if outcomes:
         yield report_batch(unit, [(each, EX_FOUND if any(each.complaints) else EX_OK) for each in outcomes])
 

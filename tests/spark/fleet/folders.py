@@ -14,6 +14,7 @@ from kestrel.disk.files import Disk
 from kestrel.spark.fleet.items import Which, exported
 from kestrel.spark.fleet.told import Report
 from kestrel.spark.fleet.units import Unit, folders_of, single_readers
+from kestrel.tools.folder import Folder
 
 TESTS = Path(__file__).parents[2]
 NOW_MS = 1_700_003_600_000
@@ -64,5 +65,5 @@ def said_by_qpack(result: tuple[int, str, str]) -> tuple[int, list[dict[str, Any
 def rows_of(*paths: Path | str, which: Which = Which.QUEUED, is_text: bool = False) -> list[dict[str, Any]]:
     """All items of these folders, without Spark, and the problems."""
     units = single_readers(Disk(), folders_of([str(path) for path in paths], None), [])
-    batches = (batch for unit in units for batch in exported(unit, which, NOW_MS, is_text=is_text))
-    return [row for batch in batches for row in batch.to_pylist()]
+    works = (exported(unit, Folder(Disk(), unit.folder), which, NOW_MS, is_text=is_text) for unit in units)
+    return [row for batches in works for batch in batches for row in batch.to_pylist()]

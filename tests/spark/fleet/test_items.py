@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from kestrel.disk.files import Disk
@@ -18,6 +19,7 @@ from kestrel.spark.fleet.items import Which, exported
 from kestrel.spark.fleet.units import Kind, Unit, folders_of, single_readers
 from kestrel.testing.faults import FaultyDisk
 from kestrel.tools import qdump
+from kestrel.tools.folder import Folder
 from tests.journal.made import REMOVE, add, addx, files_of, open_, restarted_errors, restarted_items, save_xid, unremove
 from tests.scroll.made import DELETED, READER, WRITER, put, read_done, read_head, targets
 from tests.spark.fleet.folders import NOW_MS, RECORDED, name_of, rows_of
@@ -26,6 +28,11 @@ from tests.tools.running import fill
 Qdump = Callable[..., tuple[int, bytes, list[str]]]
 
 OPTIONS = {Which.QUEUED: "-Q", Which.ADDED: "-A"}
+
+
+def alone(unit: Unit, which: Which, disk: Disk | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of one unit, without Spark."""
+    return exported(unit, Folder(disk or Disk(), unit.folder), which, NOW_MS)
 
 
 @pytest.fixture
@@ -125,7 +132,7 @@ def test_batches_are_bounded_in_rows_and_bytes(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(items, "MOST_BYTES", 100)
     sizes = [1, 1, 1, 1, 200, 60, 60, 1]
     fill(tmp_path, {"work": b"".join(addx(b"x" * size) for size in sizes)})
-    batches = list(exported(Unit(0, "s", bytes(tmp_path), Kind.JOURNAL, (b"work",)), Which.QUEUED, NOW_MS))
+    batches = list(alone(Unit(0, "s", bytes(tmp_path), Kind.JOURNAL, (b"work",)), Which.QUEUED))
     assert [batch.num_rows for batch in batches] == [3, 2, 2, 1]
     positions = [position for batch in batches for position in batch.column("position").to_pylist()]
     assert positions == list(range(8))
@@ -135,7 +142,7 @@ def test_a_queue_is_not_held_in_memory(tmp_path: Path) -> None:
     """What comes before a batch is handed over has not been read on: the next is read when it is wanted."""
     fill(tmp_path, {"work": b"".join(addx(b"x" * 1000) for _ in range(20_000))})
     disk = CountingDisk()
-    batches = exported(Unit(0, "s", bytes(tmp_path), Kind.JOURNAL, (b"work",)), Which.ADDED, NOW_MS, disk=disk)
+    batches = alone(Unit(0, "s", bytes(tmp_path), Kind.JOURNAL, (b"work",)), Which.ADDED, disk)
     next(batches)
     assert disk.bytes_read < 8 * 1024 * 1024
     batches.close()  # type: ignore[attr-defined]
@@ -159,7 +166,7 @@ def test_what_cannot_be_read_is_a_problem_and_the_others_go_on(tmp_path: Path) -
     disk.fail("read", errno.EIO, times=1)
     rows = [
         row
-        for batch in exported(Unit(7, "s", bytes(tmp_path), Kind.FOLDER), Which.QUEUED, NOW_MS, disk=disk)
+        for batch in alone(Unit(7, "s", bytes(tmp_path), Kind.FOLDER), Which.QUEUED, disk)
         for row in batch.to_pylist()
     ]
     assert [row["data"] for row in rows] == [b"y", None]
@@ -177,7 +184,7 @@ def test_a_folder_as_one_unit_has_the_items_of_its_queues_apart(tmp_path: Path) 
             "c": addx(b"4"),
         },
     )
-    batches = exported(Unit(0, "s", bytes(tmp_path), Kind.FOLDER), Which.QUEUED, NOW_MS)
+    batches = alone(Unit(0, "s", bytes(tmp_path), Kind.FOLDER), Which.QUEUED)
     rows = [row for batch in batches for row in batch.to_pylist()]
     assert [(row["queue"], row["position"], row["data"], row["errors"]) for row in rows] == [
         ("b", 0, b"1", 3),
@@ -190,6 +197,6 @@ def test_a_queue_that_was_deleted_meanwhile_is_a_problem(tmp_path: Path) -> None
     fill(tmp_path, {"work": addx(b"x")})
     (unit,) = single_readers(Disk(), folders_of([str(tmp_path)], None), [])
     os.unlink(tmp_path / "work")
-    (batch,) = exported(unit, Which.QUEUED, NOW_MS)
+    (batch,) = alone(unit, Which.QUEUED)
     (row,) = batch.to_pylist()
     assert "there is no queue work" in row["problem"]["sentence"]

@@ -114,7 +114,7 @@ def test_a_task_lists_a_folder_once_for_all_its_units(tmp_path: Path) -> None:
         os.utime(tmp_path / server, (1, 1))
     units = single_queues(Disk(), folders_of([str(tmp_path / "*")], None), [])
     disk = FaultyDisk()
-    rows = list(in_turn(units[::2] + units[1::2], lambda unit, folder: verified(unit, 1, folder=folder), disk))
+    rows = list(in_turn(units[::2] + units[1::2], lambda unit, folder: verified(unit, folder, 1), disk))
     assert len(rows) == 6
     assert disk.calls.count("list") == 2
 
