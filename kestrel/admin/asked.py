@@ -63,9 +63,9 @@ def as_json(value: object, status: int = 200) -> Answer:
     return Answer((json_bytes(value),), status=status)
 
 
-def as_text(text: str, status: int = 200) -> Answer:
+def as_text(text: str) -> Answer:
     """A small answer for people."""
-    return Answer((text.encode(),), TEXT, status)
+    return Answer((text.encode(),), TEXT)
 
 
 def json_bytes(value: object) -> bytes:

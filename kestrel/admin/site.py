@@ -214,7 +214,7 @@ class AdminSite(HTTPFactory):
         clock: IReactorTime,
         cooperator: Cooperator,
         *,
-        is_trusted: bool = False,
+        is_trusted: bool,
     ) -> None:
         super().__init__(timeout=IDLE_S, reactor=clock)
         self.watched = watched

@@ -23,8 +23,8 @@ class ConnectionPool:
         self,
         addresses: Iterable[Address],
         timeout_s: float,
-        tls: ssl.SSLContext | None = None,
-        server_name: str | None = None,
+        tls: ssl.SSLContext | None,
+        server_name: str | None,
     ) -> None:
         self._idle: dict[Address, list[BlockingConnection]] = {address: [] for address in addresses}
         self._all: WeakSet[BlockingConnection] = WeakSet()

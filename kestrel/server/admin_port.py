@@ -27,7 +27,7 @@ class AdminPort:
         storage: str,
         clock: IReactorTime,
         is_ready: Callable[[], bool],
-        server_sets: Callable[[], Mapping[str, bool]] = dict,
+        server_sets: Callable[[], Mapping[str, bool]],
     ) -> None:
         self._watched = Watched(core, control, storage, clock.seconds, is_ready, server_sets)
         self._cooperator = slicer(clock)
@@ -35,7 +35,7 @@ class AdminPort:
         self._clock = clock
         self._sites: list[AdminSite] = []
 
-    def site(self, *, is_trusted: bool = False) -> AdminSite:
+    def site(self, *, is_trusted: bool) -> AdminSite:
         """The factory for one endpoint. Its clients are administrators if they are trusted."""
         site = AdminSite(self._watched, self._routes.handle, self._clock, self._cooperator, is_trusted=is_trusted)
         self._sites.append(site)

@@ -22,7 +22,7 @@ class Access:
         status: ServerStatus,
         codec: Codec,
         *,
-        is_trusted: bool = False,
+        is_trusted: bool,
     ) -> None:
         self._services = services
         self._manager = services.manager

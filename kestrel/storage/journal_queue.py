@@ -287,12 +287,12 @@ class JournalQueue(Window):
         """Whether something was recorded that is not written."""
         return bool(self._pending)
 
-    def boundary(self, number: int = 0) -> Boundary:
-        """What is in the queue now, as the end of a file that will have that number."""
+    def boundary(self) -> Boundary:
+        """What is in the queue now, as the end of a file that has no number yet: 0."""
         counted = self._counted
         held = chain(self._open.values(), self._front) if counted else ()
         return Boundary(
-            number,
+            0,
             self._end,
             {xid: item.id for xid, item in self._open.items()},
             [item.id for item in self._front],

@@ -56,7 +56,7 @@ NEEDED: Final = (
 
 
 def histories_of(
-    batches: Iterable[pa.RecordBatch], limits: Limits, schema: pa.Schema, queue: str | None = None
+    batches: Iterable[pa.RecordBatch], limits: Limits, schema: pa.Schema, queue: str | None
 ) -> Iterator[pa.RecordBatch]:
     """The histories of all journals whose records these are; with a pattern of names, of such queues."""
     told = _replayed(_rows(batches), limits)
