@@ -65,8 +65,8 @@ def measured(case: Case, *each_round: Mapping[str, float]) -> Measured:
     return Measured(case, told, dict.fromkeys(each_round[0], 50 * MB))
 
 
-def case_named(name: str, sizes: Sizes = FULL) -> Case:
-    return next(case for case in cases.cases(sizes) if case.name == name)
+def case_named(name: str) -> Case:
+    return next(case for case in cases.cases(FULL) if case.name == name)
 
 
 # Cases.

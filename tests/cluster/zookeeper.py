@@ -166,10 +166,10 @@ def over_tls(authority: Authority, port: int) -> dict[str, object]:
 
 
 @contextmanager
-def running_zookeeper(folder: Path, settings: Mapping[str, object] | None = None) -> Iterator[ZooKeeper]:
+def running_zookeeper(folder: Path) -> Iterator[ZooKeeper]:
     """One for the time of a `with`."""
     with own_port() as port:
-        zookeeper = ZooKeeper(folder, port, settings)
+        zookeeper = ZooKeeper(folder, port)
         try:
             yield zookeeper.start()
         finally:

@@ -76,9 +76,9 @@ class FakeQueue:
         }
 
 
-def wave(middle: float, swing: float, *, samples: int = 360, period: int = 90) -> list[int | None]:
-    """A history that goes up and down."""
-    return [max(0, round(middle + swing * math.sin(at * 2 * math.pi / period))) for at in range(samples)]
+def wave(middle: float, swing: float) -> list[int | None]:
+    """A history of 360 samples that goes up and down every 90."""
+    return [max(0, round(middle + swing * math.sin(at * 2 * math.pi / 90))) for at in range(360)]
 
 
 @dataclass

@@ -53,9 +53,9 @@ class Program:
         self.reactor.result(queue.setup())
         return queue
 
-    def in_memory(self, settings: JournaledQueueConfig | None = None) -> JournaledQueue:
+    def in_memory(self) -> JournaledQueue:
         """A queue without any folder."""
-        queue = JournaledQueue(settings or config(), None, self.reactor, now_ms=self.reactor.now_ms)
+        queue = JournaledQueue(config(), None, self.reactor, now_ms=self.reactor.now_ms)
         self._opened.append(queue)
         self.reactor.result(queue.setup())
         return queue

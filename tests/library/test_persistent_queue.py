@@ -72,9 +72,9 @@ class Program:
         self.reactor.result(queue.close())
         return self.queue(settings)
 
-    def journal(self, name: str = "work") -> bytes:
-        """What is in the queue's current file."""
-        return (self.path / "queues" / name).read_bytes()
+    def journal(self) -> bytes:
+        """What is in the current file of the queue "work"."""
+        return (self.path / "queues" / "work").read_bytes()
 
     def stop(self) -> None:
         """Close all that was opened; nothing is left to do then, and no file is open."""

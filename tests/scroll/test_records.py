@@ -195,9 +195,9 @@ def test_any_bytes_are_a_record_the_end_unfinished_or_damage(data: bytes) -> Non
 class Looked:
     """A file of which a buffer is the beginning, and what was looked for in it."""
 
-    def __init__(self, contents: bytes, length: int | None = None) -> None:
+    def __init__(self, contents: bytes) -> None:
         self._contents = contents
-        self.length = len(contents) if length is None else length
+        self.length = len(contents)
         self.looks: list[tuple[int, int]] = []
 
     def look(self, offset: int, size: int) -> bytes:

@@ -35,8 +35,8 @@ def item(number: int) -> bytes:
     return b"%02d" % number + b"x" * 60
 
 
-def upkeep_of(server: Server, name: bytes = b"work"):
-    return server.storage._upkeeps[server.manager.known(name).contents]
+def upkeep_of(server: Server):
+    return server.storage._upkeeps[server.manager.known(b"work").contents]
 
 
 def test_a_sync_that_fails_with_nothing_to_sync_costs_no_put(machine: Machine) -> None:

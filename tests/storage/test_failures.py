@@ -36,11 +36,11 @@ def client(server: Server) -> Client:
     return server.client()
 
 
-def fill_disk(server: Server, queue: bytes = b"work") -> None:
-    """Fill the disk up, so that the reserve is given up and puts are refused. The queue is there before."""
-    server.client().talk(b"get %b/peek\r\n" % queue)
+def fill_disk(server: Server) -> None:
+    """Fill the disk up, so that the reserve is given up and puts are refused. The queue "work" is there before."""
+    server.client().talk(b"get work/peek\r\n")
     server.disk.room = 0
-    assert server.client().talk(put(queue, b"the last")) == STORED
+    assert server.client().talk(put(b"work", b"the last")) == STORED
     assert server.storage.refusal is not None
 
 

@@ -28,9 +28,9 @@ def start(tmp_path: Path) -> Iterator[Opener]:
     opener.stop_all()
 
 
-def filled(scrolls: Scrolls, items: int, size: int, name: bytes = b"work") -> ScrollQueue:
+def filled(scrolls: Scrolls, items: int, size: int) -> ScrollQueue:
     """A queue with so many items of that size, which begin with their numbers."""
-    queue = scrolls.queue(name)
+    queue = scrolls.queue()
     for first in range(1, items + 1, 1000):
         numbers = range(first, min(items + 1, first + 1000))
         scrolls.put_and_commit(queue, *[b"%d " % number + bytes(max(0, size - 8)) for number in numbers])

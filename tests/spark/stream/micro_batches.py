@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from pyspark.sql.datasource import DataSourceStreamReader
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from kestrel.spark.stream.offsets import Offset
 
@@ -39,10 +39,10 @@ class Checkpoint:
 class Query:
     """A running query. `crash_at` is a place of a batch: planned, read, written."""
 
-    def __init__(self, reader: DataSourceStreamReader, checkpoint: Checkpoint, limit: ReadLimit | None = None) -> None:
+    def __init__(self, reader: DataSourceStreamReader, checkpoint: Checkpoint) -> None:
         self.reader = reader
         self.checkpoint = checkpoint
-        self._limit = limit or reader.getDefaultReadLimit()
+        self._limit = reader.getDefaultReadLimit()
         self._began = False
 
     def trigger(self, crash_at: str = "") -> bool:
