@@ -50,10 +50,21 @@ class Jobs:
         self._due.add(call)
         return call
 
-    def forget(self, call: IDelayedCall) -> None:
-        """What was to be called later is not."""
-        self._due.discard(call)
-        call.cancel()
+    def within(
+        self, seconds: float, before: IDelayedCall | None, function: Callable[[], Any]
+    ) -> IDelayedCall | None:
+        """The same, or when it was to be called `before`, if that is still to come and sooner."""
+        if before is None or not before.active():
+            return self.later(seconds, function)
+        if before.getTime() > self.seconds() + seconds:
+            before.reset(seconds)
+        return before
+
+    def forget(self, call: IDelayedCall | None) -> None:
+        """What was to be called later is not, if it is still to come."""
+        if call is not None and call.active():
+            self._due.discard(call)
+            call.cancel()
 
     def close(self) -> Deferred[Any]:
         """Forget what is due later; fires when nothing runs any more."""

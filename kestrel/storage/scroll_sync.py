@@ -178,8 +178,7 @@ class ScrollSync:
         """The journal's queues are dead of that, or deleted."""
         self._is_over, self._failure = True, failure
         self._rewriting.is_over = True
-        if self._timer is not None and self._timer.active():
-            self._services.jobs.forget(self._timer)
+        self._services.jobs.forget(self._timer)
         self._tell_all(failure)
 
     # One sync.
@@ -187,18 +186,11 @@ class ScrollSync:
     def _due_within(self, seconds: float) -> None:
         if self.state not in (SyncState.IDLE, SyncState.DUE):
             return  # it is looked at again when that is over
-        jobs = self._services.jobs
-        if self._timer is not None and self._timer.active():
-            if self._timer.getTime() <= jobs.seconds() + seconds:
-                return
-            self._timer.reset(seconds)
-            return
         self.state = SyncState.DUE
-        self._timer = jobs.later(seconds, self._begin)
+        self._timer = self._services.jobs.within(seconds, self._timer, self._begin)
 
     def _begin(self) -> None:
-        if self._timer is not None and self._timer.active():
-            self._services.jobs.forget(self._timer)
+        self._services.jobs.forget(self._timer)
         self._timer = None
         if self._is_over or self.state is SyncState.REWRITING:
             return

@@ -55,6 +55,36 @@ def test_what_is_due_later_is_done_then() -> None:
     assert bench.done == ["due"]
 
 
+def test_what_is_due_already_is_done_at_the_sooner_of_both_times_and_once() -> None:
+    bench = Bench()
+    call = bench.jobs.within(2, None, lambda: bench.done.append("due"))
+    assert bench.jobs.within(3, call, lambda: bench.done.append("later")) is call
+    assert bench.jobs.within(1, call, lambda: bench.done.append("sooner")) is call
+    bench.clock.advance(0.9)
+    assert bench.done == []
+    bench.clock.advance(0.1)
+    bench.clock.advance(10)
+    assert bench.done == ["due"]
+
+
+def test_what_was_done_may_be_due_again() -> None:
+    bench = Bench()
+    call = bench.jobs.within(1, None, lambda: bench.done.append("due"))
+    bench.clock.advance(1)
+    bench.jobs.within(1, call, lambda: bench.done.append("again"))
+    bench.clock.advance(1)
+    assert bench.done == ["due", "again"]
+
+
+def test_what_is_forgotten_is_not_done_and_what_was_done_may_be_forgotten() -> None:
+    bench = Bench()
+    call = bench.jobs.within(1, None, lambda: bench.done.append("forgotten"))
+    for _ in range(2):
+        bench.jobs.forget(call)
+    bench.clock.advance(1)
+    assert bench.done == []
+
+
 def test_after_a_stop_nothing_is_done_later() -> None:
     bench = Bench()
     bench.jobs.later(2, bench.done.append, "due")
