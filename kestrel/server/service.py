@@ -74,9 +74,8 @@ class KestrelService(Service):
 
     Both raise `CannotServe` when its owner has to mend something first. `endpoints` are endpoint strings that
     replace the configured port of a protocol, `trusted` are some more, the clients of which are administrators;
-    `load_config` reads the configuration again, in a thread, and `reloaded`
-    is told of it. `loaded` is called when the queues are there, before the first client is served; `failed` when that
-    cannot be, before the reactor is stopped.
+    `load_config` reads the configuration again, in a thread, and `reloaded` is told of it. `loaded` is called when the
+    queues are there, before the first client is served; `failed` when that cannot be, before the reactor is stopped.
     """
 
     name = "kestrel"
@@ -107,24 +106,7 @@ class KestrelService(Service):
         self._reloading = DeferredLock()
         self._threads = ThreadPool(0, STORAGE_THREADS, name="storage")
         self._in_thread = partial(deferToThreadPool, reactor, self._threads)
-        memory_limit = MemoryLimit(config.max_total_memory_bytes)
-        try:
-            storage = storage_from_string(_storage_description(config), reactor, self._in_thread, memory_limit)
-        except StorageError as error:
-            raise CannotServe(str(error), EX_CONFIG) from error
-        self._storage_ended: Deferred[StorageError] = getattr(storage, "ended", Deferred())
-        self._core = QueueServer(
-            ResolvedConfig(config),
-            storage,
-            MemoryStorage(memory_limit),
-            schedule=reactor.callFromThread,
-            clock=reactor,
-            seconds=reactor.seconds,
-            now_ms=wall_clock_ms,
-            in_thread=self._in_thread,
-            status_file=WholeFile(Disk(), os.fsencode(config.status_file)),
-            memory_limit=memory_limit,
-        )
+        self._core, self._storage_ended = self._make_core(config)
         self.manager = self._core.manager
         self.status = self._core.status
         self._endpoints = endpoints_to_serve(config, endpoints or {})
@@ -146,6 +128,27 @@ class KestrelService(Service):
         self._started_at = 0.0
         self._is_serving = False
         self._is_stopping = False
+
+    def _make_core(self, config: Config) -> tuple[QueueServer, Deferred[StorageError]]:
+        """The server without its process, and what fires when its storage has come to an end. Raises `CannotServe`."""
+        reactor, memory_limit = self._reactor, MemoryLimit(config.max_total_memory_bytes)
+        try:
+            storage = storage_from_string(_storage_description(config), reactor, self._in_thread, memory_limit)
+        except StorageError as error:
+            raise CannotServe(str(error), EX_CONFIG) from error
+        core = QueueServer(
+            ResolvedConfig(config),
+            storage,
+            MemoryStorage(memory_limit),
+            schedule=reactor.callFromThread,
+            clock=reactor,
+            seconds=reactor.seconds,
+            now_ms=wall_clock_ms,
+            in_thread=self._in_thread,
+            status_file=WholeFile(Disk(), os.fsencode(config.status_file)),
+            memory_limit=memory_limit,
+        )
+        return core, getattr(storage, "ended", Deferred())
 
     def _make_hub(self) -> hub.Hub:
         barrier = self._core.barrier
