@@ -20,6 +20,7 @@ from kestrel.journal.replay import replay
 from kestrel.storage.journal import JournalStorage
 from kestrel.testing.server import EPOCH_MS, MemoryServer
 from kestrel.testing.threads import SteppedThreads
+from tests.docs.hexdump import dumps_in
 from tests.journal.made import BytesReader, ReplayedWindow
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "journal_format.md").read_text()
@@ -200,36 +201,14 @@ def test_the_example_of_a_name_is_true() -> None:
 # The example.
 
 
-_DUMP_LINE: Final = re.compile(r"([0-9a-f]{8})  ([0-9a-f ]{48})  \|(.*)\|")
-
-
-def dumps() -> list[tuple[int, bytes]]:
-    """The hex dumps of the page: where each begins in the file, and its bytes."""
-    return [_dump(block) for block in re.findall(r"^```hexdump\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)]
-
-
-def _dump(block: str) -> tuple[int, bytes]:
-    *lines, end = block.splitlines()
-    start, data = int(lines[0][:8], 16), b""
-    for line in lines:
-        match = _DUMP_LINE.fullmatch(line)
-        assert match, f"no line of a hex dump: {line!r}"
-        row = bytes.fromhex(match[2])
-        assert int(match[1], 16) == start + len(data)
-        assert match[3] == "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
-        data += row
-    assert int(end, 16) == start + len(data)
-    return start, data
-
-
 def explained() -> list[list[list[str]]]:
     """The tables that take the dumps apart: rows of offset, bytes, record and fields."""
     return [table[1:] for table in tables() if table[0] == ["offset", "bytes", "record", "fields"]]
 
 
 def test_each_dump_is_taken_apart_byte_for_byte() -> None:
-    assert len(dumps()) == len(explained()) == 2
-    for (start, data), rows in zip(dumps(), explained(), strict=True):
+    assert len(dumps_in(PAGE)) == len(explained()) == 2
+    for (start, data), rows in zip(dumps_in(PAGE), explained(), strict=True):
         offset = 0
         for shown_offset, size, name, fields in rows:
             record = decode_record(data, offset)
@@ -257,7 +236,7 @@ class Server:
 
 
 def test_a_server_writes_the_example_and_goes_on_after_a_crash_as_it_says(tmp_path: Path) -> None:
-    (_, before), (_, after) = dumps()
+    (_, before), (_, after) = dumps_in(PAGE)
     first = Server(tmp_path / "first")
     holder = first.connect()
     holder.ask(b"set work 0 0 5\r\nhello\r\nset work 0 3600 3\r\nbye\r\n")

@@ -54,6 +54,7 @@ from kestrel.scroll.records import (
 )
 from kestrel.scroll.scan import RecordScan
 from kestrel.testing.server import EPOCH_MS
+from tests.docs.hexdump import dumps_in
 from tests.journal.made import BytesReader
 from tests.scroll.independent import queues_in
 
@@ -299,28 +300,6 @@ def test_the_examples_of_names_are_true() -> None:
 # The example.
 
 
-_DUMP_LINE: Final = re.compile(r"([0-9a-f]{8})  ([0-9a-f ]{48})  \|(.*)\|")
-
-
-def dumps() -> list[tuple[int, bytes]]:
-    """The hex dumps of the page: where each begins in the file, and its bytes."""
-    return [_dump(block) for block in re.findall(r"^```hexdump\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)]
-
-
-def _dump(block: str) -> tuple[int, bytes]:
-    *lines, end = block.splitlines()
-    start, data = int(lines[0][:8], 16), b""
-    for line in lines:
-        match = _DUMP_LINE.fullmatch(line)
-        assert match, f"no line of a hex dump: {line!r}"
-        row = bytes.fromhex(match[2])
-        assert int(match[1], 16) == start + len(data)
-        assert match[3] == "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
-        data += row
-    assert int(end, 16) == start + len(data)
-    return start, data
-
-
 def fields_of(record: Record) -> str:
     """A record's fields in the words of the page."""
     if record.command == Command.READ_HEAD:
@@ -340,8 +319,8 @@ def fields_of(record: Record) -> str:
 
 def test_each_dump_is_taken_apart_byte_for_byte() -> None:
     explained = [table[1:] for table in tables() if table[0] == ["offset", "bytes", "record", "fields"]]
-    assert len(dumps()) == len(explained) == 4
-    for (start, data), rows in zip(dumps(), explained, strict=True):
+    assert len(dumps_in(PAGE)) == len(explained) == 4
+    for (start, data), rows in zip(dumps_in(PAGE), explained, strict=True):
         offset = 0 if start else len(WRITER_MAGIC)
         for row in rows:
             record = decode_record(data, offset)
@@ -352,7 +331,7 @@ def test_each_dump_is_taken_apart_byte_for_byte() -> None:
 
 
 def test_the_example_is_what_is_written() -> None:
-    writer, own, appended, child = (data for _, data in dumps())
+    writer, own, appended, child = (data for _, data in dumps_in(PAGE))
     hour_ms = 3_600_000
     puts = [encode_put(1, b"hello", EPOCH_MS, 0), encode_put(2, b"bye", EPOCH_MS, EPOCH_MS + hour_ms)]
     puts += [encode_targets(Targets(frozenset([b"x"]), False)), encode_put(3, b"psst", EPOCH_MS + 1000, 0)]
@@ -371,7 +350,7 @@ def test_the_example_leaves_the_items_that_the_page_says(tmp_path: Path) -> None
     assert (
         PROSE.count("So `work` is empty, since `psst` is not for it, and `work+x` holds `psst`, with one error.") == 1
     )
-    writer, own, appended, child = (data for _, data in dumps())
+    writer, own, appended, child = (data for _, data in dumps_in(PAGE))
     for name, contents in (("1700000000000", writer), ("read.:own", own + appended), ("read.x", child)):
         (tmp_path / f"work.{name}").write_bytes(contents)
     found = {name: [(item.data, item.errors) for item in queue.items] for name, queue in queues_in(tmp_path).items()}
