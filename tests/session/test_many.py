@@ -10,17 +10,15 @@ from typing import Final
 
 import pytest
 
-from kestrel.config.load import loads
-from kestrel.config.model import Config
 from kestrel.errors import StorageError
 from kestrel.protocols import thrift_binary as binary
 from kestrel.queues.counters import QueueCounters
 from kestrel.session.monitor import ITEMS_PER_TURN
-from kestrel.storage.interfaces import IStorage
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
 from tests.promises.speaking import stat
+from tests.session.served import config_of, many, of_work, serving
 from tests.session.thrift_calls import LONG_MS, Refused, ThriftClient, data_of, ids_of
 
 ERRORS: Final = "maxRedeliveries = 1\nerrorQueue = 'bad'"
@@ -29,21 +27,6 @@ ERRORS: Final = "maxRedeliveries = 1\nerrorQueue = 'bad'"
 AUTO_ABORT = pytest.mark.parametrize("auto_abort_ms", [0, LONG_MS])
 
 LEAVE = pytest.mark.parametrize("leave", [ThriftClient.disconnect, ThriftClient.half_close])
-
-
-def config_of(settings: str = "", most_open: int = 10_000) -> Config:
-    return loads(f"maxOpenTransactions = {most_open}\n{settings}\n")
-
-
-def serving(
-    settings: str = "", *, most_open: int = 10_000, folder: Path | None = None, storage: IStorage | None = None
-) -> MemoryServer:
-    return MemoryServer(storage, config=config_of(settings, most_open), folder=folder)
-
-
-def of_work(settings: str) -> str:
-    """Settings of the queue "work"."""
-    return f"[[queues]]\nname = 'work'\n{settings}\n"
 
 
 @pytest.fixture
@@ -60,11 +43,6 @@ def storage() -> SteppedStorage:
 def slow(storage: SteppedStorage) -> MemoryServer:
     """A server over a storage that the test steps."""
     return serving(storage=storage)
-
-
-def many(number: int) -> list[bytes]:
-    """So many items that tell their place."""
-    return [b"%05d" % place for place in range(number)]
 
 
 def waiting(server: MemoryServer, max_items: int, wait_ms: int = 1000, auto_abort_ms: int = 0) -> ThriftClient:

@@ -9,12 +9,11 @@ from typing import Final
 import pytest
 from twisted.logger import LogLevel, capturedLogs
 
-from kestrel.config.load import loads
 from kestrel.errors import StorageError
-from kestrel.storage.interfaces import IStorage
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
 from tests.promises.speaking import END, STORED, set_, stat
+from tests.session.served import many, of_work, serving
 from tests.session.slow_storage import LimitedStorage
 from tests.session.thrift_calls import ThriftClient
 
@@ -26,18 +25,6 @@ MOMENT_S: Final = 2**-10
 REFUSED_PUT: Final = b"-Server not available for operation setItem\n"
 REFUSED_GET: Final = b"-Server not available for operation getItem\n"
 NOT_THAT_MANY: Final = b"-Not that many transactions open.\n"
-
-
-def serving(
-    settings: str = "", *, most_open: int = 100, folder: Path | None = None, storage: IStorage | None = None
-) -> MemoryServer:
-    config = loads(f"maxOpenTransactions = {most_open}\n{settings}\n")
-    return MemoryServer(storage, config=config, folder=folder)
-
-
-def of_work(settings: str) -> str:
-    """Settings of the queue "work"."""
-    return f"[[queues]]\nname = 'work'\n{settings}\n"
 
 
 @pytest.fixture
@@ -64,11 +51,6 @@ def storage() -> SteppedStorage:
 def slow(storage: SteppedStorage) -> MemoryServer:
     """A server over a storage that the test steps."""
     return serving(storage=storage)
-
-
-def many(number: int) -> list[bytes]:
-    """So many items that tell their place."""
-    return [b"%05d" % place for place in range(number)]
 
 
 def put_(*items: bytes, queue: bytes = b"work", expiry: bytes = b"") -> bytes:

@@ -18,11 +18,11 @@ from kestrel.errors import StorageError
 from kestrel.item import Item
 from kestrel.protocols import thrift_binary as binary
 from kestrel.protocols.codec import QueueInfo
-from kestrel.storage.interfaces import IStorage
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
 from tests.promises.speaking import END, STORED, set_, stat, value
+from tests.session.served import many, of_work, serving
 from tests.session.slow_storage import LimitedStorage
 from tests.session.thrift_calls import (
     LONG_MS,
@@ -43,18 +43,6 @@ MOMENT_S: Final = 2**-10
 
 NO_QUEUE: Final = b"queue 'work' {\r\n  \r\n}\r\nEND\r\n"
 """What dump_stats says of a queue that does not exist."""
-
-
-def serving(
-    settings: str = "", *, most_open: int = 10_000, folder: Path | None = None, storage: IStorage | None = None
-) -> MemoryServer:
-    config = loads(f"maxOpenTransactions = {most_open}\n{settings}\n")
-    return MemoryServer(storage, config=config, folder=folder)
-
-
-def of_work(settings: str) -> str:
-    """Settings of the queue "work"."""
-    return f"[[queues]]\nname = 'work'\n{settings}\n"
 
 
 @pytest.fixture
@@ -81,11 +69,6 @@ def storage() -> SteppedStorage:
 def slow(storage: SteppedStorage) -> MemoryServer:
     """A server over a storage that the test steps."""
     return serving(storage=storage)
-
-
-def many(number: int) -> list[bytes]:
-    """So many items that tell their place."""
-    return [b"%05d" % place for place in range(number)]
 
 
 def is_refused(call: Callable[[], object], type_: int = binary.INTERNAL_ERROR) -> bool:
