@@ -80,7 +80,7 @@ def ports_for(servers: int) -> Iterator[int]:
 
 
 def kestrel_cli(processes: Processes, *arguments: str) -> str:
-    done = processes.run(sys.executable, "-m", "kestrel.tools.cli", *arguments)
+    done = processes.run(sys.executable, "-m", "kestrel.tools.cli.command", *arguments)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 

@@ -48,7 +48,7 @@ def commands() -> list[tuple[str, str]]:
 
 @pytest.mark.needs("java", "nc")
 def test_the_walk_prints_what_the_page_says(processes: Processes) -> None:
-    tool = processes.write("kestrel-cli", f'#!/bin/sh\nexec {sys.executable} -m kestrel.tools.cli "$@"\n')
+    tool = processes.write("kestrel-cli", f'#!/bin/sh\nexec {sys.executable} -m kestrel.tools.cli.command "$@"\n')
     tool.chmod(0o755)
     environment = processes.environment()
     environment["PATH"] = f"{processes.folder}:{environment.get('PATH', os.defpath)}"

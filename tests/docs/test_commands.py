@@ -23,8 +23,9 @@ import pytest
 import trustme
 
 from tests.docs.commands import COMMANDS, PAGES, ROOT, Command, commands_of
-from tests.docs.test_journal_format import dumps as journal_dumps
-from tests.docs.test_scroll_format import dumps as scroll_dumps
+from tests.docs.hexdump import dumps_in
+from tests.docs.test_journal_format import PAGE as JOURNAL_PAGE
+from tests.docs.test_scroll_format import PAGE as SCROLL_PAGE
 from tests.server.running import PATIENCE_S, TWISTD, Processes, Server
 from tests.server.scratch_environment import ScratchEnvironment
 from tests.tools.running import fill
@@ -175,8 +176,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         issued.private_key_pem.write_to_path(root / name)
     authority.cert_pem.write_to_path(root / "clients.pem")
     shutil.copy(ROOT / "kestrel" / "protocols" / "kestrel.thrift", root)
-    fill(root / "var" / "spool" / "kestrel", {"work": journal_dumps()[0][1]})
-    fill(root / "srv" / "archive", {"archive~work.1700000000000": scroll_dumps()[0][1]})
+    fill(root / "var" / "spool" / "kestrel", {"work": dumps_in(JOURNAL_PAGE)[0][1]})
+    fill(root / "srv" / "archive", {"archive~work.1700000000000": dumps_in(SCROLL_PAGE)[0][1]})
     make_programs(root / "bin")
     return root
 

@@ -67,7 +67,7 @@ class Reader:
         }
         for name in ("bin", "etc/kestrel", "var/spool/kestrel", "var/lib/kestrel"):
             (folder / name).mkdir(parents=True)
-        runs = {name: f"{sys.executable} -m kestrel.tools.{module}" for name, module in MODULES.items()}
+        runs = {name: f"{sys.executable} -m kestrel.tools.{module}.command" for name, module in MODULES.items()}
         for name, runs_this in (runs | {"twistd": str(TWISTD)}).items():
             tool = folder / "bin" / name
             tool.write_text(f'#!/bin/sh\nexec {runs_this} "$@"\n')

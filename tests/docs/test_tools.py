@@ -12,9 +12,14 @@ from typing import Final
 import pytest
 
 import kestrel
-from kestrel.tools import cli, convert, convert_config, qdump, qpack
-from tests.docs.test_journal_format import dumps as journal_dumps
-from tests.docs.test_scroll_format import dumps as scroll_dumps
+from kestrel.tools.cli import command as cli
+from kestrel.tools.convert import command as convert
+from kestrel.tools.convert_config import command as convert_config
+from kestrel.tools.qdump import command as qdump
+from kestrel.tools.qpack import command as qpack
+from tests.docs.hexdump import dumps_in
+from tests.docs.test_journal_format import PAGE as JOURNAL_PAGE
+from tests.docs.test_scroll_format import PAGE as SCROLL_PAGE
 from tests.server.running import PATIENCE_S, Processes
 from tests.tools.running import fill
 
@@ -46,10 +51,10 @@ def test_there_are_examples_of_all_tools() -> None:
 def test_the_examples_of_journals_and_scrolls_print_what_the_page_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    journal = {"work": journal_dumps()[0][1]}
+    journal = {"work": dumps_in(JOURNAL_PAGE)[0][1]}
     fill(tmp_path, journal)
     fill(tmp_path / "spool", journal)
-    items, own, own_later, child = (data for _, data in scroll_dumps())
+    items, own, own_later, child = (data for _, data in dumps_in(SCROLL_PAGE))
     scroll = {"work.1700000000000": items, "work.read.:own": own + own_later, "work.read.x": child}
     fill(tmp_path / "scrolls", scroll)
     (configuration,) = re.findall(r"^```scala\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -65,7 +70,7 @@ def test_the_examples_of_journals_and_scrolls_print_what_the_page_says(
 
 def test_the_examples_with_a_server_print_what_the_page_says(tmp_path: Path) -> None:
     tool = tmp_path / "kestrel-cli"
-    tool.write_text(f'#!/bin/sh\nexec {sys.executable} -m kestrel.tools.cli "$@"\n')
+    tool.write_text(f'#!/bin/sh\nexec {sys.executable} -m kestrel.tools.cli.command "$@"\n')
     tool.chmod(0o755)
     commands = [(command, output) for command, output in examples() if "kestrel-cli" in command]
     with Processes(tmp_path) as processes:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from kestrel.disk.files import Disk
-from kestrel.tools import convert
-from kestrel.tools.cli import main
+from kestrel.tools.cli.command import main
 from kestrel.tools.clock import Clock
+from kestrel.tools.convert import command as convert
 from tests.journal.made import NOW_MS
 from tests.server.running import Processes, Server
 

@@ -17,7 +17,7 @@ ENVIRONMENT.pop("PYTHONUNBUFFERED", None)  # with it everything is written at on
 
 def command(tool: str, *arguments: object) -> list[str]:
     """What the installed command runs."""
-    return [sys.executable, "-m", f"kestrel.tools.{tool}", *map(str, arguments)]
+    return [sys.executable, "-m", f"kestrel.tools.{tool}.command", *map(str, arguments)]
 
 
 def environment(server: Server) -> dict[str, str]:

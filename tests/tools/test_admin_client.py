@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kestrel.tls import TlsOptions
-from kestrel.tools.admin_client import AdminClient, AdminFailed
+from kestrel.tools.top.admin_client import AdminClient, AdminFailed
 from tests.client.certificates import Authority
 from tests.server.running import PATIENCE_S, Processes
 from tests.tools.running import ENVIRONMENT, command

@@ -457,5 +457,5 @@ def test_nobody_is_asked_with_yes(server: Server) -> None:
 
 
 def test_it_needs_no_twisted() -> None:
-    check = "import sys, kestrel.tools.cli; sys.exit('twisted' in sys.modules)"
+    check = "import sys, kestrel.tools.cli.command; sys.exit('twisted' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], env=ENVIRONMENT).returncode == 0

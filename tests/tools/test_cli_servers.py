@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from kestrel.client.patient import PatientServer
-from kestrel.tools.cli import main
+from kestrel.tools.cli.command import main
 from kestrel.tools.clock import Clock
 from tests.client.certificates import Authority
 from tests.client.scripted import scripted, talk

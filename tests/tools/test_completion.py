@@ -11,9 +11,9 @@ from typing import Final
 
 import pytest
 
-from kestrel.tools import qpack
 from kestrel.tools.arguments import make_parser
 from kestrel.tools.completion import SHELLS, completion
+from kestrel.tools.qpack import command as qpack
 from tests.tools.running import ENVIRONMENT, run
 
 ROOT: Final = Path(__file__).parents[2]
@@ -113,5 +113,5 @@ def test_another_shell_is_refused_with_those_that_there_are() -> None:
 
 
 def test_the_library_is_imported_only_when_it_is_asked_for() -> None:
-    program = "import sys, kestrel.tools.cli; kestrel.tools.cli._parser(); sys.exit('shtab' in sys.modules)"
+    program = "import sys; from kestrel.tools.cli import command; command._parser(); sys.exit('shtab' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], env=os.environ | ENVIRONMENT, check=True)

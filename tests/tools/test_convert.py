@@ -22,9 +22,12 @@ from kestrel.journal.fileset import current_name
 from kestrel.scroll.names import TrueNames, stem_of
 from kestrel.storage.folder_kind import claim_folder
 from kestrel.testing.faults import FaultyDisk
-from kestrel.tools import convert, convert_sources, convert_targets, progress
-from kestrel.tools.convert_merge import Stream, merged
-from kestrel.tools.convert_places import Place
+from kestrel.tools import progress
+from kestrel.tools.convert import command as convert
+from kestrel.tools.convert import sources as convert_sources
+from kestrel.tools.convert import targets as convert_targets
+from kestrel.tools.convert.merge import Stream, merged
+from kestrel.tools.convert.places import Place
 from tests.journal.made import NOW_MS, REMOVE, add, addx, confirm, files_of, open_, save_xid, unremove
 from tests.scroll.made import DELETED, READER, WRITER, T, errors, put, read_done, read_head, targets
 from tests.scroll.test_recorded import GOLDEN as SCROLL_GOLDEN
@@ -462,7 +465,7 @@ def test_where_a_disk_is_mounted_nothing_can_take_the_place_of_the_target(
     tmp_path: Path, journals: Path, convert_it: Convert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "new").mkdir()
-    monkeypatch.setattr("kestrel.tools.convert_places.os.path.ismount", lambda path: path.endswith(b"/new"))
+    monkeypatch.setattr("kestrel.tools.convert.places.os.path.ismount", lambda path: path.endswith(b"/new"))
     status, out, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new")
     assert (status, out) == (2, "")
     assert said == (
@@ -475,7 +478,7 @@ def test_files_of_another_user_are_left_to_that_user(
     tmp_path: Path, journals: Path, convert_it: Convert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner = os.geteuid()
-    monkeypatch.setattr("kestrel.tools.convert_places.os.geteuid", lambda: owner + 1)
+    monkeypatch.setattr("kestrel.tools.convert.places.os.geteuid", lambda: owner + 1)
     status, _, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new")
     assert (status, f"belong to user {owner}, and the new ones would not" in said) == (73, True)
     assert os.listdir(tmp_path) == ["journals"]

@@ -12,10 +12,10 @@ from kestrel.config.load import load, loads
 from kestrel.config.model import Config
 from kestrel.config.resolved import ResolvedConfig
 from kestrel.config.units import GIB, MIB
-from kestrel.tools.convert_config import LARGEST_BYTES, converted, main
+from kestrel.tools.convert_config.command import LARGEST_BYTES, converted, main
+from kestrel.tools.convert_config.scala.parser import DEEPEST
+from kestrel.tools.convert_config.scala.reading import Remark
 from kestrel.tools.running import ToolFailed
-from kestrel.tools.scala.parser import DEEPEST
-from kestrel.tools.scala.reading import Remark
 
 WHOLE = """
 import com.twitter.conversions.storage._

@@ -17,9 +17,9 @@ from kestrel.disk.files import Disk
 from kestrel.disk.lock import FolderLock
 from kestrel.journal.fileset import current_name
 from kestrel.testing.faults import Died, MortalDisk, UnsyncedDisk
-from kestrel.tools import continued
-from kestrel.tools.convert_steps import Sums
-from kestrel.tools.convert_targets import TARGETS
+from kestrel.tools.convert import continued
+from kestrel.tools.convert.steps import Sums
+from kestrel.tools.convert.targets import TARGETS
 from tests.journal.made import NOW_MS, add, addx, files_of
 from tests.sample import of_each_kind
 from tests.scroll.made import WRITER, put

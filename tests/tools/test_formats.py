@@ -10,7 +10,7 @@ import pytest
 
 from kestrel.disk.files import Disk
 from kestrel.testing.faults import FaultyDisk
-from kestrel.tools.formats import Format, Sorter, format_of
+from kestrel.tools.files.formats import Format, Sorter, format_of
 from tests.journal.made import REMOVE, addx
 from tests.scroll.made import READER, WRITER, put
 from tests.tools.running import fill

@@ -19,7 +19,7 @@ import kestrel
 from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
 from kestrel.testing.faults import FaultyDisk
-from kestrel.tools.qdump import main
+from kestrel.tools.qdump.command import main
 from tests.journal import reference
 from tests.journal.made import (
     NOW_MS,
@@ -294,7 +294,7 @@ def test_a_file_that_cannot_be_read_is_a_sentence_and_the_others_are_read(tmp_pa
 def test_damage_behind_items_that_are_on_disk_alone_costs_none_of_them(
     tmp_path: Path, dump: Dump, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kestrel.tools.contents.SETTINGS", QueueSettings(max_memory_size_bytes=3))
+    monkeypatch.setattr("kestrel.tools.files.contents.SETTINGS", QueueSettings(max_memory_size_bytes=3))
     items = [b"%d" % number for number in range(100)]
     damaged = b"".join(map(addx, items)) + b"\xee" + addx(b"lost")
     fill(tmp_path, {"work.1": damaged, "work": REMOVE + damaged})
@@ -384,8 +384,8 @@ def test_the_version_is_the_servers() -> None:
 
 def test_the_commands_are_installed() -> None:
     setup = (Path(__file__).parents[2] / "setup.cfg").read_text()
-    assert "kestrel-qdump = kestrel.tools.qdump:main\n" in setup
-    assert "kestrel-qpack = kestrel.tools.qpack:main\n" in setup
+    assert "kestrel-qdump = kestrel.tools.qdump.command:main\n" in setup
+    assert "kestrel-qpack = kestrel.tools.qpack.command:main\n" in setup
 
 
 def test_a_reader_that_leaves_ends_it_quietly(tmp_path: Path) -> None:
@@ -428,7 +428,7 @@ def test_a_locale_without_letters_is_no_harm(tmp_path: Path) -> None:
 
 PEAK = """
 import resource, sys
-from kestrel.tools.qdump import main
+from kestrel.tools.qdump.command import main
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 before = peak()
 status = main(sys.argv[1:])

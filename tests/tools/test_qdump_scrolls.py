@@ -22,7 +22,7 @@ from kestrel.scroll.names import reader_part, stem_of
 from kestrel.storage.scroll import ScrollStorage
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.threads import SteppedThreads
-from kestrel.tools.qdump import main
+from kestrel.tools.qdump.command import main
 from tests.journal.made import addx, files_of, i64
 from tests.scroll.independent import queues_in
 from tests.scroll.made import (
@@ -590,7 +590,7 @@ def test_of_what_a_server_wrote_at_any_moment_it_prints_what_another_reader_find
 
 PEAK = """
 import resource, sys
-from kestrel.tools.qdump import main
+from kestrel.tools.qdump.command import main
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 before = peak()
 status = main(sys.argv[1:])

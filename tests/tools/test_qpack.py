@@ -22,10 +22,10 @@ from kestrel.errors import FolderInUse
 from kestrel.journal.fileset import JournalFile, Kind
 from kestrel.journal.rewrite import Replacement
 from kestrel.testing.faults import Died, FaultyDisk
-from kestrel.tools import packing
-from kestrel.tools.contents import Contents
-from kestrel.tools.opened import OpenJournal
-from kestrel.tools.qpack import main
+from kestrel.tools.files.contents import Contents
+from kestrel.tools.files.opened import OpenJournal
+from kestrel.tools.qpack import packing
+from kestrel.tools.qpack.command import main
 from tests.journal.made import (
     REMOVE,
     addx,
@@ -162,8 +162,8 @@ def test_a_queue_larger_than_the_window_is_packed_in_order(
     tmp_path: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = QueueSettings(max_memory_size_bytes=1000)
-    monkeypatch.setattr("kestrel.tools.packing.SETTINGS", settings)
-    monkeypatch.setattr("kestrel.tools.contents.SETTINGS", settings)
+    monkeypatch.setattr("kestrel.tools.qpack.packing.SETTINGS", settings)
+    monkeypatch.setattr("kestrel.tools.files.contents.SETTINGS", settings)
     items = [(b"%d" % number * 30, number, 0) for number in range(1000)]
     records = [addx(*item) for item in items]
     fill(
@@ -436,7 +436,7 @@ def test_files_of_another_user_are_left_to_that_user(
     folder: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner = os.geteuid()
-    monkeypatch.setattr("kestrel.tools.qpack.os.geteuid", lambda: owner + 1)
+    monkeypatch.setattr("kestrel.tools.qpack.command.os.geteuid", lambda: owner + 1)
     status, _, said = pack(folder)
     assert (status, f"belong to user {owner}, and the new ones would not" in said) == (73, True)
     assert files_of(folder) == FILES
@@ -467,8 +467,8 @@ def test_a_random_history_over_many_files_holds_the_same_items_afterwards(
     tmp_path: Path, pack: Pack, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = QueueSettings(max_memory_size_bytes=200)
-    monkeypatch.setattr("kestrel.tools.packing.SETTINGS", settings)
-    monkeypatch.setattr("kestrel.tools.contents.SETTINGS", settings)
+    monkeypatch.setattr("kestrel.tools.qpack.packing.SETTINGS", settings)
+    monkeypatch.setattr("kestrel.tools.files.contents.SETTINGS", settings)
     chance = random.Random(seed)
     files: dict[str, bytes] = {}
     opened: list[int] = []

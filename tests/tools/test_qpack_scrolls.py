@@ -13,7 +13,7 @@ import pytest
 from kestrel.disk.files import Disk
 from kestrel.disk.lock import FolderLock
 from kestrel.testing.faults import FaultyDisk
-from kestrel.tools.qpack import main
+from kestrel.tools.qpack.command import main
 from tests.journal.made import REMOVE, addx, files_of
 from tests.scroll.made import DELETED, READER, WRITER, put, read_done, read_head, targets
 from tests.tools.running import fill

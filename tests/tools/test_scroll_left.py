@@ -9,8 +9,8 @@ import pytest
 
 from kestrel.scroll.done_set import DoneSet
 from kestrel.scroll.records import Targets
-from kestrel.tools.scroll_left import LeftItems
-from kestrel.tools.tally import Tally
+from kestrel.tools.files.scroll_left import LeftItems
+from kestrel.tools.files.tally import Tally
 
 NOW_MS = 1000
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from kestrel.tools.overview import COLUMNS, Overview, parse_overview
-from kestrel.tools.top_cells import clean, clean_name, cut, width
-from kestrel.tools.top_keys import pressed
-from kestrel.tools.top_rates import Row, rows, total
-from kestrel.tools.top_screen import SORTS, View, chosen, screen, table
+from kestrel.tools.top.cells import clean, clean_name, cut, width
+from kestrel.tools.top.keys import pressed
+from kestrel.tools.top.overview import COLUMNS, Overview, parse_overview
+from kestrel.tools.top.rates import Row, rows, total
+from kestrel.tools.top.screen import SORTS, View, chosen, screen, table
 
 SERVER: dict[str, Any] = {
     "name": "mq1",

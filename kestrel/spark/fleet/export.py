@@ -19,8 +19,8 @@ from kestrel.spark.fleet.columns import PROBLEM
 from kestrel.spark.fleet.items import Which, exported, with_problem
 from kestrel.spark.fleet.jobs import over
 from kestrel.spark.fleet.units import Unit, folders_of, single_readers
-from kestrel.tools.folder import Folder
-from kestrel.tools.outcomes import Remark
+from kestrel.tools.files.folder import Folder
+from kestrel.tools.qpack.outcomes import Remark
 
 
 class Form(Enum):

@@ -35,7 +35,7 @@ from kestrel.spark.fleet.export import Form, whole_path
 from kestrel.spark.fleet.jobs import most_tasks
 from kestrel.spark.fleet.target import ImportTarget
 from kestrel.spark.fleet.writing import WRITTEN, Writing
-from kestrel.tools.convert_targets import JournalTarget
+from kestrel.tools.convert.targets import JournalTarget
 from kestrel.tools.running import EX_USAGE, ToolFailed
 from kestrel.tools.shown import count, show_text
 

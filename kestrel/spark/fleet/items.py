@@ -13,17 +13,17 @@ from pyspark.sql.types import StructType
 
 from kestrel.spark.fleet.columns import ITEMS, PROBLEM, TEXT_ITEMS
 from kestrel.spark.fleet.units import Kind, Unit
-from kestrel.tools.contents import Contents
-from kestrel.tools.folder import Folder
-from kestrel.tools.found import Found, FoundJournal, FoundScroll
-from kestrel.tools.journal_dump import adds
-from kestrel.tools.opened import FileRead, OpenJournal
-from kestrel.tools.outcomes import Remark
+from kestrel.tools.files.contents import Contents
+from kestrel.tools.files.folder import Folder
+from kestrel.tools.files.found import Found, FoundJournal, FoundScroll
+from kestrel.tools.files.opened import FileRead, OpenJournal
+from kestrel.tools.files.scroll_contents import ScrollContents
+from kestrel.tools.files.scrolls import OpenScroll
+from kestrel.tools.files.summary import damage_sentence
+from kestrel.tools.qdump.journal_dump import adds
+from kestrel.tools.qpack.outcomes import Remark
 from kestrel.tools.running import ToolFailed, explained
-from kestrel.tools.scroll_contents import ScrollContents
-from kestrel.tools.scrolls import OpenScroll
 from kestrel.tools.shown import show_path, spell_queue
-from kestrel.tools.summary import damage_sentence
 
 MOST_ROWS: Final = 4096
 """In a batch."""

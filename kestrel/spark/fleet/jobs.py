@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from kestrel.disk.files import Disk
 from kestrel.server.reactor import raise_file_limit
 from kestrel.spark.fleet.units import SCHEMA, Unit, shared_out
-from kestrel.tools.folder import Folder
+from kestrel.tools.files.folder import Folder
 
 _TASKS_EACH: Final = 8
 """So many tasks for each that may run at a time: none waits long for the last one."""

@@ -14,10 +14,10 @@ from kestrel.server.failures import EX_TRY_AGAIN
 from kestrel.spark.fleet.jobs import over
 from kestrel.spark.fleet.told import REPORTS, report_batch
 from kestrel.spark.fleet.units import Unit, folders_of, whole_folders
-from kestrel.tools.folder import Folder
-from kestrel.tools.outcomes import Outcome, failed
+from kestrel.tools.files.folder import Folder
+from kestrel.tools.qpack.outcomes import Outcome, failed
+from kestrel.tools.qpack.upkeep import Upkeep
 from kestrel.tools.running import EX_FOUND, EX_OK, ToolFailed, explained
-from kestrel.tools.upkeep import Upkeep
 
 IN_USE: Final = "in use"
 """The state of a folder that a server owns."""

@@ -15,8 +15,8 @@ from kestrel.journal.fileset import Kind, current_name, parse_file_name, tempora
 from kestrel.journal.records import ADDX_HEADER_BYTES
 from kestrel.server.failures import EX_CANNOT_CREATE, EX_TRY_AGAIN
 from kestrel.storage.folder_kind import kind_of
-from kestrel.tools.convert_targets import JournalTarget
-from kestrel.tools.folder import Folder
+from kestrel.tools.convert.targets import JournalTarget
+from kestrel.tools.files.folder import Folder
 from kestrel.tools.running import EX_USAGE, ToolFailed, explained
 from kestrel.tools.shown import count, show_path, show_queue, show_size, show_text
 

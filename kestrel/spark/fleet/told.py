@@ -11,7 +11,7 @@ from pyspark.sql.types import ArrayType, BooleanType, IntegerType, LongType, Str
 
 from kestrel.spark.fleet.units import Unit
 from kestrel.tools.figures import aligned
-from kestrel.tools.outcomes import Outcome
+from kestrel.tools.qpack.outcomes import Outcome
 from kestrel.tools.shown import count, show_path, show_text
 
 _STRING, _INT, _LONG = StringType(), IntegerType(), LongType()

@@ -15,8 +15,8 @@ from pyspark.sql.types import ArrayType, BinaryType, BooleanType, IntegerType, S
 from kestrel.disk.files import Disk
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.table.places import Place, places_of
-from kestrel.tools.folder import Folder
-from kestrel.tools.found import Found, FoundJournal, FoundScroll
+from kestrel.tools.files.folder import Folder
+from kestrel.tools.files.found import Found, FoundJournal, FoundScroll
 from kestrel.tools.running import ToolFailed
 from kestrel.tools.shown import show_queue
 

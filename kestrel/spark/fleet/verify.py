@@ -12,10 +12,10 @@ from kestrel.disk.files import Disk
 from kestrel.spark.fleet.jobs import over
 from kestrel.spark.fleet.told import REPORTS, report_batch
 from kestrel.spark.fleet.units import Kind, Unit, folders_of, single_queues
-from kestrel.tools.folder import Folder
-from kestrel.tools.outcomes import Outcome, failed
+from kestrel.tools.files.folder import Folder
+from kestrel.tools.qpack.outcomes import Outcome, failed
+from kestrel.tools.qpack.upkeep import Upkeep
 from kestrel.tools.running import EX_FOUND, EX_OK, ToolFailed, explained
-from kestrel.tools.upkeep import Upkeep
 
 
 def verify(

@@ -14,10 +14,10 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from kestrel.disk.files import Disk
 from kestrel.journal.fileset import JournalFile, Kind, temporary_name
 from kestrel.journal.records import encode_item
-from kestrel.tools.continued import ContinuedFiles
-from kestrel.tools.convert_targets import RewrittenFile
-from kestrel.tools.opened import OpenJournal
-from kestrel.tools.packing import Inspected, ItemsSum
+from kestrel.tools.convert.continued import ContinuedFiles
+from kestrel.tools.convert.targets import RewrittenFile
+from kestrel.tools.files.opened import OpenJournal
+from kestrel.tools.qpack.packing import Inspected, ItemsSum
 from kestrel.tools.running import ToolFailed, explained
 from kestrel.tools.shown import show_queue
 

@@ -15,7 +15,7 @@ from kestrel.disk.folders import PRIVATE_FOLDER
 from kestrel.journal import fileset as journals
 from kestrel.scroll import fileset as scrolls
 from kestrel.spark.reports.in_brief import MARK, begun
-from kestrel.tools.formats import Format, format_of
+from kestrel.tools.files.formats import Format, format_of
 from kestrel.tools.running import EX_USAGE, ToolFailed
 from kestrel.tools.shown import show_text
 

@@ -42,7 +42,7 @@ from kestrel.spark.table.planned import KnownReader, look_at
 from kestrel.spark.table.reader import schema_of
 from kestrel.spark.table.reading import Reading
 from kestrel.spark.table.slices import Slice, Task, tasks_of_slices
-from kestrel.tools.formats import Format, format_of
+from kestrel.tools.files.formats import Format, format_of
 from kestrel.tools.running import explained
 from kestrel.tools.shown import show_path
 

@@ -18,8 +18,8 @@ from kestrel.spark.failures import SourceFailed
 from kestrel.spark.table.listing import ARCHIVE_PREFIX, Part, in_archive, in_folder, planned
 from kestrel.spark.table.places import Place
 from kestrel.spark.table.planned import JOURNAL, SCROLL, FileKind, PlannedFile
-from kestrel.tools.formats import Format, format_of
-from kestrel.tools.scrolls import owners_of
+from kestrel.tools.files.formats import Format, format_of
+from kestrel.tools.files.scrolls import owners_of
 from kestrel.tools.shown import show_path, spell_queue
 
 _FIRST_BYTES: Final = 4096

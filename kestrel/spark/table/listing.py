@@ -10,8 +10,8 @@ from kestrel.scroll import fileset as scrolls
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.table.places import Place
 from kestrel.spark.table.planned import JOURNAL, SCROLL, FileKind, Owner, PlannedFile, look_at
-from kestrel.tools.folder import Folder
-from kestrel.tools.scrolls import Scroll, scrolls_in
+from kestrel.tools.files.folder import Folder
+from kestrel.tools.files.scrolls import Scroll, scrolls_in
 from kestrel.tools.shown import show_path, spell_queue
 
 ARCHIVE_PREFIX: Final = scrolls.archived_name(b"")

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 
-from kestrel.tools.qdump import main
+from kestrel.tools.qdump.command import main
 from kestrel.tools.running import EX_FOUND, EX_OK
 from tests.fuzz import journals, scrolls
 from tests.fuzz.fed import Fed, fed

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from kestrel.config.load import loads
 from kestrel.config.model import Config, QueueSettings, ZooKeeperSettings
 from kestrel.config.setting import settings_of
-from kestrel.tools.convert_config import converted
+from kestrel.tools.convert_config.command import converted
 from kestrel.tools.running import EX_USAGE, ToolFailed
 from tests.fuzz.target import Target
 

@@ -14,7 +14,7 @@ from kestrel.disk.files import Disk
 from kestrel.spark.fleet.items import Which, exported
 from kestrel.spark.fleet.told import Report
 from kestrel.spark.fleet.units import Unit, folders_of, single_readers
-from kestrel.tools.folder import Folder
+from kestrel.tools.files.folder import Folder
 
 TESTS = Path(__file__).parents[2]
 NOW_MS = 1_700_003_600_000

@@ -18,8 +18,8 @@ from kestrel.spark.fleet import items
 from kestrel.spark.fleet.items import Which, exported
 from kestrel.spark.fleet.units import Kind, Unit, folders_of, single_readers
 from kestrel.testing.faults import FaultyDisk
-from kestrel.tools import qdump
-from kestrel.tools.folder import Folder
+from kestrel.tools.files.folder import Folder
+from kestrel.tools.qdump import command as qdump
 from tests.journal.made import REMOVE, add, addx, files_of, open_, restarted_errors, restarted_items, save_xid, unremove
 from tests.scroll.made import DELETED, READER, WRITER, put, read_done, read_head, targets
 from tests.spark.fleet.folders import NOW_MS, RECORDED, name_of, rows_of

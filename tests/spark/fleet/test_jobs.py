@@ -19,7 +19,7 @@ from kestrel.spark.fleet.pack import pack
 from kestrel.spark.fleet.told import Report
 from kestrel.spark.fleet.verify import verify
 from kestrel.spark.fleet_cli import main
-from kestrel.tools import qpack
+from kestrel.tools.qpack import command as qpack
 from kestrel.tools.running import ToolFailed
 from tests.journal.made import (
     REMOVE,

@@ -13,7 +13,7 @@ from kestrel.disk.files import Disk
 from kestrel.disk.lock import FolderLock
 from kestrel.spark.fleet.pack import packed
 from kestrel.spark.fleet.units import Kind, Unit, folders_of, whole_folders
-from kestrel.tools import qpack
+from kestrel.tools.qpack import command as qpack
 from tests.journal.made import REMOVE, addx, files_of
 from tests.spark.fleet.folders import NOW_MS, RECORDED, name_of, reports_of, said_by_qpack, told
 from tests.tools.running import fill
@@ -25,7 +25,7 @@ Qpack = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def pack_one(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Qpack:
     """kestrel-qpack --json in this process: exit status, output, what was said."""
-    monkeypatch.setattr("kestrel.tools.qpack.time.time", lambda: NOW_MS / 1000)
+    monkeypatch.setattr("kestrel.tools.qpack.command.time.time", lambda: NOW_MS / 1000)
 
     def run_here(folder: Path) -> tuple[int, str, str]:
         return qpack.main(["--json", str(folder)]), *capsys.readouterr()
@@ -86,7 +86,7 @@ def test_a_folder_is_free_again_when_its_rows_are_there(tmp_path: Path) -> None:
 def test_files_of_another_user_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path, {"work": addx(b"a") + REMOVE})
     owner = os.geteuid()
-    monkeypatch.setattr("kestrel.tools.upkeep.os.geteuid", lambda: owner + 1)
+    monkeypatch.setattr("kestrel.tools.qpack.upkeep.os.geteuid", lambda: owner + 1)
     (report,) = reports_of(whole_folders(Disk(), folders_of([str(tmp_path)], None), []), packed)
     assert (report.state, report.status) == ("failed", 73)
     assert f"(sudo -u '#{owner}' kestrel-fleet ...)" in report.remarks[0]

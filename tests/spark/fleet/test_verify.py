@@ -14,8 +14,8 @@ from kestrel.spark.fleet.told import report_table
 from kestrel.spark.fleet.units import Kind, Unit, folders_of, single_queues
 from kestrel.spark.fleet.verify import verified
 from kestrel.testing.faults import FaultyDisk
-from kestrel.tools import qpack
-from kestrel.tools.folder import Folder
+from kestrel.tools.files.folder import Folder
+from kestrel.tools.qpack import command as qpack
 from tests.journal.made import REMOVE, addx, files_of
 from tests.scroll.made import READER, read_done, read_head
 from tests.spark.fleet.folders import NOW_MS, RECORDED, fleet, name_of, reports_of, said_by_qpack, told

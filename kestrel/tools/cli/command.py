@@ -1,0 +1,478 @@
+"""kestrel-cli: a server's queues from the shell."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from kestrel.address import DEFAULT_PORTS
+from kestrel.cluster.extra import NoKazoo
+from kestrel.cluster.uri import is_server_set
+from kestrel.tools.arguments import (
+    add_tls_options,
+    duration_s,
+    make_parser,
+    positive,
+    positive_duration_s,
+    sent_queue_name,
+    tls_files,
+    tls_options,
+)
+from kestrel.tools.cli import drain_command, item_commands, member_commands, server_commands
+from kestrel.tools.cli.servers import TOOL, Servers
+from kestrel.tools.clock import Clock
+from kestrel.tools.running import EX_USAGE, ToolFailed, explained, run
+from kestrel.tools.top.admin_client import DEFAULT_ADMIN, AdminClient
+from kestrel.tools.top.command import top
+from kestrel.tools.top.screen import SORTS
+
+ENVIRONMENT: Final = "KESTREL_SERVERS"
+"""Names the servers where --server does not."""
+
+_SERVER_OPTIONS: Final = (
+    "\n\n--server and the other options of kestrel-cli (kestrel-cli --help) may stand here as well."
+)
+
+_MAKES_A_QUEUE: Final = "\nA queue that is not there is made by it: servers do that."
+
+Command = Callable[..., int]
+"""Called with whom to ask (`Servers`, or an `AdminClient`), the command line and a clock."""
+
+_DESCRIPTION: Final = "Puts, takes and shows items of a Kestrel server, and tells how the server is."
+
+_EPILOG: Final = """\
+examples:
+  kestrel-cli put work hello
+  kestrel-cli get work
+  kestrel-cli --server mq1 --server mq2:22134 stats
+  KESTREL_SERVERS=mq1,mq2 kestrel-cli monitor work
+  kestrel-cli --server zk://zk1,zk2/services/kestrel get --wait 1m work
+  kestrel-cli put --help
+
+A DURATION has a unit, as 100ms, 1m30s or 2h, or is a number of seconds.
+
+exit status: 0; 1 when there was no item or no such queue, or an item was refused; 2 when the command line makes no
+sense; 3 when a server cannot be reached, or fails, or nobody knows who the servers are; 130 after Ctrl-C."""
+
+
+def main(argv: Sequence[str] | None = None, clock: Clock | None = None) -> int:
+    """The command. Returns its exit status."""
+    parser = _parser()
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        hint = "; items that begin with - stand behind --: put QUEUE -- -x" if arguments.do is item_commands.put else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    return run(TOOL, lambda: _do(parser, arguments, clock or Clock()))
+
+
+def _do(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> int:
+    do: Command = arguments.do
+    if do is top:
+        return do(_admin(parser, arguments, clock), arguments, clock)
+    servers = _servers(parser, arguments, clock)
+    try:
+        return do(servers, arguments, clock)
+    finally:
+        servers.close()
+
+
+def _servers(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> Servers:
+    named = [each for servers in arguments.servers for each in _split(servers)]
+    addresses = named or _split_words(os.environ.get(ENVIRONMENT, "")) or ["localhost"]
+    tls = tls_options(parser, arguments)
+    try:
+        return Servers(addresses, arguments.protocol, tls, arguments.timeout, clock.seconds)
+    except ValueError as error:
+        parser.error(str(error))
+    except NoKazoo as error:
+        raise ToolFailed(str(error), EX_USAGE) from None
+    except OSError as error:  # a file of the server set's TLS
+        raise ToolFailed(f"{explained(error)}; is it PEM? say another one in the zks://...", EX_USAGE) from None
+
+
+def _split(servers: str) -> list[str]:
+    """The servers in a text, with commas between; a server set has commas of its own."""
+    return [servers] if is_server_set(servers) else servers.split(",")
+
+
+def _split_words(servers: str) -> list[str]:
+    """The same, where white space may stand between, and about."""
+    words = servers.split()
+    return words if len(words) == 1 and is_server_set(words[0]) else re.findall(r"[^\s,]+", servers)
+
+
+def _admin(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> AdminClient:
+    if arguments.servers or arguments.tls:
+        parser.error("top asks the admin port: say --admin http://HOST:PORT, or https, and not --server or --tls")
+    tls = tls_files(parser, arguments)
+    try:
+        client = AdminClient(arguments.admin, tls, arguments.timeout, clock.seconds)
+    except ValueError as error:
+        parser.error(f"--admin: {error}")
+    is_given = any(each is not None for each in (arguments.ca, arguments.cert, arguments.key, arguments.server_name))
+    if is_given and not client.is_https:
+        parser.error("--ca, --cert, --key and --server-name want --admin https://HOST:PORT")
+    return client
+
+
+def _parser() -> ArgumentParser:
+    parser = make_parser(TOOL, _DESCRIPTION, _EPILOG)
+    _server_options(parser)
+    _Commands(parser).add_all()
+    return parser
+
+
+def _server_options(parser: ArgumentParser, *, is_of_command: bool = False) -> None:
+    """What stands before the command, or behind it, where it wins and the help does not repeat it."""
+
+    def add(option: str, **more: Any) -> None:
+        if is_of_command:
+            more |= {"help": SUPPRESS, "default": SUPPRESS}
+        parser.add_argument(option, **more)
+
+    add(
+        "--server",
+        help="where the server is; several, with commas between or one an option, share the work; or a server set,"
+        f" zk://ZK1[:PORT],.../PATH, whose members do (default: {ENVIRONMENT}, or localhost)",
+        default=[],
+        metavar="HOST[:PORT]",
+        action="append",
+        dest="servers",
+    )
+    add("--protocol", help="what is spoken there (default: memcache)", default="memcache", choices=tuple(DEFAULT_PORTS))
+    add_tls_options(add)
+    add(
+        "--timeout",
+        help="how long a server may take to answer (default: 10s)",
+        default=10.0,
+        metavar="DURATION",
+        type=positive_duration_s,
+    )
+
+
+class _CommandParser(ArgumentParser):
+    """Options may stand anywhere, also between a queue and its items."""
+
+    _is_within = False
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Namespace | None = None
+    ) -> tuple[Namespace, list[str]]:
+        """As argparse's own, by which this is called, and calls it in turn."""
+        if self._is_within:
+            return super().parse_known_args(args, namespace)
+        self._is_within = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_within = False
+
+
+class _Commands:
+    """The parsers of the commands."""
+
+    def __init__(self, parser: ArgumentParser) -> None:
+        self._commands = parser.add_subparsers(
+            metavar="COMMAND", required=True, title="commands", parser_class=_CommandParser
+        )
+
+    def add_all(self) -> None:
+        """In the order of the help."""
+        self._put()
+        self._get()
+        self._peek()
+        self._monitor()
+        self._drain()
+        self._stats()
+        self._top()
+        self._servers()
+        self._status()
+        self._dump_config()
+        self._version()
+        self._flush()
+        self._delete()
+        self._close_range()
+        self._flush_expired()
+
+    def _add(self, name: str, do: Command, short: str, more: str, *examples: str) -> ArgumentParser:
+        parser = self._commands.add_parser(
+            name,
+            help=short,
+            description=f"{short[0].upper()}{short[1:]}.{more}",
+            epilog="examples:\n" + "\n".join(f"  {example}" for example in examples) + _SERVER_OPTIONS,
+            formatter_class=RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        parser.set_defaults(do=do)
+        _server_options(parser, is_of_command=True)
+        return parser
+
+    def _put(self) -> None:
+        parser = self._add(
+            "put",
+            item_commands.put,
+            "put items to the end of a queue",
+            "\nWithout ITEM they are read from standard input. Items that begin with - stand behind --.",
+            "kestrel-cli put work hello 'two words'",
+            "kestrel-cli put work -- -1 --not-an-option",
+            "kestrel-cli put work <lines.txt",
+            "kestrel-cli put --whole --expires-in 1h pictures <cat.jpg",
+            "kestrel-cli get --all --length-prefixed old | kestrel-cli put --length-prefixed new",
+        )
+        _queue(parser)
+        parser.add_argument("items", metavar="ITEM", nargs="*", default=[], help="an item")
+        form = parser.add_mutually_exclusive_group()
+        form.add_argument(
+            "--length-prefixed",
+            action="store_true",
+            help="before each item of standard input stands its length, 4 bytes, the highest first (else: one a line)",
+        )
+        form.add_argument("--whole", action="store_true", help="standard input is one item")
+        parser.add_argument(
+            "--expires-in", metavar="DURATION", type=positive_duration_s, help="nobody gets them after that time"
+        )
+        parser.add_argument("-q", "--quiet", action="store_true", help="say nothing when all went well")
+
+    def _get(self) -> None:
+        parser = self._add(
+            "get",
+            item_commands.get,
+            "take items from a queue, and write them one a line",
+            "\nEach is confirmed when it has been written; what cannot be written stays in the queue.\n"
+            "The exit status is 1 when there was none." + _MAKES_A_QUEUE,
+            "kestrel-cli get work",
+            "kestrel-cli get --all work >lines.txt",
+            "kestrel-cli get --wait 1m work || echo nothing came",
+        )
+        _queue(parser)
+        how_many = parser.add_mutually_exclusive_group()
+        how_many.add_argument(
+            "-n", "--number", metavar="N", type=positive, default=1, help="up to so many (default: 1)"
+        )
+        how_many.add_argument("--all", action="store_true", help="until there are no more")
+        parser.add_argument(
+            "--wait", metavar="DURATION", type=duration_s, default=0.0, help="wait so long for each that is not there"
+        )
+        _form(parser)
+
+    def _peek(self) -> None:
+        parser = self._add(
+            "peek",
+            item_commands.peek,
+            "show the item at the head of a queue, and leave it there",
+            "\nThe exit status is 1 when there is none." + _MAKES_A_QUEUE,
+            "kestrel-cli peek work",
+        )
+        _queue(parser)
+        _form(parser)
+
+    def _monitor(self) -> None:
+        parser = self._add(
+            "monitor",
+            item_commands.monitor,
+            "take items as they come, and write them one a line",
+            "\nEach is confirmed when it has been written. Ctrl-C ends it. When the server goes it ends with status 3."
+            + _MAKES_A_QUEUE,
+            "kestrel-cli monitor work",
+            "kestrel-cli monitor --for 1h --json events | jq .data",
+        )
+        _queue(parser)
+        parser.add_argument("-n", "--number", metavar="N", type=positive, help="until there were so many")
+        parser.add_argument(
+            "--for", metavar="DURATION", type=positive_duration_s, dest="duration", help="until that time is over"
+        )
+        _form(parser)
+
+    def _drain(self) -> None:
+        parser = self._add(
+            "drain",
+            drain_command.drain,
+            "move all items of queues of another server to this one",
+            "\nThat server may be a Kestrel, darner or siberite, and goes on serving meanwhile. Each item is put here\n"
+            "before it is given up there: wherever this ends, none is lost, and one may be at both.\n"
+            "The exit status is 1 when some are left there.",
+            "kestrel-cli drain --from old:22133 work mail",
+            "kestrel-cli --server new drain --from old --all",
+            "kestrel-cli drain --from old --as mail_high mail.high",
+        )
+        parser.add_argument(
+            "queues", metavar="QUEUE", nargs="*", default=[], type=drain_command.source_queue, help="these queues of it"
+        )
+        parser.add_argument(
+            "--from",
+            metavar="HOST[:PORT]",
+            required=True,
+            dest="source",
+            type=drain_command.source_address,
+            help="the server to drain, by its memcache port",
+        )
+        parser.add_argument("--all", action="store_true", help="all of its queues")
+        parser.add_argument(
+            "--as", metavar="NAME", dest="new_name", type=sent_queue_name, help="what the one queue is called here"
+        )
+        parser.add_argument("--json", action="store_true", help="JSON, an object a queue")
+        parser.add_argument("-q", "--quiet", action="store_true", help="say nothing when all went well")
+
+    def _stats(self) -> None:
+        parser = self._add(
+            "stats",
+            server_commands.stats,
+            "show the figures of servers and queues",
+            "\nThe last wait of a queue is how long the item that was taken last had been in it.",
+            "kestrel-cli stats",
+            "kestrel-cli stats work mail --watch 5s",
+            "kestrel-cli stats --json | jq '.queues.work.items'",
+        )
+        _queues(parser, "these queues (default: all)")
+        form = parser.add_mutually_exclusive_group()
+        form.add_argument("--json", action="store_true", help="JSON, an object a server")
+        form.add_argument("--raw", action="store_true", help="the lines of the server")
+        parser.add_argument(
+            "--watch",
+            metavar="DURATION",
+            nargs="?",
+            type=positive_duration_s,
+            const=2.0,
+            help="again and again, so often (default: 2s), until Ctrl-C; also while a server is away",
+        )
+
+    def _top(self) -> None:
+        parser = self._add(
+            "top",
+            top,
+            "show a server and its queues, and go on showing them",
+            " It asks the server's admin port.\nWithout a terminal it is a plain table, once. Press h for the keys.",
+            "kestrel-cli top",
+            "kestrel-cli top --sort puts --filter mail",
+            "kestrel-cli top --admin https://mq1:2223 --ca ca.pem",
+            "kestrel-cli top --once | head",
+        )
+        parser.add_argument(
+            "--admin", metavar="URL", default=DEFAULT_ADMIN, help=f"the admin port (default: {DEFAULT_ADMIN})"
+        )
+        parser.add_argument(
+            "--interval",
+            metavar="DURATION",
+            type=positive_duration_s,
+            default=2.0,
+            help="how often, and over what time rates are measured (default: 2s)",
+        )
+        parser.add_argument("--sort", choices=SORTS, default="items", help="by what (default: items)")
+        parser.add_argument("--filter", metavar="TEXT", default="", help="only queues with that in their names")
+        parser.add_argument("--once", action="store_true", help="a plain table of all queues, and the end")
+        parser.add_argument("--no-colour", action="store_true", help="no colours, as with NO_COLOR in the environment")
+
+    def _servers(self) -> None:
+        parser = self._add(
+            "servers",
+            member_commands.servers,
+            "show who is in a server set, and where it speaks what",
+            "\nGets go to those of the read set, puts to those of the write set.\n"
+            "The exit status is 1 when nobody is there.",
+            "kestrel-cli --server zk://zk1,zk2/services/kestrel servers",
+            "kestrel-cli --server zk://zk1,zk2/services/kestrel servers --json | jq -r .service",
+        )
+        parser.add_argument("--json", action="store_true", help="JSON, an object a server")
+
+    def _status(self) -> None:
+        parser = self._add(
+            "status",
+            server_commands.status,
+            "show the status of a server, or change it",
+            "",
+            "kestrel-cli status",
+            "kestrel-cli status ReadOnly",
+        )
+        parser.add_argument("status", metavar="NEW", nargs="?", type=_status, help=", ".join(_STATUSES.values()))
+
+    def _dump_config(self) -> None:
+        parser = self._add(
+            "dump-config",
+            server_commands.dump_config,
+            "show the settings in effect for queues and aliases",
+            "",
+            "kestrel-cli dump-config work",
+        )
+        _queues(parser, "these queues, whether they exist or not (default: all)")
+        parser.add_argument("--json", action="store_true", help="JSON, an object a server")
+
+    def _version(self) -> None:
+        self._add("version", server_commands.version, "show the release of a server", "", "kestrel-cli version")
+
+    def _flush(self) -> None:
+        parser = self._add(
+            "flush",
+            server_commands.flush,
+            "drop all items of a queue",
+            " Open reads stay.",
+            "kestrel-cli flush --yes work",
+        )
+        _queue(parser)
+        _yes(parser)
+
+    def _delete(self) -> None:
+        parser = self._add(
+            "delete", server_commands.delete, "forget a queue and all its items", "", "kestrel-cli delete --yes work"
+        )
+        _queue(parser)
+        _yes(parser)
+
+    def _close_range(self) -> None:
+        parser = self._add(
+            "close-range",
+            server_commands.close_range,
+            "give up what is kept for a reader by ids that will not come back",
+            " What is still in the queue stays there. Goes over thrift.",
+            "kestrel-cli --protocol thrift close-range --yes work spark",
+        )
+        _queue(parser)
+        parser.add_argument("reader", metavar="READER", help="what it calls itself; a stream of Spark is spark")
+        _yes(parser)
+
+    def _flush_expired(self) -> None:
+        parser = self._add(
+            "flush-expired",
+            server_commands.flush_expired,
+            "drop the items that have expired, and show how many they were",
+            "",
+            "kestrel-cli flush-expired work",
+        )
+        _queues(parser, "of these queues (default: all)")
+
+
+def _queue(parser: ArgumentParser) -> None:
+    parser.add_argument("queue", metavar="QUEUE", type=sent_queue_name, help="the queue's name")
+
+
+def _queues(parser: ArgumentParser, what: str) -> None:
+    parser.add_argument("queues", metavar="QUEUE", nargs="*", default=[], type=sent_queue_name, help=what)
+
+
+def _form(parser: ArgumentParser) -> None:
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--length-prefixed", action="store_true", help="before each item its length, 4 bytes, the highest first"
+    )
+    form.add_argument("--json", action="store_true", help='an object a line: {"data": TEXT}, or {"base64": BYTES}')
+    form.add_argument("--raw", action="store_true", help="control characters as they are, also on a terminal")
+
+
+def _yes(parser: ArgumentParser) -> None:
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask (without a terminal nobody is asked)")
+
+
+_STATUSES: Final = {name.lower(): name for name in ("Up", "WriteAvoid", "ReadOnly", "Quiescent")}
+
+
+def _status(text: str) -> str:
+    if text.lower() not in _STATUSES:
+        raise ArgumentTypeError(f"there is no status {text!r}; there are {', '.join(_STATUSES.values())}")
+    return _STATUSES[text.lower()]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,229 @@
+"""The command drain of kestrel-cli: the items of another server move to this one."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Final
+
+from kestrel.address import DEFAULT_PORTS, Address, parse_address
+from kestrel.client.errors import CannotConnect, ClientFailure
+from kestrel.errors import BadQueueName
+from kestrel.names import check_queue_name
+from kestrel.tools.cli.drain_source import DrainSource, Queues
+from kestrel.tools.cli.draining import Doubt, Draining
+from kestrel.tools.cli.servers import TOOL, Servers
+from kestrel.tools.clock import Clock
+from kestrel.tools.output import Output
+from kestrel.tools.progress import LoadProgress
+from kestrel.tools.running import EX_FOUND, EX_INTERRUPTED, EX_OK, EX_SERVER, EX_USAGE, ToolFailed, say
+from kestrel.tools.shown import count, show_data, show_text
+
+_NAME: Final = re.compile(rb"[^/\s\x00-\x1f\x7f]{1,250}")
+"""What all the servers can be asked for, whether or not it can be a queue's name here."""
+
+
+def source_queue(text: str) -> bytes:
+    """The name of a queue of another server."""
+    name = os.fsencode(text)
+    if _NAME.fullmatch(name) is None:
+        raise ArgumentTypeError("a queue name cannot hold / white space or control characters")
+    return name
+
+
+def source_address(text: str) -> Address:
+    """The server that is drained."""
+    try:
+        return parse_address(text, DEFAULT_PORTS["memcache"])
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
+def drain(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+    """Move the items of queues. Status 0 if none is left there."""
+    names: list[bytes] = arguments.queues
+    if bool(names) is arguments.all:
+        raise ToolFailed("name the queues to drain, or say --all", EX_USAGE)
+    if arguments.new_name is not None and len(names) != 1:
+        raise ToolFailed("--as is for one queue that is named", EX_USAGE)
+    known = servers.memcache
+    there = {name for _, queues in servers.each(lambda each: each.ask(known.dump_stats())) for name in queues}
+    source: Address = arguments.source
+    try:
+        connection = DrainSource(source, arguments.timeout)
+    except CannotConnect as failure:
+        raise _source_failed(failure, source) from None
+    with closing(_Closing(connection)), _until_interrupted() as is_over:
+        try:
+            queues = connection.queues()
+        except ClientFailure as failure:
+            raise _source_failed(failure, source) from None
+        work = _Drain(servers, connection, arguments, clock, is_over)
+        status = work.do(_chosen(queues, names), there)
+        if is_over():
+            say(TOOL, "interrupted; run this again to go on")
+            return EX_INTERRUPTED
+    return status
+
+
+class _Closing:
+    """A source, as `closing` wants it."""
+
+    def __init__(self, source: DrainSource) -> None:
+        self.close = source.hang_up
+
+
+class _Drain:
+    def __init__(
+        self,
+        servers: Servers,
+        source: DrainSource,
+        arguments: Namespace,
+        clock: Clock,
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._servers = servers
+        self._source = source
+        self._new_name: bytes | None = arguments.new_name
+        self._is_quiet: bool = arguments.quiet
+        self._is_json: bool = arguments.json
+        self._is_all: bool = arguments.all
+        self._output = Output()
+        self._is_over = is_over
+        self._seconds = clock.seconds
+        self._is_same = _is_same(source.address, servers)
+
+    def do(self, names: list[bytes], there: set[bytes]) -> int:
+        """Drain these, one after the other. Returns the exit status. `there` are the queues of the target."""
+        status = EX_OK
+        for name in names:
+            target = name if self._new_name is None else self._new_name
+            reason = self._reason_against(name, target, there)
+            if reason is not None:
+                say(TOOL, f"{show_data(name)} is not drained: {reason}")
+                status = EX_FOUND
+            elif self._is_over():
+                break
+            elif self._drain(name, target):
+                status = EX_FOUND
+        return status
+
+    def _reason_against(self, name: bytes, target: bytes, there: set[bytes]) -> str | None:
+        try:
+            check_queue_name(target)
+        except BadQueueName as error:
+            return f"{error}; name it alone, and a new name with --as"
+        if self._is_same and name == target:
+            return "--from is the server that it would be put to; name another one with --server, or say --as"
+        children = sorted(each for each in there if each.startswith(target + b"+"))
+        if children:
+            return (
+                f"at the target there is {show_data(children[0])}, which would get each item as well;"
+                " drain into another queue with --as, or delete its children there"
+            )
+        return None
+
+    def _drain(self, name: bytes, target: bytes) -> int:
+        """How many are left."""
+        with LoadProgress(None, seconds=self._seconds) as progress:
+            size = 0
+
+            def moved(item_bytes: int) -> None:
+                nonlocal size
+                size += item_bytes
+                progress.reached(draining.moved, size)
+
+            draining = Draining(self._source, name, self._servers, target, is_over=self._is_over, moved=moved)
+            failed: ToolFailed | None = None
+            left = 0
+            try:
+                left = draining.drain()
+            except ClientFailure as failure:
+                failed = _source_failed(failure, self._source.address)
+            except ToolFailed as failure:
+                failed = failure
+            except KeyboardInterrupt:  # the second one
+                say(TOOL, f"{show_data(name)}: {_account(draining)}")
+                raise
+        if failed is not None:
+            say(TOOL, str(failed))
+            raise ToolFailed(f"{show_data(name)}: {_account(draining)}", failed.status)
+        self._tell(name, target, draining.moved, left)
+        return left
+
+    def _tell(self, name: bytes, target: bytes, moved: int, left: int) -> None:
+        if left:
+            where = show_text(str(self._source.address))
+            way_out = "held by other clients, or just come: run this again"
+            say(TOOL, f"{show_data(name)}: {count(left, 'item')} left at {where}, {way_out}")
+        if self._is_json:
+            self._output.object({"queue": show_data(name), "to": show_data(target), "moved": moved, "left": left})
+        elif not self._is_quiet and (moved or not self._is_all):
+            renamed = "" if name == target else f" to {show_data(target)}"
+            self._output.line(f"{show_data(name)}: {count(moved, 'item')} moved{renamed}")
+        self._output.flush()
+
+
+def _chosen(queues: Queues, names: list[bytes]) -> list[bytes]:
+    """The queues to drain. Parents come first: an item that is put to one also goes to the children that are there."""
+    if not names:
+        for cursor in sorted(queues.cursors):
+            say(TOOL, f"{show_data(cursor)} is a cursor, which has no items of its own, and is not drained")
+        names = sorted(queues.figures.keys() - queues.cursors)
+    return sorted(dict.fromkeys(names), key=lambda name: b"+" in name)
+
+
+def _account(draining: Draining) -> str:
+    said = f"{count(draining.moved, 'item')} moved"
+    match draining.doubt:
+        case Doubt.MAY_COME_AGAIN:
+            return f"{said}, of which the last one may be at the source as well"
+        case Doubt.MAY_BE_PUT:
+            return f"{said}; the next one is at the source, and may be at the target as well"
+        case Doubt.NONE:
+            return f"{said}; all others are at the source"
+
+
+def _source_failed(failure: ClientFailure, address: Address) -> ToolFailed:
+    reason = show_text(str(failure).removeprefix(f"{address}: "))
+    if isinstance(failure, CannotConnect):
+        return ToolFailed(f"cannot connect to {address}: {reason}; name another server with --from", EX_SERVER)
+    return ToolFailed(f"--from {address}: {reason}", EX_SERVER)
+
+
+def _is_same(source: Address, servers: Servers) -> bool:
+    """Whether a server that is put to is the one that is drained, as far as names tell."""
+    theirs = _places(source)
+    return any(theirs & _places(address) for address in servers.everybody())
+
+
+def _places(address: Address) -> set[tuple[str, int]]:
+    try:
+        found = {str(each[4][0]) for each in socket.getaddrinfo(*address, type=socket.SOCK_STREAM)}
+    except OSError:
+        found = {address.host}
+    loopback = any(each == "::1" or each.startswith("127.") for each in found)
+    return {(each, address.port) for each in found | ({"loopback"} if loopback else set())}
+
+
+@contextmanager
+def _until_interrupted() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C was pressed: the item that is on its way gets there first. A second one ends at once."""
+    is_interrupted = False
+
+    def interrupted(*_: object) -> None:
+        nonlocal is_interrupted
+        if is_interrupted:
+            raise KeyboardInterrupt
+        is_interrupted = True
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield lambda: is_interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)

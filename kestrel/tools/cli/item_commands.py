@@ -1,0 +1,169 @@
+"""The commands of kestrel-cli about items: put, get, peek, monitor."""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext, suppress
+from io import BufferedReader
+from typing import Final, cast
+
+from kestrel.client.dialect import LONGEST_EXPIRY_S
+from kestrel.client.errors import ClientFailure
+from kestrel.tools.cli.item_forms import RawLines, WriteItem, as_json, escaped_lines, length_prefixed
+from kestrel.tools.cli.loading import Load
+from kestrel.tools.cli.servers import TOOL, Servers
+from kestrel.tools.cli.splitting import split_lines, split_prefixed, take_whole
+from kestrel.tools.cli.taking import Taking
+from kestrel.tools.clock import Clock
+from kestrel.tools.output import Output
+from kestrel.tools.progress import LoadProgress
+from kestrel.tools.running import EX_FOUND, EX_INTERRUPTED, EX_OK, EX_USAGE, ToolFailed, explained, say
+from kestrel.tools.shown import count
+
+_READ_BYTES: Final = 256 * 1024
+
+_ONE_WAIT_S: Final = 60.0
+"""Who waits for ever asks anew so often."""
+
+_PAUSE_S: Final = 1.0
+
+
+def put(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+    """Put the items of the command line, or those of standard input."""
+    expires_in_s: float | None = arguments.expires_in
+    if expires_in_s is not None and expires_in_s >= LONGEST_EXPIRY_S and arguments.protocol == "memcache":
+        raise ToolFailed(
+            f"memcache cannot say an expiry of {LONGEST_EXPIRY_S} seconds and more: use --protocol thrift", EX_USAGE
+        )
+    load = Load(servers, arguments.queue, expires_in_s)
+    if arguments.items:
+        if arguments.length_prefixed or arguments.whole:
+            raise ToolFailed("--length-prefixed and --whole are for standard input: leave out the items", EX_USAGE)
+        return _put(load, lambda: load.put(map(os.fsencode, arguments.items)), arguments, len(arguments.items))
+    source = _Input(may_show_progress=not arguments.quiet)
+    return _put(load, lambda: _load_input(load, source, arguments, clock), arguments, None)
+
+
+def _put(load: Load, work: Callable[[], str | None], arguments: Namespace, total: int | None) -> int:
+    try:
+        took = work() or ""
+    except ToolFailed as failed:
+        say(TOOL, str(failed))
+        raise ToolFailed(load.outcome(total), failed.status) from None
+    except KeyboardInterrupt:
+        say(TOOL, f"interrupted; {load.outcome(total)}")
+        return EX_INTERRUPTED
+    if not arguments.quiet and sys.stdout is not None:
+        output = Output()
+        output.line(f"{count(load.stored, 'item')} put{took}")
+        output.flush()
+    return EX_OK
+
+
+def _load_input(load: Load, source: _Input, arguments: Namespace, clock: Clock) -> str:
+    """Put the items of standard input as they come. Returns how long that took, in words."""
+    if source.is_terminal and not arguments.quiet:
+        how = "all that you type is one item" if arguments.whole else "one item a line"
+        say(TOOL, f"reading from the terminal, {how}; Ctrl-D ends")
+    split = split_prefixed if arguments.length_prefixed else take_whole if arguments.whole else split_lines
+    start_s = clock.seconds()
+    progress = LoadProgress(source.size, seconds=clock.seconds) if source.may_show_progress else nullcontext()
+    with progress as shown:
+        for items in split(source.pieces()):
+            load.put(items)
+            if shown is not None:
+                shown.reached(load.stored, source.read)
+    return f" in {clock.seconds() - start_s:.1f} s"
+
+
+class _Input:
+    """Standard input."""
+
+    def __init__(self, *, may_show_progress: bool) -> None:
+        if sys.stdin is None:
+            raise ToolFailed("standard input is closed: give the items as arguments", EX_USAGE)
+        self._stream = cast(BufferedReader, sys.stdin.buffer)
+        self.is_terminal = sys.stdin.isatty()
+        self.may_show_progress = may_show_progress and not self.is_terminal  # else the lines of both would be mixed
+        self.read = 0
+        """How many bytes have been."""
+
+    @property
+    def size(self) -> int | None:
+        """How many bytes there are to be read; None where that cannot be known."""
+        try:
+            status = os.fstat(self._stream.fileno())
+            if stat.S_ISREG(status.st_mode):
+                return max(0, status.st_size - os.lseek(self._stream.fileno(), 0, os.SEEK_CUR))
+        except OSError:
+            pass  # it is no file at all
+        return None
+
+    def pieces(self) -> Iterator[bytes]:
+        """What comes, as it comes."""
+        while piece := self._next():
+            self.read += len(piece)
+            yield piece
+
+    def _next(self) -> bytes:
+        try:
+            return self._stream.read1(_READ_BYTES)
+        except OSError as error:
+            raise ToolFailed(f"standard input cannot be read: {explained(error)}") from None
+
+
+def get(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+    """Take items. Status 0 if there was one."""
+    most = math.inf if arguments.all else arguments.number
+    with closing(_taking(servers, arguments)) as taking:
+        while taking.count < most and taking.take(arguments.wait, most - taking.count):
+            pass
+        return EX_OK if taking.count else EX_FOUND
+
+
+def monitor(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+    """Take items as they come: until there were so many, the time is up, or Ctrl-C."""
+    most = math.inf if arguments.number is None else arguments.number
+    end_s = math.inf if arguments.duration is None else clock.seconds() + arguments.duration
+    with suppress(KeyboardInterrupt), closing(_taking(servers, arguments)) as taking:
+        while taking.count < most and (begun_s := clock.seconds()) < end_s:
+            wait_s = min(_ONE_WAIT_S, end_s - begun_s)
+            if not taking.take(wait_s, most - taking.count):
+                # An alias answers at once, and so does a queue that is deleted: they are not asked all the time.
+                clock.pause(max(0.0, min(_PAUSE_S, begun_s + wait_s - clock.seconds())))
+    return EX_OK
+
+
+def _taking(servers: Servers, arguments: Namespace) -> Taking:
+    output = Output()
+    return Taking(servers, arguments.queue, output, _form(arguments, output))
+
+
+def peek(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+    """Show the head. Status 0 if there is one."""
+    output = Output()
+    write = _form(arguments, output)
+    try:
+        data = servers.asked.search(
+            lambda address, _: servers.ask(address, servers.dialect.peek(arguments.queue)), timeout_ms=0
+        )
+    except ClientFailure as failure:
+        raise servers.failed(failure) from None
+    if data is None:
+        return EX_FOUND
+    write(data)
+    output.flush()
+    return EX_OK
+
+
+def _form(arguments: Namespace, output: Output) -> WriteItem:
+    if arguments.length_prefixed:
+        return length_prefixed(output)
+    if arguments.json:
+        return as_json(output)
+    return escaped_lines(output) if output.is_terminal and not arguments.raw else RawLines(output)

@@ -1,0 +1,169 @@
+"""The commands of kestrel-cli about whole queues and servers."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+
+from kestrel.client.call import Call
+from kestrel.client.connection import BlockingConnection
+from kestrel.tools.cli.servers import TOOL, Servers
+from kestrel.tools.clock import Clock
+from kestrel.tools.figures import figures_json, queue_table, server_line, stat_lines
+from kestrel.tools.output import Output
+from kestrel.tools.running import EX_FOUND, EX_OK, EX_SERVER, ToolFailed, say
+from kestrel.tools.shown import show_data, show_text
+
+
+def stats(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+    """Show the figures, once or again and again. Status 1 when a queue that was named is not there."""
+    output = Output()
+    if arguments.watch is None:
+        return _stats(servers, arguments, output)
+    try:
+        while True:
+            _stats_or_why_not(servers, arguments, output)
+            clock.pause(arguments.watch)
+            if output.is_terminal:
+                output.exactly(b"\x1b[H\x1b[J")  # the top left corner, and nothing on the screen
+            elif not arguments.json:
+                output.line("")
+    except KeyboardInterrupt:
+        return EX_OK
+
+
+def _stats_or_why_not(servers: Servers, arguments: Namespace, output: Output) -> None:
+    """Show the figures, or say that a server is away: it may come back."""
+    try:
+        _stats(servers, arguments, output)
+    except ToolFailed as failed:
+        if failed.status != EX_SERVER:
+            raise
+        output.flush()
+        say(TOOL, str(failed))
+
+
+def _stats(servers: Servers, arguments: Namespace, output: Output) -> int:
+    missing: set[bytes] = set(arguments.queues)
+    calls = servers.memcache
+
+    def ask(connection: BlockingConnection) -> tuple[dict[str, str], dict[bytes, dict[str, str]]]:
+        return connection.ask(calls.stats()), connection.ask(calls.dump_stats())
+
+    for address, (figures, queues) in servers.each(ask):
+        of_queues = {name: queues[name] for name in arguments.queues or queues if name in queues}
+        missing.difference_update(of_queues)
+        if arguments.json:
+            output.object(figures_json(str(address), figures, of_queues))
+        elif arguments.raw:
+            for line in stat_lines(figures, of_queues, is_of_queues=bool(arguments.queues)):
+                output.line(show_text(line) if output.is_terminal else line)
+        else:
+            output.line(server_line(str(address), figures, len(queues), len(of_queues)))
+            for line in queue_table(of_queues):
+                output.line(line)
+    output.flush()
+    for name in sorted(missing):
+        say(TOOL, f"there is no queue {show_data(name)}")
+    return EX_FOUND if missing else EX_OK
+
+
+def status(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+    """Show the status, or have the servers take another one first."""
+    if arguments.status is not None:
+        _have_done(servers, lambda: servers.dialect.set_status(arguments.status))
+    return _tell(servers, lambda connection: connection.ask(servers.dialect.status()))
+
+
+def version(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+    """Show which release the servers are."""
+    return _tell(servers, lambda connection: connection.ask(servers.dialect.version()))
+
+
+def flush_expired(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+    """Drop what has expired, and show how many items that were."""
+    calls = servers.memcache
+    queues: list[bytes] = arguments.queues
+
+    def ask(connection: BlockingConnection) -> int:
+        if not queues:
+            return connection.ask(calls.flush_all_expired())
+        return sum(connection.ask(calls.flush_expired(queue)) for queue in queues)
+
+    return _tell(servers, ask)
+
+
+def _tell(servers: Servers, ask: Callable[[BlockingConnection], object]) -> int:
+    """Show one server's answer; of several, or of a server set, each behind the server's name."""
+    output = Output()
+    for address, answer in servers.each(ask):
+        where = "" if servers.asked.is_alone else f"{show_text(str(address))}: "
+        output.line(f"{where}{show_text(str(answer))}")
+        output.flush()
+    return EX_OK
+
+
+def dump_config(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+    """Show settings in effect."""
+    output = Output()
+    calls = servers.memcache
+    for address, queues in servers.each(lambda connection: connection.ask(calls.dump_config(*arguments.queues))):
+        if arguments.json:
+            shown = {show_data(name): settings for name, settings in queues.items()}
+            output.object({"server": str(address), "queues": shown})
+            continue
+        if not servers.asked.is_alone:
+            output.line(f"{show_text(str(address))}:")
+        for name, settings in queues.items():
+            output.line(show_data(name))
+            for setting, value in settings.items():
+                output.line(f"  {show_text(setting)} = {show_text(value)}")
+    output.flush()
+    return EX_OK
+
+
+def flush(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+    """Drop what is in a queue."""
+    return _change(servers, arguments, "drop all items of the queue {queue}, on {servers}?", servers.dialect.flush)
+
+
+def delete(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+    """Forget a queue."""
+    return _change(
+        servers, arguments, "delete the queue {queue} with all its items, on {servers}?", servers.dialect.delete
+    )
+
+
+def close_range(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+    """Keep nothing for a reader any more."""
+    calls, reader = servers.thrift, arguments.reader.encode(errors="surrogateescape")
+    shown = show_data(reader).replace("{", "{{").replace("}", "}}")
+    question = f"give up what is kept of the queue {{queue}} for the reader {shown}, on {{servers}}?"
+    return _change(servers, arguments, question, lambda queue: calls.close_range(queue, reader))
+
+
+def _change(servers: Servers, arguments: Namespace, question: str, make_call: Callable[[bytes], Call[None]]) -> int:
+    queue: bytes = arguments.queue
+    if servers.has_memcache and not _is_there(servers, queue):  # thrift does not tell
+        raise ToolFailed(f"there is no queue {show_data(queue)}", EX_FOUND)
+    if not arguments.yes and sys.stdin is not None and sys.stdin.isatty():
+        where = ", ".join(show_text(str(address)) for address in servers.everybody())
+        sys.stderr.write(f"{question.format(queue=show_data(queue), servers=where)} [y/N] ")
+        sys.stderr.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            say(TOOL, "nothing was done")
+            return EX_FOUND
+    _have_done(servers, lambda: make_call(queue))
+    return EX_OK
+
+
+def _is_there(servers: Servers, queue: bytes) -> bool:
+    """Whether a server has that queue. Raises `ToolFailed` where some do not, and others do not answer."""
+    calls = servers.memcache
+    return any(queues.get(queue) for _, queues in servers.each(lambda each: each.ask(calls.dump_stats(queue))))
+
+
+def _have_done(servers: Servers, make_call: Callable[[], Call[None]]) -> None:
+    for _ in servers.each(lambda connection: connection.ask(make_call())):
+        pass

@@ -1,0 +1,1 @@
+"""kestrel-convert: journals to scrolls and back."""

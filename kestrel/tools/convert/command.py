@@ -1,0 +1,281 @@
+"""kestrel-convert: a folder of journals becomes a folder of scrolls, or the other way. No server may be at work."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+from typing import Final
+
+from kestrel.disk.files import Disk
+from kestrel.server.failures import EX_CANNOT_CREATE
+from kestrel.server.reactor import raise_file_limit
+from kestrel.tools.arguments import make_parser
+from kestrel.tools.convert.places import Place, check_places
+from kestrel.tools.convert.report import Converted, report_json, report_lines
+from kestrel.tools.convert.sources import SOURCES, Source
+from kestrel.tools.convert.staging import Staging, State
+from kestrel.tools.convert.steps import Family, Step, Summing, Sums
+from kestrel.tools.convert.targets import TARGETS, Target
+from kestrel.tools.files.folder import Folder
+from kestrel.tools.output import Output
+from kestrel.tools.progress import Progress
+from kestrel.tools.running import EX_OK, EX_USAGE, ToolFailed, run, say
+from kestrel.tools.shown import show_path, show_queue, show_size
+
+TOOL: Final = "kestrel-convert"
+
+_BLOCK_BYTES: Final = 4096
+"""What a file takes beyond its length, at most."""
+
+_DESCRIPTION: Final = """\
+Makes a folder of scrolls of a folder of Kestrel's journals, or the other way: every queue with its items in their
+order, with their data, times and errors, as a restart of the server would serve them. Stop the server first. The source
+is only read. The target is written beside its place, as TARGET.converting, and compared with the source item by item;
+then it takes its place, at once. Wherever this is interrupted, the same command goes on where it was."""
+
+_EPILOG: Final = """\
+examples:
+  kestrel-convert journal:/var/spool/kestrel scroll:/srv/kestrel
+  kestrel-convert scroll:/srv/kestrel journal:/var/spool/kestrel-2
+  kestrel-convert --json journal:/var/spool/kestrel scroll:/srv/kestrel | jq .
+
+exit status: 0 when the target is there and holds what the source does; 1 when the source is damaged, or something could
+not be read or written; 2 when the command line makes no sense; 73 when the target cannot be made, or there is no room
+for it; 75 when a server owns the source; 130 after Ctrl-C."""
+
+
+def main(
+    argv: Sequence[str] | None = None,
+    disk: Disk | None = None,
+    now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+) -> int:
+    """The command. Returns its exit status."""
+    arguments = _parser().parse_args(argv)
+    return run(TOOL, lambda: _Work(arguments, disk or Disk(), now_ms()).do())
+
+
+def _parser() -> ArgumentParser:
+    parser = make_parser(TOOL, _DESCRIPTION, _EPILOG)
+    parser.add_argument(
+        "source", metavar="SOURCE", type=Place.parse, help="journal:FOLDER or scroll:FOLDER; it is only read"
+    )
+    parser.add_argument(
+        "target", metavar="TARGET", type=Place.parse, help="the other kind: a folder that is not there yet, or empty"
+    )
+    parser.add_argument(
+        "--anew", action="store_true", help="begin at the beginning, whatever an earlier run has left unfinished"
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("-q", "--quiet", action="store_true", help="say nothing when all went well")
+    form.add_argument("--json", action="store_true", help="JSON, an object a queue, and the summary as the last one")
+    return parser
+
+
+class _Work:
+    """One conversion. `now_ms` is the time, for one that begins now."""
+
+    def __init__(self, arguments: Namespace, disk: Disk, now_ms: int) -> None:
+        self._source: Place = arguments.source
+        self._target: Place = arguments.target
+        self._is_anew: bool = arguments.anew
+        self._is_json: bool = arguments.json
+        self._is_quiet: bool = arguments.quiet
+        self._disk = disk
+        self._now_ms = now_ms
+        self._output = Output()
+        self._staging = Staging(disk, self._target.path)
+
+    def do(self) -> int:
+        """All of it, or the rest of it. Returns the exit status."""
+        raise_file_limit()  # all files of a family are open at once
+        check_places(self._source, self._target, self._staging.path)
+        state = self._published()
+        if state is not None:
+            with self._staging.owned():
+                self._disk.sync_folder(os.path.dirname(self._target.path))
+                self._end(state)
+            return EX_OK
+        self._target.check_free()
+        self._open_source()  # what is no source, or another user's, is left without a lock in it
+        with self._source.owned(self._disk):
+            source = self._open_source()
+            for sentence in source.folder.strays().unread():
+                say(TOOL, sentence)
+            with self._staging.owned():
+                try:
+                    self._end(self._convert(source))
+                except KeyboardInterrupt:
+                    self._remark("the same command goes on from here")
+                    raise
+        return EX_OK
+
+    def _published(self) -> State | None:
+        """What an earlier run has done, of which only the very end is missing; else None."""
+        state = self._staging.published()
+        return state if state is not None and self._is_about(state) else None
+
+    def _open_source(self) -> Source:
+        source = self._source.open(self._disk, self._now_ms)
+        self._source.check_owner(source, TOOL)
+        return source
+
+    def _is_about(self, state: State) -> bool:
+        return (state.source, state.target) == (self._source.full, self._target.full)
+
+    def _convert(self, source: Source) -> State:
+        staging = self._staging
+        state = self._begun(source)
+        source.now_ms = state.now_ms
+        if not state.is_verified:
+            target = TARGETS[self._target.kind](self._disk, staging.queues, state.now_ms)
+            if state.sums is None:
+                state.source_bytes = source.size
+                state.sums = self._sums(source, "reading", target)
+                staging.note(state)
+            self._check_room(target, state.sums)
+            self._write(source, target, state.sums)
+            self._compare(state.sums, state.now_ms)
+            if self._files_of(source) != state.files:
+                raise ToolFailed("the source has changed meanwhile: stop the server that is at work on it")
+            state.is_verified = True
+            staging.note(state)
+        staging.publish()
+        return state
+
+    def _end(self, state: State) -> None:
+        """Tell of it, and forget it: who is killed before tells of it when it is run again."""
+        try:
+            self._tell(state)
+        except BrokenPipeError:  # who was told has heard enough
+            self._staging.end()
+            raise
+        self._staging.end()
+
+    def _begun(self, source: Source) -> State:
+        """What an earlier run has found, if it was about the same; else the beginning of a new one."""
+        staging = self._staging
+        new = State(self._source.full, self._target.full, self._files_of(source), self._now_ms)
+        state = staging.state()
+        if state is not None and not self._is_anew:
+            shown = show_path(staging.path)
+            if not self._is_about(state):
+                raise ToolFailed(
+                    f"{shown} is of another conversion, from {state.source} to {state.target}, which is not finished:"
+                    " finish that, or begin this one with --anew, or name another target",
+                    EX_USAGE,
+                )
+            is_lost = state.is_verified and not self._disk.is_there(staging.queues)  # moved away, target and all
+            if state.files == new.files and not is_lost:
+                self._remark(f"going on with what an earlier run has left in {shown}")
+                return state
+            self._remark(f"the source is not as it was when {shown} was begun: beginning anew")
+        staging.erase()
+        staging.note(new)
+        return new
+
+    def _remark(self, sentence: str) -> None:
+        if not self._is_quiet:
+            say(TOOL, sentence)
+
+    def _files_of(self, source: Source) -> str:
+        """Something else whenever a file of the source is not what it was."""
+        digest = blake2b(digest_size=16)
+        for name in source.file_names:
+            path = source.folder.path + b"/" + name
+            digest.update(b"%b %d %d\n" % (name, self._disk.length(path), self._disk.changed_ns(path)))
+        return digest.hexdigest()
+
+    # The steps of it.
+
+    def _sums(self, source: Source, doing: str, target: Target | None = None) -> Sums:
+        """What a folder holds. Raises `ToolFailed` at what the target cannot take."""
+        summing = Summing()
+        if target is not None:
+            for family in source.families:
+                for name in family.queues:
+                    if not target.can_have(name):
+                        raise ToolFailed(
+                            f"the queue {show_queue(name)} cannot be kept in a journal, whose file is called like it:"
+                            " move its items to a queue of another name, and delete it"
+                        )
+        with Progress(doing, source.readings * source.size) as progress:
+            for family in source.families:
+                steps = source.steps(family, progress)
+                summing.add(family, steps if target is None else _checked(family, steps, target))
+        return summing.result()
+
+    def _check_room(self, target: Target, sums: Sums) -> None:
+        disk, path = self._disk, self._staging.queues
+        names = disk.list_files(path) if disk.is_there(path) else []
+        there = sum(disk.length(path + b"/" + name) + _BLOCK_BYTES for name in names)
+        whole = target.needed_bytes(sums) + target.files_per_queue * len(sums.queues) * _BLOCK_BYTES
+        needed, free = whole - there, disk.free_bytes(self._staging.path)
+        if needed > free:
+            raise ToolFailed(
+                f"the target needs about {show_size(needed)} more, and its disk has {show_size(free)}: make room, or"
+                " name a target on another disk",
+                EX_CANNOT_CREATE,
+            )
+
+    def _write(self, source: Source, target: Target, sums: Sums) -> None:
+        target.make()
+        done = self._staging.families_done
+        quiet = Progress("", 0)
+        with Progress("writing", sum(each.data_bytes for each in sums.queues.values())) as progress:
+            for number, family in enumerate(source.families):
+                if number < done:
+                    progress.advance(sum(sums.queues[name].data_bytes for name in family.queues))
+                    continue
+                target.write(family, sums.queues, _counted(source.steps(family, quiet), progress))
+                target.sync()
+                self._staging.family_is_done()
+
+    def _compare(self, sums: Sums, now_ms: int) -> None:
+        """Raise `ToolFailed` unless a restart finds in the new folder what one finds in the source."""
+        made = self._target._replace(path=self._staging.queues).open(self._disk, now_ms)
+        found = self._sums(made, "comparing").queues
+        for name in sorted(sums.queues.keys() | found.keys()):
+            if sums.queues.get(name) != found.get(name):
+                raise ToolFailed(
+                    f"queue {show_queue(name)}: the new folder does not hold what the source does, so it is not taken:"
+                    " run this again with --anew, and if that ends like this, please report it"
+                )
+
+    def _tell(self, state: State) -> None:
+        if self._is_quiet or state.sums is None:
+            return
+        bytes_after = SOURCES[self._target.kind](Folder(self._disk, self._target.path), state.now_ms).size
+        source = Converted(self._source.shown, state.source_bytes)
+        target = Converted(self._target.shown, bytes_after)
+        if self._is_json:
+            for each in report_json(state.sums, source, target):
+                self._output.object(each)
+        else:
+            for line in report_lines(state.sums, source, target):
+                self._output.line(line)
+        self._output.flush()
+
+
+def _checked(family: Family, steps: Iterator[Step], target: Target) -> Iterator[Step]:
+    for step in steps:
+        if len(step.data) > target.most_data_bytes:
+            queue = show_queue(family.queues[step.takers[0]])
+            raise ToolFailed(
+                f"the queue {queue} has an item of {len(step.data)} bytes, and one of a {target.kind} has at most"
+                f" {target.most_data_bytes}: take it from the queue first"
+            )
+        yield step
+
+
+def _counted(steps: Iterator[Step], progress: Progress) -> Iterator[Step]:
+    for step in steps:
+        yield step
+        progress.advance(len(step.data) * len(step.takers))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,246 @@
+"""A folder of queues as a restart would serve it, family by family and step by step. Nothing is written."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from heapq import heapify, heapreplace
+from typing import Final
+
+import attrs
+
+from kestrel.journal.deletion import mark_of_deleted
+from kestrel.scroll.names import place_of
+from kestrel.scroll.records import Targets
+from kestrel.tools.convert.merge import Stream, merged
+from kestrel.tools.convert.steps import Family, Step
+from kestrel.tools.files.contents import SETTINGS, Contents
+from kestrel.tools.files.folder import Folder
+from kestrel.tools.files.found import FoundScroll
+from kestrel.tools.files.opened import FileRead
+from kestrel.tools.files.scroll_contents import QueueRead, ScrollContents
+from kestrel.tools.files.scroll_left import changes
+from kestrel.tools.files.scrolls import OpenScroll, Scroll
+from kestrel.tools.files.summary import damage_sentence
+from kestrel.tools.progress import Progress
+from kestrel.tools.running import ToolFailed
+from kestrel.tools.shown import show_path, show_queue
+
+_WINDOWS_BYTES: Final = 32 * 1024 * 1024
+_LEAST_WINDOW_BYTES: Final = 64 * 1024
+"""What queues that are read together have in memory: all of them, and each at least."""
+
+_NO_RECORD_AT_ALL: Final = (
+    "is this a folder of queues? If it is, start the server once on it, which sets that file aside"
+)
+"""The way out where a file begins with no record: it may be no queue's."""
+
+
+class Source(ABC):
+    """A folder of one kind. `now_ms` is the add time of items whose record has none; the folder must not change."""
+
+    kind: str
+    """As its storage is called."""
+
+    readings: int
+    """How often `steps` may go through the files."""
+    way_out: str
+    """What sets damage aside."""
+
+    def __init__(self, folder: Folder, now_ms: int) -> None:
+        self.folder = folder
+        self.now_ms = now_ms
+
+    @cached_property
+    def families(self) -> Sequence[Family]:
+        """All of them, sorted. Raises OSError, or `ToolFailed` when it cannot be said which queues there are."""
+        families = sorted(self._families())
+        names: set[bytes] = set()
+        for family in families:
+            for name in family.queues:
+                if name in names:
+                    raise ToolFailed(f"the queue {show_queue(name)} is there twice: rename the files of one of the two")
+                names.add(name)
+        return families
+
+    @abstractmethod
+    def _families(self) -> Iterator[Family]:
+        """In any order."""
+
+    @property
+    @abstractmethod
+    def file_names(self) -> list[bytes]:
+        """Those of all files that are read, in the folder."""
+
+    @property
+    def size(self) -> int:
+        """Of all these files together, in bytes."""
+        disk, path = self.folder.disk, self.folder.path
+        return sum(disk.length(path + b"/" + name) for name in self.file_names)
+
+    @abstractmethod
+    def steps(self, family: Family, progress: Progress) -> Iterator[Step]:
+        """The items of a family as a restart would serve them.
+
+        Raises OSError, or `ToolFailed` at damage, at the latest with the last step; an unfinished last record is none.
+        """
+
+    def _check(self, files: Sequence[FileRead]) -> None:
+        for read in files:
+            if read.is_damaged:
+                self._refuse(damage_sentence(read), None if read.end.offset else _NO_RECORD_AT_ALL)
+
+    def _refuse(self, damage: str, way_out: str | None = None) -> None:
+        raise ToolFailed(f"{damage}; {way_out or self.way_out}, and then run this again")
+
+
+class JournalSource(Source):
+    """Kestrel's journals. A parent and its children are a family."""
+
+    kind = "journal"
+    readings = 2
+    way_out = "start the server once on this folder, or run kestrel-qpack, which sets that aside"
+
+    def _families(self) -> Iterator[Family]:
+        by_parent: dict[bytes, list[bytes]] = {}
+        for name, files in self.folder.journals().items():
+            if mark_of_deleted(self.folder.disk, self.folder.path, files) is None:
+                by_parent.setdefault(place_of(name).journal, []).append(name)
+        return (Family(parent, tuple(sorted(names))) for parent, names in by_parent.items())
+
+    @property
+    def file_names(self) -> list[bytes]:
+        """Those that count."""
+        return sorted(file.file_name for files in self.folder.journals().values() for file in files.counting())
+
+    def steps(self, family: Family, progress: Progress) -> Iterator[Step]:
+        """Each journal is replayed; then they are read forward side by side."""
+        share_bytes = max(_LEAST_WINDOW_BYTES, _WINDOWS_BYTES // len(family.queues))
+        window_bytes = min(SETTINGS.max_memory_size_bytes, share_bytes)
+        settings = attrs.evolve(SETTINGS, max_memory_size_bytes=window_bytes)
+        with ExitStack() as stack:
+            streams = []
+            for name in family.queues:
+                journal = stack.enter_context(self.folder.open_journal(name))
+                contents = Contents(journal, self.now_ms, progress=progress, settings=settings)
+                contents.replay()
+                self._check(contents.files)
+                streams.append(Stream(contents.items_count + contents.open_reads, contents.items()))
+            yield from merged(streams)
+
+
+class ScrollSource(Source):
+    """Scrolls. Each is a family."""
+
+    kind = "scroll"
+    readings = 1
+    way_out = "start the server once on this folder, which sets that aside"
+
+    def __init__(self, folder: Folder, now_ms: int) -> None:
+        super().__init__(folder, now_ms)
+        self._scrolls: dict[bytes, Scroll] = {}
+        """By the family's name."""
+
+    def _families(self) -> Iterator[Family]:
+        for scroll in self.folder.scrolls().values():
+            with self._opened(scroll) as opened:
+                contents = ScrollContents(opened, self.now_ms, may_show_progress=False)
+                queues = [_name_of(read) for read in self._live(contents)]
+                is_there = bool(queues) and self._is_there(contents)
+            if is_there:
+                assert scroll.name is not None  # one of its queues has a name
+                self._scrolls[scroll.name] = scroll
+                yield Family(scroll.name, tuple(sorted(queues)))
+
+    def _is_there(self, contents: ScrollContents) -> bool:
+        """Whether a server makes a queue of it: without a reader file it takes an item."""
+        if any(read.file is not None for read in contents.queues):
+            return True
+        if any(shown.item is not None for _, _, shown in contents.written()):
+            return True
+        self._check(contents.writers)
+        return False
+
+    def _opened(self, scroll: Scroll) -> OpenScroll:
+        return self.folder.open_scroll(FoundScroll(scroll.stem))
+
+    def _live(self, contents: ScrollContents) -> list[QueueRead]:
+        """Those that are not deleted. Raises `ToolFailed` when the name of one is not known, and at damage."""
+        live = [read for read in contents.queues if not read.state.is_deleted]
+        for read in live:
+            if read.queue.name is None:
+                raise ToolFailed(
+                    f"{read.queue.shown}: its name is not known, since {read.queue.why_unknown}: move its files out of"
+                    " the folder, and then run this again"
+                )
+        self._check([read.file for read in live if read.file is not None])
+        return live
+
+    @property
+    def file_names(self) -> list[bytes]:
+        """Those of writers and of readers."""
+        return sorted(name for scroll in self.folder.scrolls().values() for name in scroll.file_names)
+
+    def steps(self, family: Family, progress: Progress) -> Iterator[Step]:
+        """The writer files are read once for all queues."""
+        with self._opened(self._scrolls[family.name]) as opened:
+            contents = ScrollContents(opened, self.now_ms, progress=progress)
+            live = sorted(self._live(contents), key=_name_of)
+            takers = _Takers(live)
+            error_counts = [read.state.errors for read in live]
+            have_errors = any(error_counts)
+            file, last_id = None, 0
+            for read, offset, shown in contents.written():
+                item = shown.item
+                if item is None:
+                    continue
+                if read is not file:
+                    file, last_id = read, -1
+                if item.id <= last_id:
+                    where = f"{show_path(read.file_name)}, offset {offset}"
+                    self._refuse(f"damaged: {where}: the id {item.id} is not higher than the one before it")
+                last_id = item.id
+                if shown.is_ignored or not (places := takers.of(item.id, shown.targets)):
+                    continue
+                usual = max(0, item.errors)
+                errors = [usual] * len(places)
+                if have_errors:
+                    errors = [error_counts[place].get(item.id, usual) for place in places]
+                yield Step(item.data, item.add_ms, item.expiry_ms, places, errors)
+            self._check(contents.writers)
+
+
+class _Takers:
+    """Who still has an item. It costs no more if they are many, as long as nothing changes from item to item."""
+
+    def __init__(self, queues: Sequence[QueueRead]) -> None:
+        self._readers = [read.queue.reader for read in queues]
+        self._rest = [changes(read.state.done) for read in queues]
+        self._next = [(next(rest), place) for place, rest in enumerate(self._rest)]
+        heapify(self._next)
+        self._has = [False] * len(queues)
+        self._all: list[int] = []
+
+    def of(self, item_id: int, targets: Targets | None) -> Sequence[int]:
+        """The places of those that have that item; its id is higher than those before."""
+        if self._next and self._next[0][0] <= item_id:
+            while self._next[0][0] <= item_id:
+                place = self._next[0][1]
+                self._has[place] = not self._has[place]
+                heapreplace(self._next, (next(self._rest[place], sys.maxsize), place))
+            self._all = [place for place, has in enumerate(self._has) if has]
+        if targets is None:
+            return self._all
+        return [place for place in self._all if targets.has(self._readers[place])]
+
+
+def _name_of(read: QueueRead) -> bytes:
+    assert read.queue.name is not None  # who has none is not among them
+    return read.queue.name
+
+
+SOURCES: Final = {source.kind: source for source in (JournalSource, ScrollSource)}
+"""By the name of the storage."""

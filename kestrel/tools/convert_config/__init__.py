@@ -1,0 +1,1 @@
+"""kestrel-convert-config: the configuration of a Kestrel becomes one of this server."""

@@ -1,0 +1,132 @@
+"""kestrel-convert-config: the configuration of a Kestrel, which is Scala, becomes one of this server."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, cast
+
+import kestrel
+from kestrel.config.load import ConfigError, loads
+from kestrel.disk.files import Disk
+from kestrel.disk.whole_file import WholeFile
+from kestrel.tools.arguments import make_parser
+from kestrel.tools.convert_config.scala.errors import ScalaError
+from kestrel.tools.convert_config.scala.parser import parse
+from kestrel.tools.convert_config.scala.reading import Remark, Taken, read
+from kestrel.tools.convert_config.scala.toml import comment_lines, toml_lines
+from kestrel.tools.output import Output
+from kestrel.tools.running import EX_FOUND, EX_OK, EX_USAGE, ToolFailed, explained, run, say
+from kestrel.tools.shown import show_path, show_text
+
+TOOL: Final = "kestrel-convert-config"
+
+LARGEST_BYTES: Final = 1024 * 1024
+"""Of a configuration that is read."""
+
+_STANDARD_INPUT: Final = "-"
+
+_DESCRIPTION: Final = """\
+Reads a configuration of Kestrel (2.0 and later), as config/production.scala, and writes one of this server, in TOML,
+which the server's own loader has read before. Nothing of the Scala is carried out. What cannot be taken over is named
+with its line, on standard error and as a comment in the TOML."""
+
+_EPILOG: Final = """\
+examples:
+  kestrel-convert-config -o /etc/kestrel/production.toml /opt/kestrel/config/production.scala
+  kestrel-convert-config - <production.scala | less
+  twistd kestrel --config /etc/kestrel/production.toml --validate
+
+exit status: 0 when all was taken over that makes a difference; 1 when something was left out, which is to be looked at,
+or the file could not be written; 2 when the command line makes no sense, or nothing can be made of the input: then
+nothing is written."""
+
+
+def main(argv: Sequence[str] | None = None, disk: Disk | None = None) -> int:
+    """The command. Returns its exit status."""
+    arguments = _parser().parse_args(argv)
+    return run(TOOL, lambda: _convert(arguments.source, arguments.output, arguments.force, disk or Disk()))
+
+
+def _parser() -> ArgumentParser:
+    parser = make_parser(TOOL, _DESCRIPTION, _EPILOG)
+    parser.add_argument("source", metavar="PRODUCTION.SCALA", help="the configuration of Kestrel; - for standard input")
+    parser.add_argument("-o", "--output", metavar="FILE", help="where to write the TOML (default: standard output)")
+    parser.add_argument("--force", action="store_true", help="replace FILE if it is there")
+    return parser
+
+
+def _convert(source: str, target: str | None, is_forced: bool, disk: Disk) -> int:
+    path = None if target is None else os.fsencode(target)
+    if path is not None and os.path.lexists(path) and (not is_forced or os.path.isdir(path)):
+        raise ToolFailed(f"{show_path(path)} is there already: name another file, or say --force", EX_USAGE)
+    name = "standard input" if source == _STANDARD_INPUT else show_path(os.fsencode(source))
+    text, taken = converted(_read(source, name), name)
+    for remark in taken.remarks:
+        say(TOOL, f"{name}, {_said(remark)}")
+    if path is None:
+        output = Output()
+        output.exactly(text.encode())
+        output.flush()
+    else:
+        WholeFile(disk, path).write(text.encode())
+    return EX_FOUND if any(remark.is_left_out for remark in taken.remarks) else EX_OK
+
+
+def converted(text: str, name: str) -> tuple[str, Taken]:
+    """The TOML of a configuration in Scala, and what it was made of. Raises `ToolFailed`."""
+    try:
+        taken = read(parse(text))
+    except ScalaError as error:
+        raise ToolFailed(f"{name}, {error}", EX_USAGE) from None
+    toml = "".join(f"{line}\n" for line in _lines(taken, name))
+    try:
+        loads(toml, name)
+    except ConfigError as error:
+        problems = "\n  ".join(show_text(problem) for problem in error.problems)
+        raise ToolFailed(f"{name} says what this server does not take; mend it:\n  {problems}", EX_USAGE) from None
+    return toml, taken
+
+
+def _lines(taken: Taken, name: str) -> Iterator[str]:
+    yield f"# By {TOOL} {kestrel.__version__} from {name}"
+    left_out = [remark for remark in taken.remarks if remark.is_left_out]
+    yield from _remarks("Left out, and to be looked at:", left_out)
+    yield from _remarks("To be known:", [remark for remark in taken.remarks if not remark.is_left_out])
+    yield ""
+    yield from toml_lines(taken.tables)
+
+
+def _remarks(head: str, remarks: Iterable[Remark]) -> Iterator[str]:
+    if sentences := [show_text(str(remark)) for remark in remarks]:
+        yield from comment_lines(["", head, *sentences])
+
+
+def _said(remark: Remark) -> str:
+    return ("left out: " if remark.is_left_out else "") + show_text(str(remark))
+
+
+def _read(source: str, name: str) -> str:
+    try:
+        if source == _STANDARD_INPUT:
+            if sys.stdin is None:
+                raise ToolFailed("standard input is closed: name a file", EX_USAGE)
+            data = cast(bytes, sys.stdin.buffer.read(LARGEST_BYTES + 1))
+        else:
+            with open(source, "rb") as file:
+                data = file.read(LARGEST_BYTES + 1)
+    except OSError as error:
+        raise ToolFailed(f"{name} cannot be read: {error.strerror or explained(error)}", EX_USAGE) from None
+    if len(data) > LARGEST_BYTES:
+        raise ToolFailed(f"{name} has more than {LARGEST_BYTES} bytes, and is no configuration", EX_USAGE)
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ToolFailed(f"{name}, line {line}: this is no UTF-8", EX_USAGE) from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

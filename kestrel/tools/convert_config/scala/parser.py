@@ -1,0 +1,314 @@
+"""From the words of a configuration in Scala to what they say. What is not known is told apart, statement by statement.
+
+    program    := { import | package } new KestrelConfig block
+    block      := "{" { statement } "}"
+    statement  := path "=" expression
+    expression := simple { ("::" | ":::" | "++") simple }
+    simple     := first { "." name | "(" expressions ")" | "[" types "]" } [ unit ]
+    first      := number | text | name | "(" expressions ")" | new Type [ arguments ] { with Type } [ block ]
+
+A statement ends with its line, unless that cannot be its end.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NoReturn
+
+from kestrel.tools.convert_config.scala.errors import ScalaError
+from kestrel.tools.convert_config.scala.tokens import Kind, Token, tokens
+from kestrel.tools.convert_config.scala.tree import (
+    Assignment,
+    Call,
+    Chain,
+    Expression,
+    Member,
+    Name,
+    New,
+    Number,
+    Program,
+    Several,
+    Statement,
+    Text,
+    Unread,
+)
+
+ROOT: Final = "KestrelConfig"
+
+DEEPEST: Final = 40
+"""So far brackets may stand within brackets."""
+
+_JOINING: Final = ("::", ":::", "++")
+_GOES_ON: Final = (*_JOINING, ".", "{")
+"""A line that begins so belongs to the one before."""
+_PAIRS: Final = {"(": ")", "[": "]", "{": "}"}
+_WITHOUT_EFFECT: Final = ("import", "package")
+
+
+class _NotKnown(Exception):
+    """This statement is none that is known."""
+
+
+def parse(text: str) -> Program:
+    """What the text says. Raises `ScalaError` where it is no configuration of Kestrel, or ends too early."""
+    return _Parser(text).program()
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = tokens(text)
+        self._position = 0
+        self._depth = 0
+
+    def program(self) -> Program:
+        root: New | None = None
+        beside: list[Unread] = []
+        while (token := self._skip_line_ends()).kind is not Kind.END:
+            if token.kind is Kind.NAME and token.text in _WITHOUT_EFFECT:
+                self._skip_statement()
+            elif root is None and token.kind is Kind.NAME and token.text == "new":
+                root = self._root()
+                if not self._is_at_end_of_statement():
+                    beside.append(self._unread(self._position))
+            else:
+                beside.append(self._unread(self._position))
+        if root is None:
+            raise ScalaError(1, f"there is no new {ROOT} {{ ... }}: is this a configuration of Kestrel 2.0 or later?")
+        return Program(root, tuple(beside))
+
+    def _root(self) -> New:
+        line = self._here.line
+        try:
+            made = self._new()
+        except _NotKnown:
+            raise ScalaError(line, f"what stands here is no new {ROOT} {{ ... }} that can be read") from None
+        if made.type != ROOT:
+            raise ScalaError(line, f"this makes another thing than a {ROOT}, which a configuration of Kestrel makes")
+        return made
+
+    # Statements.
+
+    def _block(self) -> tuple[Statement, ...]:
+        """What stands in the braces that begin here."""
+        opening = self._take("{")
+        self._deeper(opening)
+        statements: list[Statement] = []
+        while not self._is_sign(self._skip_line_ends(), "}"):
+            if self._here.kind is Kind.END:
+                raise ScalaError(opening.line, "this { is never closed")
+            statements.append(self._statement())
+        self._take("}")
+        self._depth -= 1
+        return tuple(statements)
+
+    def _statement(self) -> Statement:
+        start, depth = self._position, self._depth
+        try:
+            path = [self._name()]
+            while self._is_sign(self._here, "."):
+                self._next()
+                path.append(self._name())
+            self._take("=")
+            self._skip_line_ends()
+            value = self._expression()
+            if not self._is_at_end_of_statement():
+                self._not_known()
+        except _NotKnown:
+            self._position, self._depth = start, depth
+            return self._unread(start)
+        first, last = self._tokens[start], self._tokens[self._position - 1]
+        return Assignment(first.line, last.line, tuple(path), value, self._text[first.start : last.end])
+
+    def _is_at_end_of_statement(self) -> bool:
+        here = self._here
+        return here.kind in (Kind.LINE_END, Kind.END) or (here.kind is Kind.SIGN and here.text in (";", "}"))
+
+    def _unread(self, start: int) -> Unread:
+        """The statement that begins there, whatever it is."""
+        self._position = start
+        self._skip_statement()
+        first, last = self._tokens[start], self._tokens[max(start, self._position - 1)]
+        return Unread(first.line, last.line + last.text.count("\n"), self._text[first.start : last.end])
+
+    def _skip_statement(self) -> None:
+        """Go to where the next one begins, at least one token on."""
+        depth = 0
+        while (token := self._here).kind is not Kind.END:
+            if depth == 0 and token.kind is Kind.LINE_END and not self._goes_on():
+                return
+            if token.kind is Kind.SIGN:
+                if depth == 0 and token.text == ";":
+                    return
+                if token.text in _PAIRS:
+                    depth += 1
+                elif token.text in _PAIRS.values():
+                    if depth == 0 and token.text == "}" and self._depth:
+                        return
+                    depth = max(0, depth - 1)
+            self._next()
+
+    def _goes_on(self) -> bool:
+        """Whether the statement goes on behind the line end that is here."""
+        before = self._tokens[self._position - 1]
+        if before.kind is Kind.SIGN and before.text not in (")", "]", "}", ";"):
+            return True
+        after = self._after_line_ends()
+        return after.kind is Kind.SIGN and after.text in _GOES_ON
+
+    # Expressions.
+
+    def _expression(self) -> Expression:
+        first = self._here
+        self._deeper(first)
+        parts = [self._simple()]
+        while self._is_sign(self._after_line_ends(), *_JOINING):
+            self._skip_line_ends()
+            self._next()
+            self._skip_line_ends()
+            parts.append(self._simple())
+        self._depth -= 1
+        return parts[0] if len(parts) == 1 else Chain(first.line, tuple(parts))
+
+    def _simple(self) -> Expression:
+        value = self._first()
+        while True:
+            here = self._here
+            if self._is_sign(self._after_line_ends(), "."):
+                self._skip_line_ends()
+                self._next()
+                value = Member(here.line, value, self._name())
+            elif self._is_sign(here, "("):
+                value = Call(here.line, value, self._arguments())
+            elif self._is_sign(here, "["):
+                self._types()
+            elif here.kind is Kind.NAME and isinstance(value, Number):
+                value = Member(here.line, value, self._name())  # 30 seconds
+            else:
+                return value
+
+    def _first(self) -> Expression:
+        token = self._here
+        if token.kind is Kind.NAME and token.text == "new":
+            return self._new()
+        if self._is_sign(token, "("):
+            parts = self._arguments()
+            return parts[0] if len(parts) == 1 else Several(token.line, parts)
+        match token.kind:
+            case Kind.NUMBER:
+                self._next()
+                return Number(token.line, int(token.text))
+            case Kind.TEXT:
+                self._next()
+                return Text(token.line, token.text)
+            case Kind.NAME:
+                self._next()
+                return Name(token.line, token.text)
+            case _:
+                self._not_known()
+
+    def _arguments(self) -> tuple[Expression, ...]:
+        """What stands in the brackets that begin here."""
+        self._deeper(self._take("("))
+        parts: list[Expression] = []
+        while not self._is_sign(self._skip_line_ends(), ")"):
+            if parts:
+                self._take(",")
+                self._skip_line_ends()
+            parts.append(self._expression())
+        self._next()
+        self._depth -= 1
+        return tuple(parts)
+
+    def _types(self) -> None:
+        """Go beyond ``[String]``: a value's type says nothing that its value does not."""
+        depth = 0
+        while True:
+            token = self._here
+            if token.kind is Kind.NAME or self._is_sign(token, ",", "."):
+                self._next()
+            elif self._is_sign(token, "["):
+                depth += 1
+                self._next()
+            elif self._is_sign(token, "]"):
+                depth -= 1
+                self._next()
+                if depth == 0:
+                    return
+            else:
+                self._not_known()
+
+    def _new(self) -> New:
+        line = self._next().line
+        type_ = self._type()
+        arguments: tuple[Expression, ...] = ()
+        others: list[str] = []
+        if self._is_sign(self._here, "("):
+            arguments = self._arguments()
+        while (token := self._after_line_ends()).kind is Kind.NAME and token.text == "with":
+            self._skip_line_ends()
+            self._next()
+            others.append(self._type())
+        body: tuple[Statement, ...] = ()
+        if self._is_sign(self._after_line_ends(), "{"):
+            self._skip_line_ends()
+            body = self._block()
+        return New(line, type_, arguments, tuple(others), body)
+
+    def _type(self) -> str:
+        """The last word of a type's name, which says what it is."""
+        word = self._name()
+        while self._is_sign(self._here, "."):
+            self._next()
+            word = self._name()
+        if self._is_sign(self._here, "["):
+            self._types()
+        return word
+
+    # Tokens.
+
+    @property
+    def _here(self) -> Token:
+        return self._tokens[self._position]
+
+    def _next(self) -> Token:
+        """The token that is here, and the one behind it is here then."""
+        token = self._tokens[self._position]
+        if token.kind is not Kind.END:
+            self._position += 1
+        return token
+
+    def _after_line_ends(self) -> Token:
+        """What stands here, or below."""
+        position = self._position
+        while self._tokens[position].kind is Kind.LINE_END:
+            position += 1
+        return self._tokens[position]
+
+    def _skip_line_ends(self) -> Token:
+        """Go there. Semicolons between statements are skipped as well."""
+        while self._here.kind is Kind.LINE_END or self._is_sign(self._here, ";"):
+            self._position += 1
+        return self._here
+
+    @staticmethod
+    def _is_sign(token: Token, *signs: str) -> bool:
+        return token.kind is Kind.SIGN and token.text in signs
+
+    def _take(self, sign: str) -> Token:
+        if not self._is_sign(self._here, sign):
+            self._not_known()
+        return self._next()
+
+    def _name(self) -> str:
+        if self._here.kind is not Kind.NAME:
+            self._not_known()
+        return self._next().text
+
+    def _deeper(self, token: Token) -> None:
+        self._depth += 1
+        if self._depth > 2 * DEEPEST:  # an expression and its brackets count both
+            raise ScalaError(token.line, f"brackets stand within brackets, more than {DEEPEST} deep")
+
+    @staticmethod
+    def _not_known() -> NoReturn:
+        raise _NotKnown

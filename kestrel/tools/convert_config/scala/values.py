@@ -1,0 +1,130 @@
+"""What an expression of a configuration is as a value of a TOML file: ``16.megabytes`` becomes ``"16MiB"``."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from fractions import Fraction
+from typing import Final
+
+from kestrel.config.units import GIB, KIB, LARGEST, MIB, TIB, format_duration_ms, format_size
+from kestrel.tools.convert_config.scala.tree import Call, Chain, Expression, Member, Name, New, Number, Several, Text
+
+Value = bool | int | str | list[str]
+
+
+class Mark(Enum):
+    """What is no value, but stands in the place of one."""
+
+    NOTHING = auto()
+    """``None``, and the largest size or time: nothing is bounded."""
+    LARGEST_INT = auto()
+    """``Int.MaxValue``, which may mean that as well."""
+    NO_VALUE = auto()
+    """What only Scala could work out."""
+
+
+_SIZES: Final = {
+    unit + plural: size
+    for unit, size in (("byte", 1), ("kilobyte", KIB), ("megabyte", MIB), ("gigabyte", GIB), ("terabyte", TIB))
+    for plural in ("", "s")
+}
+_DURATIONS_MS: Final = {
+    unit + plural: duration_ms
+    for unit, duration_ms in (
+        ("nanosecond", Fraction(1, 1_000_000)),
+        ("microsecond", Fraction(1, 1_000)),
+        ("millisecond", Fraction(1)),
+        ("second", Fraction(1_000)),
+        ("minute", Fraction(60_000)),
+        ("hour", Fraction(3_600_000)),
+        ("day", Fraction(86_400_000)),
+    )
+    for plural in ("", "s")
+} | {"millis": Fraction(1)}
+_ENDLESS: Final = ("MaxValue", "Top", "forever", "Forever")
+
+
+def some(expression: Expression) -> Expression:
+    """What ``Some(...)`` holds; all else as it is."""
+    match expression:
+        case Call(_, Name(_, "Some"), (inner,)):
+            return some(inner)
+        case _:
+            return expression
+
+
+def last_word(expression: Expression) -> str | None:
+    """The name that stands last: ``INFO`` of ``Level.INFO``. None where it is no name."""
+    match expression:
+        case Name(_, word) | Member(_, _, word):
+            return word
+        case _:
+            return None
+
+
+def parts(expression: Expression) -> list[Expression]:
+    """The members of a list, however that is written; one that stands alone is a list of one."""
+    match some(expression):
+        case Name(_, "Nil" | "None"):
+            return []
+        case Member(_, Name(_, "List" | "Seq"), "empty"):
+            return []
+        case Call(_, Name(_, "List" | "Seq"), members):
+            return [each for member in members for each in parts(member)]
+        case Chain(_, members):
+            return [each for member in members for each in parts(member)]
+        case one:
+            return [one]
+
+
+def value(expression: Expression) -> Value | Mark:
+    """The value that it says. A duration of a fraction of a millisecond, and what is beyond all bounds, is none."""
+    match some(expression):
+        case Number(_, number):
+            return number
+        case Text(_, text):
+            return text
+        case Name(_, "true"):
+            return True
+        case Name(_, "false"):
+            return False
+        case Name(_, "None"):
+            return Mark.NOTHING
+        case Member(_, Number(_, number), unit):
+            return _with_unit(number, unit)
+        case Member(_, Name(_, "Int"), "MaxValue"):
+            return Mark.LARGEST_INT
+        case Member(_, Member(_, Name(_, "Int" | "Long"), "MaxValue"), unit) if unit in _SIZES or unit in _DURATIONS_MS:
+            return Mark.NOTHING
+        case Member(_, Name(_, "Long"), "MaxValue"):
+            return Mark.NOTHING
+        case Member(_, Name(_, "Duration"), word) if word in _ENDLESS:
+            return Mark.NOTHING
+        case Name(_, "Never"):
+            return Mark.NOTHING
+        case Call() | Chain() as listed:
+            return _texts(listed)
+        case Name(_, "Nil"):
+            return []
+        case Member() | Name() | New() | Several():
+            return Mark.NO_VALUE
+
+
+def _with_unit(number: int, unit: str) -> Value | Mark:
+    if unit in _SIZES:
+        size = number * _SIZES[unit]
+        return format_size(size) if size <= LARGEST else Mark.NO_VALUE
+    duration_ms = number * _DURATIONS_MS.get(unit, Fraction(-1))
+    if not 0 <= duration_ms <= LARGEST or duration_ms.denominator != 1:
+        return Mark.NO_VALUE
+    return format_duration_ms(duration_ms.numerator)
+
+
+def _texts(listed: Expression) -> Value | Mark:
+    """A list of texts."""
+    texts: list[str] = []
+    for each in parts(listed):
+        if each is listed or not isinstance(each, Text):
+            return Mark.NO_VALUE
+        texts.append(each.value)
+    return texts

@@ -1,0 +1,202 @@
+"""A folder of queues: Kestrel's journals, scrolls, or both. A server may be at work in it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from kestrel.disk.files import Disk
+from kestrel.journal import fileset as journals
+from kestrel.journal.fileset import JournalFile, QueueFiles, group_by_queue
+from kestrel.scroll import fileset as scrolls
+from kestrel.scroll.names import OWN_READER
+from kestrel.tools.files.formats import Format, Sorter, format_of
+from kestrel.tools.files.found import Found, FoundJournal, FoundOnce, FoundScroll
+from kestrel.tools.files.opened import OpenFiles, OpenJournal
+from kestrel.tools.files.scrolls import OpenScroll, Scroll, ScrollQueue, reader_alone, scrolls_in, writer_alone
+from kestrel.tools.files.strays import Strays
+from kestrel.tools.running import EX_FOUND, EX_USAGE, ToolFailed
+from kestrel.tools.shown import show_path, show_queue
+
+_ATTEMPTS: Final = 20
+_SETTLED_NS: Final = 1_000_000_000
+"""A folder's time is coarse: two changes may bear the same one, but not if so much has passed since."""
+
+_Files = TypeVar("_Files")
+_Opened = TypeVar("_Opened", bound=OpenFiles)
+
+
+class Folder:
+    """A folder of queues, which a server may be at work in."""
+
+    def __init__(self, disk: Disk, path: bytes) -> None:
+        self.disk = disk
+        self.path = path
+        self._sorter = Sorter(disk, path)
+        self._listed_ns: int | None = None
+        self._journals: dict[bytes, QueueFiles] = {}
+        self._scrolls: dict[bytes, Scroll] = {}
+        self._strays = Strays(disk, path, ())
+        self._is_held = False
+
+    def hold(self) -> None:
+        """Nobody else changes the folder from now on: it is listed once more, and then no more."""
+        self._listed_ns = None
+        self._list()
+        self._is_held = True
+
+    def journals(self) -> dict[bytes, QueueFiles]:
+        """The files of the queues that have a journal in Kestrel's format, by the queue's name. Raises OSError."""
+        self._list()
+        return self._journals
+
+    def scrolls(self) -> dict[bytes, Scroll]:
+        """The scrolls, by stem. Raises OSError."""
+        self._list()
+        return self._scrolls
+
+    def strays(self) -> Strays:
+        """What is no queue's there, and yet is not for nothing. Raises OSError."""
+        self._list()
+        return self._strays
+
+    def _list(self) -> None:
+        """Learn which files there are now."""
+        if self._is_held:
+            return
+        changed_ns = self.disk.changed_ns(self.path)
+        if changed_ns != self._listed_ns:
+            file_names = self.disk.list_files(self.path)
+            of_journals, of_scrolls = self._sorter.sort(file_names)
+            self._strays = Strays(self.disk, self.path, file_names)
+            groups = group_by_queue(of_journals)
+            self._journals = {name: groups[name] for name in sorted(groups) if groups[name].has_items}
+            self._scrolls = scrolls_in(self.disk, self.path, of_scrolls)
+            self._listed_ns = changed_ns if time.time_ns() - changed_ns > _SETTLED_NS else None
+
+    def chosen(self, names: Sequence[bytes]) -> list[Found]:
+        """What the queues of these names are in, or all. Raises `ToolFailed` when one is not there."""
+        by_name: dict[bytes, list[Found]] = {}
+        for name in self.journals():
+            by_name.setdefault(name, []).append(FoundJournal(name))
+        for stem, scroll in self.scrolls().items():
+            if not names:
+                by_name.setdefault(scroll.name or stem, []).append(FoundScroll(stem))
+                continue
+            for queue in scroll.queues:
+                if queue.name is not None:
+                    by_name.setdefault(queue.name, []).append(FoundScroll(stem, (queue.reader,)))
+        for name in names:
+            if name not in by_name:
+                raise self._has_no(name, EX_USAGE)
+        chosen = FoundOnce()
+        for name in names or sorted(by_name):
+            for found in by_name[name]:
+                chosen.add(self.path, found)
+        return [found for _, found in chosen.each()]
+
+    def found_at(self, file_name: bytes) -> Found:
+        """What the file of that name belongs to, though it be not there any more, or not count.
+
+        A reader file stands for its queue alone, and so does the name of a queue in a scroll. Raises `ToolFailed`.
+        """
+        journal_file, scroll_file = journals.parse_file_name(file_name), scrolls.parse_file_name(file_name)
+        if scroll_file is not None and scroll_file.stem in self.scrolls():
+            scroll = self._scrolls[scroll_file.stem]
+            reader = scroll_file.part or OWN_READER
+            if scroll_file.kind is not scrolls.Kind.READER:
+                is_a_journals = journal_file is not None and journal_file.queue in self._journals
+                if file_name in scroll.writers or not is_a_journals:
+                    return FoundScroll(scroll.stem)
+            elif reader in [queue.reader for queue in scroll.queues]:
+                return FoundScroll(scroll.stem, (reader,))
+        if journal_file is not None:
+            if journal_file.queue in self.journals():
+                return FoundJournal(journal_file.queue)
+            for scroll in self.scrolls().values():
+                for queue in scroll.queues:
+                    if queue.name == journal_file.queue:
+                        return FoundScroll(scroll.stem, (queue.reader,))
+        shown = show_path(file_name)
+        if journal_file is None and scroll_file is None:
+            raise ToolFailed(
+                f"{shown} is not the name of a journal file; with --this-file it is read all the same", EX_USAGE
+            )
+        missing = show_path(os.path.join(self.path, file_name))
+        raise ToolFailed(f"there is no {missing}: {show_path(self.path)} {self.shown()}", EX_USAGE)
+
+    def _has_no(self, name: bytes, status: int = EX_FOUND) -> ToolFailed:
+        return ToolFailed(f"there is no queue {show_queue(name)} in {show_path(self.path)}: it {self.shown()}", status)
+
+    def shown(self) -> str:
+        """What it has, for a sentence."""
+        names = {queue.name for scroll in self.scrolls().values() for queue in scroll.queues}
+        there = [show_queue(each) for each in sorted({name for name in names if name is not None} | {*self.journals()})]
+        more = f" and {len(there) - 10} more" if len(there) > 10 else ""
+        return f"has {', '.join(there[:10])}{more}" if there else "has no queues; name another folder"
+
+    def open_journal(self, queue: bytes) -> OpenJournal:
+        """All files of that queue that count, as they are at one moment. Raises `ToolFailed` or OSError."""
+
+        def counting() -> list[JournalFile]:
+            files = self.journals().get(queue)
+            if files is None:
+                raise self._has_no(queue)
+            return files.counting()
+
+        return _at_one_moment(counting, lambda files: OpenJournal(self.disk, self.path, queue, files))
+
+    def open_scroll(self, found: FoundScroll) -> OpenScroll:
+        """All files of that scroll, as they are at one moment. Raises `ToolFailed` or OSError."""
+
+        return _at_one_moment(
+            lambda: self.scroll(found),
+            lambda scroll: OpenScroll(self.disk, self.path, scroll, chosen_queues(scroll, found)),
+        )
+
+    def scroll(self, found: FoundScroll) -> Scroll:
+        """Its files now. Raises `ToolFailed` or OSError."""
+        scroll = self.scrolls().get(found.stem)
+        if scroll is None:
+            raise ToolFailed(f"the {found.shown} is not there any more: its queues were deleted")
+        return scroll
+
+    def open_file(self, name: bytes) -> OpenJournal | OpenScroll:
+        """A file by itself, as what its first bytes say that it is. Raises `ToolFailed` or OSError."""
+        match format_of(self.disk, self.path + b"/" + name):
+            case Format.WRITER:
+                return writer_alone(self.disk, self.path, name)
+            case Format.READER:
+                return reader_alone(self.disk, self.path, name)
+            case Format.JOURNAL:
+                file = journals.parse_file_name(name) or JournalFile(name, journals.Kind.CURRENT, 0, name)
+                return OpenJournal(self.disk, self.path, file.queue, [file])
+        raise ToolFailed(f"{show_path(name)} is neither a journal file of Kestrel nor a file of a scroll")
+
+
+def chosen_queues(scroll: Scroll, found: FoundScroll) -> Sequence[ScrollQueue]:
+    """Its queues that are asked for, in that order. Raises `ToolFailed`."""
+    if found.readers is None:
+        return scroll.queues
+    there = {queue.reader: queue for queue in scroll.queues}
+    for reader in found.readers:
+        if reader not in there:
+            shown = f"{show_path(scroll.stem)}.read.{show_path(reader)}"
+            raise ToolFailed(f"{shown} is not there any more: its queue was deleted")
+    return [there[reader] for reader in found.readers]
+
+
+def _at_one_moment(find: Callable[[], _Files], open_all: Callable[[_Files], _Opened]) -> _Opened:
+    for _ in range(_ATTEMPTS):
+        files = find()
+        try:
+            opened = open_all(files)
+        except FileNotFoundError:
+            continue
+        if find() == files:
+            return opened
+        with opened:
+            pass
+    raise ToolFailed("its files are renamed all the time; run this again in a moment")

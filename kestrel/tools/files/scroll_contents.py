@@ -1,0 +1,206 @@
+"""What the files of a scroll hold: the records, and what is left to each queue. Nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final, NamedTuple
+
+from kestrel.disk.reader import PART_BYTES, FileReader
+from kestrel.disk.repair import End
+from kestrel.item import Item
+from kestrel.scroll.reader_file import ReaderState, read_state
+from kestrel.scroll.records import LARGEST_ID, READER_MAGIC, WRITER_MAGIC, Command, Record, Targets, decode_put
+from kestrel.scroll.scan import RecordScan
+from kestrel.tools.files.opened import FileRead
+from kestrel.tools.files.scroll_left import LeftItems
+from kestrel.tools.files.scrolls import OpenScroll, ScrollQueue
+from kestrel.tools.files.tally import Tally
+from kestrel.tools.progress import Progress
+
+ZEROS_BEFORE_OTHERS: Final = "zeros stand before other bytes"
+
+_NAMES: Final = {int(command): command.name for command in Command}
+
+
+class ScrollRecord(NamedTuple):
+    """A record, and what the ones before it make of it."""
+
+    record: Record
+    item: Item | None = None
+    """That of a PUT."""
+    targets: Targets | None = None
+    """Of a PUT: for whom it is."""
+    is_ignored: bool = False
+    """Of a PUT: its id is not higher than all before it."""
+
+    @property
+    def name(self) -> str:
+        """What the format calls it."""
+        return _NAMES.get(self.record.command, "UNKNOWN")
+
+    @property
+    def size(self) -> int:
+        """How many bytes of the file it takes."""
+        return self.record.size
+
+
+class QueueRead:
+    """One queue: what its reader file says, and what is left to it."""
+
+    def __init__(self, queue: ScrollQueue, file: FileRead | None, state: ReaderState, now_ms: int) -> None:
+        self.queue = queue
+        self.file = file
+        self.state = state
+        self.left = Tally(now_ms)
+
+    def has(self, item_id: int, targets: Targets | None) -> bool:
+        """Whether it still has that item."""
+        is_for_it = targets is None or targets.has(self.queue.reader)
+        return is_for_it and item_id not in self.state.done and not self.state.is_deleted
+
+
+class ScrollContents:
+    """What an `OpenScroll` holds. All of it may raise OSError.
+
+    A large one shows its progress if it may, or tells it to the `progress` of who has many.
+    """
+
+    def __init__(
+        self, scroll: OpenScroll, now_ms: int, *, may_show_progress: bool = True, progress: Progress | None = None
+    ) -> None:
+        self.scroll = scroll.scroll
+        self.size = scroll.size
+        self._opened = scroll
+        self._now_ms = now_ms
+        self._may_show_progress = may_show_progress
+        self._of_all = progress
+        self.writers: list[FileRead] = []
+        """In order, when they have been read."""
+        queues = {queue.reader: self._read_queue(queue) for queue in self.scroll.queues}
+        self.queues = [queues[queue.reader] for queue in scroll.chosen]
+        """Those that are asked for."""
+        self.items = Tally(now_ms)
+        """All items there are, where there is no queue to which they are left: of a writer file alone."""
+        self.next_id = max((read.state.done.last for read in queues.values()), default=0) + 1
+        """Of the next item that is put, when the writer files have been read."""
+
+    def _read_queue(self, queue: ScrollQueue) -> QueueRead:
+        if queue.file_name is None:
+            return QueueRead(queue, None, ReaderState(), self._now_ms)
+        reader = self._opened.readers[queue.file_name]
+        file = FileRead(queue.file_name, reader.size)
+        state, end = read_state(reader)
+        file.end = _checked(end, reader)
+        return QueueRead(queue, file, state, self._now_ms)
+
+    @property
+    def files(self) -> list[FileRead]:
+        """Those that were read: the writer files, and the reader files of the queues that are asked for."""
+        return [*self.writers, *(read.file for read in self.queues if read.file is not None)]
+
+    def read(self) -> None:
+        """Read everything, and count what is left."""
+        for _ in self.records():
+            pass
+
+    def records(self) -> Iterator[tuple[FileRead, int, ScrollRecord]]:
+        """Every record with its file and offset, those of the writer files first; what is left is counted."""
+        left = LeftItems(
+            {read.queue.reader: read.state.done for read in self.queues if not read.state.is_deleted}, self._now_ms
+        )
+        for file, offset, shown in self.written():
+            item = shown.item
+            if item is not None and not shown.is_ignored:
+                size = len(item.data)
+                left.add(item.id, size, item.add_ms, item.expiry_ms, shown.targets)
+                if not self.scroll.queues:
+                    self.items.add(size, item.add_ms, item.expiry_ms)
+            yield file, offset, shown
+        tallies = left.tallies()
+        for read in self.queues:
+            read.left = tallies.get(read.queue.reader, read.left)
+            if read.file is not None:
+                for offset, record in RecordScan(self._opened.readers[read.file.file_name], READER_MAGIC):
+                    shown = ScrollRecord(record)
+                    read.file.records[shown.name] += 1
+                    yield read.file, offset, shown
+
+    def written(self) -> Iterator[tuple[FileRead, int, ScrollRecord]]:
+        """The records of the writer files, in their order."""
+        self.writers = []
+        last_id = 0
+        with self._progress() as progress:
+            in_order, last_one = self._in_order(progress)
+            for reader, file_name in in_order:
+                file = FileRead(file_name, reader.size)
+                self.writers.append(file)
+                scan = RecordScan(reader, WRITER_MAGIC)
+                file.end = scan.end
+                targets: Targets | None = None
+                for offset, record in scan:
+                    if record.command == Command.PUT:
+                        item = decode_put(record.raw)
+                        is_ignored = item.id <= last_id
+                        last_id = max(last_id, item.id)
+                        shown = ScrollRecord(record, item, targets, is_ignored)
+                    else:
+                        shown = ScrollRecord(record)
+                    targets = record.targets if record.command == Command.TARGETS else None
+                    file.records[shown.name] += 1
+                    yield file, offset, shown
+                file.end = _checked(scan.end, reader)
+                if len(self.writers) <= last_one and file.end.is_unfinished:
+                    file.end = End(file.end.offset, f"{file.end.problem}, and a later file stands behind it")
+            self._opened.watch(None)
+        self.next_id = max(self.next_id, last_id + 1)
+
+    def _in_order(self, progress: Progress) -> tuple[list[tuple[FileReader, bytes]], int]:
+        """The writer files in the order of their first items, those without one at the end; and the last that has one.
+
+        Whoever begins a file has ended the one before: only the last can be cut short by a crash, or be being written.
+        """
+        readers = self._opened.readers
+        files = sorted((_first_id(readers[name]), place, name) for place, name in enumerate(self.scroll.writers))
+        self._opened.watch(progress)
+        last_one = sum(first_id <= LARGEST_ID for first_id, _, _ in files) - 1
+        return [(readers[name], name) for _, _, name in files], last_one
+
+    def _progress(self) -> AbstractContextManager[Progress]:
+        if self._of_all is not None:
+            return nullcontext(self._of_all)
+        return Progress(f"{self.scroll.shown}: reading", self.size if self._may_show_progress else 0)
+
+    def added(self) -> Iterator[Item]:
+        """All items that the files still have and that are for one of the queues, or the items of a file alone."""
+        readers = [queue.reader for queue in self._opened.chosen]
+        is_all = len(readers) == len(self.scroll.queues)
+        return self._items(lambda item, targets: is_all or targets is None or any(map(targets.has, readers)))
+
+    def queued(self) -> Iterator[Item]:
+        """The items that are left: to one queue, in order, then to the next; or those of a file alone."""
+        if not self.scroll.queues:
+            yield from self._items(lambda item, targets: True)
+        for read in self.queues:
+            yield from self._items(lambda item, targets: read.has(item.id, targets))  # noqa: B023
+
+    def _items(self, has: Callable[[Item, Targets | None], bool]) -> Iterator[Item]:
+        for _, _, shown in self.written():
+            if shown.item is not None and not shown.is_ignored and has(shown.item, shown.targets):
+                yield shown.item
+
+
+def _first_id(reader: FileReader) -> int:
+    for _, record in RecordScan(reader, WRITER_MAGIC):
+        if record.command == Command.PUT and record.item_id > 0:
+            return record.item_id
+    return LARGEST_ID + 1
+
+
+def _checked(end: End, reader: FileReader) -> End:
+    """Zeros end a file, but they are not its proper end if there is something behind them."""
+    if end.problem is None:
+        for offset in range(end.offset, reader.size, PART_BYTES):
+            if reader.read(offset, PART_BYTES).strip(b"\0"):
+                return End(end.offset, ZEROS_BEFORE_OTHERS, is_unfinished=True)
+    return end

@@ -1,0 +1,144 @@
+"""The scrolls of a folder: which files each has, and which queues read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from kestrel.disk.files import Disk
+from kestrel.disk.reader import FileReader
+from kestrel.scroll.fileset import group_by_stem, parse_file_name
+from kestrel.scroll.names import DEFAULT_READER, OWN_READER, Place, TrueNames, queue_of
+from kestrel.scroll.reader_file import read_state
+from kestrel.tools.files.opened import OpenFiles
+from kestrel.tools.shown import show_path, show_queue
+
+
+class ScrollQueue(NamedTuple):
+    """A queue that reads a scroll."""
+
+    name: bytes | None
+    """None where only a hash of it is known, or it is spelled as no queue is."""
+    reader: bytes
+    """As a TARGETS calls it."""
+    file_name: bytes | None
+    """None if it has no reader file, and so is done with nothing."""
+    stem: bytes
+    """What the names of its scroll's files begin with."""
+
+    @property
+    def shown(self) -> str:
+        """For a sentence."""
+        return f"queue {self.shown_name}" if self.name is not None else f"queue of {self.shown_name}"
+
+    @property
+    def shown_name(self) -> str:
+        """Its name, or else its file, or what the names of its scroll's files begin with."""
+        return show_path(self.file_name or self.stem) if self.name is None else show_queue(self.name)
+
+    @property
+    def why_unknown(self) -> str:
+        """Of a queue whose name is not known, why that is."""
+        is_hashed = b"::" in (self.file_name or self.stem)
+        return ".kestrel/names/ does not have it" if is_hashed else "no queue's name is spelled like that"
+
+
+class Scroll(NamedTuple):
+    """The files of one scroll at one moment, and whose they are."""
+
+    stem: bytes
+    name: bytes | None
+    """That of its parent queue; None as with `ScrollQueue`."""
+    writers: tuple[bytes, ...]
+    """File names, in the order of their numbers."""
+    queues: tuple[ScrollQueue, ...]
+
+    @property
+    def shown(self) -> str:
+        """For a sentence."""
+        return f"scroll {show_path(self.stem) if self.name is None else show_queue(self.name)}"
+
+    @property
+    def file_names(self) -> list[bytes]:
+        """Those of all files. Writer files come first: what a reader is done with later costs nothing."""
+        return [*self.writers, *(queue.file_name for queue in self.queues if queue.file_name is not None)]
+
+
+class OpenScroll(OpenFiles):
+    """The files of a scroll; of its queues, `chosen` are those that are asked for."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: bytes,
+        scroll: Scroll,
+        chosen: Sequence[ScrollQueue],
+        *,
+        is_file_alone: bool = False,
+    ) -> None:
+        super().__init__(disk, folder, scroll.file_names)
+        self.scroll = scroll
+        self.chosen = chosen
+        self.is_file_alone = is_file_alone
+        """Whether this is one file of it, whatever others there are: no queue, or no item, is known then."""
+
+
+def scrolls_in(disk: Disk, folder: bytes, file_names: Iterable[bytes]) -> dict[bytes, Scroll]:
+    """The scrolls that these files are, by stem; one that has but temporary files is none. Raises OSError."""
+    names = TrueNames(disk, folder)
+    scrolls: dict[bytes, Scroll] = {}
+    for stem, files in group_by_stem(file_names).items():
+        parent = names.name_of(stem)
+        readers = dict(files.readers)
+        if OWN_READER in readers and DEFAULT_READER in readers:
+            readers.pop(OWN_READER if _is_deleted(disk, folder + b"/" + readers[OWN_READER]) else DEFAULT_READER)
+        queues = []
+        for part, file_name in sorted(readers.items()):
+            child = None if part in (DEFAULT_READER, OWN_READER) else part
+            queues.append(ScrollQueue(_name_of(names, parent, child), part or OWN_READER, file_name, stem))
+        if not queues and files.writers:
+            queues.append(ScrollQueue(parent, OWN_READER, None, stem))
+        if queues:
+            writers = tuple(file.file_name for file in files.writers)
+            scrolls[stem] = Scroll(stem, parent, writers, tuple(queues))
+    return scrolls
+
+
+def _is_deleted(disk: Disk, reader_path: bytes) -> bool:
+    try:
+        with FileReader(disk, reader_path) as reader:
+            state, _ = read_state(reader)
+    except OSError:  # who opens it will be told
+        return not disk.is_there(reader_path)
+    return state.is_deleted
+
+
+def _name_of(names: TrueNames, parent: bytes | None, part: bytes | None) -> bytes | None:
+    if parent is None or part is None:
+        return parent
+    child = names.name_of(part)
+    return None if child is None else queue_of(Place(parent, child))
+
+
+def writer_alone(disk: Disk, folder: bytes, file_name: bytes) -> OpenScroll:
+    """A writer file, whatever it is called. Raises OSError."""
+    stem, name, _ = owners_of(disk, folder, file_name)
+    return OpenScroll(disk, folder, Scroll(stem, name, (file_name,), ()), (), is_file_alone=True)
+
+
+def reader_alone(disk: Disk, folder: bytes, file_name: bytes) -> OpenScroll:
+    """A reader file, whatever it is called. Raises OSError."""
+    stem, parent, queue = owners_of(disk, folder, file_name)
+    return OpenScroll(disk, folder, Scroll(stem, parent, (), (queue,)), (queue,), is_file_alone=True)
+
+
+def owners_of(disk: Disk, folder: bytes, file_name: bytes) -> tuple[bytes, bytes | None, ScrollQueue]:
+    """The stem and the name of the scroll that the file's name speaks of, and the queue."""
+    file = parse_file_name(file_name)
+    if file is None:
+        return file_name, None, ScrollQueue(None, OWN_READER, file_name, file_name)
+    names = TrueNames(disk, folder)
+    parent = names.name_of(file.stem)
+    child = None if file.part in (DEFAULT_READER, OWN_READER) else file.part
+    name = _name_of(names, parent, child)
+    return file.stem, parent, ScrollQueue(name, file.part or OWN_READER, file_name, file.stem)

@@ -1,0 +1,92 @@
+"""What is said at the end: of files, of what is left in a queue, and of damage."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from kestrel.tools.files.opened import FileRead
+from kestrel.tools.files.tally import Tally
+from kestrel.tools.shown import count, show_path, show_time
+
+
+def damage_sentence(read: FileRead) -> str:
+    """What is wrong with a file that does not end where its last record does."""
+    behind = count(read.bytes_behind, "byte")
+    where = f"{show_path(read.file_name)}, offset {read.end.offset}"
+    if read.is_damaged:
+        return f"damaged: {where}: {read.end.problem}; {behind} from there on cannot be read"
+    return f"unfinished: {where}: {read.end.problem} ({behind}), by a crash, or it is being written"
+
+
+def damage_lines(files: Sequence[FileRead]) -> Iterator[str]:
+    """That of every such file, for a person."""
+    for read in files:
+        if read.end.problem is not None:
+            yield f"  {damage_sentence(read)}"
+
+
+def damage_json(files: Sequence[FileRead]) -> list[dict[str, Any]]:
+    """Every file that does not end where its last record does."""
+    return [
+        {
+            "file": show_path(read.file_name),
+            "offset": read.end.offset,
+            "problem": read.end.problem,
+            "kind": "damaged" if read.is_damaged else "unfinished",
+            "bytes_behind": read.bytes_behind,
+        }
+        for read in files
+        if read.end.problem is not None
+    ]
+
+
+def file_lines(what: str, files: Sequence[FileRead]) -> Iterator[str]:
+    """Files for a person, those of `what`."""
+    size = sum(read.size for read in files)
+    yield f"{what}: {count(len(files), 'file')}, {count(size, 'byte')}"
+    for read in files:
+        yield f"  {show_path(read.file_name)}: {count(read.size, 'byte')}, {_records(read.records)}"
+    if len(files) > 1:
+        yield f"  all files: {_records(_all_records(files))}"
+
+
+def files_json(files: Sequence[FileRead]) -> dict[str, Any]:
+    """Files for a program."""
+    return {
+        "bytes": sum(read.size for read in files),
+        "records": dict(_all_records(files)),
+        "files": [
+            {"file": show_path(read.file_name), "bytes": read.size, "records": dict(read.records)} for read in files
+        ],
+    }
+
+
+def age_lines(tally: Tally) -> Iterator[str]:
+    """How old items are, for a person; nothing if there is none."""
+    if tally.oldest_ms is not None and tally.newest_ms is not None:
+        yield f"  of these, expired by now: {tally.expired}"
+        yield f"  oldest: added {show_time(tally.oldest_ms)}"
+        yield f"  newest: added {show_time(tally.newest_ms)}"
+
+
+def age_json(tally: Tally) -> dict[str, Any]:
+    """The same for a program."""
+    return {"expired": tally.expired, "oldest_add_ms": tally.oldest_ms, "newest_add_ms": tally.newest_ms}
+
+
+def items_line(what: str, tally: Tally) -> str:
+    """How many items, for a person."""
+    return f"  {what}: {count(tally.items, 'item')}, {count(tally.data_bytes, 'byte')} of data"
+
+
+def _all_records(files: Sequence[FileRead]) -> Counter[str]:
+    return sum((read.records for read in files), Counter())
+
+
+def _records(records: Counter[str]) -> str:
+    if not records:
+        return "no records"
+    kinds = ", ".join(f"{name} {number}" for name, number in sorted(records.items()))
+    return f"{count(records.total(), 'record')}: {kinds}"

@@ -1,0 +1,1 @@
+"""kestrel-qdump: what is in a queue's files, shown."""

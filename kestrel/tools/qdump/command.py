@@ -1,0 +1,298 @@
+"""kestrel-qdump: what is in a queue's journal or scroll, without a server and beside one. It only reads."""
+
+from __future__ import annotations
+
+import base64
+import os
+import sys
+import time
+from abc import ABC, abstractmethod
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Protocol
+
+from kestrel.disk.files import Disk
+from kestrel.server.reactor import raise_file_limit
+from kestrel.tools.arguments import add_queue_option, make_parser
+from kestrel.tools.files.folder import Folder
+from kestrel.tools.files.found import Found, FoundFile, FoundJournal, FoundOnce, FoundScroll
+from kestrel.tools.files.opened import FileRead, OpenJournal
+from kestrel.tools.files.scrolls import OpenScroll
+from kestrel.tools.files.summary import damage_sentence
+from kestrel.tools.output import Output
+from kestrel.tools.qdump.dump import Dump, ShownRecord
+from kestrel.tools.qdump.journal_dump import JournalDump
+from kestrel.tools.qdump.scroll_dump import ScrollDump
+from kestrel.tools.running import EX_FOUND, EX_OK, EX_USAGE, OutputFailed, ToolFailed, explained, run, say
+from kestrel.tools.shown import show_data, show_path
+
+TOOL: Final = "kestrel-qdump"
+
+_DESCRIPTION: Final = """\
+Shows what is in the journal of a queue, or in the scroll of a queue and its children: every record, then what is left
+in each queue. It only reads: nothing is repaired or cleaned up, and it may run while a server is at work on the same
+files. It finds out by itself which format a file has."""
+
+_EPILOG: Final = """\
+examples:
+  kestrel-qdump /var/spool/kestrel/work           every record of the queue work, and a summary
+  kestrel-qdump -q /var/spool/kestrel             a summary of every queue
+  kestrel-qdump -q --queue work --queue mail /var/spool/kestrel
+  kestrel-qdump -Q /var/spool/kestrel/work >items what is in the queue, an item a line
+  kestrel-qdump --json -d /var/spool/kestrel/work | jq .
+  kestrel-qdump --this-file /var/spool/kestrel/.kestrel/damaged/work.1700000000000
+  kestrel-qdump /var/spool/scrolls/work.read.x    of a scroll: all records, and what is left in work+x
+
+exit status: 0; 1 when a file is damaged or cannot be read (an unfinished last record is only a warning); 2 when the
+command line makes no sense; 130 after Ctrl-C."""
+
+
+def main(argv: Sequence[str] | None = None, disk: Disk | None = None) -> int:
+    """The command. Returns its exit status."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    return run(TOOL, lambda: _dump_all(parser, arguments, disk or Disk()))
+
+
+def _parser() -> ArgumentParser:
+    parser = make_parser(TOOL, _DESCRIPTION, _EPILOG)
+    parser.add_argument(
+        "paths",
+        metavar="PATH",
+        nargs="+",
+        help="a journal file, which stands for all files of its queue; a reader file of a scroll, for its queue, or a"
+        " writer file, for all its queues; or a folder",
+    )
+    add_queue_option(parser)
+    parser.add_argument("--this-file", action="store_true", help="read these files alone, whatever they are called")
+    parser.add_argument("-q", "--quiet", action="store_true", help="the summary alone")
+    parser.add_argument("-d", "--data", action="store_true", help="the data of added items as well, escaped")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("-A", "--added", action="store_true", help="the data of added items alone, raw, an item a line")
+    form.add_argument(
+        "-Q", "--queued", action="store_true", help="the data of the items in the queue alone, raw, an item a line"
+    )
+    form.add_argument("--json", action="store_true", help="JSON, an object a record, and the summary as the last one")
+    return parser
+
+
+def _dump_all(parser: ArgumentParser, arguments: Namespace, disk: Disk) -> int:
+    raise_file_limit()  # all files of a queue are open at once
+    now_ms = int(time.time() * 1000)
+    output = Output()
+    form = _form(arguments, output)
+    is_summary = arguments.quiet and not (arguments.added or arguments.queued)
+    may_show_progress = is_summary or not output.is_terminal  # else the lines of both would be mixed
+    status = EX_OK
+    for folder, found in _found(parser, arguments, disk):
+        try:
+            with _open(folder, found) as opened:
+                dump = _dump_of(opened, now_ms, may_show_progress=may_show_progress)
+                form.show(dump)
+        except (BrokenPipeError, OutputFailed):
+            raise
+        except (OSError, ToolFailed) as error:
+            status = EX_FOUND
+            output.flush()
+            say(TOOL, f"{found.shown}: {explained(error)}" if isinstance(error, OSError) else str(error))
+            continue
+        output.flush()
+        for read in dump.files:
+            if read.end.problem is not None:
+                say(TOOL, damage_sentence(read))
+                status = EX_FOUND if read.is_damaged else status
+    form.end()
+    output.flush()
+    return status
+
+
+# What is read.
+
+
+def _found(parser: ArgumentParser, arguments: Namespace, disk: Disk) -> Iterator[tuple[Folder, Found]]:
+    """What the paths stand for. Two paths that are files of one queue stand for it once."""
+    folders: dict[bytes, Folder] = {}
+    once = FoundOnce()
+    for text in arguments.paths:
+        path = os.fsencode(text)
+        is_folder = os.path.isdir(path)
+        folder_path, name = (path, b"") if is_folder else os.path.split(path)
+        folder = folders.setdefault(folder_path, Folder(disk, folder_path or b"."))
+        if is_folder and arguments.this_file:
+            parser.error(f"--this-file wants a file, and {text} is a folder")
+        if not is_folder and arguments.queues:
+            parser.error(f"--queue wants a folder, and {text} is none")
+        if not os.path.isdir(folder.path):
+            raise ToolFailed(f"there is no folder {show_path(folder.path)}: name one that has journals", EX_USAGE)
+        chosen = folder.chosen(arguments.queues) if is_folder else [_found_at(folder, name, arguments)]
+        for found in chosen:
+            once.add(folder_path, found)
+        if is_folder and not chosen and (archived := folder.strays().archived()) is not None:
+            say(TOOL, f"{show_path(path)}: {archived}")
+        if is_folder and not arguments.queues:
+            for sentence in folder.strays().unread():
+                say(TOOL, sentence)
+    return ((folders[folder_path], found) for folder_path, found in once.each())
+
+
+def _found_at(folder: Folder, name: bytes, arguments: Namespace) -> Found:
+    if arguments.this_file:
+        path = folder.path + b"/" + name
+        if not os.path.isfile(path):
+            raise ToolFailed(f"there is no file {show_path(path)}: name one that is there", EX_USAGE)
+        return FoundFile(name)
+    found = folder.found_at(name)
+    if arguments.queued and isinstance(found, FoundScroll) and found.readers is None:
+        queues = folder.scrolls()[found.stem].queues
+        if len(queues) > 1:
+            files = ", ".join(show_path(queue.file_name or b"") for queue in queues[:10])
+            raise ToolFailed(
+                f"{show_path(name)} is for {len(queues)} queues: name the reader file of one ({files}), or the"
+                " folder, for all of them",
+                EX_USAGE,
+            )
+    return found
+
+
+def _open(folder: Folder, found: Found) -> OpenJournal | OpenScroll:
+    if isinstance(found, FoundJournal):
+        return folder.open_journal(found.queue)
+    return folder.open_scroll(found) if isinstance(found, FoundScroll) else folder.open_file(found.file_name)
+
+
+def _dump_of(opened: OpenJournal | OpenScroll, now_ms: int, *, may_show_progress: bool) -> Dump[Any]:
+    if isinstance(opened, OpenJournal):
+        return JournalDump(opened, now_ms, may_show_progress=may_show_progress)
+    return ScrollDump(opened, now_ms, may_show_progress=may_show_progress)
+
+
+# What is shown.
+
+
+class _Form(Protocol):
+    """A form of output."""
+
+    def show(self, dump: Dump[Any]) -> None:
+        """Show one journal or scroll."""
+
+    def end(self) -> None:
+        """All have been shown."""
+
+
+def _form(arguments: Namespace, output: Output) -> _Form:
+    if arguments.added:
+        return _Added(output)
+    if arguments.queued:
+        return _Queued(output)
+    return (_Json if arguments.json else _Text)(output, is_quiet=arguments.quiet, has_data=arguments.data)
+
+
+class _Added:
+    """-A: the data of all items that were ever added."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+
+    def show(self, dump: Dump[Any]) -> None:
+        for data in dump.added():
+            self._output.raw(data)
+
+    def end(self) -> None:
+        pass
+
+
+class _Queued:
+    """-Q: the data of the items that are there."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+
+    def show(self, dump: Dump[Any]) -> None:
+        for data in dump.queued():
+            self._output.raw(data)
+
+    def end(self) -> None:
+        pass
+
+
+class _Listing(ABC):
+    """Records, if they are wanted, and a summary."""
+
+    def __init__(self, output: Output, *, is_quiet: bool, has_data: bool) -> None:
+        self._output = output
+        self._is_quiet = is_quiet
+        self._has_data = has_data
+
+    def show(self, dump: Dump[Any]) -> None:
+        if self._is_quiet:
+            dump.read()
+        else:
+            for read, offset, record in dump.records():
+                self._record(dump, read, offset, record)
+        self._summary(dump)
+
+    @abstractmethod
+    def _record(self, dump: Dump[Any], read: FileRead, offset: int, record: ShownRecord) -> None:
+        """Show a record."""
+
+    @abstractmethod
+    def _summary(self, dump: Dump[Any]) -> None:
+        """Show what it comes to, or keep it for the end."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """There are no more."""
+
+
+class _Text(_Listing):
+    """For a person."""
+
+    _file: FileRead | None = None
+
+    def _record(self, dump: Dump[Any], read: FileRead, offset: int, record: ShownRecord) -> None:
+        if read is not self._file:
+            self._file = read
+            self._output.line(f"file {show_path(read.file_name)}")
+        fields = ", ".join(dump.fields(record))
+        data = dump.data_of(record) if self._has_data else None
+        shown = "" if data is None else f"  {show_data(data)}"
+        self._output.line(f"{offset:>12}  {record.name:<20}  {fields}{shown}".rstrip())
+
+    def _summary(self, dump: Dump[Any]) -> None:
+        for line in dump.summary_lines():
+            self._output.line(line)
+
+    def end(self) -> None:
+        pass
+
+
+class _Json(_Listing):
+    """For a program."""
+
+    def __init__(self, output: Output, *, is_quiet: bool, has_data: bool) -> None:
+        super().__init__(output, is_quiet=is_quiet, has_data=has_data)
+        self._summaries: dict[str, list[dict[str, Any]]] = {"summary": []}
+
+    def _record(self, dump: Dump[Any], read: FileRead, offset: int, record: ShownRecord) -> None:
+        fields = {
+            **dump.place_json(read),
+            "offset": offset,
+            "record": record.name,
+            "bytes": record.size,
+            **dump.fields_json(record),
+        }
+        data = dump.data_of(record) if self._has_data else None
+        if data is not None:
+            fields["data"] = base64.b64encode(data).decode("ascii")
+        self._output.object(fields)
+
+    def _summary(self, dump: Dump[Any]) -> None:
+        for about, objects in dump.summary_json().items():
+            self._summaries.setdefault(about, []).extend(objects)
+
+    def end(self) -> None:
+        self._output.object(self._summaries)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

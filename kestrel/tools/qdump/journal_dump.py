@@ -1,0 +1,119 @@
+"""A journal in Kestrel's format, as kestrel-qdump shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from kestrel.journal.opcodes import Opcode
+from kestrel.journal.records import Record
+from kestrel.tools.files.contents import Contents
+from kestrel.tools.files.opened import FileRead, OpenJournal
+from kestrel.tools.files.summary import (
+    age_json,
+    age_lines,
+    damage_json,
+    damage_lines,
+    file_lines,
+    files_json,
+    items_line,
+)
+from kestrel.tools.files.tally import Tally
+from kestrel.tools.qdump.dump import Dump
+from kestrel.tools.shown import count, show_path, show_queue, show_time, spell_queue
+
+_ADDING: Final = frozenset({Opcode.ADD, Opcode.ADDX, Opcode.ADD_XID, Opcode.CONTINUE})
+
+
+class JournalDump(Dump[Record]):
+    """The journal of one queue."""
+
+    def __init__(self, journal: OpenJournal, now_ms: int, *, may_show_progress: bool) -> None:
+        self._queue = journal.queue
+        self._contents = Contents(journal, now_ms, may_show_progress=may_show_progress)
+        self._left = Tally(now_ms)
+        self._open_reads = 0
+
+    @property
+    def files(self) -> Sequence[FileRead]:
+        return self._contents.files
+
+    def records(self) -> Iterator[tuple[FileRead, int, Record]]:
+        yield from self._contents.records()
+        self._open_reads = self._contents.open_reads
+        for item in self._contents.items():
+            self._left.add(len(item.data), item.add_ms, item.expiry_ms)
+
+    def read(self) -> None:
+        for _ in self.records():
+            pass
+
+    def fields(self, record: Record) -> Iterator[str]:
+        if _has_xid(record):
+            yield f"xid {record.xid}"
+        if record.opcode is Opcode.UNREMOVE:
+            yield "one error more" if record.errors is None else count(record.errors, "error")
+        if record.restates is not None:
+            yield f"restates {count(record.restates, 'open read')}"
+        if adds(record):
+            yield count(len(record.data), "byte")
+            if record.add_ms is not None:
+                yield f"added {show_time(record.add_ms)}"
+            yield f"expires {show_time(record.expiry_ms)}" if record.expiry_ms else "no expiry"
+
+    def fields_json(self, record: Record) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        if _has_xid(record):
+            fields["xid"] = record.xid
+        if record.opcode is Opcode.UNREMOVE:
+            fields["errors"] = record.errors
+        if record.restates is not None:
+            fields["restates"] = record.restates
+        if adds(record):
+            fields |= {"data_bytes": len(record.data), "add_ms": record.add_ms, "expiry_ms": record.expiry_ms or None}
+        return fields
+
+    def place_json(self, file: FileRead) -> dict[str, Any]:
+        return {"queue": spell_queue(self._queue), "file": show_path(file.file_name)}
+
+    def data_of(self, record: Record) -> bytes | None:
+        return record.data if adds(record) else None
+
+    def summary_lines(self) -> Iterator[str]:
+        yield from file_lines(f"queue {show_queue(self._queue)}", self.files)
+        yield items_line("left", self._left)
+        if self._open_reads:
+            yield f"  of these, open reads: {self._open_reads}"
+        yield from age_lines(self._left)
+        yield from damage_lines(self.files)
+
+    def summary_json(self) -> Mapping[str, list[dict[str, Any]]]:
+        queue = {
+            "queue": spell_queue(self._queue),
+            **files_json(self.files),
+            "items": self._left.items,
+            "data_bytes": self._left.data_bytes,
+            "open_reads": self._open_reads,
+            **age_json(self._left),
+            "damage": damage_json(self.files),
+        }
+        return {"summary": [queue]}
+
+    def added(self) -> Iterator[bytes]:
+        for _, _, record in self._contents.records(are_done=False):
+            if adds(record):
+                yield record.data
+
+    def queued(self) -> Iterator[bytes]:
+        self._contents.replay()
+        for item in self._contents.items():
+            yield item.data
+
+
+def adds(record: Record) -> bool:
+    """Whether it adds an item."""
+    return record.opcode in _ADDING and record.restates is None
+
+
+def _has_xid(record: Record) -> bool:
+    return record.opcode not in (Opcode.ADD, Opcode.ADDX, Opcode.REMOVE, Opcode.REMOVE_TENTATIVE)

@@ -1,0 +1,243 @@
+"""A scroll, as kestrel-qdump shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from kestrel.scroll.names import OWN_READER, Place, decode_part, queue_of
+from kestrel.scroll.records import Command, Held, Targets
+from kestrel.tools.files.opened import FileRead
+from kestrel.tools.files.scroll_contents import QueueRead, ScrollContents, ScrollRecord
+from kestrel.tools.files.scrolls import OpenScroll
+from kestrel.tools.files.summary import (
+    age_json,
+    age_lines,
+    damage_json,
+    damage_lines,
+    file_lines,
+    files_json,
+    items_line,
+)
+from kestrel.tools.files.tally import Tally
+from kestrel.tools.qdump.dump import Dump
+from kestrel.tools.shown import count, show_path, show_queue, show_time, spell_queue
+
+_MOST_SHOWN: Final = 20
+"""Of what a record lists, for a person; a program gets all."""
+
+
+class ScrollDump(Dump[ScrollRecord]):
+    """A scroll, with the queues of it that are asked for."""
+
+    def __init__(self, scroll: OpenScroll, now_ms: int, *, may_show_progress: bool) -> None:
+        self._contents = ScrollContents(scroll, now_ms, may_show_progress=may_show_progress)
+        self._scroll = scroll.scroll
+        self._is_file_alone = scroll.is_file_alone
+        self._names = {queue.reader: queue.name for queue in self._scroll.queues}
+
+    @property
+    def files(self) -> Sequence[FileRead]:
+        return self._contents.files
+
+    def records(self) -> Iterator[tuple[FileRead, int, ScrollRecord]]:
+        return self._contents.records()
+
+    def read(self) -> None:
+        self._contents.read()
+
+    def added(self) -> Iterator[bytes]:
+        return (item.data for item in self._contents.added())
+
+    def queued(self) -> Iterator[bytes]:
+        return (item.data for item in self._contents.queued())
+
+    # Records.
+
+    def data_of(self, record: ScrollRecord) -> bytes | None:
+        return None if record.item is None else record.item.data
+
+    def fields(self, record: ScrollRecord) -> Iterator[str]:
+        raw, item = record.record, record.item
+        if item is not None:
+            yield f"id {item.id}"
+            yield count(len(item.data), "byte")
+            yield f"added {show_time(item.add_ms)}"
+            yield f"expires {show_time(item.expiry_ms)}" if item.expiry_ms else "no expiry"
+            if item.errors:
+                yield count(item.errors, "error")
+            if record.is_ignored:
+                yield "ignored: its id is not higher than all before it"
+        elif raw.command == Command.READ_HEAD:
+            yield f"all up to id {raw.item_id}"
+        elif raw.command in (Command.READ_DONE, Command.DONE_RANGES):
+            ranges = [f"id {first}" if first == last else f"ids {first} to {last}" for first, last in _ranges(record)]
+            yield from _some(ranges)
+        elif raw.command == Command.ERRORS:
+            yield from _some([f"id {item_id} has {errors}" for item_id, errors in raw.errors.items()])
+        elif raw.command == Command.TARGETS:
+            yield self._targets_shown(raw.targets)
+        elif raw.command == Command.HELD:
+            yield _held_shown(raw.held)
+        elif raw.command != Command.DELETED:
+            yield f"command {raw.command}"
+            yield count(raw.size, "byte")
+
+    def _targets_shown(self, targets: Targets | None) -> str:
+        if targets is None:
+            return "no list of readers: it says nothing"
+        readers = " and ".join(self._reader_shown(reader) for reader in sorted(targets.readers)) or "nobody"
+        return f"the next item is for {f'all but {readers}' if targets.are_left_out else f'{readers} alone'}"
+
+    def _reader_shown(self, reader: bytes) -> str:
+        name = self._reader_name(reader)
+        return show_path(reader) if name is None else show_queue(name)
+
+    def _reader_name(self, reader: bytes) -> bytes | None:
+        """The name of the queue that a TARGETS calls so; it may have been deleted."""
+        if reader in self._names or self._scroll.name is None:
+            return self._names.get(reader)
+        if reader == OWN_READER:
+            return self._scroll.name
+        child = decode_part(reader)
+        return None if child is None else queue_of(Place(self._scroll.name, child))
+
+    def fields_json(self, record: ScrollRecord) -> dict[str, Any]:
+        raw, item = record.record, record.item
+        if item is not None:
+            times = {"add_ms": item.add_ms, "expiry_ms": item.expiry_ms or None}
+            ignored = {"is_ignored": True} if record.is_ignored else {}
+            return {"id": item.id, "errors": item.errors, **ignored, "data_bytes": len(item.data), **times}
+        if raw.command == Command.READ_HEAD:
+            return {"head": raw.item_id}
+        if raw.command in (Command.READ_DONE, Command.DONE_RANGES):
+            return {"done": list(_ranges(record))}
+        if raw.command == Command.ERRORS:
+            return {"errors": list(raw.errors.items())}
+        if raw.command == Command.TARGETS and raw.targets is not None:
+            readers = [self._reader_shown(reader) for reader in sorted(raw.targets.readers)]
+            return {"all_but" if raw.targets.are_left_out else "only": readers}
+        if raw.command == Command.HELD:
+            return {} if raw.held is None else {"reader": show_path(raw.held.by), "released": raw.held.head}
+        return {} if raw.command == Command.DELETED else {"command": raw.command}
+
+    def place_json(self, file: FileRead) -> dict[str, Any]:
+        place: dict[str, Any] = {"scroll": _spelled(self._scroll.name)}
+        for read in self._contents.queues:
+            if read.file is file:
+                place["queue"] = _spelled(read.queue.name)
+        return {**place, "file": show_path(file.file_name)}
+
+    # The summary.
+
+    def summary_lines(self) -> Iterator[str]:
+        contents = self._contents
+        if contents.writers or not self._is_file_alone:
+            first, *rest = file_lines(self._scroll.shown, contents.writers)
+            yield f"{first}, next id {contents.next_id}"
+            yield from rest
+            if not self._scroll.queues:
+                yield items_line("in it", contents.items)
+                yield from age_lines(contents.items)
+            yield from damage_lines(contents.writers)
+        for read in contents.queues:
+            yield from self._queue_lines(read)
+
+    def _queue_lines(self, read: QueueRead) -> Iterator[str]:
+        files = [] if read.file is None else [read.file]
+        yield from file_lines(read.queue.shown, files)
+        if read.queue.name is None and not self._is_file_alone:
+            yield f"  its name is not known, so no server serves it: {read.queue.why_unknown}"
+        if read.state.is_deleted:
+            yield "  it is deleted: a server erases what there still is of it"
+        else:
+            if not self._is_file_alone:
+                yield items_line("left", read.left)
+                yield from age_lines(read.left)
+            yield f"  done: {_done_shown(read)}"
+            if read.state.errors:
+                yield f"  error counts: {len(read.state.errors)}"
+        yield from damage_lines(files)
+
+    def summary_json(self) -> Mapping[str, list[dict[str, Any]]]:
+        contents, name = self._contents, _spelled(self._scroll.name)
+        queues = [self._queue_json(read, name) for read in contents.queues]
+        if self._is_file_alone and queues:
+            return {"summary": queues}
+        scroll = {
+            "scroll": name,
+            **files_json(contents.writers),
+            "next_id": contents.next_id,
+            "damage": damage_json(contents.writers),
+        }
+        if not self._scroll.queues:
+            scroll |= _items_json(contents.items)
+        return {"summary": queues, "scrolls": [scroll]}
+
+    def _queue_json(self, read: QueueRead, scroll: str | None) -> dict[str, Any]:
+        files = [] if read.file is None else [read.file]
+        ranges = read.state.done.ranges()
+        return {
+            "queue": _spelled(read.queue.name),
+            "scroll": scroll,
+            **files_json(files),
+            **({} if self._is_file_alone else _items_json(read.left)),
+            "head": read.state.done.head,
+            "done_beyond_head": _ids_in(ranges),
+            "done_ranges": len(ranges),
+            "error_counts": len(read.state.errors),
+            "is_deleted": read.state.is_deleted,
+            "damage": damage_json(files),
+        }
+
+
+def _items_json(tally: Tally) -> dict[str, Any]:
+    return {"items": tally.items, "data_bytes": tally.data_bytes, **age_json(tally)}
+
+
+def _ranges(record: ScrollRecord) -> Iterator[tuple[int, int]]:
+    """What is done, as ranges, ids that stand in a row together."""
+    if record.record.command == Command.DONE_RANGES:
+        yield from record.record.ranges
+        return
+    first: int | None = None
+    last = 0
+    for item_id in record.record.ids:
+        if first is None or item_id != last + 1:
+            if first is not None:
+                yield first, last
+            first = item_id
+        last = item_id
+    if first is not None:
+        yield first, last
+
+
+def _some(shown: list[str]) -> list[str]:
+    more = len(shown) - _MOST_SHOWN
+    return [*shown[:_MOST_SHOWN], f"and {more} more"] if more > 0 else shown or ["none"]
+
+
+def _spelled(name: bytes | None) -> str | None:
+    return None if name is None else spell_queue(name)
+
+
+def _done_shown(read: QueueRead) -> str:
+    done = read.state.done
+    ranges = done.ranges()
+    head = f"all up to id {done.head}" if done.head else "nothing"
+    if read.file is None:
+        return f"{head}: there is no reader file"
+    if not ranges:
+        return head
+    beyond = f"{count(_ids_in(ranges), 'id')} in {count(len(ranges), 'range')}"
+    return f"{head}, and beyond it {beyond}" if done.head else beyond
+
+
+def _held_shown(held: Held | None) -> str:
+    if held is None:
+        return "nobody reads by ids"
+    return f"{show_path(held.by)} reads by ids, and has released all up to id {held.head}"
+
+
+def _ids_in(ranges: Sequence[tuple[int, int]]) -> int:
+    return sum(last - first + 1 for first, last in ranges)

@@ -1,0 +1,1 @@
+"""kestrel-qpack: queues' files looked through, and made small."""

@@ -1,0 +1,95 @@
+"""kestrel-qpack: makes the journals of a folder small, and says whether files are whole. No server may be at work."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from typing import Final
+
+from kestrel.disk.files import Disk
+from kestrel.server.reactor import raise_file_limit
+from kestrel.tools.arguments import add_queue_option, make_parser
+from kestrel.tools.files.folder import Folder
+from kestrel.tools.output import Output
+from kestrel.tools.qpack.outcomes import Outcome
+from kestrel.tools.qpack.upkeep import Upkeep
+from kestrel.tools.running import EX_FOUND, EX_OK, EX_USAGE, ToolFailed, run, say
+from kestrel.tools.shown import show_path
+
+TOOL: Final = "kestrel-qpack"
+
+_DESCRIPTION: Final = """\
+Replaces all files of each queue by one that holds the same items and nothing else. Stop the server first. Files are
+repaired as at a server's start; the new file is compared with the old ones, item by item, before it takes their
+place; and wherever this is interrupted, nothing is lost: the server may be started, or this run again. Scrolls are
+verified, and not packed: the server erases their files as soon as nobody needs them."""
+
+_EPILOG: Final = """\
+examples:
+  kestrel-qpack --verify /var/spool/kestrel       reads everything and changes nothing, also while a server is at work
+  kestrel-qpack /var/spool/kestrel
+  kestrel-qpack --queue work --json /var/spool/kestrel
+
+exit status: 0; 1 when --verify finds damage (an unfinished last record is none), or a queue could not be read or
+packed; 2 when the command line makes no sense; 73 when the folder cannot be written; 75 when a server owns it;
+130 after Ctrl-C."""
+
+
+def main(argv: Sequence[str] | None = None, disk: Disk | None = None) -> int:
+    """The command. Returns its exit status."""
+    arguments = _parser().parse_args(argv)
+    return run(TOOL, lambda: _Work(arguments, disk or Disk()).do())
+
+
+def _parser() -> ArgumentParser:
+    parser = make_parser(TOOL, _DESCRIPTION, _EPILOG)
+    parser.add_argument("folder", metavar="FOLDER", help="the folder of the journals or scrolls")
+    add_queue_option(parser)
+    parser.add_argument(
+        "--verify", "--dry-run", action="store_true", help="read everything, change nothing, and say what there is"
+    )
+    parser.add_argument("--json", action="store_true", help="JSON, an object a queue")
+    return parser
+
+
+class _Work:
+    """The queues of one folder, one after the other."""
+
+    def __init__(self, arguments: Namespace, disk: Disk) -> None:
+        self._disk = disk
+        self._path = os.fsencode(arguments.folder).rstrip(b"/") or b"/"
+        self._names: list[bytes] = arguments.queues
+        self._is_json: bool = arguments.json
+        self._is_verifying: bool = arguments.verify
+        self._output = Output()
+        self._now_ms = int(time.time() * 1000)
+
+    def do(self) -> int:
+        """Look at the queues, or pack them. Returns the exit status."""
+        raise_file_limit()  # all files of a queue are open at once
+        if not os.path.isdir(self._path):
+            raise ToolFailed(f"there is no folder {show_path(self._path)}: name the one of the journals", EX_USAGE)
+        upkeep = Upkeep(TOOL, "--verify", Folder(self._disk, self._path), self._now_ms)
+        status = EX_OK
+        for outcome in upkeep.verify(self._names) if self._is_verifying else upkeep.pack(self._names):
+            self._tell(outcome)
+            if any(outcome.complaints):
+                status = EX_FOUND
+        return status
+
+    def _tell(self, outcome: Outcome) -> None:
+        text, fields = outcome.text(), outcome.json()
+        if self._is_json and fields is not None:
+            self._output.object(fields)
+        elif not self._is_json and text is not None:
+            self._output.line(text)
+        self._output.flush()
+        for remark in outcome.remarks:
+            say(TOOL, remark.sentence)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""One queue's files are replaced by one that holds the same items, which is compared with them before it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import blake2b
+
+from kestrel.disk.files import Disk
+from kestrel.disk.numbers import FileNumbers
+from kestrel.journal.fileset import JournalFile, Kind, QueueFiles, current_name, rotated_name, temporary_name
+from kestrel.journal.pack import publish, write_temporary
+from kestrel.journal.records import encode_item
+from kestrel.journal.rewrite import Replacement
+from kestrel.journal.writer import JournalWriter
+from kestrel.storage.journal_load import load_queue
+from kestrel.tools.files.contents import SETTINGS, Contents
+from kestrel.tools.files.opened import FileRead, OpenJournal, WatchedReader
+from kestrel.tools.progress import Progress
+from kestrel.tools.running import ToolFailed
+from kestrel.tools.shown import show_queue
+
+
+class ItemsSum:
+    """How many items there were, and a digest of every one's data, add time, expiry and errors, in order."""
+
+    def __init__(self) -> None:
+        self.items = 0
+        self._digest = blake2b()
+
+    def add(self, record: bytes, errors: int) -> None:
+        """The next item, as its ADDX record."""
+        self._digest.update(record + b"%d;" % errors)
+        self.items += 1
+
+    @property
+    def digest(self) -> bytes:
+        """That of all that came."""
+        return self._digest.digest()
+
+
+class Inspected:
+    """What a queue's files hold: as much as tells whether other files hold the same."""
+
+    def __init__(self, journal: OpenJournal, now_ms: int, *, may_show_progress: bool = True) -> None:
+        """Read all of it. Raises OSError."""
+        contents = Contents(journal, now_ms, may_show_progress=may_show_progress)
+        contents.replay()
+        contents.restart()
+        self.files: list[FileRead] = contents.files
+        self._kinds = [file.kind for file in journal.files]
+        self.bytes = contents.size
+        self.packed_bytes = contents.packed_bytes
+        self.sum = ItemsSum()
+        for item in contents.items():
+            self.sum.add(encode_item(item.data, item.add_ms, item.expiry_ms), item.errors)
+
+    @property
+    def items(self) -> int:
+        """How many there are."""
+        return self.sum.items
+
+    @property
+    def digest(self) -> bytes:
+        """Of every item's data, add time, expiry and errors, in order."""
+        return self.sum.digest
+
+    @property
+    def damaged(self) -> list[FileRead]:
+        """The files that do not end where their last record does, unfinished ones among them."""
+        return [read for read in self.files if read.end.problem is not None]
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether there is but the current file, and nothing in it but the items."""
+        return self._kinds == [Kind.CURRENT] and self.bytes == self.packed_bytes
+
+
+def pack_queue(
+    disk: Disk,
+    folder: bytes,
+    files: QueueFiles,
+    before: Inspected,
+    numbers: FileNumbers,
+    now_ms: int,
+    *,
+    may_show_progress: bool = True,
+) -> int:
+    """Replace the files, which hold what `before` says, by one. Returns its size in bytes.
+
+    Files are repaired first, as at a start. Raises OSError or `ToolFailed`; then the queue holds what it did. The
+    folder must be locked.
+    """
+    name = files.queue
+    writer = JournalWriter(disk, folder, name, numbers.next)
+    with Progress(f"{show_queue(name)}: sorting", before.bytes if may_show_progress else 0) as progress:
+        queue = load_queue(disk, folder, files, SETTINGS, writer, now_ms, _watched(disk, folder, progress))
+    boundary = queue.boundary()
+    replacement = queue.replacement(boundary)
+    try:
+        replacement.boundary = queue.rotate(boundary)
+    finally:
+        writer.close()
+    number = replacement.boundary.number
+    replaced = queue.history.up_to(number)
+    with Progress(f"{show_queue(name)}: writing", before.packed_bytes if may_show_progress else 0) as progress:
+        runs = _counted(replacement.runs(disk, folder, replaced), progress)
+        write_temporary(disk, folder, name, number, runs, replacement.most_bytes(), lambda: False)
+    try:
+        _check(disk, folder, name, number, before, replacement, now_ms, may_show_progress)
+    except (OSError, ToolFailed):
+        disk.erase(folder + b"/" + temporary_name(name, number))
+        raise
+    for path in publish(disk, folder, name, number, [span.file_name for span in replaced], replacement.size):
+        disk.erase(folder + b"/" + path)
+    if replacement.size:  # the current file is empty: let the packed one be it
+        disk.rename(folder + b"/" + rotated_name(name, number), folder + b"/" + current_name(name))
+        disk.sync_folder(folder)
+    return replacement.size
+
+
+def _watched(disk: Disk, folder: bytes, progress: Progress) -> Callable[[bytes], WatchedReader]:
+    return lambda file_name: WatchedReader(disk, folder + b"/" + file_name, progress)
+
+
+def _counted(runs: Iterable[bytes], progress: Progress) -> Iterator[bytes]:
+    for run in runs:
+        yield run
+        progress.advance(len(run))
+
+
+def _check(
+    disk: Disk,
+    folder: bytes,
+    name: bytes,
+    number: int,
+    before: Inspected,
+    replacement: Replacement,
+    now_ms: int,
+    may_show_progress: bool,
+) -> None:
+    temporary = JournalFile(name, Kind.TEMPORARY, number, temporary_name(name, number))
+    with OpenJournal(disk, folder, name, [temporary]) as journal:
+        after = Inspected(journal, now_ms, may_show_progress=may_show_progress)
+    sizes = {after.bytes, replacement.size, before.packed_bytes}
+    if after.damaged or (after.items, after.digest) != (before.items, before.digest) or len(sizes) > 1:
+        raise ToolFailed(
+            f"queue {show_queue(name)}: the new file did not hold what the old ones do, so these stay; please report it"
+        )

@@ -1,0 +1,76 @@
+"""What kestrel-qpack says of the queues of a scroll: whether they can be read, or that there is nothing to pack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from kestrel.tools.files.opened import FileRead
+from kestrel.tools.files.scroll_contents import QueueRead, ScrollContents
+from kestrel.tools.files.scrolls import ScrollQueue
+from kestrel.tools.files.summary import damage_json
+from kestrel.tools.shown import count, spell_queue
+
+NOT_PACKED: Final = "a scroll is not packed: the server erases its files as soon as nobody needs them"
+
+
+def state_of(files: Sequence[FileRead]) -> str:
+    """In a word, how files are that were read."""
+    if any(read.is_damaged for read in files):
+        return "damaged"
+    return "unfinished" if any(read.end.problem is not None for read in files) else "ok"
+
+
+class ScrollReport:
+    """One queue of a scroll that was read: its own file, and the writer files that it shares with the others."""
+
+    def __init__(self, contents: ScrollContents, read: QueueRead) -> None:
+        self._queue = read.queue
+        self._left = read.left
+        self._files = [*contents.writers, *([] if read.file is None else [read.file])]
+        self._shared = contents.writers if len(contents.scroll.queues) > 1 else []
+        self.state = state_of(self._files)
+        if self.state == "ok" and (read.queue.name is None or read.state.is_deleted):
+            self.state = "unnamed" if read.queue.name is None else "deleted"
+
+    @property
+    def bytes(self) -> int:
+        """All its files together."""
+        return sum(read.size for read in self._files)
+
+    @property
+    def complaint(self) -> str | None:
+        """A sentence for a person, if nobody can get at the items though the files are whole."""
+        if self._queue.name is not None:
+            return None
+        return f"{self._queue.shown_name}: the name of its queue is not known, so no server serves it"
+
+    def text(self) -> str:
+        """For a person."""
+        shared = f", {len(self._shared)} of them shared" if self._shared else ""
+        files = f"{count(len(self._files), 'file')}{shared}, {count(self.bytes, 'byte')}"
+        return f"{self._queue.shown_name}: {self.state}: {files}, {count(self._left.items, 'item')}"
+
+    def json(self) -> dict[str, Any]:
+        """For a program."""
+        return {
+            "queue": _spelled(self._queue),
+            "state": self.state,
+            "items": self._left.items,
+            "files": len(self._files),
+            "shared_files": len(self._shared),
+            "bytes_before": self.bytes,
+            "bytes_after": self.bytes,
+            "damage": damage_json(self._files),
+        }
+
+
+def not_packed(queues: Sequence[ScrollQueue]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Of each queue of a scroll that is not packed what there is to say, for a person and for a program."""
+    for queue in queues:
+        text = f"{queue.shown_name}: unchanged: {NOT_PACKED}"
+        yield text, {"queue": _spelled(queue), "state": "unchanged", "reason": NOT_PACKED}
+
+
+def _spelled(queue: ScrollQueue) -> str | None:
+    return None if queue.name is None else spell_queue(queue.name)

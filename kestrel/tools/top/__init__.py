@@ -1,0 +1,1 @@
+"""kestrel-cli top: the dashboard in a terminal."""

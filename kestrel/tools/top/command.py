@@ -1,0 +1,235 @@
+"""``kestrel-cli top``: asks the admin port again and again, and draws what it says."""
+
+from __future__ import annotations
+
+import curses
+import locale
+import os
+import select
+import signal
+import socket
+import ssl
+import sys
+import threading
+import time
+from argparse import Namespace
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Final
+
+from attrs import evolve
+
+from kestrel.tools.clock import Clock
+from kestrel.tools.output import Output
+from kestrel.tools.running import EX_OK, EX_SERVER, ToolFailed
+from kestrel.tools.shown import show_duration
+from kestrel.tools.top.admin_client import AdminClient, AdminFailed
+from kestrel.tools.top.cells import clean
+from kestrel.tools.top.keys import pressed
+from kestrel.tools.top.overview import Overview
+from kestrel.tools.top.rates import Row, rows
+from kestrel.tools.top.screen import View, chosen, header, last_offset, page_size, screen, table
+
+_KEYS: Final = {
+    curses.KEY_DOWN: "down",
+    curses.KEY_UP: "up",
+    curses.KEY_NPAGE: "npage",
+    curses.KEY_PPAGE: "ppage",
+    curses.KEY_HOME: "home",
+    curses.KEY_END: "end",
+    curses.KEY_ENTER: "enter",
+    curses.KEY_BACKSPACE: "backspace",
+}
+_ESCAPE_MS: Final = 25
+_REDRAW_S: Final = 1.0
+"""While the server is away, for the time that it says."""
+
+
+def top(client: AdminClient, arguments: Namespace, clock: Clock) -> int:
+    """The dashboard; where it cannot be drawn, or with --once, a plain table."""
+    view = View(sort=arguments.sort, filter=arguments.filter)
+    first = _first(client)
+    if arguments.once or not _can_draw():
+        return _once(client, first, view, arguments.interval, clock)
+    with_colour = not arguments.no_colour and not os.environ.get("NO_COLOR")
+    dashboard = Dashboard(client, first, view, arguments.interval, clock.seconds)
+    with suppress(KeyboardInterrupt):
+        locale.setlocale(locale.LC_ALL, "")
+        window = curses.initscr()
+        try:
+            curses.noecho()
+            curses.cbreak()
+            window.keypad(True)
+            if with_colour and curses.has_colors():
+                curses.start_color()  # which sends colours; so curses.wrapper, which always calls it, will not do
+                curses.use_default_colors()
+            else:
+                with_colour = False
+            dashboard.run(window, with_colour)
+        finally:
+            window.keypad(False)
+            curses.endwin()
+    return EX_OK
+
+
+def _can_draw() -> bool:
+    if sys.stdin is None or sys.stdout is None or not sys.stdin.isatty() or not sys.stdout.isatty():
+        return False
+    if os.environ.get("TERM", "dumb") == "dumb":
+        return False
+    try:
+        curses.setupterm()
+    except curses.error:
+        return False
+    return curses.tigetstr("cup") is not None
+
+
+def _first(client: AdminClient) -> Overview:
+    try:
+        return client.overview()
+    except AdminFailed as failed:
+        raise ToolFailed(f"{client.address}: {clean(str(failed))}; {_way_out(failed)}", EX_SERVER) from None
+
+
+def _way_out(failed: AdminFailed) -> str:
+    match failed.cause:
+        case ssl.SSLCertVerificationError():
+            return "say with --ca who signs its certificate, and with --server-name whom it is for"
+        case socket.gaierror():
+            return "name another with --admin"
+        case _:
+            return "is the server running, is httpPort set in its table [admin]? name another admin port with --admin"
+
+
+def _once(client: AdminClient, first: Overview, view: View, interval_s: float, clock: Clock) -> int:
+    """Two answers, for the rates, and everything that they say."""
+    clock.pause(interval_s)
+    now = _first(client)
+    found = rows(first, now)
+    output = Output()
+    for line in [*header(now, found), *table(chosen(found, view), view.sort, None)]:
+        output.line(line)
+    output.flush()
+    return EX_OK
+
+
+class Dashboard:
+    """The screen, the keys, and a thread that waits for the server's answers."""
+
+    def __init__(
+        self, client: AdminClient, first: Overview, view: View, interval_s: float, seconds: Callable[[], float]
+    ) -> None:
+        self._client = client
+        self._now = first
+        self._rows: list[Row] = rows(None, first)
+        self._view = view
+        self._interval_s = interval_s
+        self._seconds = seconds
+        self._wanted: SimpleQueue[None] = SimpleQueue()
+        self._answers: SimpleQueue[Overview | AdminFailed] = SimpleQueue()
+        self._is_asking = False
+        self._next_s = seconds() + min(interval_s, 1.0)  # the first rates come soon
+        self._away_s: float | None = None
+        self._away_at = self._why = ""
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._styles: dict[str, int] = {}
+
+    def run(self, window: curses.window, with_colour: bool) -> None:
+        """Until somebody quits."""
+        self._set_up(window, with_colour)
+        threading.Thread(target=self._ask, daemon=True).start()
+        while True:
+            self._draw(window)
+            ready, _, _ = select.select([sys.stdin, self._wake_read], [], [], self._pause_s())
+            if self._wake_read in ready and self._wake_read.recv(4096).strip(b"\0"):  # a signal, perhaps a new size
+                curses.resizeterm(*reversed(os.get_terminal_size()))
+                window.clear()
+            self._take_answers()
+            if not self._take_keys(window):
+                return
+            self._ask_if_due()
+
+    def _set_up(self, window: curses.window, with_colour: bool) -> None:
+        window.nodelay(True)
+        curses.set_escdelay(_ESCAPE_MS)
+        with suppress(curses.error):
+            curses.curs_set(0)
+        self._styles = {"bold": curses.A_BOLD, "reverse": curses.A_REVERSE, "alarm": curses.A_BOLD}
+        if with_colour:
+            curses.init_pair(1, curses.COLOR_RED, -1)
+            self._styles["alarm"] |= curses.color_pair(1)
+        for each in (self._wake_read, self._wake_write):
+            each.setblocking(False)
+        signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGWINCH, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+    def _ask(self) -> None:
+        """In a thread."""
+        while True:
+            self._wanted.get()
+            try:
+                self._answers.put(self._client.overview())
+            except AdminFailed as failed:
+                self._answers.put(failed)
+            self._wake_write.send(b"\0")
+
+    def _ask_if_due(self) -> None:
+        now_s = self._seconds()
+        if not self._is_asking and not self._view.is_paused and now_s >= self._next_s:
+            self._is_asking = True
+            self._next_s = now_s + self._interval_s
+            self._wanted.put(None)
+
+    def _pause_s(self) -> float | None:
+        redraw_s = _REDRAW_S if self._away_s is not None else None
+        if self._is_asking or self._view.is_paused:
+            return redraw_s
+        due_s = max(0.0, self._next_s - self._seconds())
+        return due_s if redraw_s is None else min(due_s, redraw_s)
+
+    def _take_answers(self) -> None:
+        while not self._answers.empty():
+            answer = self._answers.get()
+            self._is_asking = False
+            if isinstance(answer, AdminFailed):
+                if self._away_s is None:
+                    self._away_s, self._away_at = self._seconds(), time.strftime("%H:%M:%S")
+                self._why = str(answer)
+            else:
+                self._away_s = None
+                self._rows, self._now = rows(self._now, answer), answer
+
+    def _take_keys(self, window: curses.window) -> bool:
+        while True:
+            try:
+                key = window.get_wch()
+            except curses.error:
+                return True
+            lines, _ = window.getmaxyx()
+            last = last_offset(len(chosen(self._rows, self._view)), lines, self._view)
+            name = key if isinstance(key, str) else _KEYS.get(key, "")
+            view = pressed(name, self._view, page_size(lines, self._view), last)
+            if view is None:
+                return False
+            self._view = view
+
+    def _draw(self, window: curses.window) -> None:
+        lines, columns = window.getmaxyx()
+        trouble = ""
+        if self._away_s is not None:
+            away = show_duration(int(self._seconds() - self._away_s) * 1000)
+            trouble = f"no answer since {self._away_at} ({away}): {self._why}; trying again"
+        view = evolve(self._view, trouble=trouble)
+        window.erase()
+        for number, line in enumerate(screen(self._now, self._rows, view, columns, lines)):
+            with suppress(curses.error):  # as the last cell of the screen always raises
+                window.addstr(number, 0, _encodable(line.text), self._styles.get(line.style, curses.A_NORMAL))
+        window.refresh()
+
+
+def _encodable(text: str) -> str:
+    """What the terminal's encoding does not have, is escaped."""
+    encoding = locale.getpreferredencoding(False)
+    return text.encode(encoding, "backslashreplace").decode(encoding)

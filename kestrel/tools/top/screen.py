@@ -1,0 +1,178 @@
+"""The screen of ``kestrel-cli top``: rows become lines of a given width. Nothing here knows a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from attrs import frozen
+
+from kestrel.tools.shown import count, show_duration, show_size
+from kestrel.tools.top.cells import clean, clean_name, cut, left, right, width
+from kestrel.tools.top.overview import Overview
+from kestrel.tools.top.rates import Row, total
+
+_GAP: Final = "  "
+_LEAST_NAME: Final = 12
+_MOST_NAME: Final = 60
+_BAR: Final = 12
+
+
+class Column(NamedTuple):
+    """A column of the table: its heading, its width, what it shows and sorts by."""
+
+    heading: str
+    width: int
+    value: Callable[[Row], Any]
+    text: Callable[[Any], str]
+
+
+def rate(value: float | None) -> str:
+    """So many a second."""
+    if value is None:
+        return "-"
+    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+COLUMNS: Final = {
+    "items": Column("items", 9, lambda row: row.now.items, str),
+    "bytes": Column("bytes", 10, lambda row: row.now.bytes, show_size),
+    "puts": Column("puts/s", 8, lambda row: row.puts, rate),
+    "gets": Column("gets/s", 8, lambda row: row.gets, rate),
+    "age": Column("age", 7, lambda row: row.now.age_ms, show_duration),
+    "waiters": Column("waiters", 7, lambda row: row.now.waiters, str),
+    "open": Column("open", 6, lambda row: row.now.open_reads, str),
+    "journal": Column("journal", 10, lambda row: row.now.journal_bytes, show_size),
+    "memory": Column("memory", 10, lambda row: row.now.mem_bytes, show_size),
+}
+
+SORTS: Final = ("items", "bytes", "puts", "gets", "age", "waiters", "open", "journal", "name")
+
+HELP: Final = (
+    "q            quit",
+    "j k, arrows  scroll; space, PgUp and PgDn by a page; g and G to the ends",
+    "s S          sort by the next column, or the one before",
+    "r            reverse the order",
+    "/            show only queues with a text in their names; Enter keeps it, Esc drops it",
+    "p            pause",
+    "h ?          this help",
+)
+
+
+@frozen
+class View:
+    """What the person wants to see, and how the server is."""
+
+    sort: str = "items"
+    is_reversed: bool = False
+    filter: str = ""
+    is_typing: bool = False
+    is_paused: bool = False
+    is_helping: bool = False
+    offset: int = 0
+    trouble: str = ""
+    """Why there is no newer answer."""
+
+
+def chosen(rows: Sequence[Row], view: View) -> list[Row]:
+    """The rows that the filter lets through, sorted: the largest first, names by their alphabet."""
+    wanted = view.filter.casefold()
+    found = [row for row in rows if not wanted or wanted in clean_name(row.name).casefold()]
+    found.sort(key=lambda row: row.name, reverse=view.is_reversed and view.sort == "name")
+    if view.sort != "name":
+        value = COLUMNS[view.sort].value
+        found.sort(key=lambda row: value(row) or 0, reverse=not view.is_reversed)
+    return found
+
+
+def header(now: Overview, rows: Sequence[Row]) -> list[str]:
+    """The server on three lines."""
+    figures = now.figures
+    status = now.status if now.status == now.in_force else f"{now.status} ({now.in_force} in force)"
+    items, size = figures.get("curr_items", 0), figures.get("bytes", 0)
+    connections, memory = figures.get("curr_connections", 0), figures.get("mem_bytes", 0)
+    return [
+        f"{clean(now.name)}: kestrel {clean(now.version)} ({clean(now.build)}), {clean(now.storage)}",
+        f"{clean(status)}, up {show_duration(now.uptime_ms)}, {count(connections, 'connection')}, "
+        f"{count(len(now.queues), 'queue')}",
+        f"{count(items, 'item')}, {show_size(size)}, {show_size(memory)} in memory, "
+        f"{rate(total(row.puts for row in rows))} puts/s, {rate(total(row.gets for row in rows))} gets/s",
+    ]
+
+
+def table(rows: Sequence[Row], sort: str, columns: int | None, deepest: int = 0) -> list[str]:
+    """A line of headings and one for each row; in so many columns, or as many as they need.
+
+    `deepest` is how many items a full bar means. Where there is no room, the columns at the right are left out, but not
+    the one that sorts.
+    """
+    names = [clean_name(row.name) for row in rows]
+    name_width = min(max([width("queue"), *map(width, names)]), _MOST_NAME)
+    shown = list(COLUMNS)
+    has_bar = deepest > 0
+    if columns is None:
+        name_width = max([width("queue"), *map(width, names)])
+    else:
+        room = columns - min(name_width, _LEAST_NAME)
+        while shown and sum(COLUMNS[each].width + len(_GAP) for each in shown) > room:
+            shown.remove(next((each for each in reversed(shown) if each != sort), shown[0]))
+        taken = sum(COLUMNS[each].width + len(_GAP) for each in shown)
+        has_bar = has_bar and columns - taken - name_width >= _BAR + len(_GAP)
+        name_width = max(1, min(name_width, columns - taken))
+    lines = [_line(left("queue", name_width), [right(COLUMNS[each].heading, COLUMNS[each].width) for each in shown])]
+    for name, row in zip(names, rows, strict=True):
+        cells = [right(COLUMNS[each].text(COLUMNS[each].value(row)), COLUMNS[each].width) for each in shown]
+        if has_bar:
+            cells.append("#" * -(-_BAR * row.now.items // deepest))
+        lines.append(_line(left(name, name_width), cells))
+    return lines if columns is None else [cut(line, columns) for line in lines]
+
+
+def _line(name: str, cells: Sequence[str]) -> str:
+    return _GAP.join([name, *cells]).rstrip()
+
+
+class Line(NamedTuple):
+    """A line of the screen. `style` is plain, bold, reverse, or alarm."""
+
+    text: str
+    style: str = "plain"
+
+
+def screen(now: Overview, rows: Sequence[Row], view: View, columns: int, lines: int) -> list[Line]:
+    """What fills a screen of that size."""
+    top = [Line(text, "bold" if number == 0 else "plain") for number, text in enumerate(header(now, rows))]
+    if view.trouble:
+        top.append(Line(clean(view.trouble), "alarm"))
+    found = chosen(rows, view)
+    if view.is_helping:
+        body = [Line(text) for text in HELP]
+    else:
+        start = min(view.offset, last_offset(len(found), lines, view))
+        page = found[start : start + page_size(lines, view)]
+        texts = table(page, view.sort, columns, max((row.now.items for row in rows), default=0))
+        body = [Line(left(texts[0], columns), "reverse"), *map(Line, texts[1:])]
+    middle = [*top, *body][: max(0, lines - 1)]
+    middle += [Line("")] * (lines - 1 - len(middle))
+    return [Line(cut(line.text, columns), line.style) for line in [*middle, Line(_footer(view, len(found)))]][:lines]
+
+
+def page_size(lines: int, view: View) -> int:
+    """How many queues fit on the screen."""
+    return max(1, lines - 5 - bool(view.trouble))
+
+
+def last_offset(rows: int, lines: int, view: View) -> int:
+    """How far so many rows can be scrolled."""
+    return max(0, rows - page_size(lines, view))
+
+
+def _footer(view: View, found: int) -> str:
+    if view.is_typing:
+        return f"/{clean(view.filter)}_"
+    parts = [f"sorted by {view.sort}" + (", reversed" if view.is_reversed else "")]
+    if view.filter:
+        parts.append(f"{count(found, 'queue')} with {clean(view.filter)!r}")
+    if view.is_paused:
+        parts.append("PAUSED")
+    return "  ".join([*parts, "h help  q quit"])
