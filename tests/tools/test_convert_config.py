@@ -159,6 +159,9 @@ def test_a_folder_that_could_not_be_read_is_not_taken_for_one_that_was_not_said(
         ('queuePath = base + "/queues"', 1, 'queuePath = base + "/queues"'),
         ("default.maxItems = limit", 1, "default.maxItems = limit"),
         ("default.maxAge = 60", 1, "default.maxAge = 60"),
+        ("maxOpenTransactions = 0100", 1, "maxOpenTransactions = 0100"),
+        ("default.maxSize = Long.MaxValue.kilobytes", 1, "default.maxSize = Long.MaxValue.kilobytes"),
+        (r'default.expireToQueue = """a\u0062"""', 1, r'default.expireToQueue = """a\u0062"""'),
         ("default.maxAge = 5.microseconds", 1, "default.maxAge = 5.microseconds"),
         ("default.maxAge = 5.fortnights", 1, "default.maxAge = 5.fortnights"),
         ("default.maxMemorySize = Long.MaxValue.bytes", 1, "default.maxMemorySize = Long.MaxValue.bytes"),
@@ -206,6 +209,18 @@ def test_of_two_values_the_last_one_counts() -> None:
     config, (remark,) = convert("maxOpenTransactions = 5\nmaxOpenTransactions = 6")
     assert config.max_open_transactions == 6
     assert (remark.first_line, remark.is_left_out) == (2, False)
+
+
+def test_the_largest_number_of_something_is_no_missing_bound() -> None:
+    config, remarks = convert("default.maxSize = Int.MaxValue.bytes\ndefault.maxAge = Int.MaxValue.milliseconds")
+    settings = ResolvedConfig(config).settings_for(b"any")
+    assert (settings.max_size_bytes, settings.max_age_ms) == (2**31 - 1, 2**31 - 1)
+    assert remarks == []
+
+
+def test_a_new_admin_service_has_nothing_of_the_one_before_it() -> None:
+    config, _ = convert("admin.httpPort = 2223\nadmin = new AdminServiceConfig { }")
+    assert config.admin.http_port is None
 
 
 def test_nobody_sees_a_password() -> None:

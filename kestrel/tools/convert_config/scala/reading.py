@@ -219,6 +219,7 @@ class _Reading:
             self._left_out(statement, _ONLY_SCALA)
             return
         self._check_plain(made)
+        self._tables.pop("admin", None)  # what was set before was set on another one
         for each in self._assignments(made.body):
             self._admin_setting(each)
 

@@ -14,7 +14,7 @@ class Kind(Enum):
 
     NAME = auto()
     NUMBER = auto()
-    """A whole number. Others are no number of a configuration, and are OTHER."""
+    """A whole number. Others are no number of a configuration, and are OTHER; so is ``010``, which was octal once."""
     TEXT = auto()
     SIGN = auto()
     """A bracket, comma, semicolon or dot, or an operator as a whole: ``::``, ``=``, ``=>``."""
@@ -48,7 +48,7 @@ _TOKEN: Final = re.compile(
     | (?P<open_text>")
     | (?P<character>'(?:[^'\\\n]|\\[^\n]+?)')
     | (?P<fraction>[0-9][0-9_]*\.[0-9][\w]*)
-    | (?P<number>[0-9][0-9_]*[lL]?(?!\w))
+    | (?P<number>(?:0|[1-9][0-9_]*)[lL]?(?!\w))
     | (?P<no_number>[0-9]\w*)
     | (?P<name>[^\W\d]\w*)
     | (?P<quoted_name>`[^`\n]+`)
@@ -92,7 +92,8 @@ def _token(group: str, written: str, line: int, start: int, end: int) -> Token:
     if group == "line_end":
         return Token(Kind.LINE_END, "", line, start, end)
     if group == "raw":
-        return Token(Kind.TEXT, written[3:-3], line, start, end)
+        kind = Kind.OTHER if "\\u" in written else Kind.TEXT  # a character to one Scala, and six of them to the next
+        return Token(kind, written[3:-3], line, start, end)
     if group == "text":
         said = _unescaped(written[1:-1])
         return Token(Kind.OTHER if said is None else Kind.TEXT, written if said is None else said, line, start, end)

@@ -18,7 +18,7 @@ class Mark(Enum):
     NOTHING = auto()
     """``None``, and the largest size or time: nothing is bounded."""
     LARGEST_INT = auto()
-    """``Int.MaxValue``, which may mean that as well."""
+    """``Int.MaxValue``, which may mean that as well. With a unit it is a number as any other."""
     NO_VALUE = auto()
     """What only Scala could work out."""
 
@@ -41,6 +41,7 @@ _DURATIONS_MS: Final = {
     )
     for plural in ("", "s")
 } | {"millis": Fraction(1)}
+_LARGEST_INT: Final = 2**31 - 1
 _ENDLESS: Final = ("MaxValue", "Top", "forever", "Forever")
 
 
@@ -94,8 +95,10 @@ def value(expression: Expression) -> Value | Mark:
             return _with_unit(number, unit)
         case Member(_, Name(_, "Int"), "MaxValue"):
             return Mark.LARGEST_INT
-        case Member(_, Member(_, Name(_, "Int" | "Long"), "MaxValue"), unit) if unit in _SIZES or unit in _DURATIONS_MS:
-            return Mark.NOTHING
+        case Member(_, Member(_, Name(_, "Int"), "MaxValue"), unit):
+            return _with_unit(_LARGEST_INT, unit)
+        case Member(_, Member(_, Name(_, "Long"), "MaxValue"), unit) if unit in _DURATIONS_MS or _SIZES.get(unit) == 1:
+            return Mark.NOTHING  # so many kilobytes Scala takes for -1024 bytes
         case Member(_, Name(_, "Long"), "MaxValue"):
             return Mark.NOTHING
         case Member(_, Name(_, "Duration"), word) if word in _ENDLESS:
