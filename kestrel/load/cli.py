@@ -24,7 +24,7 @@ from kestrel.load.progress import EVERY_S, RunProgress
 from kestrel.load.put_many import put_many
 from kestrel.load.queues import LoadQueues
 from kestrel.load.report import as_object, table, verdict
-from kestrel.load.work import Link, Work
+from kestrel.load.work import Work
 from kestrel.tools.arguments import make_parser, positive_duration_s
 from kestrel.tools.output import Output
 from kestrel.tools.running import EX_FOUND, EX_INTERRUPTED, EX_OK, EX_SERVER, EX_USAGE, ToolFailed, run, say
@@ -32,7 +32,7 @@ from kestrel.tools.shown import show_text
 
 TOOL: Final = "kestrel-load"
 
-Work_on = Callable[[Work, LoadQueues, Link, Ledger], Awaitable[None]]
+Work_on = Callable[[Work, LoadQueues, Ledger], Awaitable[None]]
 
 
 class _Tool(NamedTuple):
@@ -206,7 +206,7 @@ def _run(name: str, asked: Options) -> Work:
         any_reactor.callLater(0, any_reactor.stop)
 
     def interrupt() -> None:
-        if work.is_stopping:
+        if work.figures.is_interrupted:
             work.hang_up()
         work.figures.is_interrupted = True
         work.stop()
@@ -238,8 +238,9 @@ async def _work(tool: _Tool, work: Work) -> None:
     try:
         control = await work.link()
         await queues.prepare(work, control)
+        control.pipeline.drop()
         try:
-            await tool.do(work, queues, control, ledger)
+            await tool.do(work, queues, ledger)
         except ConnectionFailed:
             if not work.figures.is_interrupted:
                 raise
@@ -248,12 +249,21 @@ async def _work(tool: _Tool, work: Work) -> None:
             counts |= {"doubled": ledger.doubled, "spoiled": ledger.spoiled}
             if tool.do is not put_many:
                 counts |= {"seen": ledger.seen, "missing": ledger.missing}
-            work.hang_up()
-        await queues.restore(work, await work.link())
+            work.end()
+        await _restore(work, queues)
     except ClientFailure as failure:
         # What was hung up on to end an interrupted run is no failure.
         if not (work.figures.is_interrupted and isinstance(failure, ConnectionFailed)):
             work.figures.failure = _explained(failure, asked)
+
+
+async def _restore(work: Work, queues: LoadQueues) -> None:
+    """Leave the queues as they were. What interrupts that is told."""
+    try:
+        await queues.restore(work, await work.link())
+    except ClientFailure:
+        work.figures.is_left = True
+        raise
 
 
 def _explained(failure: ClientFailure, asked: Options) -> str:

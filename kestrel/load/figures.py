@@ -44,6 +44,8 @@ class Figures:
         self.remarks: list[str] = []
         """Sentences."""
         self.is_interrupted = False
+        self.is_left = False
+        """Whether queues of the run are left on the server."""
         self.failure: str | None = None
         """Why the run could not go on."""
 

@@ -20,7 +20,7 @@ _PATIENCE_S: Final = 3.0
 """When nothing has come for so long, and for as long as a read may be held, nothing will."""
 
 
-async def leaky_reader(work: Work, queues: LoadQueues, control: Link, ledger: Ledger) -> None:
+async def leaky_reader(work: Work, queues: LoadQueues, ledger: Ledger) -> None:
     """One producer, and `--clients` readers, until each item was confirmed once."""
     [queue] = queues.names
     [producer] = await work.links(1)
@@ -33,7 +33,7 @@ async def leaky_reader(work: Work, queues: LoadQueues, control: Link, ledger: Le
         readers.all_is_put = True
 
     await work.all([put(), *(readers.run(link, number) for number, link in enumerate(links))])
-    await take_the_rest(work, control, queue, ledger)
+    await take_the_rest(work, queue, ledger)
     counts = work.figures.counts
     counts |= {"leaked": readers.leaked, "came_again": readers.again}
     work.figures.remarks.append(f"{readers.leaked:,} were given back, and {readers.again:,} came again")

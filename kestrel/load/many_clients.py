@@ -10,7 +10,7 @@ from kestrel.load.taking import take_the_rest
 from kestrel.load.work import WAIT_MS, Link, Work
 
 
-async def many_clients(work: Work, queues: LoadQueues, control: Link, ledger: Ledger) -> None:
+async def many_clients(work: Work, queues: LoadQueues, ledger: Ledger) -> None:
     """`--clients` connections are made and stay. Each rests, puts, rests and takes, until all items have been put."""
     [queue] = queues.names
     random = Random(work.options.seed)
@@ -48,4 +48,4 @@ async def many_clients(work: Work, queues: LoadQueues, control: Link, ledger: Le
             await rest()
 
     await work.all([client(link) for link in links])
-    await take_the_rest(work, control, queue, ledger)
+    await take_the_rest(work, queue, ledger)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kestrel.load.wire_text import Look
 from kestrel.load.work import Link, Work
 from kestrel.tools.running import EX_FOUND, ToolFailed
 from kestrel.tools.shown import show_text
@@ -45,6 +46,14 @@ class LoadQueues:
                 await link.ask(link.wire.delete(name))
             elif not work.options.anyway:
                 await link.ask(link.wire.flush(name))
+
+
+async def look(work: Work, names: Sequence[bytes]) -> list[Look]:
+    """How much there is in each, over a connection made for it: a server may have hung up on one that was idle."""
+    link = await work.link()
+    found = [await link.ask(link.wire.look(name)) for name in names]
+    link.pipeline.drop()
+    return found
 
 
 def _shown(name: bytes) -> str:

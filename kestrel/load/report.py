@@ -52,7 +52,8 @@ def verdict(figures: Figures) -> str:
         return f"the run failed: {figures.failure}"
     if figures.is_interrupted:
         wrong = [each for each in wrong if not each.endswith("missing")]
-        return "interrupted: these are the figures so far" + (f"; {', '.join(wrong)}" if wrong else "")
+        left = ["queues of the run are left on the server"] if figures.is_left else []
+        return "; ".join(["interrupted: these are the figures so far", *([", ".join(wrong)] if wrong else []), *left])
     foreign = f"; {_counted(counts['foreign'])} of somebody else came too" if counts.get("foreign") else ""
     more = foreign + "".join(f"; {remark}" for remark in figures.remarks)
     if wrong:

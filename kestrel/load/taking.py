@@ -69,10 +69,11 @@ class Taking:
             link.pipeline.drop()
 
 
-async def take_the_rest(work: Work, link: Link, queue: bytes, ledger: Ledger) -> None:
+async def take_the_rest(work: Work, queue: bytes, ledger: Ledger) -> None:
     """Take what should not be there any more, so that it is counted. Not where others' items are in the queue."""
     if work.options.anyway or work.is_stopping:
         return
+    link = await work.link()
     for _ in range(_MOST_LEFT):
         data = await link.ask(link.wire.take(queue, 0))
         if data is None:

@@ -142,6 +142,13 @@ class Work:
             for waiting in list(self._sleeping):
                 self._wake(waiting)
 
+    def end(self) -> None:
+        """The run is over. What comes after it is not cut short by a signal that came before; by another one it is."""
+        self.is_stopping = True
+        if self._dropping is not None and self._dropping.active():
+            self._dropping.cancel()
+        self.hang_up()
+
     def hang_up(self) -> None:
         """End all connections, those that are being made too."""
         for connecting in list(self._connecting):
@@ -151,12 +158,9 @@ class Work:
 
     def close(self) -> None:
         """Leave nothing behind."""
-        if self._dropping is not None and self._dropping.active():
-            self._dropping.cancel()
-        self.is_stopping = True
+        self.end()
         for waiting in list(self._sleeping):
             self._wake(waiting)
-        self.hang_up()
 
     def _wake(self, waiting: Deferred[None]) -> None:
         timer = self._sleeping.pop(waiting)

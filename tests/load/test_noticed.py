@@ -101,6 +101,22 @@ def test_another_protocol_is_thought_of(server: Server) -> None:
     assert "does it speak thrift there, without TLS?" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "tool",
+    [
+        ["many-clients", "--clients", 2, "--pause", "20ms", "--items", 60],
+        ["put-many", "--clients", 1, "--items", 3000],
+    ],
+)
+def test_a_server_that_hangs_up_on_who_is_idle_is_no_server_that_is_gone(
+    processes: Processes, tool: list[object]
+) -> None:
+    """No client is: that would be the connection over which the queues are looked at before the run and after it."""
+    server = processes.serve('clientTimeout = "500ms"\n' + CONFIG.replace("queues\"", f"idle_{tool[0]}\"", 1))
+    done = told(run(*tool, *at(server), "--json"))
+    assert (done["missing"], done["failure"]) == (0, None)
+
+
 def test_a_server_that_dies_ends_it_with_the_figures_so_far(processes: Processes) -> None:
     server = processes.serve(CONFIG.replace("queues\"", "dying\"", 1))
     running = begin("flood", *at(server), "--items", ENDLESS)
