@@ -13,15 +13,23 @@ Mangled = Callable[[bytes, int], list[bytes]]
 """What is put in place of an item that is the n-th."""
 
 
-class _Server(socketserver.ThreadingTCPServer):
+class LossyServer(socketserver.ThreadingTCPServer):
     daemon_threads = True
 
-    def __init__(self, mangled: Mangled) -> None:
+    def __init__(self, mangled: Mangled, delete_s: float) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.mangled = mangled
         self.items: deque[bytes] = deque()
         self.puts = 0
+        self.deletes = 0
+        self.delete_s = delete_s
+        """How long it takes to delete a queue."""
         self.lock = threading.Lock()
+
+    @property
+    def address(self) -> str:
+        """Where it serves."""
+        return f"127.0.0.1:{self.server_address[1]}"
 
     def put(self, data: bytes) -> None:
         with self.lock:
@@ -42,7 +50,7 @@ class _Server(socketserver.ThreadingTCPServer):
 class _Handler(socketserver.StreamRequestHandler):
     """As much of the memcache protocol as the tools say."""
 
-    server: _Server
+    server: LossyServer
 
     def handle(self) -> None:
         while line := self.rfile.readline():
@@ -61,17 +69,20 @@ class _Handler(socketserver.StreamRequestHandler):
                 reply = b"queue '%b' {\r\n  items=%d\r\n}\r\nEND\r\n" % (key, len(self.server.items))
             else:
                 reply = b"DELETED\r\n" if word == b"delete" else b"END\r\n"
+                if word == b"delete":
+                    time.sleep(self.server.delete_s)
+                    self.server.deletes += 1
             self.wfile.write(reply)
 
 
 @contextmanager
-def lossy(mangled: Mangled) -> Iterator[str]:
-    """Serves; its address."""
-    with _Server(mangled) as server:
+def lossy(mangled: Mangled, *, delete_s: float = 0.0) -> Iterator[LossyServer]:
+    """Serves."""
+    with LossyServer(mangled, delete_s) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
-            yield f"127.0.0.1:{server.server_address[1]}"
+            yield server
         finally:
             server.shutdown()
             thread.join()

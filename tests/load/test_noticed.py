@@ -30,15 +30,15 @@ ENDLESS = 10_000_000
 def test_a_server_that_loses_doubles_or_changes_an_item_is_noticed(
     tool: list[str], mangled: Mangled, what: str
 ) -> None:
-    with lossy(mangled) as address:
-        done = told(run(*tool, "--server", address, "--items", 30, "--json"), status=1)
+    with lossy(mangled) as server:
+        done = told(run(*tool, "--server", server.address, "--items", 30, "--json"), status=1)
     assert done[what] == 1
     assert f"1 {what}" in done["verdict"]
 
 
 def test_a_put_that_does_not_arrive_is_noticed_though_nobody_takes() -> None:
-    with lossy(lambda data, number: [] if number == 5 else [data]) as address:
-        assert told(run("put-many", "--server", address, "--items", 30, "--json"), status=1)["missing"] == 1
+    with lossy(lambda data, number: [] if number == 5 else [data]) as server:
+        assert told(run("put-many", "--server", server.address, "--items", 30, "--json"), status=1)["missing"] == 1
 
 
 def test_items_that_a_limit_refuses_are_counted(server: Server) -> None:
@@ -166,6 +166,18 @@ def test_a_signal_ends_it_in_order_with_the_figures_so_far(
     assert "interrupted: these are the figures so far\n" in said
     with server.connect() as client:
         assert not [name for name in client.stats() if name.startswith("queue_load_")]
+
+
+def test_what_an_interrupted_run_has_put_is_taken_away_though_that_takes_long() -> None:
+    """Longer than what is under way may take to end."""
+    with lossy(lambda data, number: [data], delete_s=0.1) as server:
+        running = begin("put-many", "--server", server.address, "--queues", 20, "--items", ENDLESS, "--clients", 1)
+        eventually(lambda: server.puts > 5, "items are put")
+        running.send_signal(signal.SIGINT)
+        said, complained = running.communicate(timeout=PATIENCE_S)
+    assert (running.returncode, complained) == (130, "")
+    assert said.endswith("interrupted: these are the figures so far\n")
+    assert server.deletes == 20
 
 
 def test_ctrl_c_ends_it_while_a_server_says_nothing() -> None:
