@@ -41,6 +41,8 @@ def say(tool: str, sentence: str) -> None:
 
 def run(tool: str, work: Callable[[], int]) -> int:
     """Do the work and return its exit status; a reader of the output that left (`| head`) ends it quietly."""
+    if sys.stderr is None:  # closed: nobody is told, and no file or connection gets its number
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     try:
         return work()
     except OutputFailed as failed:

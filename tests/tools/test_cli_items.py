@@ -145,6 +145,16 @@ def test_an_input_that_cannot_be_read_is_an_error(server: Server, cli: Cli, tmp_
     assert (status, said) == (2, "kestrel-cli: standard input is closed: give the items as arguments\n")
 
 
+@pytest.mark.parametrize(("address", "status"), [("", 0), ("127.0.0.1:1", 3)])
+def test_nobody_has_to_be_there_to_be_told(server: Server, address: str, status: int) -> None:
+    """Standard error is closed: what is said is said to nobody, and the exit status is what it is."""
+    options = ["--server", address] if address else []
+    closed = ["sh", "-c", 'exec "$@" 2>&-', "sh", *command("cli", *options, "put", "untold")]
+    done = subprocess.run(closed, input=b"a\nb\n", stdout=subprocess.PIPE, env=environment(server), timeout=120)
+    assert done.returncode == status
+    assert contents(server, b"untold") == ([] if status else [b"a", b"b"])
+
+
 # get
 
 
