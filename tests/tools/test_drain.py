@@ -230,6 +230,22 @@ class Gate:
             assert self.opened.wait(PATIENCE_S)
 
 
+def drain_up_to(gate: Gate, source: OtherServer, server: Server, stack: ExitStack) -> subprocess.Popen[bytes]:
+    """A drain that waits at the gate of its source. Both end with the stack."""
+    stack.enter_context(serving(source))
+    stack.callback(gate.opened.set)
+    process = subprocess.Popen(
+        command("cli", "drain", "--from", source.address, "work"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(server),
+    )
+    stack.enter_context(process)
+    stack.callback(process.kill)
+    assert gate.reached.wait(PATIENCE_S)
+    return process
+
+
 @pytest.mark.parametrize("kind", [Darner, Siberite])
 @pytest.mark.parametrize("at", [1, 2, 50, 300, 301])
 def test_who_is_killed_in_the_middle_loses_nothing(
@@ -239,17 +255,7 @@ def test_who_is_killed_in_the_middle_loses_nothing(
     source = kind(gate)
     source.fill(b"work", *NUMBERS)
     with ExitStack() as stack:
-        stack.enter_context(serving(source))
-        stack.callback(gate.opened.set)
-        process = subprocess.Popen(
-            command("cli", "drain", "--from", source.address, "work"),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment(server),
-        )
-        stack.enter_context(process)
-        stack.callback(process.kill)
-        assert gate.reached.wait(PATIENCE_S)
+        process = drain_up_to(gate, source, server, stack)
         process.kill()
         process.wait(PATIENCE_S)
         gate.opened.set()
@@ -266,17 +272,7 @@ def test_ctrl_c_ends_behind_an_item_and_the_same_command_goes_on(cli: Cli, serve
     source = Darner(gate)
     source.fill(b"work", *NUMBERS)
     with ExitStack() as stack:
-        stack.enter_context(serving(source))
-        stack.callback(gate.opened.set)
-        process = subprocess.Popen(
-            command("cli", "drain", "--from", source.address, "work"),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment(server),
-        )
-        stack.enter_context(process)
-        stack.callback(process.kill)
-        assert gate.reached.wait(PATIENCE_S)
+        process = drain_up_to(gate, source, server, stack)
         process.send_signal(signal.SIGINT)
         gate.opened.set()
         out, said = process.communicate(timeout=PATIENCE_S)
