@@ -25,7 +25,7 @@ class LoadQueues:
         """Look at each before anything is put. Raises `ToolFailed` for one that has items."""
         for name in self.names:
             look = await link.ask(link.wire.look(name))
-            if look.exists is False or (look.exists is None and self._are_ours):
+            if look.exists is False or (look.exists is None and self._are_ours and not look.items):
                 self._made.add(name)
             if look.items and work.options.flush:
                 await link.ask(link.wire.flush(name))

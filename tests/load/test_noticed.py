@@ -76,6 +76,18 @@ def test_a_queue_is_emptied_first_where_that_is_said(server: Server, protocol: s
         assert client.get(b"old") is None
 
 
+@pytest.mark.parametrize("protocol", ["memcache", "text", "thrift"])
+def test_anyway_a_queue_of_others_is_not_deleted(server: Server, protocol: str) -> None:
+    """Whatever it is called."""
+    with server.connect() as client:
+        client.put(b"load_put_many", b"hello")
+        told(run("put-many", *at(server, protocol), "--items", 10, "--anyway", "--json"))
+        assert client.get(b"load_put_many") == b"hello"
+    told(run("put-many", *at(server), "--items", 10, "--flush", "--json"))  # its own is
+    with server.connect() as client:
+        assert "queue_load_put_many_items" not in client.stats()
+
+
 def test_anyway_items_of_others_are_counted_apart(server: Server) -> None:
     with server.connect() as client:
         client.put(b"mixed", b"hello")
