@@ -22,7 +22,7 @@ class LoadQueues:
         self._made: set[bytes] = set()
 
     async def prepare(self, work: Work, link: Link) -> None:
-        """Look at each before anything is put. Raises `ToolFailed` for one that has items."""
+        """Look at each before anything is put. Raises `ToolFailed` for one that has items, or children."""
         for name in self.names:
             look = await link.ask(link.wire.look(name))
             if look.exists is False or (look.exists is None and self._are_ours and not look.items):
@@ -36,6 +36,20 @@ class LoadQueues:
                 raise ToolFailed(
                     f"{_shown(name)} is not empty, but has {look.items:,} already: name another queue with --queue,"
                     " or say --flush to drop them, or --anyway to have them taken along with the run's own",
+                    EX_FOUND,
+                )
+
+        if not work.options.anyway and (listing := link.wire.names()) is not None:
+            self._check_no_children(await link.ask(listing))
+
+    def _check_no_children(self, there: list[bytes]) -> None:
+        """They get each item as well, and have readers of their own."""
+        for name in self.names:
+            child = min((each for each in there if each.startswith(name + b"+")), default=None)
+            if child is not None:
+                raise ToolFailed(
+                    f"{_shown(name)} has a child, {_shown(child)}, which would get the run's items as well: name"
+                    " another queue with --queue, or say --anyway to have them stay there",
                     EX_FOUND,
                 )
 

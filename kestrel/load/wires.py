@@ -49,6 +49,9 @@ class Wire(Protocol):
     def look(self, queue: bytes) -> Call[Look]:
         """How much there is in the queue."""
 
+    def names(self) -> Call[list[bytes]] | None:
+        """Of all queues; None where the protocol does not tell them, or not all."""
+
     def flush(self, queue: bytes) -> Call[None]:
         """Drop what is in it."""
 
@@ -81,6 +84,9 @@ class MemcacheWire(MemcacheDialect):
 
         return self._memcache.dump_stats(queue).then(looked)
 
+    def names(self) -> Call[list[bytes]]:
+        return self._memcache.dump_stats().then(_keys)
+
 
 class ThriftWire(ThriftDialect):
     """`Wire` of the thrift service."""
@@ -103,6 +109,13 @@ class ThriftWire(ThriftDialect):
 
     def look(self, queue: bytes) -> Call[Look]:
         return self._thrift.peek(queue).then(lambda info: Look(None, info.items + info.open_reads, info.journal_bytes))
+
+    def names(self) -> None:
+        return None
+
+
+def _keys(figures: dict[bytes, dict[str, str]]) -> list[bytes]:
+    return list(figures)
 
 
 class Spoken(NamedTuple):

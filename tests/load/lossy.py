@@ -54,7 +54,7 @@ class _Handler(socketserver.StreamRequestHandler):
 
     def handle(self) -> None:
         while line := self.rfile.readline():
-            word, key, *more = line.split()
+            word, key, *more = *line.split(), b""
             if word == b"set":
                 data = self.rfile.read(int(more[2]))
                 self.rfile.read(2)
@@ -66,7 +66,7 @@ class _Handler(socketserver.StreamRequestHandler):
                 reply = b"" if item is None else b"VALUE %b 0 %d\r\n%b\r\n" % (queue, len(item), item)
                 reply += b"END\r\n"
             elif word == b"dump_stats":
-                reply = b"queue '%b' {\r\n  items=%d\r\n}\r\nEND\r\n" % (key, len(self.server.items))
+                reply = b"queue '%b' {\r\n  items=%d\r\n}\r\nEND\r\n" % (key or b"any", len(self.server.items))
             else:
                 reply = b"DELETED\r\n" if word == b"delete" else b"END\r\n"
                 if word == b"delete":

@@ -67,6 +67,17 @@ def test_a_queue_with_items_is_left_alone(server: Server) -> None:
         assert client.get(b"theirs") == b"hello"
 
 
+def test_a_queue_whose_children_would_get_the_items_is_left_alone(server: Server) -> None:
+    with server.connect() as client:
+        client.put(b"parent+child", b"hello")
+        assert client.get(b"parent+child") == b"hello"
+        done = run("flood", *at(server), "--queue", "parent", "--items", 10)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "the queue parent has a child, the queue parent+child, " in done.stderr
+        assert client.get(b"parent+child") is None
+    assert told(run("flood", *at(server), "--queue", "parent", "--items", 10, "--anyway", "--json"))["seen"] == 10
+
+
 @pytest.mark.parametrize("protocol", ["memcache", "text", "thrift"])
 def test_a_queue_is_emptied_first_where_that_is_said(server: Server, protocol: str) -> None:
     with server.connect() as client:
@@ -190,6 +201,18 @@ def test_what_an_interrupted_run_has_put_is_taken_away_though_that_takes_long() 
     assert (running.returncode, complained) == (130, "")
     assert said.endswith("interrupted: these are the figures so far\n")
     assert server.deletes == 20
+
+
+def test_what_a_second_ctrl_c_leaves_is_said() -> None:
+    with lossy(lambda data, number: [data], delete_s=0.1) as server:
+        running = begin("put-many", "--server", server.address, "--queues", 100, "--items", ENDLESS, "--clients", 1)
+        eventually(lambda: server.puts > 5, "items are put")
+        running.send_signal(signal.SIGINT)
+        eventually(lambda: server.deletes > 1, "queues are deleted")
+        running.send_signal(signal.SIGINT)
+        said, complained = running.communicate(timeout=PATIENCE_S)
+    assert (running.returncode, complained) == (130, "")
+    assert said.endswith("; queues of the run are left on the server\n")
 
 
 def test_ctrl_c_ends_it_while_a_server_says_nothing() -> None:
