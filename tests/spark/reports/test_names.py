@@ -14,4 +14,4 @@ def test_what_the_package_names_is_there_still_when_all_its_modules_are_imported
     assert "tables" in names
     for name in names:
         importlib.import_module(f"{reports.__name__}.{name}")
-    assert [name for name in reports.__all__ if isinstance(vars(reports)[name], ModuleType)] == []
+    assert [name for name in reports.__all__ if isinstance(getattr(reports, name), ModuleType)] == []
