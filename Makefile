@@ -153,7 +153,9 @@ $(CREATED):
 	$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
+# Said first, since the compiler says nothing for a while.
 $(SERVER): setup.cfg pyproject.toml | $(CREATED)
+	@echo "Installing; where there is a C compiler it builds the extension as well, which takes minutes (KESTREL_EXTENSION=none: without)."
 	$(PIP) --editable .
 	@touch $@
 
