@@ -154,6 +154,14 @@ def test_figures_are_written_for_people(driver: Chrome, server: FakeServer) -> N
     assert written == [text for _, _, text in FIGURES]
 
 
+def test_lines_of_a_chart_are_told_as_they_are(driver: Chrome, server: FakeServer) -> None:
+    open_dashboard(driver, server.url)
+    steps = evaluate(driver, "charts.js", "it.STEPS_OF_TENTHS.slice(0, 8)")
+    lines = [step * line for step in steps for line in range(1, 6)]
+    told = evaluate(driver, "format.js", "args.map(it.compact)", *lines)
+    assert [float(text) for text in told] == pytest.approx(lines)
+
+
 def rates(driver: Chrome, *samples: tuple[int, int, dict[str, list[int]]]) -> list[float | None] | None:
     """The rates of work's counters after samples of (uptime, clock, counters)."""
     script = """(() => {

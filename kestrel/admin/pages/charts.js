@@ -17,6 +17,9 @@ const uPlot = globalThis.uPlot;
 export const STEPS_OF_BYTES = [...Array(50)].map((_, power) => 2 ** power);
 export { STEPS_OF_WHOLE_NUMBERS };
 
+/** The steps of an axis whose lines are told to a tenth: none of them is a quarter. */
+export const STEPS_OF_TENTHS = [0.1, 0.2, 0.5, ...STEPS_OF_WHOLE_NUMBERS];
+
 /**
  * A chart in a figure of its own.
  *

@@ -1,6 +1,6 @@
 // What the large charts show, of a queue or of all.
 
-import { makeChart, STEPS_OF_BYTES, STEPS_OF_WHOLE_NUMBERS } from "./charts.js";
+import { makeChart, STEPS_OF_BYTES, STEPS_OF_TENTHS, STEPS_OF_WHOLE_NUMBERS } from "./charts.js";
 import * as format from "./format.js";
 
 /** How many items there are. */
@@ -24,6 +24,7 @@ export function ratesChart() {
     ],
     format: format.rate,
     axisFormat: format.compact,
+    steps: STEPS_OF_TENTHS,
   });
 }
 
