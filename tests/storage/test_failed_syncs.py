@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from itertools import count
 
 import pytest
 
 from kestrel.disk.folders import FAILED_SYNCS_FOLDER
-from kestrel.testing.faults import FaultyDisk
+from kestrel.testing.faults import Died, FaultyDisk
 from tests.storage.serving import END, PERIOD_S, STORED, Client, Machine, Server, drain, put, value
 
 QUEUES = [b"synced", b"periodic"]
@@ -137,3 +138,40 @@ def test_a_note_that_cannot_be_written_stops_nobody(machine: Machine) -> None:
     assert server.client().talk(put(b"synced", b"in vain")).startswith(b"SERVER_ERROR")
     assert server.client().talk(put(b"synced", b"after")) == STORED
     assert drain(machine.fail_power(server), b"synced") == [b"before", b"after"]
+
+
+def test_a_start_that_ends_at_any_operation_loses_nothing(machine: Machine) -> None:
+    spoilt, queue = machine.start(), b"synced"
+    stored = spoil(spoilt, queue)
+    for calls in count():
+        try:
+            dead = machine.kill(spoilt, arrange=lambda disk: disk.die_after(calls))  # noqa: B023
+        except Died:
+            continue  # before it came to any queue
+        is_through = not dead.start_failures
+        server = machine.kill(dead)
+        dead.disk.die_after(1_000_000)
+        be_safe(server)
+        assert server.client().talk(put(queue, b"after")) == STORED
+        be_safe(server)
+        assert drain(machine.fail_power(server), queue) == [*stored, b"after"]
+        if is_through:
+            break
+    assert calls > 10
+
+
+@pytest.mark.parametrize("operation", ["open_append", "open_read", "write", "read", "sync", "sync_folder", "rename"])
+@pytest.mark.parametrize("queue", QUEUES)
+def test_a_start_that_an_operation_fails_loses_nothing(machine: Machine, queue: bytes, operation: str) -> None:
+    spoilt = machine.start()
+    stored = spoil(spoilt, queue)
+    for after in range(6):
+        server = machine.kill(spoilt, arrange=lambda disk: disk.fail(operation, errno.EIO, times=1, after=after))  # noqa: B023
+        be_safe(server)
+        server.disk.mend()
+        be_safe(server)
+        client = server.client()
+        replies = [client.talk(put(queue, b"after")) for _ in range(2)]
+        assert replies[-1] == STORED
+        be_safe(server)
+        assert drain(machine.fail_power(server), queue) == [*stored, *[b"after"] * replies.count(STORED)]
