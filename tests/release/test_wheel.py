@@ -57,7 +57,7 @@ class Release:
         self.source_files = files_below(self.sources)
         archive = build("sdist", self.sources, folder / "sdist")
         with tarfile.open(archive) as unpacked:
-            unpacked.extractall(folder / "unpacked", filter="data")
+            unpacked.extractall(folder / "unpacked")
         (self.unpacked,) = (folder / "unpacked").iterdir()
         self.unpacked_files = files_below(self.unpacked)
         self.wheel = build("wheel", self.unpacked, folder / "wheel")

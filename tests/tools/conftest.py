@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,8 +53,9 @@ def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def server(one_server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
     """A server that has nothing in it, and that kestrel-cli asks if nothing else is said."""
     with one_server.connect() as client:
-        for queue in (b"work", b"small", b"picky", b"other"):
-            client.ask(b"delete %b\r\n" % queue, b"DELETED\r\n")
+        figures = "".join(f"{name}\n" for name in client.stats())
+        for queue in re.findall(r"^queue_(.+)_open_transactions$", figures, re.MULTILINE):
+            client.ask(b"delete %b\r\n" % queue.encode("latin-1"), b"DELETED\r\n")
     monkeypatch.setenv("KESTREL_SERVERS", f"127.0.0.1:{one_server.port}")
     return one_server
 
