@@ -45,7 +45,10 @@ def test_what_plain_tcp_is(endpoint: str, is_plain: bool) -> None:
 
 
 class Running:
-    """A server in this process, on a reactor that only the test moves. `bound` is called when it has its ports."""
+    """A server in this process, on a reactor that only the test moves.
+
+    `bound` is called when it has its ports, `looks` when it has loaded its queues.
+    """
 
     def __init__(
         self,
@@ -55,6 +58,7 @@ class Running:
         storage: str = "memory:",
         bound: Callable[[], object] = lambda: None,
         admin: AdminSettings | None = None,
+        looks: Callable[[], object] = lambda: None,
     ) -> None:
         self.reactor = EPollReactor()
         self._idle = set(self.reactor.getReaders())
@@ -68,9 +72,12 @@ class Running:
             admin=admin or AdminSettings(http_port=None),
         )
         loaded: list[bool] = []
-        self.service = KestrelService(
-            self.reactor, config, endpoints={protocol: [endpoint]}, loaded=lambda: loaded.append(True)
-        )
+
+        def has_loaded() -> None:
+            looks()
+            loaded.append(True)
+
+        self.service = KestrelService(self.reactor, config, endpoints={protocol: [endpoint]}, loaded=has_loaded)
         self.service.privilegedStartService()
         bound()
         self.service.startService()
@@ -142,6 +149,19 @@ def answers(client: socket.socket, reply: bytes) -> bool:
         return client.recv(1000).startswith(reply)
     except BlockingIOError:
         return False
+
+
+def test_it_says_that_it_serves_behind_whatever_comes_between_loading_and_serving(tmp_path: Path) -> None:
+    with capturedLogs() as events:
+
+        def has_said() -> list[object]:
+            return [event for event in events if " serves " in str(event.get("log_format"))]
+
+        said_before: list[object] = []
+        running = Running(tmp_path, "memcache", ANY_PORT, looks=lambda: said_before.extend(has_said()))
+        running.until(has_said)
+        running.stop()
+    assert said_before == []
 
 
 def test_clients_of_other_endpoints_are_watched_one_by_one(run: Callable[[str, str], Running], tmp_path: Path) -> None:
