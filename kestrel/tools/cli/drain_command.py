@@ -58,7 +58,7 @@ def drain(servers: Servers, arguments: Namespace, clock: Clock) -> int:
         connection = DrainSource(source, arguments.timeout)
     except CannotConnect as failure:
         raise _source_failed(failure, source) from None
-    with closing(_Closing(connection)), _until_interrupted() as is_over:
+    with closing(connection), _until_interrupted() as is_over:
         try:
             queues = connection.queues()
         except ClientFailure as failure:
@@ -69,13 +69,6 @@ def drain(servers: Servers, arguments: Namespace, clock: Clock) -> int:
             say(TOOL, "interrupted; run this again to go on")
             return EX_INTERRUPTED
     return status
-
-
-class _Closing:
-    """A source, as `closing` wants it."""
-
-    def __init__(self, source: DrainSource) -> None:
-        self.close = source.hang_up
 
 
 class _Drain:

@@ -83,8 +83,8 @@ class DrainSource:
         has_cursors = stats.get("version", "").startswith(_SIBERITE)
         return Queues(figures, frozenset(name for name in figures if has_cursors and b"." in name))
 
-    def hang_up(self) -> None:
-        """The end. What is open goes back."""
+    def close(self) -> None:
+        """Hang up. What is open goes back."""
         self._connection.close()
 
     def _get(self, queue: bytes, options: bytes) -> bytes | None:
