@@ -37,7 +37,11 @@ class Ledger:
     @property
     def expected(self) -> int:
         """How many are to come: those that were not refused."""
-        return self.total - self.refused
+        return self.expected_below(self.total)
+
+    def expected_below(self, end: int) -> int:
+        """How many of those are to come that are numbered below `end`, when no more have been put."""
+        return end - self.refused
 
     @property
     def missing(self) -> int:
@@ -76,7 +80,3 @@ class Ledger:
         else:
             self._states[number] |= _SEEN
             self.seen += 1
-
-    def is_done(self, number: int) -> bool:
-        """Whether that one was taken for good before."""
-        return bool(self._states[number] & _SEEN)

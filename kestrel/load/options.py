@@ -15,9 +15,15 @@ from kestrel.cluster.uri import is_server_set
 from kestrel.load.items import LEAST_BYTES, MOST_BYTES, MOST_ITEMS
 from kestrel.load.wires import PORTS
 from kestrel.tls import TlsOptions
-from kestrel.tools.arguments import add_tls_options, duration_s, positive_duration_s, sent_queue_name, tls_options
+from kestrel.tools.arguments import (
+    ENVIRONMENT,
+    add_tls_options,
+    duration_s,
+    positive_duration_s,
+    sent_queue_name,
+    tls_options,
+)
 
-ENVIRONMENT: Final = "KESTREL_SERVERS"
 MOST_CLIENTS: Final = 50_000
 
 _NUMBER: Final = re.compile(r"[0-9]{1,12}")

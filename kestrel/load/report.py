@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kestrel.load.figures import Figures, Lane
+from kestrel.tools.figures import aligned
 
 _MB: Final = 1_000_000
 _SHARES: Final = (0.5, 0.9, 0.99)
@@ -36,12 +37,7 @@ def table(figures: Figures) -> list[str]:
         if has_journal:
             row.append("" if lane.journal_bytes is None else f"{lane.journal_bytes / _MB:.2f}")
         rows.append(row)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    aligned = []
-    for name, *cells in rows:
-        numbers = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
-        aligned.append("  ".join([name.ljust(widths[0]), *numbers]))
-    return aligned
+    return list(aligned(rows))
 
 
 def verdict(figures: Figures) -> str:

@@ -25,7 +25,7 @@ class Taking:
         self._queue = queue
         self._ledger = ledger
         self._lane = lane
-        self._end = end
+        self._end = ledger.total if end is None else end
         self._under_way = 0
         self._all_put_s = float("inf")
         self._is_given_up = False
@@ -44,11 +44,9 @@ class Taking:
         if link.pipeline.is_usable and (finish := link.wire.finish(self._queue)) is not None:
             await link.ask(finish)
 
-    def _expected(self) -> int:
-        return (self._ledger.total if self._end is None else self._end) - self._ledger.refused
-
     def _make(self, link: Link) -> tuple[Link, Call[bytes | None]] | None:
-        if self._work.is_stopping or self._is_given_up or self._ledger.seen + self._under_way >= self._expected():
+        expected = self._ledger.expected_below(self._end)
+        if self._work.is_stopping or self._is_given_up or self._ledger.seen + self._under_way >= expected:
             return None
         self._under_way += 1
         return link, link.wire.take(self._queue, WAIT_MS)

@@ -18,6 +18,9 @@ from kestrel.tls import TlsOptions
 from kestrel.tools.completion import add_completion_option
 from kestrel.tools.running import EX_USAGE, ToolFailed
 
+ENVIRONMENT: Final = "KESTREL_SERVERS"
+"""The variable that names the servers where the command line does not."""
+
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 _SECONDS: Final = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?")
 

@@ -13,6 +13,7 @@ from kestrel.address import DEFAULT_PORTS
 from kestrel.cluster.extra import NoKazoo
 from kestrel.cluster.uri import is_server_set
 from kestrel.tools.arguments import (
+    ENVIRONMENT,
     add_tls_options,
     duration_s,
     make_parser,
@@ -30,7 +31,6 @@ from kestrel.tools.top.admin_client import DEFAULT_ADMIN, AdminClient
 from kestrel.tools.top.command import top
 from kestrel.tools.top.screen import SORTS
 
-ENVIRONMENT: Final = "KESTREL_SERVERS"
 """Names the servers where --server does not."""
 
 _SERVER_OPTIONS: Final = (
