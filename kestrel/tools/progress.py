@@ -23,6 +23,33 @@ _COLUMNS: Final = 80
 """Of a terminal that does not say."""
 
 
+class TerminalLine:
+    """One line of standard error, drawn over itself where that is a terminal (`is_terminal`)."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self.is_terminal = self._stream.isatty()
+        self._is_drawn = False
+
+    def draw(self, text: str) -> None:
+        """Show that, as far as the terminal is wide."""
+        self._is_drawn = True
+        self._stream.write(f"\r{text[: self._columns() - 1]}\x1b[K")
+        self._stream.flush()
+
+    def clear(self) -> None:
+        """Take it away, if it was drawn."""
+        if self._is_drawn:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+    def _columns(self) -> int:
+        try:
+            return os.get_terminal_size(self._stream.fileno()).columns or _COLUMNS
+        except OSError:
+            return _COLUMNS
+
+
 class Progress:
     """How many of `total` bytes are done: drawn on standard error when that is a terminal and the work is large, from
     its beginning on.
@@ -35,9 +62,9 @@ class Progress:
     ) -> None:
         self._what = what
         self._total = total
-        self._stream = stream or sys.stderr
+        self._line = TerminalLine(stream)
         self._seconds = seconds
-        self._is_shown = total >= LARGE_BYTES and self._stream.isatty()
+        self._is_shown = total >= LARGE_BYTES and self._line.is_terminal
         self._start_s = self._next_s = seconds() if self._is_shown else 0.0
         self._reached: dict[bytes, int] = {}
         self.done = 0
@@ -61,20 +88,17 @@ class Progress:
     def _draw(self, passed_s: float) -> None:
         rate = self.done / passed_s if passed_s else 0.0
         left_s = round(max(0, self._total - self.done) / rate) if rate else 0
-        self._stream.write(
-            f"\r{self._what}: {min(100, 100 * self.done // self._total)}%"
+        self._line.draw(
+            f"{self._what}: {min(100, 100 * self.done // self._total)}%"
             f"  {self.done // _MB} of {self._total // _MB} MB  {rate / _MB:.0f} MB/s"
-            f"  {left_s // 60}:{left_s % 60:02d} left\x1b[K"
+            f"  {left_s // 60}:{left_s % 60:02d} left"
         )
-        self._stream.flush()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._is_shown:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+        self._line.clear()
 
 
 class LoadProgress:
@@ -88,23 +112,18 @@ class LoadProgress:
         self, total: int | None, stream: TextIO | None = None, seconds: Callable[[], float] = time.monotonic
     ) -> None:
         self._total = total
-        self._stream = stream or sys.stderr
+        self._line = TerminalLine(stream)
         self._seconds = seconds
-        self._may_be_shown = self._stream.isatty()
-        self._is_drawn = False
         self._start_s = seconds()
         self._next_s = self._start_s + (0 if (total or 0) >= LARGE_LOAD_BYTES else SLOW_LOAD_S)
 
     def reached(self, items: int, size: int) -> None:
         """So many items have been put, of so many bytes that have been read."""
-        if self._may_be_shown and (now_s := self._seconds()) >= self._next_s:
+        if self._line.is_terminal and (now_s := self._seconds()) >= self._next_s:
             self._next_s = now_s + _EVERY_S
-            self._is_drawn = True
-            line = self._line(items, size, now_s - self._start_s)
-            self._stream.write(f"\r{line[: self._columns() - 1]}\x1b[K")
-            self._stream.flush()
+            self._line.draw(self._text(items, size, now_s - self._start_s))
 
-    def _line(self, items: int, size: int, passed_s: float) -> str:
+    def _text(self, items: int, size: int, passed_s: float) -> str:
         rate = items / passed_s if passed_s else 0.0
         put = f"{items} items  {rate:.0f}/s"
         if not self._total:
@@ -115,16 +134,8 @@ class LoadProgress:
         sizes = f"{size / _MB:.1f} of {self._total / _MB:.1f} MB"
         return f"[{bar}] {100 * part:.0f}%  {put}  {sizes}  {left_s // 60}:{left_s % 60:02d} left"
 
-    def _columns(self) -> int:
-        try:
-            return os.get_terminal_size(self._stream.fileno()).columns or _COLUMNS
-        except OSError:
-            return _COLUMNS
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._is_drawn:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+        self._line.clear()
