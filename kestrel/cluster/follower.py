@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Self
 
@@ -21,6 +22,8 @@ LOOK_AGAIN_S: Final = 5.0
 """How long after a failure of ZooKeeper's that is not its connection's."""
 _END_S: Final = 1.0
 """How long a close waits for the session to be ended."""
+_ONE_WAIT_S: Final = 0.25
+"""Who waits looks up so often: Python notices a signal (Ctrl-C) that comes just before a wait only behind it."""
 
 
 class Members(NamedTuple):
@@ -88,8 +91,10 @@ class Follower:
 
     def wait(self, timeout_s: float) -> Members:
         """The members, as soon as they are known. Blocks; raises `ZooKeeperAway`."""
-        if not self._is_known.wait(timeout_s):
-            raise ZooKeeperAway(f"{self._uri}: {self.problem}")
+        end_s = time.monotonic() + timeout_s
+        while not self._is_known.wait(min(_ONE_WAIT_S, max(0.0, end_s - time.monotonic()))):
+            if time.monotonic() >= end_s:
+                raise ZooKeeperAway(f"{self._uri}: {self.problem}")
         return self._members
 
     @property

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import queue
+import signal
+import sys
+import threading
+import time
+import traceback
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import CodeType
 
 import pytest
 
@@ -14,7 +20,7 @@ from kestrel.cluster.follower import Follower, Members, ZooKeeperAway
 from kestrel.cluster.member import Member
 from kestrel.cluster.uri import parse_server_set
 from tests.cluster.zookeeper import ZooKeeper, running_zookeeper
-from tests.server.running import own_port
+from tests.server.running import eventually, own_port
 
 PATIENCE_S = 60.0
 
@@ -114,3 +120,42 @@ def test_no_zookeeper_is_said_with_the_reason() -> None:
         assert follower.members is None
 
 
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupt(*_: object) -> None:
+    raise Interrupted
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGUSR1 raises `Interrupted`, as SIGINT raises KeyboardInterrupt."""
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+def codes_of(thread: int) -> list[CodeType]:
+    """What it is in, the innermost first."""
+    return [frame.f_code for frame, _ in traceback.walk_stack(sys._current_frames()[thread])]
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_signal_ends_the_wait_also_where_it_does_not_wake_who_waits() -> None:
+    # As one that comes just before the thread begins to wait, and so is noticed when Python has the thread back.
+    def signal_from_beside() -> None:
+        eventually(lambda: Follower.wait.__code__ in codes_of(waiting)[1:], "it waits")
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+
+    waiting = threading.get_ident()
+    beside = threading.Thread(target=signal_from_beside)
+    with own_port() as port, closing(Follower(parse_server_set(f"zk://127.0.0.1:{port}/sets")).start()) as follower:
+        began_s = time.monotonic()
+        with pytest.raises(Interrupted):
+            beside.start()
+            follower.wait(PATIENCE_S)
+        assert time.monotonic() - began_s < PATIENCE_S / 2
+    beside.join()
