@@ -45,6 +45,7 @@ from kestrel.config.model import Config, QueueOverrides
 from kestrel.config.units import MIB
 from kestrel.disk.files import Disk
 from kestrel.testing.server import MemoryServer
+from tests.child import Child
 from tests.server.running import ROOT, eventually, set_request
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -429,7 +430,7 @@ def test_a_short_comparison_tells_all_of_it(
 def test_an_end_by_sigterm_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.peers", "--short"]
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL) as process:
+    with Child(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL) as process:
         eventually(lambda: any(tmp_path.glob("*/server-*/binlog.1")), "beanstalkd runs", 60.0)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60.0) == 128 + signal.SIGTERM

@@ -28,6 +28,7 @@ from kestrel.client.client import Client
 from kestrel.client.errors import CannotConnect, ConnectionFailed, ServerError
 from kestrel.client.openssl import client_tls
 from kestrel.tls import TlsOptions
+from tests.child import Child
 from tests.client.certificates import Authority
 from tests.server.running import ANY_PORT, PATIENCE_S, ROOT, Processes, Server, own_port
 
@@ -185,7 +186,7 @@ def test_the_example_says_in_a_line_that_nobody_is_there() -> None:
 def test_ctrl_c_ends_the_example_in_a_line_and_its_pages_go_back(served: Served) -> None:
     program = [sys.executable, "-u", str(ROOT / "examples" / "client.py"), served.memcache]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
+    with Child(
         program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as running:
         assert running.stdout is not None

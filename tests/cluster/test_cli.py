@@ -10,16 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.child import Child
 from tests.cluster.sets import Sets, items
 from tests.cluster.zookeeper import ZooKeeper
 from tests.server.running import PATIENCE_S, Processes, Server, eventually, own_port
 from tests.tools.running import ENVIRONMENT, command
 
 
-def begin(sets: Sets | str, *arguments: str) -> subprocess.Popen[bytes]:
+def begin(sets: Sets | str, *arguments: str) -> Child[bytes]:
     pipe = subprocess.PIPE
     environment = ENVIRONMENT | {"KESTREL_SERVERS": sets if isinstance(sets, str) else sets.uri}
-    return subprocess.Popen(command("cli", *arguments), stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
+    return Child(command("cli", *arguments), stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
 
 
 def run(sets: Sets | str, *arguments: str, given: bytes = b"") -> tuple[int, str, str]:
@@ -34,12 +35,12 @@ def put(server: Server, *data: bytes) -> None:
         client.put(b"work", *data)
 
 
-def read_line(process: subprocess.Popen[bytes]) -> bytes:
+def read_line(process: Child[bytes]) -> bytes:
     assert process.stdout is not None
     return process.stdout.readline()
 
 
-def end(process: subprocess.Popen[bytes]) -> tuple[int, str]:
+def end(process: Child[bytes]) -> tuple[int, str]:
     """Ctrl-C; its exit status, and what it said."""
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=PATIENCE_S)
@@ -234,5 +235,5 @@ def test_ctrl_c_while_zookeeper_is_waited_for_ends_it() -> None:
         assert (status, said) == (130, "kestrel-cli: interrupted\n")
 
 
-def threads_of(process: subprocess.Popen[bytes]) -> int:
+def threads_of(process: Child[bytes]) -> int:
     return len(list(Path(f"/proc/{process.pid}/task").iterdir()))

@@ -19,6 +19,7 @@ from kestrel.client.blocking import BlockingClient
 from kestrel.client.errors import ClientFailure, NoServer
 from kestrel.cluster.member import SETS
 from kestrel.tls import TlsOptions
+from tests.child import Child
 from tests.client.certificates import Authority
 from tests.cluster.servers import await_members, config, set_status
 from tests.cluster.sets import SERVED, Sets, items
@@ -267,8 +268,8 @@ react(lambda reactor, *arguments: Deferred.fromCoroutine(main(reactor, *argument
 """
 
 
-def begin(uri: str, timeout_s: float = PATIENCE_S) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+def begin(uri: str, timeout_s: float = PATIENCE_S) -> Child[str]:
+    return Child(
         [sys.executable, "-c", PROGRAM, uri, str(timeout_s)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -277,7 +278,7 @@ def begin(uri: str, timeout_s: float = PATIENCE_S) -> subprocess.Popen[str]:
     )
 
 
-def lines_of(program: subprocess.Popen[str]) -> list[str]:
+def lines_of(program: Child[str]) -> list[str]:
     out, err = program.communicate(timeout=2 * PATIENCE_S)
     assert (program.returncode, err) == (0, "")
     return out.splitlines()

@@ -13,6 +13,7 @@ import pytest
 
 from kestrel.disk.lock import FolderLock
 from kestrel.errors import FolderInUse
+from tests.child import Child
 
 OWNER = """
 import sys
@@ -30,10 +31,10 @@ def path(tmp_path: Path) -> bytes:
 
 
 @pytest.fixture
-def owner(path: bytes) -> Iterator[subprocess.Popen[str]]:
+def owner(path: bytes) -> Iterator[Child[str]]:
     """Another process, which holds the lock."""
     root = Path(__file__).parents[2]
-    process = subprocess.Popen(
+    process = Child(
         [sys.executable, "-c", OWNER, path.decode()],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -56,19 +57,19 @@ def test_a_second_owner_in_the_same_process_is_refused(path: bytes) -> None:
 
 
 def test_a_second_owner_is_refused_with_the_number_of_the_first_ones_process(
-    path: bytes, owner: subprocess.Popen[str]
+    path: bytes, owner: Child[str]
 ) -> None:
     with pytest.raises(FolderInUse, match=rf"\b{owner.pid}\b"):
         FolderLock(path)
 
 
-def test_a_refusal_leaves_the_owners_number_for_the_next(path: bytes, owner: subprocess.Popen[str]) -> None:
+def test_a_refusal_leaves_the_owners_number_for_the_next(path: bytes, owner: Child[str]) -> None:
     for _ in range(2):
         with pytest.raises(FolderInUse, match=rf"\b{owner.pid}\b"):
             FolderLock(path)
 
 
-def test_an_owner_that_was_killed_owns_nothing(path: bytes, owner: subprocess.Popen[str]) -> None:
+def test_an_owner_that_was_killed_owns_nothing(path: bytes, owner: Child[str]) -> None:
     owner.kill()
     owner.wait()
     lock = FolderLock(path)

@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 
+from tests.child import Child
 from tests.client.certificates import Authority
 from tests.load.conftest import CONFIG, at, command, run, told
 from tests.load.lossy import Mangled, lossy
@@ -236,9 +237,9 @@ def test_on_a_terminal_it_says_how_far_it_is(server: Server) -> None:
     assert said.endswith(b"\r\x1b[K")
 
 
-def begin(*arguments: object) -> subprocess.Popen[str]:
+def begin(*arguments: object) -> Child[str]:
     pipe = subprocess.PIPE
-    return subprocess.Popen(command(*arguments), stdout=pipe, stderr=pipe, env=ENVIRONMENT, text=True)
+    return Child(command(*arguments), stdout=pipe, stderr=pipe, env=ENVIRONMENT, text=True)
 
 
 def wait_for_load(server: Server, tool: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.child import Child
 from tests.server.running import PATIENCE_S, Processes, Server, eventually
 from tests.server.thrift_clients import THRIFTPY2, Item, Thrift, generate
 
@@ -143,7 +144,7 @@ def killed_while_it_held(
 ) -> None:
     """Let a program take so many items, which are all there are, and kill it."""
     arguments = [queue, str(connections), str(items), str(per_call), str(auto_abort_ms)]
-    with subprocess.Popen(
+    with Child(
         [sys.executable, "-m", "tests.server.thrift_clients", THRIFTPY2, str(server.port_of("thrift")), *arguments],
         cwd=processes.folder,
         env=processes.environment(),

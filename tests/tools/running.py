@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.child import Child
 from tests.server.running import Server
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +46,7 @@ def on_a_terminal(
     """
     ours, theirs = pty.openpty()
     os.write(ours, typed)
-    with subprocess.Popen(
+    with Child(
         arguments,
         stdin=theirs if is_for == "all" else stdin,
         stdout=stdout if is_for == "stderr" else theirs,

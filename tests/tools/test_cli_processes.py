@@ -17,6 +17,7 @@ import pytest
 
 from kestrel.tools.clock import Clock
 from kestrel.tools.progress import LARGE_LOAD_BYTES
+from tests.child import Child
 from tests.client.scripted import reset, scripted, talk
 from tests.server.running import PATIENCE_S, Processes, Server, eventually, own_port
 from tests.tools.conftest import CONFIG, Cli
@@ -39,12 +40,12 @@ def put(server: Server, *data: bytes) -> None:
         client.put(b"work", *data)
 
 
-def begin(server: Server, *arguments: str) -> subprocess.Popen[bytes]:
+def begin(server: Server, *arguments: str) -> Child[bytes]:
     pipe = subprocess.PIPE
-    return subprocess.Popen(command("cli", *arguments), stdin=pipe, stdout=pipe, stderr=pipe, env=environment(server))
+    return Child(command("cli", *arguments), stdin=pipe, stdout=pipe, stderr=pipe, env=environment(server))
 
 
-def give(process: subprocess.Popen[bytes], data: bytes) -> None:
+def give(process: Child[bytes], data: bytes) -> None:
     assert process.stdin is not None
     process.stdin.write(data)
     process.stdin.flush()
@@ -57,13 +58,13 @@ def give(process: subprocess.Popen[bytes], data: bytes) -> None:
 def test_a_reader_that_leaves_loses_nothing_but_what_it_had(processes: Processes, max_open_reads: int) -> None:
     server = processes.serve(f'queuePath = "queues"\nmaxOpenTransactions = {max_open_reads}\n')
     put(server, *(data * LARGE for data in (b"a", b"b", b"c")))
-    get = subprocess.Popen(
+    get = Child(
         command("cli", "get", "--all", "work"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(server)
     )
     first = subprocess.run(["head", "-n", "1"], stdin=get.stdout, capture_output=True, timeout=PATIENCE_S)
     assert get.stdout is not None
     get.stdout.close()  # head had it too
-    assert get.communicate()[1] == b""
+    assert get.communicate(timeout=PATIENCE_S)[1] == b""
     assert (get.returncode, first.stdout) == (0, b"a" * LARGE + b"\n")
     with server.connect() as client:
         assert [client.get(b"work"), client.get(b"work"), client.get(b"work")] == [b"b" * LARGE, b"c" * LARGE, None]
@@ -176,7 +177,7 @@ def test_a_monitor_says_when_its_server_goes(processes: Processes) -> None:
 PROTOCOLS = pytest.mark.parametrize("protocol", ["memcache", "thrift"])
 
 
-def begin_with(server: Server, protocol: str, *arguments: str) -> subprocess.Popen[bytes]:
+def begin_with(server: Server, protocol: str, *arguments: str) -> Child[bytes]:
     """Run it with that protocol; return when it waits."""
     address = f"127.0.0.1:{server.port_of(protocol)}"
     process = begin(server, "--protocol", protocol, "--server", address, *arguments)
@@ -336,7 +337,7 @@ def test_items_are_taken_from_all_servers(server: Server, processes: Processes, 
 # Ctrl-C.
 
 
-def bytes_to_be_read(process: subprocess.Popen[bytes]) -> int:
+def bytes_to_be_read(process: Child[bytes]) -> int:
     """How much of what it was given it has not read yet."""
     assert process.stdin is not None
     return int.from_bytes(fcntl.ioctl(process.stdin, termios.FIONREAD, bytes(4)), sys.byteorder)

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 import pytest
 
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
+from tests.child import Child
 from tests.client.scripted import reset, scripted, talk
 from tests.server.running import PATIENCE_S, Processes, Server, eventually
 from tests.tools.conftest import Cli
@@ -230,11 +231,11 @@ class Gate:
             assert self.opened.wait(PATIENCE_S)
 
 
-def drain_up_to(gate: Gate, source: OtherServer, server: Server, stack: ExitStack) -> subprocess.Popen[bytes]:
+def drain_up_to(gate: Gate, source: OtherServer, server: Server, stack: ExitStack) -> Child[bytes]:
     """A drain that waits at the gate of its source. Both end with the stack."""
     stack.enter_context(serving(source))
     stack.callback(gate.opened.set)
-    process = subprocess.Popen(
+    process = Child(
         command("cli", "drain", "--from", source.address, "work"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

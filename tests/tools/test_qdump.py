@@ -20,6 +20,7 @@ from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
 from kestrel.testing.faults import FaultyDisk
 from kestrel.tools.qdump.command import main
+from tests.child import Child
 from tests.journal import reference
 from tests.journal.made import (
     NOW_MS,
@@ -391,7 +392,7 @@ def test_the_commands_are_installed() -> None:
 def test_a_reader_that_leaves_ends_it_quietly(tmp_path: Path) -> None:
     fill(tmp_path, {"work": addx(b"x" * 100) * 20_000})
     for form in ("-A", "-Q", "-d", "--json"):
-        with subprocess.Popen(
+        with Child(
             command("qdump", form, tmp_path / "work"),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

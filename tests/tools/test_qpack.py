@@ -26,6 +26,7 @@ from kestrel.tools.files.contents import Contents
 from kestrel.tools.files.opened import OpenJournal
 from kestrel.tools.qpack import packing
 from kestrel.tools.qpack.command import main
+from tests.child import Child
 from tests.journal.made import (
     REMOVE,
     addx,
@@ -370,7 +371,7 @@ sys.stdin.read()
 
 def test_while_a_server_owns_the_folder_it_refuses_with_75_but_verifies(folder: Path) -> None:
     (folder / ".kestrel").mkdir()
-    with subprocess.Popen(
+    with Child(
         [sys.executable, "-c", OWNER, str(folder / ".kestrel" / "lock")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
