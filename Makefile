@@ -22,7 +22,7 @@ WHEEL ?=
 
 # Those that take their sample from tests/sample.py; of recorded journals `make damage` does.
 EVERY_PLACE := tests/journal/test_recorded.py tests/journal/test_replay.py tests/storage/test_crashes.py
-EVERY_PLACE += tests/storage/test_scroll_crashes.py tests/tools/test_convert_resumed.py
+EVERY_PLACE += tests/storage/scroll/test_crashes.py tests/tools/test_convert_resumed.py
 
 VENV := .venv
 POSTGRES := examples/storage-postgres

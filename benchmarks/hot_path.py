@@ -30,7 +30,7 @@ from kestrel.net.connection import Connection
 from kestrel.net.protocols import PROTOCOLS
 from kestrel.net.queue_server import QueueServer
 from kestrel.queues.services import wall_clock_ms
-from kestrel.storage.journal import JournalStorage
+from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.memory import MemoryStorage
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.server import MemoryStatusFile

@@ -19,7 +19,7 @@ from kestrel.config.units import GIB
 from kestrel.disk.files import Disk
 from kestrel.journal.records import encode_item
 from kestrel.journal.writer import JournalWriter
-from kestrel.storage.journal_queue import JournalQueue
+from kestrel.storage.journal.queue import JournalQueue
 
 COLUMNS: Final = (
     Column("item_bytes", "item", ",d"),

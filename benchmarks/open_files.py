@@ -31,7 +31,7 @@ from benchmarks.journals import ADD_MS
 from kestrel.config.model import QueueSettings
 from kestrel.server.reactor import raise_file_limit
 from kestrel.storage.interfaces import IQueueStorage
-from kestrel.storage.journal import JournalStorage
+from kestrel.storage.journal.storage import JournalStorage
 
 COLUMNS: Final = (
     Column("queues", "queues", ",d"),

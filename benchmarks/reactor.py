@@ -51,7 +51,7 @@ from kestrel.scroll.names import stem_of
 from kestrel.server.reactor import use_monotonic_time
 from kestrel.server.service import STORAGE_THREADS
 from kestrel.storage.interfaces import IItemRanges, IStorage
-from kestrel.storage.scroll import CHECKPOINTS_EVERY_S
+from kestrel.storage.scroll.storage import CHECKPOINTS_EVERY_S
 
 COLUMNS: Final = (
     Column("storage", "storage"),
@@ -328,7 +328,7 @@ def play(folder: Path, sizes: Sizes, number: int) -> dict[str, Beats]:
         reactor.stop()
 
     reactor.callWhenRunning(lambda: Deferred.fromCoroutine(scene.run(plan.steps)).addBoth(over))
-    with mock.patch("kestrel.storage.scroll.CHECKPOINTS_EVERY_S", sizes.checkpoints_every_s):
+    with mock.patch("kestrel.storage.scroll.storage.CHECKPOINTS_EVERY_S", sizes.checkpoints_every_s):
         reactor.run(installSignalHandlers=False)
     if isinstance(outcome[0], Failure):
         outcome[0].raiseException()

@@ -23,7 +23,7 @@ from kestrel.disk.files import Disk
 from kestrel.journal.fileset import group_by_queue
 from kestrel.journal.records import ADDX_HEADER_BYTES
 from kestrel.journal.writer import JournalWriter
-from kestrel.storage.journal_load import load_queue
+from kestrel.storage.journal.load import load_queue
 
 ITEM_BYTES: Final = (64, 1024)
 

@@ -17,8 +17,8 @@ from benchmarks.scrolls import ScrollMaker
 from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
 from kestrel.storage.interfaces import InThread, IQueueStorage, IStorage
-from kestrel.storage.journal import JournalStorage
-from kestrel.storage.scroll import ScrollStorage
+from kestrel.storage.journal.storage import JournalStorage
+from kestrel.storage.scroll.storage import ScrollStorage
 
 JOURNAL: Final = "journal"
 SCROLL: Final = "scroll"

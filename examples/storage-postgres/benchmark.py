@@ -25,7 +25,7 @@ from twisted.internet.threads import deferToThread
 
 from kestrel.config.model import QueueSettings
 from kestrel.storage.interfaces import IQueueStorage, IStorage
-from kestrel.storage.journal import JournalStorage
+from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel_postgres.factory import PostgresStorageFactory
 from kestrel_postgres.testing import PrivateServer

@@ -15,7 +15,7 @@ from kestrel.library.journaled_config import JournaledQueueConfig
 from kestrel.library.scroll_folder import ScrollFolder
 from kestrel.library.waits import even_if_cancelled
 from kestrel.queues.services import wall_clock_ms
-from kestrel.storage.scroll import RESERVE_BYTES
+from kestrel.storage.scroll.storage import RESERVE_BYTES
 
 
 class JournaledQueue(FolderJournaledQueue):

@@ -15,7 +15,7 @@ from kestrel.library.folder_queue import FolderQueue
 from kestrel.library.queue_folder import Lookup, QueueFolder
 from kestrel.library.waits import even_if_cancelled
 from kestrel.queues.services import wall_clock_ms
-from kestrel.storage.journal import RESERVE_BYTES
+from kestrel.storage.journal.storage import RESERVE_BYTES
 
 
 class PersistentQueue(FolderQueue):

@@ -23,7 +23,7 @@ from kestrel.queues.services import wall_clock_ms
 from kestrel.queues.turns import Turns
 from kestrel.storage.barrier import Barrier, Batch
 from kestrel.storage.interfaces import SettingsFor
-from kestrel.storage.journal import RESERVE_BYTES, JournalStorage
+from kestrel.storage.journal.storage import RESERVE_BYTES, JournalStorage
 from kestrel.storage.memory import MemoryStorage
 
 Lookup: TypeAlias = "Callable[[bytes], FolderQueue | None]"

@@ -21,7 +21,7 @@ from kestrel.queues.services import Services, wall_clock_ms
 from kestrel.queues.turns import Turns
 from kestrel.scroll.names import DEFAULT_READER, place_of
 from kestrel.storage.barrier import Barrier
-from kestrel.storage.scroll import RESERVE_BYTES, ScrollStorage
+from kestrel.storage.scroll.storage import RESERVE_BYTES, ScrollStorage
 
 
 class ScrollFolder:

@@ -8,8 +8,8 @@ from typing import Protocol
 from kestrel.library.journaled_config import JournaledQueueConfig
 from kestrel.storage.interfaces import IQueueStorage, IStorage
 from kestrel.storage.memory import MemoryQueue, MemoryStorage
-from kestrel.storage.scroll import ScrollStorage
-from kestrel.storage.scroll_queue import ScrollQueue
+from kestrel.storage.scroll.queue import ScrollQueue
+from kestrel.storage.scroll.storage import ScrollStorage
 
 
 class Shelf(Protocol):

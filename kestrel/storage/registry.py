@@ -10,10 +10,10 @@ from twisted.internet.interfaces import IReactorTime
 
 from kestrel.errors import BadStorageArgument
 from kestrel.storage.interfaces import InThread, IStorage, IStorageFactory
-from kestrel.storage.journal_factory import JournalStorageFactory
+from kestrel.storage.journal.factory import JournalStorageFactory
 from kestrel.storage.memory import MemoryStorageFactory
 from kestrel.storage.plugins import plugin_named
-from kestrel.storage.scroll_factory import ScrollStorageFactory
+from kestrel.storage.scroll.factory import ScrollStorageFactory
 from kestrel.storage.total_memory import MemoryLimit
 
 FACTORIES: Final[Mapping[str, IStorageFactory]] = {

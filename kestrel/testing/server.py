@@ -38,7 +38,7 @@ from kestrel.queues.turns import Turns
 from kestrel.session.settings import SessionSettings
 from kestrel.storage.barrier import Barrier
 from kestrel.storage.interfaces import IStorage
-from kestrel.storage.journal import JournalStorage
+from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.memory import MemoryStorage
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.transport import MemoryTransport

@@ -26,8 +26,8 @@ from kestrel.config.server_settings import (
 )
 from kestrel.config.setting import settings_of
 from kestrel.protocols import memcache
-from kestrel.storage.journal import JournalStorage
-from kestrel.storage.scroll import ScrollStorage
+from kestrel.storage.journal.storage import JournalStorage
+from kestrel.storage.scroll.storage import ScrollStorage
 from kestrel.testing.contract.suite import StorageContract
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.threads import SteppedThreads

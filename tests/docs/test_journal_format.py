@@ -17,7 +17,7 @@ from kestrel.journal.fileset import parse_file_name
 from kestrel.journal.opcodes import Opcode
 from kestrel.journal.records import decode_record
 from kestrel.journal.replay import replay
-from kestrel.storage.journal import JournalStorage
+from kestrel.storage.journal.storage import JournalStorage
 from kestrel.testing.server import EPOCH_MS, MemoryServer
 from kestrel.testing.threads import SteppedThreads
 from tests.docs.hexdump import dumps_in

@@ -22,8 +22,8 @@ from kestrel.config.queue_settings import AliasSettings, QueueSettings
 from kestrel.config.server_settings import ServerSettings
 from kestrel.config.setting import settings_of
 from kestrel.protocols import memcache, text
-from kestrel.storage.journal import JournalStorage
-from kestrel.storage.scroll import ScrollStorage
+from kestrel.storage.journal.storage import JournalStorage
+from kestrel.storage.scroll.storage import ScrollStorage
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.threads import SteppedThreads
 

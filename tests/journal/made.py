@@ -10,7 +10,7 @@ from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
 from kestrel.item import Item
-from kestrel.storage.journal import JournalStorage
+from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.window import Window
 from kestrel.testing.threads import SteppedThreads
 

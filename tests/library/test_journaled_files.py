@@ -14,13 +14,13 @@ from twisted.internet.task import Clock
 from kestrel.errors import FolderInUse, QueueFailed, StorageError
 from kestrel.library import JournaledQueue, JournaledQueueConfig, JournaledQueueReaderConfig, ScrollFolder
 from kestrel.scroll.reader_file import read_state
-from kestrel.storage.scroll import ScrollStorage
+from kestrel.storage.scroll.storage import ScrollStorage
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.threads import SteppedThreads
 from tests.journal.made import BytesReader
 from tests.library.journaled import START_MS, WORK, Program, config
 from tests.scroll.independent import puts_in
-from tests.storage.test_scroll_recorded import DIFFERENCES, EACH, Recorded, items_of
+from tests.storage.scroll.test_recorded import DIFFERENCES, EACH, Recorded, items_of
 
 # What libkestrel wrote.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from twisted.internet.task import Clock
 
 from kestrel.config.model import Config
-from kestrel.storage.journal import JournalStorage
+from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryClient, MemoryServer

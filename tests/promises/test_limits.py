@@ -9,7 +9,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from kestrel.config.load import loads
-from kestrel.storage.journal import JournalStorage
+from kestrel.storage.journal.storage import JournalStorage
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
 from kestrel.testing.threads import SteppedThreads

@@ -13,7 +13,7 @@ from twisted.internet.task import Clock
 
 from kestrel.config.load import loads
 from kestrel.errors import StorageError
-from kestrel.storage.scroll import CHECKPOINTS_EVERY_S, ScrollStorage
+from kestrel.storage.scroll.storage import CHECKPOINTS_EVERY_S, ScrollStorage
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.threads import SteppedThreads

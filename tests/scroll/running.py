@@ -15,8 +15,8 @@ from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
 from kestrel.item import Item
-from kestrel.storage.scroll import ScrollStorage
-from kestrel.storage.scroll_queue import ScrollQueue
+from kestrel.storage.scroll.queue import ScrollQueue
+from kestrel.storage.scroll.storage import ScrollStorage
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.threads import SteppedThreads

@@ -14,9 +14,9 @@ from twisted.internet.interfaces import IReactorTime
 
 from kestrel.disk.files import Disk
 from kestrel.storage.interfaces import InThread, IStorage
-from kestrel.storage.journal import JournalStorage
+from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.registry import FACTORIES
-from kestrel.storage.scroll import ScrollStorage
+from kestrel.storage.scroll.storage import ScrollStorage
 from kestrel.storage.total_memory import MemoryLimit
 
 

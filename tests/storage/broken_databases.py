@@ -14,7 +14,7 @@ from kestrel.errors import StorageRefused
 from kestrel.storage.database import QueueChanges, StoredItem, StoredQueue, WriteBatch
 from kestrel.storage.interfaces import InThread
 from kestrel.testing.databases import MemoryDatabase, Tables
-from tests.storage import test_windowed_contract
+from tests.storage.windowed import test_contract as test_windowed_contract
 
 
 class TestUnbrokenDatabase(test_windowed_contract.TestMemoryDatabase):

@@ -21,7 +21,7 @@ from kestrel.queues.turns import Turns
 from kestrel.session.services import SessionServices
 from kestrel.session.settings import SessionSettings
 from kestrel.storage.barrier import Barrier
-from kestrel.storage.journal import JournalStorage
+from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.memory import MemoryStorage
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryStatusFile

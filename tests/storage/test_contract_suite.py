@@ -171,7 +171,7 @@ def test_the_classes_of_the_document_run_the_suites_of_a_database(pytester: pyte
             import pickle
 
             from kestrel.testing.databases import MemoryDatabase, Tables
-            from tests.storage.test_windowed_contract import TablesStorageFactory as AcmeStorageFactory
+            from tests.storage.windowed.test_contract import TablesStorageFactory as AcmeStorageFactory
 
             class FileTables(Tables):
                 def __init__(self, path):

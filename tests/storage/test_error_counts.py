@@ -18,8 +18,8 @@ from kestrel.disk import steps
 from kestrel.item import Item
 from kestrel.journal.fileset import group_by_queue
 from kestrel.journal.rewrite import Boundary
-from kestrel.storage.journal import JournalStorage
-from kestrel.storage.journal_queue import JournalQueue
+from kestrel.storage.journal.queue import JournalQueue
+from kestrel.storage.journal.storage import JournalStorage
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.threads import SteppedThreads
 from tests.journal import reference

@@ -14,8 +14,8 @@ from kestrel.disk.files import Disk
 from kestrel.disk.folded import check_is_no_other, folded
 from kestrel.errors import BadQueueName
 from kestrel.storage.interfaces import IStorage
-from kestrel.storage.journal import JournalStorage
-from kestrel.storage.scroll import ScrollStorage
+from kestrel.storage.journal.storage import JournalStorage
+from kestrel.storage.scroll.storage import ScrollStorage
 from kestrel.testing.server import MemoryServer
 
 STORED = b"STORED\r\n"

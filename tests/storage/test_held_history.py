@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from kestrel.config.model import QueueSettings
 from kestrel.errors import QueueFailed, StorageRefused
 from kestrel.storage.interfaces import IItemRanges
-from kestrel.storage.scroll_queue import ScrollQueue
+from kestrel.storage.scroll.queue import ScrollQueue
 from tests.sample import examples
 from tests.scroll.running import Opener, Scrolls
 

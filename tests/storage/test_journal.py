@@ -15,8 +15,8 @@ from twisted.python.failure import Failure
 from kestrel.config.model import QueueSettings
 from kestrel.errors import BadQueueName, BadStorageArgument, FolderInUse, QueueFailed, StorageError
 from kestrel.storage.interfaces import InThread, IQueueStorage
-from kestrel.storage.journal import JournalStorage
-from kestrel.storage.journal_factory import JournalStorageFactory
+from kestrel.storage.journal.factory import JournalStorageFactory
+from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.contract.backend import Subject
 from kestrel.testing.contract.samples import NAMES

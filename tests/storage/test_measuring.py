@@ -11,9 +11,9 @@ from twisted.internet.task import Clock
 
 from kestrel.config.load import loads
 from kestrel.storage.interfaces import IMeasuring
-from kestrel.storage.journal import JournalStorage
+from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.memory import MemoryStorage
-from kestrel.storage.scroll import ScrollStorage
+from kestrel.storage.scroll.storage import ScrollStorage
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.threads import SteppedThreads
 

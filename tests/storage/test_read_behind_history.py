@@ -40,8 +40,8 @@ from kestrel.config.model import QueueSettings
 from kestrel.item import Item
 from kestrel.journal.fileset import group_by_queue
 from kestrel.storage.interfaces import IQueueStorage, SettingsFor
-from kestrel.storage.journal import JournalStorage
-from kestrel.storage.journal_queue import JournalQueue
+from kestrel.storage.journal.queue import JournalQueue
+from kestrel.storage.journal.storage import JournalStorage
 from kestrel.testing.contract.tracked import Seen, seen
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.threads import SteppedThreads

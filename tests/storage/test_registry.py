@@ -11,7 +11,7 @@ from kestrel.config.model import QueueSettings
 from kestrel.config.setting import settings_of
 from kestrel.errors import BadStorageArgument
 from kestrel.storage.interfaces import IStorage
-from kestrel.storage.journal import JournalStorage
+from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.memory import MemoryStorage
 from kestrel.storage.registry import settings_bounded_by, settings_unused_by, storage_from_string
 from kestrel.storage.total_memory import MemoryLimit

@@ -22,9 +22,9 @@ from kestrel.errors import QueueFailed
 from kestrel.journal.records import encode_item
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.jobs import Jobs
-from kestrel.storage.journal_queue import JournalQueue
-from kestrel.storage.journal_rewriting import Rewriting
-from kestrel.storage.journal_sync import RETRY_S, QueueSync, SyncState
+from kestrel.storage.journal.queue import JournalQueue
+from kestrel.storage.journal.rewriting import Rewriting
+from kestrel.storage.journal.sync import RETRY_S, QueueSync, SyncState
 from kestrel.storage.services import SYNCS_AT_ONCE, Services
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.threads import SteppedThreads

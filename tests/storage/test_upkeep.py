@@ -19,9 +19,9 @@ from kestrel.config.model import QueueSettings
 from kestrel.disk import steps
 from kestrel.errors import QueueFailed
 from kestrel.item import Item
-from kestrel.storage.journal import JournalStorage
-from kestrel.storage.journal_queue import JournalQueue
-from kestrel.storage.journal_upkeep import FREED_AT_ONCE, RETRY_S
+from kestrel.storage.journal.queue import JournalQueue
+from kestrel.storage.journal.storage import JournalStorage
+from kestrel.storage.journal.upkeep import FREED_AT_ONCE, RETRY_S
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.threads import SteppedThreads
 from tests.storage.backends import Backend, MakeStorage, journal_only

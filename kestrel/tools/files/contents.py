@@ -13,8 +13,8 @@ from kestrel.journal.records import ADDX_HEADER_BYTES, Record
 from kestrel.journal.replay import do_record, replay
 from kestrel.journal.rewrite import ERRORS_BYTES
 from kestrel.journal.writer import JournalWriter
-from kestrel.storage.journal_queue import JournalQueue
-from kestrel.storage.journal_replayed import ReplayedQueue
+from kestrel.storage.journal.queue import JournalQueue
+from kestrel.storage.journal.replayed import ReplayedQueue
 from kestrel.tools.files.opened import FileRead, OpenJournal
 from kestrel.tools.progress import Progress
 from kestrel.tools.shown import show_queue

@@ -54,7 +54,7 @@ class OpenFiles:
             reader.progress = progress
 
     def open_file(self, file_name: bytes) -> AbstractContextManager[FileReader]:
-        """One of the files; it stays open (`kestrel.storage.journal_replayed.OpenFile`)."""
+        """One of the files; it stays open (`kestrel.storage.journal.replayed.OpenFile`)."""
         return nullcontext(self.readers[file_name])
 
     def __enter__(self) -> Self:

@@ -12,7 +12,7 @@ from kestrel.journal.pack import publish, write_temporary
 from kestrel.journal.records import encode_item
 from kestrel.journal.rewrite import Replacement
 from kestrel.journal.writer import JournalWriter
-from kestrel.storage.journal_load import load_queue
+from kestrel.storage.journal.load import load_queue
 from kestrel.tools.files.contents import SETTINGS, Contents
 from kestrel.tools.files.opened import FileRead, OpenJournal, WatchedReader
 from kestrel.tools.progress import Progress

@@ -1,0 +1,1 @@
+"""The journal backend: queues in Kestrel's journal files."""

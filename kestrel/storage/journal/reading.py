@@ -1,0 +1,92 @@
+"""Items that are on disk alone are read forward into the window, in a thread, before they are asked for if possible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from kestrel.disk.reader import FileReader
+from kestrel.errors import QueueFailed
+from kestrel.journal.forward import DamagedFile, ItemsRead, read_items
+from kestrel.storage.failures import error_of, reason_of
+from kestrel.storage.journal.queue import JournalQueue
+from kestrel.storage.journal.rewriting import Rewriting
+from kestrel.storage.services import Services
+
+
+class Reading:
+    """The reading of one queue's items, one part at a time."""
+
+    def __init__(
+        self, queue: JournalQueue, services: Services, rewriting: Rewriting, doom: Callable[[Exception], None]
+    ) -> None:
+        self._queue = queue
+        self._services = services
+        self._rewriting = rewriting
+        self._doom = doom
+        self._is_reading = False
+        self._waiting: list[Deferred[None]] = []
+
+    def more(self) -> Deferred[None]:
+        """Read on; fires when something has been read, or fails with `QueueFailed`."""
+        done: Deferred[None] = Deferred()
+        self._waiting.append(done)
+        self._begin()
+        return done
+
+    def ahead(self) -> None:
+        """Read on if there is room for it, though nobody waits yet."""
+        queue = self._queue
+        if queue.behind_items and queue.room_bytes and 2 * queue.mem_bytes <= queue.settings.max_memory_size_bytes:
+            self._begin()
+
+    def _begin(self) -> None:
+        if not self._is_reading:
+            self._is_reading = True
+            Deferred.fromCoroutine(self._read()).addCallbacks(self._done, self._failed)
+
+    async def _read(self) -> None:
+        queue, services = self._queue, self._services
+        await services.reading.acquire()
+        try:
+            await self._rewriting.published()
+            if queue.failure is not None or not queue.behind_items or queue.behind_offset >= queue.written_end:
+                return
+            turn, began_s = queue.behind_turn, services.jobs.seconds()
+            read = await services.jobs.run(self._read_part, *self._open())
+            services.took(queue.name, "fill_readbehind_usec", began_s)
+            if queue.behind_turn == turn:
+                queue.take_forward(read)
+                queue.count_memory()
+        finally:
+            services.reading.release()
+
+    def _open(self) -> tuple[FileReader, int, int, int, int, int, int, int]:
+        queue, services = self._queue, self._services
+        name, start, end = queue.history.file_at(queue.behind_offset)
+        reader = FileReader(services.disk, services.folder + b"/" + name)
+        end = queue.written_end if end is None else end
+        room_bytes = queue.room_bytes
+        return reader, start, queue.behind_offset, end, queue.behind_skip, queue.behind_items, room_bytes, queue.now_ms
+
+    @staticmethod
+    def _read_part(reader: FileReader, *args: int) -> ItemsRead:
+        with reader:
+            return read_items(reader, *args)
+
+    def _done(self, _: object) -> None:
+        self._is_reading = False
+        waiting, self._waiting = self._waiting, []
+        for done in waiting:
+            done.callback(None)
+
+    def _failed(self, failure: Failure) -> None:
+        self._is_reading = False
+        waiting, self._waiting = self._waiting, []
+        if failure.check(DamagedFile):
+            self._doom(error_of(failure))  # opened anew, it is repaired
+        error = QueueFailed(f"the head cannot be read: {reason_of(error_of(failure))}")
+        for done in waiting:
+            done.errback(error)

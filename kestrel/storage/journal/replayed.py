@@ -1,0 +1,76 @@
+"""A queue while its journal files are replayed: what lies behind its window is read forward as the replay needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TypeAlias
+
+from kestrel.disk.reader import FileReader
+from kestrel.item import Item
+from kestrel.journal.forward import read_items
+from kestrel.storage.journal.queue import JournalQueue
+
+OpenFile: TypeAlias = Callable[[bytes], AbstractContextManager[FileReader]]
+"""A reader of the queue's file of that name, for as long as the context lasts. Raises OSError."""
+
+
+class ReplayedQueue:
+    """A queue that records are done to (`kestrel.journal.replay.Replayed`): it reads on by itself when its window is
+    empty and the head on disk alone. So a replay takes the memory of the window and of the open reads, however much
+    there is in the files."""
+
+    def __init__(self, queue: JournalQueue, open_file: OpenFile) -> None:
+        self.queue = queue
+        self.open_file = open_file
+        self.file_name = b""
+        """Of the file that is being replayed."""
+        self.append = queue.append
+        self.extend = queue.extend
+        self.next_xid = queue.next_xid
+        self.open_as = queue.open_as
+        self.finish = queue.finish
+        self.push_back = queue.push_back
+
+    @property
+    def last_xid(self) -> int:
+        """The xid that was used last."""
+        return self.queue.last_xid
+
+    @last_xid.setter
+    def last_xid(self, xid: int) -> None:
+        self.queue.last_xid = xid
+
+    def drop_head(self) -> None:
+        """The head, if there is one, leaves the queue for good."""
+        queue = self.queue
+        if queue.behind_items and not queue.has_head:
+            self._read_on()
+        queue.drop_head()
+
+    def pop_head(self) -> Item | None:
+        """The head leaves the queue."""
+        if self.queue.behind_items and not self.queue.has_head:
+            self._read_on()
+        return self.queue.pop_head()
+
+    def xid_is_counted(self) -> None:
+        """What follows cannot be told from the items alone: no file before it may be replaced without those after."""
+        self.queue.boundaries.clear()
+
+    def _read_on(self) -> None:
+        queue = self.queue
+        while not queue.has_head:
+            name, start, end = queue.history.file_at(queue.behind_offset)
+            with self.open_file(self.file_name if end is None else name) as reader:
+                read = read_items(
+                    reader,
+                    start,
+                    queue.behind_offset,
+                    start + reader.size if end is None else end,
+                    queue.behind_skip,
+                    queue.behind_items,
+                    queue.room_bytes,
+                    queue.now_ms,
+                )
+            queue.take_forward(read)

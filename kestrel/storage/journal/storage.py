@@ -1,0 +1,442 @@
+"""The journal backend: every queue in Kestrel's journal files, committed once a tick.
+
+What a tick recorded on a queue is one write. With syncJournal = 0 its replies wait for one fsync, in a thread;
+with a period the fsync follows within it. docs/storage.md says what each failure means; here: a failed write
+leaves no torn record, a full disk lives on a reserve, and a queue whose disk fails is dead until it is
+replayed from its files.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred, DeferredList, fail, succeed
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import classImplements
+
+from kestrel.config.model import QueueSettings
+from kestrel.disk import steps
+from kestrel.disk.files import Disk
+from kestrel.disk.folded import check_is_no_other
+from kestrel.disk.folders import ERASE_FOLDER, PRIVATE_FOLDER
+from kestrel.disk.lock import FolderLock
+from kestrel.disk.numbers import FileNumbers
+from kestrel.errors import BadQueueName, QueueFailed, StorageError
+from kestrel.journal.deletion import erase_deleted, mark_deleted, mark_of_deleted
+from kestrel.journal.fileset import MAX_FILE_NAME_BYTES, QueueFiles, current_name, files_of, group_by_queue
+from kestrel.journal.pack import clean_up
+from kestrel.journal.records import encode_item
+from kestrel.journal.writer import JournalWriter
+from kestrel.storage.failures import error_of, reason_of
+from kestrel.storage.folder_kind import claim_folder
+from kestrel.storage.full_disk import FullDisk, is_full
+from kestrel.storage.interfaces import IMeasuring, InThread, IQueueStorage, IStorage, Measure, SettingsFor
+from kestrel.storage.jobs import Jobs
+from kestrel.storage.journal.load import load_queue
+from kestrel.storage.journal.queue import JournalQueue
+from kestrel.storage.journal.upkeep import Upkeep
+from kestrel.storage.open_files import OpenFiles
+from kestrel.storage.services import Services
+from kestrel.storage.total_memory import MemoryLimit
+
+log = Logger(__name__)
+
+LOADED_AT_ONCE_BYTES: Final = 1 << 20
+"""A failed queue whose files are smaller is replayed within its next use, which takes a few ms."""
+
+_IS_LOADING: Final = "the queue is being loaded again: try again in a moment"
+
+RESERVE_BYTES: Final = 16 * 1024 * 1024
+
+
+class JournalStorage:
+    """All queues of one folder (`IStorage`)."""
+
+    def __init__(
+        self,
+        folder: bytes,
+        clock: IReactorTime,
+        in_thread: InThread,
+        *,
+        reserve_bytes: int = RESERVE_BYTES,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+        disk: Disk | None = None,
+        memory: MemoryLimit | None = None,
+    ) -> None:
+        self._folder = folder
+        self._private = folder + b"/" + PRIVATE_FOLDER
+        self._bin = folder + b"/" + ERASE_FOLDER
+        self._memory = memory or MemoryLimit()
+        self._now_ms = now_ms
+        self._numbers = FileNumbers(now_ms)
+        self._disk = disk or Disk()
+        self._jobs = Jobs(clock, in_thread)
+        self._full_disk = FullDisk(self._disk, self._private + b"/reserve", reserve_bytes, self._jobs)
+        self._services = Services(
+            self._disk, folder, self._jobs, self._kill, lambda: self._full_disk.refusal is not None
+        )
+        self._queues: dict[bytes, JournalQueue] = {}
+        self._upkeeps: dict[JournalQueue, Upkeep] = {}
+        self._publishing: dict[bytes, Deferred[None]] = {}
+        """Queues that are dead while a thread still renames their files."""
+        self._failed: dict[bytes, JournalWriter | None] = {}
+        """Queues that are not live but may have files, with the writer that knows how much of the last is good."""
+        self._loading: set[bytes] = set()
+        """Queues that failed and are being replayed."""
+        self._open_files = OpenFiles()
+        self.loaded_at_once_bytes = LOADED_AT_ONCE_BYTES
+        self._lock: FolderLock | None = None
+        self._folds_names = False
+
+    @property
+    def refusal(self) -> str | None:
+        """None, or the sentence why no put is taken now."""
+        return self._full_disk.refusal
+
+    @property
+    def measure(self) -> Measure:
+        """Who is told how long something took (`IMeasuring`)."""
+        return self._services.measure
+
+    @measure.setter
+    def measure(self, measure: Measure) -> None:
+        self._services.measure = measure
+
+    # Start and stop.
+
+    def start(self, settings_for: SettingsFor) -> Deferred[dict[bytes, IQueueStorage | Failure]]:
+        """Lock the folder, then replay every queue in a thread."""
+        try:
+            for path in (self._folder, self._private, self._bin):
+                self._disk.make_folder(path)
+            self._lock = FolderLock(self._private + b"/lock")
+            claim_folder(self._disk, self._folder, "journal")
+            self._folds_names = self._disk.folds_names(self._folder, PRIVATE_FOLDER)
+            queues = group_by_queue(self._disk.list_files(self._folder))
+            for name in [name for name, files in queues.items() if not files.has_items]:
+                clean_up(self._disk, self._folder, queues.pop(name))
+            deleted = self._take_deleted(queues)
+            thrown_away = self._disk.list_files(self._bin)
+            self._services.failed_syncs.load()
+        except (OSError, StorageError) as error:
+            if self._lock is not None:
+                self._lock.release()
+            if isinstance(error, StorageError):
+                raise
+            folder = self._folder.decode("utf-8", "backslashreplace")
+            raise StorageError(f"the queue folder {folder} cannot be used: {reason_of(error)}") from error
+        for name in thrown_away:
+            self._erase(self._bin + b"/" + name)
+        for name, mark in deleted.items():
+            self._erase_deleted(name, mark)
+        self._full_disk.make_reserve()
+        self._numbers.know(number for files in queues.values() for number in files.numbers())
+        each = [(files, settings_for(name)) for name, files in queues.items()]
+        return self._jobs.run(self._load_all, each).addCallback(self._loaded)
+
+    def _take_deleted(self, queues: dict[bytes, QueueFiles]) -> dict[bytes, int]:
+        """Leave out those that were deleted; returns the marks of them."""
+        deleted = {}
+        for name, files in list(queues.items()):
+            mark = mark_of_deleted(self._disk, self._folder, files)
+            if mark is not None:
+                del queues[name]
+                deleted[name] = mark
+        return deleted
+
+    def _load_all(self, each: Sequence[tuple[QueueFiles, QueueSettings]]) -> dict[bytes, IQueueStorage | Failure]:
+        loaded: dict[bytes, IQueueStorage | Failure] = {}
+        for files, settings in each:
+            try:
+                queue = loaded[files.queue] = self._load(files, settings)
+                queue.count_memory()  # so that those after it keep to what is left
+            except Exception as error:  # one bad queue is never a failed start
+                if not isinstance(error, OSError):
+                    log.failure("Queue {queue!r} was not loaded for a fault of ours", queue=files.queue)
+                failure = _load_failed(error)
+                log.error("Queue {queue!r} is not served: {reason}", queue=files.queue, reason=str(failure))
+                loaded[files.queue] = Failure(failure)
+        return loaded
+
+    def _load(self, files: QueueFiles, settings: QueueSettings) -> JournalQueue:
+        writer = JournalWriter(self._disk, self._folder, files.queue, self._numbers.next)
+        return load_queue(self._disk, self._folder, files, settings, writer, self._now_ms(), memory=self._memory)
+
+    def _loaded(self, loaded: dict[bytes, IQueueStorage | Failure]) -> dict[bytes, IQueueStorage | Failure]:
+        for name, queue in loaded.items():
+            if isinstance(queue, JournalQueue):
+                self._adopt(queue)
+            else:
+                self._failed[name] = None
+        return loaded
+
+    def close(self, compacts: bool = False) -> Deferred[None]:
+        """Write what is pending, sync the queues that promise it, and let the folder go."""
+        for upkeep in self._upkeeps.values():
+            upkeep.rewriting.stop_if_it_can_wait()
+        closing = self._jobs.close().addCallback(self._commit_last)
+        if compacts:
+            closing.addCallback(self._empty_spent_files)
+        return closing.addCallback(self._release)
+
+    def _empty_spent_files(self, syncs: Any) -> Any:
+        """A queue without items needs nothing of what its one file holds."""
+        for queue in self._queues.values():
+            if queue.failure is None and queue.is_spent:
+                try:
+                    queue.writer.empty()
+                except OSError as error:
+                    log.error("Queue {queue!r}: {reason}", queue=queue.name, reason=reason_of(error))
+        return syncs
+
+    def _commit_last(self, _: object) -> Deferred[Any]:
+        syncs = []
+        for queue in list(self._queues.values()):
+            is_written = self._write(queue) is None
+            if is_written and queue.settings.sync_journal_ms is not None:
+                syncs.append(self._upkeeps[queue].sync.once())
+        return DeferredList(syncs, consumeErrors=True)
+
+    def _release(self, syncs: list[tuple[bool, Any]]) -> None:
+        for is_synced, result in syncs:
+            if not is_synced:
+                log.failure("A journal could not be synced at the stop", result)
+        for queue in self._queues.values():
+            queue.failure = "the server is stopping"
+            queue.writer.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    # Queues.
+
+    def queue(self, name: bytes, settings: QueueSettings) -> JournalQueue:
+        """The live queue, a new empty one, or after a failure what its files hold."""
+        queue = self._queues.get(name)
+        if queue is not None:
+            if queue.settings is not settings:
+                queue.settings = settings
+                self._upkeeps[queue].sync.settings_changed()
+            return queue
+        if len(current_name(name)) > MAX_FILE_NAME_BYTES:
+            raise BadQueueName("queue name is too long for a file name")
+        if name in self._publishing:
+            raise QueueFailed("the queue's files are being replaced: try again in a moment")
+        if name in self._loading:
+            raise QueueFailed(_IS_LOADING)
+        try:
+            if self._folds_names and name not in self._failed:
+                on_disk = group_by_queue(self._disk.list_files(self._folder))
+                check_is_no_other(name, {*self._queues, *self._failed, *on_disk})
+            files = self._files_left(name)
+            if self._is_large(files):
+                self._load_in_thread(files, settings)
+                raise QueueFailed(_IS_LOADING)
+            queue = self._load(files, settings)
+        except OSError as error:
+            raise _load_failed(error) from error
+        self._failed.pop(name, None)
+        self._adopt(queue)
+        return queue
+
+    def _is_large(self, files: QueueFiles) -> bool:
+        sizes = (self._disk.length(self._folder + b"/" + name) for name in files.in_replay_order())
+        return sum(sizes) > self.loaded_at_once_bytes
+
+    def _load_in_thread(self, files: QueueFiles, settings: QueueSettings) -> None:
+        """Replay a failed queue off the reactor; until that is done its uses are refused."""
+        self._loading.add(files.queue)
+        self._jobs.run(self._load, files, settings).addCallbacks(self._loaded_again, self._not_loaded_again).addBoth(
+            lambda _: self._loading.discard(files.queue)
+        )
+
+    def _loaded_again(self, queue: JournalQueue) -> None:
+        self._failed.pop(queue.name, None)
+        self._adopt(queue)
+        log.info("Queue {queue!r} is served again: {items} items", queue=queue.name, items=queue.items)
+
+    def _not_loaded_again(self, failure: Failure) -> None:
+        log.error("A queue that failed cannot be loaded again: {reason}", reason=reason_of(error_of(failure)))
+
+    def _files_left(self, name: bytes) -> QueueFiles:
+        """The files of a queue that is not live: only one that failed has any."""
+        if name not in self._failed:
+            return QueueFiles(name)
+        writer = self._failed[name]
+        if writer is not None:
+            self._settle(name, writer)
+            writer.close()
+        return self._files_of(name)
+
+    def _files_of(self, name: bytes) -> QueueFiles:
+        return files_of(name, self._disk.list_files(self._folder))
+
+    def _adopt(self, queue: JournalQueue) -> None:
+        """The queue is live from now on. Who wrote its files may have ended before they were synced."""
+        self._queues[queue.name] = queue
+        queue.full_disk = self._full_disk
+        upkeep = self._upkeeps[queue] = Upkeep(queue, self._services)
+        if current_name(queue.name) in self._services.failed_syncs:
+            upkeep.sync.mend_again()
+        upkeep.sync.settings_changed()
+        queue.count_memory()
+        if upkeep.is_due() and self._write(queue) is None:
+            upkeep.tidy()
+
+    def _end(self, queue: JournalQueue, why: str) -> None:
+        """The object is dead from now on."""
+        queue.failure = why
+        if self._queues.get(queue.name) is queue:
+            del self._queues[queue.name]
+        self._open_files.close(queue.writer)
+        queue.let_go()
+        queue.behind_turn += 1  # what is being read for it does not come into memory
+        queue.memory.is_now(0)
+        upkeep = self._upkeeps.pop(queue, None)
+        if upkeep is not None:
+            if upkeep.rewriting.is_publishing and not queue.is_deleted:
+                self._publishing[queue.name] = upkeep.rewriting.published().addCallback(self._published, queue.name)
+            upkeep.rewriting.stop()
+
+    def _published(self, _: None, name: bytes) -> None:
+        del self._publishing[name]
+
+    def _kill(self, queue: JournalQueue, error: Exception) -> QueueFailed:
+        """The queue's disk failed: what its files hold is what there is."""
+        failure = QueueFailed(f"queue storage failed: {reason_of(error)}")
+        log.error("Queue {queue!r}: {reason}; it will be replayed", queue=queue.name, reason=str(failure))
+        self._end(queue, str(failure))
+        try:
+            self._settle(queue.name, queue.writer)
+        except OSError:
+            log.failure("Queue {queue!r}: what failed could not be taken from its files", queue=queue.name)
+        queue.writer.close()
+        self._failed[queue.name] = queue.writer
+        return failure
+
+    def _settle(self, name: bytes, writer: JournalWriter) -> None:
+        """Take from the files of a dead queue what does not count. Raises OSError."""
+        writer.settle_doubt()
+        if not writer.keeps_unsynced:
+            self._services.failed_syncs.discard(current_name(name))
+
+    def delete(self, queue: JournalQueue) -> None:
+        """Let the queue's files count no more, at once; large and many files are erased in a thread."""
+        if queue.name in self._loading and queue.failure is not None:
+            raise StorageError(_IS_LOADING)
+        upkeep = self._upkeeps.get(queue)
+        may_have_more = bool(queue.history.rotated) or upkeep is None or upkeep.rewriting.is_running
+        queue.is_deleted = True
+        self._end(queue, "the queue was deleted")
+        self._failed.pop(queue.name, None)
+        try:
+            self._disk.make_folder(self._bin)  # somebody may have cleaned up
+            if may_have_more:
+                mark = mark_deleted(self._disk, self._folder, queue.name, self._numbers.next)
+                published = succeed(None) if upkeep is None else upkeep.rewriting.published()
+                published.addCallback(lambda _: self._erase_deleted(queue.name, mark))
+            else:
+                self._throw_away(current_name(queue.name))
+            self._services.failed_syncs.discard(current_name(queue.name))
+        except OSError as error:
+            self._failed[queue.name] = None
+            raise StorageError(f"the queue's files could not be removed: {reason_of(error)}") from error
+
+    def _erase_deleted(self, name: bytes, mark: int) -> None:
+        self._jobs.run(erase_deleted, self._disk, self._folder, name, mark).addErrback(
+            lambda failure: log.failure("A deleted queue's files could not be erased; a start does it", failure)
+        )
+
+    def _throw_away(self, name: bytes) -> None:
+        """A file that is alone goes in one step."""
+        thrown_away = self._bin + b"/%d" % self._numbers.next()
+        try:
+            self._disk.rename(self._folder + b"/" + name, thrown_away)
+        except FileNotFoundError:
+            return
+        self._disk.reached(steps.THROWN_AWAY)
+        self._erase(thrown_away)
+
+    def _erase(self, path: bytes) -> None:
+        self._jobs.run(self._disk.erase, path).addErrback(
+            lambda failure: log.failure("A deleted queue's file could not be erased", failure)
+        )
+
+    # Puts and commits.
+
+    def put(self, queues: Sequence[JournalQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:
+        """Append one item to each queue; they share its record."""
+        for queue in queues:
+            queue.check_put(len(data))
+        record = encode_item(data, add_ms, expiry_ms)
+        is_counted = self._memory.most_bytes is not None
+        for queue in queues:
+            queue.put(record)
+            if is_counted:  # the commit may be a while away
+                queue.count_memory()
+
+    def commit(self, queues: Sequence[JournalQueue]) -> Sequence[tuple[Sequence[IQueueStorage], Deferred[Any]]]:
+        """Write each queue's records; those that must be synced first are pending."""
+        pending: list[tuple[Sequence[IQueueStorage], Deferred[Any]]] = []
+        for queue in queues:
+            outcome = self._commit_deletion(queue) if queue.is_deleted else self._commit(queue)
+            if outcome is not None:
+                pending.append(((queue,), outcome))
+        return pending
+
+    def _commit_deletion(self, queue: JournalQueue) -> Deferred[Any] | None:
+        if queue.settings.sync_journal_ms is None:
+            return None
+        synced = self._jobs.run(self._disk.sync_folder, self._folder)
+        if queue.settings.sync_journal_ms == 0:
+            return synced
+        synced.addErrback(lambda failure: log.failure("A deletion could not be synced", failure))
+        return None
+
+    def _commit(self, queue: JournalQueue) -> Deferred[Any] | None:
+        """Write a queue's records, when they may be. None if that is as safe as they must be."""
+        upkeep = self._upkeeps.get(queue)
+        try:
+            writable = None if upkeep is None else upkeep.sync.when_writable()
+        except QueueFailed as failure:
+            return fail(failure)
+        if writable is None:
+            return self._commit_now(None, queue)
+        return writable.addCallback(self._commit_now, queue)
+
+    def _commit_now(self, _: None, queue: JournalQueue) -> Deferred[Any] | None:
+        if queue.is_deleted:
+            return None
+        failure = self._write(queue)
+        return self._upkeeps[queue].written() if failure is None else fail(failure)
+
+    def _write(self, queue: JournalQueue) -> QueueFailed | None:
+        """Write what is pending on a queue. None, or the failure that it is dead of."""
+        if queue.failure is not None:
+            return QueueFailed(queue.failure)
+        records = queue.take_pending()
+        if not records:
+            return None
+        writer = queue.writer
+        try:
+            try:
+                writer.append(records)
+            except OSError as error:
+                if not is_full(error) or not self._full_disk.make_room():
+                    raise
+                writer.append(records)
+        except OSError as error:
+            return self._kill(queue, error)
+        self._open_files.used(writer)
+        queue.count_memory()
+        return None
+
+
+classImplements(JournalStorage, IStorage, IMeasuring)  # a class with a decorator is not compiled
+
+
+def _load_failed(error: Exception) -> QueueFailed:
+    return QueueFailed(f"the queue cannot be loaded: {reason_of(error)}")

@@ -1,0 +1,194 @@
+"""One queue's journal is kept small: rotated, rewritten and packed as the policy says."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kestrel.errors import QueueFailed
+from kestrel.journal.pack import HalfPublished, Stopped
+from kestrel.journal.policy import Compaction, JournalState, Limits, choose, should_rotate
+from kestrel.journal.rewrite import Boundary, Replacement
+from kestrel.storage.failures import reason_of
+from kestrel.storage.journal.queue import JournalQueue
+from kestrel.storage.journal.reading import Reading
+from kestrel.storage.journal.rewriting import Rewriting
+from kestrel.storage.journal.sync import QueueSync, SyncState
+from kestrel.storage.runs import Runs
+from kestrel.storage.services import Services
+
+log = Logger(__name__)
+
+RETRY_S: Final = 10.0
+
+FREED_AT_ONCE: Final = 10_000
+"""Records; it takes about 0.2 ms."""
+
+
+class _Plan:
+    """What is to be done with the files as soon as what they hold is kept, whatever fails."""
+
+    def __init__(self, end: Boundary, compaction: Compaction, replacement: Replacement | None) -> None:
+        self.end = end
+        self.compaction = compaction
+        self.replacement = replacement
+
+
+class Upkeep:
+    """What goes on beside the operations of one queue: its syncs, its rewriting, its reading forward."""
+
+    def __init__(self, queue: JournalQueue, services: Services) -> None:
+        self._queue = queue
+        self._services = services
+        self._jobs = services.jobs
+        self.rewriting = Rewriting(queue, services)
+        self.sync = QueueSync(queue, services, self.rewriting, self._carry_out)
+        self.reading = Reading(queue, services, self.rewriting, self.sync.doom)
+        self._plan: _Plan | None = None
+        self._rewritten_s: float | None = None
+        self._not_before_s = 0.0
+        """When a rewrite may be tried again after one that failed."""
+        queue.read_more = self.reading.more
+        queue.free = self._free
+
+    def written(self) -> Deferred[None] | None:
+        """All that was recorded was written just now; returns as `QueueSync.written`."""
+        self._plan = self._make_plan()
+        done = self.sync.written()
+        self._carry_out()
+        self.reading.ahead()
+        return done
+
+    def tidy(self) -> None:
+        """The queue was loaded, and what that recorded is written: nobody waits for it, and nobody gives it up."""
+        self._queue.writer.promise()
+        self.sync.settings_changed()
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """Nobody may write to the queue for long, and what was done last may not be enough."""
+        queue = self._queue
+        if queue.failure is None and not queue.has_pending:  # else a commit comes
+            self._plan = self._make_plan()
+            self._carry_out()
+
+    def is_due(self) -> bool:
+        """Whether there is something to be done with the files as they are."""
+        limits = self._limits()
+        is_due = choose(self._state(), limits) is not Compaction.NONE
+        return is_due or should_rotate(self._queue.writer.size, limits)
+
+    def _limits(self) -> Limits:
+        settings = self._queue.settings
+        return Limits(
+            settings.default_journal_size_bytes,
+            settings.max_memory_size_bytes,
+            settings.max_journal_size_bytes,
+            settings.min_journal_compact_delay_ms,
+            settings.disable_aggressive_rewrites,
+        )
+
+    def _make_plan(self) -> _Plan | None:
+        queue = self._queue
+        settings = queue.settings
+        total_bytes, current_bytes = queue.disk_bytes, queue.writer.size
+        most_bytes = min(settings.default_journal_size_bytes, settings.max_journal_size_bytes)
+        is_disk_full = self._services.is_disk_full()
+        is_small = total_bytes < most_bytes and current_bytes <= settings.max_memory_size_bytes
+        if is_small and not queue.history.rotated and not is_disk_full:
+            return None  # the usual answer, at once
+        limits = self._limits()
+        may_begin = not self.rewriting.is_running and self._jobs.seconds() >= self._not_before_s
+        compaction = choose(self._state(), limits) if may_begin else Compaction.NONE
+        if compaction is Compaction.NONE and may_begin and is_disk_full:
+            return self._make_plan_for_a_full_disk(limits)
+        if compaction is Compaction.NONE:
+            return _Plan(queue.boundary(), compaction, None) if should_rotate(current_bytes, limits) else None
+        end = queue.boundary()
+        replaced = queue.last_read_boundary() if compaction is Compaction.PACK else end
+        return _Plan(end, compaction, None if replaced is None else queue.replacement(replaced))
+
+    def _make_plan_for_a_full_disk(self, limits: Limits) -> _Plan | None:
+        """What frees anything, in the smallest step: to take items off a full disk must not come to an end."""
+        queue = self._queue
+        end = queue.boundary()
+        try:
+            room_bytes = self._services.disk.free_bytes(self._services.folder)
+        except OSError:
+            room_bytes = 0
+        smallest = queue.smallest_pack(room_bytes) if queue.behind_items else None
+        if smallest is not None:
+            return _Plan(end, Compaction.PACK, queue.replacement(smallest))
+        if queue.disk_bytes > 2 * queue.live_bytes and queue.live_bytes <= room_bytes:
+            return _Plan(end, Compaction.REWRITE, queue.replacement(end))
+        return _Plan(end, Compaction.NONE, None) if should_rotate(queue.writer.size, limits) else None
+
+    def _state(self) -> JournalState:
+        waited_ms = None if self._rewritten_s is None else int((self._jobs.seconds() - self._rewritten_s) * 1000)
+        return self._queue.journal_state(waited_ms)
+
+    def _carry_out(self) -> None:
+        """Do what is planned, unless what the files hold may yet be given up, or there is more in them by now."""
+        plan, queue = self._plan, self._queue
+        if plan is None or queue.writer.kept_size != queue.writer.size or self.sync.state is SyncState.MENDING:
+            return
+        self._plan = None
+        if plan.end.end != queue.written_end or queue.failure is not None:
+            return
+        replacement = plan.replacement
+        if plan.compaction is not Compaction.PACK:
+            began_s = self._jobs.seconds()
+            try:
+                end = queue.rotate(plan.end)
+            except OSError as error:
+                log.error("Queue {queue!r} cannot be rotated: {reason}", queue=queue.name, reason=error.strerror)
+                return
+            self._services.took(queue.name, "journal_rotation_usec", began_s)
+            if replacement is not None:
+                replacement.boundary = end
+        queue.rotations += plan.compaction is Compaction.NONE
+        if replacement is not None:
+            self._rewritten_s = self._jobs.seconds()
+            Deferred.fromCoroutine(self._replace(replacement, plan.compaction)).addErrback(self._has_fault)
+
+    async def _replace(self, replacement: Replacement, compaction: Compaction) -> None:
+        queue = self._queue
+        before_bytes, began_s = queue.disk_bytes, self._jobs.seconds()
+        is_pack = compaction is Compaction.PACK
+        try:
+            # An empty item stands for one that was removed: first it must be safe that it was.
+            await self.rewriting.replace(replacement, before_publishing=self.sync.for_a_pack if is_pack else None)
+        except (Stopped, QueueFailed):
+            return
+        except HalfPublished as error:
+            reason = reason_of(error)
+            log.error("The journal of {queue!r} was left half replaced: {reason}", queue=queue.name, reason=reason)
+            self.sync.doom(error)
+            return
+        except OSError as error:
+            log.error("The journal of {queue!r} is not rewritten: {reason}", queue=queue.name, reason=reason_of(error))
+            self._not_before_s = self._jobs.seconds() + RETRY_S
+            self._jobs.later(RETRY_S, self._look_again)
+            return
+        self._services.took(queue.name, "journal_rewrite_usec", began_s)
+        queue.packs += is_pack
+        queue.rewrites += not is_pack
+        log.debug(
+            "The journal of {queue!r} was {before} bytes and is {after}",
+            queue=queue.name,
+            before=before_bytes,
+            after=queue.disk_bytes,
+        )
+        if queue.disk_bytes < before_bytes:
+            self._look_again()
+
+    def _free(self, records: Runs) -> None:
+        """Free the memory of many records in a thread."""
+        if len(records) > FREED_AT_ONCE:
+            self._jobs.run(records.free)
+
+    def _has_fault(self, failure: Failure) -> None:
+        log.failure("Queue {queue!r} was not rewritten for a fault of ours", failure, queue=self._queue.name)

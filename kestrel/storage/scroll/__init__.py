@@ -1,0 +1,1 @@
+"""The scroll backend: queues in libkestrel's journals, which a parent shares with its children."""

@@ -1,0 +1,135 @@
+"""Journals of a scroll folder whose last queue was deleted: marked, then erased; no crash brings a part of one back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kestrel.scroll.hints import hint_path
+from kestrel.storage.failures import error_of, reason_of
+from kestrel.storage.scroll.files import sync_files
+from kestrel.storage.scroll.journal import ScrollJournal
+from kestrel.storage.scroll.queue import ScrollQueue
+from kestrel.storage.scroll.services import ScrollServices
+
+log = Logger(__name__)
+
+
+class Deletions:
+    """What is being erased. `is_there` tells whether there is a journal of that stem again, or still."""
+
+    def __init__(self, services: ScrollServices, is_there: Callable[[bytes], bool]) -> None:
+        self._services = services
+        self._is_there = is_there
+        self._erasing: dict[bytes, tuple[ScrollJournal, Sequence[bytes]]] = {}
+        """By stem: the journal, and the paths of its files."""
+        self._marking: dict[ScrollQueue, Deferred[Any]] = {}
+        """Deleted queues of which no commit has told, with what fires when that is safe."""
+
+    def next_id(self, stem: bytes) -> int:
+        """The id of the first item of a new journal: of one that is being erased ids go on."""
+        return self._erasing[stem][0].next_id if stem in self._erasing else 1
+
+    def __contains__(self, stem: bytes) -> bool:
+        return stem in self._erasing
+
+    def journal_of(self, queue: ScrollQueue) -> None:
+        """Erase the journal whose last queue that was."""
+        self._marking[queue] = self.erase(queue.journal)
+
+    def reader_of(self, queue: ScrollQueue) -> Deferred[Any]:
+        """That queue is deleted, others of its journal are not: fires when no power failure brings it back."""
+        services = self._services
+        marked = services.jobs.run(sync_files, services.disk, services.folder, [queue.file.path])
+        self._marking[queue] = _also(marked)
+        return marked
+
+    def all_of(self, journal: ScrollJournal) -> Deferred[frozenset[bytes]]:
+        """Fires with the readers that are leaving that journal now, when no power failure brings them back."""
+        leaving, services = frozenset(journal.leaving), self._services
+        synced = services.jobs.run(services.disk.sync_folder, services.folder)
+        return synced.addCallback(lambda _: leaving)
+
+    def is_told_by(self, dead: ScrollQueue, live: ScrollQueue) -> None:
+        """The queue was opened again in order to be deleted, and is committed by the name of the dead object."""
+        if live in self._marking:
+            self._marking[dead] = self._marking.pop(live)
+
+    def erase(self, journal: ScrollJournal) -> Deferred[Any]:
+        """Erase the writer files, then what says that they count no more, unless the journal is there again by then.
+
+        Fires when no power failure brings it back.
+        """
+        services, stem = self._services, journal.stem
+        paths = [services.path(file_name) for file_name in journal.abandon()]
+        paths.append(hint_path(services.folder, stem))
+        if stem in self._erasing:  # it was made again and deleted again meanwhile
+            earlier, earlier_paths = self._erasing[stem]
+            journal.deleted += earlier.deleted
+            paths += earlier_paths
+        self._erasing[stem] = journal, paths
+        marked = services.jobs.run(
+            sync_files, services.disk, services.folder, [services.path(file_name) for file_name in journal.deleted]
+        )
+        _also(marked).addCallback(lambda _: services.jobs.run(self._erase_all, paths)).addCallback(
+            self._erased, journal
+        ).addErrback(self.not_erased)
+        return marked
+
+    def _erase_all(self, paths: Sequence[bytes]) -> None:
+        """Runs in a thread."""
+        for path in paths:
+            self._services.disk.erase(path)
+        self._services.disk.sync_folder(self._services.folder)
+
+    def _erased(self, _: object, journal: ScrollJournal) -> None:
+        erasing = self._erasing.get(journal.stem)
+        if erasing is None or erasing[0] is not journal:
+            return  # it was made and deleted again meanwhile, which does the rest
+        del self._erasing[journal.stem]
+        if not self._is_there(journal.stem):
+            self.erase_marks(journal)
+
+    def erase_needless_marks(self, journal: ScrollJournal) -> None:
+        """Another reader of the journal has its file now; first it must be on the medium that it has."""
+        if journal.deleted:
+            synced = self._services.jobs.run(self._services.disk.sync_folder, self._services.folder)
+            synced.addCallback(lambda _: self.erase_marks(journal)).addErrback(self.not_erased)
+
+    def erase_marks(self, journal: ScrollJournal) -> None:
+        """At once, for their names may be used again; what cannot be erased a later start erases."""
+        in_use = {queue.file.path for queue in journal.readers.values()}
+        for path in {self._services.path(file_name) for file_name in journal.deleted} - in_use:
+            with suppress(OSError):
+                self._services.disk.erase(path)
+        journal.deleted.clear()
+
+    def not_erased(self, failure: Failure) -> None:
+        """For the log."""
+        log.error("A deleted queue's files stay until a start: {reason}", reason=reason_of(error_of(failure)))
+
+    def commit(self, queue: ScrollQueue) -> Deferred[Any] | None:
+        """Make safe that the queue is deleted: None if it is as safe as was promised, else fires when it is."""
+        synced = self._marking.pop(queue, None)
+        if queue.settings.sync_journal_ms == 0:
+            return synced
+        if synced is not None:
+            synced.addErrback(lambda failure: log.failure("A deletion could not be synced", failure))
+        return None
+
+
+def _also(deferred: Deferred[Any]) -> Deferred[Any]:
+    """Fires as that one does, which others wait for as well."""
+    other: Deferred[Any] = Deferred()
+
+    def pass_on(result: Any) -> Any:
+        other.callback(result)
+        return result
+
+    deferred.addBoth(pass_on)
+    return other

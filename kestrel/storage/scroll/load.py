@@ -1,0 +1,293 @@
+"""From the files of one scroll to its queues: survey, repair, and how much each reader has left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
+
+from twisted.logger import Logger
+
+from kestrel.config.model import QueueSettings
+from kestrel.disk.appended import AppendedFile
+from kestrel.disk.reader import FileReader
+from kestrel.disk.repair import End, repair
+from kestrel.scroll.fileset import JournalFiles, ScrollFile, reader_name
+from kestrel.scroll.hints import MOST_BYTES, decode_hint, hint_path
+from kestrel.scroll.left import left_for
+from kestrel.scroll.names import DEFAULT_READER, OWN_READER, Names, Place, queue_of
+from kestrel.scroll.reader_file import ReaderState, encode_state, read_state
+from kestrel.scroll.records import LARGEST_ID
+from kestrel.scroll.survey import WrongMark, check_known, survey
+from kestrel.scroll.writer_file import WriterFile
+from kestrel.storage.full_disk import is_full
+from kestrel.storage.scroll.files import copy_file, replace_file
+from kestrel.storage.scroll.journal import ScrollJournal, Unsynced
+from kestrel.storage.scroll.queue import ScrollQueue
+from kestrel.storage.scroll.services import ScrollServices
+
+log = Logger(__name__)
+
+GAP_IDS: Final = 1 << 32
+"""Where somebody reads by ids, a start gives the next item an id that is a multiple of it: more than were given since a
+sync, and few enough for a thousand million starts."""
+
+SettingsOf: TypeAlias = Callable[[bytes], QueueSettings]
+
+
+class ScrollLoader:
+    """Loads the journals of one folder. May run in a thread."""
+
+    def __init__(self, services: ScrollServices, names: Names, now_ms: Callable[[], int]) -> None:
+        self._services = services
+        self._names = names
+        self._now_ms = now_ms
+
+    def load(
+        self,
+        files: JournalFiles,
+        settings_of: SettingsOf,
+        known: Mapping[bytes, WriterFile] | None = None,
+        *,
+        is_copied: bool = False,
+    ) -> ScrollJournal:
+        """The journal of these files, with a queue for each reader that can be read.
+
+        `known` is what is known of the writer files, by name, if it is more than a hint in the folder says. Where a
+        sync of the files has failed none of them is written to again: they are copied first, unless `is_copied` says
+        that this has been done. Raises OSError.
+        """
+        has_lost_a_sync = files.stem in self._services.failed_syncs
+        for temporary in files.temporary:
+            self._services.disk.erase(self._services.path(temporary.file_name))
+        if has_lost_a_sync and not is_copied:
+            self._copy_all(files)
+        if known is None:
+            known = self._hint_of(files.stem)
+        try:
+            return self._load(files, settings_of, known, has_lost_a_sync)
+        except Exception:
+            if not known:
+                raise
+            # Whatever a hint says, it is never needed.
+            self._services.disk.erase(hint_path(self._services.folder, files.stem))
+            return self._load(files, settings_of, {}, has_lost_a_sync)
+
+    def _copy_all(self, files: JournalFiles) -> None:
+        """Let what the system has of these files in its memory be on the medium, under the same names."""
+        services = self._services
+        for file_name in [*(writer.file_name for writer in files.writers), *files.readers.values()]:
+            path = services.path(file_name)
+            size = services.disk.length(path)
+            services.disk.rename(copy_file(services.disk, path, size, services.numbers.next()), path)
+        services.disk.sync_folder(services.folder)
+
+    def _hint_of(self, stem: bytes) -> Mapping[bytes, WriterFile]:
+        try:
+            with FileReader(self._services.disk, hint_path(self._services.folder, stem)) as reader:
+                return decode_hint(reader.read(0, MOST_BYTES))
+        except OSError:
+            return {}
+
+    def _load(
+        self, files: JournalFiles, settings_of: SettingsOf, known: Mapping[bytes, WriterFile], has_lost_a_sync: bool
+    ) -> ScrollJournal:
+        services = self._services
+        journal = ScrollJournal(files.stem, services, [], 1)
+        journal.files = self._survey_all(journal, files.writers, known)
+        states = self._read_states(journal, files)
+        last_ids = [file.last_id for file in journal.files]
+        # Ids are never given twice: if a reader is further than the last item, they go on behind it.
+        last_ids += [state.done.last for state in states.values()]
+        last_ids += [state.held.head for state in states.values() if state.held is not None]
+        journal.next_id = max(last_ids, default=0) + 1
+        gap_is_told = self._begin_behind_a_gap(journal, states)
+        journal.safe_id = journal.last_id
+        # Who wrote them may have ended before they were synced; what a failed sync has left was copied, and is.
+        journal.unsynced = {} if has_lost_a_sync else {file: Unsynced(0, file.size) for file in journal.files}
+        if has_lost_a_sync and journal.files:
+            journal.files[-1].is_closed = True
+        if OWN_READER in states:
+            states.pop(DEFAULT_READER, None)
+        for part, state in states.items():
+            self._make_queue(journal, part, state, settings_of, is_written_anew=has_lost_a_sync)
+        if not gap_is_told:
+            for queue in journal.readers.values():
+                queue.give_up_checkpoint()  # which tells of it as soon as there is room
+        if has_lost_a_sync:
+            services.disk.sync_folder(services.folder)  # or what was answered with an error might come back
+            services.failed_syncs.discard(journal.stem)
+        return journal
+
+    def _begin_behind_a_gap(self, journal: ScrollJournal, states: Mapping[bytes, ReaderState]) -> bool:
+        """Who reads by ids may have seen items that a power failure has taken: let no other item get their ids.
+
+        The next start must find that this one has given ids, also if nothing else of them is left then. False if a full
+        disk does not take that now.
+        """
+        held = {part: state for part, state in states.items() if state.held is not None}
+        first_id, next_id = journal.next_id, (journal.next_id // GAP_IDS + 1) * GAP_IDS
+        if not (held or journal.unserved) or next_id >= LARGEST_ID:  # an unserved reader may have a hold as well
+            return True
+        journal.next_id = next_id
+        if journal.files:
+            journal.files[-1].is_closed = True  # ids follow each other within a file
+        try:
+            for part, state in (held or states).items():
+                state.done.add(first_id, next_id - 1)
+                self._write_anew(reader_name(journal.stem, part), state)
+            self._services.disk.sync_folder(self._services.folder)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            return False
+        return True
+
+    # Writer files.
+
+    def _survey_all(
+        self, journal: ScrollJournal, writers: list[ScrollFile], known: Mapping[bytes, WriterFile]
+    ) -> list[WriterFile]:
+        files = [self._survey(journal, writer, known) for writer in writers]
+        surveyed = sorted((file for file in files if file is not None), key=lambda file: file.first_id)
+        in_order: list[WriterFile] = []
+        for file in surveyed:
+            last_id = in_order[-1].last_id if in_order else 0
+            if file.first_id <= last_id:  # ids that were there before do not count
+                again = WriterFile(file.file_name, file.number)
+                with journal.open_file(file.file_name) as reader:
+                    survey(reader, again, last_id)
+                file = again
+            if file.first_id:
+                in_order.append(file)
+        return in_order
+
+    def _survey(
+        self, journal: ScrollJournal, writer: ScrollFile, known: Mapping[bytes, WriterFile]
+    ) -> WriterFile | None:
+        """What a writer file holds, once it is repaired; None for one without items, which is erased."""
+        hint = known.get(writer.file_name)
+        file = hint or WriterFile(writer.file_name, writer.number)
+        with journal.open_file(writer.file_name) as reader:
+            if hint is not None:
+                check_known(reader, hint)
+            end = survey(reader, file)
+        if end.problem is not None:
+            if hint is not None:
+                raise WrongMark
+            if not end.offset and not end.is_unfinished:
+                log.error(
+                    "{file!r} does not begin as a writer file of a scroll: it is left alone, and the items that may be"
+                    " in it are missing from all queues of that journal",
+                    file=writer.file_name,
+                )
+                return None
+            self._repair(journal, writer.file_name, end)
+        if not file.first_id:
+            self._services.disk.erase(self._services.path(writer.file_name))
+            return None
+        return file
+
+    def _repair(self, journal: ScrollJournal, file_name: bytes, end: End) -> None:
+        repaired = repair(self._services.disk, self._services.folder, file_name, end, self._now_ms())
+        journal.repaired_bytes += repaired.size
+        log.warn(
+            "Scroll file {file!r}: {problem} at offset {offset}; the {size} bytes from there on were set aside in"
+            " {copy!r} and what stands before them was kept",
+            file=file_name,
+            problem=end.problem,
+            offset=end.offset,
+            size=repaired.size,
+            copy=repaired.copy,
+        )
+
+    # Reader files.
+
+    def _read_states(self, journal: ScrollJournal, files: JournalFiles) -> dict[bytes, ReaderState]:
+        """How far each reader is, by the part of its file name; those that cannot be read are unserved."""
+        states: dict[bytes, ReaderState] = {}
+        for part, file_name in files.readers.items():
+            try:
+                state, is_whole = self._read_state(journal, file_name)
+            except OSError as error:
+                log.error("Reader file {file!r} cannot be read: {reason}", file=file_name, reason=error.strerror)
+                journal.unserved[part or OWN_READER] = part
+                continue
+            if state.is_deleted:
+                journal.deleted.append(file_name)
+                continue
+            states[part] = state
+            if not is_whole:
+                self._write_anew(file_name, state)
+        if not files.readers and journal.files:
+            states[DEFAULT_READER] = ReaderState()
+        first_id = journal.files[0].first_id if journal.files else 1
+        for state in states.values():
+            state.done.add(1, first_id - 1)
+            if state.held is not None and state.held.head < first_id - 1 and first_id % GAP_IDS:
+                state.held = state.held._replace(head=first_id - 1)  # its items are gone: let the reader be told
+        return states
+
+    def _read_state(self, journal: ScrollJournal, file_name: bytes) -> tuple[ReaderState, bool]:
+        """How far a reader is, and whether its file is as it should be, so that it may be appended to."""
+        with journal.open_file(file_name) as reader:
+            state, end = read_state(reader)
+            is_whole = end.problem is not None or end.offset == reader.size
+        if end.problem is not None:
+            self._repair(journal, file_name, end)
+        return state, is_whole and end.offset > 0
+
+    def _write_anew(self, file_name: bytes, state: ReaderState) -> None:
+        services = self._services
+        path, number = services.path(file_name), services.numbers.next()
+        replace_file(services.disk, path, encode_state(state), number, is_synced=True)
+
+    def load_unserved(self, journal: ScrollJournal, reader: bytes, settings_of: SettingsOf) -> None:
+        """Try a reader again that could not be read. Raises OSError."""
+        part = journal.unserved[reader]
+        file_name = reader_name(journal.stem, part)
+        state, is_whole = self._read_state(journal, file_name)
+        journal.go_behind(state.done.last)
+        if not is_whole:
+            self._write_anew(file_name, state)
+        self._make_queue(journal, part, state, settings_of, is_written_anew=False)
+        if reader in journal.readers:
+            del journal.unserved[reader]
+
+    def name_of(self, stem: bytes, part: bytes) -> bytes | None:
+        """The name of the queue that has that reader file; None if that is not known."""
+        try:
+            parent = self._names.name_of(stem)
+            if parent is None or self._names.is_own(part):
+                return parent
+            child = self._names.name_of(part)
+        except OSError:
+            return None
+        return None if child is None else queue_of(Place(parent, child))
+
+    def _make_queue(
+        self,
+        journal: ScrollJournal,
+        part: bytes,
+        state: ReaderState,
+        settings_of: SettingsOf,
+        *,
+        is_written_anew: bool,
+    ) -> None:
+        services = self._services
+        reader = part or OWN_READER
+        name = self.name_of(journal.stem, part)
+        if name is None:
+            file_name = reader_name(journal.stem, part)
+            log.error("Reader file {file!r} is left alone: the name of its queue is not known", file=file_name)
+            journal.unserved[reader] = part
+            return
+        file_name = reader_name(journal.stem, part)
+        path = services.path(file_name)
+        if is_written_anew or not services.disk.is_there(path):
+            self._write_anew(file_name, state)
+        file = AppendedFile(services.disk, path, services.disk.length(path))
+        file.synced_size = file.size if is_written_anew else 0
+        left = left_for(reader, state.done.head, state.done.ranges(), journal.files, journal.open_file)
+        queue = ScrollQueue(name, reader, settings_of(name), journal, state, file, left)
+        queue.pass_what_is_for_others()
+        journal.readers[reader] = queue

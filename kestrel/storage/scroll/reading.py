@@ -1,0 +1,128 @@
+"""What lies behind a scroll queue's window is read forward, in a thread, before it is asked for if possible."""
+
+from __future__ import annotations
+
+import errno
+
+from twisted.internet.defer import Deferred, fail
+from twisted.python.failure import Failure
+
+from kestrel.errors import QueueFailed
+from kestrel.scroll.forward import DamagedFile, ItemsRead, read_items
+from kestrel.scroll.writer_file import WriterFile
+from kestrel.storage.failures import error_of, reason_of
+from kestrel.storage.scroll.journal import ScrollJournal
+from kestrel.storage.scroll.queue import WINDOW_BYTES, WINDOW_ITEMS, ScrollQueue
+from kestrel.storage.scroll.services import ScrollServices
+
+
+class ScrollReading:
+    """The reading of one queue's items, one part at a time."""
+
+    def __init__(self, queue: ScrollQueue, journal: ScrollJournal, services: ScrollServices) -> None:
+        self._queue = queue
+        self._journal = journal
+        self._services = services
+        self._is_reading = False
+        self._waiting: list[Deferred[None]] = []
+        queue.read_more = self.more
+
+    def more(self) -> Deferred[None] | None:
+        """Read on; fires when something has been read, or fails with `QueueFailed`. None: the window has it now."""
+        if self._is_all_at_hand:
+            self._journal.fill_from_pending(self._queue)
+            return self._check_count()
+        done: Deferred[None] = Deferred()
+        self._waiting.append(done)
+        self._begin()
+        return done
+
+    @property
+    def _is_all_at_hand(self) -> bool:
+        """Whether what comes next is not written to any file yet."""
+        return self._journal.file_with(self._queue.next_id) is None
+
+    def _check_count(self) -> Deferred[None] | None:
+        """None, unless nothing comes any more though there should be items: then the files are surveyed anew."""
+        if self._queue.has_head or not self._queue.behind_items:
+            return None
+        for file in self._journal.files:
+            self._journal.distrust(file)
+        return fail(self._services.kill(self._journal, DamagedFile(errno.EIO, "there should be more items")))
+
+    def ahead(self) -> None:
+        """Read on if there is room for it, though nobody waits yet."""
+        queue = self._queue
+        is_low = 2 * queue.mem_bytes <= WINDOW_BYTES and 2 * queue.mem_items <= WINDOW_ITEMS
+        if queue.behind_items and is_low and queue.has_room and not self._is_all_at_hand:
+            self._begin()
+
+    def _begin(self) -> None:
+        if not self._is_reading:
+            self._is_reading = True
+            Deferred.fromCoroutine(self._read()).addCallbacks(self._done, self._failed)
+
+    async def _read(self) -> None:
+        queue, services = self._queue, self._services
+        await services.reading.acquire()
+        file, turn = None, queue.turn
+        try:
+            if queue.failure is not None or not queue.behind_items:
+                return
+            queue.next_id, last_id = queue.done.hole(queue.next_id)
+            file = self._journal.file_with(queue.next_id)
+            if file is None:
+                return  # it is at hand
+            offset = file.before(queue.next_id).offset
+            if queue.place[0] == file.file_name:
+                offset = max(offset, queue.place[1])
+            most_items = max(1, WINDOW_ITEMS - queue.mem_items)
+            if last_id is not None:
+                most_items = min(most_items, last_id - queue.next_id + 1)
+            span = offset, file.size, queue.next_id
+            room = most_items, queue.room_bytes
+            began_s = services.jobs.seconds()
+            read = await services.jobs.run(self._read_part, file.file_name, file.last_id, *span, *room)
+            services.took(queue.name, "fill_readbehind_usec", began_s)
+            if queue.turn == turn:
+                self._take(file, read)
+        except OSError as error:
+            if queue.turn != turn:
+                return  # what was to be read has been dropped, and so has its file perhaps
+            if isinstance(error, DamagedFile) and file is not None:
+                self._journal.distrust(file)
+            raise
+        finally:
+            services.reading.release()
+
+    def _read_part(
+        self, file_name: bytes, last_id: int, offset: int, end: int, first_id: int, *room: int
+    ) -> ItemsRead:
+        """Runs in a thread; the file may grow meanwhile."""
+        with self._journal.open_file(file_name) as reader:
+            read = read_items(reader, offset, end, first_id, self._queue.reader, *room)
+        if read.next_id > last_id + 1 or (not read.records and read.next_id <= last_id):
+            raise DamagedFile(errno.EIO, "the journal file is damaged")
+        return read
+
+    def _take(self, file: WriterFile, read: ItemsRead) -> None:
+        queue = self._queue
+        queue.place = file.file_name, read.offset
+        queue.take_forward(read)
+        queue.count_memory()
+
+    def _done(self, _: object) -> None:
+        self._is_reading = False
+        waiting, self._waiting = self._waiting, []
+        for done in waiting:
+            done.callback(None)
+
+    def _failed(self, failure: Failure) -> None:
+        self._is_reading = False
+        waiting, self._waiting = self._waiting, []
+        error = QueueFailed(f"the head cannot be read: {reason_of(error_of(failure))}")
+        # What nobody has asked for yet is told to who asks.
+        if failure.check(DamagedFile) and self._queue.failure is None and waiting:
+            self._services.kill(self._journal, error_of(failure))  # opened anew, it is repaired
+        for done in waiting:
+            done.errback(error)

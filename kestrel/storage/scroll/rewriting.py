@@ -1,0 +1,119 @@
+"""Files of a scroll written anew: as they are where a sync failed, in fewer bytes where a reader file has grown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from kestrel.disk import steps
+from kestrel.disk.files import Disk
+from kestrel.disk.reader import FileReader
+from kestrel.scroll.reader_file import encode_state, read_state
+from kestrel.scroll.writer_file import WriterFile
+from kestrel.storage.scroll.files import copy_file, write_file
+from kestrel.storage.scroll.journal import ScrollJournal
+from kestrel.storage.scroll.queue import ScrollQueue
+from kestrel.storage.scroll.services import ScrollServices
+
+
+class _Copy(NamedTuple):
+    """What is written anew: a file as it is up to that size, or a reader file that says the same in other words."""
+
+    of: WriterFile | ScrollQueue
+    path: bytes
+    size: int
+    is_compacted: bool
+    contents: bytes | None
+    """Those words; None: what the file says."""
+
+
+class ScrollRewriting:
+    """The rewriting of one journal's files; nothing may be written to them meanwhile. `is_over`: nobody needs them."""
+
+    def __init__(self, journal: ScrollJournal, services: ScrollServices) -> None:
+        self._journal = journal
+        self._services = services
+        self.is_over = False
+
+    async def write_anew(self, files: list[WriterFile], queues: list[ScrollQueue], *, is_exact: bool) -> None:
+        """Each file is on the medium before it takes the place of another. Raises OSError.
+
+        `is_exact`: they are copied as they are, since what fails after all must not hold what was not promised, and
+        they are safe when this returns. Else reader files say the same in fewer bytes.
+        """
+        journal, services = self._journal, self._services
+        began_s = services.jobs.seconds()
+        copies = [_Copy(file, services.path(file.file_name), file.size, False, None) for file in files]
+        for queue in queues:
+            # What a checkpoint says is kept, so nothing may be in it that is not written yet.
+            checkpoint = None if is_exact or queue.has_unwritten else queue.begin_checkpoint()
+            copies.append(_Copy(queue, queue.file.path, queue.file.size, not is_exact, checkpoint))
+        written = await services.jobs.run(self._write_temporary, copies)
+        try:
+            for copy, temporary in zip(copies, written, strict=True):
+                self._publish(copy, *temporary)
+        except OSError:
+            for path, _ in written:
+                with suppress(OSError):
+                    services.disk.erase(path)
+            raise
+        services.took(journal.queue_name, "journal_rewrite_usec", began_s)
+        if journal.sync_period_ms is None and not is_exact:
+            return
+        names = journal.names
+        await services.jobs.run(services.disk.sync_folder, services.folder)
+        journal.synced_names = names
+        for copy in copies if is_exact else ():
+            if isinstance(copy.of, WriterFile):
+                journal.synced(copy.of, copy.size)
+            else:
+                copy.of.file.replaced(copy.size)
+                journal.unsynced_readers.discard(copy.of)
+
+    def _write_temporary(self, copies: Sequence[_Copy]) -> list[tuple[bytes, int]]:
+        """Runs in a thread. Returns where the files stand, and how large they are."""
+        disk, next_number = self._services.disk, self._services.numbers.next
+        written: list[tuple[bytes, int]] = []
+        try:
+            for copy in copies:
+                if not copy.is_compacted:
+                    written.append((copy_file(disk, copy.path, copy.size, next_number()), copy.size))
+                    continue
+                contents = copy.contents or _compacted(disk, copy.path)
+                path = write_file(disk, copy.path, contents, next_number(), is_synced=True)
+                written.append((path, len(contents)))
+        except OSError:
+            for path, _ in written:
+                with suppress(OSError):
+                    disk.erase(path)
+            raise
+        disk.reached(steps.COPY_WRITTEN)
+        return written
+
+    def _publish(self, copy: _Copy, temporary: bytes, size: int) -> None:
+        """Let it take its place, if there is still somebody who needs it."""
+        disk, of = self._services.disk, copy.of
+        if self.is_over:
+            is_needed, path = False, b""
+        elif isinstance(of, WriterFile):
+            is_needed, path = of in self._journal.files, copy.path
+        else:
+            is_needed, path = not of.is_deleted, of.file.path
+        if not is_needed:
+            disk.erase(temporary)
+            return
+        self._journal.names += 1
+        disk.rename(temporary, path)
+        disk.reached(steps.COPY_PUBLISHED)
+        if isinstance(of, ScrollQueue):
+            self._services.open_files.close(of.file)
+            if copy.is_compacted:
+                of.end_compaction(size) if copy.contents is None else of.end_checkpoint(size)
+                self._journal.unsynced_readers.discard(of)
+
+
+def _compacted(disk: Disk, path: bytes) -> bytes:
+    """What that reader file says, in as few bytes as may be."""
+    with FileReader(disk, path) as reader:
+        return encode_state(read_state(reader)[0])

@@ -1,0 +1,609 @@
+"""The scroll backend: every fanout queue and its children in one of libkestrel's journals, committed once a tick.
+
+What a tick put to a queue and its children is one write, and what it took from each of them is one more.
+docs/storage.md says what each failure means. Here the queues that share a journal share its fate: when one of its
+files fails they are all dead until the journal is opened anew.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred, DeferredList, fail
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from kestrel.config.model import QueueSettings
+from kestrel.disk.appended import AppendedFile
+from kestrel.disk.files import Disk
+from kestrel.disk.folded import check_is_no_other
+from kestrel.disk.folders import PRIVATE_FOLDER
+from kestrel.disk.lock import FolderLock
+from kestrel.disk.numbers import FileNumbers
+from kestrel.errors import QueueFailed, StorageError
+from kestrel.journal.fileset import has_journal_files
+from kestrel.scroll.done_set import DoneSet
+from kestrel.scroll.fileset import JournalFiles, group_by_stem, reader_name
+from kestrel.scroll.hints import HINTS_FOLDER, Hint
+from kestrel.scroll.names import DEFAULT_READER, OWN_READER, LibraryNames, Names, Place, TrueNames, place_of
+from kestrel.scroll.reader_file import ReaderState
+from kestrel.scroll.records import DELETED_RECORD
+from kestrel.scroll.writer_file import NONE, WriterFile
+from kestrel.storage.failures import error_of, reason_of
+from kestrel.storage.folder_kind import claim_folder
+from kestrel.storage.full_disk import FullDisk, is_full
+from kestrel.storage.interfaces import IMeasuring, InThread, IQueueStorage, IStorage, Measure, SettingsFor
+from kestrel.storage.jobs import Jobs
+from kestrel.storage.scroll.birth import Births
+from kestrel.storage.scroll.deletion import Deletions
+from kestrel.storage.scroll.journal import ScrollJournal
+from kestrel.storage.scroll.load import ScrollLoader
+from kestrel.storage.scroll.queue import ScrollQueue
+from kestrel.storage.scroll.services import ScrollServices
+from kestrel.storage.scroll.upkeep import ScrollUpkeep
+from kestrel.storage.total_memory import MemoryLimit
+
+log = Logger(__name__)
+
+RESERVE_BYTES: Final = 16 * 1024 * 1024
+
+CHECKPOINTS_EVERY_S: Final = 10.0
+
+LOADED_AT_ONCE_BYTES: Final = 1 << 20
+LOADED_AT_ONCE_READERS: Final = 8
+LOADED_AT_ONCE_RANGES: Final = 100
+"""A failed journal of which no more is unknown, with no more readers and done ranges, is opened within its next use."""
+
+_IS_LOADING: Final = "the queue is being loaded again: try again in a moment"
+
+
+@implementer(IStorage, IMeasuring)
+class ScrollStorage:
+    """All queues of one folder (`IStorage`). `archive` is where writer files go that no reader needs, None: nowhere.
+
+    `as_library`: the folder is as libkestrel has it. Names stand in file names as they are, and what is put is for all
+    readers of its journal, so that no record says for whom it is.
+    """
+
+    def __init__(
+        self,
+        folder: bytes,
+        clock: IReactorTime,
+        in_thread: InThread,
+        *,
+        reserve_bytes: int = RESERVE_BYTES,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+        disk: Disk | None = None,
+        memory: MemoryLimit | None = None,
+        archive: bytes | None = None,
+        as_library: bool = False,
+    ) -> None:
+        self._folder = folder
+        self._private = folder + b"/" + PRIVATE_FOLDER
+        self._disk = disk or Disk()
+        self._jobs = Jobs(clock, in_thread)
+        self._full_disk = FullDisk(self._disk, self._private + b"/reserve", reserve_bytes, self._jobs)
+        self._numbers = FileNumbers(now_ms)
+        self._services = ScrollServices(
+            self._disk,
+            folder,
+            self._jobs,
+            self._kill,
+            refusal=lambda: self._full_disk.refusal,
+            numbers=self._numbers,
+            memory_limit=memory or MemoryLimit(),
+            archive=archive,
+            is_all_shared=as_library,
+        )
+        self._names: Names = LibraryNames() if as_library else TrueNames(self._disk, folder)
+        self._loader = ScrollLoader(self._services, self._names, now_ms)
+        self._journals: dict[bytes, ScrollJournal] = {}
+        """By stem, as all that follow."""
+        self._upkeeps: dict[ScrollJournal, ScrollUpkeep] = {}
+        self._failed: dict[bytes, ScrollJournal | None] = {}
+        """Journals that are not live but may have files."""
+        self._loading: set[bytes] = set()
+        self._deletions = Deletions(self._services, lambda stem: stem in self._journals or stem in self._failed)
+        self._births = Births(self._services, self._made, self._not_made)
+        self._lock: FolderLock | None = None
+        self._folds_names = False
+
+    @property
+    def refusal(self) -> str | None:
+        """None, or the sentence why no put is taken now."""
+        return self._full_disk.refusal
+
+    @property
+    def measure(self) -> Measure:
+        """Who is told how long something took (`IMeasuring`)."""
+        return self._services.measure
+
+    @measure.setter
+    def measure(self, measure: Measure) -> None:
+        self._services.measure = measure
+
+    # Start and stop.
+
+    def start(self, settings_for: SettingsFor) -> Deferred[dict[bytes, IQueueStorage | Failure]]:
+        """Lock the folder, then load every journal in a thread."""
+        try:
+            for path in (self._folder, self._private, self._folder + b"/" + HINTS_FOLDER):
+                self._disk.make_folder(path)
+            self._lock = FolderLock(self._private + b"/lock")
+            file_names = self._disk.list_files(self._folder)
+            groups = group_by_stem(file_names)
+            has_readers = any(files.readers for files in groups.values())
+            has_journals = not has_readers and has_journal_files(self._disk, self._folder, file_names)
+            claim_folder(self._disk, self._folder, "scroll", "journal" if has_journals else None)
+            self._folds_names = self._disk.folds_names(self._folder, PRIVATE_FOLDER)
+            self._make_archive()
+            hints = self._disk.list_files(self._folder + b"/" + HINTS_FOLDER)
+            self._services.failed_syncs.load()
+        except (OSError, StorageError) as error:
+            if self._lock is not None:
+                self._lock.release()
+            if isinstance(error, StorageError):
+                raise
+            folder = self._folder.decode("utf-8", "backslashreplace")
+            raise StorageError(f"the queue folder {folder} cannot be used: {reason_of(error)}") from error
+        groups = {stem: files for stem, files in groups.items() if self._has_name(stem)}
+        for name in hints:
+            if b"~~" in name:  # it was being written
+                self._jobs.run(self._disk.erase, b"%b/%b/%b" % (self._folder, HINTS_FOLDER, name))
+        self._full_disk.make_reserve()
+        self._numbers.know(number for files in groups.values() for number in files.numbers())
+        self._jobs.later(CHECKPOINTS_EVERY_S, self._checkpoint_all)
+        return self._jobs.run(self._load_all, list(groups.values()), settings_for).addCallback(self._loaded)
+
+    def _make_archive(self) -> None:
+        archive = self._services.archive
+        if archive is None:
+            return
+        try:
+            self._disk.make_folder(archive)
+        except OSError as error:
+            shown = archive.decode("utf-8", "backslashreplace")
+            raise StorageError(f"the archive folder {shown} cannot be used: {reason_of(error)}") from error
+        if self._disk.is_same(archive, self._folder) or self._disk.is_same(archive, self._private):
+            raise StorageError("the archive cannot be the queue folder itself: name another folder")
+
+    def _has_name(self, stem: bytes) -> bool:
+        """Whether it is known whose files they are that begin with that stem; others are left alone."""
+        try:
+            name = self._names.name_of(stem)
+        except OSError:
+            name = None
+        if name is None or self._names.stem_of(name) != stem:
+            log.error("The files of scroll {stem!r} are left alone: the name of its queue is not known", stem=stem)
+            self._failed[stem] = None
+            return False
+        return True
+
+    def _load_all(
+        self, groups: Sequence[JournalFiles], settings_for: SettingsFor
+    ) -> list[tuple[JournalFiles, ScrollJournal | Exception]]:
+        loaded: list[tuple[JournalFiles, ScrollJournal | Exception]] = []
+        for files in groups:
+            try:
+                loaded.append((files, self._loader.load(files, settings_for)))
+            except Exception as error:  # one bad journal is never a failed start
+                if not isinstance(error, OSError):
+                    log.failure("Scroll {stem!r} was not loaded for a fault of ours", stem=files.stem)
+                loaded.append((files, error))
+        return loaded
+
+    def _loaded(
+        self, loaded: list[tuple[JournalFiles, ScrollJournal | Exception]]
+    ) -> dict[bytes, IQueueStorage | Failure]:
+        queues: dict[bytes, IQueueStorage | Failure] = {}
+        for files, journal in loaded:
+            if isinstance(journal, ScrollJournal):
+                queues |= {queue.name: queue for queue in journal.readers.values()}
+                queues |= self._failures(files, journal.unserved.values(), _load_failed(OSError("unreadable")))
+                self._adopt(journal)
+            else:
+                self._failed[files.stem] = None
+                queues |= self._failures(files, files.readers or (DEFAULT_READER,), _load_failed(journal))
+        return queues
+
+    def _failures(self, files: JournalFiles, parts: Any, failure: QueueFailed) -> dict[bytes, Failure]:
+        each = (self._loader.name_of(files.stem, part) for part in parts)
+        names = [name for name in each if name is not None]
+        for name in names:
+            log.error("Queue {queue!r} is not served: {reason}", queue=name, reason=str(failure))
+        return {name: Failure(failure) for name in names}
+
+    def close(self, compacts: bool = False) -> Deferred[None]:
+        """Write what is pending, sync what is promised, checkpoint every reader, and let the folder go."""
+        return self._jobs.close().addCallback(self._commit_last).addCallback(self._checkpoint, compacts)
+
+    def _commit_last(self, _: object) -> Deferred[Any]:
+        syncs = []
+        for journal in list(self._journals.values()):
+            if self._write(journal, list(journal.readers.values())) is None:
+                syncs.append(self._upkeeps[journal].sync.once())
+        return DeferredList(syncs, consumeErrors=True)
+
+    def _checkpoint(self, syncs: list[tuple[bool, Any]], compacts: bool) -> Deferred[None]:
+        for is_synced, result in syncs:
+            if not is_synced:
+                log.failure("A scroll could not be synced at the stop", result)
+        closing = [self._upkeeps[journal].closing(compacts) for journal in self._journals.values()]
+        return self._jobs.run(self._close_all, closing).addCallback(self._release)
+
+    @staticmethod
+    def _close_all(closing: Sequence[Callable[[], None]]) -> None:
+        """All journals in one batch. Runs in a thread."""
+        for close in closing:
+            try:
+                close()
+            except OSError as error:
+                log.error("Not all readers are checkpointed: {reason}", reason=reason_of(error))
+
+    def _release(self, _: object) -> None:
+        for journal in self._journals.values():
+            journal.close_files()
+            for queue in journal.readers.values():
+                queue.failure = "the server is stopping"
+                queue.memory.is_now(0)
+        if self._lock is not None:
+            self._lock.release()
+
+    # Queues.
+
+    def queue(self, name: bytes, settings: QueueSettings) -> ScrollQueue:
+        """The live queue, a new empty one, or after a failure what its files hold."""
+        place = place_of(name)
+        stem = self._names.stem_of(place.journal)
+        reader = self._names.reader_of(stem, place.child)
+        try:
+            if stem not in self._journals:
+                self._names.remember(stem, place.journal)
+            journal = self._journal(stem)
+            queue = journal.readers.get(reader)
+            if queue is None and reader in journal.unserved:
+                if place.child is not None:
+                    self._names.remember(reader, place.child)
+                self._loader.load_unserved(journal, reader, lambda _: settings)
+                queue = self._serve(journal, journal.readers[reader])
+        except (OSError, KeyError) as error:
+            raise _load_failed(error) from error
+        if queue is None:
+            return self._make_queue(journal, name, place, reader, settings)
+        if queue.settings is not settings:
+            queue.settings = settings
+            journal.settings_changed()
+            self._upkeeps[journal].sync.settings_changed()
+        return queue
+
+    def _journal(self, stem: bytes) -> ScrollJournal:
+        """The live journal, a new one, or after a failure what its files hold. Raises OSError, or `QueueFailed`."""
+        journal = self._journals.get(stem)
+        if journal is not None:
+            return journal
+        if stem in self._loading:
+            raise QueueFailed(_IS_LOADING)
+        if stem in self._failed:
+            return self._open_again(stem)
+        if self._folds_names:
+            on_disk = group_by_stem(self._disk.list_files(self._folder))
+            check_is_no_other(stem, {*self._journals, *self._failed, *self._loading, *on_disk})
+        journal = ScrollJournal(stem, self._services, [], self._deletions.next_id(stem))
+        self._adopt(journal)
+        return journal
+
+    def _open_again(self, stem: bytes) -> ScrollJournal:
+        dead = self._failed[stem]
+        known: Mapping[bytes, WriterFile] = {}
+        settings: dict[bytes, QueueSettings] = {}
+        if dead is not None:
+            dead.settle()
+            known = dead.known()
+            settings = {queue.name: queue.settings for queue in dead.readers.values()}
+        group = group_by_stem(self._disk.list_files(self._folder)).get(stem, JournalFiles(stem))
+        unknown = [file.file_name for file in group.writers if file.file_name not in known]
+        unknown_bytes = sum(self._disk.length(self._services.path(file_name)) for file_name in unknown)
+
+        def load() -> ScrollJournal:
+            settings_of = lambda name: settings.get(name) or QueueSettings()  # noqa: E731
+            return self._loader.load(group, settings_of, known, is_copied=dead is not None and dead.is_copied)
+
+        ranges = 0 if dead is None else sum(len(queue.done) for queue in dead.readers.values())
+        is_small = unknown_bytes <= LOADED_AT_ONCE_BYTES and ranges <= LOADED_AT_ONCE_RANGES
+        if not is_small or len(group.readers) > LOADED_AT_ONCE_READERS:
+            self._loading.add(stem)
+            self._jobs.run(load).addCallbacks(self._loaded_again, self._not_loaded_again).addBoth(
+                lambda _: self._loading.discard(stem)
+            )
+            raise QueueFailed(_IS_LOADING)
+        journal = load()
+        self._loaded_again(journal)
+        return journal
+
+    def _loaded_again(self, journal: ScrollJournal) -> None:
+        self._adopt(journal)
+        self._failed.pop(journal.stem, None)
+        log.info("Scroll {stem!r} is served again", stem=journal.stem)
+
+    def _not_loaded_again(self, failure: Failure) -> None:
+        log.error("A scroll that failed cannot be loaded again: {reason}", reason=reason_of(error_of(failure)))
+
+    def _adopt(self, journal: ScrollJournal) -> None:
+        """The journal is live from now on, or there is nothing left of it."""
+        if journal.readers or journal.unserved:
+            self._deletions.erase_marks(journal)
+        elif journal.deleted:
+            self._deletions.erase(journal).addErrback(lambda _: None)  # it is logged elsewhere
+            return
+        self._journals[journal.stem] = journal
+        upkeep = self._upkeeps[journal] = ScrollUpkeep(journal, self._services)
+        upkeep.sync.settings_changed()
+        upkeep.drop_done_files()
+
+    def _make_queue(
+        self, journal: ScrollJournal, name: bytes, place: Place, reader: bytes, settings: QueueSettings
+    ) -> ScrollQueue:
+        """A new queue, which begins behind the last item that there is."""
+        if self._folds_names:
+            check_is_no_other(reader, {*journal.readers, *journal.unserved})
+        part = reader
+        is_alone = not journal.readers and not journal.unserved
+        if place.child is None and is_alone and not self._has_own(journal.stem):
+            part = DEFAULT_READER
+        state = ReaderState(DoneSet(journal.last_id))
+        file = AppendedFile(self._disk, self._services.path(reader_name(journal.stem, part)))
+        queue = ScrollQueue(name, reader, settings, journal, state, file, NONE)
+        try:
+            if place.child is not None:
+                self._names.remember(reader, place.child)
+                self._rename_default(journal)
+            if not journal.last_id:
+                self._with_room(lambda: self._births.at_once(queue))
+        except OSError as error:
+            raise QueueFailed(f"the queue cannot be made: {reason_of(error)}") from error
+        journal.readers[reader] = queue
+        self._serve(journal, queue)
+        if journal.last_id:
+            self._births.begin(queue)
+        return queue
+
+    def _has_own(self, stem: bytes) -> bool:
+        """Whether a reader file of that name says, or will say, that the journal is deleted."""
+        own = self._services.path(reader_name(stem, OWN_READER))
+        return stem in self._deletions or self._disk.is_there(own)
+
+    def _made(self, queue: ScrollQueue) -> None:
+        """Its reader file is there."""
+        queue.journal.names += 1
+        self._deletions.erase_needless_marks(queue.journal)
+
+    def _not_made(self, queue: ScrollQueue, failure: QueueFailed) -> None:
+        self._forget(queue, str(failure))
+
+    def _serve(self, journal: ScrollJournal, queue: ScrollQueue) -> ScrollQueue:
+        journal.names += 1
+        self._upkeeps[journal].serve(queue)
+        return queue
+
+    def _rename_default(self, journal: ScrollJournal) -> None:
+        """A parent that gets its first child is a reader like others from now on."""
+        default = self._services.path(reader_name(journal.stem, DEFAULT_READER))
+        own = journal.readers.get(OWN_READER)
+        if own is not None and own.file.path == default:
+            path = self._services.path(reader_name(journal.stem, OWN_READER))
+            self._disk.rename(default, path)
+            own.file.path = path
+
+    def rename(self, queue: ScrollQueue, name: bytes) -> None:
+        """Let a live queue be another reader of its journal, of a name that none has; all that it holds is as it was.
+
+        It is safe with the next commit. Raises `QueueFailed` when it cannot be, and the queue keeps its name.
+        """
+        journal, child = queue.journal, place_of(name).child
+        reader = self._names.reader_of(journal.stem, child)
+        path = self._services.path(reader_name(journal.stem, DEFAULT_READER if child is None else reader))
+        try:
+            if child is not None:
+                self._names.remember(reader, child)
+            if queue.file.size:  # else it is being made, and will be made under that name
+                self._disk.rename(queue.file.path, path)
+        except OSError as error:
+            raise QueueFailed(f"the queue cannot be renamed: {reason_of(error)}") from error
+        queue.file.path = path
+        del journal.readers[queue.reader]
+        queue.name, queue.reader = name, reader
+        journal.readers[reader] = queue
+        journal.names += 1
+
+    # Deleting.
+
+    def delete(self, queue: ScrollQueue) -> None:
+        """Drop the reader; if it was the last one its journal goes as well, in a thread."""
+        journal = queue.journal
+        if queue.failure is not None or journal.readers.get(queue.reader) is not queue:
+            if not queue.is_deleted:
+                self._delete_dead(queue)
+            return
+        others = [other for other in journal.readers.values() if other is not queue]
+        try:
+            if queue.file.size and not journal.unserved and not any(other.file.size for other in others):
+                # Without any reader file it would seem to be a journal of which nothing has been read.
+                self._with_room(lambda: queue.file.append(DELETED_RECORD))
+                journal.deleted.append(queue.file.path[len(self._folder) + 1 :])
+            elif queue.file.size:
+                self._disk.erase(queue.file.path)
+        except OSError as error:
+            raise StorageError(f"the queue's files could not be removed: {reason_of(error)}") from error
+        queue.is_deleted = True
+        self._forget(queue, "the queue was deleted")
+        if not others and not journal.unserved:
+            del self._journals[journal.stem]
+            self._upkeeps.pop(journal).sync.end(None)
+            self._deletions.journal_of(queue)
+        else:
+            journal.leaving.add(queue.reader)
+            self._deletions.reader_of(queue).addCallbacks(
+                lambda _: self._have_left({queue.reader}, journal), lambda _: None
+            )
+
+    def _have_left(self, readers: Collection[bytes], journal: ScrollJournal) -> None:
+        """It is on the medium that these are deleted: what only they needed may go."""
+        journal.leaving.difference_update(readers)
+        upkeep = self._upkeeps.get(journal)
+        if upkeep is not None:
+            upkeep.drop_done_files()
+
+    def _forget(self, queue: ScrollQueue, why: str) -> None:
+        """It is no reader of its journal any more."""
+        self._end(queue, why)
+        del queue.journal.readers[queue.reader]
+        self._upkeeps[queue.journal].forget(queue)
+
+    def _delete_dead(self, queue: ScrollQueue) -> None:
+        """Open the queue again in order to delete it."""
+        try:
+            live = self.queue(queue.name, queue.settings)
+        except QueueFailed as failure:
+            raise StorageError(str(failure)) from failure
+        self.delete(live)
+        queue.is_deleted = True
+        self._deletions.is_told_by(queue, live)
+
+    def _end(self, queue: ScrollQueue, why: str) -> None:
+        """The object is dead from now on."""
+        queue.failure = why
+        queue.turn += 1  # what is being read for it does not come into memory
+        queue.let_go()
+        queue.memory.is_now(0)
+        self._services.open_files.close(queue.file)
+
+    def _kill(self, journal: ScrollJournal, error: Exception) -> QueueFailed:
+        """A file of the journal failed: what its files hold is what there is."""
+        failure = QueueFailed(f"queue storage failed: {reason_of(error)}")
+        if self._journals.get(journal.stem) is not journal:
+            return failure
+        log.error("Scroll {stem!r}: {reason}; it will be opened anew", stem=journal.stem, reason=str(failure))
+        del self._journals[journal.stem]
+        self._failed[journal.stem] = journal
+        for queue in journal.readers.values():
+            self._end(queue, str(failure))
+        journal.close_files()
+        try:
+            journal.settle()
+        except OSError:
+            log.failure("Scroll {stem!r}: what failed could not be taken from its files", stem=journal.stem)
+        self._upkeeps.pop(journal).sync.end(failure)
+        return failure
+
+    # Puts and commits.
+
+    def put(self, queues: Sequence[ScrollQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:
+        """Append one item to each queue: one record in each journal."""
+        size = len(data)
+        by_journal: dict[ScrollJournal, list[ScrollQueue]] = {}
+        for queue in queues:
+            queue.check()
+            by_journal.setdefault(queue.journal, []).append(queue)
+        for journal in by_journal:
+            journal.check_put(size)
+        for journal, readers in by_journal.items():
+            journal.put(readers, data, add_ms, expiry_ms)
+        if self._services.memory_limit.most_bytes is not None:  # the commit may be a while away
+            for queue in queues:
+                queue.count_memory()
+
+    def commit(self, queues: Sequence[ScrollQueue]) -> Sequence[tuple[Sequence[IQueueStorage], Deferred[Any]]]:
+        """Write what was recorded; a journal that must be synced first is pending, with all its queues here."""
+        pending: list[tuple[Sequence[IQueueStorage], Deferred[Any]]] = []
+        by_journal: dict[ScrollJournal, list[ScrollQueue]] = {}
+        for queue in queues:
+            if queue.is_deleted:
+                outcome = self._deletions.commit(queue)
+            else:
+                outcome = self._births.wait_for(queue)
+                if outcome is not None:
+                    outcome.addCallback(self._commit_made, queue)
+                elif queue.failure is not None:
+                    outcome = fail(QueueFailed(queue.failure))
+                else:
+                    by_journal.setdefault(queue.journal, []).append(queue)
+            if outcome is not None:
+                pending.append(((queue,), outcome))
+        for journal, group in by_journal.items():
+            outcome = self._commit(journal, group)
+            if outcome is not None:
+                pending.append((group, outcome))
+        return pending
+
+    def _commit(self, journal: ScrollJournal, queues: Sequence[ScrollQueue]) -> Deferred[Any] | None:
+        """Write a journal's records, when they may be. None if that is as safe as they must be."""
+        upkeep = self._upkeeps.get(journal)
+        if upkeep is None:
+            return fail(QueueFailed(queues[0].failure or "the queue is dead"))
+        try:
+            writable = upkeep.sync.when_writable()
+        except QueueFailed as failure:
+            return fail(failure)
+        if writable is None:
+            return self._commit_now(None, journal, queues)
+        return writable.addCallback(self._commit_now, journal, queues)
+
+    def _commit_made(self, _: None, queue: ScrollQueue) -> Deferred[Any] | None:
+        return None if queue.is_deleted else self._commit(queue.journal, [queue])
+
+    def _commit_now(self, _: None, journal: ScrollJournal, queues: Sequence[ScrollQueue]) -> Deferred[Any] | None:
+        live = [queue for queue in queues if not queue.is_deleted]
+        failure = self._write(journal, live) if live else None
+        return fail(failure) if failure is not None else self._upkeeps[journal].written(live) if live else None
+
+    def _write(self, journal: ScrollJournal, queues: Sequence[ScrollQueue]) -> QueueFailed | None:
+        """Write what is pending on a journal and of these queues. None, or the failure that they are dead of."""
+        if self._journals.get(journal.stem) is not journal:
+            return QueueFailed(queues[0].failure or "the queue is dead")
+        try:
+            self._with_room(journal.write)
+            for queue in queues:
+                if queue.has_unwritten or queue.done.head != queue.written_head:
+                    changes = queue.take_changes()
+                    self._with_room(lambda: queue.file.append(changes))  # noqa: B023
+                    journal.unsynced_readers.add(queue)
+                    self._services.open_files.used(queue.file)
+                queue.count_memory()
+        except OSError as error:
+            return self._kill(journal, error)
+        return None
+
+    def _with_room(self, write: Callable[[], None]) -> None:
+        """Write, and once more with the reserve's room if the disk is full. Raises OSError."""
+        try:
+            write()
+        except OSError as error:
+            if not is_full(error) or not self._full_disk.make_room():
+                raise
+            write()
+
+    # Checkpoints and hints.
+
+    def _checkpoint_all(self) -> None:
+        """Let reader files be short again, and hints new; each journal's in one go."""
+        self._jobs.later(CHECKPOINTS_EVERY_S, self._checkpoint_all)
+        for journal, upkeep in list(self._upkeeps.items()):
+            upkeep.checkpoint()
+            if journal.leaving:  # a sync has failed
+                self._deletions.all_of(journal).addCallbacks(self._have_left, lambda _: None, callbackArgs=(journal,))
+        hints = [(upkeep, hint) for upkeep in self._upkeeps.values() if (hint := upkeep.due_hint()) is not None]
+        if hints:
+            self._jobs.run(self._write_all_hints, hints)
+
+    @staticmethod
+    def _write_all_hints(hints: Sequence[tuple[ScrollUpkeep, list[Hint]]]) -> None:
+        for upkeep, hint in hints:
+            upkeep.write_hint(hint)
+
+
+def _load_failed(error: Exception) -> QueueFailed:
+    return QueueFailed(f"the queue cannot be loaded: {reason_of(error)}")

@@ -1,0 +1,396 @@
+"""When the files of a scroll are synced, when they are written anew, and what becomes of its queues when that fails.
+
+One thing at a time is done to the files of a journal beside appending: a sync, or a rewriting. If a sync fails, a
+second one of the same file would succeed and mean nothing. So if nobody has been told that what lies beyond the last
+sync is kept (syncJournal 0), it is given up: the queues are dead and opened at what was synced. Else the files that are
+not known to be safe are written anew, under their names, and synced; until that is done commits wait and no put is
+taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from kestrel.disk.files import Disk
+from kestrel.errors import QueueFailed
+from kestrel.scroll.writer_file import WriterFile
+from kestrel.storage.failures import error_of, reason_of
+from kestrel.storage.scroll.journal import ScrollJournal
+from kestrel.storage.scroll.queue import ScrollQueue
+from kestrel.storage.scroll.rewriting import ScrollRewriting
+from kestrel.storage.scroll.services import ScrollServices
+
+log = Logger(__name__)
+
+RETRY_S: Final = 1.0
+
+COMPACTED_BYTES: Final = 4096
+"""A reader file is due to be written anew when it is larger than that, and twice as large as it was then,"""
+
+LARGEST_BYTES: Final = 1 << 20
+"""which is looked at from time to time, or as soon as it is larger than this,"""
+
+COMPACTED_ON_A_FULL_DISK: Final = 512
+"""or than this: to take items from a full disk must not come to an end."""
+
+
+class SyncState(Enum):
+    """What is being done to the files of one journal.
+
+    From IDLE or DUE a sync begins (SYNCING) and ends in IDLE, or DUE if more was written meanwhile. One that fails
+    kills the queues, or leads to REWRITING, as does a reader file that has grown large; from there it is IDLE, or dead.
+    """
+
+    IDLE = "idle"
+    DUE = "due"
+    SYNCING = "syncing"
+    REWRITING = "rewriting"
+
+
+class _CannotOpen(Exception):
+    """There was no descriptor for the sync, so nothing was synced and nothing has failed."""
+
+
+class _Part(NamedTuple):
+    """A file that a sync covers, up to that size; and of a reader file up to which id it needs nothing more."""
+
+    of: WriterFile | ScrollQueue
+    path: bytes
+    size: int
+    spare: int
+    descriptor: int | None
+
+
+class _Sync(NamedTuple):
+    """What one sync covers."""
+
+    parts: Sequence[_Part]
+    written_id: int
+    names: int
+    syncs_folder: bool
+
+
+class ScrollSync:
+    """The syncs and rewritings of one journal. `on_safe` is called when more of it has become safe."""
+
+    def __init__(self, journal: ScrollJournal, services: ScrollServices, on_safe: Callable[[], None]) -> None:
+        self._journal = journal
+        self._services = services
+        self._on_safe = on_safe
+        self._rewriting = ScrollRewriting(journal, services)
+        self._timer: IDelayedCall | None = None
+        self._waiting: list[Deferred[None]] = []
+        """Commits whose records are written and not synced."""
+        self._held: list[Deferred[None]] = []
+        """Commits that may not write before the rewriting is done."""
+        self._grown: dict[ScrollQueue, None] = {}
+        """Readers whose files are due to be written anew."""
+        self.doom: Exception | None = None
+        """What the queues will be dead of as soon as there is a commit that can be told."""
+        self._not_before_s = 0.0
+        """When a reader file may be written anew after one that could not be."""
+        self._unsynced_since_s: float | None = None
+        """When the first record was written that a sync will make safe, and none has."""
+        self._failure: QueueFailed | None = None
+        self._is_over = False
+        """Whether the journal's queues are dead of that, or deleted."""
+        self.state = SyncState.IDLE
+
+    # What the storage tells.
+
+    def written(self, queues: Sequence[ScrollQueue]) -> Deferred[None] | None:
+        """What was recorded on these queues was written: None if it is as safe now as was promised.
+
+        Else a Deferred that fires when it is synced, or fails with `QueueFailed`, the queues then being dead.
+        """
+        for queue in queues:
+            least = COMPACTED_ON_A_FULL_DISK if self._services.is_disk_full() else LARGEST_BYTES
+            if queue.file.size > max(least, 2 * queue.compacted_bytes):
+                self._grown[queue] = None
+        period_ms = self._journal.sync_period_ms
+        done: Deferred[None] | None = None
+        if self._unsynced_since_s is None and period_ms is not None and not self.is_synced:
+            self._unsynced_since_s = self._services.jobs.seconds()
+        if period_ms == 0:
+            if not self.is_synced:
+                done = Deferred()
+                self._waiting.append(done)
+                if self.state in (SyncState.IDLE, SyncState.DUE):
+                    self._begin()
+        else:
+            self._journal.promise(queues)
+            self._journal.safe_id = self._journal.written_id
+            self.settings_changed()
+            self._on_safe()
+        self.go_on()
+        return done
+
+    def checkpoint(self, queues: Sequence[ScrollQueue]) -> None:
+        """Those of the reader files are written anew that have grown, or do not say how far their readers are."""
+        for queue in queues:
+            if not queue.file.size:
+                continue  # it is being made
+            if queue.has_changes or queue.file.size > max(COMPACTED_BYTES, 2 * queue.compacted_bytes):
+                self._grown[queue] = None
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether all that is written is known to be safe."""
+        journal = self._journal
+        return not (journal.unsynced or journal.unsynced_readers) and journal.has_synced_names
+
+    def settings_changed(self) -> None:
+        """syncJournal may be another, or the journal was loaded: what is not synced is due accordingly."""
+        period_ms = self._journal.sync_period_ms
+        if period_ms is not None and not self.is_synced:
+            self._due_within(period_ms / 1000)
+
+    def when_writable(self) -> Deferred[None] | None:
+        """None if a commit may write now; else fires when it may, or fails with `QueueFailed`."""
+        if self.doom is not None:
+            raise self._services.kill(self._journal, self.doom)
+        # What has grown under load can be written anew only when a sync has reached all of it.
+        is_next = self.state is SyncState.SYNCING and bool(self._grown) and self._journal.sync_period_ms == 0
+        if self.state is not SyncState.REWRITING and not is_next:
+            return None
+        held: Deferred[None] = Deferred()
+        self._held.append(held)
+        return held
+
+    def once(self) -> Deferred[Any]:
+        """A sync at the stop, when nothing else runs; fails with the OSError. Whoever waits is told."""
+        is_done = self._journal.sync_period_ms is None or self.is_synced
+        syncing: Deferred[Any] = succeed(None) if is_done else self._services.syncing.run(self._run)
+        return syncing.addCallbacks(lambda _: self._tell_all(None), self._not_synced_at_the_stop)
+
+    def _not_synced_at_the_stop(self, failure: Failure) -> Failure:
+        self._tell_all(QueueFailed(f"queue storage failed: {reason_of(error_of(failure))}"))
+        return failure
+
+    def end(self, failure: QueueFailed | None) -> None:
+        """The journal's queues are dead of that, or deleted."""
+        self._is_over, self._failure = True, failure
+        self._rewriting.is_over = True
+        self._services.jobs.forget(self._timer)
+        self._tell_all(failure)
+
+    # One sync.
+
+    def _due_within(self, seconds: float) -> None:
+        if self.state not in (SyncState.IDLE, SyncState.DUE):
+            return  # it is looked at again when that is over
+        self.state = SyncState.DUE
+        self._timer = self._services.jobs.within(seconds, self._timer, self._begin)
+
+    def _begin(self) -> None:
+        self._services.jobs.forget(self._timer)
+        self._timer = None
+        if self._is_over or self.state is SyncState.REWRITING:
+            return
+        self.state = SyncState.SYNCING
+        commits, self._waiting = self._waiting, []
+        since_s, self._unsynced_since_s = self._unsynced_since_s, None
+        self._services.syncing.run(self._run).addCallbacks(
+            self._synced, self._failed, callbackArgs=(commits, since_s), errbackArgs=(commits,)
+        )
+
+    def _run(self) -> Deferred[_Sync]:
+        try:
+            sync = self._what_is_unsynced()
+        except OSError as error:
+            raise _CannotOpen(str(error)) from error
+        services = self._services
+        return services.jobs.run(self._sync, sync).addCallback(lambda _: sync)
+
+    def _sync(self, sync: _Sync) -> None:
+        """Runs in a thread."""
+        services = self._services
+        try:
+            _sync(services.disk, services.folder, sync)
+        except _CannotOpen:
+            raise
+        except OSError:
+            services.failed_syncs.add(self._journal.stem)
+            raise
+
+    def _what_is_unsynced(self) -> _Sync:
+        journal, parts = self._journal, []
+        try:
+            for file in journal.unsynced:
+                descriptor = journal.current_descriptor(file)
+                parts.append(_Part(file, self._services.path(file.file_name), file.size, 0, descriptor))
+        except OSError:
+            for part in parts:
+                if part.descriptor is not None:
+                    self._services.disk.close(part.descriptor)
+            raise
+        for queue in journal.unsynced_readers:
+            if not queue.is_deleted:
+                parts.append(_Part(queue, queue.file.path, queue.file.size, queue.written_spare, None))
+        return _Sync(parts, journal.written_id, journal.names, not journal.has_synced_names)
+
+    def _synced(self, sync: _Sync, commits: list[Deferred[None]], since_s: float | None) -> None:
+        self.state = SyncState.IDLE
+        if since_s is not None:
+            self._services.took(self._journal.queue_name, "fsync_delay_usec", since_s)
+        if self._is_over:
+            self._waiting += commits
+            self._tell_all(self._failure)
+            return
+        journal, is_whole = self._journal, True
+        for part in sync.parts:
+            if isinstance(part.of, WriterFile):
+                journal.synced(part.of, part.size)
+            elif part.of.file.path == part.path:
+                file = part.of.file
+                file.synced_size, file.kept_size = part.size, max(part.size, file.kept_size)
+                part.of.synced_spare = part.spare
+                if file.size == part.size:
+                    journal.unsynced_readers.discard(part.of)
+            else:
+                is_whole = is_whole and part.of.is_deleted  # it got another name while it was synced
+        journal.synced_names = sync.names
+        if not is_whole:
+            self._waiting = commits + self._waiting
+            self._begin()
+            return
+        journal.safe_id = max(journal.safe_id, sync.written_id)
+        self._on_safe()
+        for done in commits:
+            done.callback(None)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Nothing is being done, or the timer runs: see what is due."""
+        if self.state not in (SyncState.IDLE, SyncState.DUE) or self._is_over or self.doom is not None:
+            return
+        is_late = self._services.jobs.seconds() >= self._not_before_s
+        if self._waiting:
+            self._begin()
+        elif self._grown and is_late and (self._journal.sync_period_ms != 0 or self.is_synced):
+            grown, self._grown = [queue for queue in self._grown if queue.failure is None], {}
+            self._rewrite([], grown, why=None)
+        else:
+            self._let_go()
+            self.settings_changed()
+
+    def _let_go(self) -> None:
+        """Whoever was held may write."""
+        held, self._held = self._held, []
+        for done in held:
+            done.callback(None)
+
+    def _failed(self, failure: Failure, commits: list[Deferred[None]]) -> None:
+        self.state = SyncState.IDLE
+        self._waiting = commits + self._waiting
+        if self._is_over:
+            self._tell_all(self._failure)
+        elif failure.check(_CannotOpen):
+            log.error("No file can be opened to sync {stem!r}: {reason}", stem=self._journal.stem, reason=failure.value)
+            self._due_within(RETRY_S)
+        elif self._journal.keeps_unsynced:
+            self._mend(error_of(failure))
+        else:
+            self._give_up(error_of(failure))
+
+    def _give_up(self, error: Exception) -> None:
+        """The queues die in a commit: of those that wait, or of the next."""
+        if self._waiting or self._held:
+            self._services.kill(self._journal, error)
+        else:
+            self._journal.own_refusal = None  # a put is recorded, so that there is such a commit
+            self.doom = error
+
+    # Files written anew.
+
+    def _mend(self, error: Exception) -> None:
+        journal = self._journal
+        reason = reason_of(error)
+        log.error("The journal of {stem!r} failed to sync ({reason}): rewriting it", stem=journal.stem, reason=reason)
+        journal.own_refusal = f"queue storage failed: {reason}; the queue is being rewritten"
+        queues = [queue for queue in journal.unsynced_readers if not queue.is_deleted]
+        self._rewrite(list(journal.unsynced), queues, why=error)
+
+    def _rewrite(self, files: list[WriterFile], queues: list[ScrollQueue], why: Exception | None) -> None:
+        """Write these files anew, because of that error, or because they have grown."""
+        self.state = SyncState.REWRITING
+        if files:
+            self._journal.rotate()
+        Deferred.fromCoroutine(self._rewriting.write_anew(files, queues, is_exact=why is not None)).addCallbacks(
+            self._rewritten, self._not_rewritten, callbackArgs=(why,), errbackArgs=(queues, why)
+        )
+
+    def _rewritten(self, _: object, why: Exception | None) -> None:
+        self.state = SyncState.IDLE
+        journal = self._journal
+        if self._is_over:
+            self._tell_all(self._failure)
+            return
+        if why is not None:
+            self._held, self._waiting = self._waiting + self._held, []
+            journal.own_refusal = None
+            self._services.failed_syncs.discard(journal.stem)
+            journal.safe_id = journal.written_id
+            log.info("The journal of {stem!r} is rewritten and safe", stem=journal.stem)
+        self._on_safe()
+        self._let_go()
+        self.go_on()
+
+    def _not_rewritten(self, failure: Failure, queues: list[ScrollQueue], why: Exception | None) -> None:
+        self.state = SyncState.IDLE
+        journal = self._journal
+        if self._is_over:
+            self._tell_all(self._failure)
+        elif why is not None:
+            self._give_up(why)
+        else:
+            reason = reason_of(error_of(failure))
+            log.error("A reader file of {stem!r} is not rewritten: {reason}", stem=journal.stem, reason=reason)
+            self._not_before_s = self._services.jobs.seconds() + RETRY_S
+            for queue in queues:
+                queue.give_up_checkpoint()
+            self._let_go()
+            self.go_on()
+
+    def _tell_all(self, failure: QueueFailed | None) -> None:
+        """Nothing is under way any more; whoever waited may go on, or has failed."""
+        waiting = self._waiting + self._held
+        self._waiting, self._held = [], []
+        for done in waiting:
+            done.callback(None) if failure is None else done.errback(failure)
+
+
+def _sync(disk: Disk, folder: bytes, sync: _Sync) -> None:
+    """Sync all of that, in this order. Runs in a thread."""
+    try:
+        for part in sync.parts:
+            _sync_part(disk, part)
+        if sync.syncs_folder:
+            disk.sync_folder(folder)
+    finally:
+        for part in sync.parts:
+            if part.descriptor is not None:
+                disk.close(part.descriptor)
+
+
+def _sync_part(disk: Disk, part: _Part) -> None:
+    if part.descriptor is not None:
+        disk.sync(part.descriptor)
+        return
+    try:
+        descriptor = disk.open_read(part.path)
+    except FileNotFoundError:  # it has another name by now, or nobody needs it any more
+        return
+    except OSError as error:
+        raise _CannotOpen(str(error)) from error
+    try:
+        disk.sync(descriptor)
+    finally:
+        disk.close(descriptor)

@@ -1,0 +1,25 @@
+"""The scroll backend keeps the storage contract."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from twisted.internet.task import Clock
+
+from kestrel.storage.interfaces import InThread
+from kestrel.storage.scroll.factory import ScrollStorageFactory
+from kestrel.storage.scroll.storage import ScrollStorage
+from kestrel.testing.contract.suite import OnFaultyDisk, StorageContract
+
+NOW_MS = 1_700_003_600_000
+
+
+class TestScroll(OnFaultyDisk, StorageContract):
+    factory = ScrollStorageFactory()
+    has_window = True
+
+    def make(self, folder: Path, clock: Clock, in_thread: InThread) -> ScrollStorage:
+        return ScrollStorage(
+            os.fsencode(folder), clock, in_thread, reserve_bytes=100, now_ms=lambda: NOW_MS, disk=self.disk
+        )
