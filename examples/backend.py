@@ -308,12 +308,13 @@ class LinesStorage:
 
     def delete(self, queue: LinesQueue) -> None:
         """Gone from memory; the file goes with the commit."""
-        if self._queues.get(queue.name) is queue:
-            del self._queues[queue.name]
-            self._deleted.append(queue)
-            queue.is_deleted = True
-        queue.failure = "the queue was deleted"
-        queue.memory.is_now(0)
+        if queue.is_deleted:
+            return
+        for each in {queue, self._queues.pop(queue.name, queue)}:  # two, if it had died and was opened anew
+            each.is_deleted = True
+            each.failure = "the queue was deleted"
+            each.memory.is_now(0)
+        self._deleted.append(queue)
 
     # Commits.
 

@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
 from kestrel.config.resolved import ResolvedConfig
-from kestrel.errors import KestrelError, StorageError, StorageRefused, TooManyQueues
+from kestrel.errors import KestrelError, StorageRefused, TooManyQueues
 from kestrel.names import check_queue_name
 from kestrel.queues.aliases import Alias, renewed
 from kestrel.queues.counters import ServerCounters
@@ -330,6 +330,7 @@ class QueueManager:
         self.counters.queue_expires += 1
 
     def _delete(self, queue: Queue) -> Batch:
+        queue.storage.delete(queue.contents)  # raises StorageError, and nothing has changed
         name = queue.name
         del self._queues[name]
         batch = queue.touch()
@@ -338,11 +339,6 @@ class QueueManager:
         self.past.merge(queue.measures)
         queue.measures = self.past  # what ends with it, and what is under way, counts there
         queue.end()
-        try:
-            queue.storage.delete(queue.contents)
-        except StorageError:
-            self._unloadable.add(name)  # there is still something of it: it is not deleted
-            raise
         self._families.remove(name)
         self._deletions[name] = batch
         batch.when_settled(partial(self._deletion_settled, name, batch))

@@ -140,7 +140,8 @@ class IStorage(Interface):
         was.
 
         It is safe with the next commit that names the object; until then a crash may bring the queue back. An object
-        that was deleted may be deleted again: nothing happens, also when the name has a new queue by then.
+        that was deleted may be deleted again: nothing happens, also when the name has a new queue by then. With an
+        object that has died goes the queue that it was, also where that has been opened anew by then.
         """
 
     def put(queues: Sequence[OwnQueue], data: bytes, add_ms: int, expiry_ms: int) -> None:

@@ -260,6 +260,22 @@ def test_a_deleted_queue_answers_those_who_wait_as_an_empty_one(bench: Bench) ->
     assert answers == [None]
 
 
+def test_a_deletion_that_fails_changes_nothing(bench: Bench) -> None:
+    class StubbornStorage(SteppedStorage):
+        def delete(self, queue: Any) -> None:
+            raise StorageError("its files could not be removed")
+
+    bench = Bench(StubbornStorage())
+    answers = bench.wait(b"work")
+    queue = bench.manager.known(b"work")
+    with pytest.raises(StorageError):
+        bench.manager.delete(b"work")
+    assert bench.manager.known(b"work") is queue
+    assert (answers, bench.manager.counters.queue_deletes) == ([], 0)
+    bench.put(b"work", b"one")
+    assert answers == [b"one"]
+
+
 def test_a_delete_while_a_commit_is_pending_leaves_the_new_queue_alone(bench: Bench) -> None:
     bench.storage.holds_commits = True
     stored = bench.manager.put(b"work", b"old", 0)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
@@ -14,6 +15,7 @@ from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
 from kestrel.errors import BadQueueName, BadStorageArgument, FolderInUse, QueueFailed, StorageError
+from kestrel.journal.deletion import erase_deleted
 from kestrel.storage.interfaces import InThread, IQueueStorage
 from kestrel.storage.journal.factory import JournalStorageFactory
 from kestrel.storage.journal.storage import JournalStorage
@@ -399,6 +401,43 @@ class TestJournal(OnFaultyDisk, StorageContract):
         subject.threads.run_all()
         assert closed == [None]
         subject._is_closed = True
+
+
+def test_a_deletion_that_a_crash_cut_off_takes_no_file_of_the_new_queue_when_the_clock_has_gone_back(
+    tmp_path: Path,
+) -> None:
+    """The files of a queue have the time as their numbers, and a deletion erases all below its own."""
+
+    def life(folder: Path, now_ms: int) -> tuple[JournalStorage, SteppedThreads, SteppedThreads]:
+        threads, erasing = SteppedThreads(), SteppedThreads()
+
+        def in_thread(function: Callable[..., Any], *arguments: object) -> Deferred[Any]:
+            return (erasing if function is erase_deleted else threads)(function, *arguments)
+
+        storage = JournalStorage(bytes(folder), Clock(), in_thread, reserve_bytes=1, now_ms=lambda: now_ms)
+        storage.start(lambda name: settings)
+        threads.run_all()
+        return storage, threads, erasing
+
+    def fill(storage: JournalStorage, threads: SteppedThreads) -> IQueueStorage:
+        queue = storage.queue(b"work", settings)
+        for number in range(30):
+            storage.put([queue], b"%02d" % number * 50, 1, 0)
+            storage.commit([queue])
+        threads.run_all()
+        return queue
+
+    settings = QueueSettings(default_journal_size_bytes=1000, max_memory_size_bytes=1000)
+    storage, threads, _ = life(tmp_path / "before", NOW_MS)
+    storage.delete(fill(storage, threads))
+    shutil.copytree(tmp_path / "before", tmp_path / "after")
+    storage, threads, erasing = life(tmp_path / "after", NOW_MS - 3_600_000)
+    fill(storage, threads)
+    erasing.run_all()
+    storage.close()
+    threads.run_all()
+    storage, _, _ = life(tmp_path / "after", NOW_MS)
+    assert storage.queue(b"work", settings).items == 30
 
 
 def test_its_factory_promises_durability_of_error_counts_and_of_what_was_put_back_too() -> None:

@@ -119,6 +119,8 @@ class JournalStorage:
             queues = group_by_queue(self._disk.list_files(self._folder))
             for name in [name for name, files in queues.items() if not files.has_items]:
                 clean_up(self._disk, self._folder, queues.pop(name))
+            # Those of deleted queues too: a mark stands for all files of lower numbers, whoever has made them.
+            self._numbers.know(number for files in queues.values() for number in files.numbers())
             deleted = self._take_deleted(queues)
             thrown_away = self._disk.list_files(self._bin)
             self._services.failed_syncs.load()
@@ -134,7 +136,6 @@ class JournalStorage:
         for name, mark in deleted.items():
             self._erase_deleted(name, mark)
         self._full_disk.make_reserve()
-        self._numbers.know(number for files in queues.values() for number in files.numbers())
         each = [(files, settings_for(name)) for name, files in queues.items()]
         return self._jobs.run(self._load_all, each).addCallback(self._loaded)
 
@@ -325,25 +326,33 @@ class JournalStorage:
 
     def delete(self, queue: JournalQueue) -> None:
         """Let the queue's files count no more, at once; large and many files are erased in a thread."""
-        if queue.name in self._loading and queue.failure is not None:
+        if queue.is_deleted:
+            return
+        live = self._queues.get(queue.name)
+        if live is not None and live is not queue:  # it failed, and was loaded again while nobody asked for it
+            self.delete(live)
+            queue.is_deleted = True
+            return
+        if queue.name in self._loading:
             raise StorageError(_IS_LOADING)
         upkeep = self._upkeeps.get(queue)
         may_have_more = bool(queue.history.rotated) or upkeep is None or upkeep.rewriting.is_running
-        queue.is_deleted = True
-        self._end(queue, "the queue was deleted")
-        self._failed.pop(queue.name, None)
+        mark = None
         try:
             self._disk.make_folder(self._bin)  # somebody may have cleaned up
             if may_have_more:
                 mark = mark_deleted(self._disk, self._folder, queue.name, self._numbers.next)
-                published = succeed(None) if upkeep is None else upkeep.rewriting.published()
-                published.addCallback(lambda _: self._erase_deleted(queue.name, mark))
             else:
                 self._throw_away(current_name(queue.name))
-            self._services.failed_syncs.discard(current_name(queue.name))
         except OSError as error:
-            self._failed[queue.name] = None
             raise StorageError(f"the queue's files could not be removed: {reason_of(error)}") from error
+        queue.is_deleted = True
+        self._end(queue, "the queue was deleted")
+        self._failed.pop(queue.name, None)
+        if mark is not None:
+            published = succeed(None) if upkeep is None else upkeep.rewriting.published()
+            published.addCallback(lambda _: self._erase_deleted(queue.name, mark))
+        self._services.failed_syncs.discard(current_name(queue.name))
 
     def _erase_deleted(self, name: bytes, mark: int) -> None:
         self._jobs.run(erase_deleted, self._disk, self._folder, name, mark).addErrback(

@@ -185,6 +185,41 @@ class CommitFailureTests(Backend):
         again = synced.killed()
         assert [again.data_in(again.queue(name)) for name in (b"a", b"a+x")] == expected
 
+    @pytest.mark.parametrize("operation", ["sync", "write"])
+    def test_a_dead_object_deletes_what_was_opened_in_its_place(self, synced: Subject, operation: str) -> None:
+        queue, xid = begin(synced)
+        synced.put(queue, b"lost")
+        synced.faulty_disk.fail(operation, errno.EIO, times=1)
+        with pytest.raises(StorageError):
+            synced.commit(queue)
+        live = synced.reopened()
+        synced.storage.delete(queue)
+        synced.commit(queue)
+        assert_dead(synced, live, xid)
+        new = synced.queue()
+        assert (new.items, new.open_reads) == (0, 0)
+        synced.put(new, b"new")
+        synced.commit(new)
+        check_all_that_is_left(synced, [b"new"])
+
+    @pytest.mark.parametrize("operation", FAILING)
+    def test_a_deletion_that_fails_leaves_the_queue_as_it_was(self, synced: Subject, operation: str) -> None:
+        queue, xid = begin(synced)
+        synced.faulty_disk.fail(operation, errno.EIO)
+        try:
+            synced.storage.delete(queue)
+        except StorageError:
+            synced.faulty_disk.mend()
+            assert (queue.failure, queue.items, queue.open_reads) == (None, 2, 1)
+            queue.confirm([xid])
+            synced.put(queue, b"d")
+            synced.commit(queue)
+            check_all_that_is_left(synced, [b"b", b"c", b"d"])
+        else:
+            synced.faulty_disk.mend()
+            synced.commit(queue)
+            check_all_that_is_left(synced, [])
+
     def test_a_queue_that_cannot_be_opened_anew_yet_is_tried_again(self, synced: Subject) -> None:
         queue, _ = begin(synced)
         synced.put(queue, b"lost")

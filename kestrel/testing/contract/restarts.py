@@ -204,6 +204,19 @@ class RestartTests(Backend):
         again = subject.restarted()
         assert again.take_all_data(again.queue()) == [b"new"]
 
+    def test_deleting_twice_leaves_the_new_queue_to_those_who_come_next(self, subject: Subject) -> None:
+        old = subject.queue()
+        subject.put(old, b"old")
+        subject.commit(old)
+        subject.storage.delete(old)
+        new = subject.queue()
+        subject.put(new, b"new")
+        subject.commit(old, new)
+        subject.storage.delete(old)
+        subject.commit(old)
+        again = subject.killed()
+        assert again.take_all_data(again.queue()) == [b"new"]
+
     def test_a_deleted_queue_is_gone_after_a_kill_when_its_last_commit_was_made(self, subject: Subject) -> None:
         old = subject.queue()
         subject.put(old, b"old")
