@@ -156,9 +156,15 @@ class Outbox:
 
     def release(self) -> None:
         """Let out what is safe."""
+        while self._let_out():
+            pass
+
+    def _let_out(self) -> bool:
+        """Say as much as is safe. Whether there may be more: a loss is told when it is known what has left before it."""
         entries = self._entries
         leaving: list[bytes] | None = None
         told: list[tuple[Sent, bool]] | None = None
+        comes_a_loss = False
         while self._left < len(entries) and not self.is_paused:  # what is told of a loss may change what follows
             entry = entries[self._left]
             batch = entry.batch
@@ -168,6 +174,9 @@ class Outbox:
                     self._wait_for(batch)
                     break
                 failure = batch.failure
+                if failure is not None and entry.lost is not None and told is not None:
+                    comes_a_loss = True
+                    break
             if entry.was_waited_for and self._speaker.has_left():
                 break  # who left while it waited swallows no item; `retract` or `lost` comes next
             self._left += 1
@@ -205,6 +214,7 @@ class Outbox:
             self._speaker.hang_up()
         elif leaving is not None:
             self._speaker.replies_left()
+        return comes_a_loss
 
     def _forget_left(self) -> None:
         if self._left == len(self._entries):

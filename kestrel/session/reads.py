@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import Final
 
 from kestrel.errors import NotThatManyOpen, QueueFailed
@@ -40,7 +41,8 @@ class _OfQueue:
     """A connection's reads of the queues of one name, oldest first.
 
     `ended` stands for those that ended without being asked, each by whether its item was lost to this client; they
-    are older than the rest: they ended with the contents that they were taken from, or were held for too long.
+    are older than the rest: they ended with the contents that they were taken from, or were held for too long. Of very
+    many that were held for too long the youngest end some turns before the others, and stand among `open` until then.
     """
 
     __slots__ = ("ended", "open")
@@ -52,6 +54,9 @@ class _OfQueue:
     def sort_out(self) -> None:
         while self.open and not self.open[0].is_open:
             self.ended.append(self.open.popleft().is_lost)
+
+    def all_open(self) -> list[OpenRead]:
+        return [read for read in self.open if read.is_open]
 
 
 class OpenReads:
@@ -116,7 +121,7 @@ class OpenReads:
         reads.ended.clear()
         if were_lost:
             raise QueueFailed("the queue's storage failed: the items went back to the queue")
-        confirmed = list(reads.open)
+        confirmed = reads.all_open()
         reads.open.clear()
         return confirmed[0].queue.confirm([read.xid for read in confirmed]) if confirmed else None
 
@@ -146,7 +151,12 @@ class OpenReads:
             if were_lost:
                 raise QueueFailed("the queue's storage failed: the items went back to the queue")
             raise NotThatManyOpen("some of these reads have ended")
-        confirmed = [reads.open.popleft() for _ in range(count)]
+        confirmed = list(islice(reads.open, count))
+        if not all(read.is_open for read in confirmed):
+            reads.open = deque(reads.all_open())
+            raise NotThatManyOpen("some of these reads have ended")
+        for _ in confirmed:
+            reads.open.popleft()
         return confirmed[0].queue.confirm([read.xid for read in confirmed])
 
     def leave_all(self) -> None:
@@ -157,6 +167,6 @@ class OpenReads:
         """The connection ends: everything goes back to the heads, in the order in which it was taken."""
         by_queue, self._by_queue = self._by_queue, {}
         for reads in by_queue.values():
-            reads.sort_out()
-            if reads.open:
-                reads.open[0].queue.abort([read.xid for read in reads.open])
+            still_open = reads.all_open()
+            if still_open:
+                still_open[0].queue.abort([read.xid for read in still_open])

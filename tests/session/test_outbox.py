@@ -310,6 +310,21 @@ def test_lost_is_called_only_where_an_error_is_said_instead(wire: Wire) -> None:
     assert called == [b"lost"]
 
 
+def test_what_has_left_in_front_is_told_before_a_loss(wire: Wire) -> None:
+    told: list[object] = []
+    slow, lost = Batch(), Batch()
+    wire.outbox.reply(b"slow ", slow)
+    wire.outbox.reply(b"one ", None, lambda as_it_stands: told.append(("one", as_it_stands)))
+    wire.outbox.reply(
+        b"two", lost, lambda as_it_stands: told.append(("two", as_it_stands)), lambda: told.append("lost")
+    )
+    wire.barrier.end_of_tick()
+    lost.settle(LOST)
+    slow.settle(None)
+    assert wire.said == b"slow one <lost: disk full>"
+    assert told == [("one", True), "lost", ("two", False)]
+
+
 # A transport that takes no more.
 
 

@@ -121,6 +121,35 @@ def test_counting_costs_the_same_however_many_are_open(bench: Bench, monkeypatch
     assert looked_at <= 200
 
 
+# While those that were held for too long end: of very many the youngest do so first, some turns before the others.
+
+
+@pytest.fixture
+def ending(bench: Bench) -> Bench:
+    """Three reads, the youngest of which is on its way to another queue: open in the storage, and nobody's."""
+    bench.queue.held.ended(bench.open(3)[-1].xid)
+    return bench
+
+
+def test_what_is_on_its_way_elsewhere_does_not_go_back_with_a_connection_that_ends(ending: Bench) -> None:
+    ending.reads.put_back_all()
+    assert ending.left() == [b"a", b"b"]
+    assert ending.queue.contents.open_reads == 1
+
+
+def test_what_is_on_its_way_elsewhere_is_not_closed_with_the_others(ending: Bench) -> None:
+    ending.reads.close_all(b"work")
+    assert ending.queue.contents.open_reads == 1
+
+
+def test_a_confirm_that_counts_what_is_on_its_way_elsewhere_is_refused_once(ending: Bench) -> None:
+    with pytest.raises(NotThatManyOpen):
+        ending.reads.confirm(b"work", 3)
+    assert ending.queue.contents.open_reads == 3
+    assert ending.reads.confirm(b"work", 2) is not None
+    assert ending.queue.contents.open_reads == 1
+
+
 # After the queue's storage failed.
 
 

@@ -823,6 +823,30 @@ def test_a_monitor_that_loses_an_item_ends_with_the_error_and_nothing_safe_is_lo
     assert all_items(server) == [b"one", b"four"]
 
 
+def test_an_item_that_leaves_with_the_loss_of_the_next_is_the_clients_and_its_close_tells_what_became_of_it(
+    storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
+) -> None:
+    watcher = server.connect()
+    storage.holds_commits = True
+    watcher.send(set_(b"in front", b"slow") + b"monitor work 10 100\r\n")
+    writer.send(set_(b"one"))
+    server.settle()
+    storage.end_commits(b"work")
+    writer.send(set_(b"two"))
+    server.settle()
+    storage.end_commits(b"work", error=StorageError("disk full"))
+    server.settle()
+    assert watcher.take() == b""
+    storage.end_commits(b"slow")
+    storage.holds_commits = False
+    assert watcher.take() == b"STORED\r\n" + value(b"one") + b"SERVER_ERROR disk full\r\n"
+    assert watcher.ask(b"get work/close\r\n").startswith(b"SERVER_ERROR "), "it is not closed, and comes again"
+    while storage.committing:
+        storage.end_commits()
+        server.settle()
+    assert all_items(server) == [b"one"]
+
+
 def test_a_monitor_over_many_items_that_are_lost_says_one_error_and_gives_all_back(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
 ) -> None:
