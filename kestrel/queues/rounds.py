@@ -21,7 +21,6 @@ log = Logger(__name__)
 QUEUES_AT_ONCE: Final = 200
 """Queues that are looked at in one turn, when nothing in them has expired: about half a millisecond."""
 
-
 BREATH_S: Final = 0.02
 """How long a round waits when all that is left of it are queues with as many items on their way as may be."""
 
@@ -84,6 +83,8 @@ class ExpiryRounds:
                 swept += self._visit(queue, most)
             except KestrelError as error:
                 log.error("Queue {queue!r} is not swept: {reason}", queue=queue.name, reason=str(error))
+            except Exception:  # one queue's fault must not end the rounds of all
+                log.failure("Queue {queue!r} could not be swept for a fault of ours", queue=queue.name)
             if swept >= SWEPT_AT_ONCE or self._turns.is_long(began):
                 break
         if self._round:

@@ -160,7 +160,7 @@ class Outbox:
             pass
 
     def _let_out(self) -> bool:
-        """Say as much as is safe. Whether there may be more: a loss is told when it is known what has left before it."""
+        """Say what is safe. Whether there may be more: who is told of a loss has to know what has left in front."""
         entries = self._entries
         leaving: list[bytes] | None = None
         told: list[tuple[Sent, bool]] | None = None

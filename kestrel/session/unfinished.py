@@ -63,6 +63,7 @@ class Unfinished:
         self._begun: OrderedDict[Beginner, _Begun] = OrderedDict()
         self._timer = Timer(clock, self._look)
         self._is_stopped = False
+        self._is_making_room = False
 
     def __len__(self) -> int:
         return len(self._begun)
@@ -78,8 +79,7 @@ class Unfinished:
             self._begun.move_to_end(beginner)
         self.bytes += size - begun.size
         begun.size = size
-        if self.bytes > self._settings().max_total_request_bytes:
-            self._make_room()
+        self._keep_to_the_limit()
 
     def is_done(self, beginner: Beginner) -> None:
         """It has ended that."""
@@ -94,14 +94,25 @@ class Unfinished:
         self._timer.stop()
         if not self._is_stopped:
             self._look()
+            self._keep_to_the_limit()
 
     def stop(self) -> None:
         """The server stops, which takes care of its connections."""
         self._is_stopped = True
         self._timer.stop()
 
-    def _make_room(self) -> None:
+    def _keep_to_the_limit(self) -> None:
+        if self._is_making_room:  # whoever is given up on comes here again
+            return
         most = self._settings().max_total_request_bytes
+        if self.bytes > most:
+            self._is_making_room = True
+            try:
+                self._make_room(most)
+            finally:
+                self._is_making_room = False
+
+    def _make_room(self, most: int) -> None:
         # Those who have less have less than half of it together: enough of the others are found.
         share = most / len(self._begun) / 2
         why = TooSlow("the server holds too many requests that have not come whole, and this one began before others")

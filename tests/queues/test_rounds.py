@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from twisted.logger import LogLevel, capturedLogs
 
 from kestrel.config.load import loads
 from kestrel.config.model import Config, QueueSettings
 from kestrel.errors import StorageError
 from kestrel.item import Item
+from kestrel.journal.records import encode_item
 from kestrel.queues.expiry import SWEPT_AT_ONCE, SWEPT_BY_A_PUT
 from kestrel.queues.rounds import QUEUES_AT_ONCE
 from kestrel.queues.turns import TICK_S
@@ -305,6 +307,30 @@ def test_a_queue_that_could_not_be_opened_anew_is_swept_when_it_can_be_though_no
     storage.reopen_refusal = None
     server.advance(1)
     assert items(other, b"late") == [b"item"]
+
+
+def test_a_fault_at_one_queue_ends_the_rounds_of_no_other() -> None:
+    class FaultyQueue(MemoryQueue):
+        def peek(self) -> Item | None:
+            if self.name == b"b":
+                raise RuntimeError("a fault of ours")
+            return super().peek()
+
+    class FaultyStorage(MemoryStorage):
+        def queue(self, name: bytes, settings: QueueSettings) -> MemoryQueue:
+            return self._queues.setdefault(name, FaultyQueue(name))
+
+    server = MemoryServer(FaultyStorage(), config=loads(EVERY_SECOND + "[default]\nmaxAge = '1s'"))
+    names = [b"a", b"b", b"c"]
+    queues = [server.manager.queue(name) for name in names]
+    for _ in range(2):
+        for queue in queues:
+            queue.contents.append(encode_item(b"item", server.now_ms(), 0))
+        with capturedLogs() as events:
+            server.advance(1)
+            server.advance(1)
+        assert [event for event in events if event["log_level"] is LogLevel.critical] != []
+    assert expired_items(server, *names) == [2, 0, 2]
 
 
 def test_a_queue_whose_last_take_is_not_safe_yet_is_not_deleted_for_its_age(tmp_path: Path) -> None:

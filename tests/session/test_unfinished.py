@@ -237,6 +237,18 @@ def test_when_there_is_too_much_the_slowest_with_more_than_their_share_are_hung_
     assert unfinished(server) == (5, 4 * 250_000 + 100)
 
 
+def test_when_a_reload_allows_less_however_many_are_too_many_are_hung_up_on_at_once() -> None:
+    server = MemoryServer()
+    clients = [server.connect() for _ in range(400)]
+    for client in clients:
+        client.ask(half_a_request(60_000))
+    server.reload(loads(LITTLE_ROOM))
+    server.settle()
+    count, size = unfinished(server)
+    assert size <= 1 << 20
+    assert [client.is_closed for client in clients] == [True] * (400 - count) + [False] * count
+
+
 def test_however_much_is_sent_no_more_is_held() -> None:
     server = MemoryServer(config=loads(LITTLE_ROOM))
     clients = [server.connect() for _ in range(20)]
