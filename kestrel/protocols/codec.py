@@ -105,11 +105,15 @@ class LineCodec(Codec):
 
     @abstractmethod
     def stats(self, command: Command, stats: Iterable[Stat]) -> bytes:
-        """Lines of statistics."""
+        """Lines of statistics; others may follow, and at last `end_of_list`."""
 
     @abstractmethod
-    def dump_stats(self, command: Command, queues: Iterable[tuple[bytes, Sequence[Stat]]]) -> bytes:
-        """Statistics in one block per queue; of a queue that does not exist the block is empty."""
+    def dump_stats(self, command: Command, queue: bytes, stats: Sequence[Stat]) -> bytes:
+        """The block of one queue; of one that does not exist it is empty. Others may follow, and `end_of_list`."""
+
+    @abstractmethod
+    def end_of_list(self, command: Command) -> bytes:
+        """What stands behind the last line of a list."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -170,22 +170,18 @@ class MemcacheCodec(LineCodec):
         return name.upper().encode("ascii") + b"\r\n"
 
     def stats(self, command: commands.Command, stats: Iterable[Stat]) -> bytes:
-        """STAT lines and END. Names are text whose characters stand for bytes (Latin-1)."""
-        lines = [f"STAT {name} {value}\r\n" for name, value in stats]
-        lines.append("END\r\n")
-        return "".join(lines).encode("latin-1")
+        """STAT lines. Names are text whose characters stand for bytes (Latin-1)."""
+        return "".join([f"STAT {name} {value}\r\n" for name, value in stats]).encode("latin-1")
 
-    def dump_stats(
-        self, command: commands.Command, queues: Iterable[tuple[bytes, Sequence[Stat]]]
-    ) -> bytes:
-        """A block in braces per queue, then END."""
-        blocks = []
-        for queue, stats in queues:
-            # A missing queue shows one line of two spaces, as Kestrel does.
-            lines = [f"  {name}={value}\r\n" for name, value in stats] or ["  \r\n"]
-            blocks.append(f"queue '{queue.decode('latin-1')}' {{\r\n{''.join(lines)}}}\r\n")
-        blocks.append("END\r\n")
-        return "".join(blocks).encode("latin-1")
+    def dump_stats(self, command: commands.Command, queue: bytes, stats: Sequence[Stat]) -> bytes:
+        """A block in braces."""
+        # A missing queue shows one line of two spaces, as Kestrel does.
+        lines = [f"  {name}={value}\r\n" for name, value in stats] or ["  \r\n"]
+        return f"queue '{queue.decode('latin-1')}' {{\r\n{''.join(lines)}}}\r\n".encode("latin-1")
+
+    def end_of_list(self, command: commands.Command) -> bytes:
+        """END."""
+        return b"END\r\n"
 
     def error(self, command: commands.Command, error: Exception) -> tuple[bytes, bool]:
         """The error's first word, and its reason where clients expect one."""

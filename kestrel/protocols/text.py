@@ -170,15 +170,19 @@ class TextCodec(LineCodec):
         return b":%b\n" % name.upper().encode("ascii")
 
     def stats(self, command: commands.Command, stats: Iterable[Stat]) -> bytes:
-        """A line `:name value` for each, then a star. Names are text whose characters stand for bytes (Latin-1)."""
-        return _listed(f"{name} {value}" for name, value in stats)
+        """A line `:name value` for each. Names are text whose characters stand for bytes (Latin-1)."""
+        return "".join([f":{name} {value}\n" for name, value in stats]).encode("latin-1")
 
-    def dump_stats(self, command: commands.Command, queues: Iterable[tuple[bytes, Sequence[Stat]]]) -> bytes:
-        """A line `:queue name value` for each, then a star; a queue that does not exist has no line.
+    def dump_stats(self, command: commands.Command, queue: bytes, stats: Sequence[Stat]) -> bytes:
+        """A line `:queue name value` for each; a queue that does not exist has no line.
 
         There are no blocks as on memcache: each line says by itself what it is about, and a name has no space in it.
         """
-        return _listed(f"{queue.decode('latin-1')} {name} {value}" for queue, stats in queues for name, value in stats)
+        return self.stats(command, [(f"{queue.decode('latin-1')} {name}", value) for name, value in stats])
+
+    def end_of_list(self, command: commands.Command) -> bytes:
+        """A star."""
+        return b"*\n"
 
     def error(self, command: commands.Command, error: Exception) -> tuple[bytes, bool]:
         """Kestrel's words where it has some, else the reason. The connection ends only with a fault of ours."""
@@ -188,10 +192,6 @@ class TextCodec(LineCodec):
             # As it is: behind "Unknown command: " there may be nothing, and any bytes but a line feed.
             return b"-%b\n" % command.reason.encode("latin-1"), False
         return b"-%b\n" % one_line(_reason(command, error)), False
-
-
-def _listed(lines: Iterable[str]) -> bytes:
-    return "".join([*(f":{line}\n" for line in lines), "*\n"]).encode("latin-1")
 
 
 def _reason(command: commands.Command, error: errors.KestrelError) -> str:

@@ -34,6 +34,9 @@ log = Logger(__name__)
 CHANGED_AT_ONCE: Final = 1000
 """Queues that get other settings in one turn, if its time is not over before."""
 
+FLUSHED_AT_ONCE: Final = 64
+"""Queues that are flushed in one turn, likewise."""
+
 REOPENED_EVERY_S: Final = 0.5
 """Until that works, queues that died with others are tried."""
 
@@ -355,9 +358,17 @@ class QueueManager:
         queue = self.existing(name)
         return self._deletions.get(name) if queue is None else queue.flush()
 
-    def flush_all(self) -> list[Batch]:
-        """Flush every queue; one whose storage has failed does not keep the others."""
-        return [queue.flush() for queue in self._usable()]
+    def flush_all(self) -> Deferred[Batch | None]:
+        """Flush every queue, in turns; one whose storage has failed does not keep the others. Fires with the batch
+        of all of it."""
+        batches: list[Batch] = []
+
+        def flush(queue: Queue) -> None:
+            if _is_usable(queue):
+                batches.append(queue.flush())
+
+        flushed = self._turns.for_each(self.all_queues(), flush, FLUSHED_AT_ONCE)
+        return flushed.addCallback(lambda _: all_of(batches))
 
     def flush_expired(self, name: bytes) -> Deferred[Swept]:
         """Drop the expired items at the head of a queue, in slices, those on disk alone among them."""
@@ -366,10 +377,10 @@ class QueueManager:
 
     def flush_all_expired(self) -> Deferred[Swept]:
         """Drop the expired items at the head of every queue."""
-        return self._swept(self._usable())
+        return self._swept([queue for queue in self.all_queues() if _is_usable(queue)])
 
     def _swept(self, queues: Sequence[Queue]) -> Deferred[Swept]:
-        return Sweep(queues, self._services.turns).done
+        return Sweep(queues, self._turns).done
 
     def _storage_failed(self) -> None:
         """A queue's contents have died; those that died with it are opened for who waits on them."""
@@ -394,17 +405,6 @@ class QueueManager:
                 are_open = False
         return are_open
 
-    def _usable(self) -> list[Queue]:
-        usable = []
-        for queue in self.all_queues():
-            try:
-                queue.reopen()
-            except KestrelError as error:
-                log.error("Queue {queue!r} is left out: {reason}", queue=queue.name, reason=str(error))
-            else:
-                usable.append(queue)
-        return usable
-
     # Settings.
 
     def use(self, config: ResolvedConfig) -> Deferred[None]:
@@ -423,10 +423,7 @@ class QueueManager:
         for name in new:
             if name in self._queues:
                 self._queues[name].answer_all()
-        done: Deferred[None] = Deferred()
-        queues = list(self._queues.values())
-        self._services.turns.for_each(queues, self._use_settings, CHANGED_AT_ONCE, partial(done.callback, None))
-        return done
+        return self._turns.for_each(list(self._queues.values()), self._use_settings, CHANGED_AT_ONCE)
 
     def _use_settings(self, queue: Queue) -> None:
         settings, keep_journal = self.settings_for(queue.name), queue.settings.keep_journal
@@ -455,6 +452,17 @@ class QueueManager:
         for name in names:
             if name in self._queues or name in self._unloadable:
                 log.warn("Alias {name!r} masks the queue of that name: clients cannot reach its items", name=name)
+
+
+def _is_usable(queue: Queue) -> bool:
+    if queue.is_deleted:
+        return False
+    try:
+        queue.reopen()
+    except KestrelError as error:
+        log.error("Queue {queue!r} is left out: {reason}", queue=queue.name, reason=str(error))
+        return False
+    return True
 
 
 def _named_in(config: ResolvedConfig) -> frozenset[bytes]:

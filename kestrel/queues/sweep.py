@@ -32,7 +32,9 @@ class Sweep:
         self._missing = len(queues) + 1
         """The queues whose heads are not known yet, and one until all have been looked for."""
         self._problem: Exception | None = None
-        turns.for_each(queues, self._look_for_head, QUEUES_AT_ONCE, self._one_is_known)
+        turns.for_each(queues, self._look_for_head, QUEUES_AT_ONCE).addCallbacks(
+            lambda _: self._one_is_known(), self.done.errback
+        )
 
     def _look_for_head(self, queue: Queue) -> None:
         queue.join(Waiter(self._head_is_known, opens=False, peeks=True, patient=False))

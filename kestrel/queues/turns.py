@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kestrel.storage.barrier import Barrier, Schedule
@@ -69,23 +70,40 @@ class Turns:
         self._schedule_next()
 
     def for_each(
-        self, things: Sequence[_Thing], work: Callable[[_Thing], object], at_once: int, done: Callable[[], object]
-    ) -> None:
-        """Do that with each of these, in turns, the first of them now; then call `done`.
+        self, things: Sequence[_Thing], work: Callable[[_Thing], object], at_once: int
+    ) -> Deferred[None]:
+        """Do that with each of these, in turns, the first of them now. Fires when all is done, or with what `work`
+        raises, which ends it.
 
         A turn does so many at most, and begins no further one when its time is over.
         """
+        done: Deferred[None] = Deferred()
+        self._do_some(things, 0, work, at_once, done)
+        return done
+
+    def _do_some(
+        self,
+        things: Sequence[_Thing],
+        first: int,
+        work: Callable[[_Thing], object],
+        at_once: int,
+        done: Deferred[None],
+    ) -> None:
         began = self.seconds()
-        count = 0
-        for thing in things[:at_once]:
-            work(thing)
-            count += 1
-            if self.is_long(began):
-                break
-        if count == len(things):
-            done()
+        place = first
+        try:
+            for thing in things[first : first + at_once]:
+                work(thing)
+                place += 1
+                if self.is_long(began):
+                    break
+        except Exception:
+            done.errback()
+            return
+        if place == len(things):
+            done.callback(None)
         else:
-            self.go_on_later(partial(self.for_each, things[count:], work, at_once, done))
+            self.go_on_later(partial(self._do_some, things, place, work, at_once, done))
 
     def _schedule_next(self) -> None:
         if self._waiting and self._is_open and not self._is_scheduled:

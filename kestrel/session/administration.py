@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Final, cast
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar, cast
 
 from twisted.internet.defer import Deferred
 
 from kestrel import commands, errors
 from kestrel.protocols.codec import LineCodec
-from kestrel.queues.stats import dumped_stats, server_stats
+from kestrel.queues.stats import names_told, server_stats, stats_of
 from kestrel.queues.sweep import Swept
 from kestrel.session.session import Handlers, Session
-from kestrel.storage.barrier import all_of
+
+_Thing = TypeVar("_Thing")
+
+LISTED_AT_ONCE: Final = 32
+"""Queues that are told of in one turn, if its time is not over before."""
 
 
 def delete(session: Session, command: commands.Delete) -> None:
@@ -32,7 +37,8 @@ def flush_all(session: Session, command: commands.FlushAll) -> None:
     """Drop the items of every queue."""
     session.access.check_administration("flush all queues")
     session.access.check_change()
-    session.outbox.reply(session.codec.done(command), all_of(session.manager.flush_all()))
+    done = session.codec.done(command)
+    session.answer_when_done(session.manager.flush_all(), lambda batch: session.outbox.reply(done, batch))
 
 
 def flush_expired(session: Session, command: commands.FlushExpired) -> None:
@@ -63,20 +69,47 @@ def version(session: Session, command: commands.Version) -> None:
     session.outbox.reply(session.codec.version(command, session.control.version))
 
 
+def _list(session: Session, things: Sequence[_Thing], lines_of: Callable[[_Thing], bytes], end: bytes) -> None:
+    """Answer with a list of what may be thousands, in turns with all others who want something."""
+    parts: list[bytes] = []
+    listed = session.turns.for_each(things, lambda thing: parts.append(lines_of(thing)), LISTED_AT_ONCE)
+    session.answer_when_done(listed, lambda _: session.outbox.reply(b"".join([*parts, end])))
+
+
 def stats(session: Session, command: commands.Stats) -> None:
-    """All figures."""
-    figures = server_stats(session.manager, session.control.version, session.control.uptime_s())
-    session.outbox.reply(_codec(session).stats(command, figures))
+    """All figures: those of the server, then those of every queue."""
+    codec, manager = _codec(session), session.manager
+
+    def lines_of(name: bytes | None) -> bytes:
+        if name is None:
+            figures = server_stats(manager, session.control.version, session.control.uptime_s())
+        else:
+            prefix = f"queue_{name.decode('latin-1')}_"
+            figures = [(prefix + figure, value) for figure, value in stats_of(manager, name)]
+        return codec.stats(command, figures)
+
+    manager.reopen_failed()
+    _list(session, [None, *names_told(manager)], lines_of, codec.end_of_list(command))
 
 
 def dump_stats(session: Session, command: commands.DumpStats) -> None:
     """The figures of some queues and aliases, or of all."""
-    session.outbox.reply(_codec(session).dump_stats(command, dumped_stats(session.manager, command.queues)))
+    codec, manager = _codec(session), session.manager
+    manager.reopen_failed()
+    names = list(dict.fromkeys(command.queues)) or names_told(manager)
+    _list(
+        session,
+        names,
+        lambda name: codec.dump_stats(command, name, stats_of(manager, name)),
+        codec.end_of_list(command),
+    )
 
 
 def dump_config(session: Session, command: commands.DumpConfig) -> None:
     """The settings of some queues and aliases, or of all."""
-    session.outbox.reply(_codec(session).dump_stats(command, session.control.config_of(command.queues)))
+    codec = _codec(session)
+    settings = session.control.config_of(command.queues)
+    _list(session, settings, lambda each: codec.dump_stats(command, each[0], each[1]), codec.end_of_list(command))
 
 
 def reload(session: Session, command: commands.Reload) -> None:

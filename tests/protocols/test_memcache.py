@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -428,20 +427,23 @@ def test_bare_results() -> None:
 
 
 def test_stats_are_stat_lines_and_an_end() -> None:
-    stats = MemcacheCodec().stats(commands.Stats(), [("uptime", 7), ("version", "2.5")])
-    assert stats == b"STAT uptime 7\r\nSTAT version 2.5\r\nEND\r\n"
-    assert MemcacheCodec().stats(commands.Stats(), []) == b"END\r\n"
+    codec, command = MemcacheCodec(), commands.Stats()
+    assert codec.stats(command, [("uptime", 7), ("version", "2.5")]) == b"STAT uptime 7\r\nSTAT version 2.5\r\n"
+    assert codec.stats(command, []) == b""
+    assert codec.end_of_list(command) == b"END\r\n"
 
 
 def test_dump_stats_is_a_block_per_queue() -> None:
-    queues: list[Any] = [(b"work", [("items", 1), ("bytes", 5)]), (b"missing", [])]
-    dumped = MemcacheCodec().dump_stats(commands.DumpStats(()), queues)
-    assert dumped == (b"queue 'work' {\r\n  items=1\r\n  bytes=5\r\n}\r\nqueue 'missing' {\r\n  \r\n}\r\nEND\r\n")
+    codec, command = MemcacheCodec(), commands.DumpStats(())
+    dumped = codec.dump_stats(command, b"work", [("items", 1), ("bytes", 5)])
+    assert dumped == b"queue 'work' {\r\n  items=1\r\n  bytes=5\r\n}\r\n"
+    assert codec.dump_stats(command, b"missing", []) == b"queue 'missing' {\r\n  \r\n}\r\n"
+    assert codec.end_of_list(command) == b"END\r\n"
 
 
 def test_names_of_any_bytes_come_back_as_they_are() -> None:
     codec = MemcacheCodec()
-    assert b"queue 'w\xff\xc3\xb6' {" in codec.dump_stats(commands.DumpStats(()), [(b"w\xff\xc3\xb6", [])])
+    assert b"queue 'w\xff\xc3\xb6' {" in codec.dump_stats(commands.DumpStats(()), b"w\xff\xc3\xb6", [])
     assert codec.item(commands.Get(b"w\xff"), b"x").startswith(b"VALUE w\xff 0 1\r\n")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -448,17 +447,17 @@ def test_bare_results() -> None:
 
 
 def test_stats_are_a_line_each_and_a_star() -> None:
-    stats = TextCodec().stats(commands.Stats(), [("uptime", 7), ("queue_w\xff_items", 1)])
-    assert stats == b":uptime 7\n:queue_w\xff_items 1\n*\n"
-    assert TextCodec().stats(commands.Stats(), []) == b"*\n"
+    codec, command = TextCodec(), commands.Stats()
+    assert codec.stats(command, [("uptime", 7), ("queue_w\xff_items", 1)]) == b":uptime 7\n:queue_w\xff_items 1\n"
+    assert codec.stats(command, []) == b""
+    assert codec.end_of_list(command) == b"*\n"
 
 
 def test_each_line_of_a_dump_names_its_queue() -> None:
-    queues: list[Any] = [(b"w\xff", [("items", 1), ("children", "a b")]), (b"missing", []), (b"other", [("items", 0)])]
     for command in (commands.DumpStats(()), commands.DumpConfig(())):
-        dumped = TextCodec().dump_stats(command, queues)
-        assert dumped == b":w\xff items 1\n:w\xff children a b\n:other items 0\n*\n"
-    assert TextCodec().dump_stats(commands.DumpStats((b"missing",)), [(b"missing", [])]) == b"*\n"
+        dumped = TextCodec().dump_stats(command, b"w\xff", [("items", 1), ("children", "a b")])
+        assert dumped == b":w\xff items 1\n:w\xff children a b\n"
+        assert TextCodec().dump_stats(command, b"missing", []) == b""
 
 
 @pytest.mark.parametrize(

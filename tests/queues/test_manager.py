@@ -17,7 +17,7 @@ from kestrel.config.resolved import ResolvedConfig
 from kestrel.errors import FolderInUse, QueueFailed, StorageError
 from kestrel.item import Item
 from kestrel.queues.manager import QueueManager
-from kestrel.queues.stats import dumped_stats
+from kestrel.queues.stats import stats_of
 from kestrel.queues.sweep import Swept
 from kestrel.queues.turns import Turns
 from kestrel.queues.waiters import Waiter
@@ -316,7 +316,10 @@ def test_flush_drops_the_items_of_one_queue(bench: Bench) -> None:
 def test_flush_all_drops_the_items_of_every_queue(bench: Bench) -> None:
     for name in (b"a", b"b", b"c"):
         bench.put(name, b"one")
-    assert len(bench.manager.flush_all()) == 3
+    flushed: list[Batch | None] = []
+    bench.manager.flush_all().addCallback(flushed.append)
+    (batch,) = flushed
+    assert batch is not None
     assert [bench.items(name) for name in (b"a", b"b", b"c")] == [[], [], []]
 
 
@@ -480,5 +483,5 @@ def test_figures_are_those_of_a_queue_that_can_be_opened_again(bench: Bench) -> 
     bench.storage.reopen_refusal = "the queue is being loaded again"
     bench.fail(b"work")
     bench.storage.reopen_refusal = None
-    ((_, figures),) = dumped_stats(bench.manager, [b"work"])
-    assert dict(figures)["items"] == 1
+    assert bench.manager.reopen_failed()
+    assert dict(stats_of(bench.manager, b"work"))["items"] == 1

@@ -69,8 +69,11 @@ class MeteredCodec(LineCodec):
     def stats(self, command: commands.Command, stats: Iterable[Stat]) -> bytes:
         return self._codec.stats(command, stats)
 
-    def dump_stats(self, command: commands.Command, queues: Iterable[tuple[bytes, Sequence[Stat]]]) -> bytes:
-        return self._codec.dump_stats(command, queues)
+    def dump_stats(self, command: commands.Command, queue: bytes, stats: Sequence[Stat]) -> bytes:
+        return self._codec.dump_stats(command, queue, stats)
+
+    def end_of_list(self, command: commands.Command) -> bytes:
+        return self._codec.end_of_list(command)
 
     def next_command(self) -> commands.Command | None:
         command = self._codec.next_command()

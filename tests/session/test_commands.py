@@ -9,6 +9,7 @@ import pytest
 from kestrel.compiled import BUILD
 from kestrel.errors import StorageError
 from kestrel.protocols.memcache import MemcacheCodec
+from kestrel.queues.manager import FLUSHED_AT_ONCE
 from kestrel.session.settings import SessionSettings
 from kestrel.testing.server import EPOCH_MS, MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
@@ -1024,3 +1025,30 @@ def test_a_flush_during_a_load_answers_as_an_empty_queue(slow: MemoryServer) -> 
     assert other.ask(b"flush work\r\n") == b"END\r\n"
     contents_of(slow).end_fill()
     assert client.take() == b"END\r\n"
+
+
+# Of thousands of queues.
+
+
+@pytest.mark.parametrize("asked", [b"stats", b"dump_stats", b"dump_config", b"flush_all"])
+def test_what_is_about_all_queues_is_done_in_turns_with_what_others_want(
+    server: MemoryServer, client: MemoryClient, asked: bytes
+) -> None:
+    names = [b"q%03d" % number for number in range(4 * FLUSHED_AT_ONCE)]
+    for name in names:
+        put(client, b"item", queue=name)
+    other = server.connect()
+    client.send(asked + b"\r\n")
+    server.tick()
+    other.send(b"version\r\n")
+    server.tick()
+    server.tick()
+    assert bytes(other.received) == b"VERSION 1.2.3\r\n"
+    assert not client.received
+    reply = client.take()
+    if asked == b"flush_all":
+        assert reply == b"Flushed all queues.\r\n"
+        assert [queue.contents.items for queue in server.manager.all_queues()] == [0] * len(names)
+    else:
+        assert reply.endswith(b"END\r\n")
+        assert [name for name in names if name not in reply] == []
