@@ -35,6 +35,7 @@ COMPILED = (
     "kestrel.protocols.thrift",
     "kestrel.protocols.thrift_binary",
     "kestrel.session.access",
+    "kestrel.session.codecs",
     "kestrel.session.idleness",
     "kestrel.session.items",
     "kestrel.session.outbox",

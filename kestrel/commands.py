@@ -140,7 +140,7 @@ class AbortIds(_OfReads):
 
 
 class RangeCommand(Command):
-    """Of a queue whose items one reader, known by that name, reads by their ids."""
+    """About reading a queue's items by their ids; `reader` is the name under which somebody does."""
 
     __slots__ = ("queue", "reader")
 

@@ -9,19 +9,16 @@ from typing import Final, Protocol
 from twisted.internet.interfaces import IReactorTime
 
 from kestrel.item import Item
-from kestrel.queues.timer import Timer
+from kestrel.queues.timer import CLOSE_ENOUGH_S, Timer
 
 ENDED_AT_ONCE: Final = 5000
 """Reads that are ended for their age in one turn."""
 
-TOGETHER: Final = 0.1
-"""Reads that are due within so much of the time that the first of them was held come back together, and so in order."""
+GROUPED_WITHIN: Final = 0.1
+"""Of the timeout of the first read that is due: others that are due so soon after it come back with it, so in order."""
 
-TOGETHER_S: Final = 1.0
+GROUPED_WITHIN_S: Final = 1.0
 """But nobody's item is held for longer than that beyond its time."""
-
-_CLOSE_ENOUGH_S: Final = 1e-6
-"""Clocks count in floating point: a timer that is due must find what it was set for."""
 
 
 class Lease(Protocol):
@@ -152,7 +149,7 @@ class HeldReads:
     def _all_late_are_found(self, now_s: float) -> bool:
         """Look for what is due, a bounded number of them. True when there are some, and no further one to wait for."""
         found = 0
-        while (next_s := self._next_due()) is not None and next_s <= now_s + _CLOSE_ENOUGH_S:
+        while (next_s := self._next_due()) is not None and next_s <= now_s + CLOSE_ENOUGH_S:
             if found == ENDED_AT_ONCE:
                 return False
             self._late[heappop(self._due)[1]] = None
@@ -171,7 +168,7 @@ class HeldReads:
     def _all_back_s(first: _HeldRead) -> float:
         """Until then the first that was due may wait for others."""
         assert first.due_s is not None
-        return first.due_s + min(TOGETHER_S, TOGETHER * (first.due_s - first.opened_s))
+        return first.due_s + min(GROUPED_WITHIN_S, GROUPED_WITHIN * (first.due_s - first.opened_s))
 
     def _end_some(self) -> None:
         """The last of them first: the older ones go in front of these in another turn."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar, cast
+from typing import Final, TypeVar
 
 from twisted.internet.defer import Deferred
 
 from kestrel import commands, errors
-from kestrel.protocols.codec import LineCodec
 from kestrel.queues.stats import names_told, server_stats, stats_of
 from kestrel.queues.sweep import Swept
+from kestrel.session.codecs import line_codec
 from kestrel.session.session import Handlers, Session
 
 _Thing = TypeVar("_Thing")
@@ -52,11 +52,6 @@ def flush_all_expired(session: Session, command: commands.FlushAllExpired) -> No
     _tell_swept(session, session.manager.flush_all_expired())
 
 
-def _codec(session: Session) -> LineCodec:
-    """Only a protocol that has these commands is asked to answer them."""
-    return cast(LineCodec, session.codec)
-
-
 def _tell_swept(session: Session, sweep: Deferred[Swept]) -> None:
     def tell(swept: Swept) -> None:
         session.outbox.reply(session.codec.number(session.outbox.answering, swept.items), swept.batch)
@@ -78,7 +73,7 @@ def _list(session: Session, things: Sequence[_Thing], lines_of: Callable[[_Thing
 
 def stats(session: Session, command: commands.Stats) -> None:
     """All figures: those of the server, then those of every queue."""
-    codec, manager = _codec(session), session.manager
+    codec, manager = line_codec(session), session.manager
 
     def lines_of(name: bytes | None) -> bytes:
         if name is None:
@@ -94,7 +89,7 @@ def stats(session: Session, command: commands.Stats) -> None:
 
 def dump_stats(session: Session, command: commands.DumpStats) -> None:
     """The figures of some queues and aliases, or of all."""
-    codec, manager = _codec(session), session.manager
+    codec, manager = line_codec(session), session.manager
     manager.reopen_failed()
     names = list(dict.fromkeys(command.queues)) or names_told(manager)
     _list(
@@ -107,7 +102,7 @@ def dump_stats(session: Session, command: commands.DumpStats) -> None:
 
 def dump_config(session: Session, command: commands.DumpConfig) -> None:
     """The settings of some queues and aliases, or of all."""
-    codec = _codec(session)
+    codec = line_codec(session)
     settings = session.control.config_of(command.queues)
     _list(session, settings, lambda each: codec.dump_stats(command, each[0], each[1]), codec.end_of_list(command))
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import Final
 
 from kestrel import commands
 from kestrel.item import Item
-from kestrel.protocols.codec import ManyCodec, QueueInfo
+from kestrel.protocols.codec import QueueInfo
 from kestrel.queues.queue import Queue
 from kestrel.queues.waiters import Waiter
+from kestrel.session.codecs import many_codec
 from kestrel.session.session import Handlers, Session
 
 
@@ -18,12 +19,12 @@ def inspect(session: Session, command: commands.Inspect) -> None:
     session.counters.cmd_peek += 1
     queue = session.manager.readable(command.queue)
     if queue is None:
-        session.outbox.reply(_codec(session).queue_info(command, QueueInfo()))
+        session.outbox.reply(many_codec(session).queue_info(command, QueueInfo()))
         return
 
     def tell(head: Item | None) -> None:
         info = _info(queue, head, session.manager.now_ms())
-        session.outbox.reply(_codec(session).queue_info(command, info), queue.unsettled_batch)
+        session.outbox.reply(many_codec(session).queue_info(command, info), queue.unsettled_batch)
 
     def head_is_known(head: Item | None, error: Exception | None) -> None:
         if error is None:
@@ -43,11 +44,6 @@ def inspect(session: Session, command: commands.Inspect) -> None:
 
     session.wait_for_server(stop)
     queue.join(waiter)
-
-
-def _codec(session: Session) -> ManyCodec:
-    """Only a protocol that has this command is asked to answer it."""
-    return cast(ManyCodec, session.codec)
 
 
 def _info(queue: Queue, head: Item | None, now_ms: int) -> QueueInfo:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, cast
+from typing import Final
 
 from kestrel import commands, errors
 from kestrel.item import Item
-from kestrel.protocols.codec import LineCodec
 from kestrel.queues.queue import Queue
 from kestrel.queues.waiters import Waiter
+from kestrel.session.codecs import line_codec
 from kestrel.session.monitor import Monitoring
 from kestrel.session.reads import OpenRead
 from kestrel.session.session import Handlers, Session
@@ -27,7 +27,7 @@ def get(session: Session, command: commands.Get) -> None:
     if command.aborts:
         ended = session.reads.abort_oldest(name)
     if command.aborts or (command.closes and not command.opens):
-        session.outbox.reply(_codec(session).no_item(command), ended)
+        session.outbox.reply(line_codec(session).no_item(command), ended)
         return
     session.access.check_get(name)
     if command.peeks:
@@ -37,18 +37,13 @@ def get(session: Session, command: commands.Get) -> None:
         session.counters.cmd_get += 1
     queue = session.manager.readable(name)
     if queue is None:
-        session.outbox.reply(_codec(session).no_item(command), ended)
+        session.outbox.reply(line_codec(session).no_item(command), ended)
         return
     item = queue.peek_now() if command.peeks else queue.take_now(command.opens)
     if item is not None:
         _hand_over(session, command, queue, item, is_open=command.opens)
     else:
         _wait(session, command, queue, ended)
-
-
-def _codec(session: Session) -> LineCodec:
-    """Only a protocol that has these commands is asked to answer them."""
-    return cast(LineCodec, session.codec)
 
 
 def _check_open_reads(session: Session, name: bytes, opens: bool) -> None:
@@ -61,7 +56,7 @@ def _check_open_reads(session: Session, name: bytes, opens: bool) -> None:
 
 def _hand_over(session: Session, command: commands.Get, queue: Queue, item: Item, *, is_open: bool) -> None:
     """An item goes to the client. One that was waited for is an open read inside, confirmed when it has gone out."""
-    reply = _codec(session).item(command, item.data)
+    reply = line_codec(session).item(command, item.data)
     session.counters.get_hits += 1
     if command.peeks:
         session.outbox.reply(reply, queue.unsettled_batch)
@@ -112,7 +107,7 @@ def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | 
             session.counters.get_misses += 1
             if not command.peeks:
                 queue.measures.missed(session.clock.seconds() - waiter.began_s, is_patient=patient)
-            session.outbox.reply(_codec(session).no_item(command), queue.unsettled_batch or ended)
+            session.outbox.reply(line_codec(session).no_item(command), queue.unsettled_batch or ended)
         else:
             _hand_over(session, command, queue, item, is_open=is_open)
         session.answered()
@@ -150,11 +145,11 @@ def monitor(session: Session, command: commands.Monitor) -> None:
     queue = session.manager.readable(command.queue)
     max_items = session.settings.max_open_reads if command.max_items is None else command.max_items
     if queue is None or command.wait_ms <= 0 or max_items == 0:
-        session.outbox.reply(_codec(session).no_item(command), ended)
+        session.outbox.reply(line_codec(session).no_item(command), ended)
         return
     audience = _MonitorAudience(session, command, queue, ended)
     if not audience.may_open():
-        session.outbox.reply(_codec(session).no_item(command), ended)
+        session.outbox.reply(line_codec(session).no_item(command), ended)
         return
     monitoring = audience.monitoring = Monitoring(audience, queue, max_items)
     if session.wait_for_client(
@@ -189,7 +184,7 @@ class _MonitorAudience:
     def deliver(self, item: Item) -> None:
         session = self._session
         session.counters.get_hits += 1
-        reply = _codec(session).item(self._command, item.data)
+        reply = line_codec(session).item(self._command, item.data)
         self._on_their_way.append(session.reads.add(self._queue, item))
         session.outbox.reply(reply, self._queue.touch(), sent=self._sent_one, lost=self._lost_one)
 
@@ -216,7 +211,7 @@ class _MonitorAudience:
     def monitor_ended(self, error: Exception | None) -> None:
         self._is_over = True
         if error is None:
-            self._session.outbox.reply(_codec(self._session).no_item(self._command), self._ended)
+            self._session.outbox.reply(line_codec(self._session).no_item(self._command), self._ended)
         else:
             self._session.refuse(error)
         self._session.answered()

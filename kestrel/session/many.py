@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import Final
 
 from kestrel import commands
 from kestrel.errors import QueueFailed
 from kestrel.item import Item
-from kestrel.protocols.codec import ITEM_BYTES, ManyCodec
+from kestrel.protocols.codec import ITEM_BYTES
 from kestrel.queues.queue import Queue
+from kestrel.session.codecs import many_codec
 from kestrel.session.monitor import NO_LIMIT, Monitoring
 from kestrel.session.session import Handlers, Session
 
@@ -19,14 +20,9 @@ def get_many(session: Session, command: commands.GetMany) -> None:
     session.counters.cmd_get += 1
     queue = session.manager.readable(command.queue)
     if queue is None or command.max_items == 0:
-        session.outbox.reply(_codec(session).items(command, ()))
+        session.outbox.reply(many_codec(session).items(command, ()))
     else:
         _Collecting(session, command, queue).begin()
-
-
-def _codec(session: Session) -> ManyCodec:
-    """Only a protocol that has these commands is asked to answer them."""
-    return cast(ManyCodec, session.codec)
 
 
 class _Collecting:
@@ -83,7 +79,7 @@ class _Collecting:
             self._items.clear()  # they went back by themselves
             self._bytes = 0
         size = len(item.data) + ITEM_BYTES
-        codec = _codec(self._session)
+        codec = many_codec(self._session)
         if self._items and self._bytes + size > codec.max_reply_bytes:
             self._is_full = True
             self._queue.put_back([item.xid], failed=False)
@@ -150,7 +146,7 @@ class _Collecting:
         if not items:
             session.counters.get_misses += 1
             queue.measures.missed(session.clock.seconds() - self._began_s, is_patient=command.wait_ms > 0)
-            session.outbox.reply(_codec(session).items(command, ()), queue.unsettled_batch)
+            session.outbox.reply(many_codec(session).items(command, ()), queue.unsettled_batch)
             return
         session.counters.get_hits += len(items)
         is_leased = command.auto_abort_ms > 0
@@ -170,8 +166,9 @@ class _Collecting:
                 if is_leased:
                     session.lease_counts.change(queue.name, -len(items))
 
+        numbered = [(item.data, number) for item, number in zip(items, numbers, strict=True)]
         session.outbox.reply(
-            _codec(session).items(command, [(item.data, number) for item, number in zip(items, numbers, strict=True)]),
+            many_codec(session).items(command, numbered),
             queue.touch(),
             sent=sent,
             was_waited_for=self._has_waited,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
 from twisted.python.failure import Failure
 
 from kestrel import commands
 from kestrel.errors import KestrelError, QueueFailed, RangeRefused
 from kestrel.item import Item
-from kestrel.protocols.codec import ITEM_BYTES, RangeCodec
+from kestrel.protocols.codec import ITEM_BYTES
 from kestrel.queues import ranges
 from kestrel.queues.queue import Queue
+from kestrel.session.codecs import range_codec
 from kestrel.session.session import Handlers, Session
 
 BYTES_WHEN_MEMORY_IS_FULL: Final = 64 * 1024
@@ -25,13 +26,13 @@ def open_range(session: Session, command: commands.OpenRange) -> None:
     begins = command.first_id <= 0
     queue = _queue_of(session, command, session.manager.readable if begins else session.manager.existing)
     state, batch = ranges.open_range(queue, command.reader, command.first_id, command.max_items)
-    session.outbox.reply(_codec(session).range_state(command, state), batch)
+    session.outbox.reply(range_codec(session).range_state(command, state), batch)
 
 
 def read_range(session: Session, command: commands.ReadRange) -> None:
     """Read items, again perhaps."""
     session.counters.cmd_get += 1
-    codec = _codec(session)
+    codec = range_codec(session)
     room = codec.max_reply_bytes
     max_bytes = min(command.max_bytes, room) if command.max_bytes > 0 else room
     if session.manager.memory_limit.is_reached:
@@ -77,7 +78,7 @@ def _what_fits(pairs: list[tuple[int, Item]], most_items: int, room: int) -> lis
 def release_range(session: Session, command: commands.ReleaseRange) -> None:
     """Be done with items."""
     state, batch = ranges.release_range(_queue_of(session, command), command.reader, command.end_id)
-    session.outbox.reply(_codec(session).range_state(command, state), batch)
+    session.outbox.reply(range_codec(session).range_state(command, state), batch)
 
 
 def close_range(session: Session, command: commands.CloseRange) -> None:
@@ -97,11 +98,6 @@ def _queue_of(
     if command.queue in session.manager.aliases:
         raise RangeRefused("an alias has no items: read the queues that it stands for")
     raise ranges.never_begun(command.queue)
-
-
-def _codec(session: Session) -> RangeCodec:
-    """Only a protocol that has these commands is asked to answer them."""
-    return cast(RangeCodec, session.codec)
 
 
 RANGES: Final[Handlers] = {

@@ -49,7 +49,7 @@ HELD_BYTES_WHEN_MEMORY_IS_FULL: Final = 64 * 1024
 """While the server's memory is full, no more replies than that are held for one connection; and one in any case."""
 
 
-_NOBODY: Final = Command()
+_NO_COMMAND: Final = Command()
 
 
 class Session(Speaker):
@@ -88,9 +88,9 @@ class Session(Speaker):
         self._wire = wire
         self._state = State.OPEN
         self._may_run = True
-        self._is_shaking_hands = False
+        """This and the next three follow from `_state`: every request asks for them."""
         self._waits = self._drains = self._has_ended = False
-        """The same, as every request asks for it."""
+        self._is_shaking_hands = False
         self._is_listening = True
         self._is_running = False
         self._is_turn_due = False
@@ -103,10 +103,10 @@ class Session(Speaker):
         """What the command that waits for the server holds meanwhile."""
         self._unread_bytes = 0
         """What there was of requests that have not come whole, stand in line or are under way, at the last look."""
-        self._carried_out = 0
-        """How many commands."""
-        self._unread_behind = -1
-        """How many had been before that."""
+        self._commands_done = 0
+        """How many there were of this client's."""
+        self._begun_behind = -1
+        """What `_commands_done` was when the request that has not come whole began; -1: its time counts anew."""
         self._idleness = Idleness(clock, self._timeout_ms, self._is_our_turn, self._timed_out)
 
     # What the connection tells.
@@ -264,13 +264,13 @@ class Session(Speaker):
                 return False
             command = codec.next_command()
             if command is None:
-                outbox.answering = _NOBODY  # the last one may have been a large put
+                outbox.answering = _NO_COMMAND  # the last one may have been a large put
                 if self._drains:
                     self._step(Event.ALL_DONE)
                     self._close_now()
                 return False
             outbox.answering = command
-            self._carried_out += 1
+            self._commands_done += 1
             try:
                 handlers[type(command)](self, command)
             except KestrelError as error:
@@ -310,7 +310,7 @@ class Session(Speaker):
         if wanted is not self._is_listening and self._state in HEARING:
             self._is_listening = wanted
             if wanted:
-                self._unread_behind = -1  # the client could send nothing: it has its time from now on
+                self._begun_behind = -1  # the client could send nothing: it has its time from now on
             self._wire.listen(wanted)
 
     def _note_unread(self) -> None:
@@ -320,8 +320,8 @@ class Session(Speaker):
             return
         self._unread_bytes = unread_bytes
         if unread_bytes:
-            is_another = self._carried_out != self._unread_behind
-            self._unread_behind = self._carried_out
+            is_another = self._commands_done != self._begun_behind
+            self._begun_behind = self._commands_done
             self._services.unfinished.is_at(self, unread_bytes, anew=is_another)
         else:
             self._services.unfinished.is_done(self)
@@ -433,7 +433,7 @@ class Session(Speaker):
         self._idleness.interrupted()
         self._end_waiting()
         self.carried_bytes = 0
-        self._unread_behind = -1  # what has begun behind it has its time from now on
+        self._begun_behind = -1  # what has begun behind it has its time from now on
         self._step(Event.ANSWERED)
         if self._closes_when_answered:
             self.close()

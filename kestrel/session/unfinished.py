@@ -13,7 +13,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from kestrel.errors import TooSlow
-from kestrel.queues.timer import Timer
+from kestrel.queues.timer import CLOSE_ENOUGH_S, Timer
 from kestrel.session.settings import SessionSettings
 
 log = Logger(__name__)
@@ -23,8 +23,6 @@ ROOM_AGAIN: Final = 7 / 8
 
 LOOKED_AT_ONCE: Final = 256
 """However many are late, the others are served in between."""
-
-_CLOSE_ENOUGH_S: Final = 1e-6
 
 
 class Beginner(Protocol):
@@ -139,7 +137,7 @@ class Unfinished:
             if not self._begun:
                 break
             beginner, begun = next(iter(self._begun.items()))  # who is late is in front: the others cost nothing
-            if begun.since_s + timeout_ms / 1000 > now_s + _CLOSE_ENOUGH_S:
+            if begun.since_s + timeout_ms / 1000 > now_s + CLOSE_ENOUGH_S:
                 break
             begun.since_s = now_s
             self._begun.move_to_end(beginner)

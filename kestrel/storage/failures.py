@@ -1,4 +1,4 @@
-"""Errors, in words."""
+"""Errors of backends, and errors in words."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from twisted.python.failure import Failure
 from twisted.python.reflect import safe_str
 
 from kestrel.errors import QueueFailed
+
+
+class CannotOpen(Exception):
+    """There was no descriptor for a sync, so nothing was synced and nothing has failed."""
 
 
 def reason_of(error: BaseException) -> str:

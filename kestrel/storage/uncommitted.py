@@ -16,7 +16,7 @@ PUT_BYTES: Final = 256
 
 
 class PlaceInLine:
-    """Of one who waits to put so many bytes; `go_on` is called once there is room, which is kept until it `begins`."""
+    """Somebody wants to put `size` bytes. `go_on` is called when there is room, which is kept until it `begins`."""
 
     __slots__ = ("go_on", "size")
 

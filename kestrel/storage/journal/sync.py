@@ -23,7 +23,7 @@ from kestrel.errors import QueueFailed
 from kestrel.journal.fileset import current_name
 from kestrel.journal.pack import HalfPublished
 from kestrel.journal.writer import JournalWriter, Sync
-from kestrel.storage.failures import error_of, reason_of
+from kestrel.storage.failures import CannotOpen, error_of, reason_of
 from kestrel.storage.journal.queue import JournalQueue
 from kestrel.storage.journal.rewriting import Rewriting
 from kestrel.storage.services import Services
@@ -46,10 +46,6 @@ class SyncState(Enum):
     SYNCING = "syncing"
     MENDING = "mending"
     DOOMED = "doomed"
-
-
-class _CannotOpen(Exception):
-    """There was no descriptor for the sync, so nothing was synced and nothing has failed."""
 
 
 class QueueSync:
@@ -169,7 +165,7 @@ class QueueSync:
         try:
             sync = writer.begin_sync()
         except OSError as error:
-            raise _CannotOpen(str(error)) from error
+            raise CannotOpen(str(error)) from error
         return self._services.jobs.run(self._sync, writer, sync).addCallback(lambda _: sync)
 
     def _sync(self, writer: JournalWriter, sync: Sync) -> None:
@@ -204,7 +200,7 @@ class QueueSync:
         self.state = SyncState.IDLE if self._doom is None else SyncState.DOOMED
         if queue.failure is not None:
             self._tell_all(None)  # deleted meanwhile: there is nothing left to be safe
-        elif failure.check(_CannotOpen):
+        elif failure.check(CannotOpen):
             log.error("No file can be opened to sync queue {queue!r}: {reason}", queue=queue.name, reason=failure.value)
             self._due_within(RETRY_S)
         elif queue.writer.keeps_unsynced:

@@ -54,9 +54,11 @@ RESERVE_BYTES: Final = 16 * 1024 * 1024
 CHECKPOINTS_EVERY_S: Final = 10.0
 
 LOADED_AT_ONCE_BYTES: Final = 1 << 20
+"""A failed journal of which no more than this is unknown is opened within its next use, if it has also no more than:"""
 LOADED_AT_ONCE_READERS: Final = 8
+"""so many readers,"""
 LOADED_AT_ONCE_RANGES: Final = 100
-"""A failed journal of which no more is unknown, with no more readers and done ranges, is opened within its next use."""
+"""and so many ranges of items that they have done."""
 
 _IS_LOADING: Final = "the queue is being loaded again: try again in a moment"
 

@@ -21,7 +21,7 @@ from twisted.python.failure import Failure
 from kestrel.disk.files import Disk
 from kestrel.errors import QueueFailed
 from kestrel.scroll.writer_file import WriterFile
-from kestrel.storage.failures import error_of, reason_of
+from kestrel.storage.failures import CannotOpen, error_of, reason_of
 from kestrel.storage.scroll.journal import ScrollJournal
 from kestrel.storage.scroll.queue import ScrollQueue
 from kestrel.storage.scroll.rewriting import ScrollRewriting
@@ -52,10 +52,6 @@ class SyncState(Enum):
     DUE = "due"
     SYNCING = "syncing"
     REWRITING = "rewriting"
-
-
-class _CannotOpen(Exception):
-    """There was no descriptor for the sync, so nothing was synced and nothing has failed."""
 
 
 class _Part(NamedTuple):
@@ -205,7 +201,7 @@ class ScrollSync:
         try:
             sync = self._what_is_unsynced()
         except OSError as error:
-            raise _CannotOpen(str(error)) from error
+            raise CannotOpen(str(error)) from error
         services = self._services
         return services.jobs.run(self._sync, sync).addCallback(lambda _: sync)
 
@@ -214,7 +210,7 @@ class ScrollSync:
         services = self._services
         try:
             _sync(services.disk, services.folder, sync)
-        except _CannotOpen:
+        except CannotOpen:
             raise
         except OSError:
             services.failed_syncs.add(self._journal.stem)
@@ -292,7 +288,7 @@ class ScrollSync:
         self._waiting = commits + self._waiting
         if self._is_over:
             self._tell_all(self._failure)
-        elif failure.check(_CannotOpen):
+        elif failure.check(CannotOpen):
             log.error("No file can be opened to sync {stem!r}: {reason}", stem=self._journal.stem, reason=failure.value)
             self._due_within(RETRY_S)
         elif self._journal.keeps_unsynced:
@@ -389,7 +385,7 @@ def _sync_part(disk: Disk, part: _Part) -> None:
     except FileNotFoundError:  # it has another name by now, or nobody needs it any more
         return
     except OSError as error:
-        raise _CannotOpen(str(error)) from error
+        raise CannotOpen(str(error)) from error
     try:
         disk.sync(descriptor)
     finally:
