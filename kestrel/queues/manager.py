@@ -9,7 +9,7 @@ from typing import Final, cast
 
 from attrs import evolve
 from twisted.internet.defer import Deferred, DeferredList
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -22,6 +22,7 @@ from kestrel.queues.counters import ServerCounters
 from kestrel.queues.fanout import Families
 from kestrel.queues.measures import Measures
 from kestrel.queues.queue import Queue
+from kestrel.queues.reopening import Reopening
 from kestrel.queues.services import PutElsewhere, QueueServices
 from kestrel.queues.sweep import Sweep, Swept
 from kestrel.queues.turns import Turns
@@ -36,9 +37,6 @@ CHANGED_AT_ONCE: Final = 1000
 
 FLUSHED_AT_ONCE: Final = 64
 """Queues that are flushed in one turn, likewise."""
-
-REOPENED_EVERY_S: Final = 0.5
-"""Until that works, queues that died with others are tried."""
 
 _SAFE: Final = Batch()
 """What was put nowhere is as safe as it will be."""
@@ -78,14 +76,13 @@ class QueueManager:
         self._storage = storage
         self._memory = memory
         self._turns = turns
+        self._reopening = Reopening(self.reopen_failed, turns, clock)
         self._services = QueueServices(
-            self.barrier, turns, clock, now_ms, put_elsewhere or self.put_moved, self._storage_failed
+            self.barrier, turns, clock, now_ms, put_elsewhere or self.put_moved, self._reopening.begin
         )
         measuring = cast("IMeasuring | None", IMeasuring(storage, None))
         if measuring is not None:
             measuring.measure = self._storage_measured
-        self._is_reopening = False
-        self._reopening: IDelayedCall | None = None
         self._queues: dict[bytes, Queue] = {}
         self._families = Families()
         self._unloadable: set[bytes] = set()
@@ -129,8 +126,7 @@ class QueueManager:
 
     def close(self, compacts: bool = False) -> Deferred[None]:
         """Commit what is left and let the storage go, as `IStorage.close`. No queue may be used after this."""
-        if self._reopening is not None:
-            self._reopening.cancel()
+        self._reopening.stop()
         stopped = [queue.stop() for queue in self._queues.values()]
         self.barrier.end_of_tick()
         return DeferredList(stopped).addCallback(lambda _: self._close(compacts))
@@ -381,19 +377,6 @@ class QueueManager:
 
     def _swept(self, queues: Sequence[Queue]) -> Deferred[Swept]:
         return Sweep(queues, self._turns).done
-
-    def _storage_failed(self) -> None:
-        """A queue's contents have died; those that died with it are opened for who waits on them."""
-        if not self._is_reopening:
-            self._is_reopening = True
-            self._turns.go_on_later(self._reopen_until_done)
-
-    def _reopen_until_done(self) -> None:
-        """A storage may take its time to open what is large."""
-        self._reopening = None
-        self._is_reopening = not self.reopen_failed()
-        if self._is_reopening:
-            self._reopening = self._services.clock.callLater(REOPENED_EVERY_S, self._reopen_until_done)
 
     def reopen_failed(self) -> bool:
         """Open what has failed anew, for those who look at figures or wait. Whether all of it could be."""
