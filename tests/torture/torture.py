@@ -4,10 +4,10 @@
 
 Producers put single items and many at a time, with an expiry and without; consumers take for good, hold reads open,
 confirm, give back, hang up and let their time go by; at plain queues, a parent and its children, an alias, a queue that
-expires into another, and one that a single client fills and a single one empties, in order. Meanwhile the server is
-killed, stopped in order, frozen; the machine loses what was not synced; connections are cut in the midst of requests
-and replies; its disk is full for a
-while, its writes and syncs fail; its clock steps by minutes. Limits are so small that journals are rotated, read
+expires into another, one that a single client fills and a single one empties, in order, and one that a single client
+fills, empties and deletes. Meanwhile the server is killed, stopped in order, frozen; the machine loses what was not
+synced; connections are cut in the midst of requests and replies; its disk is full for a while, its writes and syncs
+fail; its clock steps by minutes. Limits are so small that journals are rotated, read
 behind, rewritten and packed all the time, and syncJournal is 0: what is answered is to be true.
 
 In the end there are no more faults, the server is stopped and started, everything is taken, and the account of every
@@ -31,6 +31,7 @@ from typing import Final
 
 from benchmarks.harness import progress
 from tests.server.running import PATIENCE_S, Processes, Server, eventually
+from tests.torture import passing
 from tests.torture.accounts import CONFIRMED, SHOWN, Books, Times
 from tests.torture.cables import KINDS, Network
 from tests.torture.kill_restart import SMALL, Ledger
@@ -124,6 +125,7 @@ CHECKS: Final = {
     "without a reason": "none came twice without a reason",
     "ids": "no number of an open read was given out twice",
     "expired": "none was given out that had expired",
+    passing.CHECK: "what was deleted stayed so, and nothing that came behind a deletion went with it",
 }
 """What is looked at as it happens."""
 
@@ -280,6 +282,7 @@ def _workers(books: Books, network: Network, dice: random.Random, storage: str) 
     )
     for number, (consumer, place, where) in enumerate(consumers):
         add(consumer, f"c{number}-{place}", place, where)
+    add(passing.PassingClient, "passing")
     return workers
 
 
@@ -321,6 +324,9 @@ def torture(folder: Path, *, seed: int, seconds: float, storage: str) -> int:
         left = 0
         with suppress(CannotStart):
             left = _drain(scene.last_start(), books, events)
+            wire = Wire(scene.server.port)
+            next(worker for worker in workers if isinstance(worker, passing.PassingClient)).take_all(wire)
+            wire.close()
             scene.stop()
         print(f"faults: {', '.join(f'{kind} {count}' for kind, count in sorted(scene.injected.items()))}")
         done = ", ".join(f"{name} {shim[name]:,}" for name in ("refused", "failed_writes", "failed_syncs"))
@@ -377,6 +383,7 @@ def _judge(books: Books, events: Events, left: int, ledger: Ledger) -> None:
         f"{in_doubt:,} in doubt; {counts['delivered']:,} delivered, {counts['confirmed']:,} confirmed, "
         f"{left:,} of them at the end"
     )
+    print(f"of queues that were deleted {counts['deletions']:,} times: {counts['passing']:,} acknowledged")
     print(f"came again: {counts['again']:,}; {', '.join(f'{why} {n:,}' for why, n in sorted(books.reasons.items()))}")
     for check, promise in CHECKS.items():
         _check(ledger, books.wrong[check], promise)
