@@ -111,6 +111,16 @@ class LeaksDeletedQueues(TinyStorage):
             super().replay(family, record, settings_for)
 
 
+class KeepsWhatHasDied(TinyStorage):
+    """With an object that has died nothing is deleted."""
+
+    def delete(self, queue: TinyQueue) -> None:
+        if queue.failure is None:
+            super().delete(queue)
+        else:
+            queue.family = self.queue(queue.name, queue.settings).family
+
+
 class TestLosesTheLastItem(TestUnbroken):
     storage_class = LosesTheLastItem
 
@@ -145,3 +155,7 @@ class TestTruncatesZeros(TestUnbroken):
 
 class TestLeaksDeletedQueues(TestUnbroken):
     storage_class = LeaksDeletedQueues
+
+
+class TestKeepsWhatHasDied(TestUnbroken):
+    storage_class = KeepsWhatHasDied

@@ -54,6 +54,7 @@ CAUGHT_BY: Mapping[str, tuple[str, ...]] = {
         "test_a_deleted_queue_is_not_known_after_a_restart",
         "test_a_deleted_queue_is_gone_after_a_kill_when_its_last_commit_was_made",
     ),
+    "TestKeepsWhatHasDied": ("test_a_dead_object_deletes_what_was_opened_in_its_place",),
 }
 """For each broken storage the tests that are about what is wrong with it."""
 

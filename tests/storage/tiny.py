@@ -25,7 +25,7 @@ from zope.interface import implementer
 from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
 from kestrel.disk.lock import FolderLock
-from kestrel.errors import BadStorageArgument, ItemTooLarge, QueueFailed, StorageRefused
+from kestrel.errors import BadStorageArgument, ItemTooLarge, QueueFailed, StorageError, StorageRefused
 from kestrel.item import Item
 from kestrel.names import parent_of
 from kestrel.storage.interfaces import (
@@ -407,7 +407,16 @@ class TinyStorage:
         return queue
 
     def delete(self, queue: TinyQueue) -> None:
-        if queue.family.queues.get(queue.name) is queue:
+        if queue.is_deleted:
+            return
+        if queue.failure is not None:  # what it is now goes with it
+            try:
+                live = self.queue(queue.name, queue.settings)
+            except QueueFailed as failure:
+                raise StorageError(str(failure)) from failure
+            self.delete(live)
+            queue.family = live.family
+        else:
             del queue.family.queues[queue.name]
             queue.family.record(op="drop", queue=text(queue.name))
         queue.failure = "the queue was deleted"

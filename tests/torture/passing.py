@@ -15,9 +15,9 @@ from tests.torture.workers import Gone, No, Wire, Worker
 CHECK: Final = "deletions"
 """What is looked at, by its name in the books."""
 
-MOST_BYTES: Final = 3 << 20
+LARGE_BYTES: Final = 2 << 20
 """Of the queue: more than a storage loads at once when the queue has failed."""
-SIZES: Final = (10, 1000, 60_000)
+SIZES: Final = (1000, 60_000, 60_000)
 
 
 class PassingQueue:
@@ -75,6 +75,7 @@ class PassingClient(Worker):
         super().__init__(name, cable, books, dice)
         self.queue = PassingQueue()
         self._queues = self._items = 0
+        self._has_failed = False
 
     def _name(self) -> bytes:
         return b"passing%d" % self._queues
@@ -85,22 +86,24 @@ class PassingClient(Worker):
 
     def step(self, connection: Wire | BlockingConnection) -> bool:
         assert isinstance(connection, Wire)
-        what = self.dice.choices((self._fill, self._take, self._delete), (5, 5, 2))[0]
-        what(connection)
-        self.pause(self.dice.choice((0.02, 0.1, 0.6)))
+        # What has just failed is opened anew while we pause: then it is not to be looked at, but deleted.
+        weights = (1, 1, 8) if self._has_failed else (20, 3, 1) if self.queue.bytes < LARGE_BYTES else (1, 4, 1)
+        self._has_failed = False
+        self.dice.choices((self._fill, self._take, self._delete), weights)[0](connection)
+        self.pause(0.4 if self._has_failed else self.dice.choice((0.02, 0.1, 0.6)))
         return self.dice.random() < 0.98
 
     def _fill(self, connection: Wire) -> None:
-        if self.queue.bytes > MOST_BYTES:
-            return
-        data = [self._new(self.dice.choice(SIZES)) for _ in range(self.dice.randrange(1, 30))]
+        data = [self._new(self.dice.choice(SIZES)) for _ in range(self.dice.randrange(1, 40))]
         unanswered = deque(data)
         try:
             connection.send(b"".join(set_request(self._name(), each) for each in data))
             while unanswered:
                 answer = connection.word(b"STORED")
                 each = unanswered.popleft()
-                if not isinstance(answer, No):
+                if isinstance(answer, No):
+                    self._has_failed = True
+                else:
                     self.queue.line.append(each)
                     self.books.counts["passing"] += 1
         except Gone:
@@ -127,6 +130,7 @@ class PassingClient(Worker):
                 self._expect(self.queue.was_empty())
                 return False
             if isinstance(data, No):
+                self._has_failed = True
                 self.queue.gave_or_not()
             else:
                 self._expect(self.queue.given(data))
