@@ -1,9 +1,12 @@
-"""Plays a recorded conversation to a server over real sockets.
+"""Plays a recorded conversation to a server over real sockets, or to one in memory where time has to go by.
 
 A step's `wait` was how long the recorder listened. Here it bounds what an answer may take, generously; silence is
 listened to for a moment only, and at the end every open connection is asked for the version: whatever was said
 too much, or was not said, shows then. A step that brings no answer is over when the server has taken in what was sent,
 or that this side has hung up; else the next one, on another connection, could come first.
+
+A conversation with a `sleep` is played to a server in memory: a third of a second between two requests is no time on a
+machine that is busy, and there it goes by only where the recorder slept.
 """
 
 from __future__ import annotations
@@ -11,11 +14,12 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from kestrel.testing.server import MemoryServer
 from tests.conversations.replies import PARSERS, Reply, differences, replies_in
 from tests.server.running import PATIENCE_S, eventually
 
@@ -41,6 +45,8 @@ class Conversation:
         self.protocol: str = recorded["group"]
         self.name = f"{self.protocol}: {recorded['name']}"
         self.steps: list[Step] = recorded["steps"]
+        self.is_timed = any("sleep" in step for step in self.steps)
+        """Whether what is answered hangs on how long the recorder slept."""
 
 
 def recorded_conversations() -> dict[str, Conversation]:
@@ -54,8 +60,7 @@ def recorded_conversations() -> dict[str, Conversation]:
 class Line:
     """One connection, and what came over it since the last step."""
 
-    def __init__(self, port: int, protocol: str, patience_s: float) -> None:
-        self._patience_s = patience_s
+    def __init__(self, port: int, protocol: str) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._server_port = port
@@ -72,7 +77,7 @@ class Line:
 
     def listen(self, expected: list[Reply], closes: bool, recorded_s: float = 0.0) -> list[Reply]:
         """The next replies: as many as are expected, or all that come before the server hangs up."""
-        patience_s = self._patience_s + recorded_s
+        patience_s = PATIENCE_S + recorded_s
         wants_all = closes or self.is_closed
         if not expected and not wants_all:
             eventually(lambda: not self._unread_by_server(), "the server has read what was sent")
@@ -129,23 +134,47 @@ class Line:
         return None
 
 
-def play(
-    conversation: Conversation, port: int, steps: list[Step] | None = None, patience_s: float = PATIENCE_S
-) -> None:
-    """Play it, or these steps in place of its own; raises `Differs` at the first reply that is another.
+class MemoryLine:
+    """The same of a server in memory, which has said all there is to say as soon as it is at rest."""
 
-    `patience_s` is how long an answer may take on top of what it took the original.
-    """
+    def __init__(self, server: MemoryServer, protocol: str) -> None:
+        self._client = server.connect(protocol)
+        self._parse = PARSERS[protocol]
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the server has hung up."""
+        return self._client.is_closed
+
+    def send(self, data: bytes) -> None:
+        """Send it."""
+        self._client.send(data)
+
+    def listen(self, expected: list[Reply], closes: bool, recorded_s: float = 0.0) -> list[Reply]:
+        """All that came."""
+        replies, rest = replies_in(self._client.take(), self._parse)
+        return [*replies, Reply(rest)] if rest else replies
+
+    def hang_up(self) -> None:
+        """Be gone."""
+        self._client.disconnect()
+
+    def close(self) -> None:
+        """The same."""
+        self._client.disconnect()
+
+
+def play(conversation: Conversation, port: int, steps: Sequence[Step]) -> None:
+    """Play these steps of it to the server at that port; raises `Differs` at the first reply that is another."""
+    assert not conversation.is_timed, "its steps could come too late"
     lines: dict[int, Line] = {}
     try:
-        for step in conversation.steps if steps is None else steps:
-            if "sleep" in step:
-                time.sleep(step["sleep"])
-            elif step.get("disconnect"):
+        for step in steps:
+            if step.get("disconnect"):
                 lines.pop(step["conn"]).hang_up()
             else:
                 if step["conn"] not in lines:
-                    lines[step["conn"]] = Line(port, conversation.protocol, patience_s)
+                    lines[step["conn"]] = Line(port, conversation.protocol)
                 _play_step(conversation.protocol, step, lines[step["conn"]])
         for line in lines.values():
             if not line.is_closed:
@@ -155,7 +184,23 @@ def play(
             line.close()
 
 
-def _play_step(protocol: str, step: Step, line: Line) -> None:
+def play_in_memory(conversation: Conversation, server: MemoryServer, steps: Sequence[Step]) -> None:
+    """The same to a server in memory, whose time goes by where the recorder slept."""
+    lines: dict[int, MemoryLine] = {}
+    for step in steps:
+        if "sleep" in step:
+            server.advance(step["sleep"])
+        elif step.get("disconnect"):
+            lines.pop(step["conn"]).hang_up()
+        else:
+            if step["conn"] not in lines:
+                lines[step["conn"]] = MemoryLine(server, conversation.protocol)
+            _play_step(conversation.protocol, step, lines[step["conn"]])
+    for line in lines.values():
+        line.close()
+
+
+def _play_step(protocol: str, step: Step, line: Line | MemoryLine) -> None:
     sent = step["send"].encode("latin-1")
     if sent:
         line.send(sent)

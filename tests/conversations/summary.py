@@ -3,6 +3,7 @@
 `tests/conftest.py` loads it, since the process that writes the summary need not be one that runs these tests.
 """
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -10,14 +11,15 @@ import pytest
 from tests.conversations.playing import recorded_conversations
 from tests.conversations.tables import DIFFERENCES, QUEUES_WITH_OTHER_STATS
 from tests.server.storages import NAMES
+from tests.storage.backends import BACKENDS
 
-PLAYED = "test_conversations.py::test_a_conversation_goes_as_it_was_recorded["
+PLAYED = re.compile(r"test_conversations\.py::test_a_(timed_)?conversation_goes_as_it_was_recorded\[")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """How many ran, and what did not."""
     reports = [report for key in ("passed", "failed") for report in terminalreporter.getreports(key)]
-    played = sum(PLAYED in report.nodeid and report.when == "call" for report in reports)
+    played = sum(PLAYED.search(report.nodeid) is not None and report.when == "call" for report in reports)
     if played:
         terminalreporter.section("recorded conversations")
         for line in summary(played):
@@ -27,7 +29,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def summary(played: int) -> Iterator[str]:
     """The lines of the summary."""
     conversations = recorded_conversations().values()
-    yield f"{played} of {len(conversations) * len(NAMES)} played, over {', '.join(NAMES)}"
+    timed = sum(conversation.is_timed for conversation in conversations)
+    number = (len(conversations) - timed) * len(NAMES) + timed * len(BACKENDS)
+    yield f"{played} of {number} played, over {', '.join(NAMES)}, and where time goes by over {', '.join(BACKENDS)}"
     yield f"in {len(DIFFERENCES)} of {len(conversations)} we differ on purpose"
     for queue, reason in QUEUES_WITH_OTHER_STATS.items():
         yield f"left out: the lines of stats about {queue} ({reason})"

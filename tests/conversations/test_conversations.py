@@ -1,7 +1,7 @@
 """The original's recorded conversations, byte for byte but for what we do otherwise on purpose.
 
 One server takes part in all of them, in the order in which they were recorded; and then another, over the next of the
-durable backends.
+durable backends. Those in which the recorder slept are played to servers in memory, whose time is the test's.
 """
 
 import re
@@ -10,13 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.conversations.playing import Conversation, Step, play, recorded_conversations
+from kestrel.config.load import loads
+from kestrel.testing.server import MemoryServer
+from tests.conversations.playing import Conversation, Step, play, play_in_memory, recorded_conversations
 from tests.conversations.replies import PARSERS, Stats, queue_difference, replies_in, stats_of_queue
 from tests.conversations.tables import DIFFERENCES, NEEDS, QUEUES_WITH_OTHER_STATS
 from tests.server.running import Processes, Server
 from tests.server.storages import SERVED, new_storage
+from tests.storage.backends import BACKENDS
 
 CONVERSATIONS = recorded_conversations()
+UNTIMED = [conversation for conversation in CONVERSATIONS.values() if not conversation.is_timed]
+TIMED = [conversation for conversation in CONVERSATIONS.values() if conversation.is_timed]
 CONFIG = Path(__file__).with_name("config.toml").read_text()
 
 
@@ -58,7 +63,7 @@ def play_up_to(last: Conversation, server: Server, played: list[Conversation]) -
 
     Some go on with what others have left, and where several processes run these tests no server is in all.
     """
-    for conversation in CONVERSATIONS.values():
+    for conversation in UNTIMED:
         if conversation not in played:
             played.append(conversation)
             prepare(conversation, server)
@@ -67,11 +72,20 @@ def play_up_to(last: Conversation, server: Server, played: list[Conversation]) -
             break
 
 
-@pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=lambda conversation: conversation.name)
+@pytest.mark.parametrize("conversation", UNTIMED, ids=lambda conversation: conversation.name)
 def test_a_conversation_goes_as_it_was_recorded(
     conversation: Conversation, server: Server, played: list[Conversation]
 ) -> None:
     play_up_to(conversation, server, played)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("conversation", TIMED, ids=lambda conversation: conversation.name)
+def test_a_timed_conversation_goes_as_it_was_recorded(
+    conversation: Conversation, backend: str, tmp_path: Path
+) -> None:
+    server = MemoryServer(config=loads(CONFIG), folder=tmp_path / "queues", make_storage=BACKENDS[backend].make)
+    play_in_memory(conversation, server, expected_steps(conversation))
 
 
 def queues_named_in(conversation: Conversation) -> set[str]:
@@ -81,14 +95,14 @@ def queues_named_in(conversation: Conversation) -> set[str]:
 
 
 def test_stats_tell_of_each_queue_what_the_original_told(server: Server, played: list[Conversation]) -> None:
-    play_up_to(list(CONVERSATIONS.values())[-1], server, played)
+    play_up_to(UNTIMED[-1], server, played)
     recorded = CONVERSATIONS["memcache: stats with arg"].steps[0]["recv"].encode("latin-1")
     original = replies_in(recorded, PARSERS["memcache"])[0][0].stats
     assert original is not None
     with server.connect() as client:
         ours: Stats = client.stats()
-    alike = [each for each in CONVERSATIONS.values() if each.name not in DIFFERENCES]
-    others = [each for each in CONVERSATIONS.values() if each.name in DIFFERENCES]
+    alike = [each for each in UNTIMED if each.name not in DIFFERENCES]
+    others = [each for each in CONVERSATIONS.values() if each not in alike]
     named = set[str]().union(*map(queues_named_in, alike)) - set[str]().union(*map(queues_named_in, others))
     different = {}
     for queue in sorted(named - set(QUEUES_WITH_OTHER_STATS)):
