@@ -62,6 +62,7 @@ SYSTEM_PACKAGES: dict[str, SystemPackage] = {
     "postgresql": SystemPackage(has_postgresql, ("postgresql",)),
     "python-headers": SystemPackage(has_python_headers, ("python3-dev",)),
     "redis-server": program("redis-server", "redis-server"),
+    "setpriv": program("setpriv", "util-linux"),
     "systemd-analyze": program("systemd-analyze", "systemd"),
     "thrift": program("thrift", "thrift-compiler"),
     "pylibmc": python_module("pylibmc", "libmemcached-dev", "zlib1g-dev", "gcc", "python3-dev"),

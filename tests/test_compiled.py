@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from kestrel import compiled
+from tests.child import PATIENCE_S
 from tests.conftest import check_build, pytest_report_header
 
 ROOT = Path(__file__).parent.parent
@@ -37,8 +38,9 @@ print(json.dumps([compiled.BUILD, compiled.REASON, compiled.IS_OUTDATED, item.__
 
 def lists() -> tuple[list[str], list[str]]:
     """What setup.py compiles, and whose sources it notes."""
-    printed = subprocess.run([sys.executable, "-c", LISTS], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    found = [line.split() for line in printed.splitlines()]
+    command = [sys.executable, "-c", LISTS]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    found = [line.split() for line in done.stdout.splitlines()]
     return found[0], found[1]
 
 
@@ -52,6 +54,7 @@ def said(folder: Path, **environment: str) -> list[object]:
         capture_output=True,
         text=True,
         check=True,
+        timeout=PATIENCE_S,
     )
     return list(json.loads(done.stdout))
 
@@ -150,7 +153,7 @@ def test_a_run_that_expects_the_other_build_ends_at_once() -> None:
     other = {"compiled": "pure", "pure": "compiled"}[compiled.BUILD]
     run = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q", "tests/test_compiled.py"]
     environment = os.environ | {"KESTREL_EXPECT_BUILD": other}
-    ended = subprocess.run(run, cwd=ROOT, env=environment, capture_output=True, text=True)
+    ended = subprocess.run(run, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == pytest.ExitCode.USAGE_ERROR
     assert f"KESTREL_EXPECT_BUILD is {other}, and what runs is {compiled.BUILD}" in ended.stderr
     assert compiled.REASON in ended.stderr

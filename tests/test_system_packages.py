@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests import system_packages
+from tests.child import PATIENCE_S
 from tests.system_packages import SYSTEM_PACKAGES, SystemPackage
 
 RunTests = Callable[..., pytest.RunResult]
@@ -124,7 +125,7 @@ def test_a_name_that_the_table_does_not_know_stops_the_run(run_tests: RunTests) 
 
 def test_the_script_prints_the_debian_packages_of_what_is_missing() -> None:
     printed = subprocess.run(
-        [sys.executable, system_packages.__file__], check=True, capture_output=True, text=True
+        [sys.executable, system_packages.__file__], check=True, capture_output=True, text=True, timeout=PATIENCE_S
     ).stdout.split()
     assert printed == system_packages.debian_packages(system_packages.missing(SYSTEM_PACKAGES))
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peers.generator import Generator, Load, WrongReply
+from tests.child import PATIENCE_S, Child, join
 
 pytestmark = pytest.mark.needs("gcc")
 
@@ -34,7 +35,7 @@ def play(listening: socket.socket, conversation: Conversation, heard: list[bytes
     """Be a server of one client that says what is written, and hangs up then."""
     connection, _ = listening.accept()
     with connection:
-        connection.settimeout(10)
+        connection.settimeout(PATIENCE_S)
         for request, reply in conversation:
             received = b""
             while len(received) < len(request) and (data := connection.recv(len(request) - len(received))):
@@ -48,11 +49,11 @@ def scripted(conversation: Conversation) -> Iterator[tuple[int, list[bytes]]]:
     """The port of such a server, and what it hears."""
     heard: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.settimeout(10)
-        playing = threading.Thread(target=play, args=(listening, conversation, heard))
+        listening.settimeout(PATIENCE_S)
+        playing = threading.Thread(target=play, args=(listening, conversation, heard), daemon=True)
         playing.start()
         yield listening.getsockname()[1], heard
-        playing.join()
+        join(playing)
 
 
 def memcache_put(item: bytes = ITEM, queue: bytes = b"bench00000") -> bytes:
@@ -254,10 +255,9 @@ def test_a_job_of_another_number_than_was_put_is_found(generator: Generator) -> 
 @contextmanager
 def ceiling(generator: Generator) -> Iterator[tuple[int, int]]:
     """The port and the process of `load serve`."""
-    with subprocess.Popen([generator.path, "serve"], stdout=subprocess.PIPE, text=True) as process:
+    with Child[str]([generator.path, "serve"], stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout is not None
-            yield int(process.stdout.readline().removeprefix("port ")), process.pid
+            yield int(process.read_line().removeprefix("port ")), process.pid
         finally:
             process.kill()
 
@@ -329,7 +329,7 @@ def test_who_calls_it_wrongly_is_told_how(name: str, generator: Generator) -> No
 
 
 def test_its_help_names_every_option(generator: Generator) -> None:
-    said = subprocess.run([generator.path, "--help"], check=True, capture_output=True, text=True).stdout
+    said = subprocess.run([generator.path, "--help"], check=True, capture_output=True, text=True, timeout=60).stdout
     load = Load("memcache", queues=1, items=1, is_behind=True)
     options = [word for word in load.arguments(1, 1) if word.startswith("--")]
     assert not [option for option in options if f"{option} " not in said]

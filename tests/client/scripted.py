@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from tests.child import join
 from tests.server.running import PATIENCE_S
 
 Connection = Callable[[socket.socket], None]
@@ -50,7 +51,7 @@ class ScriptedServer:
         self._is_closing = True
         with suppress(OSError):  # one that accepts is woken up
             socket.create_connection(self._listener.getsockname(), PATIENCE_S).close()
-        self._thread.join()
+        join(self._thread)
         self._listener.close()
         if self._error is not None:
             raise self._error

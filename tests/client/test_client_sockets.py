@@ -189,12 +189,11 @@ def test_ctrl_c_ends_the_example_in_a_line_and_its_pages_go_back(served: Served)
     with Child(
         program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as running:
-        assert running.stdout is not None
         done = 0
         while done < 2:
-            done += "is done" in running.stdout.readline()
+            done += "is done" in running.read_line()
         running.send_signal(signal.SIGINT)
-        out, said = running.communicate(timeout=60)
+        out, said = running.communicate()
     assert (running.returncode, said) == (130, "interrupted\n")
     done += out.count("is done")
     with served.server.connect() as other:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from kestrel.client.blocking import BlockingClient
 from kestrel.client.errors import ClientFailure, NoServer
 from kestrel.cluster.member import SETS
 from kestrel.tls import TlsOptions
-from tests.child import Child
+from tests.child import Child, join
 from tests.client.certificates import Authority
 from tests.cluster.servers import await_members, config, set_status
 from tests.cluster.sets import SERVED, Sets, items
@@ -100,7 +101,7 @@ def test_servers_that_join_and_leave_by_themselves_lose_nothing(
         given = SERVED + config(zookeeper, prefix)
         running = [one.serve(given), two.serve(given)]
         await_members(zookeeper, prefix, {server.port: "Up" for server in running})
-        threads = [threading.Thread(target=put_on), threading.Thread(target=get_on)]
+        threads = [threading.Thread(target=each, daemon=True) for each in (put_on, get_on)]
         for thread in threads:
             thread.start()
         try:
@@ -110,8 +111,7 @@ def test_servers_that_join_and_leave_by_themselves_lose_nothing(
             await_members(zookeeper, prefix, {server.port: "Up" for server in running})
         finally:
             is_over.set()
-            for thread in threads:
-                thread.join()
+            join(*threads)
     assert not set(put) - set(got)
     assert not set(got) - set(put) - set(unknown)
     assert len(unknown) <= 2
@@ -125,11 +125,12 @@ def test_a_get_that_waits_finds_a_server_that_joins_meanwhile(
     with two.connect() as other:
         other.put(b"work", b"a")
     joining = threading.Timer(0.3, lambda: sets.join(two))
+    joining.daemon = True
     joining.start()
     began = time.monotonic()
     assert client.get("work", timeout=PATIENCE_S) == b"a"
     assert time.monotonic() - began < PATIENCE_S / 2
-    joining.join()
+    join(joining)
 
 
 def test_garbage_in_a_set_is_passed_over(sets: Sets, servers: list[Server], client: BlockingClient) -> None:
@@ -172,7 +173,13 @@ def test_a_process_that_was_forked_follows_by_itself(sets: Sets, servers: list[S
                 status = 0
         finally:
             os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    # What another thread held at the fork nobody gives back to the child: it may never end.
+    killing = threading.Timer(PATIENCE_S, os.kill, (child, signal.SIGKILL))
+    killing.daemon = True
+    killing.start()
+    status = os.waitpid(child, 0)[1]
+    killing.cancel()
+    assert os.waitstatus_to_exitcode(status) == 0
     assert client.get("work") == b"b"
     sets.join(two)
     eventually(lambda: len(client.status()) == 2, "the parent still follows")

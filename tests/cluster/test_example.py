@@ -15,6 +15,7 @@ from typing import Final
 
 import pytest
 
+from tests.child import Child
 from tests.cluster.zookeeper import ZooKeeper
 from tests.server.running import PATIENCE_S, ROOT, Processes, eventually, own_port
 
@@ -34,7 +35,7 @@ class Example:
     def __init__(self, processes: Processes, *arguments: str) -> None:
         self._output = processes.folder / "said"
         with self._output.open("wb") as output:
-            self.process = subprocess.Popen(
+            self.process = Child[bytes](
                 [sys.executable, RUN, *arguments],
                 cwd=processes.folder,
                 env=processes.environment(),  # with it all that is left behind is found

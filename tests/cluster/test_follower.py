@@ -19,6 +19,7 @@ from kestrel.address import Address
 from kestrel.cluster.follower import Follower, Members, ZooKeeperAway
 from kestrel.cluster.member import Member
 from kestrel.cluster.uri import parse_server_set
+from tests import child
 from tests.cluster.zookeeper import ZooKeeper, running_zookeeper
 from tests.server.running import eventually, own_port
 
@@ -151,11 +152,11 @@ def test_a_signal_ends_the_wait_also_where_it_does_not_wake_who_waits() -> None:
         signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
 
     waiting = threading.get_ident()
-    beside = threading.Thread(target=signal_from_beside)
+    beside = threading.Thread(target=signal_from_beside, daemon=True)
     with own_port() as port, closing(Follower(parse_server_set(f"zk://127.0.0.1:{port}/sets")).start()) as follower:
         began_s = time.monotonic()
         with pytest.raises(Interrupted):
             beside.start()
             follower.wait(PATIENCE_S)
         assert time.monotonic() - began_s < PATIENCE_S / 2
-    beside.join()
+    child.join(beside)

@@ -16,6 +16,7 @@ from typing import Final, Literal
 import pytest
 
 from kestrel.client.blocking import BlockingClient
+from tests.child import join
 from tests.cluster.servers import await_members, config, members, set_status
 from tests.cluster.zookeeper import ZooKeeper
 from tests.server.running import PATIENCE_S, Processes, Server, eventually, own_port
@@ -28,8 +29,8 @@ CONSUMERS: Final = 2
 BACKLOG: Final = 600
 """So many items are in the queues of all servers together, as long as there are producers."""
 
-MARGIN_S: Final = 10.0
-"""How much longer than the drain an item may wait, on a machine that is busy."""
+MARGIN_S: Final = PATIENCE_S
+"""How much longer than the drain an item may wait, on a machine that is busy: none is left behind for ever."""
 
 
 class Ledger:
@@ -72,8 +73,11 @@ class Users:
         self._room = threading.Semaphore(BACKLOG)
         self._are_to_stop = threading.Event()
         self._nothing_comes = threading.Event()
-        self._producers = [threading.Thread(target=self._begin, args=(self._produce, n)) for n in range(PRODUCERS)]
-        self._consumers = [threading.Thread(target=self._begin, args=(self._consume, n)) for n in range(CONSUMERS)]
+        self._producers = [self._thread(self._produce, number) for number in range(PRODUCERS)]
+        self._consumers = [self._thread(self._consume, number) for number in range(CONSUMERS)]
+
+    def _thread(self, use: Callable[[BlockingClient, int], None], number: int) -> threading.Thread:
+        return threading.Thread(target=self._begin, args=(use, number), daemon=True)
 
     def _begin(self, use: Callable[[BlockingClient, int], None], number: int) -> None:
         try:
@@ -109,11 +113,9 @@ class Users:
 
     def __exit__(self, *_: object) -> None:
         self._are_to_stop.set()
-        for thread in self._producers:
-            thread.join()
+        join(*self._producers)
         self._nothing_comes.set()
-        for thread in self._consumers:
-            thread.join()
+        join(*self._consumers)
 
 
 class Cluster:

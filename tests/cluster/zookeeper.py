@@ -21,6 +21,7 @@ from kazoo.client import KazooClient
 
 from kestrel.cluster.uri import parse_hosts
 from kestrel.cluster.zookeeper import zookeeper_client
+from tests.child import Child
 from tests.client.certificates import Authority
 from tests.server.running import eventually, own_port
 
@@ -44,7 +45,7 @@ class ZooKeeper:
         self._folder = folder
         self._config = folder / "zoo.cfg"
         self._log = folder / "zookeeper.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Child[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         said = {
             "dataDir": folder / "data",
@@ -71,7 +72,7 @@ class ZooKeeper:
         assert spark is not None and spark.origin is not None
         jars = Path(spark.origin).parent / "jars"
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = Child(
                 [java, *_JAVA, "-cp", f"{jars}/*", _MAIN, str(self._config)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

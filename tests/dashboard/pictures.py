@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from selenium.webdriver import Chrome
 
+from tests.child import Child
 from tests.dashboard.browser import body_classes, open_dashboard, save_screenshot, started_browser, wait_until
 
 MANY: Final = 2000
@@ -48,10 +49,9 @@ WIDTH: Final = 1280
 def busy_server(queues: int, *options: str) -> Iterator[str]:
     """Where the admin port of a server with so many queues is; the server ends with it."""
     command = [sys.executable, "-m", "tests.dashboard.busy_server", "--queues", str(queues), *options]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with Child[str](command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout is not None
-            yield process.stdout.readline().strip()
+            yield process.read_line().strip()
         finally:
             process.kill()
 

@@ -43,8 +43,7 @@ def owner(path: bytes) -> Iterator[Child[str]]:
         env={**os.environ, "PYTHONPATH": str(root)},
     )
     with process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "locked\n"
+        assert process.read_line() == "locked\n"
         yield process
         process.kill()
 

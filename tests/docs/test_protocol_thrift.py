@@ -175,7 +175,7 @@ def test_the_program_for_apache_thrift_runs_as_it_says(tmp_path: Path) -> None:
     (compile_line,) = re.findall(r"^    (thrift --gen .*) kestrel\.thrift$", PAGE, re.MULTILINE)
     (tmp_path / "server").mkdir()
     with as_file(IDL) as path:
-        subprocess.run([*compile_line.split(), str(path)], cwd=tmp_path, check=True)
+        subprocess.run([*compile_line.split(), str(path)], cwd=tmp_path, check=True, timeout=PATIENCE_S)
     (program,) = [program for program in PROGRAMS if "TBinaryProtocol" in program]
     run(program, tmp_path)
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tests.child import Child
 from tests.fuzz import target
 
 TIMEOUT_S: Final = 10
@@ -104,7 +105,7 @@ def fuzz(name: str, length: Length, seed: int, build: Path) -> Result:
     """Fuzz one target for so long, and say so."""
     began = time.monotonic()
     told = Told()
-    with subprocess.Popen(
+    with Child[str](
         command(name, length, seed, build),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from tests.child import join
+
 Mangled = Callable[[bytes, int], list[bytes]]
 """What is put in place of an item that is the n-th."""
 
@@ -79,10 +81,10 @@ class _Handler(socketserver.StreamRequestHandler):
 def lossy(mangled: Mangled, *, delete_s: float = 0.0) -> Iterator[LossyServer]:
     """Serves."""
     with LossyServer(mangled, delete_s) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
         try:
             yield server
         finally:
             server.shutdown()
-            thread.join()
+            join(thread)

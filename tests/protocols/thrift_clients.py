@@ -25,6 +25,8 @@ from thriftpy2.thrift import TClient
 from thriftpy2.transport import TCyFramedTransport
 from thriftpy2.transport.framed import TFramedTransport as PyFramedTransport
 
+from tests.child import PATIENCE_S
+
 IDL = files("kestrel.protocols") / "kestrel.thrift"
 
 Connect = Callable[[Any, bool], Any]
@@ -39,7 +41,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     if "kestrel_thrift" not in sys.modules:
         folder = tmp_path_factory.mktemp("generated")
         with as_file(IDL) as path:
-            subprocess.run(["thrift", "--gen", "py", "-strict", "-out", folder, path], check=True)
+            subprocess.run(["thrift", "--gen", "py", "-strict", "-out", folder, path], check=True, timeout=PATIENCE_S)
         sys.path.insert(0, str(folder))
         try:
             importlib.import_module("kestrel_thrift")

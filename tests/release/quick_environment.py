@@ -12,6 +12,8 @@ from typing import Final
 
 from packaging.requirements import Requirement
 
+from tests.child import LONG_S
+
 LAUNCHER: Final = "#!{python}\nimport sys\nfrom {module} import {function}\nsys.exit({function}())\n"
 
 
@@ -37,7 +39,8 @@ def make_quick_environment(folder: Path, wheel: Path, requires: list[str]) -> Pa
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python), "install", "--quiet")
     # A checkout on the path would look like an installation.
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    subprocess.run([*pip, "--no-index", "--no-deps", str(wheel)], cwd=folder, env=variables, check=True)
+    command = [*pip, "--no-index", "--no-deps", str(wheel)]
+    subprocess.run(command, cwd=folder, env=variables, check=True, timeout=LONG_S)
     return environment
 
 

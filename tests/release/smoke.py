@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 PATIENCE_S: Final = 60.0
+LONG_S: Final = 480.0
 CONFIGS: Final = Path("share", "kestrel", "tap-configs")
 """In an environment, where the wheel puts its configurations."""
 
@@ -221,9 +222,9 @@ def _speak_text(port: int) -> None:
 def make_environment(folder: Path, wheel: Path, python: str) -> Path:
     """An empty environment with the wheel and what it requires, which pip fetches."""
     environment = folder / "environment"
-    subprocess.run([python, "-m", "venv", str(environment)], check=True)
+    subprocess.run([python, "-m", "venv", str(environment)], check=True, timeout=LONG_S)
     pip = [str(environment / "bin" / "pip"), "--disable-pip-version-check", "install", "--quiet"]
-    subprocess.run([*pip, str(wheel.absolute())], cwd=folder, check=True)
+    subprocess.run([*pip, str(wheel.absolute())], cwd=folder, check=True, timeout=LONG_S)
     return environment
 
 

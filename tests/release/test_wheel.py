@@ -16,6 +16,7 @@ from typing import Final
 import pytest
 
 import kestrel
+from tests.child import LONG_S
 from tests.release.quick_environment import make_quick_environment
 from tests.release.smoke import Action, Installed, SmokeFailed, commands_of, smoke
 
@@ -38,7 +39,7 @@ def build(what: str, source: Path, target: Path) -> Path:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment["KESTREL_EXTENSION"] = "none"
     command = [sys.executable, "-c", BUILD, f"build_{what}", str(target)]
-    done = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True, timeout=LONG_S)
     assert done.returncode == 0, done.stderr
     (made,) = target.iterdir()
     return made

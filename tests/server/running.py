@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from tests.child import PATIENCE_S, Child, tied
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 TWISTD: Final = Path(sys.executable).with_name("twistd")
 ANY_PORT: Final = "tcp:0:interface=127.0.0.1"
@@ -28,10 +30,6 @@ REQUESTS = {
     "thrift": (b"\0\0\0\x18\x80\x01\0\x01\0\0\0\x0bget_version\0\0\0\0\0", b"\0\0\0"),
 }
 """A request of each protocol, and how its reply begins."""
-
-PATIENCE_S: Final = 60.0
-"""How long something that must happen may take, on a machine that is busy. Only a failing test waits that long."""
-
 
 def eventually(happened: Callable[[], object], what: str, within_s: float = PATIENCE_S) -> None:
     """Return as soon as that is true of another process, which cannot tell us when; fail when it never is."""
@@ -161,7 +159,7 @@ def set_request(queue: bytes, item: bytes) -> bytes:
 class Server:
     """One process of the server, begun in the foreground, with its output in files."""
 
-    def __init__(self, process: subprocess.Popen[bytes], output: Path, log: Path) -> None:
+    def __init__(self, process: Child[bytes], output: Path, log: Path) -> None:
         self.process = process
         self.output = output
         self.log = log
@@ -212,7 +210,7 @@ class Server:
 
     def exit_status(self) -> int:
         """Wait for its end."""
-        return self.process.wait(PATIENCE_S)
+        return self.process.wait()
 
     def stop(self) -> None:
         """An orderly stop."""
@@ -222,7 +220,7 @@ class Server:
     def kill(self) -> None:
         """The end that no process can prepare for."""
         self.process.kill()
-        self.process.wait(PATIENCE_S)
+        self.process.wait()
 
     def memory_bytes(self) -> int:
         """Resident memory now."""
@@ -273,7 +271,7 @@ class Processes:
         self.arguments: tuple[str, ...] = ()
         """Of each server that is started in the foreground."""
         self._mark = f"KESTREL_TEST={uuid.uuid4()}"
-        self._servers: list[subprocess.Popen[bytes]] = []
+        self._servers: list[Child[bytes]] = []
 
     def write(self, name: str, text: str) -> Path:
         """A file in the folder."""
@@ -309,7 +307,7 @@ class Processes:
     def run(self, *command: str, timeout_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
         """Run a command to its end, with its output as text."""
         return subprocess.run(
-            command,
+            tied(command),
             cwd=self.folder,
             env=self.environment(),
             stdin=subprocess.DEVNULL,
@@ -334,7 +332,7 @@ class Processes:
         """The server that this command runs in the foreground; `options` are those of Popen."""
         output = self.folder / f"server-{len(self._servers)}.out"
         with output.open("wb") as out, output.with_suffix(".err").open("wb") as err:
-            process = subprocess.Popen(
+            process = Child[bytes](
                 command,
                 cwd=self.folder,
                 env=self.environment(),
@@ -371,4 +369,4 @@ class Processes:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for server in self._servers:
-            server.wait(PATIENCE_S)
+            server.wait()

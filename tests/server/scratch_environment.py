@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from tests.child import LONG_S
 from tests.server.running import ROOT, TWISTD
 from tests.storage.distributions import GROUP, drop_in
 
@@ -52,7 +53,7 @@ class ScratchEnvironment:
         pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(self._python), "install")
         options = ("--quiet", "--no-index", "--no-deps", "--no-build-isolation")
         command, folder = [*pip, *options, *arguments], folder or self._folder
-        installed = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        installed = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LONG_S)
         assert installed.returncode == 0, installed.stderr
 
     def drop_in(self, name: str, source: str) -> Path:

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from kestrel.server.failures import EX_CANNOT_CREATE, EX_TRY_AGAIN
+from tests.child import Child
 from tests.server.running import ANY_PORT, PATIENCE_S, ROOT, Processes, eventually
 from tests.storage.distributions import ACME, install
 
@@ -119,14 +120,14 @@ def test_a_storage_that_raises_what_is_no_error_of_a_storage_ends_the_process_wi
 def test_a_failed_start_ends_the_process_also_where_nobody_hears_of_it(late: Processes) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
-    process = subprocess.Popen(
+    process = Child[bytes](
         late.twistd("--storage", "late:later,in-use", "--memcache", ANY_PORT, logfile="late.log"),
         cwd=late.folder,
         env=late.environment(),
         stderr=write_end,
     )
     os.close(write_end)
-    assert process.wait(PATIENCE_S) == EX_TRY_AGAIN
+    assert process.wait() == EX_TRY_AGAIN
 
 
 def test_an_exit_status_is_that_of_a_process_whose_output_is_all_there() -> None:
@@ -136,7 +137,8 @@ def test_an_exit_status_is_that_of_a_process_whose_output_is_all_there() -> None
         "import atexit; atexit.register(print, 'last words')\n"
         "status.will_be(75)\n"
     )
-    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (ended.returncode, ended.stdout, ended.stderr) == (75, "last words\n", "")
 
 
@@ -152,14 +154,15 @@ ENDS_WITH_75 = (
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 def test_an_exit_status_is_that_of_a_process_that_was_started_without_an_output(closed: str) -> None:
     program = ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, ENDS_WITH_75]
-    ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True)
+    ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (ended.returncode, ended.stderr) == (75, "" if "2" in closed else "last words\n")
 
 
 @pytest.mark.parametrize("output", ["sys.stdout", "sys.stderr"])
 def test_an_exit_status_is_that_of_a_process_that_has_closed_its_output(output: str) -> None:
     program = f"{ENDS_WITH_75}{output}.close()\n"
-    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (ended.returncode, ended.stderr) == (75, "last words\n")
 
 

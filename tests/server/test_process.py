@@ -16,6 +16,7 @@ from kestrel import __version__
 from kestrel.compiled import BUILD
 from kestrel.server.failures import EX_CANNOT_CREATE, EX_CONFIG, EX_TRY_AGAIN, EX_UNAVAILABLE
 from kestrel.storage.registry import FACTORIES
+from tests.child import Child
 from tests.server.running import (
     ANY_PORT,
     PATIENCE_S,
@@ -51,8 +52,9 @@ def test_the_line_to_try_brings_both_replies(processes: Processes) -> None:
     line = re.search(r"printf '.*' \| nc localhost \d+", server.logged())
     assert line
     # nc goes on reading after its input has ended; a person ends it with ^C.
-    with subprocess.Popen(
-        line[0], shell=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
+    for_a_time = ["timeout", f"{PATIENCE_S}", "sh", "-c", line[0]]  # it ends what the shell has started as well
+    with Child[bytes](
+        for_a_time, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
     ) as shell:
         assert shell.stdout is not None
         try:
@@ -268,7 +270,7 @@ def test_a_hangup_opens_the_log_of_the_command_line_anew(processes: Processes) -
     log = processes.folder / "twistd.log"
     processes.write("kestrel.toml", CONFIG)
     command = processes.twistd("--config", "kestrel.toml", "--memcache", ANY_PORT, logfile="twistd.log")
-    with subprocess.Popen(command, cwd=processes.folder, env=processes.environment()) as process:
+    with Child[bytes](command, cwd=processes.folder, env=processes.environment()) as process:
         try:
             eventually(lambda: log.exists() and is_serving_in(log.read_text()), "the server serves")
             log.rename(processes.folder / "twistd.log.old")
@@ -859,14 +861,14 @@ def test_the_tac_file_serves_reloads_and_stops_in_order(processes: Processes) ->
     command = [sys.executable, "-c", start, "--nodaemon", "--pidfile=", "--python", "kestrel.tac"]
     with (
         log.open("wb") as out,
-        subprocess.Popen(command, cwd=processes.folder, env=processes.environment(), stdout=out, stderr=out) as process,
+        Child[bytes](command, cwd=processes.folder, env=processes.environment(), stdout=out, stderr=out) as process,
     ):
         try:
             eventually(lambda: is_serving_in(log.read_text()), "the server serves")
             process.send_signal(signal.SIGHUP)
             eventually(lambda: "reloaded" in log.read_text(), "it reloads")
             process.send_signal(signal.SIGTERM)
-            assert process.wait(10) == 0
+            assert process.wait() == 0
         finally:
             process.kill()
 

@@ -151,8 +151,7 @@ def killed_while_it_held(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as program:
-        assert program.stdout is not None
-        taken = program.stdout.readline()
+        taken = program.read_line()
         program.kill()
     assert taken == b"%d\n" % items
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from tests.child import LONG_S
 from tests.journal.made import REMOVE, addx, open_, unremove
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +46,7 @@ def test_the_example_runs_from_spark_submit_on_a_master_and_two_workers(tmp_path
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=LONG_S,
     )
     assert done.stdout.splitlines() == [
         f"{server}  work  {state}: 1 items, {size} bytes, {aborts} aborts"

@@ -11,6 +11,8 @@ from pathlib import Path
 import pyarrow.dataset
 import pytest
 
+from tests.child import LONG_S
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -23,7 +25,7 @@ def test_every_view_is_kept_and_counted_once(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=LONG_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     counts = re.findall(r"^\S+Z  /\w* +(\d+) views$", done.stdout, re.MULTILINE)

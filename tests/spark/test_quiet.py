@@ -15,6 +15,7 @@ import pytest
 from kestrel.spark.fleet_cli import main
 from kestrel.spark.quiet import MOST_HELD_BYTES, quiet
 from kestrel.tools.running import ToolFailed
+from tests.child import Child
 
 ECHO: Final = """\
 import os
@@ -54,7 +55,7 @@ def test_what_was_started_is_heard_when_it_says_something_later(capfd: pytest.Ca
     os.close(shown)
     try:
         with quiet():
-            child = subprocess.Popen([sys.executable, "-c", ECHO], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            child = Child[bytes]([sys.executable, "-c", ECHO], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             assert child.stdout is not None and child.stdout.read(7) == b"started"
     finally:
         os.dup2(before, 2)

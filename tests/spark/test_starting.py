@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from kestrel.spark import reports
 from kestrel.spark.starting import check_installed, first_line, is_sparks
 from kestrel.tools.running import ToolFailed
+from tests.child import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -88,6 +89,7 @@ def test_without_the_extra_a_command_still_knows_its_own_options(command: str) -
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
+        timeout=PATIENCE_S,
     )
     assert (done.returncode, done.stderr) == (0, "")
 

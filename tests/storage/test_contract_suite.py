@@ -22,6 +22,7 @@ from kestrel.testing.contract.needs import needs
 from kestrel.testing.contract.suite import DatabaseContract, OnFaultyDatabase, OnFaultyDisk, StorageContract
 from kestrel.testing.contract.tracked import Entry, differences
 from kestrel.testing.databases import MemoryDatabase, Tables
+from tests.child import LONG_S, PATIENCE_S
 from tests.storage import broken
 from tests.storage.tiny import TinyStorage, TinyStorageFactory
 
@@ -94,7 +95,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
         wanted += [f"{module}::{each}::{test}" for each, tests in caught_by.items() for test in tests]
     arguments = ["-q", "-p", "no:cacheprovider", f"--basetemp={folder / 'tmp'}", f"--junitxml={folder / 'report.xml'}"]
     command = [sys.executable, "-m", "pytest", *arguments, *wanted]
-    subprocess.run(command, cwd=ROOT, check=False, capture_output=True, timeout=600)
+    subprocess.run(command, cwd=ROOT, check=False, capture_output=True, timeout=LONG_S)
     found: dict[tuple[str, str], set[str]] = {}
     for case in ElementTree.parse(folder / "report.xml").iter("testcase"):
         ended = {_kind(child) for child in case if child.tag in {"failure", "error", "skipped"}} or {"passed"}
@@ -318,5 +319,6 @@ def test_a_need_of_a_class_is_one_of_each_of_its_tests() -> None:
 @pytest.mark.parametrize("missing", ["pytest", "hypothesis"])
 def test_without_the_test_tools_it_is_said_how_to_get_them(missing: str) -> None:
     program = f"import sys; sys.modules[{missing!r}] = None; import kestrel.testing.contract"
-    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert ended.stderr.splitlines()[-1].endswith("pip install 'kestrel-mq[test]'")

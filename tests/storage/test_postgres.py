@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.child import LONG_S
+
 PACKAGE = Path(__file__).parents[2] / "examples" / "storage-postgres"
 
 
@@ -15,5 +17,5 @@ PACKAGE = Path(__file__).parents[2] / "examples" / "storage-postgres"
 def test_the_storage_over_postgresql_passes_its_own_tests(tmp_path: Path, module: str) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'tests'}"]
     command.append(f"tests/{module}")
-    ended = subprocess.run(command, cwd=PACKAGE, capture_output=True, text=True, timeout=600, check=False)
+    ended = subprocess.run(command, cwd=PACKAGE, capture_output=True, text=True, timeout=LONG_S, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from socketserver import StreamRequestHandler, ThreadingTCPServer
 from typing import Final
 
+from tests.child import join
+
 _KEY: Final = re.compile(rb"([^/]+)((?:/[a-z]+)*)")
 
 
@@ -168,11 +170,11 @@ class _Connection(StreamRequestHandler):
 @contextmanager
 def serving(server: OtherServer) -> Iterator[None]:
     """The time in which it serves."""
-    thread = threading.Thread(target=lambda: server.serve_forever(poll_interval=0.01))
+    thread = threading.Thread(target=lambda: server.serve_forever(poll_interval=0.01), daemon=True)
     thread.start()
     try:
         yield
     finally:
         server.shutdown()
-        thread.join()
+        join(thread)
         server.server_close()

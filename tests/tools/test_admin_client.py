@@ -14,6 +14,7 @@ import pytest
 
 from kestrel.tls import TlsOptions
 from kestrel.tools.top.admin_client import AdminClient, AdminFailed
+from tests.child import join
 from tests.client.certificates import Authority
 from tests.server.running import PATIENCE_S, Processes
 from tests.tools.running import ENVIRONMENT, command
@@ -27,16 +28,21 @@ def answering(answer: Callable[[socket.socket], None]) -> Iterator[str]:
     """Where a server of our own is that answers one client so."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
+        listening.settimeout(PATIENCE_S)
+
         def serve() -> None:
             client, _ = listening.accept()
             with client:
+                client.settimeout(PATIENCE_S)
                 client.recv(65536)
                 answer(client)
 
-        thread = threading.Thread(target=serve)
+        thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            join(thread)
 
 
 def failure(url: str, seconds: Callable[[], float] = time.monotonic) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
 from kestrel.tools.clock import Clock
+from tests.child import PATIENCE_S
 from tests.server.running import Server
 from tests.tools.conftest import Cli
 from tests.tools.running import command, environment
@@ -136,7 +137,9 @@ def test_garbage_in_place_of_a_length_is_told_with_what_went_in_before(server: S
 def test_an_input_that_cannot_be_read_is_an_error(server: Server, cli: Cli, tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb") as to_be_written:
         put_all = command("cli", "put", "work")
-        done = subprocess.run(put_all, stdin=to_be_written, capture_output=True, env=environment(server))
+        done = subprocess.run(
+            put_all, stdin=to_be_written, capture_output=True, env=environment(server), timeout=PATIENCE_S
+        )
     assert done.returncode == 1
     assert done.stderr.startswith(
         b"kestrel-cli: standard input cannot be read: Bad file descriptor\nkestrel-cli: 0 items put; "

@@ -64,7 +64,7 @@ def test_a_reader_that_leaves_loses_nothing_but_what_it_had(processes: Processes
     first = subprocess.run(["head", "-n", "1"], stdin=get.stdout, capture_output=True, timeout=PATIENCE_S)
     assert get.stdout is not None
     get.stdout.close()  # head had it too
-    assert get.communicate(timeout=PATIENCE_S)[1] == b""
+    assert get.communicate()[1] == b""
     assert (get.returncode, first.stdout) == (0, b"a" * LARGE + b"\n")
     with server.connect() as client:
         assert [client.get(b"work"), client.get(b"work"), client.get(b"work")] == [b"b" * LARGE, b"c" * LARGE, None]
@@ -165,9 +165,8 @@ def test_a_real_server_that_is_killed_is_told_with_what_is_in(processes: Process
 def test_a_monitor_says_when_its_server_goes(processes: Processes) -> None:
     server = processes.serve(CONFIG)
     with begin(server, "monitor", "work") as process:
-        assert process.stdout is not None
         put(server, b"a")
-        assert process.stdout.readline() == b"a\n"
+        assert process.read_line() == b"a\n"
         server.kill()
         out, said = process.communicate()
     assert (process.returncode, out) == (3, b"")
@@ -194,9 +193,8 @@ def test_who_waits_is_told_of_an_orderly_stop_and_does_not_connect_again(
         endpoint = f"tcp:{port}:interface=127.0.0.1"
         server = processes.serve(CONFIG, endpoint=endpoint)
         with begin_with(server, protocol, *arguments) as process:
-            assert process.stdout is not None
             put(server, b"a")
-            assert process.stdout.readline() == b"a\n"
+            assert process.read_line() == b"a\n"
             wait_for_a_waiter(server)
             server.stop()
             processes.serve(CONFIG, endpoint=endpoint)
@@ -357,10 +355,9 @@ def test_ctrl_c_in_a_load_says_how_many_are_in(server: Server) -> None:
 
 def test_ctrl_c_is_how_a_monitor_ends(server: Server) -> None:
     with begin(server, "monitor", "work") as process:
-        assert process.stdout is not None
         for data in (b"a", b"b"):
             put(server, data)
-            assert process.stdout.readline() == data + b"\n"
+            assert process.read_line() == data + b"\n"
         wait_for_a_waiter(server)
         process.send_signal(signal.SIGINT)
         assert process.communicate() == (b"", b"")
@@ -459,4 +456,4 @@ def test_nobody_is_asked_with_yes(server: Server) -> None:
 
 def test_it_needs_no_twisted() -> None:
     check = "import sys, kestrel.tools.cli.command; sys.exit('twisted' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", check], env=ENVIRONMENT).returncode == 0
+    assert subprocess.run([sys.executable, "-c", check], env=ENVIRONMENT, timeout=PATIENCE_S).returncode == 0

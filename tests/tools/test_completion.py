@@ -14,6 +14,7 @@ import pytest
 from kestrel.tools.arguments import make_parser
 from kestrel.tools.completion import SHELLS, completion
 from kestrel.tools.qpack import command as qpack
+from tests.child import PATIENCE_S
 from tests.tools.running import ENVIRONMENT, run
 
 ROOT: Final = Path(__file__).parents[2]
@@ -44,7 +45,10 @@ for reply in "${COMPREPLY[@]}"; do echo "$reply"; done
 def script_of(command: str, shell: str = "bash") -> str:
     """What it prints for that shell."""
     printed = subprocess.run(
-        [sys.executable, "-m", MODULES[command], "--print-completion", shell], capture_output=True, env=ENVIRONMENT
+        [sys.executable, "-m", MODULES[command], "--print-completion", shell],
+        capture_output=True,
+        env=ENVIRONMENT,
+        timeout=PATIENCE_S,
     )
     assert (printed.returncode, printed.stderr) == (0, b"")
     return printed.stdout.decode()
@@ -55,7 +59,11 @@ def completed(folder: Path, script: str, *words: str) -> set[str]:
     path = folder.with_suffix(".completion")
     path.write_text(script)
     done = subprocess.run(
-        ["bash", "--norc", "-c", TAB, "bash", str(path), *words], cwd=folder, capture_output=True, text=True
+        ["bash", "--norc", "-c", TAB, "bash", str(path), *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
     assert done.stderr == ""
     return set(done.stdout.splitlines())
@@ -114,4 +122,5 @@ def test_another_shell_is_refused_with_those_that_there_are() -> None:
 
 def test_the_library_is_imported_only_when_it_is_asked_for() -> None:
     program = "import sys; from kestrel.tools.cli import command; command._parser(); sys.exit('shtab' in sys.modules)"
-    subprocess.run([sys.executable, "-c", program], env=os.environ | ENVIRONMENT, check=True)
+    command = [sys.executable, "-c", program]
+    subprocess.run(command, env=os.environ | ENVIRONMENT, check=True, timeout=PATIENCE_S)

@@ -20,7 +20,7 @@ from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
 from kestrel.testing.faults import FaultyDisk
 from kestrel.tools.qdump.command import main
-from tests.child import Child
+from tests.child import LONG_S, Child
 from tests.journal import reference
 from tests.journal.made import (
     NOW_MS,
@@ -452,7 +452,7 @@ def test_a_large_queue_takes_little_memory(tmp_path: Path, form: str) -> None:
         capture_output=True,
         env=ENVIRONMENT,
         check=True,
-        timeout=300,
+        timeout=LONG_S,
     )
     status, peak_mib = map(int, done.stderr.split())
     assert status == 0

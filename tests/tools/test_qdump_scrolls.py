@@ -23,6 +23,7 @@ from kestrel.storage.scroll.storage import ScrollStorage
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.threads import SteppedThreads
 from kestrel.tools.qdump.command import main
+from tests.child import LONG_S
 from tests.journal.made import addx, files_of, i64
 from tests.scroll.independent import queues_in
 from tests.scroll.made import (
@@ -611,7 +612,7 @@ def test_a_large_scroll_takes_little_memory(tmp_path: Path, form: str) -> None:
         capture_output=True,
         env=ENVIRONMENT,
         check=True,
-        timeout=300,
+        timeout=LONG_S,
     )
     status, peak_mib = map(int, done.stderr.split())
     assert status == 0

@@ -378,8 +378,8 @@ def test_while_a_server_owns_the_folder_it_refuses_with_75_but_verifies(folder: 
         text=True,
         env=ENVIRONMENT,
     ) as owner:
-        assert owner.stdout is not None and owner.stdin is not None
-        assert owner.stdout.readline() == "locked\n"
+        assert owner.stdin is not None
+        assert owner.read_line() == "locked\n"
         done = run("qpack", folder)
         assert (done.returncode, done.stdout) == (75, b"")
         assert done.stderr.decode() == (

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.child import Child
 from tests.server.running import ANY_PORT, PATIENCE_S, Processes, Server, own_port
 from tests.tools.running import ENVIRONMENT, command
 
@@ -31,7 +32,7 @@ class Terminal:
         self.resize(24, 132)
         self.before = termios.tcgetattr(self.theirs)
         self.seen = b""
-        self.process = subprocess.Popen(
+        self.process = Child[bytes](
             command("cli", "top", "--interval", "50ms", *arguments),
             stdin=self.theirs,
             stdout=self.theirs,
@@ -57,11 +58,11 @@ class Terminal:
     def quit(self) -> int:
         self.type("q")
         self.until(re.escape("\x1b[?1049l"))
-        return self.process.wait(PATIENCE_S)
+        return self.process.wait()
 
     def close(self) -> None:
         self.process.kill()
-        self.process.wait(PATIENCE_S)
+        self.process.wait()
         os.close(self._ours)
         os.close(self.theirs)
 

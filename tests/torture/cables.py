@@ -12,6 +12,8 @@ import time
 from contextlib import suppress
 from typing import Final, Self
 
+from tests.child import PATIENCE_S, join
+
 REQUEST, REPLY = 0, 1
 KINDS: Final = ("drop", "in a request", "in a reply", "half-close")
 """How a connection is cut: at once; behind some more bytes of what goes one way; or the server sees an end."""
@@ -55,9 +57,9 @@ class Network:
         return self
 
     def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(PATIENCE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        join(self._thread)
         self._loop.close()
 
     async def _end(self) -> None:
@@ -69,7 +71,7 @@ class Network:
     def cable(self, protocol: str) -> Cable:
         """A new one."""
         cable = Cable(protocol)
-        asyncio.run_coroutine_threadsafe(self._listen(cable), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._listen(cable), self._loop).result(PATIENCE_S)
         return cable
 
     async def _listen(self, cable: Cable) -> None:

@@ -14,7 +14,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from kestrel.journal.records import encode_item, encode_open, encode_put_back
+from tests.child import LONG_S, Child
 from tests.journal.made import REMOVE, confirm
 from tests.scroll.made import T
 from tests.tools.converted import each_served
@@ -132,13 +132,13 @@ class Conversion:
         self._staging = target.with_name(target.name + ".converting")
         self._command = command("convert", "--quiet", source, f"{kind}:{target}")
 
-    def _begin(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(self._command, env=ENVIRONMENT)
+    def _begin(self) -> Child[bytes]:
+        return Child(self._command, env=ENVIRONMENT)
 
     def run(self) -> int:
         """Let it go to its end. Returns the exit status."""
         with self._begin() as process:
-            return process.wait()
+            return process.wait(LONG_S)
 
     def is_killed_at(self, size: int, delay_s: float) -> bool:
         """Kill it so long after the new folder has so many bytes. Returns whether it was still at work by then."""

@@ -11,6 +11,8 @@ import subprocess
 from pathlib import Path
 from typing import Final, Self
 
+from tests.child import LONG_S
+
 _SOURCE: Final = Path(__file__).with_suffix(".c")
 
 FIELDS: Final = (
@@ -47,6 +49,7 @@ class Shim:
             ["cc", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(library), str(_SOURCE), "-ldl"],
             check=True,
             stdin=subprocess.DEVNULL,
+            timeout=LONG_S,
         )
         control.write_bytes(bytes(_BYTES))
         with control.open("r+b") as file:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kestrel.spark.stream.ending import end_in_order
-from tests.server.running import PATIENCE_S
+from tests.child import Child, join
 
 _WAITS = """
 import signal, sys
@@ -28,13 +28,12 @@ finally:
 
 
 @contextmanager
-def waiting(before: str = "", finally_: str = "") -> Iterator[subprocess.Popen[str]]:
+def waiting(before: str = "", finally_: str = "") -> Iterator[Child[str]]:
     """A process that waits to be sent a line."""
     command = [sys.executable, "-c", _WAITS.format(before=before, finally_=finally_)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with Child[str](command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
+            assert process.read_line() == "ready\n"
             yield process
         finally:
             process.kill()
@@ -43,7 +42,7 @@ def waiting(before: str = "", finally_: str = "") -> Iterator[subprocess.Popen[s
 def test_a_sigterm_lets_what_has_begun_be_stopped() -> None:
     with waiting() as process:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_S) == 143
+        assert process.wait() == 143
         assert process.stdout is not None
         assert process.stdout.read() == "stopped\n"
 
@@ -54,21 +53,21 @@ _ANOTHER = "signal.raise_signal(signal.SIGTERM)"
 def test_another_sigterm_does_not_cut_the_end_short() -> None:
     with waiting(finally_=_ANOTHER) as process:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_S) == 143
+        assert process.wait() == 143
         assert process.stdout is not None
         assert process.stdout.read() == "stopped\n"
 
 
 def test_an_end_that_has_begun_without_a_sigterm_is_not_cut_short_by_one() -> None:
     with waiting(finally_=f"is_ending(); {_ANOTHER}") as process:
-        assert process.communicate("\n", PATIENCE_S)[0] == "goes on\nstopped\n"
+        assert process.communicate("\n")[0] == "goes on\nstopped\n"
         assert process.returncode == 0
 
 
 def test_who_has_said_what_a_sigterm_does_is_left_alone() -> None:
     with waiting("signal.signal(signal.SIGTERM, lambda *_: None)") as process:
         process.send_signal(signal.SIGTERM)
-        assert process.communicate("\n", PATIENCE_S)[0] == "goes on\nstopped\n"
+        assert process.communicate("\n")[0] == "goes on\nstopped\n"
 
 
 def test_a_thread_cannot_say_what_a_signal_does_and_does_not_try() -> None:
@@ -81,8 +80,8 @@ def test_a_thread_cannot_say_what_a_signal_does_and_does_not_try() -> None:
             failures.append(error)
 
     before = signal.getsignal(signal.SIGTERM)
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join()
+    join(thread)
     assert not failures
     assert signal.getsignal(signal.SIGTERM) is before

@@ -11,6 +11,7 @@ from kestrel.cluster.follower import Members
 from kestrel.cluster.member import READ, WRITE, Member
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.stream.present import InSet, Named
+from tests.child import join
 from tests.spark.stream.fakes import SET, A, B, C, Followed, member
 
 
@@ -76,11 +77,11 @@ def test_the_first_answer_is_waited_for(followed: Followed) -> None:
         followed.reads()
         followed.reads(A)
 
-    coming = threading.Thread(target=come)
+    coming = threading.Thread(target=come, daemon=True)
     present.known()
     coming.start()
     assert present.addresses() == (A,)
-    coming.join()
+    join(coming)
 
 
 def test_a_zookeeper_that_cannot_be_reached_is_told_without_the_password(followed: Followed) -> None:

@@ -15,6 +15,7 @@ from kestrel.spark.columns import PROBLEMS, RECORDS
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.source import KestrelSource
 from kestrel.spark.table.reader import FilteringReader, JournalReader
+from tests.child import PATIENCE_S
 from tests.journal.made import addx
 from tests.spark.tables import journal_reader, source, table
 
@@ -26,7 +27,8 @@ def test_spark_finds_it_by_its_name() -> None:
 
 def test_what_a_worker_imports_has_no_twisted() -> None:
     code = "import sys, kestrel.spark.source; print([name for name in sys.modules if name.startswith('twisted')])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert done.stdout == "[]\n"
 
 
