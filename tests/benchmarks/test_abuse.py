@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from benchmarks.abuse.__main__ import rounds_of
-from benchmarks.abuse.abuser import Abuse, Place, at_work
+from benchmarks.abuse.abuser import SHARE, Abuse, Place, at_work
 from benchmarks.abuse.abuses import ABUSES
 from benchmarks.abuse.bystander import EVERY_S, stalls
 from benchmarks.abuse.verdict import FLOOR_MS, LINES_MORE, LINES_PER_S, MOST_RATIO, Round, Seen, failures
@@ -84,11 +84,19 @@ def test_an_abuser_that_fails_is_not_taken_for_one_that_is_stood(tmp_path: Path)
         pass
 
 
-def test_an_abuser_that_works_too_much_has_to_pause(tmp_path: Path) -> None:
+def test_an_abuser_that_works_too_much_has_to_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    worked = [0.0]
+
+    def pause(seconds: float) -> None:
+        now[0] += seconds
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], process_time=lambda: worked[0], sleep=pause)
+    monkeypatch.setattr("benchmarks.abuse.abuser.time", clock)
     place = Place({}, tmp_path, 60.0, 1)
-    end = time.process_time() + 0.05
-    while time.process_time() < end:
-        pass
-    began, worked = time.monotonic(), time.process_time()
+    assert place.goes_on() and now == [0.0]
+    now[0] = worked[0] = 3.0  # all of the time
     assert place.goes_on()
-    assert time.monotonic() - began > time.process_time() - worked
+    assert now[0] == pytest.approx(3.0 / SHARE, rel=0.01)
+    worked[0] = 60.0
+    assert not place.goes_on(), "the time is over before it has paused for so much"

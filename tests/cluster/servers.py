@@ -16,8 +16,11 @@ IN_SETS: Final = {"Up": {READ, WRITE}, "WriteAvoid": {READ}, "ReadOnly": {READ},
 """What the documents say of each status."""
 
 
-def config(zookeeper: ZooKeeper, prefix: str, more: str = "", session_timeout: str = "1s") -> str:
-    """Of a server that joins the sets below that path. `more` are further settings of ``[zookeeper]``."""
+def config(zookeeper: ZooKeeper, prefix: str, more: str = "", session_timeout: str = "10s") -> str:
+    """Of a server that joins the sets below that path. `more` are further settings of ``[zookeeper]``.
+
+    A server that a busy machine keeps waiting is still in the sets.
+    """
     return (
         '\n[zookeeper]\nhost = "127.0.0.1"\n'
         f'port = {zookeeper.port}\npathPrefix = "{prefix}"\n'

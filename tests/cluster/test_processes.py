@@ -125,7 +125,7 @@ def test_a_zookeeper_that_hangs_holds_no_stop_up(processes: Processes, tmp_path:
 
 def test_a_zookeeper_that_lost_its_data_is_joined_anew(processes: Processes, tmp_path: Path) -> None:
     with running_zookeeper(tmp_path / "zookeeper") as zookeeper:
-        server = processes.serve(SERVED + config(zookeeper, "/k"))
+        server = processes.serve(SERVED + config(zookeeper, "/k", session_timeout="1s"))
         await_members(zookeeper, "/k", {server.port: "Up"})
         zookeeper.kill()
         zookeeper.forget()

@@ -19,10 +19,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
-T = TypeVar("T")
+from tests.child import PATIENCE_S
 
-PATIENCE_S: Final = 30.0
-"""How long something that must happen may take, on a machine that is busy. Only a failing test waits that long."""
+T = TypeVar("T")
 
 UNKNOWN: Final = "\N{EN DASH}"
 """What stands where a figure is not known."""

@@ -22,9 +22,7 @@ from zope.interface import implementer
 
 from kestrel.net.hub import Hub
 from kestrel.net.hub_port import HubListener
-
-PATIENCE_S: Final = 10.0
-"""How long what must happen may take. Only a failing test waits that long."""
+from tests.child import PATIENCE_S
 
 LITTLE: Final = 128 * 1024
 """A receive buffer of a client that reads slowly."""

@@ -225,7 +225,7 @@ def test_memcaslap_runs_to_its_end_though_its_keys_are_no_queue_names(processes:
         capture_output=True,
         text=True,
         errors="replace",
-        timeout=30,
+        timeout=PATIENCE_S,
     )
     assert ended.returncode == 0, ended.stdout[-1000:] + ended.stderr[-1000:]
     assert "CLIENT_ERROR" in ended.stdout + ended.stderr

@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS owner (one INTEGER PRIMARY KEY, batch INTEGER); REPLA
 READ = """
 SELECT position, data, add_ms, expiry_ms, errors FROM items WHERE queue = ? AND position > ? ORDER BY position LIMIT ?
 """
-PATIENCE_S = 5.0  # how long a call waits for the one before it, and so for a disk that does not answer
+PATIENCE_S = 60.0  # how long a call waits for the one before it, and so for a disk that does not answer
 
 
 @implementer(IDatabase)

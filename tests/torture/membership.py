@@ -20,6 +20,7 @@ from contextlib import ExitStack
 from typing import Final, NamedTuple
 
 from benchmarks.harness import progress
+from tests.child import PATIENCE_S
 from tests.cluster.servers import IN_SETS, config, expected, members, set_status
 from tests.cluster.zookeeper import ZooKeeper
 from tests.server.running import Processes, Server, eventually, own_port
@@ -27,7 +28,8 @@ from tests.torture import command_line
 
 PREFIX: Final = "/services/kestrel"
 SESSION_TIMEOUT_S: Final = 0.4
-LATEST_S: Final = 10.0
+"""Short: that a session is over is what happens here."""
+LATEST_S: Final = PATIENCE_S
 """So late a set that is not right yet fails the run."""
 
 KINDS: Final = {"status": 80, "session lost": 12, "killed": 6, "ZooKeeper killed": 2}

@@ -13,6 +13,7 @@ from kestrel.address import Address
 from kestrel.client.connection import BlockingConnection
 from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed, ServerError
 from kestrel.client.thrift import ThriftCalls
+from tests.child import PATIENCE_S
 from tests.server.running import Client, set_request
 from tests.torture.accounts import (
     ABORTED,
@@ -31,7 +32,7 @@ from tests.torture.cables import Cable
 
 SIZES: Final = ((0, 40, 400, 4000, 60_000), (10, 50, 30, 9, 1))
 """Of the data behind an item's key, at most, and how often."""
-SILENCE_S: Final = 20.0
+SILENCE_S: Final = PATIENCE_S
 """A server that does not answer for so long hangs."""
 
 Events = list[tuple[str, Delivery | None]]
