@@ -91,7 +91,7 @@ streams: $(TESTS) ## kill drivers, executors, servers and connections of streams
 membership: $(TESTS) ## change statuses of servers, end their sessions, kill them and ZooKeeper, and look at the server sets (SEED=1 CHANGES=1000)
 	@$(VENV)/bin/python -m tests.torture.membership --seed $(SEED) --changes $(CHANGES)
 
-zookeeper-kills: $(TESTS) ## kill -9 the ZooKeeper of a server under load, and see what clients have of it (SEED=1 KILLS=20)
+zookeeper-kills: $(TESTS) ## kill -9 the ZooKeeper of a server under load, and see how much clients notice (SEED=1 KILLS=20)
 	@$(VENV)/bin/python -m tests.torture.zookeeper_kills --seed $(SEED) --kills $(KILLS)
 
 soak: $(TESTS) ## work a server at a steady pace, and see whether anything grows (SEED=1 MINUTES=40 STORAGE=scroll, ARGS="--picture soak.svg")
@@ -115,7 +115,7 @@ benchmark: $(TESTS) ## measure speed, memory and smoothness (SEED=1, ARGS="--sho
 bench: $(TESTS) ## compare with beanstalkd, Redis and memcached (QUICK=1, SEED=1, ARGS="--picture bench.svg"; docs/performance.md)
 	@$(VENV)/bin/python -m benchmarks.peers --seed $(SEED) $(if $(QUICK),--quick) --results build/bench.json $(ARGS)
 
-abuse: $(TESTS) ## clients that mean harm, and what others have of it (SECONDS=10 for each, SEED=1, ARGS="garbage"; docs/reliability.md)
+abuse: $(TESTS) ## clients that mean harm, and how much other clients notice (SECONDS=10 for each, SEED=1, ARGS="garbage"; docs/reliability.md)
 	@$(VENV)/bin/python -m benchmarks.abuse --seed $(SEED) --seconds $(or $(SECONDS),10) $(ARGS)
 
 # With the test tools, which the API of what tests are made of is read with.

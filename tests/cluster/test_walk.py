@@ -1,6 +1,6 @@
 """A walk through a cluster: a server is emptied, taken out, started anew and put back, under load.
 
-Nobody who puts or takes items has anything of it.
+Nobody who puts or takes items notices.
 """
 
 from __future__ import annotations
