@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
-from kestrel.tools.arguments import add_queue_option, make_parser
+from kestrel.tools.arguments import add_queue_option, make_parser, path_name
 from kestrel.tools.output import Output
 from kestrel.tools.running import EX_FOUND, EX_OK, EX_USAGE, ToolFailed, run, say
 from kestrel.tools.shown import count, show_text
@@ -100,12 +100,18 @@ def _parser() -> ArgumentParser:
         "  kestrel-fleet export /var/spool/kestrel --out added --format jsonl --added --queue work",
     )
     for each in (verify, pack, export):
-        each.add_argument("folders", metavar="FOLDER", nargs="+", help="a folder of journals or scrolls, or a pattern")
+        each.add_argument(
+            "folders",
+            metavar="FOLDER",
+            nargs="+",
+            type=path_name,
+            help="a folder of journals or scrolls, or a pattern",
+        )
         each.add_argument("--server", metavar="NAME", help="the name of the server of all these folders")
         add_queue_option(each)
     for each in (verify, pack):
         each.add_argument("--json", action="store_true", help="JSON, an object a queue")
-    export.add_argument("--out", metavar="DIR", required=True, help="a folder that is not there yet")
+    export.add_argument("--out", metavar="DIR", required=True, type=path_name, help="a folder that is not there yet")
     export.add_argument("--format", choices=("parquet", "jsonl"), required=True, help="how items are written")
     which = export.add_mutually_exclusive_group()
     which.add_argument("--queued", action="store_true", help="the items that are in the queues (this is the default)")
@@ -118,8 +124,12 @@ def _parser() -> ArgumentParser:
         "  kestrel-fleet import items --into /srv/new\n"
         "  kestrel-fleet import items --into /srv/new --server web1 --queue work",
     )
-    importing.add_argument("items", metavar="IN", help="a folder of items that were exported, or a file of them")
-    importing.add_argument("--into", metavar="FOLDER", required=True, help="the folder of the new queues")
+    importing.add_argument(
+        "items", metavar="IN", type=path_name, help="a folder of items that were exported, or a file of them"
+    )
+    importing.add_argument(
+        "--into", metavar="FOLDER", required=True, type=path_name, help="the folder of the new queues"
+    )
     importing.add_argument("--server", metavar="NAME", help="the items of this server alone")
     importing.add_argument(
         "--format",

@@ -23,7 +23,7 @@ from kestrel.spark.reports.values import Report, WasRead
 from kestrel.spark.starting import check_installed, started
 from kestrel.spark.table.files import files_of
 from kestrel.spark.table.places import Place, from_the_root, places_of
-from kestrel.tools.arguments import make_parser, positive
+from kestrel.tools.arguments import make_parser, path_name, positive
 from kestrel.tools.output import Output
 from kestrel.tools.running import EX_OK, EX_USAGE, ToolFailed, run, say
 
@@ -71,7 +71,7 @@ def _parser() -> ArgumentParser:
         "folders", metavar="FOLDER", nargs="+", type=_folder, help="a folder of journals or scrolls, or a pattern"
     )
     parser.add_argument(
-        "--out", metavar="FOLDER", type=_text, default="report", help="where the report is written (default: report)"
+        "--out", metavar="FOLDER", type=_out, default="report", help="where the report is written (default: report)"
     )
     parser.add_argument("--force", action="store_true", help="write into a folder that has other things in it as well")
     parser.add_argument("--server", metavar="NAME", type=_text, help="the name of the server of all these folders")
@@ -197,9 +197,13 @@ def _text(argument: str) -> str:
     return argument
 
 
+def _out(text: str) -> str:
+    return path_name(_text(text))
+
+
 def _folder(text: str) -> str:
     """A whole path: Spark may be at work in another folder than this one. A URI is one."""
-    path = _text(text)
+    path = _out(text)
     return path if "://" in path or path.startswith("file:") else from_the_root(path)
 
 

@@ -60,6 +60,13 @@ def add_queue_option(parser: ArgumentParser) -> None:
     )
 
 
+def path_name(text: str) -> str:
+    """The name of a file or folder. No name is none: it is what the shell makes of a variable that nobody has set."""
+    if not text:
+        raise ArgumentTypeError("no file and no folder has an empty name")
+    return text
+
+
 def sent_queue_name(text: str) -> bytes:
     """A queue's name as it is sent to a server: the bytes that the shell gave."""
     name = os.fsencode(text)
@@ -98,9 +105,10 @@ def positive_duration_s(text: str) -> float:
 def add_tls_options(add: Callable[..., object]) -> None:
     """``--tls``, and what goes with it. `add` is called as ``ArgumentParser.add_argument`` is."""
     add("--tls", help="over TLS; the server's certificate is verified", default=False, action="store_true")
-    add("--ca", help="who signs the server's certificate (default: whom the system trusts)", metavar="FILE")
-    add("--cert", help="the certificate to show to the server", metavar="FILE")
-    add("--key", help="its key, where that is in another file", metavar="FILE")
+    signer = "who signs the server's certificate (default: whom the system trusts)"
+    add("--ca", help=signer, metavar="FILE", type=path_name)
+    add("--cert", help="the certificate to show to the server", metavar="FILE", type=path_name)
+    add("--key", help="its key, where that is in another file", metavar="FILE", type=path_name)
     add("--server-name", help="whom the certificate is for (default: the host)", metavar="NAME")
 
 

@@ -12,7 +12,7 @@ import kestrel
 from kestrel.config.load import ConfigError, loads
 from kestrel.disk.files import Disk
 from kestrel.disk.whole_file import WholeFile
-from kestrel.tools.arguments import make_parser
+from kestrel.tools.arguments import make_parser, path_name
 from kestrel.tools.convert_config.scala.errors import ScalaError
 from kestrel.tools.convert_config.scala.parser import parse
 from kestrel.tools.convert_config.scala.reading import Remark, Taken, read
@@ -52,8 +52,15 @@ def main(argv: Sequence[str] | None = None, disk: Disk | None = None) -> int:
 
 def _parser() -> ArgumentParser:
     parser = make_parser(TOOL, _DESCRIPTION, _EPILOG)
-    parser.add_argument("source", metavar="PRODUCTION.SCALA", help="the configuration of Kestrel; - for standard input")
-    parser.add_argument("-o", "--output", metavar="FILE", help="where to write the TOML (default: standard output)")
+    parser.add_argument(
+        "source",
+        metavar="PRODUCTION.SCALA",
+        type=path_name,
+        help="the configuration of Kestrel; - for standard input",
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=path_name, help="where to write the TOML (default: standard output)"
+    )
     parser.add_argument("--force", action="store_true", help="replace FILE if it is there")
     return parser
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from kestrel.disk.files import Disk
 from kestrel.server.reactor import raise_file_limit
-from kestrel.tools.arguments import add_queue_option, make_parser
+from kestrel.tools.arguments import add_queue_option, make_parser, path_name
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.files.found import Found, FoundFile, FoundJournal, FoundOnce, FoundScroll
 from kestrel.tools.files.opened import FileRead, OpenJournal
@@ -60,6 +60,7 @@ def _parser() -> ArgumentParser:
         "paths",
         metavar="PATH",
         nargs="+",
+        type=path_name,
         help="a journal file, which stands for all files of its queue; a reader file of a scroll, for its queue, or a"
         " writer file, for all its queues; or a folder",
     )

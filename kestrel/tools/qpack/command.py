@@ -11,7 +11,7 @@ from typing import Final
 
 from kestrel.disk.files import Disk
 from kestrel.server.reactor import raise_file_limit
-from kestrel.tools.arguments import add_queue_option, make_parser
+from kestrel.tools.arguments import add_queue_option, make_parser, path_name
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.output import Output
 from kestrel.tools.qpack.outcomes import Outcome
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None, disk: Disk | None = None) -> int:
 
 def _parser() -> ArgumentParser:
     parser = make_parser(TOOL, _DESCRIPTION, _EPILOG)
-    parser.add_argument("folder", metavar="FOLDER", help="the folder of the journals or scrolls")
+    parser.add_argument("folder", metavar="FOLDER", type=path_name, help="the folder of the journals or scrolls")
     add_queue_option(parser)
     parser.add_argument(
         "--verify", "--dry-run", action="store_true", help="read everything, change nothing, and say what there is"
