@@ -29,15 +29,17 @@ async def many_clients(work: Work, queues: LoadQueues, ledger: Ledger) -> None:
         if is_stored:
             puts.add(len(data), began_s, work.seconds())
 
-    async def take(link: Link) -> None:
+    async def take(link: Link) -> bool:
         began_s = work.seconds()
         data = await link.ask(link.wire.take(queue, WAIT_MS))
-        if data is not None:
-            ledger.came(data)
-            takes.add(len(data), began_s, work.seconds())
-            finish = link.wire.finish(queue)
-            if finish is not None:
-                await link.ask(finish)
+        if data is None:
+            return False
+        ledger.came(data)
+        takes.add(len(data), began_s, work.seconds())
+        finish = link.wire.finish(queue)
+        if finish is not None:
+            await link.ask(finish)
+        return True
 
     async def client(link: Link) -> None:
         await rest()
@@ -47,5 +49,12 @@ async def many_clients(work: Work, queues: LoadQueues, ledger: Ledger) -> None:
             await take(link)
             await rest()
 
+    async def take_the_tail() -> None:
+        """With --anyway: for each item of somebody else that was taken, one of the run's own is left behind."""
+        link = await work.link()
+        while not work.is_stopping and ledger.seen < ledger.expected and await take(link):
+            pass
+
     await work.all([client(link) for link in links])
+    await take_the_tail()
     await take_the_rest(work, queue, ledger)

@@ -100,6 +100,19 @@ def test_anyway_a_queue_of_others_is_not_deleted(server: Server, protocol: str) 
         assert "queue_load_put_many_items" not in client.stats()
 
 
+@pytest.mark.parametrize("protocol", ["memcache", "text", "thrift"])
+def test_anyway_the_tail_of_many_clients_is_taken_though_items_of_others_stand_before_it(
+    server: Server, protocol: str
+) -> None:
+    queue = f"crowded_{protocol}"
+    with server.connect() as client:
+        for _ in range(5):
+            client.put(queue.encode(), b"hello")
+    load = ["--queue", queue, "--items", 20, "--clients", 2, "--pause", "1ms", "--anyway", "--json"]
+    done = told(run("many-clients", *at(server, protocol), *load))
+    assert (done["seen"], done["foreign"], done["missing"]) == (20, 5, 0)
+
+
 def test_anyway_items_of_others_are_counted_apart(server: Server) -> None:
     with server.connect() as client:
         client.put(b"mixed", b"hello")
