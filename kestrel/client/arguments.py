@@ -6,7 +6,7 @@ What is of the wrong type, or no number that a time can be, is a TypeError or Va
 from __future__ import annotations
 
 from math import isfinite
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from kestrel.client.errors import RequestError
 from kestrel.errors import BadQueueName
@@ -14,6 +14,10 @@ from kestrel.tls import TlsOptions
 
 Name: TypeAlias = bytes | str
 """A queue's name. A string is sent as UTF-8."""
+
+
+LONGEST_TIMEOUT_S: Final = 2_147_483
+"""The system counts the milliseconds that it is to wait in 31 bits: some 24 days."""
 
 
 def name_bytes(queue: Name) -> bytes:
@@ -58,6 +62,8 @@ def check_options(timeout_s: float, tls: TlsOptions | None) -> None:
     """Raise TypeError or ValueError unless clients can be made with these."""
     if _finite("timeout_s", timeout_s) <= 0:
         raise ValueError(f"timeout_s must be more than 0, not {timeout_s!r}")
+    if timeout_s > LONGEST_TIMEOUT_S:
+        raise ValueError(f"timeout_s can be {LONGEST_TIMEOUT_S} at most (24 days), not {timeout_s!r}")
     if not isinstance(tls, TlsOptions | None):
         raise TypeError(f"tls is TlsOptions or None, not {tls!r}")
 

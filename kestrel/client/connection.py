@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Final, Self, TypeVar
 
 from kestrel.address import Address
+from kestrel.client.arguments import LONGEST_TIMEOUT_S
 from kestrel.client.call import NOT_YET, Call, Stream
 from kestrel.client.errors import CannotConnect, ConnectionFailed, Refused, ServerError
 from kestrel.protocols.buffer import ReceiveBuffer
@@ -175,7 +176,7 @@ class BlockingConnection:
 
     def _set_timeout(self, wait_ms: int) -> None:
         if not self._is_closed:
-            self._socket.settimeout(self._timeout_s + wait_ms / 1000)
+            self._socket.settimeout(min(LONGEST_TIMEOUT_S, self._timeout_s + wait_ms / 1000))
 
     def _receive(self) -> bool:
         """Wait for more bytes; whether there are any, or the server has hung up."""

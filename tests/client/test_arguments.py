@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kestrel.client.arguments import check_options, expiry_ms, milliseconds, name_bytes
+from kestrel.client.arguments import LONGEST_TIMEOUT_S, check_options, expiry_ms, milliseconds, name_bytes
 from kestrel.client.memcache import MemcacheCalls
 from kestrel.client.put_batch import batches
 from kestrel.client.thrift import ThriftCalls
@@ -62,6 +62,10 @@ def test_a_client_has_some_time_and_tls_or_none() -> None:
     check_options(0.001, TlsOptions())
     for timeout_s in (0, -1):
         with pytest.raises(ValueError, match="more than 0"):
+            check_options(timeout_s, None)
+    check_options(LONGEST_TIMEOUT_S, None)
+    for timeout_s in (LONGEST_TIMEOUT_S + 1, 10**30):
+        with pytest.raises(ValueError, match=r"2147483 at most \(24 days\)"):
             check_options(timeout_s, None)
     with pytest.raises(TypeError, match="TlsOptions or None, not True"):
         check_options(1, True)  # type: ignore[arg-type]
