@@ -25,7 +25,7 @@ from kestrel.load.put_many import put_many
 from kestrel.load.queues import LoadQueues
 from kestrel.load.report import as_object, table, verdict
 from kestrel.load.work import Work
-from kestrel.tools.arguments import make_parser, positive_duration_s
+from kestrel.tools.arguments import make_parser, sent_duration_s
 from kestrel.tools.output import Output
 from kestrel.tools.running import EX_FOUND, EX_INTERRUPTED, EX_OK, EX_SERVER, EX_USAGE, ToolFailed, run, say
 from kestrel.tools.shown import show_text
@@ -153,7 +153,7 @@ def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
     leaky.add_argument(
         "--hold",
         metavar="DURATION",
-        type=positive_duration_s,
+        type=sent_duration_s,
         default=0.5,
         help="after that time those go back that are let time out; thrift alone (default: 500ms)",
     )

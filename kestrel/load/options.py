@@ -19,7 +19,7 @@ from kestrel.tools.arguments import (
     ENVIRONMENT,
     add_tls_options,
     duration_s,
-    positive_duration_s,
+    sent_duration_s,
     sent_queue_name,
     tls_options,
 )
@@ -117,7 +117,7 @@ def add_options(parser: ArgumentParser, defaults: Defaults) -> None:
     server.add_argument(
         "--timeout",
         metavar="DURATION",
-        type=positive_duration_s,
+        type=sent_duration_s,
         default=10.0,
         help="how long it may take to answer (default: 10s)",
     )

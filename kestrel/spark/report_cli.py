@@ -13,7 +13,6 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from kestrel.config.units import parse_duration_ms
 from kestrel.disk.files import Disk
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.quiet import quiet
@@ -23,7 +22,7 @@ from kestrel.spark.reports.values import Report, WasRead
 from kestrel.spark.starting import check_installed, started
 from kestrel.spark.table.files import files_of
 from kestrel.spark.table.places import Place, from_the_root, places_of
-from kestrel.tools.arguments import make_parser, path_name, positive
+from kestrel.tools.arguments import duration_ms, make_parser, path_name, positive
 from kestrel.tools.output import Output
 from kestrel.tools.running import EX_OK, EX_USAGE, ToolFailed, run, say
 
@@ -209,8 +208,8 @@ def _folder(text: str) -> str:
 
 def _interval_ms(text: str) -> int:
     try:
-        return checked_interval_ms(parse_duration_ms(int(text) if _MILLISECONDS.fullmatch(text) else text))
-    except (ValueError, SourceFailed) as error:
+        return checked_interval_ms(duration_ms(text))
+    except SourceFailed as error:
         raise ArgumentTypeError(str(error)) from None
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 import kestrel
+from kestrel.client.arguments import LONGEST_TIMEOUT_S
 from kestrel.config.units import parse_duration_ms
 from kestrel.errors import BadQueueName
 from kestrel.journal.fileset import Kind, parse_file_name
@@ -22,7 +23,10 @@ ENVIRONMENT: Final = "KESTREL_SERVERS"
 """The variable that names the servers where the command line does not."""
 
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
-_SECONDS: Final = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?")
+_SECONDS: Final = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?|\.[0-9]{1,18}")
+
+_LONGEST_MS: Final = 36_500 * 86_400_000
+"""A hundred years: no clock of the system, and no sum of two of them, overflows at that."""
 
 
 def make_parser(tool: str, description: str, epilog: str) -> ArgumentParser:
@@ -85,13 +89,21 @@ def positive(text: str) -> int:
     return number
 
 
-def duration_s(text: str) -> float:
-    """A duration, such as ``100ms`` or ``1m30s``, or a number of seconds; in seconds."""
+def duration_ms(text: str) -> int:
+    """A duration, such as ``100ms`` or ``1m30s``, or a number of seconds; in milliseconds."""
     number: object = float(text) if _SECONDS.fullmatch(text) else text
     try:
-        return parse_duration_ms(number) / 1000
+        ms = parse_duration_ms(number)
     except ValueError as error:
         raise ArgumentTypeError(str(error)) from None
+    if ms > _LONGEST_MS:
+        raise ArgumentTypeError(f"{text!r} is more than 36500 days, the longest that there is")
+    return ms
+
+
+def duration_s(text: str) -> float:
+    """The same in seconds."""
+    return duration_ms(text) / 1000
 
 
 def positive_duration_s(text: str) -> float:
@@ -99,6 +111,14 @@ def positive_duration_s(text: str) -> float:
     seconds = duration_s(text)
     if not seconds:
         raise ArgumentTypeError("it must be some time")
+    return seconds
+
+
+def sent_duration_s(text: str) -> float:
+    """The same, and a request can say it, as the system can be asked to wait so long for an answer."""
+    seconds = positive_duration_s(text)
+    if seconds > LONGEST_TIMEOUT_S:
+        raise ArgumentTypeError(f"{text!r} is more than {LONGEST_TIMEOUT_S} seconds (24 days), the longest here")
     return seconds
 
 

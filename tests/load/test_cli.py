@@ -63,6 +63,8 @@ def test_it_says_which_release_it_is(capsys: pytest.CaptureFixture[str]) -> None
         (["flood", "--ca", "ca.pem"], "want --tls"),
         (["flood", "--clients", "50001"], "not a number from 1 to 50,000"),
         (["leaky-reader", "--leak", "1"], "is not a share from 0 to 0.9"),
+        (["leaky-reader", "--hold", "99999999999999"], "is more than 36500 days"),
+        (["leaky-reader", "--hold", "25d"], "is more than 2147483 seconds (24 days), the longest here"),
         (["packing", "--cycles", "0"], "not a number from 1 to 1,000"),
         (["packing", "--prefill", "1"], "unrecognized arguments"),
     ],

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from argparse import ArgumentTypeError
 from collections.abc import Callable
 
 import pytest
 
+from kestrel.client.arguments import LONGEST_TIMEOUT_S
 from kestrel.load.cli import main as load
+from kestrel.tools.arguments import duration_ms, sent_duration_s
 from kestrel.tools.cli.command import main as cli
 from kestrel.tools.convert.command import main as convert
 from kestrel.tools.convert_config.command import main as convert_config
@@ -46,3 +50,23 @@ def test_no_name_is_no_folder_and_no_file(
 def test_no_name_is_no_folder_to_convert(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["journal:", "scroll:new"], ["journal:old", "scroll:"], ["", "scroll:new"]):
         assert "is no folder of a kind" in refused(convert, arguments, capsys)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("0", 0), ("1.5", 1500), (".5", 500), ("100ms", 100), ("1m30s", 90_000), ("2.hours", 7_200_000)],
+)
+def test_a_duration_is_taken_as_its_complaint_says_to_write_it(text: str, ms: int) -> None:
+    assert duration_ms(text) == ms
+
+
+def test_the_longest_duration_overflows_nothing() -> None:
+    time.gmtime(time.time() + 2 * duration_ms("36500d") / 1000)
+    with pytest.raises(ArgumentTypeError, match="36500 days"):
+        duration_ms("36500d1ms")
+
+
+def test_the_longest_duration_that_is_sent_fits_31_bits_of_milliseconds() -> None:
+    assert sent_duration_s(str(LONGEST_TIMEOUT_S)) * 1000 < 2**31
+    with pytest.raises(ArgumentTypeError, match="24 days"):
+        sent_duration_s("2147483.001")

@@ -12,6 +12,7 @@ import pytest
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
 from kestrel.tools.clock import Clock
 from tests.child import PATIENCE_S
+from tests.client.scripted import scripted, talk
 from tests.server.running import Server
 from tests.tools.conftest import Cli
 from tests.tools.running import command, environment
@@ -84,10 +85,18 @@ def test_an_item_expires_in_the_time_that_is_given(server: Server, cli: Cli) -> 
     assert 3_599_000 <= expiry_ms - add_ms <= 3_601_000
 
 
-def test_an_expiry_that_memcache_cannot_say_is_a_mistake(server: Server, cli: Cli) -> None:
-    status, _, said = cli("put", "work", "--expires-in", "12d", "a")
+@pytest.mark.parametrize("expires_in", ["12d", "999999.5"])
+def test_an_expiry_that_memcache_cannot_say_is_a_mistake(server: Server, cli: Cli, expires_in: str) -> None:
+    status, _, said = cli("put", "work", "--expires-in", expires_in, "a")
     assert status == 2
     assert "use --protocol thrift" in said
+
+
+def test_an_expiry_that_no_protocol_can_say_is_a_mistake(cli: Cli) -> None:
+    for protocol in ("memcache", "thrift"):
+        status, _, said = cli("put", "work", "--protocol", protocol, "--expires-in", "30d", "a")
+        assert (status, "thrift" in said.splitlines()[-1]) == (2, False)
+        assert "'30d' is more than 2147483 seconds (24 days), the longest here" in said
 
 
 def test_what_a_limit_refuses_is_told_by_its_number(server: Server, cli: Cli) -> None:
@@ -167,6 +176,14 @@ def test_get_takes_one_and_says_by_its_status_when_there_is_none(server: Server,
     assert cli("get", "work", "-n", "5") == (0, b"b\n", "")
     assert cli("get", "work") == (1, b"", "")
     assert cli("get", "--wait", "1ms", "work") == (1, b"", "")
+
+
+def test_a_wait_may_be_longer_than_a_request_can_say(cli: Cli) -> None:
+    """It is asked anew, day by day."""
+    day, item = b"get work/t=86400000/open\r\n", b"VALUE work 0 1\r\na\r\nEND\r\n"
+    version = (b"version\r\n", b"VERSION 1\r\n")
+    with scripted(talk((day, b"END\r\n"), version, (day, item), (b"confirm work 1\r\n", b"END\r\n"))) as server:
+        assert cli("--server", server.address, "get", "--wait", "30d", "work") == (0, b"a\n", "")
 
 
 @pytest.mark.parametrize("count", [1, 2, 99, 100, 101, 250])

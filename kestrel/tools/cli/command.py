@@ -19,6 +19,7 @@ from kestrel.tools.arguments import (
     make_parser,
     positive,
     positive_duration_s,
+    sent_duration_s,
     sent_queue_name,
     tls_files,
     tls_options,
@@ -150,7 +151,7 @@ def _server_options(parser: ArgumentParser, *, is_of_command: bool = False) -> N
         help="how long a server may take to answer (default: 10s)",
         default=10.0,
         metavar="DURATION",
-        type=positive_duration_s,
+        type=sent_duration_s,
     )
 
 
@@ -233,7 +234,7 @@ class _Commands:
         )
         form.add_argument("--whole", action="store_true", help="standard input is one item")
         parser.add_argument(
-            "--expires-in", metavar="DURATION", type=positive_duration_s, help="nobody gets them after that time"
+            "--expires-in", metavar="DURATION", type=sent_duration_s, help="nobody gets them after that time"
         )
         parser.add_argument("-q", "--quiet", action="store_true", help="say nothing when all went well")
 

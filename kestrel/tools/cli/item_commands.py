@@ -30,13 +30,16 @@ _READ_BYTES: Final = 256 * 1024
 _ONE_WAIT_S: Final = 60.0
 """Who waits for ever asks anew so often."""
 
+_LONGEST_WAIT_S: Final = 86_400.0
+"""And who waits for a longer time than that."""
+
 _PAUSE_S: Final = 1.0
 
 
 def put(servers: Servers, arguments: Namespace, clock: Clock) -> int:
     """Put the items of the command line, or those of standard input."""
     expires_in_s: float | None = arguments.expires_in
-    if expires_in_s is not None and expires_in_s >= LONGEST_EXPIRY_S and arguments.protocol == "memcache":
+    if expires_in_s is not None and math.ceil(expires_in_s) >= LONGEST_EXPIRY_S and arguments.protocol == "memcache":
         raise ToolFailed(
             f"memcache cannot say an expiry of {LONGEST_EXPIRY_S} seconds and more: use --protocol thrift", EX_USAGE
         )
@@ -121,9 +124,18 @@ def get(servers: Servers, arguments: Namespace, clock: Clock) -> int:
     """Take items. Status 0 if there was one."""
     most = math.inf if arguments.all else arguments.number
     with closing(_taking(servers, arguments)) as taking:
-        while taking.count < most and taking.take(arguments.wait, most - taking.count):
+        while taking.count < most and _take(taking, arguments.wait, most - taking.count):
             pass
         return EX_OK if taking.count else EX_FOUND
+
+
+def _take(taking: Taking, wait_s: float, most: float) -> bool:
+    """`Taking.take`, also where no request can say how long to wait: then it is asked anew."""
+    while wait_s > _LONGEST_WAIT_S:
+        if taking.take(_LONGEST_WAIT_S, most):
+            return True
+        wait_s -= _LONGEST_WAIT_S
+    return taking.take(wait_s, most)
 
 
 def monitor(servers: Servers, arguments: Namespace, clock: Clock) -> int:
