@@ -229,10 +229,7 @@ def _run(name: str, asked: Options) -> Work:
 async def _work(tool: _Tool, work: Work) -> None:
     """The run, and what comes before and after it."""
     asked = work.options
-    names = [asked.queue]
-    if asked.queues > 1:
-        names = [b"%b_%d" % (asked.queue, place) for place in range(1, asked.queues + 1)]
-    queues = LoadQueues(names, is_default=asked.is_default_queue)
+    queues = LoadQueues(asked.queue_names, is_default=asked.is_default_queue)
     ledger = Ledger(work.items(), tool.total(asked))
     counts = work.figures.counts
     try:

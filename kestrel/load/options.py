@@ -12,8 +12,10 @@ from typing import Final
 
 from kestrel.address import Address, parse_address
 from kestrel.cluster.uri import is_server_set
+from kestrel.errors import BadQueueName
 from kestrel.load.items import LEAST_BYTES, MOST_BYTES, MOST_ITEMS
 from kestrel.load.wires import PORTS
+from kestrel.names import check_queue_name
 from kestrel.tls import TlsOptions
 from kestrel.tools.arguments import (
     ENVIRONMENT,
@@ -55,6 +57,13 @@ class Options:
     cycles: int = 1
     leak: float = 0.0
     hold_s: float = 0.0
+
+    @property
+    def queue_names(self) -> list[bytes]:
+        """The queues of the run: several have a number each behind the name."""
+        if self.queues == 1:
+            return [self.queue]
+        return [b"%b_%d" % (self.queue, place) for place in range(1, self.queues + 1)]
 
 
 @dataclass(frozen=True)
@@ -189,7 +198,7 @@ def options(parser: ArgumentParser, arguments: Namespace, defaults: Defaults) ->
         if value is not None
     }
     queue = arguments.queue
-    return Options(
+    asked = Options(
         address=_address(parser, arguments),
         protocol=arguments.protocol,
         tls=tls_options(parser, arguments),
@@ -204,6 +213,11 @@ def options(parser: ArgumentParser, arguments: Namespace, defaults: Defaults) ->
         anyway=arguments.anyway,
         **more,
     )
+    try:
+        check_queue_name(asked.queue_names[-1])  # the longest
+    except BadQueueName as error:
+        parser.error(f"--queue with a number behind it: {error}")
+    return asked
 
 
 def allow_connections(parser: ArgumentParser, number_: int) -> None:

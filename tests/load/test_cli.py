@@ -56,6 +56,7 @@ def test_it_says_which_release_it_is(capsys: pytest.CaptureFixture[str]) -> None
         (["flood", "--bytes", "23"], "not a number from 24 to"),
         (["flood", "--bytes", "100..50"], "the smaller size stands first"),
         (["flood", "--queue", "a/b"], "queue name"),
+        (["put-many", "--queue", "q" * 200, "--queues", "2"], "cannot be longer than 200 bytes"),
         (["flood", "--server", "one,two"], "a load is put on one server"),
         (["flood", "--server", "zk://zk1/services/kestrel"], "a load is put on one server"),
         (["flood", "--server", "host:x"], "is no address"),
