@@ -207,6 +207,28 @@ def test_a_source_that_does_not_take_a_request_is_quoted(cli: Cli, server: Serve
     assert said.endswith("work: 0 items moved; all others are at the source\n")
 
 
+def test_a_queue_that_is_not_at_the_source_is_said_and_not_made_there(
+    cli: Cli, server: Server, source: OtherServer
+) -> None:
+    source.fill(b"work", b"a")
+    status, out, said = cli("drain", "--from", source.address, "nothing", "work")
+    assert (status, out) == (1, b"work: 1 item moved\n")
+    assert said == f"kestrel-cli: there is no queue nothing at {source.address}\n"
+    assert list(source.queues) == [b"work"]
+
+
+def test_a_cursor_that_is_not_told_of_is_drained_all_the_same(cli: Cli, server: Server, siberite: Siberite) -> None:
+    with scripted(
+        talk(
+            (b"stats\r\n", b"STAT version siberite-0.6.4\r\n" + STATS),
+            (b"get work.audit/open\r\n", b"END\r\n"),
+            (b"stats\r\n", STATS),
+        )
+    ) as old:
+        assert cli("drain", "--from", old.address, "--as", "audit", "work.audit")[0] == 0
+    assert cli("drain", "--from", siberite.address, "nothing.audit")[0] == 1
+
+
 def test_a_source_that_is_not_there_is_named(cli: Cli, server: Server) -> None:
     status, _, said = cli("drain", "--from", "127.0.0.1:1", "work")
     assert status == 3

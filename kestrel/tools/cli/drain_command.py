@@ -64,7 +64,7 @@ def drain(servers: Servers, arguments: Namespace, clock: Clock) -> int:
         except ClientFailure as failure:
             raise _source_failed(failure, source) from None
         work = _Drain(servers, connection, arguments, clock, is_over)
-        status = work.do(_chosen(queues, names), there)
+        status = work.do(_chosen(queues, names), queues, there)
         if is_over():
             say(TOOL, "interrupted; run this again to go on")
             return EX_INTERRUPTED
@@ -91,10 +91,17 @@ class _Drain:
         self._seconds = clock.seconds
         self._is_same = _is_same(source.address, servers)
 
-    def do(self, names: list[bytes], there: set[bytes]) -> int:
-        """Drain these, one after the other. Returns the exit status. `there` are the queues of the target."""
+    def do(self, names: list[bytes], queues: Queues, there: set[bytes]) -> int:
+        """Drain these, one after the other. Returns the exit status.
+
+        `queues` are those of the source: it would make one that is asked for an item. `there` are those of the target.
+        """
         status = EX_OK
         for name in names:
+            if not queues.has(name):
+                say(TOOL, f"there is no queue {show_data(name)} at {show_text(str(self._source.address))}")
+                status = EX_FOUND
+                continue
             target = name if self._new_name is None else self._new_name
             reason = self._reason_against(name, target, there)
             if reason is not None:

@@ -38,6 +38,12 @@ class Queues(NamedTuple):
     figures: Mapping[bytes, Figures]
     cursors: frozenset[bytes]
     """Those of them that are second readers of a queue, which only siberite has: without items of their own."""
+    has_cursors: bool
+
+    def has(self, name: bytes) -> bool:
+        """Whether it can be asked for items of that name without making a queue. It may have cursors that it does
+        not tell of."""
+        return name in self.figures or (self.has_cursors and name.partition(b".")[0] in self.figures)
 
 
 class DrainSource:
@@ -81,7 +87,7 @@ class DrainSource:
             if len(each) == 2
         }
         has_cursors = stats.get("version", "").startswith(_SIBERITE)
-        return Queues(figures, frozenset(name for name in figures if has_cursors and b"." in name))
+        return Queues(figures, frozenset(name for name in figures if has_cursors and b"." in name), has_cursors)
 
     def close(self) -> None:
         """Hang up. What is open goes back."""
