@@ -102,13 +102,7 @@ line makes no sense; 3 when the server cannot be reached, or fails; 130 after Ct
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command. Returns its exit status."""
-    parser, tools = _parsers()
-    words = sys.argv[1:] if argv is None else argv
-    if not words:
-        parser.print_help(sys.stderr)
-        return EX_USAGE
-    arguments = parser.parse_args(words)
-    return run(TOOL, lambda: _do(tools[arguments.tool], arguments))
+    return run(TOOL, lambda: _do(sys.argv[1:] if argv is None else argv))
 
 
 def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
@@ -160,7 +154,16 @@ def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
     return parser, parsers
 
 
-def _do(parser: ArgumentParser, arguments: Namespace) -> int:
+def _do(words: Sequence[str]) -> int:
+    parser, tools = _parsers()
+    if not words:
+        parser.print_help(sys.stderr)
+        return EX_USAGE
+    arguments = parser.parse_args(words)
+    return _load(tools[arguments.tool], arguments)
+
+
+def _load(parser: ArgumentParser, arguments: Namespace) -> int:
     tool = _TOOLS[arguments.tool]
     asked = options(parser, arguments, tool.defaults)
     if tool.total(asked) > MOST_ITEMS:

@@ -62,8 +62,11 @@ that is made if need be. All queues are there when it ends well, and else none."
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command. Returns its exit status."""
-    arguments = _parser().parse_args(argv)
-    return run(TOOL, lambda: _COMMANDS[arguments.command](arguments, Output()))
+    return run(TOOL, lambda: _do(_parser().parse_args(argv)))
+
+
+def _do(arguments: Namespace) -> int:
+    return _COMMANDS[arguments.command](arguments, Output())
 
 
 def _parser() -> ArgumentParser:

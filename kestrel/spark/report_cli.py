@@ -60,8 +60,7 @@ _PARTITION_BYTES: Final = 16 * 1024 * 1024
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command. Returns its exit status."""
-    arguments = _parser().parse_args(argv)
-    return run(TOOL, lambda: _work(arguments, Output()))
+    return run(TOOL, lambda: _work(_parser().parse_args(argv), Output()))
 
 
 def _parser() -> ArgumentParser:

@@ -6,6 +6,8 @@ from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NoReturn
 
+from kestrel.tools.output import Output
+
 SHELLS: Final = ("bash", "zsh", "fish", "tcsh")
 """Of those that the library knows, the ones of the systems that the server runs on."""
 
@@ -46,7 +48,9 @@ class _PrintCompletion(Action):
         values: str | Sequence[Any] | None,
         option_string: str | None = None,
     ) -> NoReturn:
-        print(completion(parser, str(values)))
+        output = Output()
+        output.line(completion(parser, str(values)))
+        output.flush()
         parser.exit()
 
 

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any
 
-from kestrel.tools.running import OutputFailed, explained
+from kestrel.tools.running import OutputFailed, output_failure
 
 
 class Output:
@@ -40,16 +40,10 @@ class Output:
         try:
             self._stream.flush()
         except OSError as error:
-            raise _failure(error) from None
+            raise output_failure(error) from None
 
     def _write(self, data: bytes) -> None:
         try:
             self._stream.write(data)
         except OSError as error:
-            raise _failure(error) from None
-
-
-def _failure(error: OSError) -> Exception:
-    if isinstance(error, BrokenPipeError):
-        return error
-    return OutputFailed(f"standard output cannot be written: {explained(error)}")
+            raise output_failure(error) from None

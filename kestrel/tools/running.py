@@ -39,12 +39,22 @@ def say(tool: str, sentence: str) -> None:
     sys.stderr.flush()
 
 
+def output_failure(error: OSError) -> Exception:
+    """What to raise where standard output cannot be written: `OutputFailed`, or BrokenPipeError if its reader left."""
+    if isinstance(error, BrokenPipeError):
+        return error
+    return OutputFailed(f"standard output cannot be written: {explained(error)}")
+
+
 def run(tool: str, work: Callable[[], int]) -> int:
-    """Do the work and return its exit status; a reader of the output that left (`| head`) ends it quietly."""
+    """Do the work, of which reading the command line is the first part, and return its exit status.
+
+    A reader of the output that left (`| head`) ends it quietly.
+    """
     if sys.stderr is None:  # closed: nobody is told, and no file or connection gets its number
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     try:
-        return work()
+        return _with_output(work)
     except OutputFailed as failed:
         say(tool, str(failed))
         _forget_output()
@@ -61,6 +71,19 @@ def run(tool: str, work: Callable[[], int]) -> int:
     except OSError as error:
         say(tool, explained(error))
         return EX_FOUND
+
+
+def _with_output(work: Callable[[], int]) -> int:
+    """The same. What argparse has to say, and ends the process behind, is written before that end, or fails here."""
+    try:
+        return work()
+    except SystemExit:
+        try:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except OSError as error:
+            raise output_failure(error) from None
+        raise
 
 
 def _forget_output() -> None:

@@ -124,3 +124,21 @@ def test_the_library_is_imported_only_when_it_is_asked_for() -> None:
     program = "import sys; from kestrel.tools.cli import command; command._parser(); sys.exit('shtab' in sys.modules)"
     command = [sys.executable, "-c", program]
     subprocess.run(command, env=os.environ | ENVIRONMENT, check=True, timeout=PATIENCE_S)
+
+
+@pytest.mark.parametrize("option", [("--print-completion", "bash"), ("--help",)])
+@pytest.mark.parametrize("command", MODULES)
+def test_a_reader_that_has_left_and_a_full_disk_end_it_as_they_end_everything(
+    command: str, option: tuple[str, ...]
+) -> None:
+    argv = [sys.executable, "-m", MODULES[command], *option]
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as output:
+        done = subprocess.run(argv, stdout=output, stderr=subprocess.PIPE, env=ENVIRONMENT, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stderr) == (0, "")
+    with open("/dev/full", "wb") as output:
+        done = subprocess.run(argv, stdout=output, stderr=subprocess.PIPE, env=ENVIRONMENT, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{command}: standard output cannot be written: No space left on device; ")
+    assert done.stderr.count("\n") == 1

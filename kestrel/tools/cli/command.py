@@ -32,8 +32,6 @@ from kestrel.tools.top.admin_client import DEFAULT_ADMIN, AdminClient
 from kestrel.tools.top.command import top
 from kestrel.tools.top.screen import SORTS
 
-"""Names the servers where --server does not."""
-
 _SERVER_OPTIONS: Final = (
     "\n\n--server and the other options of kestrel-cli (kestrel-cli --help) may stand here as well."
 )
@@ -62,15 +60,15 @@ sense; 3 when a server cannot be reached, or fails, or nobody knows who the serv
 
 def main(argv: Sequence[str] | None = None, clock: Clock | None = None) -> int:
     """The command. Returns its exit status."""
+    return run(TOOL, lambda: _do(argv, clock or Clock()))
+
+
+def _do(argv: Sequence[str] | None, clock: Clock) -> int:
     parser = _parser()
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
         hint = "; items that begin with - stand behind --: put QUEUE -- -x" if arguments.do is item_commands.put else ""
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
-    return run(TOOL, lambda: _do(parser, arguments, clock or Clock()))
-
-
-def _do(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> int:
     do: Command = arguments.do
     if do is top:
         return do(_admin(parser, arguments, clock), arguments, clock)

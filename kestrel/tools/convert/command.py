@@ -54,8 +54,7 @@ def main(
     now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
 ) -> int:
     """The command. Returns its exit status."""
-    arguments = _parser().parse_args(argv)
-    return run(TOOL, lambda: _Work(arguments, disk or Disk(), now_ms()).do())
+    return run(TOOL, lambda: _Work(_parser().parse_args(argv), disk or Disk(), now_ms()).do())
 
 
 def _parser() -> ArgumentParser:

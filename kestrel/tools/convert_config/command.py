@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, cast
 
@@ -46,8 +46,7 @@ nothing is written."""
 
 def main(argv: Sequence[str] | None = None, disk: Disk | None = None) -> int:
     """The command. Returns its exit status."""
-    arguments = _parser().parse_args(argv)
-    return run(TOOL, lambda: _convert(arguments.source, arguments.output, arguments.force, disk or Disk()))
+    return run(TOOL, lambda: _convert(_parser().parse_args(argv), disk or Disk()))
 
 
 def _parser() -> ArgumentParser:
@@ -65,9 +64,10 @@ def _parser() -> ArgumentParser:
     return parser
 
 
-def _convert(source: str, target: str | None, is_forced: bool, disk: Disk) -> int:
-    path = None if target is None else os.fsencode(target)
-    if path is not None and os.path.lexists(path) and (not is_forced or os.path.isdir(path)):
+def _convert(arguments: Namespace, disk: Disk) -> int:
+    source: str = arguments.source
+    path = None if arguments.output is None else os.fsencode(arguments.output)
+    if path is not None and os.path.lexists(path) and (not arguments.force or os.path.isdir(path)):
         raise ToolFailed(f"{show_path(path)} is there already: name another file, or say --force", EX_USAGE)
     name = "standard input" if source == _STANDARD_INPUT else show_path(os.fsencode(source))
     text, taken = converted(_read(source, name), name)

@@ -50,8 +50,7 @@ command line makes no sense; 130 after Ctrl-C."""
 def main(argv: Sequence[str] | None = None, disk: Disk | None = None) -> int:
     """The command. Returns its exit status."""
     parser = _parser()
-    arguments = parser.parse_args(argv)
-    return run(TOOL, lambda: _dump_all(parser, arguments, disk or Disk()))
+    return run(TOOL, lambda: _dump_all(parser, parser.parse_args(argv), disk or Disk()))
 
 
 def _parser() -> ArgumentParser:

@@ -40,8 +40,7 @@ packed; 2 when the command line makes no sense; 73 when the folder cannot be wri
 
 def main(argv: Sequence[str] | None = None, disk: Disk | None = None) -> int:
     """The command. Returns its exit status."""
-    arguments = _parser().parse_args(argv)
-    return run(TOOL, lambda: _Work(arguments, disk or Disk()).do())
+    return run(TOOL, lambda: _Work(_parser().parse_args(argv), disk or Disk()).do())
 
 
 def _parser() -> ArgumentParser:
