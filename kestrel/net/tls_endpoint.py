@@ -32,6 +32,7 @@ class TlsServerEndpoint:
 
     def __init__(self, below: IStreamServerEndpoint, tls: ServerTls) -> None:
         self._listening = wrapServerTLS(tls, below)
+        self.below = below
         self.tls = tls
 
     def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import quoteStringArgument, serverFromString
 from twisted.internet.error import CannotListenError
@@ -15,12 +17,17 @@ from twisted.python.failure import Failure
 from kestrel.address import Address
 from kestrel.config.model import Config
 from kestrel.net.protocols import PROTOCOLS
+from kestrel.net.tls_endpoint import TlsServerEndpoint
 from kestrel.server.failures import EX_CONFIG, EX_UNAVAILABLE, CannotServe
 
 ADMIN: Final = "admin"
 """What is listened on besides the protocols."""
 
 SERVED: Final = (*PROTOCOLS, ADMIN)
+
+_LAST_PORT: Final = 65535
+_HOST_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9.])?")
+_NUMBERS: Final = re.compile(r"[0-9.]+")
 
 
 def endpoints_to_serve(config: Config, given: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -56,13 +63,39 @@ def parse_endpoint(reactor: Any, endpoint: str) -> IStreamServerEndpoint:
     """What an endpoint string means; raises `CannotServe`."""
     try:
         server: IStreamServerEndpoint = serverFromString(reactor, endpoint)
+    except OSError as error:  # a file that it names, of a certificate or a key, cannot be read
+        name = error.filename
+        reason = f"{os.fsdecode(name)} cannot be read: {error.strerror}" if isinstance(name, str | bytes) else error
+        raise CannotServe(f"{endpoint!r} cannot be listened on: {reason}", EX_CONFIG) from error
     except Exception as error:  # endpoint parsers, plugins among them, raise what they like
         if isinstance(error, LookupError) and endpoint.startswith("systemd:"):
             sentence = f"{endpoint!r} is none of the sockets that systemd gave this process"
         else:
             sentence = f"{endpoint!r} is no endpoint that can be listened on ({error}); write it as in tcp:22133"
         raise CannotServe(sentence, EX_CONFIG) from error
+    _check_place(server, endpoint)
     return server
+
+
+def _check_place(server: IStreamServerEndpoint, endpoint: str) -> None:
+    """Raise `CannotServe` where there can be no such port, or no such address. Names of hosts are not looked up."""
+    while isinstance(server, TlsServerEndpoint):
+        server = server.below
+    # What Twisted's own endpoints know of themselves, and do not tell.
+    port, interface = getattr(server, "_port", None), getattr(server, "_interface", None)
+    if isinstance(port, int) and not 0 <= port <= _LAST_PORT:
+        raise CannotServe(f"{endpoint!r}: {port} is no port; it is a number from 0 to {_LAST_PORT}", EX_CONFIG)
+    if isinstance(interface, str) and not _is_address(interface):
+        raise CannotServe(
+            f"{endpoint!r}: {interface!r} is no address to listen on; write it as in 127.0.0.1, or leave it out",
+            EX_CONFIG,
+        )
+
+
+def _is_address(interface: str) -> bool:
+    if not interface or isIPAddress(interface) or isIPv6Address(interface):
+        return True
+    return _HOST_NAME.fullmatch(interface) is not None and not _NUMBERS.fullmatch(interface)
 
 
 def listen(

@@ -15,7 +15,7 @@ from kestrel import __version__
 from kestrel.config.aliases import masked_queues
 from kestrel.config.load import ConfigError, load
 from kestrel.config.model import Config
-from kestrel.server.endpoints import ADMIN, SERVED, parse_endpoint
+from kestrel.server.endpoints import ADMIN, SERVED, endpoints_to_serve, parse_endpoint
 from kestrel.server.failures import EX_CONFIG, CannotServe
 from kestrel.server.service import KestrelService, settings_without_use
 from kestrel.server.storage_help import storage_help
@@ -108,8 +108,16 @@ class Options(usage.Options):
         print(f"kestrel {__version__}")
         sys.exit(0)
 
+    def parseArgs(self, *arguments: str) -> None:
+        """There are none: what stands there is a slip."""
+        if arguments:
+            raise usage.UsageError(f"kestrel takes options alone, and {arguments[0]!r} is none; --help lists them")
+
     def postOptions(self) -> None:
         """Load the configuration; a wrong one ends the process with a list of what is wrong."""
+        for option in ("config", "storage"):
+            if self[option] == "":  # what the shell makes of a variable that nobody has set
+                raise usage.UsageError(f"--{option} is empty: say what it is, or leave it out")
         try:
             self.settings = self.load_config()
         except ConfigError as error:
@@ -133,7 +141,8 @@ class Options(usage.Options):
 
         try:
             KestrelService(reactor, self.settings, endpoints=self.endpoints, trusted=self.trusted)
-            for endpoint in chain.from_iterable((*self.endpoints.values(), *self.trusted.values())):
+            served = endpoints_to_serve(self.settings, self.endpoints)
+            for endpoint in chain.from_iterable((*served.values(), *self.trusted.values())):
                 parse_endpoint(reactor, endpoint)
         except CannotServe as error:
             print(f"kestrel: {error}", file=sys.stderr)
@@ -141,8 +150,8 @@ class Options(usage.Options):
 
     def load_config(self) -> Config:
         """The configuration as the file has it now; raises `ConfigError`."""
-        config = load(self["config"]) if self["config"] else Config()
-        return evolve(config, storage=self["storage"]) if self["storage"] else config
+        config = Config() if self["config"] is None else load(self["config"])
+        return config if self["storage"] is None else evolve(config, storage=self["storage"])
 
     def twistd(self, name: str) -> Any:
         """An option of twistd itself, None outside of twistd."""

@@ -1,13 +1,14 @@
-"""How a person is told where the server listens."""
+"""Where the server listens: what can be meant, and how a person is told of it."""
 
 from __future__ import annotations
 
 import pytest
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.interfaces import IAddress
-from twisted.internet.testing import StringTransport
+from twisted.internet.testing import MemoryReactorClock, StringTransport
 
-from kestrel.server.endpoints import describe
+from kestrel.server.endpoints import describe, parse_endpoint
+from kestrel.server.failures import CannotServe
 
 
 @pytest.mark.parametrize(
@@ -22,3 +23,21 @@ from kestrel.server.endpoints import describe
 def test_where_it_listens_is_told_as_clients_would_write_it(address: IAddress, told: str) -> None:
     port = StringTransport(hostAddress=address)  # of a port, only getHost is asked
     assert describe(port) == told  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("endpoint", ["ssl:0:privateKey=/nosuch.pem", "reloadtls:0:certKey=/nosuch.pem"])
+def test_a_file_that_cannot_be_read_is_named(endpoint: str) -> None:
+    with pytest.raises(CannotServe) as failed:
+        parse_endpoint(MemoryReactorClock(), endpoint)
+    assert str(failed.value).endswith(": /nosuch.pem cannot be read: No such file or directory")
+
+
+@pytest.mark.parametrize("interface", ["", "127.0.0.1", r"\:\:1", "localhost", "mq-1.example.org"])
+def test_an_address_or_the_name_of_a_host_can_be_listened_on(interface: str) -> None:
+    parse_endpoint(MemoryReactorClock(), f"tcp:65535:interface={interface}")
+
+
+@pytest.mark.parametrize("endpoint", ["tcp:65536", "tcp:1:interface=foo bar", "tcp:1:interface=999.1.1.1"])
+def test_what_is_no_port_and_no_address_is_refused_before_it_is_listened_on(endpoint: str) -> None:
+    with pytest.raises(CannotServe, match=r"65536 is no port|is no address to listen on"):
+        parse_endpoint(MemoryReactorClock(), endpoint)

@@ -835,13 +835,44 @@ def test_validate_lists_all_that_is_wrong_with_a_bad_file(processes: Processes) 
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("--memcache", "foo:1"), ("--memcache", "22134"), ("--storage", "nosuch:x"), ("--storage", "journal")],
+    [
+        *(("--memcache", each) for each in ("foo:1", "22134", "tcp:99999", "tcp:1:interface=foo bar")),
+        *(("--admin", each) for each in ("tcp:1:interface=999.1.1.1", "reloadtls:1:certKey=/nosuch/cert.pem")),
+        *(("--trust", each) for each in ("text=tcp:70000", "text=ssl:1:privateKey=/nosuch/key.pem")),
+        ("--storage", "nosuch:x"),
+        ("--storage", "journal"),
+    ],
 )
 def test_validate_looks_at_the_command_line_too(processes: Processes, option: str, value: str) -> None:
     ended = processes.run(*processes.twistd(option, value, "--validate"))
     assert ended.returncode == EX_CONFIG
     assert len(ended.stderr.splitlines()) == 1
-    assert value.partition(":")[0] in ended.stderr
+    assert value.removeprefix("text=").partition(":")[0] in ended.stderr
+
+
+@pytest.mark.parametrize("table", ["", "[admin]\n"])
+def test_validate_looks_at_the_addresses_that_are_configured(processes: Processes, table: str) -> None:
+    processes.write("bad.toml", f"{CONFIG}{table}listenAddress = 'foo bar'\n")
+    ended = processes.run(*processes.twistd("--config", "bad.toml", "--validate"))
+    assert (ended.returncode, ended.stdout) == (EX_CONFIG, "")
+    assert "'foo bar' is no address to listen on; " in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--config", ""], "--config is empty: say what it is, or leave it out"),
+        (["--storage="], "--storage is empty: say what it is, or leave it out"),
+        (["extra"], "kestrel takes options alone, and 'extra' is none; --help lists them"),
+    ],
+)
+def test_a_slip_in_the_command_line_is_a_sentence(
+    processes: Processes, arguments: list[str], sentence: str
+) -> None:
+    ended = processes.run(*processes.twistd(*arguments, "--validate"))
+    assert ended.returncode == 1
+    assert sentence in ended.stdout + ended.stderr
+    assert "valid" not in ended.stdout.replace("--validate", "")
 
 
 def test_a_changed_port_is_said_to_need_a_restart(processes: Processes) -> None:
