@@ -8,11 +8,15 @@ from kestrel.disk.files import Disk
 
 
 class WholeFile:
-    """One file. Blocks, so that changes belong in a thread; one at a time."""
+    """One file. Blocks, so that changes belong in a thread; one at a time.
 
-    def __init__(self, disk: Disk, path: bytes) -> None:
+    A change is first written beside it: to ``.new`` behind its name, or to `beside`, a name that is free.
+    """
+
+    def __init__(self, disk: Disk, path: bytes, beside: bytes | None = None) -> None:
         self._disk = disk
         self._path = path
+        self._beside = path + b".new" if beside is None else beside
 
     def read(self, most_bytes: int) -> bytes:
         """What it holds, of which no more than that is read. Raises OSError."""
@@ -28,7 +32,7 @@ class WholeFile:
         Raises OSError: it is as it was, or it is changed and a power failure may undo that.
         """
         folder = os.path.dirname(self._path) or b"."
-        temporary = self._path + b".new"
+        temporary = self._beside
         self._disk.make_folder(folder)
         self._disk.erase(temporary)
         descriptor = self._disk.open_append(temporary)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import sys
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from kestrel.config.load import load, loads
 from kestrel.config.model import Config
 from kestrel.config.resolved import ResolvedConfig
 from kestrel.config.units import GIB, MIB
+from kestrel.disk.files import Disk
 from kestrel.tools.convert_config.command import LARGEST_BYTES, converted, main
 from kestrel.tools.convert_config.scala.parser import DEEPEST
 from kestrel.tools.convert_config.scala.reading import Remark
@@ -290,6 +293,36 @@ def test_a_file_that_is_there_stays_unless_force_is_said(tmp_path: Path, capsys:
     assert main(["--force", "-o", str(target), source]) == 0
     load(target)
     assert main(["--force", "-o", str(tmp_path), source]) == 2
+
+
+def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, folder = write(tmp_path, WHOLE), tmp_path / "etc"
+    assert main(["-o", str(folder / "production.toml"), source]) == 2
+    said = f"kestrel-convert-config: there is no folder {folder} for the file: make it first\n"
+    assert capsys.readouterr() == ("", said)
+    assert not folder.exists()
+
+
+def test_files_beside_it_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write(tmp_path, WHOLE)
+    monkeypatch.chdir(tmp_path)
+    mine = [tmp_path / f"production.toml.new{number}" for number in ("", 0)]
+    for path in mine:
+        path.write_text("mine")
+    assert main(["-o", "production.toml", source]) == 0
+    assert [path.read_text() for path in mine] == ["mine", "mine"]
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_disk_that_fails_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Full(Disk):
+        def sync(self, descriptor: int) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    source = write(tmp_path, WHOLE)
+    assert main(["-o", str(tmp_path / "production.toml"), source], Full()) == 1
+    assert "No space left on device" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["production.scala"]
 
 
 def test_standard_input_becomes_standard_output(

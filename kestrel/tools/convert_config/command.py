@@ -6,6 +6,8 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import count
 from typing import Final, cast
 
 import kestrel
@@ -69,6 +71,9 @@ def _convert(arguments: Namespace, disk: Disk) -> int:
     path = None if arguments.output is None else os.fsencode(arguments.output)
     if path is not None and os.path.lexists(path) and (not arguments.force or os.path.isdir(path)):
         raise ToolFailed(f"{show_path(path)} is there already: name another file, or say --force", EX_USAGE)
+    folder = None if path is None else os.path.dirname(path) or b"."
+    if folder is not None and not os.path.isdir(folder):
+        raise ToolFailed(f"there is no folder {show_path(folder)} for the file: make it first", EX_USAGE)
     name = "standard input" if source == _STANDARD_INPUT else show_path(os.fsencode(source))
     text, taken = converted(_read(source, name), name)
     for remark in taken.remarks:
@@ -78,8 +83,19 @@ def _convert(arguments: Namespace, disk: Disk) -> int:
         output.exactly(text.encode())
         output.flush()
     else:
-        WholeFile(disk, path).write(text.encode())
+        _write(disk, path, text.encode())
     return EX_FOUND if any(remark.is_left_out for remark in taken.remarks) else EX_OK
+
+
+def _write(disk: Disk, path: bytes, data: bytes) -> None:
+    """Write the file as a whole, or nothing of it. What else is in the folder is somebody's, whatever it is called."""
+    beside = next(name for number in count() if not os.path.lexists(name := b"%b.new%d" % (path, number)))
+    try:
+        WholeFile(disk, path, beside).write(data)
+    except BaseException:
+        with suppress(OSError):
+            disk.erase(beside)
+        raise
 
 
 def converted(text: str, name: str) -> tuple[str, Taken]:
