@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import resource
-from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -23,6 +23,7 @@ from kestrel.tools.arguments import (
     duration_s,
     sent_duration_s,
     sent_queue_name,
+    servers_named,
     tls_options,
 )
 
@@ -114,7 +115,6 @@ def share(text: str) -> float:
 
 def add_options(parser: ArgumentParser, defaults: Defaults) -> None:
     """Those that all tools have, and those that `defaults` says."""
-    parser.formatter_class = RawDescriptionHelpFormatter
     server = parser.add_argument_group("the server")
     server.add_argument(
         "--server", metavar="HOST[:PORT]", help=f"where it is (default: {ENVIRONMENT}, or localhost); one alone"
@@ -232,8 +232,11 @@ def allow_connections(parser: ArgumentParser, number_: int) -> None:
 
 
 def _address(parser: ArgumentParser, arguments: Namespace) -> Address:
-    named = arguments.server or os.environ.get(ENVIRONMENT, "").strip() or "localhost"
-    if is_server_set(named) or len(re.findall(r"[^\s,]+", named)) > 1:
+    named = arguments.server
+    if named is None:
+        there = servers_named(os.environ.get(ENVIRONMENT, ""))
+        named = ",".join(there) or "localhost"
+    if is_server_set(named) or "," in named or len(named.split()) > 1:
         parser.error("a load is put on one server: name it with --server HOST[:PORT]")
     try:
         return parse_address(named, PORTS[arguments.protocol])

@@ -11,6 +11,7 @@ from typing import Final
 
 import kestrel
 from kestrel.client.arguments import LONGEST_TIMEOUT_S
+from kestrel.cluster.uri import is_server_set
 from kestrel.config.units import parse_duration_ms
 from kestrel.errors import BadQueueName
 from kestrel.journal.fileset import Kind, parse_file_name
@@ -69,6 +70,13 @@ def path_name(text: str) -> str:
     if not text:
         raise ArgumentTypeError("no file and no folder has an empty name")
     return text
+
+
+def servers_named(text: str) -> list[str]:
+    """The servers in the variable's text: commas or white space, or both, stand between, and about. A server set has
+    commas of its own."""
+    words = text.split()
+    return words if len(words) == 1 and is_server_set(words[0]) else re.findall(r"[^\s,]+", text)
 
 
 def sent_queue_name(text: str) -> bytes:

@@ -9,6 +9,8 @@ import pytest
 
 import kestrel
 from kestrel.load.cli import main
+from kestrel.load.options import Defaults, add_options, options
+from kestrel.tools.arguments import make_parser
 
 TOOLS = ("flood", "many-clients", "put-many", "packing", "leaky-reader")
 
@@ -57,6 +59,8 @@ def test_it_says_which_release_it_is(capsys: pytest.CaptureFixture[str]) -> None
         (["flood", "--bytes", "100..50"], "the smaller size stands first"),
         (["flood", "--queue", "a/b"], "queue name"),
         (["put-many", "--queue", "q" * 200, "--queues", "2"], "cannot be longer than 200 bytes"),
+        (["flood", "--server", "one,"], "a load is put on one server"),
+        (["flood", "--server", ""], "is no address"),
         (["flood", "--server", "one,two"], "a load is put on one server"),
         (["flood", "--server", "zk://zk1/services/kestrel"], "a load is put on one server"),
         (["flood", "--server", "host:x"], "is no address"),
@@ -82,7 +86,19 @@ def test_a_command_line_that_makes_no_sense_has_status_2(
 def test_several_servers_in_the_environment_are_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("KESTREL_SERVERS", "one two")
-    with pytest.raises(SystemExit):
-        main(["flood"])
-    assert "a load is put on one server" in capsys.readouterr().err
+    for servers in ("one two", "one,two", "zk://zk1,zk2/services/kestrel"):
+        monkeypatch.setenv("KESTREL_SERVERS", servers)
+        with pytest.raises(SystemExit):
+            main(["flood"])
+        assert "a load is put on one server" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("servers", ["127.0.0.1:1,", " 127.0.0.1:1 ", ", 127.0.0.1:1"])
+def test_one_server_in_the_environment_is_named_as_for_kestrel_cli(
+    servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KESTREL_SERVERS", servers)
+    parser = make_parser("kestrel-load", "", "")
+    defaults = Defaults("load_x", 1, "24", 1)
+    add_options(parser, defaults)
+    assert options(parser, parser.parse_args([]), defaults).address == ("127.0.0.1", 1)

@@ -328,6 +328,7 @@ def test_a_server_is_not_drained_into_itself_but_into_another_queue(cli: Cli, se
         ("--from", "h", "--as", "b", "work", "other"),
         ("--from", "h:x", "work"),
         ("--from", "h", "a b"),
+        ("--from", "h", "--json", "--quiet", "work"),
         ("work",),
         ("--protocol", "thrift", "--from", "h", "work"),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from kestrel.tools.arguments import (
     positive_duration_s,
     sent_duration_s,
     sent_queue_name,
+    servers_named,
     tls_files,
     tls_options,
 )
@@ -81,7 +81,7 @@ def _do(argv: Sequence[str] | None, clock: Clock) -> int:
 
 def _servers(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> Servers:
     named = [each for servers in arguments.servers for each in _split(servers)]
-    addresses = named or _split_words(os.environ.get(ENVIRONMENT, "")) or ["localhost"]
+    addresses = named or servers_named(os.environ.get(ENVIRONMENT, "")) or ["localhost"]
     tls = tls_options(parser, arguments)
     try:
         return Servers(addresses, arguments.protocol, tls, arguments.timeout, clock.seconds)
@@ -96,12 +96,6 @@ def _servers(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> Serv
 def _split(servers: str) -> list[str]:
     """The servers in a text, with commas between; a server set has commas of its own."""
     return [servers] if is_server_set(servers) else servers.split(",")
-
-
-def _split_words(servers: str) -> list[str]:
-    """The same, where white space may stand between, and about."""
-    words = servers.split()
-    return words if len(words) == 1 and is_server_set(words[0]) else re.findall(r"[^\s,]+", servers)
 
 
 def _admin(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> AdminClient:
@@ -313,8 +307,9 @@ class _Commands:
         parser.add_argument(
             "--as", metavar="NAME", dest="new_name", type=sent_queue_name, help="what the one queue is called here"
         )
-        parser.add_argument("--json", action="store_true", help="JSON, an object a queue")
-        parser.add_argument("-q", "--quiet", action="store_true", help="say nothing when all went well")
+        form = parser.add_mutually_exclusive_group()
+        form.add_argument("--json", action="store_true", help="JSON, an object a queue")
+        form.add_argument("-q", "--quiet", action="store_true", help="say nothing when all went well")
 
     def _stats(self) -> None:
         parser = self._add(
