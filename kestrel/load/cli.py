@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -107,7 +107,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
     parser = make_parser(TOOL, _DESCRIPTION, _EPILOG)
-    parser.formatter_class = RawDescriptionHelpFormatter
     commands = parser.add_subparsers(metavar="TOOL", required=True, title="tools", dest="tool")
     parsers = {}
     for name, tool in _TOOLS.items():

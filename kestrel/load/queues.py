@@ -9,9 +9,6 @@ from kestrel.load.work import Link, Work
 from kestrel.tools.running import EX_FOUND, ToolFailed
 from kestrel.tools.shown import show_text
 
-DEFAULT_PREFIX = "load_"
-"""How the names of queues begin that nobody has named."""
-
 
 class LoadQueues:
     """Real queues, which may be somebody's: one that is not empty is not touched unless the command line says so."""
