@@ -29,6 +29,9 @@ WAIT_MS: Final = 1000
 _GRACE_S: Final = 1.5
 """What is under way has so long to end, once the run is to end."""
 
+_LAST_S: Final = 0.5
+"""Who answers nothing in the last part of that is not answering any more. Before, something may be on its way."""
+
 _AT_ONCE: Final = 50
 """So many connections are made at a time: more would only stand in the server's line."""
 
@@ -72,6 +75,8 @@ class Work:
         self._connecting: set[Deferred[Any]] = set()
         self._sleeping: dict[Deferred[None], IDelayedCall] = {}
         self._dropping: IDelayedCall | None = None
+        self._is_silent = False
+        """Whether the server has answered nothing at the end of the time that what was under way had to end."""
 
     def items(self) -> Items:
         """Those of this run, and of no other."""
@@ -79,6 +84,8 @@ class Work:
 
     async def link(self) -> Link:
         """A new connection. Raises `CannotConnect`."""
+        if self._is_silent:  # nobody who has pressed Ctrl-C waits for the timeout as well
+            raise CannotConnect("the server says nothing")
         make = self._spoken
         timeout_s = self.options.timeout_s
         factory = _Pipelines(lambda: Pipeline(self._reactor, timeout_s, make.is_last_word))
@@ -138,9 +145,19 @@ class Work:
         """The run is to end: nothing new is begun, and what is under way has a moment."""
         if not self.is_stopping:
             self.is_stopping = True
-            self._dropping = self._reactor.callLater(_GRACE_S, self.hang_up)
+            self._dropping = self._reactor.callLater(_GRACE_S - _LAST_S, self._listen_for_the_last)
             for waiting in list(self._sleeping):
                 self._wake(waiting)
+
+    def _listen_for_the_last(self) -> None:
+        self._dropping = self._reactor.callLater(_LAST_S, self._cut_short, self._answered())
+
+    def _cut_short(self, answered: int) -> None:
+        self._is_silent = self._answered() == answered
+        self.hang_up()
+
+    def _answered(self) -> int:
+        return sum(lane.items for lane in self.figures.lanes)
 
     def end(self) -> None:
         """The run is over. What comes after it is not cut short by a signal that came before; by another one it is."""

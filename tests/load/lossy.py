@@ -27,6 +27,9 @@ class LossyServer(socketserver.ThreadingTCPServer):
         self.delete_s = delete_s
         """How long it takes to delete a queue."""
         self.lock = threading.Lock()
+        self.answers = threading.Event()
+        """Not set: it takes requests, and says nothing."""
+        self.answers.set()
 
     @property
     def address(self) -> str:
@@ -74,6 +77,9 @@ class _Handler(socketserver.StreamRequestHandler):
                 if word == b"delete":
                     time.sleep(self.server.delete_s)
                     self.server.deletes += 1
+            if not self.server.answers.is_set():
+                self.server.answers.wait()
+                return
             self.wfile.write(reply)
 
 
@@ -86,5 +92,6 @@ def lossy(mangled: Mangled, *, delete_s: float = 0.0) -> Iterator[LossyServer]:
         try:
             yield server
         finally:
+            server.answers.set()
             server.shutdown()
             join(thread)

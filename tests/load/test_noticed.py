@@ -229,6 +229,19 @@ def test_what_a_second_ctrl_c_leaves_is_said() -> None:
     assert said.endswith("; queues of the run are left on the server\n")
 
 
+@pytest.mark.parametrize("tool", ["flood", "many-clients", "put-many", "packing"])
+def test_ctrl_c_ends_it_though_the_server_has_begun_to_hang(tool: str) -> None:
+    """Long before what the server may take to answer has gone by."""
+    with lossy(lambda data, number: [data]) as server:
+        running = begin(tool, "--server", server.address, "--items", 1_000_000, "--timeout", "1h")
+        eventually(lambda: server.puts > 5, "items are put")
+        server.answers.clear()
+        running.send_signal(signal.SIGINT)
+        said, complained = running.communicate(timeout=PATIENCE_S)
+    assert (running.returncode, complained) == (130, "")
+    assert said.endswith("; queues of the run are left on the server\n")
+
+
 def test_ctrl_c_ends_it_while_a_server_says_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(PATIENCE_S)
