@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import pytest
 
@@ -126,6 +126,11 @@ def test_the_library_is_imported_only_when_it_is_asked_for() -> None:
     subprocess.run(command, env=os.environ | ENVIRONMENT, check=True, timeout=PATIENCE_S)
 
 
+def ended(argv: list[str], output: IO[bytes]) -> subprocess.CompletedProcess[str]:
+    pipe = subprocess.PIPE
+    return subprocess.run(argv, stdout=output, stderr=pipe, env=ENVIRONMENT, text=True, timeout=PATIENCE_S)
+
+
 @pytest.mark.parametrize("option", [("--print-completion", "bash"), ("--help",)])
 @pytest.mark.parametrize("command", MODULES)
 def test_a_reader_that_has_left_and_a_full_disk_end_it_as_they_end_everything(
@@ -135,10 +140,10 @@ def test_a_reader_that_has_left_and_a_full_disk_end_it_as_they_end_everything(
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as output:
-        done = subprocess.run(argv, stdout=output, stderr=subprocess.PIPE, env=ENVIRONMENT, text=True, timeout=PATIENCE_S)
+        done = ended(argv, output)
     assert (done.returncode, done.stderr) == (0, "")
     with open("/dev/full", "wb") as output:
-        done = subprocess.run(argv, stdout=output, stderr=subprocess.PIPE, env=ENVIRONMENT, text=True, timeout=PATIENCE_S)
+        done = ended(argv, output)
     assert done.returncode == 1
     assert done.stderr.startswith(f"{command}: standard output cannot be written: No space left on device; ")
     assert done.stderr.count("\n") == 1
