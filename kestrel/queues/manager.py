@@ -138,9 +138,9 @@ class QueueManager:
         return self._storage.close(compacts)
 
     def wake_all(self) -> None:
-        """Answer everyone who waits, on any queue, as an empty queue does."""
+        """The server stops: answer everyone who waits, on any queue."""
         for queue in self._queues.values():
-            queue.answer_all()
+            queue.wake_all()
 
     # Names.
 

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kestrel.config.model import QueueSettings
-from kestrel.errors import KestrelError, NotThatManyOpen
+from kestrel.errors import KestrelError, NotThatManyOpen, Unavailable
 from kestrel.item import Item
 from kestrel.queues.counters import QueueCounters
 from kestrel.queues.expiry import SWEPT_BY_A_PUT, SWEPT_FOR_ROOM
@@ -254,6 +254,13 @@ class Queue(Headed):
         for waiter in self.waiting.all():
             self.waiting.leave(waiter)
             waiter.item_arrived(None, error)
+
+    def wake_all(self) -> None:
+        """The server stops: everyone in line is answered as an empty queue does, if it is one. Else its head is on the
+        way, and that there is none would not be true."""
+        contents = self.contents
+        is_empty = contents.failure is None and not contents.items
+        self.answer_all(None if is_empty else Unavailable("the server stops"))
 
     # Open reads, which belong to the contents they were taken from.
 

@@ -654,6 +654,17 @@ def test_waiters_stand_in_line_while_the_head_is_loaded(server: MemoryServer, wr
     assert clients[3].take() == value(b"three")
 
 
+@pytest.mark.parametrize("request_bytes", [b"get work", b"get work/open", b"get work/peek", b"get work/t=1000"])
+def test_a_stop_says_of_no_queue_that_it_is_empty_whose_head_is_being_loaded(
+    server: MemoryServer, writer: MemoryClient, request_bytes: bytes
+) -> None:
+    put(writer, b"one")
+    contents_of(server).page_out()
+    client, other = asks(server, request_bytes), asks(server, b"get empty/t=1000")
+    server.stop()
+    assert (client.take(), other.take()) == (b"SERVER_ERROR the server stops\r\n", b"END\r\n")
+
+
 def test_one_who_leaves_while_the_head_is_loaded_swallows_no_item(server: MemoryServer, writer: MemoryClient) -> None:
     put(writer, b"one")
     contents_of(server).page_out()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import deque
 from typing import Final
 
@@ -82,7 +83,9 @@ class PassingClient(Worker):
 
     def _expect(self, problem: str | None) -> None:
         if problem is not None:
-            self.books.fails(CHECK, f"{self._name().decode()}: {problem}")
+            now_s = time.monotonic()
+            before = "; ".join(f"{now_s - at_s:.2f} s ago {what}" for at_s, what in self.books.times.told[-4:])
+            self.books.fails(CHECK, f"{self._name().decode()}: {problem} ({before})")
 
     def step(self, connection: Wire | BlockingConnection) -> bool:
         assert isinstance(connection, Wire)
