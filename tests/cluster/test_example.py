@@ -67,16 +67,18 @@ class Example:
 @contextmanager
 def ports_for(servers: int) -> Iterator[int]:
     """The first of as many ports in a row as those have; as `own_port`."""
-    for _ in range(1000):
-        with ExitStack() as stack, suppress(OSError, OverflowError):
-            first = stack.enter_context(own_port())
-            for port in range(first + 1, first + servers * PORTS_EACH):
-                holder = stack.enter_context(socket.socket())
-                holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                holder.bind(("127.0.0.1", port))
-            held = stack.pop_all()
-            break
-    with held:
+    with ExitStack() as held:
+        for _ in range(1000):
+            with ExitStack() as stack, suppress(OSError, OverflowError):
+                first = stack.enter_context(own_port())
+                for port in range(first + 1, first + servers * PORTS_EACH):
+                    holder = stack.enter_context(socket.socket())
+                    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    holder.bind(("127.0.0.1", port))
+                held.push(stack.pop_all())
+                break
+        else:
+            raise AssertionError("there are not so many free ports in a row")
         yield first
 
 
