@@ -244,7 +244,9 @@ class Pipeline(Protocol):
         sent, held = self._nothing_is_under_way()
         why = reason.getErrorMessage()
         if not self.is_ready:
-            self.ready.errback(CannotConnect(why))
+            failure = CannotConnect(why)
+            failure.__cause__ = reason.value
+            self.ready.errback(failure)
         last_word = None if len(self._buffer) else self._last_word
         hung_up = reason.check(ConnectionDone) is not None
         for asked in sent:

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall
 from twisted.python.failure import Failure
 
-from kestrel.client.errors import BadReply, CannotConnect, ClientFailure, ConnectionFailed, Refused
+from kestrel.client.errors import ClientFailure, ConnectionFailed
 from kestrel.load.flood import flood
 from kestrel.load.items import MOST_ITEMS
 from kestrel.load.leaky_reader import leaky_reader
@@ -27,8 +27,8 @@ from kestrel.load.report import as_object, table, verdict
 from kestrel.load.work import Work
 from kestrel.tools.arguments import make_parser, sent_duration_s
 from kestrel.tools.output import Output
+from kestrel.tools.reaching import Way
 from kestrel.tools.running import EX_FOUND, EX_INTERRUPTED, EX_OK, EX_SERVER, EX_USAGE, ToolFailed, run, say
-from kestrel.tools.shown import show_text
 
 TOOL: Final = "kestrel-load"
 
@@ -267,15 +267,7 @@ async def _restore(work: Work, queues: LoadQueues) -> None:
 
 def _explained(failure: ClientFailure, asked: Options) -> str:
     """What is said of a failure, and the way out."""
-    where, reason = show_text(str(asked.address)), show_text(str(failure))
-    speaks = f"does it speak {asked.protocol} there, {'without' if asked.tls is None else 'with'} TLS?"
-    if isinstance(failure, CannotConnect):
-        return f"cannot connect to {where}: {reason}; is the server running? name another with --server; {speaks}"
-    if isinstance(failure, Refused):
-        return f"{where} will not or cannot: {reason}"
-    if isinstance(failure, BadReply):
-        return f"{where}: {reason}; {speaks}"
-    return f"{where}: {reason}; is the server still running? {speaks}"
+    return str(Way("--server", asked.protocol, asked.tls is not None).failed(failure, str(asked.address)))
 
 
 if __name__ == "__main__":

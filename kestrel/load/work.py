@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
+import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from time import perf_counter
 from typing import Any, Final, NamedTuple, TypeVar
 
+from OpenSSL import SSL
 from twisted.internet.defer import Deferred, DeferredList, FirstError
 from twisted.internet.endpoints import HostnameEndpoint
+from twisted.internet.error import ConnectionDone, ConnectionLost, DNSLookupError
+from twisted.internet.error import TimeoutError as ConnectingTimedOut
 from twisted.internet.interfaces import IAddress, IDelayedCall, IStreamClientEndpoint
 from twisted.internet.protocol import Factory
 
@@ -97,10 +103,11 @@ class Work:
             self._pipelines.add(pipeline)
             pipeline.ended.addCallback(lambda _: self._pipelines.discard(pipeline))
             await pipeline.ready.addTimeout(timeout_s, self._reactor)
-        except ClientFailure:
-            raise
         except Exception as error:
-            raise CannotConnect(str(error) or f"no connection within {timeout_s:g} s") from error
+            cause = _as_sockets_say(error, timeout_s)
+            if cause is None:
+                raise
+            raise CannotConnect(f"{self.options.address}: {cause}") from cause
         finally:
             self._connecting.discard(connecting)
         return Link(pipeline, make.make())
@@ -184,6 +191,36 @@ class Work:
         if timer.active():
             timer.cancel()
         waiting.callback(None)
+
+
+def _as_sockets_say(error: Exception, timeout_s: float) -> OSError | ValueError | None:
+    """The error of a plain socket for what Twisted says of a connection; None for what is said in words of ours."""
+    number = getattr(error, "osError", None)
+    match error:
+        case CannotConnect(__cause__=SSL.Error() as cause):
+            return ssl.SSLError(ssl.SSL_ERROR_SSL, _reason(cause))
+        case CannotConnect(__cause__=CannotConnect() as cause):
+            return ssl.SSLCertVerificationError(ssl.SSL_ERROR_SSL, str(cause))
+        case CannotConnect(__cause__=ConnectionLost() | ConnectionDone()):
+            return ConnectionResetError(errno.ECONNRESET, "the server hung up")
+        case ClientFailure():
+            return None
+        case DNSLookupError():
+            return socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        case TimeoutError() | ConnectingTimedOut():
+            return TimeoutError(errno.ETIMEDOUT, f"no connection within {timeout_s:g} s")
+        case _ if isinstance(number, int):
+            return OSError(number, os.strerror(number))
+        case _:
+            return ValueError(str(error))
+
+
+def _reason(error: SSL.Error) -> str:
+    """The last of OpenSSL's reasons."""
+    try:
+        return str(error.args[0][-1][-1])
+    except (LookupError, TypeError):
+        return "it does not speak TLS"
 
 
 async def _run(work: Awaitable[T]) -> T:

@@ -128,8 +128,21 @@ def test_a_server_that_is_not_there_is_named() -> None:
     with own_port() as port:
         done = run("flood", "--server", f"127.0.0.1:{port}")
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr.startswith(f"kestrel-load: cannot connect to 127.0.0.1:{port}: ")
-    assert done.stderr.count("\n") == 1
+    assert done.stderr == (
+        f"kestrel-load: cannot connect to 127.0.0.1:{port}: Connection refused; is the server running? name another"
+        " with --server\n"
+    )
+    done = run("flood", "--server", "no-such-host.invalid")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.endswith("; name another with --server\n")
+    assert "DNS" not in done.stderr
+
+
+def test_tls_where_there_is_none_is_said_in_words(server: Server) -> None:
+    done = run("flood", *at(server), "--tls")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.endswith("; does it speak memcache there, with TLS?\n")
+    assert "SSL" not in done.stderr and "[" not in done.stderr
 
 
 def test_another_protocol_is_thought_of(server: Server) -> None:
@@ -175,7 +188,8 @@ def test_over_tls_with_a_certificate_that_is_verified(processes: Processes) -> N
     assert told(run("flood", *tls, "--ca", authority.ca_file))["seen"] == 50
     done = run("flood", *tls)
     assert done.returncode == 3
-    assert "certificate verify failed" in done.stderr
+    assert f"cannot connect to 127.0.0.1:{server.port}: certificate verify failed: " in done.stderr
+    assert done.stderr.endswith("; say with --ca who signs its certificate, and with --server-name whom it is for\n")
 
 
 # The end.

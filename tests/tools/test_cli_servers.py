@@ -344,6 +344,13 @@ def test_tls_in_vain_says_that_it_may_be_none(cli: Cli) -> None:
     assert said.endswith("; does it speak thrift there, with TLS?\n")
 
 
+def test_tls_with_a_server_that_has_none_is_said_in_words(server: Server, cli: Cli) -> None:
+    status, _, said = cli("--tls", "version")
+    assert status == 3
+    assert said.endswith("; does it speak memcache there, with TLS?\n")
+    assert "_ssl" not in said and "[" not in said
+
+
 def test_a_server_that_does_not_answer_is_given_up(server: Server, cli: Cli) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"

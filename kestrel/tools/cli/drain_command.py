@@ -21,6 +21,7 @@ from kestrel.tools.cli.servers import TOOL, Servers
 from kestrel.tools.clock import Clock
 from kestrel.tools.output import Output
 from kestrel.tools.progress import LoadProgress
+from kestrel.tools.reaching import Way
 from kestrel.tools.running import EX_FOUND, EX_INTERRUPTED, EX_OK, EX_SERVER, EX_USAGE, ToolFailed, say
 from kestrel.tools.shown import count, show_data, show_text
 
@@ -190,10 +191,8 @@ def _account(draining: Draining) -> str:
 
 
 def _source_failed(failure: ClientFailure, address: Address) -> ToolFailed:
-    reason = show_text(str(failure).removeprefix(f"{address}: "))
-    if isinstance(failure, CannotConnect):
-        return ToolFailed(f"cannot connect to {address}: {reason}; name another server with --from", EX_SERVER)
-    return ToolFailed(f"--from {address}: {reason}", EX_SERVER)
+    failed = Way("--from", "memcache", is_tls=False, prefix="--from ").failed(failure, str(address))
+    return ToolFailed(str(failed), EX_SERVER)  # also where it says that the request is wrong: then it is no such server
 
 
 def _is_same(source: Address, servers: Servers) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import ssl
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Literal, TypeVar
 
@@ -12,21 +10,13 @@ from kestrel.client.blocking_servers import BlockingServers
 from kestrel.client.call import Call
 from kestrel.client.connection import BlockingConnection
 from kestrel.client.dialect import Dialect, MemcacheDialect, ThriftDialect
-from kestrel.client.errors import (
-    BadReply,
-    CannotConnect,
-    ClientFailure,
-    ConnectionFailed,
-    NoServer,
-    OpenReadsError,
-    ServerError,
-)
+from kestrel.client.errors import ClientFailure
 from kestrel.client.memcache import MemcacheCalls
 from kestrel.client.plan import of_server
 from kestrel.client.thrift import ThriftCalls
 from kestrel.tls import TlsOptions
-from kestrel.tools.running import EX_FOUND, EX_SERVER, EX_USAGE, ToolFailed, say
-from kestrel.tools.shown import show_text
+from kestrel.tools.reaching import Way
+from kestrel.tools.running import EX_USAGE, ToolFailed, say
 
 T = TypeVar("T")
 
@@ -56,7 +46,7 @@ class Servers:
         self.dialect: Dialect = ThriftDialect(self._thrift)
         if self._memcache is not None:
             self.dialect = MemcacheDialect(self._memcache)
-        self._speaks = f"does it speak {protocol} there, {'without' if tls is None else 'with'} TLS?"
+        self._way = Way("--server", protocol, tls is not None)
 
     @property
     def has_memcache(self) -> bool:
@@ -109,45 +99,8 @@ class Servers:
         """What is said of a failure, at that server or at some server."""
         if address is None and len(self.asked.addresses) == 1:
             address = self.asked.addresses[0]
-        where = "a server" if address is None else show_text(str(address))
-        reason = show_text(str(failure).removeprefix(f"{address}: "))
-        match failure:
-            case NoServer(__cause__=None):
-                return ToolFailed(f"{reason}; is one running that joins it? name a server with --server", EX_SERVER)
-            case NoServer():
-                way_out = "is ZooKeeper running? give it more time with --timeout, or name a server with --server"
-                return ToolFailed(f"it is not known who the servers are: {reason}; {way_out}", EX_SERVER)
-            case CannotConnect(__cause__=OSError() | ValueError() as cause):
-                # The text is the address, and the system's words with a number that nobody needs.
-                which = show_text(str(failure).removesuffix(str(cause)).removesuffix(": "))
-                said = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
-                return ToolFailed(f"cannot connect to {which}: {show_text(said)}; {self._way_out(cause)}", EX_SERVER)
-            case BadReply():
-                return ToolFailed(f"{where}: {reason}; {self._speaks} name another port with --server", EX_SERVER)
-            case ConnectionFailed(__cause__=TimeoutError()):
-                return ToolFailed(f"{where}: {reason}; give it more time with --timeout; {self._speaks}", EX_SERVER)
-            case ConnectionFailed():
-                return ToolFailed(f"{where}: {reason}; is the server still running? {self._speaks}", EX_SERVER)
-            case OpenReadsError():
-                return ToolFailed(f"{where}: {reason}; were items held for longer than it allows?", EX_SERVER)
-            case ServerError():
-                return ToolFailed(f"{where} will not or cannot: {reason}", EX_SERVER)
-            case _:
-                return ToolFailed(f"{where}: {reason}", EX_FOUND)
+        return self._way.failed(failure, "a server" if address is None else str(address))
 
     def close(self) -> None:
         """Hang up."""
         self.asked.close()
-
-    def _way_out(self, cause: OSError | ValueError) -> str:
-        match cause:
-            case ssl.SSLCertVerificationError():
-                return "say with --ca who signs its certificate, and with --server-name whom it is for"
-            case ssl.SSLError() | ConnectionResetError():
-                return self._speaks
-            case socket.gaierror() | ValueError():
-                return "name another with --server"
-            case TimeoutError():
-                return f"name another with --server, or give it more time with --timeout; {self._speaks}"
-            case _:
-                return "is the server running? name another with --server"
