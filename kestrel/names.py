@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from kestrel.errors import BadQueueName
@@ -32,3 +33,8 @@ def parent_of(name: bytes) -> bytes | None:
     """The fanout queue that this one is a child of, which stands before the first ``+``; None for others."""
     parent, plus, _ = name.partition(b"+")
     return parent if parent and plus else None
+
+
+def children_among(names: Iterable[bytes], parent: bytes) -> list[bytes]:
+    """Those of the names that are of children of that queue, sorted."""
+    return sorted(name for name in names if parent_of(name) == parent)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kestrel.errors import BadQueueName
-from kestrel.names import check_queue_name, parent_of
+from kestrel.names import check_queue_name, children_among, parent_of
 
 
 @pytest.mark.parametrize(
@@ -53,3 +53,9 @@ def test_illegal_names_are_refused_with_the_reason(text: str, complaint: str) ->
 )
 def test_the_parent_is_what_stands_before_the_first_plus(name: bytes, parent: bytes | None) -> None:
     assert parent_of(name) == parent
+
+
+def test_children_are_told_from_other_names() -> None:
+    names = [b"work+b", b"work", b"work2+x", b"+work", b"other", b"work+a+b"]
+    assert children_among(names, b"work") == [b"work+a+b", b"work+b"]
+    assert children_among(names, b"work+a") == []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kestrel.load.wire_text import Look
+from kestrel.load.look import Look
 from kestrel.load.work import Link, Work
+from kestrel.names import children_among
 from kestrel.tools.running import EX_FOUND, ToolFailed
 from kestrel.tools.shown import show_text
 
@@ -42,10 +43,10 @@ class LoadQueues:
     def _check_no_children(self, there: list[bytes]) -> None:
         """They get each item as well, and have readers of their own."""
         for name in self.names:
-            child = min((each for each in there if each.startswith(name + b"+")), default=None)
-            if child is not None:
+            children = children_among(there, name)
+            if children:
                 raise ToolFailed(
-                    f"{_shown(name)} has a child, {_shown(child)}, which would get the run's items as well: name"
+                    f"{_shown(name)} has a child, {_shown(children[0])}, which would get the run's items as well: name"
                     " another queue with --queue, or say --anyway to have them stay there",
                     EX_FOUND,
                 )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, NamedTuple, Self, TypeVar
+from typing import Final, TypeVar
 
 from kestrel.client.call import LINE, Call, Reply
 from kestrel.client.errors import BadReply, OpenReadsError, RequestError, ServerError
 from kestrel.client.thrift import OpenRead
+from kestrel.load.look import Look
 from kestrel.names import check_queue_name
 from kestrel.protocols.buffer import ReceiveBuffer
 
@@ -18,27 +18,6 @@ _MOST_LINES: Final = 10_000
 """Of a listing of one queue."""
 
 _OPEN_READS: Final = b"Not that many transactions open."
-
-
-class Look(NamedTuple):
-    """A queue at a glance."""
-
-    exists: bool | None
-    """Whether it was there before it was looked at; None where the protocol does not say."""
-    items: int = 0
-    """In the queue, and open."""
-    journal_bytes: int = 0
-
-    @classmethod
-    def of(cls, figures: Mapping[str, str]) -> Self:
-        """What the figures of a queue say. Raises `BadReply`."""
-        if not figures:
-            return cls(False)
-        try:
-            items = int(figures["items"]) + int(figures.get("open_transactions", "0"))
-            return cls(True, items, int(figures.get("logsize", "0")))
-        except (KeyError, ValueError):
-            raise BadReply("the figures of the queue are no numbers") from None
 
 
 class TextCalls:

@@ -13,7 +13,8 @@ from kestrel.client.last_words import is_last_word, is_never_last
 from kestrel.client.memcache import MemcacheCalls
 from kestrel.client.thrift import OpenRead, ThriftCalls
 from kestrel.load.items import MOST_BYTES
-from kestrel.load.wire_text import Look, TextCalls
+from kestrel.load.look import Look
+from kestrel.load.wire_text import TextCalls
 
 PORTS: Final[Mapping[str, int]] = {**DEFAULT_PORTS, "text": 2222}
 

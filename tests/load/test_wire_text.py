@@ -10,7 +10,8 @@ from kestrel.client.call import NOT_YET, Call
 from kestrel.client.errors import BadReply, OpenReadsError, RequestError, ServerError
 from kestrel.client.thrift import OpenRead
 from kestrel.errors import BadQueueName
-from kestrel.load.wire_text import Look, TextCalls
+from kestrel.load.look import Look
+from kestrel.load.wire_text import TextCalls
 from kestrel.protocols.buffer import ReceiveBuffer
 
 CALLS = TextCalls()

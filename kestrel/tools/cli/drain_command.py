@@ -14,7 +14,7 @@ from typing import Final
 from kestrel.address import DEFAULT_PORTS, Address, parse_address
 from kestrel.client.errors import CannotConnect, ClientFailure
 from kestrel.errors import BadQueueName
-from kestrel.names import check_queue_name
+from kestrel.names import check_queue_name, children_among
 from kestrel.tools.cli.drain_source import DrainSource, Queues
 from kestrel.tools.cli.draining import Doubt, Draining
 from kestrel.tools.cli.servers import TOOL, Servers
@@ -121,7 +121,7 @@ class _Drain:
             return f"{error}; name it alone, and a new name with --as"
         if self._is_same and name == target:
             return "--from is the server that it would be put to; name another one with --server, or say --as"
-        children = sorted(each for each in there if each.startswith(target + b"+"))
+        children = children_among(there, target)
         if children:
             return (
                 f"at the target there is {show_data(children[0])}, which would get each item as well;"
