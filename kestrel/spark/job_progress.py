@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from threading import Event, Thread
@@ -10,6 +9,8 @@ from typing import Final, NamedTuple, Self, TextIO
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+
+from kestrel.tools.progress import TerminalLine
 
 _EVERY_S: Final = 0.2
 
@@ -37,7 +38,7 @@ class JobProgress:
         stages: Callable[[], Iterable[Stage]] | None = None,
     ) -> None:
         self._what = what
-        self._stream = stream or sys.stderr
+        self._line = TerminalLine(stream)
         self._stages = stages or (lambda: stages_of(spark))
         self._has_ended = Event()
         self._thread: Thread | None = None
@@ -46,12 +47,11 @@ class JobProgress:
         """Show how far it is now."""
         stages = list(self._stages())
         tasks = sum(stage.tasks for stage in stages)
-        line = self._what
+        text = self._what
         if tasks:
             done, active = sum(stage.done for stage in stages), sum(stage.active for stage in stages)
-            line += f": {done} of {tasks} tasks, {active} at work"
-        self._stream.write(f"\r{line}\x1b[K")
-        self._stream.flush()
+            text += f": {done} of {tasks} tasks, {active} at work"
+        self._line.draw(text)
 
     def _draw_on(self) -> None:
         while not self._has_ended.wait(_EVERY_S):
@@ -59,7 +59,7 @@ class JobProgress:
                 self.draw()
 
     def __enter__(self) -> Self:
-        if self._stream.isatty():
+        if self._line.is_terminal:
             self._thread = Thread(target=self._draw_on, name="kestrel progress", daemon=True)
             self._thread.start()
         return self
@@ -68,8 +68,7 @@ class JobProgress:
         self._has_ended.set()
         if self._thread is not None:
             self._thread.join()
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+            self._line.clear()
 
 
 def stages_of(spark: SparkSession) -> list[Stage]:

@@ -28,6 +28,12 @@ def test_it_says_how_many_tasks_are_done_of_all_stages_at_work() -> None:
     assert drawn(Stage(80, 12, 2), Stage(4, 0, 0)) == "\rverifying: 12 of 84 tasks, 2 at work\x1b[K"
 
 
+def test_it_is_cut_to_the_width_of_the_terminal() -> None:
+    stream = Terminal()
+    JobProgress(None, "x" * 200, stream, list).draw()  # type: ignore[arg-type]
+    assert stream.getvalue() == "\r" + 79 * "x" + "\x1b[K"
+
+
 def test_before_there_are_tasks_it_says_what_is_done() -> None:
     assert drawn() == "\rverifying\x1b[K"
 
