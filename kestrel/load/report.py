@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kestrel.load.figures import Figures, Lane
-from kestrel.tools.figures import aligned
+from kestrel.tools.shown import aligned
 
 _MB: Final = 1_000_000
 _SHARES: Final = (0.5, 0.9, 0.99)

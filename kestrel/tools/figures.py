@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from kestrel.tools.shown import count, show_data, show_duration, show_size, show_text
+from kestrel.tools.shown import aligned, count, show_data, show_duration, show_size, show_text
 
 Figures = Mapping[str, str]
 
@@ -45,14 +45,6 @@ def queue_table(queues: Mapping[bytes, Figures]) -> Iterator[str]:
         if "put_items" in figures:
             put = count(number(figures, "put_items"), "item")
             yield f"{show_data(name)}: alias of {show_text(figures.get('children', ''))}, {put} put to it"
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A table: names to the left of their column, all else to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for name, *others in rows:
-        cells = [name.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]
-        yield "  ".join(cells).rstrip()
 
 
 def stat_lines(figures: Figures, queues: Mapping[bytes, Figures], *, is_of_queues: bool) -> Iterator[str]:

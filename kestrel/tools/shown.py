@@ -1,8 +1,9 @@
-"""Values as a person reads them: names, times, sizes, data."""
+"""Values as a person reads them: names, times, sizes, data, and tables of them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -80,3 +81,11 @@ def show_duration(ms: int) -> str:
 def count(number: int, noun: str) -> str:
     """The number with its noun."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A table: names to the left of their column, all else to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, *others in rows:
+        cells = [name.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]
+        yield "  ".join(cells).rstrip()

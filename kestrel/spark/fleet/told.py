@@ -10,9 +10,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, BooleanType, IntegerType, LongType, StringType, StructField, StructType
 
 from kestrel.spark.fleet.units import Unit
-from kestrel.tools.figures import aligned
 from kestrel.tools.qpack.outcomes import Outcome
-from kestrel.tools.shown import count, show_path, show_text
+from kestrel.tools.shown import aligned, count, show_path, show_text
 
 _STRING, _INT, _LONG = StringType(), IntegerType(), LongType()
 

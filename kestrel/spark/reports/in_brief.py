@@ -10,8 +10,7 @@ import kestrel
 from kestrel.config.units import format_duration_ms
 from kestrel.spark.reports.values import Part, Report
 from kestrel.spark.reports.words import between, count, name, number, percent, time
-from kestrel.tools.figures import aligned
-from kestrel.tools.shown import show_duration, show_size
+from kestrel.tools.shown import aligned, show_duration, show_size
 
 MARK: Final = "kestrel_report"
 """The key by which the summary of a report is known; its value is the version of what stands there."""

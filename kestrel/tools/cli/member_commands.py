@@ -11,10 +11,9 @@ from kestrel.client.members import Followed
 from kestrel.cluster.member import READ, WRITE, Member
 from kestrel.tools.cli.servers import TOOL, Servers
 from kestrel.tools.clock import Clock
-from kestrel.tools.figures import aligned
 from kestrel.tools.output import Output
 from kestrel.tools.running import EX_FOUND, EX_OK, EX_USAGE, ToolFailed, say
-from kestrel.tools.shown import show_text
+from kestrel.tools.shown import aligned, show_text
 
 _OURS: Final = ("memcache", "thrift", "text")
 """The protocols that are shown first."""

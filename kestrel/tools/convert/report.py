@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from kestrel.tools.convert.steps import Sums
-from kestrel.tools.figures import aligned
-from kestrel.tools.shown import count, show_queue, spell_queue
+from kestrel.tools.shown import aligned, count, show_queue, spell_queue
 
 
 class Converted(NamedTuple):
