@@ -96,6 +96,8 @@ class ScrollQueue(Window):
         self.bytes = left.bytes
         self.behind_items, self.behind_bytes = left
         self.next_id = state.done.head + 1
+        self.last_id = 0
+        """Of the last item that was put, as long as this object lives."""
         self.place = b"", 0
         """The name of a writer file and an offset: the item `next_id` does not stand before it in that file."""
         self.turn = 0
@@ -135,6 +137,7 @@ class ScrollQueue(Window):
             self.behind_bytes += size
         self.items += 1
         self.bytes += size
+        self.last_id = item_id
 
     def _pass_to(self, item_id: int) -> None:
         """What there is between `next_id` and that one is for others."""

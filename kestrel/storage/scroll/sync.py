@@ -84,6 +84,8 @@ class ScrollSync:
         self._timer: IDelayedCall | None = None
         self._waiting: list[Deferred[None]] = []
         """Commits whose records are written and not synced."""
+        self._under_way: tuple[_Sync, list[Deferred[None]]] | None = None
+        """What the sync covers that is being made, and the commits that it will make safe."""
         self._held: list[Deferred[None]] = []
         """Commits that may not write before the rewriting is done."""
         self._grown: dict[ScrollQueue, None] = {}
@@ -115,11 +117,14 @@ class ScrollSync:
         if self._unsynced_since_s is None and period_ms is not None and not self.is_synced:
             self._unsynced_since_s = self._services.jobs.seconds()
         if period_ms == 0:
-            if not self.is_synced:
+            if not self._is_safe(queues):
                 done = Deferred()
-                self._waiting.append(done)
-                if self.state in (SyncState.IDLE, SyncState.DUE):
-                    self._begin()
+                if self._under_way is not None and self._is_covered(self._under_way[0], queues):
+                    self._under_way[1].append(done)
+                else:
+                    self._waiting.append(done)
+                    if self.state in (SyncState.IDLE, SyncState.DUE):
+                        self._begin()
         else:
             self._journal.promise(queues)
             self._journal.safe_id = self._journal.written_id
@@ -142,6 +147,26 @@ class ScrollSync:
         journal = self._journal
         return not (journal.unsynced or journal.unsynced_readers) and journal.has_synced_names
 
+    def _is_safe(self, queues: Sequence[ScrollQueue]) -> bool:
+        """Whether syncs have reached all that was recorded on these queues, whatever there is of others: of an item the
+        same must be told for all queues that have it."""
+        journal = self._journal
+        return journal.has_synced_names and all(
+            queue.last_id <= journal.safe_id and queue not in journal.unsynced_readers for queue in queues
+        )
+
+    def _is_covered(self, sync: _Sync, queues: Sequence[ScrollQueue]) -> bool:
+        """Whether that sync will have reached it."""
+        journal = self._journal
+        if sync.names != journal.names:
+            return False
+        files = {id(part.of): part.size for part in sync.parts}
+        return all(
+            queue.last_id <= max(journal.safe_id, sync.written_id)
+            and (queue not in journal.unsynced_readers or files.get(id(queue)) == queue.file.size)
+            for queue in queues
+        )
+
     def settings_changed(self) -> None:
         """syncJournal may be another, or the journal was loaded: what is not synced is due accordingly."""
         period_ms = self._journal.sync_period_ms
@@ -163,7 +188,7 @@ class ScrollSync:
     def once(self) -> Deferred[Any]:
         """A sync at the stop, when nothing else runs; fails with the OSError. Whoever waits is told."""
         is_done = self._journal.sync_period_ms is None or self.is_synced
-        syncing: Deferred[Any] = succeed(None) if is_done else self._services.syncing.run(self._run)
+        syncing: Deferred[Any] = succeed(None) if is_done else self._services.syncing.run(self._run, [])
         return syncing.addCallbacks(lambda _: self._tell_all(None), self._not_synced_at_the_stop)
 
     def _not_synced_at_the_stop(self, failure: Failure) -> Failure:
@@ -193,15 +218,16 @@ class ScrollSync:
         self.state = SyncState.SYNCING
         commits, self._waiting = self._waiting, []
         since_s, self._unsynced_since_s = self._unsynced_since_s, None
-        self._services.syncing.run(self._run).addCallbacks(
+        self._services.syncing.run(self._run, commits).addCallbacks(
             self._synced, self._failed, callbackArgs=(commits, since_s), errbackArgs=(commits,)
         )
 
-    def _run(self) -> Deferred[_Sync]:
+    def _run(self, commits: list[Deferred[None]]) -> Deferred[_Sync]:
         try:
             sync = self._what_is_unsynced()
         except OSError as error:
             raise CannotOpen(str(error)) from error
+        self._under_way = sync, commits
         services = self._services
         return services.jobs.run(self._sync, sync).addCallback(lambda _: sync)
 
@@ -233,7 +259,7 @@ class ScrollSync:
         return _Sync(parts, journal.written_id, journal.names, not journal.has_synced_names)
 
     def _synced(self, sync: _Sync, commits: list[Deferred[None]], since_s: float | None) -> None:
-        self.state = SyncState.IDLE
+        self.state, self._under_way = SyncState.IDLE, None
         if since_s is not None:
             self._services.took(self._journal.queue_name, "fsync_delay_usec", since_s)
         if self._is_over:
@@ -284,7 +310,7 @@ class ScrollSync:
             done.callback(None)
 
     def _failed(self, failure: Failure, commits: list[Deferred[None]]) -> None:
-        self.state = SyncState.IDLE
+        self.state, self._under_way = SyncState.IDLE, None
         self._waiting = commits + self._waiting
         if self._is_over:
             self._tell_all(self._failure)

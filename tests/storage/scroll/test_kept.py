@@ -48,6 +48,56 @@ def failed(outcomes: list[object]) -> list[bool]:
     return [outcome is not None for outcome in outcomes]
 
 
+# What is told.
+
+
+def test_of_an_item_for_several_queues_all_are_told_the_same_though_they_are_committed_apart(start: Opener) -> None:
+    scrolls = start(settings=SYNCED)
+    parent, child, _ = family = family_of(scrolls)
+    scrolls.put_and_commit(family, b"a")
+    scrolls.put(child, b"b")
+    childs_first = scrolls.begin_commit(child)
+    scrolls.put([parent, child], b"both")
+    parents = scrolls.begin_commit(parent)  # the child's waits until its first has ended
+    scrolls.threads.run_one()
+    assert (childs_first, parents) == ([None], [])
+    scrolls.put(parent, b"lost")
+    childs = scrolls.begin_commit(child)
+    scrolls.threads.run_one()
+    assert parents == [None], "the item is safe"
+    scrolls.disk.fail("sync", errno.EIO, times=1)
+    later = scrolls.begin_commit(parent)
+    scrolls.threads.run_all()
+    assert (childs, failed(later)) == ([None], [True])
+    assert scrolls.data(scrolls.queue(b"work+x")) == [b"a", b"b", b"both"]
+    assert scrolls.data(scrolls.queue(b"work")) == [b"a", b"both"]
+
+
+def test_a_commit_of_what_is_safe_already_is_not_pending_though_others_are(start: Opener) -> None:
+    scrolls = start(settings=SYNCED)
+    parent, child, _ = family = family_of(scrolls)
+    scrolls.put_and_commit(family, b"a")
+    scrolls.put(parent, b"b")
+    outcomes = scrolls.begin_commit(parent)
+    assert scrolls.storage.commit([child]) == []
+    scrolls.threads.run_all()
+    assert outcomes == [None]
+
+
+def test_a_sync_that_began_before_a_take_does_not_make_it_safe(start: Opener) -> None:
+    scrolls = start(settings=SYNCED)
+    parent, child, _ = family = family_of(scrolls)
+    scrolls.put_and_commit(family, b"a")
+    scrolls.put(parent, b"b")
+    puts = scrolls.begin_commit(parent)
+    assert child.take(False) is not None
+    takes = scrolls.begin_commit(child)
+    scrolls.threads.run_one()
+    assert (puts, takes) == ([None], [])
+    scrolls.threads.run_all()
+    assert takes == [None]
+
+
 # Settings.
 
 
