@@ -9,10 +9,14 @@ A comment stands before the block that it speaks of, or it speaks of all `consol
 
 from __future__ import annotations
 
+import configparser
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from tests.server.running import TWISTD
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/README.md")])
@@ -123,3 +127,19 @@ def commands_of(page: Path) -> Iterator[Command]:
 
 
 COMMANDS: Final = [command for page in PAGES for command in commands_of(page)]
+
+
+def make_programs(folder: Path) -> None:
+    """Write scripts to a folder that run this checkout as an installation would: twistd, python and our commands."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    programs = {"twistd": f'{sys.executable} {TWISTD} "$@"'}
+    programs |= dict.fromkeys(("python", "python3"), f'{sys.executable} "$@"')
+    for line in setup["options.entry_points"]["console_scripts"].split("\n"):
+        if line:
+            name, module, function = re.split(r" = |:", line)
+            program = f"import sys; from {module} import {function}; sys.exit({function}())"
+            programs[name] = f"{sys.executable} -c '{program}' \"$@\""
+    for name, runs in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\nexec {runs}\n")
+        (folder / name).chmod(0o755)

@@ -22,11 +22,11 @@ from typing import Final
 import pytest
 import trustme
 
-from tests.docs.commands import COMMANDS, PAGES, ROOT, Command, commands_of
+from tests.docs.commands import COMMANDS, PAGES, ROOT, Command, commands_of, make_programs
 from tests.docs.hexdump import dumps_in
 from tests.docs.test_journal_format import PAGE as JOURNAL_PAGE
 from tests.docs.test_scroll_format import PAGE as SCROLL_PAGE
-from tests.server.running import PATIENCE_S, TWISTD, Processes, Server
+from tests.server.running import PATIENCE_S, Processes, Server
 from tests.server.scratch_environment import ScratchEnvironment
 from tests.tools.running import fill
 
@@ -180,22 +180,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fill(root / "srv" / "archive", {"archive~work.1700000000000": dumps_in(SCROLL_PAGE)[0][1]})
     make_programs(root / "bin")
     return root
-
-
-def make_programs(folder: Path) -> None:
-    """The programs that an installation has, of this checkout."""
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    programs = {"twistd": f'{sys.executable} {TWISTD} "$@"'}
-    programs |= dict.fromkeys(("python", "python3"), f'{sys.executable} "$@"')
-    for line in setup["options.entry_points"]["console_scripts"].split("\n"):
-        if line:
-            name, module, function = re.split(r" = |:", line)
-            program = f"import sys; from {module} import {function}; sys.exit({function}())"
-            programs[name] = f"{sys.executable} -c '{program}' \"$@\""
-    for name, runs in programs.items():
-        (folder / name).write_text(f"#!/bin/sh\nexec {runs}\n")
-        (folder / name).chmod(0o755)
 
 
 @pytest.fixture(scope="module")

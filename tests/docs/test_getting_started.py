@@ -1,0 +1,58 @@
+"""docs/getting_started.md is true: its files and commands, one after the other, do what the page shows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.docs.commands import make_programs
+from tests.server.running import Processes, Server
+
+PAGE: Final = (Path(__file__).parents[2] / "docs" / "getting_started.md").read_text()
+BLOCK: Final = re.compile(r"(?:as\s+`([\w.]+)`[^`]*)?^```(console|python|toml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PLAIN, _, WITH_TLS = PAGE.partition("## 6. TLS")
+ENDPOINT: Final = re.compile(r"--memcache (mtls):22134(:\S+)")
+
+
+def commands_of(console: str) -> list[tuple[str, str]]:
+    """Return the commands of a console block, each with the output below it."""
+    parts = re.split(r"^\$ (.*)\n", console, flags=re.MULTILINE)[1:]
+    return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+def play(text: str, processes: Processes, server: Server) -> None:
+    """Save the files of the text and run its commands, in the order of the page."""
+    for name, language, content in BLOCK.findall(text):
+        if language == "toml":
+            continue
+        here = re.sub(r"localhost:22134", f"localhost:{server.port}", content)
+        here = re.sub(r'"localhost"|(?<=--from )localhost', f'"localhost:{server.port}"', here)
+        if language == "python":
+            processes.write(name, here)
+            continue
+        for command, output in commands_of(here):
+            if command.startswith("export PATH"):
+                continue
+            settings = f"export PATH={processes.folder}/bin:$PATH KESTREL_SERVERS=localhost:{server.port}\n"
+            done = processes.run("bash", "-c", settings + command)
+            assert (done.stdout, command) == (output, command), done.stderr
+
+
+@pytest.mark.needs("openssl")
+def test_the_page_works_from_top_to_bottom(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    make_programs(tmp_path / "bin")
+    config = next(content for _, language, content in BLOCK.findall(PAGE) if language == "toml")
+    with Processes(tmp_path) as processes:
+        server = processes.serve(config)
+        play(PLAIN, processes, server)
+        server.stop()
+        files = WITH_TLS.partition("Stop the server")[0]
+        play(files, processes, server)
+        endpoint = ENDPOINT.search(WITH_TLS)
+        assert endpoint is not None
+        secure = processes.serve(config, endpoint=f"{endpoint[1]}:0:interface=127.0.0.1{endpoint[2]}")
+        play(WITH_TLS.partition("Stop the server")[2], processes, secure)
