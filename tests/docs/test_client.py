@@ -178,7 +178,7 @@ def test_the_errors_are_those_that_there_are() -> None:
     assert set(told) == {*classes, BadQueueName.__name__}
     for name, each in classes.items():
         is_unknown = issubclass(each, errors.ConnectionFailed) and not issubclass(each, errors.CannotConnect)
-        assert (told[name] == "nobody knows") == is_unknown
+        assert (told[name] == "unknown") == is_unknown
 
 
 def test_the_options_of_tls_are_those_that_there_are() -> None:
