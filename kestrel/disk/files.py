@@ -149,6 +149,11 @@ class Disk:
         """A change that takes several operations has come so far. Nothing happens here; a test may end it there."""
 
 
+def is_full(error: OSError) -> bool:
+    """Tell whether an operation failed for want of bytes or inodes, or for a quota of them."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def _free_bytes(folder: bytes) -> int:
     room = os.statvfs(folder)
     return room.f_bavail * room.f_frsize

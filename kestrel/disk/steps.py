@@ -42,7 +42,7 @@ COPY_PUBLISHED: Final = "copy published"
 """That file has taken the name of the other."""
 
 DELETION_MARKED: Final = "deletion marked"
-"""An empty pack, and nothing after it, stands for all files of a queue: there is no such queue, they are erased."""
+"""The queue's newest file was renamed to a deletion mark: no file with a lower number counts, and all are erased."""
 
 THROWN_AWAY: Final = "thrown away"
 """One more file of a deleted queue is out of the way: the same."""

@@ -1,8 +1,9 @@
 """The names of journal files: which file belongs to which queue, and in which order they are replayed.
 
 A queue ``work`` has ``work`` (the current file), ``work.<ms>`` (rotated, replayed in number order before
-it), ``work~~<ms>`` (temporary, erased at start) and ``work.<ms>.pack`` (replaces every rotated file numbered
-up to its own). Everything else in the folder is foreign and left alone.
+it), ``work~~<ms>`` (temporary, erased at start), ``work.<ms>.pack`` (replaces every rotated file numbered
+up to its own) and ``work.<ms>.deleted`` (a deletion mark: files with a lower number do not count, nor does the mark).
+Everything else in the folder is foreign and left alone.
 
 Paths are bytes, because queue names are. A name byte above 127 stands in the file name as Kestrel writes it:
 the byte read as Latin-1, written as UTF-8.
@@ -22,10 +23,12 @@ from kestrel.names import check_queue_name
 
 PACK_SUFFIX: Final = b".pack"
 
+DELETED_SUFFIX: Final = b".deleted"
+
 MAX_FILE_NAME_BYTES: Final = 230
 """So that the longest suffix still fits the 255 bytes of common file systems."""
 
-_NAME: Final = re.compile(rb"([^./~\s\x00-\x1f\x7f]+)(?:(~~)(\d{1,15})|\.(\d{1,15})(\.pack)?)?", re.DOTALL)
+_NAME: Final = re.compile(rb"([^./~\s\x00-\x1f\x7f]+)(?:(~~)(\d{1,15})|\.(\d{1,15})(\.pack|\.deleted)?)?", re.DOTALL)
 
 
 class Kind(Enum):
@@ -35,6 +38,7 @@ class Kind(Enum):
     ROTATED = "rotated"
     PACK = "pack"
     TEMPORARY = "temporary"
+    DELETED = "deleted"
 
 
 class JournalFile(NamedTuple):
@@ -61,6 +65,11 @@ def pack_name(queue: bytes, number: int) -> bytes:
     return rotated_name(queue, number) + PACK_SUFFIX
 
 
+def deleted_name(queue: bytes, number: int) -> bytes:
+    """Return the file name of a deletion mark."""
+    return rotated_name(queue, number) + DELETED_SUFFIX
+
+
 def temporary_name(queue: bytes, number: int) -> bytes:
     """The file name of a file that is being written and will be renamed when it is whole."""
     return b"%b~~%d" % (current_name(queue), number)
@@ -71,7 +80,7 @@ def parse_file_name(file_name: bytes) -> JournalFile | None:
     match = _NAME.fullmatch(file_name)
     if match is None:
         return None
-    base, temporary, temporary_number, number, pack = match.groups()
+    base, temporary, temporary_number, number, suffix = match.groups()
     try:
         queue = base.decode("utf-8").encode("latin-1")
         check_queue_name(queue)
@@ -81,11 +90,12 @@ def parse_file_name(file_name: bytes) -> JournalFile | None:
         return JournalFile(queue, Kind.TEMPORARY, int(temporary_number), file_name)
     if number is None:
         return JournalFile(queue, Kind.CURRENT, 0, file_name)
-    return JournalFile(queue, Kind.PACK if pack else Kind.ROTATED, int(number), file_name)
+    kind = {PACK_SUFFIX: Kind.PACK, DELETED_SUFFIX: Kind.DELETED, None: Kind.ROTATED}[suffix]
+    return JournalFile(queue, kind, int(number), file_name)
 
 
 class QueueFiles:
-    """All files of one queue in a folder listing."""
+    """All files of one queue in a folder listing; those that a deletion mark covers are only in `deleted`."""
 
     def __init__(self, queue: bytes) -> None:
         self.queue = queue
@@ -93,19 +103,30 @@ class QueueFiles:
         self.rotated: list[JournalFile] = []
         self.packs: list[JournalFile] = []
         self.temporary: list[JournalFile] = []
+        self.deleted: list[JournalFile] = []
+        """Deletion marks and the files that they cover, in the order in which to erase them: marks last."""
 
     def add(self, file: JournalFile) -> None:
         """Take one more file of the listing in; `sort` when all are there."""
         if file.kind is Kind.CURRENT:
             self.has_current = True
             return
-        files = {Kind.ROTATED: self.rotated, Kind.PACK: self.packs, Kind.TEMPORARY: self.temporary}[file.kind]
-        files.append(file)
+        kinds = {
+            Kind.ROTATED: self.rotated,
+            Kind.PACK: self.packs,
+            Kind.TEMPORARY: self.temporary,
+            Kind.DELETED: self.deleted,
+        }
+        kinds[file.kind].append(file)
 
     def sort(self) -> None:
         """Put rotated files and packs in number order; of two spellings of one number, that with more zeros first."""
-        for files in (self.rotated, self.packs):
+        mark = max((file.number for file in self.deleted), default=-1)
+        for files in (self.rotated, self.packs, self.temporary):
             files.sort(key=lambda each: (each.number, each.file_name))
+            covered = [file for file in files if file.number < mark]
+            self.deleted[:0] = covered
+            del files[: len(covered)]
 
     @property
     def has_items(self) -> bool:
@@ -113,8 +134,8 @@ class QueueFiles:
         return self.has_current or bool(self.rotated or self.packs)
 
     def numbers(self) -> list[int]:
-        """Those of its rotated files and packs."""
-        return [file.number for file in (*self.rotated, *self.packs)]
+        """Return the numbers of its rotated files, packs, and deleted files."""
+        return [file.number for file in (*self.rotated, *self.packs, *self.deleted)]
 
     def in_replay_order(self) -> list[bytes]:
         """The file names to replay one after the other."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from kestrel.disk import steps
 from kestrel.disk.copy import copy_range
-from kestrel.disk.files import Disk
+from kestrel.disk.files import Disk, is_full
 from kestrel.disk.reader import FileReader
 from kestrel.journal.fileset import current_name, rotated_name, temporary_name
 
@@ -55,17 +55,17 @@ class JournalWriter:
         if self._descriptor < 0:
             self._descriptor = self._disk.open_append(self._path)
 
-    def make_file(self) -> None:
-        """Make the file, so that the queue has one though nothing is written to it; if it cannot be, a write tries."""
-        was_open = self._descriptor >= 0
-        with suppress(OSError):
-            self.open()
-        if not was_open:
-            self.close()
-
     def open_existing(self) -> None:
-        """Open the file that was replayed. What it holds is kept; whether it is synced nobody knows."""
-        self.open()
+        """Open the file that was replayed; its contents are kept, and are perhaps not synced.
+
+        A missing file is created, so that the queue exists after a restart. On a full medium the first write does that.
+        """
+        try:
+            self.open()
+        except OSError as error:
+            if not is_full(error):
+                raise
+            return
         self.size = self.kept_size = self._disk.size(self._descriptor)
 
     def close(self) -> None:
@@ -164,6 +164,31 @@ class JournalWriter:
             self.unsynced_files.append(rotated_name(self._queue, number))
         self.size = self.synced_size = self.kept_size = 0
         return number
+
+    def rotate(self) -> int:
+        """Begin a new current file and return the number that the old one has now.
+
+        The new file is created first: where that fails, the old one is still there to be written to. Raises OSError,
+        and nothing has changed.
+        """
+        following = self._folder + b"/" + temporary_name(self._queue, self._next_number())
+        self._disk.close(self._disk.open_append(following))
+        try:
+            number = self.set_aside()
+        except OSError:
+            self._disk.erase(following)
+            raise
+        with suppress(OSError):  # without a current file the next write creates one
+            self._disk.rename(following, self._path)
+        return number
+
+    def dropped(self) -> None:
+        """Begin again without a file: all files of the queue were deleted."""
+        self.close()
+        self._folder_is_synced = self._is_in_doubt = self._has_failed_to_sync = False
+        self.file += 1
+        self.unsynced_files = []
+        self.size = self.synced_size = self.kept_size = 0
 
     def _rotated_path(self, number: int) -> bytes:
         return self._folder + b"/" + rotated_name(self._queue, number)

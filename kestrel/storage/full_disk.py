@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 from typing import Final
 
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from kestrel.disk.files import Disk
+from kestrel.disk.files import Disk, is_full
 from kestrel.storage.jobs import Jobs
 
 log = Logger(__name__)
 
 RETRY_S: Final = 1.0
-
-
-def is_full(error: OSError) -> bool:
-    """Whether that error says that there is no room."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class FullDisk:

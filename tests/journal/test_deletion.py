@@ -1,4 +1,4 @@
-"""Deleting a queue of several files: wherever it ends, the queue is as it was, or there is none."""
+"""Deleting all files of a queue: wherever the process ends, the queue is as it was or it is gone."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kestrel.disk.files import Disk
-from kestrel.journal.deletion import erase_deleted, mark_deleted, mark_of_deleted
-from kestrel.journal.fileset import files_of
+from kestrel.journal.deletion import erase_deleted, mark_deleted
+from kestrel.journal.fileset import QueueFiles, files_of
 from kestrel.journal.records import REMOVE_RECORD, encode_item
 
 EMPTY = encode_item(b"", 0, 0)
@@ -19,11 +19,11 @@ FILES = {
     "work.2": REMOVE_RECORD * 2,
     "work": REMOVE_RECORD,
 }
-"""A pack in which empty items stand for those that later files remove."""
+"""A pack with empty items in the places of those that later files remove."""
 
 
 class EndsAfter(Disk):
-    """A process that ends after so many changes of the disk."""
+    """A process that ends after that many changes of the disk."""
 
     def __init__(self, changes: int) -> None:
         self._left = changes
@@ -42,8 +42,7 @@ class EndsAfter(Disk):
         super().erase(path)
 
     def open_append(self, path: bytes) -> int:
-        self._change()
-        return super().open_append(path)
+        raise AssertionError("a deletion creates no file")
 
 
 @pytest.fixture
@@ -58,61 +57,65 @@ def numbers() -> count[int]:
     return count(10)
 
 
-def mark_in(folder: bytes) -> int | None:
-    return mark_of_deleted(Disk(), folder, files_of(b"work", Disk().list_files(folder)))
+def files_in(folder: bytes) -> QueueFiles:
+    return files_of(b"work", Disk().list_files(folder))
 
 
 def delete(disk: Disk, folder: bytes) -> None:
-    erase_deleted(disk, folder, b"work", mark_deleted(disk, folder, b"work", numbers().__next__))
+    mark_deleted(disk, folder, b"work", numbers().__next__)
+    erase_deleted(disk, folder, b"work")
 
 
-def test_nothing_is_left_of_it_and_others_are_left_alone(folder: bytes) -> None:
+def test_a_deletion_erases_all_files_of_the_queue_and_no_others(folder: bytes) -> None:
     delete(Disk(), folder)
     assert Disk().list_files(folder) == [b"other.5"]
 
 
-@pytest.mark.parametrize("changes", range(6))
+@pytest.mark.parametrize("changes", range(4))
 def test_an_end_after_each_change_leaves_all_of_it_or_none(folder: bytes, changes: int) -> None:
     with pytest.raises(SystemExit):
         delete(EndsAfter(changes), folder)
-    files = files_of(b"work", Disk().list_files(folder))
-    mark = mark_in(folder)
-    if changes < 2:
+    files = files_in(folder)
+    if not changes:
         counting = [(Path(folder.decode()) / file.file_name.decode()).read_bytes() for file in files.counting()]
-        assert mark is None and counting == list(FILES.values())
+        assert not files.deleted and counting == list(FILES.values())
     else:
-        assert mark is not None
-        erase_deleted(Disk(), folder, b"work", mark)
+        assert not files.has_items
+        erase_deleted(Disk(), folder, b"work")
         assert Disk().list_files(folder) == [b"other.5"]
 
 
-def test_a_queue_of_that_name_that_comes_meanwhile_is_left_alone(folder: bytes) -> None:
-    mark = mark_deleted(Disk(), folder, b"work", numbers().__next__)
+@pytest.mark.parametrize("names", [["work.1"], ["work.1", "work.2.pack"], ["work.1.pack", "work.2"]], ids=" ".join)
+def test_a_queue_without_a_current_file_is_deleted_by_renaming_its_newest(tmp_path: Path, names: list[str]) -> None:
+    for name in names:
+        (tmp_path / name).write_bytes(KEPT)
+    mark_deleted(EndsAfter(2), bytes(tmp_path), b"work", numbers().__next__)
+    assert not files_in(bytes(tmp_path)).has_items
+    erase_deleted(Disk(), bytes(tmp_path), b"work")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_queue_without_files_needs_no_mark(tmp_path: Path) -> None:
+    delete(Disk(), bytes(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_new_queue_of_the_same_name_is_left_alone(folder: bytes) -> None:
+    mark_deleted(Disk(), folder, b"work", numbers().__next__)
     path = Path(folder.decode())
     (path / "work").write_bytes(KEPT)
     (path / "work.99").write_bytes(KEPT)
-    assert mark_in(folder) is None
-    erase_deleted(Disk(), folder, b"work", mark)
+    assert files_in(folder).in_replay_order() == [b"work.99", b"work"]
+    erase_deleted(Disk(), folder, b"work")
     assert sorted(Disk().list_files(folder)) == [b"other.5", b"work", b"work.99"]
 
 
 def test_a_mark_that_cannot_be_made_leaves_the_queue_as_it_was(folder: bytes) -> None:
-    class FullDisk(Disk):
-        def open_append(self, path: bytes) -> int:
+    class NoRename(Disk):
+        def rename(self, old: bytes, new: bytes) -> None:
             raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):
-        mark_deleted(FullDisk(), folder, b"work", numbers().__next__)
+        mark_deleted(NoRename(), folder, b"work", numbers().__next__)
     left = {name.decode(): (Path(folder.decode()) / name.decode()).read_bytes() for name in Disk().list_files(folder)}
     assert left == {**FILES, "other.5": KEPT}
-
-
-@pytest.mark.parametrize(
-    "names",
-    [["work"], ["work.1", "work.2"], ["work.3.pack", "work"], ["work.3.pack", "work.4"]],
-    ids=" ".join,
-)
-def test_no_other_queue_counts_as_deleted(tmp_path: Path, names: list[str]) -> None:
-    for name in names:
-        (tmp_path / name).touch()
-    assert mark_in(bytes(tmp_path)) is None

@@ -55,7 +55,8 @@ def load_queue(
         writer.open_existing()
         queue.loaded_to(queue.history.current_start + writer.size)
         if is_closed:
-            queue.rotate(queue.boundary())  # what is appended to a file that a record has closed would not be read
+            # Records behind the one that closes a file would not be read.
+            queue.rotate(queue.boundary(), begins_file=False)
     finally:
         writer.close()
     queue.put_back(queue.open_xids(), failed=False)  # written with the first commit; a crash before does it again

@@ -372,14 +372,14 @@ class JournalQueue(Window):
                 return boundary
         return None
 
-    def rotate(self, boundary: Boundary) -> Boundary:
-        """Make the current file, which ends at that boundary, a rotated one; the boundary has its number then.
+    def rotate(self, boundary: Boundary, *, begins_file: bool = True) -> Boundary:
+        """Make the current file, which ends at `boundary`, a rotated one; return the boundary with its number.
 
-        Raises OSError, and nothing has changed.
+        `begins_file`: create the new current file as well; otherwise the next write does. Raises OSError, and nothing
+        has changed.
         """
         size = self.writer.size
-        boundary = boundary._replace(number=self.writer.set_aside())
-        self.writer.make_file()
+        boundary = boundary._replace(number=self.writer.rotate() if begins_file else self.writer.set_aside())
         self.history.rotate(boundary.number, size)
         self.add_boundary(boundary)
         return boundary

@@ -19,21 +19,20 @@ from twisted.python.failure import Failure
 from zope.interface import classImplements
 
 from kestrel.config.model import QueueSettings
-from kestrel.disk import steps
-from kestrel.disk.files import Disk
+from kestrel.disk.files import Disk, is_full
 from kestrel.disk.folded import check_is_no_other
 from kestrel.disk.folders import ERASE_FOLDER, PRIVATE_FOLDER
 from kestrel.disk.lock import FolderLock
 from kestrel.disk.numbers import FileNumbers
 from kestrel.errors import BadQueueName, QueueFailed, StorageError
-from kestrel.journal.deletion import erase_deleted, mark_deleted, mark_of_deleted
+from kestrel.journal.deletion import erase_deleted, mark_deleted
 from kestrel.journal.fileset import MAX_FILE_NAME_BYTES, QueueFiles, current_name, files_of, group_by_queue
 from kestrel.journal.pack import clean_up
 from kestrel.journal.records import encode_item
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.folder_kind import claim_folder
-from kestrel.storage.full_disk import FullDisk, is_full
+from kestrel.storage.full_disk import FullDisk
 from kestrel.storage.interfaces import IMeasuring, InThread, IQueueStorage, IStorage, Measure, SettingsFor
 from kestrel.storage.jobs import Jobs
 from kestrel.storage.journal.load import load_queue
@@ -117,11 +116,11 @@ class JournalStorage:
             claim_folder(self._disk, self._folder, "journal")
             self._folds_names = self._disk.folds_names(self._folder, PRIVATE_FOLDER)
             queues = group_by_queue(self._disk.list_files(self._folder))
+            # Deleted files count here: a later file must have a greater number than every deletion mark.
+            self._numbers.know(number for files in queues.values() for number in files.numbers())
+            deleted = [name for name, files in queues.items() if files.deleted]
             for name in [name for name, files in queues.items() if not files.has_items]:
                 clean_up(self._disk, self._folder, queues.pop(name))
-            # Those of deleted queues too: a mark stands for all files of lower numbers, whoever has made them.
-            self._numbers.know(number for files in queues.values() for number in files.numbers())
-            deleted = self._take_deleted(queues)
             thrown_away = self._disk.list_files(self._bin)
             self._services.failed_syncs.load()
         except (OSError, StorageError) as error:
@@ -133,21 +132,11 @@ class JournalStorage:
             raise StorageError(f"the queue folder {folder} cannot be used: {reason_of(error)}") from error
         for name in thrown_away:
             self._erase(self._bin + b"/" + name)
-        for name, mark in deleted.items():
-            self._erase_deleted(name, mark)
+        for name in deleted:
+            self._erase_deleted(name)
         self._full_disk.make_reserve()
         each = [(files, settings_for(name)) for name, files in queues.items()]
         return self._jobs.run(self._load_all, each).addCallback(self._loaded)
-
-    def _take_deleted(self, queues: dict[bytes, QueueFiles]) -> dict[bytes, int]:
-        """Leave out those that were deleted; returns the marks of them."""
-        deleted = {}
-        for name, files in list(queues.items()):
-            mark = mark_of_deleted(self._disk, self._folder, files)
-            if mark is not None:
-                del queues[name]
-                deleted[name] = mark
-        return deleted
 
     def _load_all(self, each: Sequence[tuple[QueueFiles, QueueSettings]]) -> dict[bytes, IQueueStorage | Failure]:
         loaded: dict[bytes, IQueueStorage | Failure] = {}
@@ -336,38 +325,21 @@ class JournalStorage:
         if queue.name in self._loading:
             raise StorageError(_IS_LOADING)
         upkeep = self._upkeeps.get(queue)
-        may_have_more = bool(queue.history.rotated) or upkeep is None or upkeep.rewriting.is_running
-        mark = None
         try:
-            self._disk.make_folder(self._bin)  # somebody may have cleaned up
-            if may_have_more:
-                mark = mark_deleted(self._disk, self._folder, queue.name, self._numbers.next)
-            else:
-                self._throw_away(current_name(queue.name))
+            mark_deleted(self._disk, self._folder, queue.name, self._numbers.next)
         except OSError as error:
             raise StorageError(f"the queue's files could not be removed: {reason_of(error)}") from error
         queue.is_deleted = True
         self._end(queue, "the queue was deleted")
         self._failed.pop(queue.name, None)
-        if mark is not None:
-            published = succeed(None) if upkeep is None else upkeep.rewriting.published()
-            published.addCallback(lambda _: self._erase_deleted(queue.name, mark))
+        published = succeed(None) if upkeep is None else upkeep.rewriting.published()
+        published.addCallback(lambda _: self._erase_deleted(queue.name))
         self._services.failed_syncs.discard(current_name(queue.name))
 
-    def _erase_deleted(self, name: bytes, mark: int) -> None:
-        self._jobs.run(erase_deleted, self._disk, self._folder, name, mark).addErrback(
+    def _erase_deleted(self, name: bytes) -> None:
+        self._jobs.run(erase_deleted, self._disk, self._folder, name).addErrback(
             lambda failure: log.failure("A deleted queue's files could not be erased; a start does it", failure)
         )
-
-    def _throw_away(self, name: bytes) -> None:
-        """A file that is alone goes in one step."""
-        thrown_away = self._bin + b"/%d" % self._numbers.next()
-        try:
-            self._disk.rename(self._folder + b"/" + name, thrown_away)
-        except FileNotFoundError:
-            return
-        self._disk.reached(steps.THROWN_AWAY)
-        self._erase(thrown_away)
 
     def _erase(self, path: bytes) -> None:
         self._jobs.run(self._disk.erase, path).addErrback(

@@ -9,6 +9,7 @@ from twisted.logger import Logger
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk.appended import AppendedFile
+from kestrel.disk.files import is_full
 from kestrel.disk.reader import FileReader
 from kestrel.disk.repair import End, repair
 from kestrel.scroll.fileset import JournalFiles, ScrollFile, reader_name
@@ -19,7 +20,6 @@ from kestrel.scroll.reader_file import ReaderState, encode_state, read_state
 from kestrel.scroll.records import LARGEST_ID
 from kestrel.scroll.survey import WrongMark, check_known, survey
 from kestrel.scroll.writer_file import WriterFile
-from kestrel.storage.full_disk import is_full
 from kestrel.storage.scroll.files import copy_file, replace_file
 from kestrel.storage.scroll.journal import ScrollJournal, Unsynced
 from kestrel.storage.scroll.queue import ScrollQueue

@@ -19,7 +19,7 @@ from zope.interface import implementer
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk.appended import AppendedFile
-from kestrel.disk.files import Disk
+from kestrel.disk.files import Disk, is_full
 from kestrel.disk.folded import check_is_no_other
 from kestrel.disk.folders import PRIVATE_FOLDER
 from kestrel.disk.lock import FolderLock
@@ -35,7 +35,7 @@ from kestrel.scroll.records import DELETED_RECORD
 from kestrel.scroll.writer_file import NONE, WriterFile
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.folder_kind import claim_folder
-from kestrel.storage.full_disk import FullDisk, is_full
+from kestrel.storage.full_disk import FullDisk
 from kestrel.storage.interfaces import IMeasuring, InThread, IQueueStorage, IStorage, Measure, SettingsFor
 from kestrel.storage.jobs import Jobs
 from kestrel.storage.scroll.birth import Births

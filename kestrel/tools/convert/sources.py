@@ -12,7 +12,6 @@ from typing import Final
 
 import attrs
 
-from kestrel.journal.deletion import mark_of_deleted
 from kestrel.scroll.names import place_of
 from kestrel.scroll.records import Targets
 from kestrel.tools.convert.merge import Stream, merged
@@ -107,7 +106,7 @@ class JournalSource(Source):
     def _families(self) -> Iterator[Family]:
         by_parent: dict[bytes, list[bytes]] = {}
         for name, files in self.folder.journals().items():
-            if mark_of_deleted(self.folder.disk, self.folder.path, files) is None:
+            if files.has_items:
                 by_parent.setdefault(place_of(name).journal, []).append(name)
         return (Family(parent, tuple(sorted(names))) for parent, names in by_parent.items())
 
