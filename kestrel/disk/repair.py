@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from kestrel.disk import steps
@@ -59,7 +60,12 @@ def repair(disk: Disk, folder: bytes, file_name: bytes, end: End, now_ms: int) -
     with FileReader(disk, path) as reader:
         size = reader.size - end.offset
         if end.offset or end.is_unfinished:
-            copy_range(disk, reader, end.offset, reader.size, copy)
+            try:
+                copy_range(disk, reader, end.offset, reader.size, copy)
+            except OSError:  # the file stays as it is, so a part of it need not be kept
+                with suppress(OSError):
+                    disk.erase(copy)
+                raise
     if not end.offset and not end.is_unfinished:
         disk.rename(path, copy)
         return Repair(copy, size)

@@ -10,6 +10,7 @@ from kestrel.disk import steps
 from kestrel.disk.copy import copy_range
 from kestrel.disk.files import Disk, is_full
 from kestrel.disk.reader import FileReader
+from kestrel.journal.deletion import mark_deleted
 from kestrel.journal.fileset import current_name, rotated_name, temporary_name
 
 
@@ -182,8 +183,9 @@ class JournalWriter:
             self._disk.rename(following, self._path)
         return number
 
-    def dropped(self) -> None:
-        """Begin again without a file: all files of the queue were deleted."""
+    def drop_files(self) -> None:
+        """Delete all files of the queue, for `erase_deleted` to erase, and begin again without one. Raises OSError."""
+        mark_deleted(self._disk, self._folder, self._queue, self._next_number)
         self.close()
         self._folder_is_synced = self._is_in_doubt = self._has_failed_to_sync = False
         self.file += 1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -13,6 +14,8 @@ from kestrel.storage.jobs import Jobs
 log = Logger(__name__)
 
 RETRY_S: Final = 1.0
+
+T = TypeVar("T")
 
 
 class FullDisk:
@@ -43,6 +46,15 @@ class FullDisk:
             log.error("The disk is full: no put is taken until there is room")
             self._jobs.later(RETRY_S, self.make_reserve)
         return had_reserve
+
+    def with_room(self, action: Callable[[], T]) -> T:
+        """Call `action`, and on a full medium once more with the space and the inode of the reserve. Raises OSError."""
+        try:
+            return action()
+        except OSError as error:
+            if not is_full(error) or not self.make_room():
+                raise
+            return action()
 
     def _there_is_room(self, _: object) -> None:
         self._has_reserve = True

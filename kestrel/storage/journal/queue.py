@@ -384,6 +384,13 @@ class JournalQueue(Window):
         self.add_boundary(boundary)
         return boundary
 
+    def drop_files(self) -> None:
+        """Delete its files, for `erase_deleted` to erase. The queue must hold nothing. Raises OSError."""
+        self.writer.drop_files()
+        self.history = History(self.name)
+        self.boundaries = []
+        self.loaded_to(0)
+
     def add_boundary(self, boundary: Boundary) -> None:
         """Remember the end of a rotated file."""
         read = self.last_read_boundary()

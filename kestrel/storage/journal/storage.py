@@ -110,7 +110,7 @@ class JournalStorage:
     def start(self, settings_for: SettingsFor) -> Deferred[dict[bytes, IQueueStorage | Failure]]:
         """Lock the folder, then replay every queue in a thread."""
         try:
-            for path in (self._folder, self._private, self._bin):
+            for path in (self._folder, self._private):
                 self._disk.make_folder(path)
             self._lock = FolderLock(self._private + b"/lock")
             claim_folder(self._disk, self._folder, "journal")
@@ -121,7 +121,7 @@ class JournalStorage:
             deleted = [name for name, files in queues.items() if files.deleted]
             for name in [name for name, files in queues.items() if not files.has_items]:
                 clean_up(self._disk, self._folder, queues.pop(name))
-            thrown_away = self._disk.list_files(self._bin)
+            thrown_away = self._disk.list_files(self._bin) if self._disk.is_there(self._bin) else []
             self._services.failed_syncs.load()
         except (OSError, StorageError) as error:
             if self._lock is not None:
@@ -225,7 +225,7 @@ class JournalStorage:
             if self._is_large(files):
                 self._load_in_thread(files, settings)
                 raise QueueFailed(_IS_LOADING)
-            queue = self._load(files, settings)
+            queue = self._full_disk.with_room(lambda: self._load(files, settings))
         except OSError as error:
             raise _load_failed(error) from error
         self._failed.pop(name, None)
@@ -249,7 +249,10 @@ class JournalStorage:
         log.info("Queue {queue!r} is served again: {items} items", queue=queue.name, items=queue.items)
 
     def _not_loaded_again(self, failure: Failure) -> None:
-        log.error("A queue that failed cannot be loaded again: {reason}", reason=reason_of(error_of(failure)))
+        error = error_of(failure)
+        log.error("A queue that failed cannot be loaded again: {reason}", reason=reason_of(error))
+        if isinstance(error, OSError) and is_full(error):
+            self._full_disk.make_room()  # for the next use of the queue, which loads it again
 
     def _files_left(self, name: bytes) -> QueueFiles:
         """The files of a queue that is not live: only one that failed has any."""

@@ -8,7 +8,9 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from kestrel.disk.files import is_full
 from kestrel.errors import QueueFailed
+from kestrel.journal.deletion import erase_deleted
 from kestrel.journal.pack import HalfPublished, Stopped
 from kestrel.journal.policy import Compaction, JournalState, Limits, choose, should_rotate
 from kestrel.journal.rewrite import Boundary, Replacement
@@ -51,6 +53,8 @@ class Upkeep:
         self._rewritten_s: float | None = None
         self._not_before_s = 0.0
         """When a rewrite may be tried again after one that failed."""
+        self._no_rotation_before_s = 0.0
+        """When a rotation may be tried again after one that failed."""
         queue.read_more = self.reading.more
         queue.free = self._free
 
@@ -106,7 +110,7 @@ class Upkeep:
         if compaction is Compaction.NONE and may_begin and is_disk_full:
             return self._make_plan_for_a_full_disk(limits)
         if compaction is Compaction.NONE:
-            return _Plan(queue.boundary(), compaction, None) if should_rotate(current_bytes, limits) else None
+            return _Plan(queue.boundary(), compaction, None) if self._rotates(limits) else None
         end = queue.boundary()
         replaced = queue.last_read_boundary() if compaction is Compaction.PACK else end
         return _Plan(end, compaction, None if replaced is None else queue.replacement(replaced))
@@ -124,7 +128,11 @@ class Upkeep:
             return _Plan(end, Compaction.PACK, queue.replacement(smallest))
         if queue.disk_bytes > 2 * queue.live_bytes and queue.live_bytes <= room_bytes:
             return _Plan(end, Compaction.REWRITE, queue.replacement(end))
-        return _Plan(end, Compaction.NONE, None) if should_rotate(queue.writer.size, limits) else None
+        return _Plan(end, Compaction.NONE, None) if self._rotates(limits) else None
+
+    def _rotates(self, limits: Limits) -> bool:
+        may_begin = self._jobs.seconds() >= self._no_rotation_before_s
+        return may_begin and should_rotate(self._queue.writer.size, limits)
 
     def _state(self) -> JournalState:
         waited_ms = None if self._rewritten_s is None else int((self._jobs.seconds() - self._rewritten_s) * 1000)
@@ -144,7 +152,10 @@ class Upkeep:
             try:
                 end = queue.rotate(plan.end)
             except OSError as error:
-                log.error("Queue {queue!r} cannot be rotated: {reason}", queue=queue.name, reason=error.strerror)
+                if not (is_full(error) and self._drop_files()):
+                    log.error("Queue {queue!r} cannot be rotated: {reason}", queue=queue.name, reason=error.strerror)
+                    self._no_rotation_before_s = self._jobs.seconds() + RETRY_S
+                    self._jobs.later(RETRY_S, self._look_again)
                 return
             self._services.took(queue.name, "journal_rotation_usec", began_s)
             if replacement is not None:
@@ -169,6 +180,8 @@ class Upkeep:
             self.sync.doom(error)
             return
         except OSError as error:
+            if is_full(error) and self._drop_files():
+                return
             log.error("The journal of {queue!r} is not rewritten: {reason}", queue=queue.name, reason=reason_of(error))
             self._not_before_s = self._jobs.seconds() + RETRY_S
             self._jobs.later(RETRY_S, self._look_again)
@@ -184,6 +197,26 @@ class Upkeep:
         )
         if queue.disk_bytes < before_bytes:
             self._look_again()
+
+    def _drop_files(self) -> bool:
+        """On a full medium, delete the files of an empty queue: a rewrite would need an inode. False if it holds items.
+
+        Files whose contents may yet be given up, or are to be synced again, are kept as well.
+        """
+        queue, services = self._queue, self._services
+        is_kept = queue.items or queue.open_reads or queue.has_pending or queue.writer.kept_size != queue.writer.size
+        if is_kept or queue.failure is not None or self.sync.state is SyncState.MENDING:
+            return False
+        try:
+            queue.drop_files()
+        except OSError as error:
+            log.error("The files of empty queue {queue!r} stay: {reason}", queue=queue.name, reason=reason_of(error))
+            return False
+        queue.rewrites += 1
+        self._jobs.run(erase_deleted, services.disk, services.folder, queue.name).addErrback(
+            lambda failure: log.failure("Deleted files could not be erased; a start does it", failure)
+        )
+        return True
 
     def _free(self, records: Runs) -> None:
         """Free the memory of many records in a thread."""

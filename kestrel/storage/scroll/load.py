@@ -181,7 +181,20 @@ class ScrollLoader:
                     file=writer.file_name,
                 )
                 return None
-            self._repair(journal, writer.file_name, end)
+            try:
+                self._repair(journal, writer.file_name, end)
+            except OSError as error:
+                if not (end.is_unfinished and is_full(error)):
+                    raise
+                log.error(
+                    "Scroll file {file!r}: {problem} at offset {offset}. There is no room to set the rest aside: it"
+                    " stays in the file, to which nothing is appended any more. The items before it are served",
+                    file=writer.file_name,
+                    problem=end.problem,
+                    offset=end.offset,
+                )
+                file.is_closed = True
+                return file if file.first_id else None
         if not file.first_id:
             self._services.disk.erase(self._services.path(writer.file_name))
             return None
@@ -284,8 +297,12 @@ class ScrollLoader:
         file_name = reader_name(journal.stem, part)
         path = services.path(file_name)
         if is_written_anew or not services.disk.is_there(path):
-            self._write_anew(file_name, state)
-        file = AppendedFile(services.disk, path, services.disk.length(path))
+            try:
+                self._write_anew(file_name, state)
+            except OSError as error:  # without a file it begins at the first item as well
+                if is_written_anew or not is_full(error):
+                    raise
+        file = AppendedFile(services.disk, path, services.disk.length(path) if services.disk.is_there(path) else 0)
         file.synced_size = file.size if is_written_anew else 0
         left = left_for(reader, state.done.head, state.done.ranges(), journal.files, journal.open_file)
         queue = ScrollQueue(name, reader, settings_of(name), journal, state, file, left)

@@ -31,7 +31,7 @@ from kestrel.scroll.fileset import JournalFiles, group_by_stem, reader_name
 from kestrel.scroll.hints import HINTS_FOLDER, Hint
 from kestrel.scroll.names import DEFAULT_READER, OWN_READER, LibraryNames, Names, Place, TrueNames, place_of
 from kestrel.scroll.reader_file import ReaderState
-from kestrel.scroll.records import DELETED_RECORD
+from kestrel.scroll.records import DELETED_RECORD, READER_MAGIC
 from kestrel.scroll.writer_file import NONE, WriterFile
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.folder_kind import claim_folder
@@ -110,7 +110,7 @@ class ScrollStorage:
         """Journals that are not live but may have files."""
         self._loading: set[bytes] = set()
         self._deletions = Deletions(self._services, lambda stem: stem in self._journals or stem in self._failed)
-        self._births = Births(self._services, self._made, self._not_made)
+        self._births = Births(self._services, self._made, self._not_made, self._full_disk.make_room)
         self._lock: FolderLock | None = None
         self._folds_names = False
 
@@ -270,7 +270,7 @@ class ScrollStorage:
             if queue is None and reader in journal.unserved:
                 if place.child is not None:
                     self._names.remember(reader, place.child)
-                self._loader.load_unserved(journal, reader, lambda _: settings)
+                self._full_disk.with_room(lambda: self._loader.load_unserved(journal, reader, lambda _: settings))
                 queue = self._serve(journal, journal.readers[reader])
         except (OSError, KeyError) as error:
             raise _load_failed(error) from error
@@ -322,7 +322,7 @@ class ScrollStorage:
                 lambda _: self._loading.discard(stem)
             )
             raise QueueFailed(_IS_LOADING)
-        journal = load()
+        journal = self._full_disk.with_room(load)
         self._loaded_again(journal)
         return journal
 
@@ -332,7 +332,10 @@ class ScrollStorage:
         log.info("Scroll {stem!r} is served again", stem=journal.stem)
 
     def _not_loaded_again(self, failure: Failure) -> None:
-        log.error("A scroll that failed cannot be loaded again: {reason}", reason=reason_of(error_of(failure)))
+        error = error_of(failure)
+        log.error("A scroll that failed cannot be loaded again: {reason}", reason=reason_of(error))
+        if isinstance(error, OSError) and is_full(error):
+            self._full_disk.make_room()  # for the next use of the scroll, which loads it again
 
     def _adopt(self, journal: ScrollJournal) -> None:
         """The journal is live from now on, or there is nothing left of it."""
@@ -364,7 +367,7 @@ class ScrollStorage:
                 self._names.remember(reader, place.child)
                 self._rename_default(journal)
             if not journal.last_id:
-                self._with_room(lambda: self._births.at_once(queue))
+                self._births.at_once_if_there_is_room(queue)
         except OSError as error:
             raise QueueFailed(f"the queue cannot be made: {reason_of(error)}") from error
         journal.readers[reader] = queue
@@ -397,7 +400,8 @@ class ScrollStorage:
         own = journal.readers.get(OWN_READER)
         if own is not None and own.file.path == default:
             path = self._services.path(reader_name(journal.stem, OWN_READER))
-            self._disk.rename(default, path)
+            if own.file.size:
+                self._disk.rename(default, path)
             own.file.path = path
 
     def rename(self, queue: ScrollQueue, name: bytes) -> None:
@@ -434,7 +438,7 @@ class ScrollStorage:
         try:
             if queue.file.size and not journal.unserved and not any(other.file.size for other in others):
                 # Without any reader file it would seem to be a journal of which nothing has been read.
-                self._with_room(lambda: queue.file.append(DELETED_RECORD))
+                self._append_deleted(queue)
                 journal.deleted.append(queue.file.path[len(self._folder) + 1 :])
             elif queue.file.size:
                 self._disk.erase(queue.file.path)
@@ -451,6 +455,16 @@ class ScrollStorage:
             self._deletions.reader_of(queue).addCallbacks(
                 lambda _: self._have_left({queue.reader}, journal), lambda _: None
             )
+
+    def _append_deleted(self, queue: ScrollQueue) -> None:
+        try:
+            self._full_disk.with_room(lambda: queue.file.append(DELETED_RECORD))
+        except OSError as error:
+            if not is_full(error):
+                raise
+            # Overwriting needs no space. Nothing else that the file says matters any more.
+            queue.file.cut(len(READER_MAGIC))
+            queue.file.append(DELETED_RECORD)
 
     def _have_left(self, readers: Collection[bytes], journal: ScrollJournal) -> None:
         """It is on the medium that these are deleted: what only they needed may go."""
@@ -567,26 +581,19 @@ class ScrollStorage:
         if self._journals.get(journal.stem) is not journal:
             return QueueFailed(queues[0].failure or "the queue is dead")
         try:
-            self._with_room(journal.write)
+            self._full_disk.with_room(journal.write)
             for queue in queues:
                 if queue.has_unwritten or queue.done.head != queue.written_head:
+                    if not queue.file.size:
+                        self._full_disk.with_room(lambda: self._births.at_once(queue))  # noqa: B023
                     changes = queue.take_changes()
-                    self._with_room(lambda: queue.file.append(changes))  # noqa: B023
+                    self._full_disk.with_room(lambda: queue.file.append(changes))  # noqa: B023
                     journal.unsynced_readers.add(queue)
                     self._services.open_files.used(queue.file)
                 queue.count_memory()
         except OSError as error:
             return self._kill(journal, error)
         return None
-
-    def _with_room(self, write: Callable[[], None]) -> None:
-        """Write, and once more with the reserve's room if the disk is full. Raises OSError."""
-        try:
-            write()
-        except OSError as error:
-            if not is_full(error) or not self._full_disk.make_room():
-                raise
-            write()
 
     # Checkpoints and hints.
 
