@@ -6,11 +6,14 @@ everything that is missing; it imports nothing but the standard library, so that
 """
 
 import importlib.util
+import os
 import shutil
+import subprocess
 import sysconfig
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,17 @@ def has_python_headers() -> bool:
     return Path(sysconfig.get_path("include"), "Python.h").exists()
 
 
+def can_mount() -> bool:
+    """Tell whether this process may mount a tmpfs, which takes root and, in a container, CAP_SYS_ADMIN."""
+    if os.geteuid() or shutil.which("mount") is None:
+        return False
+    with TemporaryDirectory() as folder:
+        if subprocess.run(["mount", "-t", "tmpfs", "none", folder], check=False, capture_output=True).returncode:
+            return False
+        subprocess.run(["umount", folder], check=True)
+        return True
+
+
 SYSTEM_PACKAGES: dict[str, SystemPackage] = {
     "beanstalkd": program("beanstalkd", "beanstalkd"),
     "chromedriver": program("chromedriver", "chromium-driver"),
@@ -64,6 +78,7 @@ SYSTEM_PACKAGES: dict[str, SystemPackage] = {
     "redis-server": program("redis-server", "redis-server"),
     "setpriv": program("setpriv", "util-linux"),
     "systemd-analyze": program("systemd-analyze", "systemd"),
+    "mount": SystemPackage(can_mount, ("mount",)),
     "thrift": program("thrift", "thrift-compiler"),
     "pylibmc": python_module("pylibmc", "libmemcached-dev", "zlib1g-dev", "gcc", "python3-dev"),
 }

@@ -69,6 +69,7 @@ def publish(disk: Disk, folder: bytes, queue: bytes, number: int, replaced: Iter
     `HalfPublished`, and the new one does.
     """
     packed = pack_name(queue, number)
+    disk.make_folder(folder + b"/" + ERASE_FOLDER)  # once the pack is published, this must not fail
     disk.rename(folder + b"/" + temporary_name(queue, number), folder + b"/" + packed)
     disk.reached(steps.PACK_PUBLISHED)
     try:
@@ -99,7 +100,9 @@ def clean_up(disk: Disk, folder: bytes, files: QueueFiles) -> None:
     packed = newest._replace(file_name=newest.file_name.removesuffix(PACK_SUFFIX))
     names = [file.file_name for file in (*replaced, *older_packs)]
     is_whole = _is_whole(disk, folder + b"/" + newest.file_name)
-    for path in _finish(disk, folder, newest.file_name, names, ERASE_FOLDER if is_whole else DAMAGED_FOLDER):
+    target = ERASE_FOLDER if is_whole else DAMAGED_FOLDER
+    disk.make_folder(folder + b"/" + target)
+    for path in _finish(disk, folder, newest.file_name, names, target):
         if is_whole:
             disk.erase(folder + b"/" + path)
     files.packs.clear()
@@ -114,7 +117,6 @@ def _is_whole(disk: Disk, path: bytes) -> bool:
 
 
 def _finish(disk: Disk, folder: bytes, packed: bytes, replaced: Iterable[bytes], target: bytes) -> list[bytes]:
-    disk.make_folder(folder + b"/" + target)
     moved = []
     for file_name in replaced:
         path = target + b"/" + file_name

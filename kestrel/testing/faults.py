@@ -112,7 +112,8 @@ class FaultyDisk(Disk):
 
     Operations are named list, open, open_read, read, write, sync, sync_folder, cut, rename, erase, erase_folder and
     allocate, and each step of `kestrel.disk.steps` is one as well; `calls` names what was done, in order. `room` bounds
-    the bytes that may still be written or allocated, None is no bound; erased and cut bytes are room again.
+    the bytes that may still be written or allocated, None is no bound; erased and cut bytes are room again. `inodes`
+    bounds the files and folders that may still be created; an erased or replaced one is given back.
     `open_descriptors` are those not yet closed.
     """
 
@@ -122,6 +123,7 @@ class FaultyDisk(Disk):
         self._calls_left: int | None = None
         self._torn_bytes = 0
         self.room: int | None = None
+        self.inodes: int | None = None
         self.calls: list[str] = []
         self.open_descriptors: set[int] = set()
         self.medium = Medium()
@@ -181,7 +183,21 @@ class FaultyDisk(Disk):
         if self.room is not None:
             self.room += size
 
+    def _take_inode(self, path: bytes) -> None:
+        if self.inodes is not None and not os.path.exists(path):
+            if not self.inodes:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self.inodes -= 1
+
+    def _give_inode(self, path: bytes) -> None:
+        if self.inodes is not None and os.path.exists(path):
+            self.inodes += 1
+
     # The disk.
+
+    def make_folder(self, path: bytes) -> None:
+        self._take_inode(path)
+        super().make_folder(path)
 
     def list_files(self, folder: bytes) -> list[bytes]:
         self._check("list")
@@ -191,6 +207,7 @@ class FaultyDisk(Disk):
     def open_append(self, path: bytes) -> int:
         self._check("open")
         self.medium.know(os.path.dirname(path))
+        self._take_inode(path)
         descriptor = super().open_append(path)
         self.open_descriptors.add(descriptor)
         return descriptor
@@ -252,6 +269,7 @@ class FaultyDisk(Disk):
         replaced = os.path.getsize(new) if os.path.exists(new) else 0
         if os.path.exists(old):
             self.medium.forget(new)
+            self._give_inode(new)
         super().rename(old, new)
         self._give_room(replaced)
 
@@ -260,11 +278,13 @@ class FaultyDisk(Disk):
         self.medium.know(os.path.dirname(path))
         size = os.path.getsize(path) if os.path.exists(path) else 0
         self.medium.forget(path)
+        self._give_inode(path)
         super().erase(path)
         self._give_room(size)
 
     def erase_folder(self, path: bytes) -> None:
         self._check("erase_folder")
+        self._give_inode(path)
         super().erase_folder(path)
 
     def free_bytes(self, folder: bytes) -> int:
@@ -273,6 +293,9 @@ class FaultyDisk(Disk):
     def allocate(self, path: bytes, size: int) -> None:
         self._check("allocate")
         before = os.path.getsize(path) if os.path.exists(path) else 0
+        if self.room is not None and size - before > self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._take_inode(path)
         self._take_room(size - before)
         super().allocate(path, size)
 

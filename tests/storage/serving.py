@@ -241,7 +241,7 @@ class Server:
     def stop(self) -> None:
         """Stop in order, on a disk that works, and with nothing left to do; or end the stop that has begun."""
         self.disk.mend()
-        self.disk.room = None
+        self.disk.room = self.disk.inodes = None
         self.settle()
         if not self._is_stopping:
             self.begin_stop()

@@ -84,6 +84,8 @@ class ScrollJournal:
         """The names of reader files that say that their reader is deleted."""
         self.going: dict[bytes, int] = {}
         """The names and sizes of writer files that nobody needs, and that are not gone yet."""
+        self.unrepaired: set[bytes] = set()
+        """The names of writer files whose ends could not be set aside; the whole file is, in place of being erased."""
         self.own_refusal: str | None = None
         """None, or why this journal takes no put now."""
         self.most_file_bytes = _NO_SETTINGS.default_journal_size_bytes

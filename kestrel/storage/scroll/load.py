@@ -194,6 +194,7 @@ class ScrollLoader:
                     offset=end.offset,
                 )
                 file.is_closed = True
+                journal.unrepaired.add(writer.file_name)
                 return file if file.first_id else None
         if not file.first_id:
             self._services.disk.erase(self._services.path(writer.file_name))

@@ -14,6 +14,7 @@ from twisted.python.failure import Failure
 
 from kestrel.disk import steps
 from kestrel.disk.copy import copy_range
+from kestrel.disk.folders import DAMAGED_FOLDER
 from kestrel.disk.reader import FileReader
 from kestrel.scroll.fileset import archived_name
 from kestrel.scroll.hints import MOST_BYTES, Hint, encode_hint, hint_path
@@ -154,9 +155,14 @@ class ScrollUpkeep:
         )
 
     def _remove(self, file_name: bytes) -> None:
-        """Erase it, or move it to the archive. Runs in a thread."""
+        """Erase it, or move it to the archive; one with a damaged end is set aside. Runs in a thread."""
         services = self._services
         path = services.path(file_name)
+        if file_name in self._journal.unrepaired:
+            damaged = services.path(DAMAGED_FOLDER)
+            services.disk.make_folder(damaged)
+            services.disk.rename(path, damaged + b"/" + file_name)
+            return
         if services.archive is None:
             services.disk.erase(path)
             return

@@ -330,7 +330,7 @@ class Subject:
         for subject in self._successors:
             if subject.disk is not None:
                 subject.disk.mend()
-                subject.disk.room = None
+                subject.disk.room = subject.disk.inodes = None
             if subject.database is not None:
                 subject.database.mend()
             subject.close()
