@@ -90,11 +90,13 @@ class Announcer:
         self._patience: IDelayedCall | None = None
         self._pause_s = TRY_AGAIN_S
         self._problem = ""
-        self._is_named = False
-        """Whether the session may have members."""
+        self._is_loss_logged = False
+        """Whether the log says that the connection is lost. A completed join or leave resets it."""
+        self._may_be_named = False
+        """Whether the log says that the sets name this server, or may name it."""
         self._is_stopping = False
         self.is_in: frozenset[str] | None = None
-        """The sets that it is in as far as is known; None while it is not."""
+        """The sets that this server is known to be in; None while that is unknown."""
 
     def start(self, status: Status) -> None:
         """Connect, and join as soon as there is a session."""
@@ -144,6 +146,7 @@ class Announcer:
             self._bring_about()
 
     def _session_is(self, state: str) -> None:
+        """Act on a state of kazoo's client."""
         self._is_connected = state == "CONNECTED"
         if self._is_stopping:
             return
@@ -151,16 +154,31 @@ class Announcer:
             self._bring_about()
             return
         was_in, self.is_in = self.is_in, None
-        if was_in is not None:  # else ZooKeeper lets the server in and hangs up, which it may do again and again
+        if not self._is_loss_logged:  # once: a ZooKeeper may accept and close connections again and again
+            self._is_loss_logged = True
+            self._log_loss(was_in if self._working is None else None)
+        if state == "LOST" and self._may_be_named:
+            self._may_be_named = False
+            log.warn("The session with ZooKeeper is lost: {where} does not name this server", where=self._where)
+
+    def _log_loss(self, was_in: frozenset[str] | None) -> None:
+        """Log that the connection is lost. `was_in` is None if the result of a join or leave is unknown.
+
+        ZooKeeper may have made a node and closed the connection before its answer arrived.
+        """
+        self._may_be_named = was_in is None or bool(was_in)
+        if was_in is None:
             log.warn(
-                "ZooKeeper does not answer any more: {where} names this server until its session ends"
-                if was_in
-                else "ZooKeeper does not answer any more: changes of {where} wait for it",
+                "ZooKeeper does not answer any more: {where} may name this server until its session ends",
                 where=self._where,
             )
-        if state == "LOST" and self._is_named:
-            self._is_named = False
-            log.warn("The session with ZooKeeper is lost: {where} does not name this server", where=self._where)
+        elif was_in:
+            log.warn(
+                "ZooKeeper does not answer any more: {where} names this server until its session ends",
+                where=self._where,
+            )
+        else:
+            log.warn("ZooKeeper does not answer any more: changes of {where} wait for it", where=self._where)
 
     def _bring_about(self) -> None:
         """Begin to, or see that it is done once more."""
@@ -183,21 +201,23 @@ class Announcer:
                 self._sets[name].leave()
 
     def _is_done(self, sets: frozenset[str]) -> None:
+        """Note that this server is in exactly these sets."""
         self._problem = ""
         self._pause_s = TRY_AGAIN_S
         if self._is_due or self._is_stopping or not self._is_connected:
-            return  # there is a later session, or something else to be done
+            return  # the session has changed, or a later change is due
         self._be_patient_no_more()
+        self._is_loss_logged = False
         self._again = self._clock.callLater(LOOK_AGAIN_S, self._try_again)
         if sets != self.is_in:
             self.is_in = sets
-            self._is_named = bool(sets)
+            self._may_be_named = bool(sets)
             log.info("In {where} this server is now in {sets}", where=self._where, sets=_listed(sets))
 
     def _has_failed(self, failure: Failure) -> None:
         if self._is_stopping:
             return
-        if self._is_connected:  # else it is said already that ZooKeeper is away
+        if self._is_connected:  # otherwise the log says already that the connection is lost
             self._complain("This server cannot join or leave {where}, and tries again: {reason}", failure)
         self._stop_waiting()
         self._again = self._clock.callLater(self._longer_pause_s(), self._try_again)

@@ -133,6 +133,10 @@ def logged() -> Iterator[list[LogEvent]]:
     globalLogPublisher.removeObserver(observe)
 
 
+def formats(logged: list[LogEvent]) -> list[str]:
+    return [each["log_format"] for each in logged]
+
+
 @pytest.fixture
 def joined(announced: Announced) -> Announced:
     announced.zookeeper.becomes("CONNECTED")
@@ -297,7 +301,7 @@ def test_the_pauses_after_failures_grow_until_it_goes_well(joined: Announced) ->
     assert joined.zookeeper.members == BOTH
 
 
-def test_who_lets_in_and_hangs_up_is_complained_of_once(announced: Announced, logged: list[LogEvent]) -> None:
+def test_connections_closed_again_and_again_are_logged_once(announced: Announced, logged: list[LogEvent]) -> None:
     for _ in range(100):
         announced.zookeeper.is_held = True
         announced.zookeeper.becomes("CONNECTED")
@@ -306,8 +310,10 @@ def test_who_lets_in_and_hangs_up_is_complained_of_once(announced: Announced, lo
         announced.zookeeper.becomes("LOST")
         announced.zookeeper.goes_on()
         announced.clock.advance(1)
-    assert [each["log_format"] for each in logged] == [
-        "ZooKeeper cannot be reached, and {where} does not name this server yet: {reason}"
+    assert formats(logged) == [
+        "ZooKeeper does not answer any more: {where} may name this server until its session ends",
+        "The session with ZooKeeper is lost: {where} does not name this server",
+        "ZooKeeper cannot be reached, and {where} does not name this server yet: {reason}",
     ]
 
 
@@ -363,3 +369,39 @@ def test_a_stop_before_the_client_has_started_leaves_nothing() -> None:
 def test_what_a_client_lacks_fails_no_stop(announced: Announced) -> None:
     announced.zookeeper.stop = None  # type: ignore[method-assign,assignment]
     assert announced.announcer.stop().called
+
+
+def test_a_loss_during_a_join_is_logged(announced: Announced, logged: list[LogEvent]) -> None:
+    announced.clock.advance(PATIENCE_S)
+    announced.zookeeper.is_held = True
+    announced.zookeeper.becomes("CONNECTED")
+    announced.zookeeper.becomes("SUSPENDED")
+    announced.zookeeper.goes_on()
+    assert announced.announcer.is_in is None
+    announced.zookeeper.loses_the_session()
+    assert formats(logged) == [
+        "ZooKeeper cannot be reached, and {where} does not name this server yet: {reason}",
+        "ZooKeeper does not answer any more: {where} may name this server until its session ends",
+        "The session with ZooKeeper is lost: {where} does not name this server",
+    ]
+
+
+def test_a_loss_during_a_leave_does_not_claim_to_know_the_sets(joined: Announced, logged: list[LogEvent]) -> None:
+    joined.zookeeper.is_held = True
+    joined.announcer.status_is(Status.QUIESCENT)
+    joined.zookeeper.becomes("SUSPENDED")
+    joined.zookeeper.goes_on()
+    assert formats(logged) == [
+        "ZooKeeper does not answer any more: {where} may name this server until its session ends"
+    ]
+
+
+def test_each_loss_after_a_join_is_logged_once(joined: Announced, logged: list[LogEvent]) -> None:
+    for _ in range(2):
+        joined.zookeeper.becomes("SUSPENDED")
+        joined.zookeeper.loses_the_session()
+        joined.zookeeper.becomes("CONNECTED")
+    assert formats(logged) == 2 * [
+        "ZooKeeper does not answer any more: {where} names this server until its session ends",
+        "The session with ZooKeeper is lost: {where} does not name this server",
+    ]
