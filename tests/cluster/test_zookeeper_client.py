@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kazoo.handlers.threading import KazooTimeoutError
 
 from kestrel.address import Address
+from kestrel.cluster import connection as connection_module
 from kestrel.cluster import zookeeper as under_test
 from kestrel.cluster.zookeeper import problem_of, zookeeper_client
 from tests.server.running import eventually
@@ -57,10 +60,14 @@ class Impostor:
 
 
 @contextmanager
-def impostor(answer: Callable[[socket.socket], object], **options: Any) -> Iterator[tuple[Impostor, Any]]:
-    """One, and a client of it that is started."""
+def impostor(
+    answer: Callable[[socket.socket], object], stopped: threading.Event | None = None, **options: Any
+) -> Iterator[tuple[Impostor, Any]]:
+    """Yield an impostor and a started client of it. `stopped` replaces the event that the client waits on."""
     server = Impostor(answer)
     client = zookeeper_client([server.address], SESSION_S, **options)
+    if stopped is not None:
+        client._stopped = stopped
     client.start_async()
     try:
         yield server, client
@@ -103,10 +110,26 @@ def test_whose_credentials_are_refused_tries_again() -> None:
         eventually(lambda: problem_of(client) == "the credentials are refused", "it says why")
 
 
-def test_who_lets_in_and_hangs_up_is_left_in_peace() -> None:
-    with impostor(lambda connection: connection.sendall(LET_IN)) as (server, _):
-        eventually(lambda: len(server.times) > 4, "it tries again")
-        assert server.times[4] - server.times[0] > 0.7  # 0.1, 0.2, and twice a quarter of SESSION_S
+class Pauses(threading.Event):
+    """The event that a client of kazoo waits on between two attempts, which records how long each wait was to be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait as the base class does."""
+        assert timeout is not None
+        self.seconds.append(timeout)
+        return super().wait(timeout)
+
+
+def test_pauses_grow_while_a_server_accepts_and_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "time", SimpleNamespace(monotonic=lambda: 0.0))  # no attempt takes long
+    pauses = Pauses()
+    with impostor(lambda connection: connection.sendall(LET_IN), pauses):
+        eventually(lambda: len(pauses.seconds) > 4, "it tries again")
+        assert pauses.seconds[:4] == [0.1, 0.2, SESSION_S / 4, SESSION_S / 4]
 
 
 def test_an_answer_that_never_comes_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
