@@ -83,11 +83,14 @@ class ZooKeeper:
         return self
 
     def _answers(self) -> bool:
+        """Return whether it serves. While it starts it may answer that it does not, and never close the connection."""
         assert self._process is not None
         assert self._process.poll() is None, self._log.read_text()[-4000:]
         with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5) as connection:
             connection.sendall(b"srvr")  # one of four letters that are allowed by default
-            return b"Mode: standalone" in connection.makefile("rb").read(1 << 16)
+            for line in connection.makefile("rb"):
+                if b"Mode: standalone" in line or b"not currently serving requests" in line:
+                    return b"Mode: standalone" in line
         return False
 
     def kill(self) -> None:
