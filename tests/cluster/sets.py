@@ -43,6 +43,13 @@ class Sets:
         for name in names or SETS:
             self._zookeeper.client.delete(self._nodes.pop((server.pid, name)))
 
+    def replace(self, old: Server, new: Server, name: str) -> None:
+        """Replace one server by another in that set, in one transaction: no client sees both servers in it."""
+        transaction = self._zookeeper.client.transaction()
+        transaction.delete(self._nodes.pop((old.pid, name)))
+        transaction.create(f"{self._path}/{name}/member_", member_of(new).to_json(), sequence=True)
+        _, self._nodes[new.pid, name] = transaction.commit()
+
 
 def items(server: Server) -> int:
     """How many are in the queue ``work``."""
