@@ -297,6 +297,15 @@ class Shutdown(Command):
     __slots__ = ()
 
 
+class OtherProtocol(Command):
+    """A line of another protocol, such as HTTP: refuse it and hang up."""
+
+    __slots__ = ("protocol",)
+
+    def __init__(self, protocol: str) -> None:
+        self.protocol = protocol
+
+
 class Malformed(Command):
     """Bytes that are no request: answer with the reason and, where the stream is out of step, hang up."""
 

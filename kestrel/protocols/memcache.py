@@ -12,7 +12,7 @@ from typing import Final
 from kestrel import commands, errors
 from kestrel.protocols.buffer import NoLineEnd, ReceiveBuffer
 from kestrel.protocols.codec import LineCodec, Stat
-from kestrel.protocols.words import BadNumber, number, one_line, words_of
+from kestrel.protocols.words import BadNumber, number, one_line, other_protocol, words_of
 
 MAX_LINE_BYTES: Final = 8 * 1024
 MAX_ITEM_BYTES: Final = 16 * 1024 * 1024
@@ -115,7 +115,9 @@ class MemcacheCodec(LineCodec):
                 return self._out_of_step("line too long")
             request = _REMEMBERED.get(line) or _parsed(line)
             if not isinstance(request, _AnnouncedSet):
-                if isinstance(request, commands.Malformed) and request.closes:
+                if isinstance(request, commands.OtherProtocol) or (
+                    isinstance(request, commands.Malformed) and request.closes
+                ):
                     self.end()
                 return request
             if request.size > self._max_item_bytes:
@@ -196,11 +198,15 @@ class MemcacheCodec(LineCodec):
 
 
 def _parsed(line: bytes) -> commands.Command | _AnnouncedSet:
-    """What a line asks for. A `Malformed` that closes stands for a stream that is out of step from there on."""
+    """Return the request of a line. The stream is out of step after `OtherProtocol` and a `Malformed` that closes."""
     words = words_of(line[:-1] if line.endswith(b"\r") else line)
     if not words:
         return _fatal("empty line")
     parse = _PARSERS.get(words[0].lower())
+    if parse is None or b"/" in line:
+        protocol = other_protocol(line)
+        if protocol is not None:
+            return commands.OtherProtocol(protocol)
     if parse is None:
         return _fatal("unknown command")
     request = parse(words)

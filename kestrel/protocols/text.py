@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from kestrel import commands, errors
 from kestrel.protocols.buffer import ReceiveBuffer
 from kestrel.protocols.codec import LineCodec, Stat
-from kestrel.protocols.words import BadNumber, number, one_line, words_of
+from kestrel.protocols.words import BadNumber, number, one_line, other_protocol, words_of
 
 MAX_LINE_BYTES: Final = 8 * 1024
 MAX_ITEM_BYTES: Final = 16 * 1024 * 1024
@@ -89,9 +89,11 @@ class TextCodec(LineCodec):
         if line is None:
             return None
         line = line.removesuffix(b"\r")
-        if not line.endswith(b":"):
-            return _command_in(line)
-        return self._read_data(_command_in(line[:-1]))
+        command = _command_in(line)
+        if isinstance(command, commands.OtherProtocol):
+            self.end()
+            return command
+        return self._read_data(command) if line.endswith(b":") else command
 
     def _read_data(self, announced: commands.Command) -> commands.Command | None:
         """The announced command, once the empty line behind its data has come."""
@@ -220,10 +222,14 @@ def _malformed(reason: str) -> commands.Malformed:
 
 
 def _command_in(line: bytes) -> commands.Command:
-    """The command of a request line without its end and its colon; a put has no items yet."""
-    words = words_of(line)
+    """Return the command of a request line without its line end; a put has no items yet."""
+    words = words_of(line.removesuffix(b":"))
     word = words[0].lower() if words else b""
     request = _REQUESTS.get(word)
+    if request is None or b"/" in line:
+        protocol = other_protocol(line)
+        if protocol is not None:
+            return commands.OtherProtocol(protocol)
     if request is None:
         return _malformed(f"Unknown command: {word.decode('latin-1')}")
     arguments = words[1:]

@@ -1,6 +1,18 @@
-"""What protocols of text lines have in common: words, numbers, and reasons that fit on a line."""
+"""Helpers for line protocols: words, numbers, one-line reasons, and lines that belong to another protocol."""
 
 from __future__ import annotations
+
+import re
+from typing import Final
+
+_HTTP: Final = re.compile(
+    rb"(?:^|.*\s)HTTP/\d"  # a request line, whatever its method
+    rb"|(?:CONNECT|HEAD|OPTIONS|PATCH|POST|PRI|TRACE)(?:\s|$)"
+    rb"|Host:|[!#-'*+.^_`|~0-9A-Za-z-]+:[ \t]*\S",  # a header
+    re.IGNORECASE | re.DOTALL,
+)
+_TLS: Final = re.compile(rb"\x16\x03[\x00-\x04]")
+"""The first bytes of a TLS handshake record (RFC 8446, section 5.1)."""
 
 
 class BadNumber(Exception):
@@ -13,6 +25,17 @@ def words_of(line: bytes) -> list[bytes]:
     while words and not words[-1]:
         words.pop()
     return words
+
+
+def other_protocol(line: bytes) -> str | None:
+    """Return the protocol that a request line belongs to if it is HTTP or TLS; else None.
+
+    A web page can make a browser send such lines to any port, with commands behind them. No request of the memcache or
+    text protocol matches: a queue name cannot contain a slash, and the first word of a request contains no colon.
+    """
+    if _HTTP.match(line):
+        return "HTTP"
+    return "TLS" if _TLS.match(line) else None
 
 
 def number(word: bytes) -> int:

@@ -13,6 +13,7 @@ class ServerCounters:
         "cmd_peek",
         "cmd_set",
         "curr_connections",
+        "foreign_requests",
         "get_hits",
         "get_misses",
         "queue_creates",
@@ -27,6 +28,7 @@ class ServerCounters:
         self.curr_connections = 0
         self.total_connections = 0
         self.rejected_connections = 0
+        self.foreign_requests = 0
         self.total_items = 0
         self.cmd_get = 0
         self.cmd_set = 0

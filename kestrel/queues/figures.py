@@ -109,6 +109,12 @@ SERVER_FIGURES: Final[tuple[Figure[ServerSight], ...]] = (
         "clients that were turned away (maxConnections)",
         lambda of: of.counters.rejected_connections,
     ),
+    Figure(
+        "foreign_requests",
+        _COUNTER,
+        "requests of other protocols (HTTP, TLS) that were refused",
+        lambda of: of.counters.foreign_requests,
+    ),
     Figure("build", _LABEL, "compiled, or pure Python", lambda of: BUILD),
 )
 

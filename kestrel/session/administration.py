@@ -149,6 +149,12 @@ def shutdown(session: Session, command: commands.Shutdown) -> None:
     session.control.shutdown()
 
 
+def other_protocol(session: Session, command: commands.OtherProtocol) -> None:
+    """Refuse a request of another protocol, count and log it, and hang up."""
+    session.counters.foreign_requests += 1
+    session.turn_away(errors.ClientError(f"this port does not speak {command.protocol}"))
+
+
 def malformed(session: Session, command: commands.Malformed) -> None:
     """Say what was wrong with what the client sent."""
     session.refuse(errors.ClientError(command.reason), closes=command.closes)
@@ -169,5 +175,6 @@ ADMINISTRATION: Final[Handlers] = {
     commands.Upgrade: upgrade,
     commands.Quit: quit_,
     commands.Shutdown: shutdown,
+    commands.OtherProtocol: other_protocol,
     commands.Malformed: malformed,
 }

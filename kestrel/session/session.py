@@ -194,8 +194,12 @@ class Session(Speaker):
         if self._has_ended or self._is_shaking_hands:
             self._wire.abort()
             return
-        self._services.refusals.log(self._wire.peer, self.access.identity, str(why))
         self.outbox.answering = Command()
+        self.turn_away(why)
+
+    def turn_away(self, why: ClientError) -> None:
+        """Log the reason, answer with it, and hang up."""
+        self._services.refusals.log(self._wire.peer, self.access.identity, str(why))
         self.refuse(why, closes=True)
 
     def settings_changed(self) -> None:

@@ -23,6 +23,7 @@ COLUMNS = [
 SERVER_FIGURES = {
     *("curr_items", "bytes", "total_items", "curr_connections", "total_connections", "rejected_connections"),
     *("cmd_get", "cmd_set", "cmd_peek", "get_hits", "get_misses", "bytes_read", "bytes_written", "queue_creates"),
+    "foreign_requests",
     *("queue_deletes", "queue_expires", "mem_bytes", "waiters", "open_transactions", "journal_bytes"),
 }
 LATENCIES = {*OF_QUEUES, *OF_STORAGES}

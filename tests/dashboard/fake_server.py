@@ -179,6 +179,7 @@ class FakeServer:
             "curr_connections": 12,
             "total_connections": 3456,
             "rejected_connections": 0,
+            "foreign_requests": 0,
             "cmd_get": gets + 40,
             "cmd_set": puts,
             "cmd_peek": 0,

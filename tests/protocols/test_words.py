@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kestrel.protocols.words import BadNumber, number, one_line, words_of
+from kestrel.protocols.words import BadNumber, number, one_line, other_protocol, words_of
 
 
 @pytest.mark.parametrize(
@@ -63,3 +63,29 @@ def test_anything_else_is_no_number(word: bytes) -> None:
 )
 def test_a_reason_is_one_line_of_bytes(reason: str, line: bytes) -> None:
     assert one_line(reason) == line
+
+
+@pytest.mark.parametrize(
+    ("line", "protocol"),
+    [
+        (b"POST / HTTP/1.1", "HTTP"),
+        (b"anything\there http/3", "HTTP"),
+        (b"HTTP/1.1 200 OK", "HTTP"),
+        (b"post", "HTTP"),
+        (b"accept:*/*", "HTTP"),
+        (b"sec-fetch-site: cross-site", "HTTP"),
+        (b"Host:", "HTTP"),
+        (b"\x16\x03\x01\x02\x00", "TLS"),
+        (b"", None),
+        (b"posted", None),
+        (b"get post", None),
+        (b"get work/t=100/open", None),
+        (b"get HTTP", None),
+        (b"put host:", None),
+        (b"bogus:", None),
+        (b":", None),
+        (b"\x16\x04", None),
+    ],
+)
+def test_lines_of_http_and_tls_are_recognized(line: bytes, protocol: str | None) -> None:
+    assert other_protocol(line) == protocol

@@ -643,7 +643,7 @@ SERVER_STATS = [
     "uptime", "time", "version", "curr_items", "total_items", "bytes", "reserved_memory_ratio", "curr_connections",
     "total_connections", "cmd_get", "cmd_set", "cmd_peek", "get_hits", "get_misses", "bytes_read", "bytes_written",
     "queue_creates", "queue_deletes", "queue_expires",
-    "rejected_connections", "build",
+    "rejected_connections", "foreign_requests", "build",
 ]
 QUEUE_STATS = [
     "items", "bytes", "total_items", "logsize", "expired_items", "mem_items", "mem_bytes", "age", "discarded",

@@ -36,6 +36,7 @@ const KNOWN = {
   curr_connections: ["Connections", format.count],
   total_connections: ["Connections since the start", format.count],
   rejected_connections: ["Connections refused", format.count],
+  foreign_requests: ["Requests of other protocols", format.count],
   cmd_get: ["Gets", format.count],
   cmd_set: ["Puts", format.count],
   cmd_peek: ["Peeks", format.count],
