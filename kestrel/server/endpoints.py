@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -113,6 +114,16 @@ def listen(
 
     listening: Deferred[IListeningPort] = server.listen(factory)
     return listening.addErrback(failed)
+
+
+def use_backlog(port: IListeningPort, endpoint: str, backlog: int) -> None:
+    """Set how many connections may wait to be accepted, unless the endpoint string or systemd has set it.
+
+    Twisted's endpoints, and plugins, have small defaults of their own. A second `listen` replaces them.
+    """
+    listening = getattr(port, "socket", None)
+    if isinstance(listening, socket.socket) and "backlog=" not in endpoint and not endpoint.startswith("systemd:"):
+        listening.listen(backlog)
 
 
 def port_number(port: IListeningPort) -> int | None:

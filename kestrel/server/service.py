@@ -49,6 +49,7 @@ from kestrel.server.endpoints import (
     listen,
     parse_endpoint,
     port_number,
+    use_backlog,
 )
 from kestrel.server.failures import EX_CONFIG, CannotServe, storage_failure
 from kestrel.server.keep_alive import Vigil, ask_for_signs_of_life
@@ -182,6 +183,7 @@ class KestrelService(Service):
         def listening(port: IListeningPort) -> None:
             self._ports.append(port)
             self._keep_alive(port, self._core.config)
+            use_backlog(port, endpoint, self._core.config.connection_backlog)
             self._admin_is_there |= protocol == ADMIN
             number = port_number(port)
             if number is not None and not is_trusted and protocol != ADMIN:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from kestrel.config.model import AdminSettings, Config
 from kestrel.net import hub
 from kestrel.server.endpoints import is_plain_tcp
 from kestrel.server.service import KestrelService
+from tests.client.certificates import Authority
 from tests.server.running import ANY_PORT, PATIENCE_S, REQUESTS
 
 
@@ -271,3 +274,32 @@ def test_only_where_the_admin_port_can_be_asked_something_is_the_past_remembered
     assert not started
     Running(tmp_path, "memcache", ANY_PORT, admin=AdminSettings(http_port=0)).stop()
     assert len(started) == 1
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="the system does not tell the backlog")
+@pytest.mark.parametrize("prefix", ["tcp", "ssl", "reloadtls", "mtls"])
+@pytest.mark.parametrize(("more", "backlog"), [("", Config().connection_backlog), (":backlog=7", 7)])
+def test_every_endpoint_has_the_configured_backlog(tmp_path: Path, prefix: str, more: str, backlog: int) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("localhost")
+    files = "" if prefix == "tcp" else f":certKey={certificate}:privateKey={key}"
+    authorities = f":caCerts={authority.ca_file}" if prefix == "mtls" else ""
+    endpoint = f"{prefix}:0:interface=127.0.0.1{files}{authorities}{more}"
+    for protocol in REQUESTS:
+        running = Running(tmp_path, protocol, endpoint)
+        [port] = [each for each in running.reactor.getReaders() if hasattr(each, "getHost")]
+        listening: socket.socket = port.socket
+        told = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 32)
+        assert struct.unpack("=28xI", told) == (backlog,)  # tcpi_sacked, which is the backlog of a listening socket
+        running.stop()
+
+
+def test_burst_of_tls_clients_waits_to_be_accepted(tmp_path: Path) -> None:
+    certificate, key = Authority(tmp_path).sign("localhost")
+    endpoint = f"reloadtls:0:interface=127.0.0.1:certKey={certificate}:privateKey={key}"
+    running = Running(tmp_path, "memcache", endpoint)
+    address = address_of(running)
+    with ExitStack() as clients:
+        for _ in range(300):  # while the server accepts none
+            clients.enter_context(socket.create_connection(address, timeout=PATIENCE_S))
+    running.stop()
