@@ -158,6 +158,20 @@ class AdminChannel(HTTPChannel):
     def resetTimeout(self) -> None:
         """Nothing: that a part of a request has come buys no time for the rest."""
 
+    def headerReceived(self, line: bytes) -> bool:
+        """Refuse a transfer encoding that proxies may read differently: one that is not `chunked`, or in HTTP/1.0.
+
+        Twisted refuses a second `chunked`, but ignores `identity`, which RFC 9112 no longer has.
+        """
+        http: Any = self
+        name, _, value = line.partition(b":")
+        if name.lower() == b"transfer-encoding" and (
+            value.strip(b" \t").lower() != b"chunked" or http._version == b"HTTP/1.0"
+        ):
+            http._respondToBadRequestAndDisconnect()
+            return False
+        return bool(super().headerReceived(line))  # type: ignore[no-untyped-call]
+
     def lineLengthExceeded(self, line: bytes) -> None:
         """A line does not end."""
         transport: Any = self.transport
