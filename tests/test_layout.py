@@ -23,7 +23,7 @@ FLOORS = (
     {"storage"},
     {"protocols", "journal", "scroll", "cluster"},
     {"disk", "config"},
-    {"names", "pem", "keyed", "address", "tls"},
+    {"names", "pem", "keyed", "address", "tls", "escaping"},
     {"item", "commands", "errors", "histogram"},
     {"compiled"},
 )
@@ -31,7 +31,7 @@ FLOORS = (
 
 FLOOR_OF = {part: number for number, floor in enumerate(FLOORS) for part in floor}
 
-_BELOW = {"compiled", "histogram", "item", "commands", "errors", "names", "keyed", "address", "tls"}
+_BELOW = {"compiled", "histogram", "item", "commands", "errors", "names", "keyed", "address", "tls", "escaping"}
 
 STANDARD_LIBRARY_ONLY = _BELOW | {"journal", "scroll", "disk"}
 

@@ -5,20 +5,26 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from twisted.logger import (
+    FileLogObserver,
     FilteringLogObserver,
     ILogObserver,
+    LogEvent,
     LogLevel,
     LogLevelFilterPredicate,
-    jsonFileLogObserver,
-    textFileLogObserver,
+    eventAsJSON,
+    eventAsText,
 )
+from twisted.python.failure import Failure
 from twisted.python.logfile import LogFile
 
 from kestrel.config.model import LoggingSettings
+from kestrel.escaping import escape_controls
+
+_RECORD_SEPARATOR = "\x1e"
+"""Begins each record of a JSON text sequence (RFC 7464)."""
 
 
 class _SharedLogFile(LogFile):
@@ -28,6 +34,24 @@ class _SharedLogFile(LogFile):
         super()._openFile()  # type: ignore[no-untyped-call]
         descriptor = self._file.fileno()
         fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_APPEND)
+
+
+def text_line(event: LogEvent) -> str:
+    """Return an event as one line, and the lines of its traceback below it, each behind a tab.
+
+    Control characters are escaped here, for all events, since any value may come from a client.
+    """
+    line = eventAsText(event, includeTraceback=False)
+    failure = event.get("log_failure")
+    traceback = failure.getTraceback().split("\n") if isinstance(failure, Failure) else []
+    if not line and not traceback:
+        return ""
+    return "\n\t".join(map(escape_controls, [line, *traceback])) + "\n"
+
+
+def json_line(event: LogEvent) -> str:
+    """Return an event as a record of a JSON text sequence. JSON itself escapes all control characters but DEL."""
+    return _RECORD_SEPARATOR + eventAsJSON(event).replace("\x7f", "\\u007f") + "\n"
 
 
 class Log:
@@ -46,11 +70,9 @@ class Log:
                 maxRotatedFiles=settings.rotate_count,
                 defaultMode=0o600,
             )
-        make_observer: Callable[..., ILogObserver] = (
-            jsonFileLogObserver if settings.format == "json" else textFileLogObserver
-        )
+        to_line = json_line if settings.format == "json" else text_line
         self._predicate = LogLevelFilterPredicate()
-        self.observer: ILogObserver = FilteringLogObserver(make_observer(stream), [self._predicate])
+        self.observer: ILogObserver = FilteringLogObserver(FileLogObserver(stream, to_line), [self._predicate])
         self.use_levels(settings)
 
     def use_levels(self, settings: LoggingSettings) -> None:
