@@ -43,7 +43,7 @@ def one_queue(watched: Watched, asked: Asked, name: bytes) -> Answer:
             "name": name.decode("latin-1"),
             "exists": True,
             "figures": dict([*queue_figures(sight), *traffic_figures(sight)]),
-            "settings": dict(watched.control.config_of([name])[0][1]),
+            "settings": dict(next(watched.control.config_of([name]))[1]),
             "children": [child.decode("latin-1") for child in children],
             "failure": None if failure is None else str(failure),
             "latencies": summaries(queue.measures),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import merge
+from itertools import groupby
 from typing import Any
 
 from twisted.internet.defer import Deferred, DeferredList, succeed
 from twisted.internet.interfaces import IReactorTime
 
 from kestrel.config.dump import alias_config, queue_config, server_config
-from kestrel.config.model import Config
+from kestrel.config.model import Config, QueueSettings
 from kestrel.config.resolved import ResolvedConfig
 from kestrel.errors import BadQueueName
 from kestrel.names import check_queue_name
@@ -49,6 +51,7 @@ class QueueServer:
         memory_limit: MemoryLimit,
     ) -> None:
         self.config = config.config
+        self._configured_names = sorted(self.config.queues)
         self.barrier = Barrier(schedule, clock.seconds)
         self.turns = Turns(self.barrier, schedule, seconds)
         self.manager = QueueManager(
@@ -123,6 +126,7 @@ class QueueServer:
         if self._is_stopping:
             return succeed(None)
         config = self.config = resolved.config
+        self._configured_names = sorted(config.queues)
         self.use_for_sessions(_session_settings(config))
         self.barrier.uncommitted.use(config.max_uncommitted_bytes)
         self.manager.memory_limit.most_bytes = config.max_total_memory_bytes
@@ -144,31 +148,29 @@ class QueueServer:
         """The settings of the server itself, as they are shown."""
         return server_config(self.config)
 
-    def config_of(self, names: Sequence[bytes]) -> list[tuple[bytes, list[tuple[str, str]]]]:
-        """The settings of the queues and aliases of these names, or of all that exist or are configured.
+    def config_of(self, names: Sequence[bytes]) -> Iterator[tuple[bytes, list[tuple[str, str]]]]:
+        """Yield the settings of these queues and aliases, or of all that exist or are configured.
 
         A queue that does not exist has settings too; a name that no queue can have has none.
         """
-        if not names:
-            queues = {queue.name for queue in self.manager.all_queues()}
-            names = sorted({*queues, *self.config.queues, *self.config.aliases})
-        shown: dict[int, list[tuple[str, str]]] = {}
-        return [(name, self._config_of(name, shown)) for name in dict.fromkeys(names)]
-
-    def _config_of(self, name: bytes, shown: dict[int, list[tuple[str, str]]]) -> list[tuple[str, str]]:
-        """`shown` has what was worked out already: most queues share their settings."""
-        alias = self.config.aliases.get(name)
-        if alias is not None:
-            return alias_config(alias)
-        try:
-            check_queue_name(name)
-        except BadQueueName:
-            return []
-        queue = self.manager.known(name)
-        settings = self.manager.settings_for(name) if queue is None else queue.settings
-        if id(settings) not in shown:
-            shown[id(settings)] = queue_config(settings)
-        return shown[id(settings)]
+        chosen = dict.fromkeys(names) or _merged(self.manager.names_in_order(), self._configured_names)
+        settings: QueueSettings | None = None
+        shown: list[tuple[str, str]] = []
+        for name in chosen:
+            alias = self.config.aliases.get(name)
+            if alias is not None:
+                yield name, alias_config(alias)
+                continue
+            try:
+                check_queue_name(name)
+            except BadQueueName:
+                yield name, []
+                continue
+            queue = self.manager.known(name)
+            of_queue = self.manager.settings_for(name) if queue is None else queue.settings
+            if of_queue is not settings:  # most queues share their settings
+                settings, shown = of_queue, queue_config(of_queue)
+            yield name, shown
 
     def all_connections(self) -> list[Connection]:
         """Of all factories."""
@@ -192,6 +194,11 @@ class QueueServer:
     def close(self) -> Deferred[None]:
         """Commit what is left and let the storage go."""
         return self.manager.close(self._compacts_at_close)
+
+
+def _merged(*sorted_names: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield each name of several sorted sequences once, in order."""
+    return (name for name, _ in groupby(merge(*sorted_names)))
 
 
 def _session_settings(config: Config) -> SessionSettings:

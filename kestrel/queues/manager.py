@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Final, cast
@@ -84,6 +85,9 @@ class QueueManager:
         if measuring is not None:
             measuring.measure = self._storage_measured
         self._queues: dict[bytes, Queue] = {}
+        self._names: list[bytes] = []
+        """The names of `_queues`, sorted."""
+        self._alias_names = sorted(self.aliases)
         self._families = Families()
         self._unloadable: set[bytes] = set()
         self._deletions: dict[bytes, Batch] = {}
@@ -175,6 +179,7 @@ class QueueManager:
     def _make(self, name: bytes, storage: IStorage, settings: QueueSettings) -> Queue:
         queue = Queue(name, settings, storage, storage.queue(name, settings), self._services)
         self._queues[name] = queue
+        insort(self._names, name)
         self._families.add(name)
         return queue
 
@@ -205,8 +210,34 @@ class QueueManager:
         return queue
 
     def all_queues(self) -> list[Queue]:
-        """Every queue that is not masked by an alias, in the order of their names."""
-        return [self._queues[name] for name in sorted(self._queues) if name not in self.aliases]
+        """Return every queue that is not masked by an alias, in the order of their names."""
+        return [self._queues[name] for name in self._names if name not in self.aliases]
+
+    def names_in_order(self) -> Iterator[bytes]:
+        """Yield the names of all queues and aliases, sorted.
+
+        Queues may be created and deleted meanwhile. The iterator keeps only its position, so that many slow clients can
+        be sent a list of all queues without a copy of the names for each.
+        """
+        name = b""
+        while (following := self._name_after(name)) is not None:
+            yield following
+            name = following
+
+    def queues_in_order(self) -> Iterator[Queue]:
+        """Yield every queue that is not masked by an alias, as `names_in_order` does."""
+        for name in self.names_in_order():
+            queue = self.known(name)
+            if queue is not None:
+                yield queue
+
+    def _name_after(self, name: bytes) -> bytes | None:
+        following: bytes | None = None
+        for names in (self._names, self._alias_names):
+            place = bisect_right(names, name)
+            if place < len(names) and (following is None or names[place] < following):
+                following = names[place]
+        return following
 
     def children_of(self, name: bytes) -> Sequence[bytes]:
         """The names of a parent's children, in order."""
@@ -332,6 +363,7 @@ class QueueManager:
         queue.storage.delete(queue.contents)  # raises StorageError, and nothing has changed
         name = queue.name
         del self._queues[name]
+        del self._names[bisect_left(self._names, name)]
         batch = queue.touch()
         queue.is_deleted = True
         self.counters.queue_deletes += 1
@@ -401,6 +433,7 @@ class QueueManager:
         self._named = _named_in(config)
         before = self.aliases
         self.aliases = renewed(before, config)
+        self._alias_names = sorted(self.aliases)
         new = [name for name in self.aliases if name not in before]
         self._warn_of_masks(new)
         for name in new:

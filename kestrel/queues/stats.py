@@ -11,11 +11,6 @@ def server_stats(manager: QueueManager, version: str, uptime_s: int) -> list[Sta
     return server_figures(ServerSight(manager, version, uptime_s))
 
 
-def names_told(manager: QueueManager) -> list[bytes]:
-    """The queues and aliases of which is told when none is named, in their order."""
-    return sorted({*(queue.name for queue in manager.all_queues()), *manager.aliases})
-
-
 def stats_of(manager: QueueManager, name: bytes) -> list[Stat]:
     """The figures of that queue or alias; of a missing one, none."""
     alias = manager.aliases.get(name)

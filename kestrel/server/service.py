@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -351,8 +351,8 @@ class KestrelService(Service):
         log.error("The configuration was not reloaded: {reason}", reason=failure.getErrorMessage())
         return failure
 
-    def config_of(self, names: Sequence[bytes]) -> list[tuple[bytes, list[tuple[str, str]]]]:
-        """The settings of queues and aliases, as `dump_config` shows them."""
+    def config_of(self, names: Sequence[bytes]) -> Iterator[tuple[bytes, list[tuple[str, str]]]]:
+        """Yield the settings of queues and aliases, as `dump_config` shows them."""
         return self._core.config_of(names)
 
     def _server_sets(self) -> dict[str, bool]:

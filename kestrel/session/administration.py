@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from collections.abc import Iterator
+from typing import Final
 
 from twisted.internet.defer import Deferred
 
 from kestrel import commands, errors
-from kestrel.queues.stats import names_told, server_stats, stats_of
+from kestrel.queues.stats import server_stats, stats_of
 from kestrel.queues.sweep import Swept
 from kestrel.session.codecs import line_codec
+from kestrel.session.long_reply import LongReply
 from kestrel.session.session import Handlers, Session
-
-_Thing = TypeVar("_Thing")
-
-LISTED_AT_ONCE: Final = 32
-"""Queues that are told of in one turn, if its time is not over before."""
 
 
 def delete(session: Session, command: commands.Delete) -> None:
@@ -64,47 +60,47 @@ def version(session: Session, command: commands.Version) -> None:
     session.outbox.reply(session.codec.version(command, session.control.version))
 
 
-def _list(session: Session, things: Sequence[_Thing], lines_of: Callable[[_Thing], bytes], end: bytes) -> None:
-    """Answer with a list of what may be thousands, in turns with all others who want something."""
-    parts: list[bytes] = []
-    listed = session.turns.for_each(things, lambda thing: parts.append(lines_of(thing)), LISTED_AT_ONCE)
-    session.answer_when_done(listed, lambda _: session.outbox.reply(b"".join([*parts, end])))
-
-
 def stats(session: Session, command: commands.Stats) -> None:
-    """All figures: those of the server, then those of every queue."""
+    """Reply with the server's figures, then those of each queue and alias."""
+    LongReply(session, _stats_pieces(session, command)).start()
+
+
+def _stats_pieces(session: Session, command: commands.Stats) -> Iterator[bytes]:
     codec, manager = line_codec(session), session.manager
-
-    def lines_of(name: bytes | None) -> bytes:
-        if name is None:
-            figures = server_stats(manager, session.control.version, session.control.uptime_s())
-        else:
-            prefix = f"queue_{name.decode('latin-1')}_"
-            figures = [(prefix + figure, value) for figure, value in stats_of(manager, name)]
-        return codec.stats(command, figures)
-
     manager.reopen_failed()
-    _list(session, [None, *names_told(manager)], lines_of, codec.end_of_list(command))
+    yield codec.stats(command, server_stats(manager, session.control.version, session.control.uptime_s()))
+    for name in manager.names_in_order():
+        prefix = f"queue_{name.decode('latin-1')}_"
+        yield codec.stats(command, [(prefix + figure, value) for figure, value in stats_of(manager, name)])
+    yield codec.end_of_list(command)
 
 
 def dump_stats(session: Session, command: commands.DumpStats) -> None:
-    """The figures of some queues and aliases, or of all."""
+    """Reply with the figures of the named queues and aliases, or of all."""
+    LongReply(session, _dump_stats_pieces(session, command)).start()
+
+
+def _dump_stats_pieces(session: Session, command: commands.DumpStats) -> Iterator[bytes]:
     codec, manager = line_codec(session), session.manager
     manager.reopen_failed()
-    names = list(dict.fromkeys(command.queues)) or names_told(manager)
-    _list(
-        session,
-        names,
-        lambda name: codec.dump_stats(command, name, stats_of(manager, name)),
-        codec.end_of_list(command),
-    )
+    named = dict.fromkeys(command.queues)
+    for name in named or manager.names_in_order():
+        figures = stats_of(manager, name)
+        if figures or name in named:  # without names, a queue deleted meanwhile is left out
+            yield codec.dump_stats(command, name, figures)
+    yield codec.end_of_list(command)
 
 
 def dump_config(session: Session, command: commands.DumpConfig) -> None:
-    """The settings of some queues and aliases, or of all."""
+    """Reply with the settings of the named queues and aliases, or of all."""
+    LongReply(session, _dump_config_pieces(session, command)).start()
+
+
+def _dump_config_pieces(session: Session, command: commands.DumpConfig) -> Iterator[bytes]:
     codec = line_codec(session)
-    settings = session.control.config_of(command.queues)
-    _list(session, settings, lambda each: codec.dump_stats(command, each[0], each[1]), codec.end_of_list(command))
+    for name, settings in session.control.config_of(command.queues):
+        yield codec.dump_stats(command, name, settings)
+    yield codec.end_of_list(command)
 
 
 def reload(session: Session, command: commands.Reload) -> None:

@@ -150,13 +150,20 @@ class Session(Speaker):
         self.reads.put_back_all()
 
     def pause(self) -> None:
-        """The client does not read its replies: make no more."""
+        """Make no more replies: the client does not read them."""
         self._paused_s = self.clock.seconds()
         self.outbox.pause()
+        if self._awaits_reader:  # the client has to read on within requestTimeout
+            self._services.unfinished.is_at(self, self._unread_bytes, anew=True)
 
     def resume(self) -> None:
-        """The client reads again."""
+        """Make replies again: the client reads them."""
         self._idleness.interrupted()
+        if self._awaits_reader:
+            if self._unread_bytes:
+                self._services.unfinished.is_at(self, self._unread_bytes, anew=True)
+            else:
+                self._services.unfinished.is_done(self)
         self.outbox.resume()
         self.replies_left()
 
@@ -190,8 +197,12 @@ class Session(Speaker):
         return self._is_our_turn()
 
     def give_up(self, why: TooSlow) -> None:
-        """Hang up on a client that is too slow at something; if it is too slow at that as well, drop it."""
+        """Hang up on a client that is too slow. Drop it where it would not read why."""
         if self._has_ended or self._is_shaking_hands:
+            self._wire.abort()
+            return
+        if self._awaits_reader:
+            self._services.refusals.log(self._wire.peer, self.access.identity, "a long reply was not read in time")
             self._wire.abort()
             return
         self.outbox.answering = Command()
@@ -211,9 +222,16 @@ class Session(Speaker):
     def _timeout_ms(self) -> int | None:
         return self.settings.client_timeout_ms
 
+    @property
+    def _awaits_reader(self) -> bool:
+        """Whether a long reply goes on only when the client has read what was sent of it."""
+        is_long = self._when_replies_left is not None and self._state is not State.WAITING
+        return is_long and self.outbox.is_paused
+
     def _is_our_turn(self) -> bool:
         """Whether the client waits for the server, and not the server for the client."""
-        if self._state in (State.WAITING, State.LOADING, State.DRAINING_LOADING) or self._is_turn_due:
+        is_busy = self._state in (State.WAITING, State.LOADING, State.DRAINING_LOADING) or self._is_turn_due
+        if is_busy and not self._awaits_reader:
             return True
         if self.outbox.is_paused:  # what it has read of the last reply the transport does not tell
             may_take_s = self.outbox.stuck_bytes / SLOWEST_READER_BYTES_PER_S
@@ -381,11 +399,16 @@ class Session(Speaker):
 
     # A command that has to wait.
 
-    def wait_for_server(self, stop: Callable[[], None]) -> None:
-        """The command waits for the storage, or for its next turn; `stop` is called when the client goes before
-        `answered`."""
+    def wait_for_server(
+        self, stop: Callable[[], None], when_replies_left: Callable[[], None] | None = None
+    ) -> None:
+        """Keep the command until `answered`: it waits for the storage, for its next turn, or for replies to leave.
+
+        `stop` is called when the client goes before that, `when_replies_left` whenever replies made room for more.
+        """
         self._step(Event.STORAGE_WAITS)
         self._stop_waiting = stop
+        self._when_replies_left = when_replies_left
 
     def wait_for_client(
         self,

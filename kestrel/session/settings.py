@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from attrs import frozen
@@ -55,8 +55,8 @@ class ServerControl(Protocol):
     def reload(self) -> Deferred[None]:
         """Read the configuration again; fails with a `KestrelError` and keeps the old one when it is wrong."""
 
-    def config_of(self, names: Sequence[bytes]) -> list[tuple[bytes, list[tuple[str, str]]]]:
-        """The settings of the queues and aliases of these names, or of all when none is given, as they are shown."""
+    def config_of(self, names: Sequence[bytes]) -> Iterator[tuple[bytes, list[tuple[str, str]]]]:
+        """Yield the settings of these queues and aliases, or of all when none is given, as they are shown."""
 
     def shutdown(self) -> None:
         """Begin an orderly stop."""

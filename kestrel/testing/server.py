@@ -16,7 +16,7 @@ import errno
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -124,8 +124,8 @@ class MemoryControl:
             return self._server.core.use(ResolvedConfig(self.new_config))
         return succeed(None)
 
-    def config_of(self, names: Sequence[bytes]) -> list[tuple[bytes, list[tuple[str, str]]]]:
-        """The settings of queues and aliases."""
+    def config_of(self, names: Sequence[bytes]) -> Iterator[tuple[bytes, list[tuple[str, str]]]]:
+        """Yield the settings of queues and aliases."""
         return self._server.core.config_of(names)
 
     def shutdown(self) -> None:

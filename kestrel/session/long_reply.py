@@ -1,0 +1,58 @@
+"""A reply of any length, made piece by piece as the client reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from kestrel.session.session import Session
+
+STEPS_PER_TURN: Final = 32
+"""Pieces made in one turn, if its time is not over before."""
+
+HELD_BYTES: Final = 32 * 1024
+"""No further piece is made while the outbox holds this much."""
+
+
+class LongReply:
+    """One long reply under way. Its session carries out no other command until the last piece is made.
+
+    A piece should be small: one piece more than `HELD_BYTES` may be held for each connection. An empty piece is a step
+    without output.
+    """
+
+    def __init__(self, session: Session, pieces: Iterator[bytes]) -> None:
+        self._session = session
+        self._pieces = pieces
+        self._is_turn_due = False
+        self._is_over = False
+
+    def start(self) -> None:
+        """Make the first pieces now, and the others in later ticks."""
+        self._session.wait_for_server(self._stop, self._go_on_later)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self._is_turn_due = False
+        session = self._session
+        began = session.turns.seconds()
+        for _ in range(STEPS_PER_TURN):
+            if self._is_over or session.outbox.is_paused or session.outbox.held_bytes >= HELD_BYTES:
+                return  # the outbox calls `_go_on_later` when replies have left
+            piece = next(self._pieces, None)
+            if piece is None:
+                session.answered()
+                return
+            if piece:
+                session.outbox.reply(piece)
+            if session.turns.is_long(began):
+                break
+        self._go_on_later()
+
+    def _go_on_later(self) -> None:
+        if not self._is_turn_due and not self._is_over:
+            self._is_turn_due = True
+            self._session.go_on_later(self._go_on)
+
+    def _stop(self) -> None:
+        self._is_over = True
