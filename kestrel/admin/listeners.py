@@ -11,7 +11,7 @@ from twisted.internet.task import Cooperator, LoopingCall
 from twisted.logger import Logger
 
 from kestrel.admin.asked import Refusal
-from kestrel.admin.ostrich import Figures, comparing, gathering
+from kestrel.admin.ostrich import Figures, KeptQueues, between, gathering, keeping
 from kestrel.admin.slices import is_stopped
 from kestrel.admin.watched import Watched
 
@@ -22,6 +22,8 @@ LONGEST_PERIOD_S: Final = 86_400
 MAX_PERIODS: Final = 4
 MAX_NAMESPACES: Final = 16
 """Each keeps the figures of all queues as they were."""
+MAX_KEPT_QUEUES: Final = 50_000
+"""Queues whose figures are kept, of all periods and namespaces together. Each takes about 1 KB."""
 
 FORGOTTEN_AFTER_S: Final = 3600
 """What nobody has asked about for so long, and for two of its periods, makes room for others."""
@@ -37,7 +39,7 @@ class Listeners:
         self._periods: dict[int, _Period] = {}
         self._namespaces: dict[bytes, Figures] = {}
         self.answers = 0
-        """How many are on their way."""
+        """Answers about periods and namespaces that are under way."""
         self._asked_s: dict[int | bytes, float] = {}
         """When each was asked about last."""
 
@@ -62,6 +64,7 @@ class Listeners:
             if len(self._periods) >= MAX_PERIODS:
                 listened = ", ".join(map(str, sorted(self._periods)))
                 raise Refusal(409, f"periods of {listened} seconds are asked about already; limit={MAX_PERIODS}")
+            self._check_room(KEPT_BY_PERIOD)
             period = self._periods[seconds] = _Period(self._watched, self._clock, self._cooperator, seconds)
         self._asked_s[seconds] = self._clock.seconds()
         return period.newest()
@@ -71,9 +74,21 @@ class Listeners:
         self._forget_some()
         if name not in self._namespaces and len(self._namespaces) >= MAX_NAMESPACES:
             raise Refusal(409, f"so many namespaces are asked about already; limit={MAX_NAMESPACES}")
+        if name not in self._namespaces or self.answers:
+            self._check_room(1)
         self._asked_s[name] = self._clock.seconds()
-        self._namespaces.setdefault(name, Figures())  # now, or there would be more for asking at once
+        self._namespaces.setdefault(name, Figures(KeptQueues()))  # now, or there would be more for asking at once
         return self._since_last(name)
+
+    def _check_room(self, times: int) -> None:
+        """Refuse to keep the figures of all queues so many times more if that takes too much memory.
+
+        Those of one request are kept in any case.
+        """
+        kept_times = KEPT_BY_PERIOD * len(self._periods) + len(self._namespaces) + self.answers
+        queues = len(self._watched.manager.even_masked_queues())
+        if kept_times and (kept_times + times) * queues > MAX_KEPT_QUEUES:
+            raise Refusal(503, f"the figures of {queues} queues are kept {kept_times} times already; try again later")
 
     def _forget_some(self) -> None:
         now_s = self._clock.seconds()
@@ -88,14 +103,16 @@ class Listeners:
                 self._namespaces.pop(asked, None)
 
     def _since_last(self, name: bytes) -> Iterator[Figures | None]:
-        now = Figures()
-        for _ in gathering(self._watched, now, to_keep=True):
-            yield None
-        earlier, self._namespaces[name] = self._namespaces[name], now
-        between = Figures()
-        for _ in comparing(now, earlier, between):
-            yield None
-        yield between
+        for now in keeping(self._watched):
+            if now is None:
+                yield None
+                continue
+            earlier, self._namespaces[name] = self._namespaces[name], now
+            yield between(now, earlier)
+
+
+KEPT_BY_PERIOD: Final = 2
+"""A period keeps the figures at its end and at its beginning."""
 
 
 class _Period:
@@ -104,7 +121,7 @@ class _Period:
     def __init__(self, watched: Watched, clock: IReactorTime, cooperator: Cooperator, seconds: int) -> None:
         self._watched = watched
         self._cooperator = cooperator
-        self._before = Figures()
+        self._before = Figures(KeptQueues())
         self._latest: Figures | None = None
         self._timer = LoopingCall(self._take)
         self._timer.clock = clock
@@ -119,21 +136,15 @@ class _Period:
         return self._cooperator.cooperate(self._steps()).whenDone().addErrback(is_stopped)
 
     def _steps(self) -> Iterator[None]:
-        now = Figures()
-        yield from gathering(self._watched, now, to_keep=True)
-        between = Figures()
-        yield from comparing(now, self._before, between)
-        self._latest, self._before = between, now
+        for now in keeping(self._watched):
+            if now is None:
+                yield None
+            else:
+                self._latest, self._before = between(now, self._before), now
 
     def newest(self) -> Iterator[Figures | None]:
-        """Those of the last whole period."""
-        if self._latest is None:
-            first = Figures()
-            for _ in gathering(self._watched, first):
-                yield None
-            yield first
-            return
-        yield self._latest
+        """Return those of the last whole period; None until they are there."""
+        return gathering(self._watched) if self._latest is None else iter((self._latest,))
 
 
 def _whole_number(given: bytes) -> int:

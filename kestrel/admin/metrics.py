@@ -6,7 +6,7 @@ time: of thousands of queues the library would make one step of some hundred mil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -29,11 +29,12 @@ from kestrel.queues.figures import (
     QueueSight,
     ServerSight,
 )
+from kestrel.queues.manager import QueueManager
 from kestrel.queues.measures import Measures
 from kestrel.queues.status import Status
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-QUEUES_PER_PIECE: Final = 128
+QUEUES_PER_PIECE: Final = 64
 
 _LEFT_OUT: Final = frozenset({"age", "age_msec", "create_time", "time", "uptime", "reserved_memory_ratio"})
 """Told twice, or told below in seconds."""
@@ -66,27 +67,27 @@ def _pieces(watched: Watched) -> Iterator[bytes]:
     totals = Measures()
     for _ in summing(watched.manager, totals):
         yield b""
-    server = watched.sight()
-    most = watched.config.admin.max_queue_series
-    queues = [queue for queue in watched.manager.even_masked_queues() if queue.name not in watched.manager.aliases]
-    told: list[tuple[str, QueueSight]] = []
+    manager, most = watched.manager, watched.config.admin.max_queue_series
+    names = [queue.name for queue in manager.even_masked_queues() if queue.name not in manager.aliases]
+    shown, untold = names[:most], max(0, len(names) - most)
+    del names  # many answers may wait for their clients
     of_storages: set[str] = set()
-    for queue in queues[:most]:
-        if not queue.is_deleted:
-            sight = QueueSight(queue)
-            told.append((_escaped(queue.name), sight))
-            of_storages.update(sight.journal)
+    for name in shown:
+        queue = manager.known(name)
+        if queue is not None:
+            of_storages.update(queue.contents.stats)
         yield b""
-    for family in _of_server(watched, server, totals, max(0, len(queues) - most)):
+    for family in _of_server(watched, watched.sight(), totals, untold):
         yield generate_latest(_One(family))
+    family_of = partial(_family, manager, shown)
     for figure in (*QUEUE_FIGURES, *TRAFFIC_FIGURES):
         if figure.kind is not Kind.LABEL and figure.name not in _LEFT_OUT:
             ending = "_total" if figure.kind is Kind.COUNTER else ""
-            yield from _family(figure.name + ending, figure.kind, figure.help, told, figure.value)
-    for name, kind, meaning, value in _IN_SECONDS:
-        yield from _family(name, kind, meaning, told, value)
-    for name in sorted(of_storages - TOLD_BY_ALL):
-        yield from _family(name, Kind.GAUGE, "of its storage", told, partial(_storage_figure, name))
+            yield from family_of(figure.name + ending, figure.kind, figure.help, figure.value)
+    for figure_name, kind, meaning, value in _IN_SECONDS:
+        yield from family_of(figure_name, kind, meaning, value)
+    for figure_name in sorted(of_storages - TOLD_BY_ALL):
+        yield from family_of(figure_name, Kind.GAUGE, "of its storage", partial(_storage_figure, figure_name))
 
 
 def _storage_figure(name: str, sight: QueueSight) -> int | None:
@@ -175,17 +176,23 @@ def _histogram(name: str, histogram: Histogram) -> Metric:
 
 
 def _family(
-    name: str, kind: Kind, meaning: str, told: list[tuple[str, QueueSight]], value: Callable[[QueueSight], object]
+    manager: QueueManager,
+    names: Sequence[bytes],
+    figure: str,
+    kind: Kind,
+    meaning: str,
+    value: Callable[[QueueSight], object],
 ) -> Iterator[bytes]:
-    """One figure of all queues."""
-    metric = f"kestrel_queue_{name}"
+    """Yield one figure of these queues, as each is when its line is made; without those deleted meanwhile."""
+    metric = f"kestrel_queue_{figure}"
     yield f"# HELP {metric} {meaning}\n# TYPE {metric} {kind.value}\n".encode()
-    for start in range(0, len(told), QUEUES_PER_PIECE):
+    for start in range(0, len(names), QUEUES_PER_PIECE):
         lines = []
-        for label, sight in told[start : start + QUEUES_PER_PIECE]:
-            number = value(sight)
+        for name in names[start : start + QUEUES_PER_PIECE]:
+            queue = manager.known(name)
+            number = None if queue is None else value(QueueSight(queue))
             if number is not None:
-                lines.append(f'{metric}{{queue="{label}"}} {number}\n')
+                lines.append(f'{metric}{{queue="{_escaped(name)}"}} {number}\n')
         yield "".join(lines).encode()
 
 

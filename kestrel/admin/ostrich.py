@@ -5,16 +5,25 @@ Programs that watched a Kestrel find what they read: `stats.json` and `stats.txt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, Protocol
 
 from attrs import field, frozen
 
 from kestrel.admin.summary import summary, summing
 from kestrel.admin.watched import Watched
 from kestrel.histogram import Histogram
-from kestrel.queues.figures import QUEUE_FIGURES, SERVER_FIGURES, TRAFFIC_FIGURES, Kind, QueueSight, ServerSight
+from kestrel.queues.figures import (
+    QUEUE_FIGURES,
+    SERVER_FIGURES,
+    TRAFFIC_FIGURES,
+    Figure,
+    Kind,
+    QueueSight,
+    ServerSight,
+)
 from kestrel.queues.measures import Measures
+from kestrel.queues.queue import Queue
 
 Number = int | float
 
@@ -29,54 +38,182 @@ _LEFT_OUT: Final = frozenset({"uptime", "time", "version", "build", "age", "chil
 """What is told elsewhere, or twice in `stats`."""
 
 
+def _named(kind: Kind) -> dict[str, Figure[QueueSight]]:
+    """Return the figures of queues that are of this kind, by their names here, sorted."""
+    figures = (*QUEUE_FIGURES, *TRAFFIC_FIGURES)
+    chosen = (figure for figure in figures if figure.kind is kind and figure.name not in _LEFT_OUT)
+    return dict(sorted((_NAMES.get(figure.name, figure.name), figure) for figure in chosen))
+
+
+_COUNTERS: Final = _named(Kind.COUNTER)
+_GAUGES: Final = _named(Kind.GAUGE)
+
+SECTIONS: Final = ("counters", "gauges", "labels", "metrics")
+
+
+class QueueSource(Protocol):
+    """Where the figures of queues come from, one queue and one section at a time."""
+
+    def names(self) -> Iterable[bytes]:
+        """Return the queues, in the order of their names."""
+
+    def values(self, name: bytes, section: str) -> Mapping[str, object]:
+        """Return the figures of one queue in one section, sorted by name; none if it was deleted."""
+
+
+class LiveQueues:
+    """The queues and aliases of a server as they are when they are asked about; it holds nothing of them."""
+
+    def __init__(self, watched: Watched) -> None:
+        self._manager = watched.manager
+
+    def names(self) -> Iterable[bytes]:
+        """Return the queues and aliases, in the order of their names."""
+        return self._manager.names_in_order()
+
+    def values(self, name: bytes, section: str) -> Mapping[str, object]:
+        """Return the figures of one queue or alias in one section."""
+        alias = self._manager.aliases.get(name)
+        if alias is not None:
+            return {"put_bytes": alias.put_bytes, "put_items": alias.put_items} if section == "counters" else {}
+        queue = self._manager.known(name)
+        if queue is None:
+            return {}
+        match section:
+            case "counters":
+                sight = QueueSight(queue)
+                return {each: figure.value(sight) for each, figure in _COUNTERS.items()}
+            case "gauges":
+                return _gauges(queue)
+            case "metrics":
+                return dict(sorted(queue.measures.all().items()))
+        return {}
+
+
+def _gauges(queue: Queue) -> dict[str, object]:
+    sight, settings = QueueSight(queue), queue.settings
+    gauges = {name: figure.value(sight) for name, figure in _GAUGES.items()}
+    gauges["create_time"] = sight.counters.create_time_ms // 1000  # Kestrel has seconds here
+    gauges["max_bytes"] = _LARGEST_LONG if settings.max_size_bytes is None else settings.max_size_bytes
+    gauges["max_items"] = _LARGEST_INT if settings.max_items is None else settings.max_items
+    return dict(sorted(gauges.items()))
+
+
+class KeptQueues:
+    """The figures of all queues as they were. Takes about 1 KB for each queue."""
+
+    def __init__(self) -> None:
+        self._kept: dict[bytes, tuple[tuple[tuple[str, ...], tuple[object, ...]], ...]] = {}
+        self._keys: dict[tuple[str, ...], tuple[str, ...]] = {}
+        """The names of the figures, once for all queues."""
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def names(self) -> Iterable[bytes]:
+        """Return the queues in the order in which they were kept."""
+        return self._kept.keys()
+
+    def values(self, name: bytes, section: str) -> Mapping[str, object]:
+        """Return the figures of one queue in one section; none where nothing is kept of it."""
+        kept = self._kept.get(name)
+        return {} if kept is None else dict(zip(*kept[SECTIONS.index(section)], strict=True))
+
+    def keep(self, name: bytes, sections: Iterable[Mapping[str, object]]) -> None:
+        """Keep the figures of one queue, in the order of `SECTIONS`."""
+        kept = []
+        for values in sections:
+            keys = tuple(values)
+            kept.append((self._keys.setdefault(keys, keys), tuple(values.values())))
+        self._kept[name] = tuple(kept)
+
+
 @frozen
 class Figures:
-    """All figures of one moment, by their names here."""
+    """The figures of a server, by their names here, and where those of its queues come from."""
 
+    queues: QueueSource
     counters: dict[str, Number] = field(factory=dict)
     gauges: dict[str, Number] = field(factory=dict)
     labels: dict[str, str] = field(factory=dict)
     metrics: dict[str, Histogram] = field(factory=dict)
 
 
-COMPARED_AT_ONCE: Final = 128
 _NOTHING: Final = Histogram()
-"""Most queues have most of their histograms empty: what is remembered has one for all of them, which stays so."""
+"""Most queues have most of their histograms empty. Kept figures share this one for all of them."""
 
 
-def comparing(now: Figures, earlier: Figures, into: Figures) -> Iterator[None]:
-    """Tell the counters and metrics of the time between, step by step; gauges and labels are as they are now."""
-    into.gauges.update(now.gauges)
-    into.labels.update(now.labels)
-    for place, (name, value) in enumerate(now.counters.items(), 1):
-        into.counters[name] = _difference(value, earlier.counters.get(name, 0))
-        if not place % COMPARED_AT_ONCE:
-            yield None
-    for place, (name, histogram) in enumerate(now.metrics.items(), 1):
-        before = earlier.metrics.get(name, _NOTHING)
-        into.metrics[name] = histogram.since(before) if histogram.count else _NOTHING
-        if not place % COMPARED_AT_ONCE:
-            yield None
+class Between:
+    """The counters and metrics of queues between two times; gauges are those of the later one."""
+
+    def __init__(self, now: QueueSource, earlier: QueueSource) -> None:
+        self._now = now
+        self._earlier = earlier
+
+    def names(self) -> Iterable[bytes]:
+        """Return the queues of the later time."""
+        return self._now.names()
+
+    def values(self, name: bytes, section: str) -> Mapping[str, object]:
+        """Return what one queue has more than at the earlier time."""
+        return _between(self._now.values(name, section), self._earlier.values(name, section), section)
+
+
+def between(now: Figures, earlier: Figures) -> Figures:
+    """Return the counters and metrics of the time between; gauges and labels are as they are now."""
+    counters: Any = _between(now.counters, earlier.counters, "counters")
+    metrics: Any = _between(now.metrics, earlier.metrics, "metrics")
+    return Figures(Between(now.queues, earlier.queues), counters, now.gauges, now.labels, metrics)
+
+
+def _between(now: Mapping[str, Any], earlier: Mapping[str, Any], section: str) -> Mapping[str, object]:
+    match section:
+        case "counters":
+            return {name: _difference(value, earlier.get(name, 0)) for name, value in now.items()}
+        case "metrics":
+            return {
+                name: histogram.since(earlier.get(name, _NOTHING)) if histogram.count else _NOTHING
+                for name, histogram in now.items()
+            }
+    return now
 
 
 def _difference(now: Number, before: Number) -> Number:
-    return now - before if now >= before else now  # less than before: the queue was made anew
+    return now - before if now >= before else now  # less than before: the queue was created again
 
 
-def gathering(watched: Watched, into: Figures, *, to_keep: bool = False) -> Iterator[None]:
-    """Gather all figures, queue by queue. Those that are kept must not go on growing."""
+def gathering(watched: Watched) -> Iterator[Figures | None]:
+    """Gather the server's figures step by step: None until they are there. Those of its queues are not kept."""
     totals = Measures()
-    yield from summing(watched.manager, totals)
-    sight = watched.sight()
-    _gather_server(watched, sight, into)
-    for queue in sight.queues:
-        if not queue.is_deleted:
-            _gather_queue(QueueSight(queue), into, to_keep)
+    for _ in summing(watched.manager, totals):
         yield None
-    for name, alias in sorted(watched.manager.aliases.items()):
-        prefix = f"q/{name.decode('latin-1')}/"
-        into.counters[prefix + "put_items"], into.counters[prefix + "put_bytes"] = alias.put_items, alias.put_bytes
-    into.metrics.update(totals.all())
+    figures = Figures(LiveQueues(watched))
+    _gather_server(watched, watched.sight(), figures)
+    figures.metrics.update(totals.all())
+    yield figures
+
+
+def keeping(watched: Watched) -> Iterator[Figures | None]:
+    """Gather all figures as they are now, those of the queues included, step by step: None until they are there."""
+    for figures in gathering(watched):
+        if figures is None:
+            yield None
+            continue
+        kept = KeptQueues()
+        for name in figures.queues.names():
+            kept.keep(name, (_kept(figures.queues.values(name, section)) for section in SECTIONS))
+            yield None
+        metrics: Any = _kept(figures.metrics)
+        yield Figures(kept, figures.counters, figures.gauges, figures.labels, metrics)
+
+
+def _kept(values: Mapping[str, object]) -> Mapping[str, object]:
+    """Copy what would go on growing."""
+    return {name: _copied(value) if isinstance(value, Histogram) else value for name, value in values.items()}
+
+
+def _copied(histogram: Histogram) -> Histogram:
+    return histogram.copy() if histogram.count else _NOTHING
 
 
 def _gather_server(watched: Watched, sight: ServerSight, into: Figures) -> None:
@@ -91,24 +228,6 @@ def _gather_server(watched: Watched, sight: ServerSight, into: Figures) -> None:
     into.labels["version"] = sight.version
 
 
-def _gather_queue(sight: QueueSight, into: Figures, to_keep: bool) -> None:
-    queue = sight.queue
-    prefix = f"q/{queue.name.decode('latin-1')}/"
-    for figure in (*QUEUE_FIGURES, *TRAFFIC_FIGURES):
-        if figure.name not in _LEFT_OUT:
-            _note(into, figure.kind, prefix + _NAMES.get(figure.name, figure.name), figure.value(sight))
-    into.gauges[prefix + "create_time"] = sight.counters.create_time_ms // 1000  # Kestrel has seconds here
-    settings = queue.settings
-    into.gauges[prefix + "max_items"] = _LARGEST_INT if settings.max_items is None else settings.max_items
-    into.gauges[prefix + "max_bytes"] = _LARGEST_LONG if settings.max_size_bytes is None else settings.max_size_bytes
-    for name, histogram in queue.measures.all().items():
-        into.metrics[prefix + name] = _kept(histogram) if to_keep else histogram
-
-
-def _kept(histogram: Histogram) -> Histogram:
-    return histogram.copy() if histogram.count else _NOTHING
-
-
 def _note(into: Figures, kind: Kind, name: str, value: object) -> None:
     if isinstance(value, str):
         try:
@@ -119,40 +238,38 @@ def _note(into: Figures, kind: Kind, name: str, value: object) -> None:
         (into.counters if kind is Kind.COUNTER else into.gauges)[name] = value
 
 
-NAMES_PER_PIECE: Final = 256
+NAMES_PER_PIECE: Final = 64
 METRICS_PER_PIECE: Final = 32
+QUEUES_PER_STEP: Final = 32
+"""Queues that are passed over in one step where a prefix leaves them out."""
+
+_QUEUES: Final = "q/"
 
 
 def sections(figures: Figures, prefix: str) -> Iterator[tuple[str, Iterator[dict[str, object]]]]:
-    """The four sections of an answer, each in parts, sorted by name, of the names that begin so."""
-    yield "counters", _parts(figures.counters, prefix)
-    yield "gauges", _parts(figures.gauges, prefix)
-    yield "labels", _parts(figures.labels, prefix)
-    yield "metrics", _metrics(figures.metrics, prefix)
+    """Yield the four sections of an answer, each in parts, of the names that begin with `prefix`.
+
+    Queues come in the order of their names.
+    """
+    yield "counters", _parts(figures.counters, figures.queues, "counters", prefix, NAMES_PER_PIECE)
+    yield "gauges", _parts(figures.gauges, figures.queues, "gauges", prefix, NAMES_PER_PIECE)
+    yield "labels", _parts(figures.labels, figures.queues, "labels", prefix, NAMES_PER_PIECE)
+    metrics = _parts(figures.metrics, figures.queues, "metrics", prefix, METRICS_PER_PIECE)
+    yield "metrics", ({name: summary(value) for name, value in part.items()} for part in metrics)
 
 
-def _parts(values: Mapping[str, object], prefix: str) -> Iterator[dict[str, object]]:
-    for names in _in_order(values, prefix, NAMES_PER_PIECE):
-        yield {name: values[name] for name in names}
-
-
-def _metrics(metrics: Mapping[str, Histogram], prefix: str) -> Iterator[dict[str, object]]:
-    for names in _in_order(metrics, prefix, METRICS_PER_PIECE):
-        yield {name: summary(metrics[name]) for name in names}
-
-
-def _in_order(names: Iterable[str], prefix: str, at_once: int) -> Iterator[Sequence[str]]:
-    """Those that begin so, sorted, about so many at a time: to sort those of thousands of queues is a long step."""
-    groups: dict[str, list[str]] = {}
-    for place, name in enumerate(names, 1):
-        if name.startswith(prefix):
-            groups.setdefault(name[: name.rfind("/") + 1] or name, []).append(name)
-        if not place % NAMES_PER_PIECE:
-            yield ()
-    found: list[str] = []
-    for group in sorted(groups):
-        found += sorted(groups[group])
-        if len(found) >= at_once:
-            yield found
-            found = []
-    yield found
+def _parts(
+    of_server: Mapping[str, Any], queues: QueueSource, section: str, prefix: str, at_once: int
+) -> Iterator[dict[str, Any]]:
+    chosen = {name: value for name, value in sorted(of_server.items()) if name.startswith(prefix)}
+    part: dict[str, Any] = {name: value for name, value in chosen.items() if name < _QUEUES}
+    for place, name in enumerate(queues.names() if section != "labels" else (), 1):
+        begin = f"{_QUEUES}{name.decode('latin-1')}/"
+        if begin.startswith(prefix) or prefix.startswith(begin):
+            values = queues.values(name, section)
+            part.update((begin + key, value) for key, value in values.items() if (begin + key).startswith(prefix))
+        if len(part) >= at_once or not place % QUEUES_PER_STEP:
+            yield part
+            part = {}
+    part.update((name, value) for name, value in chosen.items() if name >= _QUEUES)
+    yield part

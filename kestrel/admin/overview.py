@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from kestrel.admin.asked import Answer, Asked, json_bytes, json_list
@@ -45,13 +46,12 @@ def overview(watched: Watched, asked: Asked) -> Answer:
 def _pieces(watched: Watched, asked: Asked) -> Iterator[bytes]:
     totals: Counter[str] = Counter()
     yield json_bytes({"columns": COLUMNS})[:-1] + b',"queues":'
-    yield from json_list(_parts(watched.manager.all_queues(), totals))
+    yield from json_list(_parts(watched.manager.queues_in_order(), totals))
     yield b',"server":' + json_bytes(_server(watched, asked, totals)) + b"}"
 
 
-def _parts(queues: list[Queue], totals: Counter[str]) -> Iterator[list[list[object]]]:
-    for start in range(0, len(queues), QUEUES_PER_PIECE):
-        rows = [_row(queue) for queue in queues[start : start + QUEUES_PER_PIECE] if not queue.is_deleted]
+def _parts(queues: Iterator[Queue], totals: Counter[str]) -> Iterator[list[list[object]]]:
+    while rows := [_row(queue) for queue in islice(queues, QUEUES_PER_PIECE)]:
         for place, column in _SUMMED:
             totals[column] += sum(row[place] for row in rows)
         yield rows

@@ -12,10 +12,12 @@ from twisted.python.failure import Failure
 from twisted.web.http import Request
 from zope.interface import implementer
 
+from kestrel.storage.total_memory import MemoryLimit, MemoryShare
+
 log = Logger(__name__)
 
 PATIENCE_S: Final = 60
-"""How long somebody may take to read what the transport holds, before no more is kept for it."""
+"""A client that reads nothing of what the transport holds for so long is dropped."""
 
 
 @implementer(IPushProducer)
@@ -33,12 +35,17 @@ class Sending:
         failed: Callable[[], None],
         cooperator: Cooperator,
         clock: IReactorTime,
+        memory_limit: MemoryLimit,
     ) -> None:
         self._request = request
         self._pieces = pieces
         self._done = done
         self._failed = failed
         self._clock = clock
+        self._memory = MemoryShare(memory_limit)
+        """What the transport holds of the answer while the client does not read."""
+        self._last_bytes = 0
+        """The size of the last piece."""
         self._pause: IDelayedCall | None = None
         self._has_ended = False
         self._task: CooperativeTask[Iterator[None]] = cooperator.cooperate(self._steps())
@@ -49,11 +56,13 @@ class Sending:
     def _steps(self) -> Iterator[None]:
         for piece in self._pieces:
             if piece:
+                self._last_bytes = len(piece)
                 self._request.write(piece)
             yield None
 
     def _finish(self, _: object) -> None:
         self._has_ended = True
+        self._end_pause()
         self._request.unregisterProducer()
         self._request.finish()
         self._done()
@@ -72,24 +81,26 @@ class Sending:
             self._failed()
 
     def _end_pause(self) -> bool:
+        self._memory.is_now(0)
         pause, self._pause = self._pause, None
         if pause is not None and pause.active():
             pause.cancel()
         return pause is not None
 
     def pauseProducing(self) -> None:
-        """The client takes no more for now."""
+        """Make no more pieces: the client does not read. Drop it if it does not read again within `PATIENCE_S`."""
         if self._pause is None and not self._has_ended:
+            self._memory.is_now(self._last_bytes)
             channel: Any = self._request.channel
             self._pause = self._clock.callLater(PATIENCE_S, channel.abort)
             self._task.pause()
 
     def resumeProducing(self) -> None:
-        """It takes more."""
+        """Make pieces again: the client reads."""
         if self._end_pause():
             self._task.resume()
 
     def stopProducing(self) -> None:
-        """It is gone."""
+        """Stop: the client is gone."""
         if not self._has_ended:
             self._task.stop()

@@ -116,7 +116,15 @@ class AdminRequest(Request):
         self._set_headers({"Content-Type": answer.content_type, "Date": date, **answer.headers})
         pieces = () if self.method == b"HEAD" else answer.pieces
         site = self.channel.site
-        Sending(self, pieces, answer.done, lambda: self._send(_failed()), site.cooperator, site.clock)
+        Sending(
+            self,
+            pieces,
+            answer.done,
+            lambda: self._send(_failed()),
+            site.cooperator,
+            site.clock,
+            site.watched.manager.memory_limit,
+        )
 
     def _broke_off(self, failure: Failure) -> None:
         log.failure("An answer of the admin port broke off", failure)

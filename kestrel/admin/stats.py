@@ -40,45 +40,35 @@ def server_info(watched: Watched, asked: Asked) -> Answer:
 
 
 MAX_ANSWERS: Final = 8
-"""Each holds all figures until it has left: some MB with thousands of queues."""
+"""Answers about periods and namespaces under way at once. Each may hold figures that are no longer kept otherwise."""
 
 
 def stats(listeners: Listeners, watched: Watched, asked: Asked) -> Answer:
-    """All figures: since the start; of the last whole `period` of seconds; or since a `namespace` was asked about last.
+    """Return all figures: since the start, of the last `period` of seconds, or since a `namespace` was last used.
 
-    Only those whose names begin with `prefix`, if that is given.
+    Only names that begin with `prefix`, if that is given. Figures since the start are read while the answer is sent:
+    each is as it is then.
     """
+    period, namespace = asked.one("period"), asked.one("namespace")
+    prefix = (asked.one("prefix") or b"").decode("latin-1")
+    write = _as_text if _wants_text(asked) else _as_json
+    content_type = TEXT if _wants_text(asked) else JSON
+    if period is None and namespace is None:
+        return Answer(write(gathering(watched), prefix), content_type)
+    asked.check_same_site()  # what is remembered is bounded
     if listeners.answers >= MAX_ANSWERS:
         raise Refusal(503, f"{MAX_ANSWERS} such answers are on their way already; try again")
-    period, namespace = asked.one("period"), asked.one("namespace")
-    if period is not None or namespace is not None:
-        asked.check_same_site()  # what is remembered is bounded
-    if period is not None:
-        gathered = listeners.of_period(period)
-    elif namespace is not None:
-        gathered = listeners.of_namespace(namespace)
-    else:
-        gathered = _all(watched)
-    prefix = (asked.one("prefix") or b"").decode("latin-1")
+    gathered = listeners.of_namespace(namespace or b"") if period is None else listeners.of_period(period)
     listeners.answers += 1
 
     def done() -> None:
         listeners.answers -= 1
 
-    if _wants_text(asked):
-        return Answer(_as_text(gathered, prefix), TEXT, done=done)
-    return Answer(_as_json(gathered, prefix), JSON, done=done)
+    return Answer(write(gathered, prefix), content_type, done=done)
 
 
 def _wants_text(asked: Asked) -> bool:
     return asked.path[-1].endswith(b".txt")
-
-
-def _all(watched: Watched) -> Iterator[Figures | None]:
-    figures = Figures()
-    for _ in gathering(watched, figures):
-        yield None
-    yield figures
 
 
 def _as_json(gathered: Iterator[Figures | None], prefix: str) -> Iterator[bytes]:

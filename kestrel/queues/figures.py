@@ -42,18 +42,25 @@ class Figure(NamedTuple, Generic[_Of]):
 
 
 class QueueSight:
-    """A queue as it is now, with what takes a moment to gather."""
+    """A queue as it is now."""
 
-    __slots__ = ("age_ms", "children", "contents", "counters", "journal", "measures", "queue")
+    __slots__ = ("_journal", "age_ms", "children", "contents", "counters", "measures", "queue")
 
     def __init__(self, queue: Queue, children: Sequence[bytes] = ()) -> None:
         self.queue = queue
         self.contents = queue.contents
         self.counters = queue.counters
         self.measures = queue.measures
-        self.journal: Mapping[str, int] = queue.contents.stats
+        self._journal: Mapping[str, int] | None = None
         self.children = children
         self.age_ms = queue.counters.age_ms if queue.contents.items else 0
+
+    @property
+    def journal(self) -> Mapping[str, int]:
+        """The figures of its storage, gathered when they are first needed."""
+        if self._journal is None:
+            self._journal = self.contents.stats
+        return self._journal
 
 
 class ServerSight:

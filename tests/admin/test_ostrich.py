@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from kestrel.admin import stats
+from kestrel.admin import listeners, stats
 from kestrel.admin.listeners import FORGOTTEN_AFTER_S, MAX_NAMESPACES, MAX_PERIODS
-from kestrel.admin.ostrich import COMPARED_AT_ONCE, Figures, comparing, sections
+from kestrel.admin.ostrich import gathering, keeping, sections
 from kestrel.admin.stats import MAX_ANSWERS
-from kestrel.histogram import Histogram
 from tests.admin.browsing import Admin, reply_in, request
 from tests.promises.speaking import set_
 
@@ -120,30 +119,16 @@ def test_names_are_in_order(admin: Admin) -> None:
         assert list(section) == sorted(section)
 
 
-class Name(str):
-    """Knows how often two of them were compared."""
-
-    compared = 0
-    __slots__ = ()
-
-    def __lt__(self, other: str) -> bool:
-        Name.compared += 1
-        return str.__lt__(self, other)
-
-
-def test_no_step_puts_the_names_of_many_queues_in_order() -> None:
-    leaves = [f"figure_{number * 7 % 20}" for number in range(20)]
-    queues = [f"{'work' * (queue % 3)}+{queue * 13 % 500}" for queue in range(500)]
-    names = ["bytes", "q", *(f"q/{queue}/{leaf}" for queue in queues for leaf in leaves), "status/readable", "items"]
-    counters: dict[str, int | float] = {Name(name): 1 for name in names}
-    (_, parts), *_ = sections(Figures(counters=counters), "")
-    told: list[str] = []
-    most, before = 0, Name.compared
-    for part in parts:
-        most, before = max(most, Name.compared - before), Name.compared
-        told += part
-    assert told == sorted(map(str, counters))
-    assert most < 3000
+def test_no_step_makes_the_figures_of_many_queues() -> None:
+    admin = Admin()
+    for number in range(200):
+        admin.server.manager.queue(b"queue%03d" % number)
+    (gathered,) = [each for each in gathering(admin.site.watched) if each is not None]
+    for _, parts in sections(gathered, ""):
+        assert max(len({name.split("/")[1] for name in part if name.startswith("q/")}) for part in parts) < 20
+    for _, parts in sections(gathered, "q/queue150/"):
+        each = list(parts)
+        assert len(each) > 3 or not any(each), "queues that are left out take several steps"
 
 
 def test_text_and_json_say_the_same(admin: Admin) -> None:
@@ -259,12 +244,26 @@ def test_a_queue_that_was_made_anew_is_new_as_a_whole(admin: Admin) -> None:
     assert told["counters"]["q/work/get_items_hit"] == 0
 
 
-def test_no_step_compares_many_figures() -> None:
-    now, between = Figures(), Figures()
-    for number in range(1000):
-        now.counters[str(number)], now.metrics[str(number)] = number, Histogram()
-    assert sum(1 for _ in comparing(now, Figures(), between)) >= 2 * (1000 // COMPARED_AT_ONCE)
-    assert (between.counters, between.metrics.keys()) == (now.counters, now.metrics.keys())
+def test_no_step_keeps_the_figures_of_many_queues() -> None:
+    admin = Admin()
+    for number in range(200):
+        admin.server.manager.queue(b"queue%03d" % number)
+    assert sum(1 for _ in keeping(admin.site.watched)) > 200
+
+
+def test_figures_of_too_many_queues_are_not_kept_more_than_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners, "MAX_KEPT_QUEUES", 40)
+    admin = Admin()
+    for number in range(20):
+        admin.server.manager.queue(b"queue%03d" % number)
+    assert [admin.get(f"/stats.txt?namespace={name}").status for name in "abab"] == [200] * 4
+    reply = admin.get("/stats.txt?namespace=c")
+    assert (reply.status, reply.error) == (
+        503,
+        "the figures of 20 queues are kept 2 times already; try again later",
+    )
+    assert admin.get("/stats.txt?period=60").status == 503
+    assert admin.get("/stats.txt").status == 200
 
 
 def test_there_are_only_so_many_namespaces() -> None:
@@ -328,13 +327,17 @@ def test_what_is_remembered_ends_with_the_server() -> None:
     assert not admin.server.clock.getDelayedCalls()
 
 
-def test_only_so_many_answers_are_on_their_way_at_once(admin: Admin) -> None:
-    """Each holds all figures until its client has read it."""
+def test_only_so_many_answers_about_namespaces_are_on_their_way_at_once(admin: Admin) -> None:
+    """Each holds figures until its client has read it."""
+    for number in range(50):
+        admin.server.manager.queue(b"%d" % number + b"x" * 190)
     clients = [admin.connect() for _ in range(MAX_ANSWERS)]
     for client in clients:
         client.reads = False
-        client.send(request("GET", "/stats.json"))
-    reply = admin.get("/stats.json")
+        client.send(request("GET", "/stats.json?namespace=a"))
+    admin.server.settle()
+    reply = admin.get("/stats.json?namespace=a")
     assert (reply.status, reply.error) == (503, "8 such answers are on their way already; try again")
-    clients[0].disconnect()
     assert admin.get("/stats.json").status == 200
+    clients[0].disconnect()
+    assert admin.get("/stats.json?namespace=a").status == 200

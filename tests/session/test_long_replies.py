@@ -52,7 +52,7 @@ def held_bytes(server: MemoryServer, client: MemoryClient) -> int:
 @pytest.mark.parametrize(("protocol", "request_", "end"), LISTS)
 def test_unread_list_holds_one_piece(server: MemoryServer, protocol: str, request_: bytes, end: bytes) -> None:
     client = unread(server, request_, protocol)
-    assert 0 < server.manager.memory_limit.used_bytes
+    assert server.manager.memory_limit.used_bytes > 0
     assert held_bytes(server, client) < MOST_HELD_BYTES
     client.reads = True
     server.settle()
