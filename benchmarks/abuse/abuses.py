@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from benchmarks.abuse import administration, connections, disk, foreign, names, requests, thrift
+from benchmarks.abuse import administration, connections, disk, foreign, names, requests, thrift, unread
 from benchmarks.abuse.abuser import Abuse
 
 _REPAIRS: Final = Abuse(
@@ -67,6 +67,8 @@ ABUSES: Final = (
     ),
     Abuse("waiting gets", requests.waiting_gets, 64),
     Abuse("monitors", requests.monitors, 64),
+    Abuse("unread lists", unread.lists, 100, config=unread.CONFIG, prepare=unread.make_queues),
+    Abuse("unread admin answers", unread.answers, 100, config=unread.CONFIG, prepare=unread.make_queues),
     Abuse("monstrous thrift frames", thrift.monstrous_frames, 64),
     Abuse(
         "refused orders",
