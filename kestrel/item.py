@@ -26,6 +26,14 @@ class Item:
         self.id = 0
         """Which of the queue's items it is. For the storage's own use: it may set it, and nobody else looks at it."""
 
+    @property
+    def is_placeholder(self) -> bool:
+        """Whether a repair of a journal put it in the place of an item that is gone.
+
+        It counts as expired since 1 ms after the epoch. No client can make one: the server sets the add time.
+        """
+        return self.expiry_ms == 1 and self.add_ms == 0 and not self.data
+
     def __repr__(self) -> str:
         # Never the data: items are the users' and must not reach a log.
         return f"<Item {len(self.data)} bytes add_ms={self.add_ms} expiry_ms={self.expiry_ms} xid={self.xid}>"

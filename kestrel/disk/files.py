@@ -126,6 +126,10 @@ class Disk:
         """The length of a file that is not open, in bytes."""
         return os.stat(path).st_size
 
+    def inode(self, path: bytes) -> int:
+        """Return the file's number in its file system, which a rename keeps."""
+        return os.stat(path).st_ino
+
     def is_same(self, path: bytes, other: bytes) -> bool:
         """Whether both are the same file or folder."""
         return os.path.samefile(path, other)

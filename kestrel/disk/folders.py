@@ -13,5 +13,8 @@ ERASE_FOLDER: Final = PRIVATE_FOLDER + b"/erase"
 DAMAGED_FOLDER: Final = PRIVATE_FOLDER + b"/damaged"
 """Where copies of what was cut are kept, and files that cannot be trusted."""
 
+SEGMENTS_FOLDER: Final = PRIVATE_FOLDER + b"/segments"
+"""The segment log of each queue, named like its current file (`kestrel/journal/segments.py`)."""
+
 FAILED_SYNCS_FOLDER: Final = PRIVATE_FOLDER + b"/failed-syncs"
 """Where it is noted of whose files a sync has failed (`kestrel/storage/failed_syncs.py`)."""

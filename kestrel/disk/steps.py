@@ -41,6 +41,12 @@ COPY_WRITTEN: Final = "copy written"
 COPY_PUBLISHED: Final = "copy published"
 """That file has taken the name of the other."""
 
+REMOVALS_DROPPED: Final = "removals dropped"
+"""One more file behind a damaged one holds only its items: the next start goes on with the others."""
+
+REALIGNED: Final = "realigned"
+"""The records that stand for lost ones are in the repaired file, or in part: the next start goes on from there."""
+
 DELETION_MARKED: Final = "deletion marked"
 """The queue's newest file was renamed to a deletion mark: no file with a lower number counts, and all are erased."""
 

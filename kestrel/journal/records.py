@@ -45,6 +45,10 @@ def encode_item(data: bytes, add_ms: int, expiry_ms: int) -> bytes:
     return _pack_addx(_ADDX, _TIMES_BYTES + len(data), add_ms, expiry_ms) + data
 
 
+PLACEHOLDER: Final = encode_item(b"", 0, 1)
+"""The record that takes the place of an item that is gone: `kestrel.item.Item.is_placeholder`."""
+
+
 def decode_item(record: bytes) -> Item:
     """The item of an ADDX record."""
     _, _, add_ms, expiry_ms = _unpack_addx(record)

@@ -61,13 +61,13 @@ class Replayed(DoneTo, Protocol):
         """Items one behind the other, the first of them at that offset."""
 
 
-def replay(reader: FileReader, queue: Replayed, now_ms: int, start: int = 0) -> ReplayEnd:
-    """Do every record of one file to `queue`; a record that names what is not there is ignored.
+def replay(reader: FileReader, queue: Replayed, now_ms: int, start: int = 0, offset: int = 0) -> ReplayEnd:
+    """Do the records of one file from `offset` on to `queue`; a record that names what is not there is ignored.
 
     `now_ms` is the add time of items whose record has none (ADD, of the earliest releases); `start` is the place of
     the file's beginning in the queue's history.
     """
-    offset = records = needed = 0
+    records = needed = 0
     is_closed = False
     counts = ErrorCounts()
     while offset < reader.size:

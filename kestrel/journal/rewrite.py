@@ -20,9 +20,14 @@ from kestrel.disk.reader import PART_BYTES, FileReader
 from kestrel.item import Item
 from kestrel.journal.forward import read_items
 from kestrel.journal.history import Span
-from kestrel.journal.records import ADDX_HEADER_BYTES, XID_RECORD_BYTES, encode_item, encode_open, encode_put_back
-
-EMPTY_ITEM: Final = encode_item(b"", 0, 0)
+from kestrel.journal.records import (
+    ADDX_HEADER_BYTES,
+    PLACEHOLDER,
+    XID_RECORD_BYTES,
+    encode_item,
+    encode_open,
+    encode_put_back,
+)
 
 ERRORS_BYTES: Final = 3 * XID_RECORD_BYTES
 """What the error count of an item takes: the item is opened once more than it would be, and goes back with it."""
@@ -109,7 +114,7 @@ class Replacement:
 
     def runs(self, disk: Disk, folder: bytes, spans: Sequence[Span]) -> Iterator[bytes]:
         """The records, up to about a MiB at a time. `spans` are the rotated files up to the boundary."""
-        return _joined(self._all(disk, folder, spans))
+        return joined(self._all(disk, folder, spans))
 
     def most_bytes(self) -> int:
         """What the records will be at most, in bytes. Takes its time where there are many; for a thread."""
@@ -146,10 +151,10 @@ class Replacement:
         next_id = boundary.first_id
         end = min(self._first_id, boundary.next_id)
         for item_id in sorted(item_id for item_id in self._taken if next_id <= item_id < end):
-            yield from _empty_items(item_id - next_id)
+            yield from repeated(PLACEHOLDER, item_id - next_id)
             yield self._item(item_id)
             next_id = item_id + 1
-        yield from _empty_items(end - next_id)
+        yield from repeated(PLACEHOLDER, end - next_id)
         for run in self._runs:
             if sum(map(len, run)) <= PART_BYTES:
                 yield b"".join(run)
@@ -175,7 +180,7 @@ class Replacement:
 
     def _item(self, item_id: int) -> bytes:
         item = self._taken.get(item_id)
-        return EMPTY_ITEM if item is None else encode_item(item.data, item.add_ms, item.expiry_ms)
+        return PLACEHOLDER if item is None else encode_item(item.data, item.add_ms, item.expiry_ms)
 
     def _from_disk(self, disk: Disk, folder: bytes, spans: Sequence[Span]) -> Iterator[bytes]:
         behind = self._behind
@@ -199,14 +204,16 @@ class Replacement:
             raise OSError(errno.EIO, "the journal files do not hold the items that they held")
 
 
-def _empty_items(count: int) -> Iterator[bytes]:
+def repeated(record: bytes, count: int) -> Iterator[bytes]:
+    """Yield so many copies of a record, in runs."""
     for _ in range(count // _RUN):
-        yield EMPTY_ITEM * _RUN
+        yield record * _RUN
     if count > 0:
-        yield EMPTY_ITEM * (count % _RUN)
+        yield record * (count % _RUN)
 
 
-def _joined(records: Iterable[bytes]) -> Iterator[bytes]:
+def joined(records: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield records in runs of about a MiB."""
     run: list[bytes] = []
     size = 0
     for record in records:

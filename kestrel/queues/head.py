@@ -90,15 +90,17 @@ class Head:
         return bool(may_expire) and is_expired(item, max_age_ms, self._now_ms())
 
     def sweep(self, most: int = SWEPT_AT_ONCE) -> int:
-        """Expire items, as far as they are in memory, and at most so many. Returns how many."""
+        """Expire items in memory, at most `most`, and return how many. Placeholders are dropped and not counted as
+        expired."""
         queue = self._queue
         contents, moves, target = queue.contents, queue.moves, queue.limits.expires_to
         if target is not None:
             most = min(most, MOVED_AT_ONCE)
-        swept = 0
+        swept = expired = 0
         item = contents.peek()
         while item is not None and swept < most and self.expires_now(item):
-            if target is None:
+            is_placeholder = item.is_placeholder
+            if target is None or is_placeholder:
                 contents.take(False)
             elif moves.is_full:
                 break
@@ -106,9 +108,10 @@ class Head:
                 contents.take(True)
                 moves.begin(item, target, drops=True)
             swept += 1
+            expired += not is_placeholder
             item = contents.peek()
         if swept:
-            queue.counters.expired_items += swept
+            queue.counters.expired_items += expired
             queue.touch()
         return swept
 

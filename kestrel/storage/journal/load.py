@@ -1,19 +1,34 @@
-"""From the journal files of one queue to the queue: replay, repair, and the open reads of the last run."""
+"""Loading a queue from its journal files: replay, repair, and the open reads of the last run."""
 
 from __future__ import annotations
 
 import errno
+import os
+from collections.abc import Iterator
 
 from twisted.logger import Logger
 
 from kestrel.config.model import QueueSettings
+from kestrel.disk import steps
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
-from kestrel.disk.repair import repair
-from kestrel.journal.fileset import QueueFiles, current_name
-from kestrel.journal.pack import clean_up
-from kestrel.journal.reader import ReplayEnd
+from kestrel.disk.repair import End, repair
+from kestrel.journal.fileset import JournalFile, Kind, QueueFiles, current_name, rotated_name, temporary_name
+from kestrel.journal.pack import clean_up, write_temporary
+from kestrel.journal.reader import RecordScan, ReplayEnd
+from kestrel.journal.realign import (
+    can_lead_to,
+    count_removals,
+    holds_the_same,
+    items_alone,
+    lost_items,
+    most_bytes_to,
+    records_to,
+    spare_bytes,
+)
 from kestrel.journal.replay import replay
+from kestrel.journal.rewrite import Boundary
+from kestrel.journal.segments import Segment, SegmentLog
 from kestrel.journal.writer import JournalWriter
 from kestrel.scroll.records import WRITER_MAGIC
 from kestrel.storage.journal.queue import JournalQueue
@@ -33,7 +48,7 @@ def load_queue(
     open_file: OpenFile | None = None,
     memory: MemoryLimit | None = None,
 ) -> JournalQueue:
-    """Replay all files of a queue; a queue without files is new and empty, and gets its current file.
+    """Replay all files of a queue. A queue without files is new and empty, and gets its current file.
 
     Open reads go back to the head, the lowest xid first in line, and are recorded as such. Raises OSError when
     a file cannot be read. May run in a thread. `open_file` opens the files to be replayed; without it they are read
@@ -43,17 +58,12 @@ def load_queue(
     queue = JournalQueue(files.queue, settings, writer, memory)
     queue.now_ms = now_ms
     replayed = ReplayedQueue(queue, open_file or (lambda name: FileReader(disk, folder + b"/" + name)))
-    is_closed = False
-    for file in files.rotated:
-        size = _replay_file(replayed, disk, folder, file.file_name).offset
-        writer.unsynced_files.append(file.file_name)  # nobody knows
-        queue.history.rotate(file.number, size, file.file_name)
-        queue.add_boundary(queue.boundary()._replace(number=file.number, end=queue.history.current_start))
-    if files.has_current:
-        is_closed = _replay_file(replayed, disk, folder, current_name(files.queue)).is_closed
+    loading = _Loading(disk, folder, files, replayed)
+    is_closed = loading.replay_all()
     try:
         writer.open_existing()
         queue.loaded_to(queue.history.current_start + writer.size)
+        queue.segments = loading.segment_log()
         if is_closed:
             # Records behind the one that closes a file would not be read.
             queue.rotate(queue.boundary(), begins_file=False)
@@ -64,17 +74,122 @@ def load_queue(
     return queue
 
 
-def _replay_file(replayed: ReplayedQueue, disk: Disk, folder: bytes, file_name: bytes) -> ReplayEnd:
-    queue = replayed.queue
-    replayed.file_name = file_name
-    with replayed.open_file(file_name) as reader:
-        end = replay(reader, replayed, queue.now_ms, queue.history.current_start)
-        is_scroll = reader.read(0, len(WRITER_MAGIC)) == WRITER_MAGIC
-    if end.problem is not None:
-        if not end.offset and is_scroll:
+class _Loading:
+    """The replay of one queue's files, one after the other.
+
+    The segments of the log are used as long as each file is the one that the log means. From the first other file on
+    nothing is known of the files.
+    """
+
+    def __init__(self, disk: Disk, folder: bytes, files: QueueFiles, replayed: ReplayedQueue) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._files = files
+        self._replayed = replayed
+        self._queue = replayed.queue
+        self._log = SegmentLog(disk, folder, files.queue)
+        self._segments = self._log.read()
+        """Those that are known of the files that are still to be replayed."""
+        self._rest: list[JournalFile] = []
+        """The files that are still to be replayed."""
+        self._ends: list[tuple[Boundary, int]] = []
+        """The boundary and the size of each rotated file that was replayed."""
+
+    def replay_all(self) -> bool:
+        """Replay and repair all files. Return whether the current one ends with a record that closes it."""
+        files = self._files
+        current = JournalFile(files.queue, Kind.CURRENT, 0, current_name(files.queue))
+        self._rest = [*files.rotated, *([current] if files.has_current else [])]
+        is_closed = False
+        while self._rest:
+            file = self._rest.pop(0)
+            self._make_missing(file)
+            segment = None if file.kind is Kind.CURRENT else self._segment_of(file)
+            end = self._replay(file, segment)
+            if file.kind is Kind.CURRENT:
+                is_closed = end.is_closed
+            else:
+                self._add_rotated(file.number, file.file_name, end.offset)
+        return is_closed
+
+    def segment_log(self) -> SegmentLog:
+        """Return the log, which knows these files from now on."""
+        self._log.replace([] if self._replayed.counts_xids else self._ends)
+        return self._log
+
+    # Which segment of the log means which file.
+
+    def _make_missing(self, next_file: JournalFile) -> None:
+        """Make the files that are missing in front of that one, if the log knows them and that it followed them."""
+        missing = list(self._segments)
+        if next_file.kind is not Kind.CURRENT:
+            missing = [segment for segment in missing if segment.number < next_file.number]
+        if not missing:
+            return
+        if missing[-1].next_inode != self._disk.inode(self._folder + b"/" + next_file.file_name):
+            self._segments = []
+            return
+        del self._segments[: len(missing)]
+        for segment in missing:
+            name = rotated_name(self._files.queue, segment.number)
+            if not can_lead_to(self._queue.boundary(), segment.boundary):
+                self._segments = []
+                return
+            end = self._realign(name, segment, None)
+            self._add_rotated(segment.number, name, end.offset)
+
+    def _segment_of(self, file: JournalFile) -> Segment | None:
+        """Return the segment that means this file, or None; then nothing is known of later files either."""
+        if self._segments:
+            segment = self._segments.pop(0)
+            is_it = segment.number == file.number
+            if is_it and segment.inode == self._disk.inode(self._folder + b"/" + file.file_name):
+                return segment
+        self._segments = []
+        return None
+
+    def _add_rotated(self, number: int, file_name: bytes, size: int) -> None:
+        queue = self._queue
+        queue.writer.unsynced_files.append(file_name)  # whether it is synced is not known
+        queue.history.rotate(number, size, file_name)
+        boundary = queue.boundary()._replace(number=number, end=queue.history.current_start)
+        queue.add_boundary(boundary)
+        if self._disk.is_there(self._folder + b"/" + file_name):  # else it was set aside whole
+            self._ends.append((boundary, size))
+
+    # One file.
+
+    def _replay(self, file: JournalFile, segment: Segment | None) -> ReplayEnd:
+        """Do the records of a file, and repair it where that is needed."""
+        queue = self._queue
+        self._replayed.file_name = file.file_name
+        with self._replayed.open_file(file.file_name) as reader:
+            end = replay(reader, self._replayed, queue.now_ms, queue.history.current_start)
+            is_scroll = reader.read(0, len(WRITER_MAGIC)) == WRITER_MAGIC
+        if end.problem is not None and not end.offset and is_scroll:
             raise OSError(errno.EINVAL, "its file is one of a scroll (--storage scroll:FOLDER)")
-        repaired = repair(disk, folder, file_name, end, queue.now_ms)
-        queue.repaired_bytes += repaired.size
+        now = queue.boundary()
+        if segment is not None and holds_the_same(now, segment.boundary):
+            self._cut(file.file_name, end)
+            return end
+        if segment is not None and can_lead_to(now, segment.boundary) and not end.is_closed:
+            is_there = self._cut(file.file_name, end)
+            return self._realign(file.file_name, segment, end.offset if is_there else None)
+        if segment is not None or end.problem is not None:
+            self._drop_removals(file.file_name)  # first: as long as this file is damaged a start does it again
+        self._cut(file.file_name, end)
+        return end
+
+    def _cut(self, file_name: bytes, end: ReplayEnd) -> bool:
+        """Set aside what is no record. Return whether there still is such a file."""
+        if end.problem is None:
+            return True
+        self._repair(file_name, end, end.records)
+        return bool(end.offset) or end.is_unfinished
+
+    def _repair(self, file_name: bytes, end: End, records: int) -> None:
+        repaired = repair(self._disk, self._folder, file_name, end, self._queue.now_ms)
+        self._queue.repaired_bytes += repaired.size
         log.warn(
             "Journal file {file!r}: {problem} at offset {offset}; the {size} bytes from there on were set aside in"
             " {copy!r} and the {count} records before it were kept",
@@ -83,6 +198,79 @@ def _replay_file(replayed: ReplayedQueue, disk: Disk, folder: bytes, file_name: 
             offset=end.offset,
             size=repaired.size,
             copy=repaired.copy,
-            count=end.records,
+            count=records,
         )
-    return end
+
+    def _realign(self, file_name: bytes, segment: Segment, offset: int | None) -> ReplayEnd:
+        """Append the records that lead to the segment's end, and do them.
+
+        The file was replayed and ends at that offset. None: there is no such file, and it is made.
+        """
+        queue, disk = self._queue, self._disk
+        now = queue.boundary()
+        runs, most_bytes = records_to(now, segment.boundary), most_bytes_to(now, segment.boundary)
+        path = self._folder + b"/" + file_name
+        if offset is not None:
+            if disk.free_bytes(self._folder) < most_bytes:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            descriptor = disk.open_append(path)
+            try:
+                for run in runs:
+                    disk.write(descriptor, run)
+                    disk.reached(steps.REALIGNED)
+                disk.sync(descriptor)
+            finally:
+                disk.close(descriptor)
+        else:
+            self._write(segment.number, runs, most_bytes, file_name)
+            disk.reached(steps.REALIGNED)
+        log.warn(
+            "Journal file {file!r}, which had {size} bytes, lost {lost} items of the queue; records that keep the later"
+            " files right were appended to its {offset} good bytes",
+            file=file_name,
+            size=segment.size,
+            lost=lost_items(now, segment.boundary),
+            offset=offset or 0,
+        )
+        self._replayed.file_name = file_name
+        with self._replayed.open_file(file_name) as reader:
+            return replay(reader, self._replayed, queue.now_ms, queue.history.current_start, offset or 0)
+
+    def _drop_removals(self, file_name: bytes) -> None:
+        """Leave only the items in the files behind a damaged one: it is not known what their removals mean."""
+        self._segments = []
+        disk, folder = self._disk, self._folder
+        dropped = 0
+        for file in self._rest:
+            path = folder + b"/" + file.file_name
+            with FileReader(disk, path) as reader:
+                scan = RecordScan(reader)
+                for _ in scan:
+                    pass
+            if scan.end.problem is not None:
+                self._repair(file.file_name, scan.end, scan.end.records)
+                if not scan.end.offset and not scan.end.is_unfinished:
+                    continue
+            removals = count_removals(disk, path)
+            if not removals:
+                continue
+            dropped += removals
+            with FileReader(disk, path) as reader:
+                runs = items_alone(reader, self._queue.now_ms)
+                self._write(file.number, runs, spare_bytes(reader), file.file_name)
+            disk.reached(steps.REMOVALS_DROPPED)
+        self._rest = [file for file in self._rest if disk.is_there(folder + b"/" + file.file_name)]
+        if dropped:
+            log.warn(
+                "Journal file {file!r} is damaged and nothing is known of its lost records: the {count} removals in"
+                " later files were dropped, so that no item of theirs is lost; items may be delivered again",
+                file=file_name,
+                count=dropped,
+            )
+
+    def _write(self, number: int, runs: Iterator[bytes], most_bytes: int, file_name: bytes) -> None:
+        """Let these records be the file of that name."""
+        disk, folder, queue = self._disk, self._folder, self._files.queue
+        write_temporary(disk, folder, queue, number, runs, most_bytes, lambda: False)
+        disk.rename(folder + b"/" + temporary_name(queue, number), folder + b"/" + file_name)
+        disk.sync_folder(folder)

@@ -31,6 +31,7 @@ from kestrel.journal.records import (
     encode_put_back,
 )
 from kestrel.journal.rewrite import ERRORS_BYTES, Behind, Boundary, Replacement
+from kestrel.journal.segments import SegmentLog
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.full_disk import FullDisk
 from kestrel.storage.interfaces import IContinue, IQueueStorage
@@ -63,6 +64,8 @@ class JournalQueue(Window):
         self.history = History(name)
         self.boundaries: list[Boundary] = []
         """Of rotated files, in replay order: of the newest that has been read forward, and of those after it."""
+        self.segments: SegmentLog | None = None
+        """Knows the boundaries after a restart; None if its files are only read."""
         self.most_remembered = MOST_REMEMBERED
         self.refusal: str | None = None
         """None, or why this queue takes no put now."""
@@ -329,6 +332,20 @@ class JournalQueue(Window):
             offset, self.behind_skip = replacement.place_of(self.next_behind_id)
             self.behind_offset = span.start + offset
             self.behind_turn += 1
+        if self.segments is not None:
+            self.segments.packed(boundary)
+            self.segments.replace(self._known_segments())
+
+    def _known_segments(self) -> list[tuple[Boundary, int]]:
+        """The boundary and the size of each rotated file, up to the first whose boundary is not remembered."""
+        boundaries = {each.number: each for each in self.boundaries}
+        known = []
+        for span in self.history.rotated:
+            boundary = boundaries.get(span.number)
+            if boundary is None:
+                break
+            known.append((boundary, span.end - span.start))
+        return known
 
     def journal_state(self, ms_since_rewrite: int | None) -> JournalState:
         """What decides whether its files are rewritten or packed."""
@@ -372,21 +389,26 @@ class JournalQueue(Window):
                 return boundary
         return None
 
-    def rotate(self, boundary: Boundary, *, begins_file: bool = True) -> Boundary:
+    def rotate(self, boundary: Boundary, *, begins_file: bool = True, is_kept: bool = True) -> Boundary:
         """Make the current file, which ends at `boundary`, a rotated one; return the boundary with its number.
 
-        `begins_file`: create the new current file as well; otherwise the next write does. Raises OSError, and nothing
-        has changed.
+        `begins_file`: create the new current file as well; otherwise the next write does. `is_kept` is False if the end
+        of the rotated file may yet be cut. Raises OSError, and nothing has changed.
         """
         size = self.writer.size
         boundary = boundary._replace(number=self.writer.rotate() if begins_file else self.writer.set_aside())
         self.history.rotate(boundary.number, size)
         self.add_boundary(boundary)
+        if self.segments is not None and is_kept:
+            self.segments.add(boundary, size)
         return boundary
 
     def drop_files(self) -> None:
         """Delete its files, for `erase_deleted` to erase. The queue must hold nothing. Raises OSError."""
         self.writer.drop_files()
+        if self.segments is not None:
+            self.segments.erase()
+            self.segments.packed(self.boundary())
         self.history = History(self.name)
         self.boundaries = []
         self.loaded_to(0)

@@ -25,6 +25,8 @@ class ReplayedQueue:
         self.open_file = open_file
         self.file_name = b""
         """Of the file that is being replayed."""
+        self.counts_xids = False
+        """True if an open read has the xid that follows from earlier records."""
         self.append = queue.append
         self.extend = queue.extend
         self.next_xid = queue.next_xid
@@ -55,7 +57,8 @@ class ReplayedQueue:
         return self.queue.pop_head()
 
     def xid_is_counted(self) -> None:
-        """What follows cannot be told from the items alone: no file before it may be replaced without those after."""
+        """Forget the boundaries: no file before may be replaced without those after it."""
+        self.counts_xids = True
         self.queue.boundaries.clear()
 
     def _read_on(self) -> None:

@@ -333,6 +333,8 @@ class JournalStorage:
         except OSError as error:
             raise StorageError(f"the queue's files could not be removed: {reason_of(error)}") from error
         queue.is_deleted = True
+        if queue.segments is not None:
+            queue.segments.erase()
         self._end(queue, "the queue was deleted")
         self._failed.pop(queue.name, None)
         published = succeed(None) if upkeep is None else upkeep.rewriting.published()

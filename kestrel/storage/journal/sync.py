@@ -241,7 +241,7 @@ class QueueSync:
             records = queue.take_pending()
             if records:
                 writer.append(records)
-            end = queue.rotate(queue.boundary())
+            end = queue.rotate(queue.boundary(), is_kept=False)
             number = end.number
             await self._rewriting.replace(queue.replacement(end), is_urgent=True)
         except HalfPublished as error:  # what was to be safe is

@@ -1,0 +1,135 @@
+"""Restoring the positions that later files of a journal count on, after damage in an earlier one.
+
+A REMOVE drops the item at the head. After damage other items are at the head, so that later removals would lose items.
+If the segment log knows what the queue held at the end of the damaged file, records that lead there are appended to the
+file, with placeholders for lost items. Otherwise the later files keep their items and lose their removals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, count
+
+from kestrel.disk.files import Disk
+from kestrel.disk.reader import PART_BYTES, FileReader
+from kestrel.journal.opcodes import Opcode
+from kestrel.journal.reader import RecordScan
+from kestrel.journal.records import (
+    ADDX_HEADER_BYTES,
+    PLACEHOLDER,
+    REMOVE_RECORD,
+    XID_RECORD_BYTES,
+    encode_confirm,
+    encode_item,
+    encode_open,
+    encode_put_back,
+)
+from kestrel.journal.rewrite import Boundary, joined, repeated
+
+_ADDS = (Opcode.ADD, Opcode.ADDX, Opcode.ADD_XID, Opcode.CONTINUE)
+
+
+def holds_the_same(now: Boundary, target: Boundary) -> bool:
+    """Return whether both boundaries have the same items, in the same order and with the same errors."""
+    return _contents(now) == _contents(target)
+
+
+def _contents(boundary: Boundary) -> tuple[object, ...]:
+    front, first_id = list(boundary.front), boundary.first_id
+    while front and front[-1] == first_id - 1 and front[-1] not in boundary.errors:  # it may only have been peeked at
+        first_id = front.pop()
+    return dict(boundary.open), front, dict(boundary.errors), first_id, boundary.next_id
+
+
+def can_lead_to(now: Boundary, target: Boundary) -> bool:
+    """Return whether `records_to` can lead from one boundary to the other: the target has only items of `now`, or
+    later ones."""
+    if now.first_id > target.first_id or now.next_id > target.next_id or target.first_id > target.next_id:
+        return False
+    held = {*now.open.values(), *now.front}
+    taken = [*target.open.values(), *target.front]
+    return len({*taken}) == len(taken) and all(
+        item_id in held or now.first_id <= item_id < target.first_id for item_id in taken
+    )
+
+
+def lost_items(now: Boundary, target: Boundary) -> int:
+    """Return how many items the queue held at the target that are lost: placeholders are in their places."""
+    taken = chain(target.open.values(), target.front)
+    waiting = target.next_id - max(now.next_id, target.first_id)
+    return sum(item_id >= now.next_id for item_id in taken) + max(0, waiting)
+
+
+def most_bytes_to(now: Boundary, target: Boundary) -> int:
+    """Return how many bytes `records_to` yields at most."""
+    xid_records = len(now.open) * 3 + (len(target.open) + len(target.front)) * 6
+    removals = target.first_id - now.first_id + len(now.open) + len(now.front)
+    return (target.next_id - now.next_id) * ADDX_HEADER_BYTES + xid_records * XID_RECORD_BYTES + removals
+
+
+def records_to(now: Boundary, target: Boundary) -> Iterator[bytes]:
+    """Yield the records, in runs, that make a queue that holds `now` hold `target`.
+
+    They can be cut anywhere: what leads on from there has the same end.
+    """
+    yield from joined(_records_to(now, target))
+
+
+def _records_to(now: Boundary, target: Boundary) -> Iterator[bytes]:
+    yield from repeated(PLACEHOLDER, target.next_id - now.next_id)
+    xids = {item_id: xid for xid, item_id in target.open.items()}
+    put_back = {*target.front}
+    errors_now = dict(now.errors)
+    front = list(now.front)
+    for xid, item_id in now.open.items():
+        errors = target.errors.get(item_id, 0)
+        if xids.get(item_id) == xid:
+            if errors != errors_now.get(item_id, 0):
+                yield encode_put_back(xid, errors) + encode_open(xid)
+        elif item_id in xids or item_id in put_back:
+            yield encode_put_back(xid, errors)
+            errors_now[item_id] = errors
+            front.insert(0, item_id)
+        else:
+            yield encode_confirm(xid)
+    free = (xid for xid in count(1) if xid not in target.open)
+    opened: dict[int, int] = {}
+    place = now.first_id
+    behind = sorted(each for each in chain(xids, put_back) if now.first_id <= each < target.first_id)
+    for item_id in chain(front, behind):
+        if item_id >= now.first_id:
+            yield from repeated(REMOVE_RECORD, item_id - place)
+            place = item_id + 1
+        if item_id in xids:
+            xid, errors = xids[item_id], target.errors.get(item_id, 0)
+            yield encode_open(xid)
+            if errors != errors_now.get(item_id, 0):
+                yield encode_put_back(xid, errors) + encode_open(xid)
+        elif item_id in put_back:
+            opened[item_id] = next(free)
+            yield encode_open(opened[item_id])
+        else:
+            yield REMOVE_RECORD
+    yield from repeated(REMOVE_RECORD, target.first_id - place)
+    for item_id in reversed(target.front):
+        yield encode_put_back(opened[item_id], target.errors.get(item_id, 0))
+
+
+def count_removals(disk: Disk, path: bytes) -> int:
+    """Return how many records of a file are not items."""
+    with FileReader(disk, path) as reader:
+        return sum(record.opcode not in _ADDS or record.restates is not None for _, record in RecordScan(reader))
+
+
+def items_alone(reader: FileReader, now_ms: int) -> Iterator[bytes]:
+    """Yield the items of a file, in runs, as ADDX records. `now_ms` is the add time of those that have none."""
+    return joined(
+        encode_item(record.data, now_ms if record.add_ms is None else record.add_ms, record.expiry_ms)
+        for _, record in RecordScan(reader)
+        if record.opcode in _ADDS and record.restates is None
+    )
+
+
+def spare_bytes(reader: FileReader) -> int:
+    """Return the room that `items_alone` takes at most: an ADD grows by 12 bytes, and takes 9 itself."""
+    return reader.size * 7 // 3 + PART_BYTES

@@ -1,0 +1,212 @@
+"""The segment log of a queue: what the queue held at the end of each of its rotated files.
+
+A damaged file of a journal loses its removals, or they hit other items. With its record here a start can restore the
+positions that later files count on (`kestrel.journal.realign`). The log is advice: it is never synced, and a record
+that is lost or wrong only means that nothing is known from that file on.
+
+An item's id in the log is the number of items that the journal's files add before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from struct import Struct
+from struct import error as StructError
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from kestrel.disk.files import Disk
+from kestrel.disk.folders import SEGMENTS_FOLDER
+from kestrel.journal.fileset import current_name, rotated_name
+from kestrel.journal.rewrite import Boundary
+
+MOST_IDS: Final = 20_000
+"""A record with more ids is not written: its open reads and its front are too many."""
+
+MOST_LOG_BYTES: Final = 16 << 20
+"""At most so many bytes of a log are read."""
+
+_FRAME: Final = Struct("<II")
+"""The length of a record and its CRC-32."""
+_HEADER: Final = Struct("<qQQqqqIII")
+"""number, inode, next inode, size, first id, next id, and how many open reads, front items and error counts follow."""
+_OPEN: Final = Struct("<iq")
+_FRONT: Final = Struct("<q")
+_ERRORS: Final = Struct("<qi")
+
+
+class Segment(NamedTuple):
+    """A rotated file: its identity, and what the queue held at its end.
+
+    `inode` and `next_inode` are those of the file and of the one that followed it, 0 if unknown. They tell the file
+    from one of the same name that another program wrote.
+    """
+
+    inode: int
+    next_inode: int
+    size: int
+    boundary: Boundary
+    """`end` is 0: the log does not have it."""
+
+    @property
+    def number(self) -> int:
+        """The number in the file's name."""
+        return self.boundary.number
+
+
+def encode_segment(segment: Segment) -> bytes:
+    """Return the framed record of a segment."""
+    boundary = segment.boundary
+    payload = b"".join(
+        (
+            _HEADER.pack(
+                boundary.number,
+                segment.inode,
+                segment.next_inode,
+                segment.size,
+                boundary.first_id,
+                boundary.next_id,
+                len(boundary.open),
+                len(boundary.front),
+                len(boundary.errors),
+            ),
+            *(_OPEN.pack(xid, item_id) for xid, item_id in boundary.open.items()),
+            *map(_FRONT.pack, boundary.front),
+            *(_ERRORS.pack(item_id, errors) for item_id, errors in boundary.errors.items()),
+        )
+    )
+    return _FRAME.pack(len(payload), crc32(payload)) + payload
+
+
+def decode_segments(data: bytes) -> Iterator[Segment]:
+    """Yield the segments of a log up to the first record that is not whole."""
+    position = 0
+    while position + _FRAME.size <= len(data):
+        size, checksum = _FRAME.unpack_from(data, position)
+        payload = data[position + _FRAME.size : position + _FRAME.size + size]
+        if len(payload) != size or crc32(payload) != checksum:
+            return
+        try:
+            yield _decode_payload(payload)
+        except StructError:
+            return
+        position += _FRAME.size + size
+
+
+def _decode_payload(payload: bytes) -> Segment:
+    number, inode, next_inode, size, first_id, next_id, opened, front, errors = _HEADER.unpack_from(payload)
+    front_start = _HEADER.size + opened * _OPEN.size
+    errors_start = front_start + front * _FRONT.size
+    end = errors_start + errors * _ERRORS.size
+    boundary = Boundary(
+        number,
+        0,
+        dict(_OPEN.iter_unpack(payload[_HEADER.size : front_start])),
+        [item_id for (item_id,) in _FRONT.iter_unpack(payload[front_start:errors_start])],
+        dict(_ERRORS.iter_unpack(payload[errors_start:end])),
+        0,
+        first_id,
+        next_id,
+    )
+    return Segment(inode, next_inode, size, boundary)
+
+
+class SegmentLog:
+    """The segment log of one queue. No method raises OSError: a log that cannot be written is erased or ignored."""
+
+    def __init__(self, disk: Disk, folder: bytes, queue: bytes) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._queue = queue
+        self._path = folder + b"/" + SEGMENTS_FOLDER + b"/" + current_name(queue)
+        self._places: dict[int, int] = {}
+        """The ids in the log of items that a pack holds out of order."""
+        self._shift = 0
+        """What is added to the ids of all other items."""
+
+    def read(self) -> list[Segment]:
+        """Return the segments that the log knows, in replay order."""
+        return list(decode_segments(self._read_bytes()))
+
+    def _read_bytes(self) -> bytes:
+        try:
+            descriptor = self._disk.open_read(self._path)
+            try:
+                return self._disk.read(descriptor, 0, MOST_LOG_BYTES)
+            finally:
+                self._disk.close(descriptor)
+        except OSError:
+            return b""
+
+    def add(self, boundary: Boundary, size: int) -> None:
+        """Append the rotated file that was the current one until now. It has that size and ends at that boundary."""
+        records = self._encoded([(boundary, size)])
+        with suppress(OSError):
+            self._disk.make_folder(self._folder + b"/" + SEGMENTS_FOLDER)
+            self._write(self._path, records)
+
+    def replace(self, files: Iterable[tuple[Boundary, int]]) -> None:
+        """Let the log hold these files alone, in replay order: the boundary and the size of each."""
+        records = self._encoded(files)
+        if records and records == self._read_bytes():
+            return
+        self.erase()
+        if not records:
+            return
+        temporary = self._path + b".new"
+        try:
+            self._disk.make_folder(self._folder + b"/" + SEGMENTS_FOLDER)
+            self._disk.erase(temporary)
+            self._write(temporary, records)
+            self._disk.rename(temporary, self._path)
+        except OSError:
+            with suppress(OSError):
+                self._disk.erase(temporary)
+
+    def erase(self) -> None:
+        """Forget all segments."""
+        with suppress(OSError):
+            self._disk.erase(self._path)
+
+    def packed(self, boundary: Boundary) -> None:
+        """Count ids from the pack that has replaced all files up to this boundary."""
+        first = [*boundary.open.values(), *boundary.front]
+        self._places = {item_id: place for place, item_id in enumerate(first)}
+        self._shift = len(first) - boundary.first_id
+
+    def _write(self, path: bytes, records: bytes) -> None:
+        descriptor = self._disk.open_append(path)
+        try:
+            self._disk.write(descriptor, records)
+        finally:
+            self._disk.close(descriptor)
+
+    def _encoded(self, files: Iterable[tuple[Boundary, int]]) -> bytes:
+        files = list(files)
+        inodes = [self._inode(rotated_name(self._queue, boundary.number)) for boundary, _ in files]
+        inodes.append(self._inode(current_name(self._queue)))
+        return b"".join(
+            encode_segment(Segment(inodes[place], inodes[place + 1], size, self._in_log_ids(boundary)))
+            for place, (boundary, size) in enumerate(files)
+            if boundary.remembered <= MOST_IDS
+        )
+
+    def _inode(self, file_name: bytes) -> int:
+        try:
+            return self._disk.inode(self._folder + b"/" + file_name)
+        except OSError:
+            return 0
+
+    def _in_log_ids(self, boundary: Boundary) -> Boundary:
+        places, shift = self._places, self._shift
+        return Boundary(
+            boundary.number,
+            0,
+            {xid: places.get(item_id, item_id + shift) for xid, item_id in boundary.open.items()},
+            [places.get(item_id, item_id + shift) for item_id in boundary.front],
+            {places.get(item_id, item_id + shift): errors for item_id, errors in boundary.errors.items()},
+            0,
+            boundary.first_id + shift,
+            boundary.next_id + shift,
+        )

@@ -1,0 +1,312 @@
+"""Damage in one file of a journal loses no item of the other files, with the segment log and without it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, given, settings
+from twisted.internet.task import Clock
+
+from kestrel.config.model import QueueSettings
+from kestrel.disk.files import Disk
+from kestrel.journal.segments import decode_segments, encode_segment
+from kestrel.storage.journal.queue import JournalQueue
+from kestrel.storage.journal.storage import JournalStorage
+from kestrel.testing.faults import Died, FaultyDisk, UnsyncedDisk
+from kestrel.testing.threads import SteppedThreads
+from tests.journal import reference
+from tests.journal.made import NOW_MS, addx
+from tests.sample import examples
+
+ITEM_BYTES = len(addx(b"0"))
+SMALL = QueueSettings(
+    max_memory_size_bytes=5 * ITEM_BYTES - 1, max_journal_size_bytes=1 << 30, default_journal_size_bytes=1 << 30
+)
+"""Files of five items."""
+PACKED = QueueSettings(max_memory_size_bytes=100, max_journal_size_bytes=300, default_journal_size_bytes=64)
+"""Files that are rewritten and packed often."""
+
+
+class Server:
+    """A storage over a folder with one queue."""
+
+    def __init__(self, folder: Path, settings: QueueSettings = SMALL, disk: Disk | None = None) -> None:
+        self._settings = settings
+        self._clock = Clock()
+        self._threads = SteppedThreads()
+        self.storage = JournalStorage(
+            os.fsencode(folder),
+            self._clock,
+            self._threads,
+            reserve_bytes=1,
+            now_ms=lambda: NOW_MS + int(self._clock.seconds() * 1000),
+            disk=disk or UnsyncedDisk(),
+        )
+        self.storage.start(lambda name: settings)
+        self._threads.run_all()
+
+    @property
+    def queue(self) -> JournalQueue:
+        return self.storage.queue(b"work", self._settings)
+
+    def commit(self) -> None:
+        self.storage.commit([self.queue])
+        self._threads.run_all()
+        self._clock.advance(0.001)
+        self._threads.run_all()
+
+    def put(self, *data: bytes) -> None:
+        for each in data:
+            self.storage.put([self.queue], each, NOW_MS, 0)
+            self.commit()
+
+    def take(self, *, opened: bool = False) -> bytes | None:
+        queue = self.queue
+        while (item := queue.take(opened)) is None and queue.items:
+            queue.fill()
+            self._threads.run_all()
+        self.commit()
+        return None if item is None else item.data
+
+    def drain(self) -> list[bytes]:
+        """Take all items, and leave out the placeholders, which the queues above the storage drop."""
+        found = []
+        while self.queue.items:
+            queue = self.queue
+            while (item := queue.take(False)) is None:
+                queue.fill()
+                self._threads.run_all()
+            if not item.is_placeholder:
+                found.append(item.data)
+        self.commit()
+        return found
+
+    def close(self) -> None:
+        self.storage.close()
+        self._threads.run_all()
+
+
+def restarted(folder: Path, disk: Disk | None = None) -> list[bytes]:
+    server = Server(folder, disk=disk)
+    found = server.drain()
+    server.close()
+    return found
+
+
+def rotated(folder: Path) -> list[Path]:
+    return sorted(folder.glob("work.*"))
+
+
+def data(*numbers: int) -> list[bytes]:
+    return [b"%d" % number for number in numbers]
+
+
+@pytest.fixture
+def ten(tmp_path: Path) -> Path:
+    """Ten items in a rotated file and the current one, four of them taken."""
+    server = Server(tmp_path / "queues")
+    server.put(*data(*range(10)))
+    assert [server.take() for _ in range(4)] == data(0, 1, 2, 3)
+    server.close()
+    first, second = rotated(tmp_path / "queues")
+    assert first.stat().st_size == second.stat().st_size == 5 * ITEM_BYTES
+    return tmp_path / "queues"
+
+
+def without_log(folder: Path) -> None:
+    shutil.rmtree(folder / ".kestrel" / "segments")
+
+
+def damages(path: Path) -> Iterator[tuple[str, Callable[[], object]]]:
+    contents = path.read_bytes()
+    for size in range(0, len(contents), 11):
+        yield f"cut at {size}", lambda size=size: path.write_bytes(contents[:size])  # type: ignore[misc]
+    for offset in range(0, len(contents), ITEM_BYTES):
+        flipped = contents[:offset] + b"\xee" + contents[offset + 1 :]
+        yield f"flipped at {offset}", lambda flipped=flipped: path.write_bytes(flipped)  # type: ignore[misc]
+    yield "zeroed", lambda: path.write_bytes(bytes(len(contents)))
+    yield "missing", path.unlink
+
+
+DAMAGES = [f"cut at {size}" for size in range(0, 5 * ITEM_BYTES, 11)]
+DAMAGES += [f"flipped at {offset}" for offset in range(0, 5 * ITEM_BYTES, ITEM_BYTES)]
+DAMAGES += ["zeroed", "missing"]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_in_one_file_costs_no_item_of_another(ten: Path, damage: str) -> None:
+    dict(damages(rotated(ten)[0]))[damage]()
+    found = restarted(ten)
+    assert [each for each in found if each != b"4"] == data(*range(5, 10))
+
+
+@pytest.mark.parametrize("damage", [each for each in DAMAGES if each not in ("cut at 0", "missing")])
+def test_without_a_segment_log_the_items_of_other_files_come_again(ten: Path, damage: str) -> None:
+    without_log(ten)
+    dict(damages(rotated(ten)[0]))[damage]()
+    found = restarted(ten)
+    is_clean_cut = damage.startswith("cut") and int(damage.split()[-1]) % ITEM_BYTES == 0
+    if not is_clean_cut:  # a cut between records cannot be noticed
+        assert found[-5:] == data(*range(5, 10))
+
+
+# Random histories.
+
+OPERATIONS = st.sampled_from(
+    ["put", "put", "put", "take", "take", "open", "open", "confirm", "abort", "return", "peek"]
+)
+
+
+class Past:
+    """A history of a queue, and the items that a client was never done with, in the order of a restart."""
+
+    def __init__(self, folder: Path, settings: QueueSettings, operations: list[str]) -> None:
+        server = Server(folder, settings)
+        self.folder = folder
+        self._waiting: list[bytes] = []
+        self._opened: dict[int, bytes] = {}
+        put = 0
+        for operation in operations:
+            queue = server.queue
+            if operation == "put":
+                self._waiting.append(b"%d" % put)
+                server.put(b"%d" % put)
+                put += 1
+            elif operation in ("take", "open"):
+                if server.take(opened=operation == "open") is not None:
+                    head = self._waiting.pop(0)
+                    if operation == "open":
+                        self._opened[queue.last_xid] = head
+            elif operation == "peek":
+                queue.peek()
+            elif self._opened:
+                xid = list(self._opened)[len(self._opened) // 2]
+                item = self._opened.pop(xid)
+                if operation == "confirm":
+                    queue.confirm([xid])
+                else:
+                    queue.put_back([xid], failed=operation == "abort")
+                    self._waiting.insert(0, item)
+                server.commit()
+        server.close()
+
+    @property
+    def items(self) -> list[bytes]:
+        return [*(self._opened[xid] for xid in sorted(self._opened)), *self._waiting]
+
+    def copy(self, target: Path) -> Path:
+        """Copy the queue's folder, with a segment log that means the copies."""
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(self.folder, target)
+        inodes = {path.stat().st_ino: (target / path.name).stat().st_ino for path in self.folder.glob("work*")}
+        log = target / ".kestrel" / "segments" / "work"
+        if log.exists():
+            segments = decode_segments(log.read_bytes())
+            moved = (
+                each._replace(inode=inodes.get(each.inode, 0), next_inode=inodes.get(each.next_inode, 0))
+                for each in segments
+            )
+            log.write_bytes(b"".join(map(encode_segment, moved)))
+        return target
+
+
+def adds(contents: bytes) -> set[bytes]:
+    return {record.item[0] for record in reference.read(contents).records if record.item is not None}
+
+
+def check_no_other_is_lost(past: Past, found: list[bytes], damaged: bytes) -> None:
+    lost = {*past.items} - {*found}
+    assert lost <= adds(damaged), (past.items, found)
+
+
+def check_exact(past: Past, found: list[bytes], damaged: bytes) -> None:
+    """Only items of the damaged file are missing, and none comes twice or in another order."""
+    check_no_other_is_lost(past, found, damaged)
+    assert found == [item for item in past.items if item in found]
+
+
+histories = st.lists(OPERATIONS, min_size=20, max_size=120)
+quickly = settings(
+    max_examples=examples(15), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
+)
+
+
+@pytest.mark.parametrize("limits", [SMALL, PACKED], ids=["rotated", "packed"])
+@quickly
+@given(operations=histories, draw=st.data())
+def test_damage_in_any_rotated_file_loses_no_item_of_another(
+    tmp_path_factory: pytest.TempPathFactory, limits: QueueSettings, operations: list[str], draw: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("history")
+    past = Past(folder / "queues", limits, operations)
+    files = rotated(past.folder)
+    for victim in files:
+        contents = victim.read_bytes()
+        size = draw.draw(st.integers(0, len(contents)))
+        # Cut.
+        (past.copy(folder / "copy") / victim.name).write_bytes(contents[:size])
+        check_exact(past, restarted(folder / "copy"), contents)
+        assert restarted(folder / "copy") == []
+        # Missing.
+        (past.copy(folder / "copy") / victim.name).unlink()
+        check_exact(past, restarted(folder / "copy"), contents)
+        # Unreadable from some byte on, with and without the log.
+        broken = contents[:size] + b"\xee" * (len(contents) - size)
+        starts = {record.offset for record in reference.read(contents).records}
+        (past.copy(folder / "copy") / victim.name).write_bytes(broken)
+        found = restarted(folder / "copy")
+        if size in starts:
+            check_exact(past, found, contents)
+        check_no_other_is_lost(past, found, contents)
+        if size in starts:
+            (past.copy(folder / "copy") / victim.name).write_bytes(broken)
+            without_log(folder / "copy")
+            check_no_other_is_lost(past, restarted(folder / "copy"), contents)
+    shutil.rmtree(folder)
+
+
+@quickly
+@given(operations=histories, draw=st.data())
+def test_a_crash_in_a_repair_changes_nothing(
+    tmp_path_factory: pytest.TempPathFactory, operations: list[str], draw: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("crash")
+    past = Past(folder / "queues", SMALL, operations)
+    files = rotated(past.folder)
+    if not files:
+        return
+    victim = draw.draw(st.sampled_from(files))
+    contents = victim.read_bytes()
+    starts = [record.offset for record in reference.read(contents).records]
+    size = draw.draw(st.sampled_from(starts))
+    broken = contents[:size] + b"\xee" * (len(contents) - size)
+    has_log = draw.draw(st.booleans())
+    calls = 0
+    while True:
+        copy = past.copy(folder / "copy")
+        (copy / victim.name).write_bytes(broken)
+        if not has_log:
+            without_log(copy)
+        disk = FaultyDisk()
+        disk.die_after(calls)
+        try:
+            Server(copy, disk=disk)
+        except Died:
+            is_over = False
+        else:
+            is_over = True
+        for descriptor in list(disk.open_descriptors):
+            os.close(descriptor)
+        if is_over:
+            break
+        found = restarted(copy)
+        check_no_other_is_lost(past, found, contents)
+        if has_log:
+            check_exact(past, found, contents)
+        calls += 3
+    shutil.rmtree(folder)
