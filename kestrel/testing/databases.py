@@ -143,6 +143,7 @@ class MemoryDatabase:
         """They are as good as a server: the object may be closed, or forgotten, and its queues are there."""
         self._in_thread = in_thread
         self._epoch = 0
+        self._is_closed = False
 
     def _run(self, function: Callable[..., Any], *args: object) -> Deferred[Any]:
         return self._in_thread(function, *args).addCallback(lambda result: self._in_thread(lambda: result))
@@ -152,6 +153,8 @@ class MemoryDatabase:
         return self._run(self._own)
 
     def _own(self) -> list[StoredQueue]:
+        if self._is_closed:
+            raise DatabaseAway("the database is closed")
         self._epoch = self.tables.own(self)
         return self.tables.list_queues()
 
@@ -168,6 +171,7 @@ class MemoryDatabase:
         return self._run(self._let_go)
 
     def _let_go(self) -> None:
+        self._is_closed = True
         if self.tables.owner is self:
             self.tables.owner = None
 

@@ -1,12 +1,30 @@
-"""Threads that run when a test says so."""
+"""Threads for tests: jobs that run when a test says so, and real threads whose results a test collects."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, Final, Protocol
 
 from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+_PATIENCE_S: Final = 60.0
+
+
+class Threads(Protocol):
+    """An `InThread` whose Deferreds fire in `run_one`."""
+
+    def __call__(self, function: Callable[..., Any], *args: object) -> Deferred[Any]:
+        """Take a job."""
+
+    def __len__(self) -> int:
+        """Return the number of jobs whose Deferred has not fired."""
+
+    def run_one(self) -> None:
+        """Let one job finish, and fire its Deferred."""
 
 
 class SteppedThreads:
@@ -26,8 +44,14 @@ class SteppedThreads:
         return len(self._jobs)
 
     def run_one(self) -> None:
-        """Do the oldest job."""
-        job, function, args = self._jobs.popleft()
+        """Run the oldest job."""
+        self._run(*self._jobs.popleft())
+
+    def run_newest(self) -> None:
+        """Run the newest job: a thread pool guarantees no order."""
+        self._run(*self._jobs.pop())
+
+    def _run(self, job: Deferred[Any], function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         try:
             result = function(*args)
         except Exception:
@@ -39,3 +63,37 @@ class SteppedThreads:
         """Do all jobs, and those that they lead to."""
         while self._jobs:
             self.run_one()
+
+
+class RealThreads:
+    """An `InThread` with a thread for each job. Deferreds fire in the thread that calls `run_one`."""
+
+    def __init__(self) -> None:
+        self._running = 0
+        self._ended: SimpleQueue[tuple[Deferred[Any], object]] = SimpleQueue()
+
+    def __call__(self, function: Callable[..., Any], *args: object) -> Deferred[Any]:
+        """Start a thread that calls the function."""
+        job: Deferred[Any] = Deferred()
+        self._running += 1
+        Thread(target=self._work, args=(job, function, args), daemon=True).start()
+        return job
+
+    def _work(self, job: Deferred[Any], function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        try:
+            self._ended.put((job, function(*args)))
+        except BaseException:
+            self._ended.put((job, Failure()))
+
+    def __len__(self) -> int:
+        """Return the number of jobs whose Deferred has not fired."""
+        return self._running
+
+    def run_one(self) -> None:
+        """Wait for a job to end, and fire its Deferred. Raise AssertionError if none ends within a minute."""
+        try:
+            job, result = self._ended.get(timeout=_PATIENCE_S)
+        except Empty:
+            raise AssertionError(f"no thread has ended within {_PATIENCE_S} s: do two calls wait for each other?") from None
+        self._running -= 1
+        job.callback(result)

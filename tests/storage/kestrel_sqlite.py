@@ -44,6 +44,7 @@ class SqliteDatabase:
         self._in_thread = in_thread
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
+        self._is_closed = False
 
     def list_queues(self) -> Deferred[list[StoredQueue]]:
         return self._in_thread(self._list_queues)
@@ -90,6 +91,7 @@ class SqliteDatabase:
         return found
 
     def _close(self) -> None:
+        self._is_closed = True  # list_queues may run later, and must not take ownership then
         with suppress(StorageError), self._use() as connection:
             self._connection = None
             connection.close()
@@ -100,7 +102,7 @@ class SqliteDatabase:
         if not self._lock.acquire(timeout=PATIENCE_S):
             raise DatabaseAway(f"{self._file} does not answer")
         try:
-            if opens:
+            if opens and not self._is_closed:
                 self._file.parent.mkdir(parents=True, exist_ok=True)
                 self._connection = sqlite3.connect(self._file, 1, isolation_level=None, check_same_thread=False)
             if self._connection is None:

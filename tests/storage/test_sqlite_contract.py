@@ -24,6 +24,7 @@ class OnSqlite:
 
 
 class TestSqliteDatabase(OnSqlite, DatabaseContract):
+    is_embedded = True
     max_examples = 20
 
     def impossible(self, queue: StoredQueue) -> QueueChanges:

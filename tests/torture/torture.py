@@ -12,7 +12,7 @@ behind, rewritten and packed all the time, and syncJournal is 0: what is answere
 
 In the end there are no more faults, the server is stopped and started, everything is taken, and the account of every
 item (accounts.py) is looked through. All dice come from the seed, each client and the faults having its own; how
-threads and processes interleave does not. It needs a C compiler (shim.py).
+threads and processes interleave does not. It needs a C compiler (kestrel/testing/shim.py).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.harness import progress
+from kestrel.testing.shim import Shim
 from tests.server.running import PATIENCE_S, Processes, Server, eventually
 from tests.torture import passing
 from tests.torture.accounts import CONFIRMED, SHOWN, Books, Times
 from tests.torture.cables import KINDS, Network
 from tests.torture.kill_restart import SMALL, Ledger
-from tests.torture.shim import Shim
 from tests.torture.workers import (
     Events,
     HoldingConsumer,

@@ -16,7 +16,7 @@ from kestrel.storage.database import IDatabase, QueueChanges, StoredItem, Stored
 from kestrel.storage.interfaces import InThread
 from kestrel.testing.contract.backend import MAX_JOBS, Outcome
 from kestrel.testing.contract.samples import ADD_MS
-from kestrel.testing.threads import SteppedThreads
+from kestrel.testing.threads import SteppedThreads, Threads
 
 ATTEMPTS: Final = 100
 """So often a batch is applied at most until it is known what became of it."""
@@ -36,6 +36,13 @@ class DatabaseBackend(ABC):
 
     fill_up: ClassVar[Callable[[Any, IDatabase], None] | None] = None
     """Hook: leave that database no room for more than it has."""
+
+    is_embedded: ClassVar[bool] = False
+    """Hook: the database runs in the process of its owner, and keeps its files in the folder. Opens the tests of kills,
+    failing disks and power failures."""
+
+    unsafe_files: ClassVar[tuple[str, ...]] = ("*-shm",)
+    """Patterns of files that the database rebuilds after a crash. They may be written through mapped memory."""
 
     max_examples: ClassVar[int] = 60
     """How many random histories are tried."""
@@ -59,11 +66,11 @@ class DatabaseBackend(ABC):
 class Owner:
     """A database that belongs to us, with its threads, and short words for what tests do with it."""
 
-    def __init__(self, backend: DatabaseBackend, folder: Path) -> None:
-        """Take ownership of the one in that folder."""
+    def __init__(self, backend: DatabaseBackend, folder: Path, threads: Threads | None = None) -> None:
+        """Take ownership of the database in that folder. Its jobs run in `SteppedThreads` unless others are given."""
         self.backend = backend
         self.folder = folder
-        self.threads = SteppedThreads()
+        self.threads: Threads = SteppedThreads() if threads is None else threads
         self._others: list[Owner] = []
         self._is_closed = False
         self.number = 0
@@ -196,10 +203,14 @@ class Owner:
         return {self.folder, *(path for other in self._others for path in other._folders())}
 
     def close(self) -> None:
-        """Let go of it, once."""
+        """Close the database unless it is closed."""
         if not self._is_closed:
-            self._is_closed = True
-            self.wait(self.database.close())
+            self.wait(self.begin_close())
+
+    def begin_close(self) -> Deferred[None]:
+        """Call the database's `close`, and do not wait for it."""
+        self._is_closed = True
+        return self.database.close()
 
     def end(self) -> None:
         """Close this, and all that came of it."""

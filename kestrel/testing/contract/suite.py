@@ -20,7 +20,9 @@ from kestrel.testing.contract.backend import Backend, Subject
 from kestrel.testing.contract.commits import CommitTests
 from kestrel.testing.contract.contents import ContentsTests
 from kestrel.testing.contract.database_batches import BatchTests
+from kestrel.testing.contract.database_calls import CallOrderTests
 from kestrel.testing.contract.database_contents import DatabaseContentsTests
+from kestrel.testing.contract.database_crashes import CrashTests, DiskErrorTests
 from kestrel.testing.contract.database_faults import DatabaseCommitFailureTests, DatabaseFaultTests
 from kestrel.testing.contract.database_history import DatabaseHistoryTests
 from kestrel.testing.contract.database_owners import OwnerTests
@@ -139,10 +141,15 @@ class DatabaseContract(
     BatchTests,
     RoomTests,
     OwnerTests,
+    CallOrderTests,
+    CrashTests,
+    DiskErrorTests,
     DatabaseHistoryTests,
 ):
-    """All tests of an `IDatabase` by itself. Inherit it, and say how one is made; tests of hooks that are not there
-    are skipped by name."""
+    """All tests of an `IDatabase` by itself.
+
+    Inherit this class and define `make_database`. Tests whose hook is not given are skipped by name.
+    """
 
     left_out: ClassVar[dict[str, str]] = {}
     """The tests that are not run here, each with the reason."""
@@ -151,4 +158,4 @@ class DatabaseContract(
         super().__init_subclass__(**options)
         cls.left_out = {}
         if is_given(cls, "make_database"):
-            cls.left_out = leave_out(cls, DatabaseContract, lambda needed: getattr(cls, needed) is not None)
+            cls.left_out = leave_out(cls, DatabaseContract, lambda needed: bool(getattr(cls, needed)))

@@ -1,13 +1,15 @@
-/* Between a server and its C library: a disk that is full or fails, a clock that steps, and a note of what is synced.
+/* Wrappers of the C library's file and clock functions that inject faults and record writes and syncs.
 
-   tests/torture/shim.py compiles it, has it loaded with LD_PRELOAD, and turns faults on and off by what it writes to a
-   file that both have mapped. Only regular files below one folder have faults. With none on, a call costs a look at the
-   control and nothing else. */
+   kestrel/testing/shim.py compiles this file and loads it into a process with LD_PRELOAD. Both map one control file,
+   which turns faults on and off. Faults concern regular files below one folder only. If KESTREL_SHIM_LOG names a file,
+   each write, truncation, sync, rename and removal below the folder is appended to it. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,6 +37,8 @@ struct control {
     int64_t failed_syncs;
     int64_t writes;             /* counters that decide which one fails */
     int64_t syncs;
+    int64_t operations;         /* writes, truncations, syncs, renames and removals so far */
+    int64_t dies_at;            /* the process is killed before this operation; 0: never */
     struct { int64_t inode, size; } synced[FILES]; /* how much of each file a sync has reached,
         or -1 minus that once one has failed: what is behind it never gets there; inode 0: no file */
 };
@@ -43,6 +47,11 @@ static struct control nothing;
 static struct control *control = &nothing;
 static char folder[4096];
 static size_t folder_length;
+static int log_descriptor = -1;
+
+/* As KINDS and HEADER of shim.py. The path and the data follow; a rename has the new path as its data. */
+enum kind { WRITE, TRUNCATE, SYNC, RENAME, REMOVE };
+struct header { int32_t kind, path_size; int64_t offset, data_size; };
 
 __attribute__((constructor)) static void begin(void) {
     const char *path = getenv("KESTREL_SHIM_CONTROL"), *below = getenv("KESTREL_SHIM_FOLDER");
@@ -55,6 +64,8 @@ __attribute__((constructor)) static void begin(void) {
     snprintf(folder, sizeof folder, "%s/", below);
     folder_length = strlen(folder);
     control = mapped;
+    const char *log = getenv("KESTREL_SHIM_LOG");
+    if (log != NULL) log_descriptor = open(log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
 }
 
 static int64_t get(int64_t *field) { return __atomic_load_n(field, __ATOMIC_SEQ_CST); }
@@ -72,13 +83,56 @@ static int64_t *synced_size_of(int64_t inode) {
     return NULL;
 }
 
-static int is_ours(int descriptor) {
-    struct stat status;
-    char name[64], path[4096];
-    if (syscall(SYS_fstat, descriptor, &status) != 0 || !S_ISREG(status.st_mode)) return 0;
-    snprintf(name, sizeof name, "/proc/self/fd/%d", descriptor);
-    ssize_t length = readlink(name, path, sizeof path);
+static int is_below_folder(const char *path, ssize_t length) {
     return length > (ssize_t)folder_length && memcmp(path, folder, folder_length) == 0;
+}
+
+/* Store the path of a linked regular file below the folder. Return its length; 0 for any other descriptor. */
+static ssize_t path_of(int descriptor, char path[4096]) {
+    struct stat status;
+    char name[64];
+    if (syscall(SYS_fstat, descriptor, &status) != 0 || !S_ISREG(status.st_mode) || status.st_nlink == 0) return 0;
+    snprintf(name, sizeof name, "/proc/self/fd/%d", descriptor);
+    ssize_t length = readlink(name, path, 4096);
+    return is_below_folder(path, length) ? length : 0;
+}
+
+static int is_ours(int descriptor) {
+    char path[4096];
+    return path_of(descriptor, path) != 0;
+}
+
+/* Count an operation below the folder, and kill the process if it is the one to die at. */
+static void count_operation(void) {
+    if (add(&control->operations, 1) == get(&control->dies_at)) kill(getpid(), SIGKILL);
+}
+
+static void append_to_log(enum kind kind, const char *path, ssize_t path_size, int64_t offset, const void *data,
+                          int64_t data_size) {
+    struct header header = {kind, (int32_t)path_size, offset, data_size};
+    struct iovec parts[] = {{&header, sizeof header}, {(void *)path, path_size}, {(void *)data, data_size}};
+    size_t size = sizeof header + path_size + data_size;
+    int before = errno;
+    if (syscall(SYS_writev, log_descriptor, parts, 3) != (long)size) abort(); /* a log with a gap proves nothing */
+    errno = before;
+}
+
+/* Do an operation that changes data, and record it if it succeeded. A write to an O_DSYNC file is also a sync. */
+static ssize_t record(enum kind kind, int descriptor, int64_t offset, const void *data, ssize_t result) {
+    char path[4096];
+    ssize_t length;
+    if (log_descriptor < 0 || result < 0 || (length = path_of(descriptor, path)) == 0) return result;
+    append_to_log(kind, path, length, offset, data, data == NULL ? 0 : result);
+    if (kind == WRITE && fcntl(descriptor, F_GETFL) & O_DSYNC) append_to_log(SYNC, path, length, 0, NULL, 0);
+    return result;
+}
+
+/* Return the offset at which write() puts its data. */
+static int64_t end_or_position(int descriptor) {
+    int is_appended = (fcntl(descriptor, F_GETFL) & O_APPEND) != 0;
+    struct stat status;
+    if (is_appended && syscall(SYS_fstat, descriptor, &status) == 0) return status.st_size;
+    return lseek(descriptor, 0, SEEK_CUR);
 }
 
 /* How many of the bytes there is room for, and takes that room. */
@@ -92,11 +146,13 @@ static int64_t room_for(int64_t wanted) {
     }
 }
 
-/* How many of the bytes may be written; -1: none, as errno says. *spoils: write them, and fail all the same. */
-static int64_t may_write(int descriptor, int64_t size, int *spoils) {
+/* Return how many bytes may be written; -1 with errno set if none. *spoils: write them, then fail with EIO.
+   On a full disk only bytes behind the end of the file need room. */
+static int64_t may_write(int descriptor, int64_t size, int64_t offset, int *spoils) {
     int64_t each = get(&control->write_fails);
     *spoils = 0;
-    if ((each == 0 && !get(&control->is_full)) || size == 0 || !is_ours(descriptor)) return size;
+    if (control == &nothing || size == 0 || !is_ours(descriptor)) return size;
+    count_operation();
     if (each != 0) {
         int64_t number = add(&control->writes, 1);
         if (number % each == 0) {
@@ -106,7 +162,11 @@ static int64_t may_write(int descriptor, int64_t size, int *spoils) {
         }
     }
     if (get(&control->is_full)) {
-        int64_t room = room_for(size);
+        struct stat status;
+        int64_t inside = 0;
+        if (syscall(SYS_fstat, descriptor, &status) == 0 && status.st_size > offset)
+            inside = status.st_size - offset < size ? status.st_size - offset : size;
+        int64_t room = inside + (inside < size ? room_for(size - inside) : 0);
         if (room == 0) {
             add(&control->refused, 1);
             errno = ENOSPC;
@@ -117,20 +177,12 @@ static int64_t may_write(int descriptor, int64_t size, int *spoils) {
     return size;
 }
 
-ssize_t write(int descriptor, const void *data, size_t size) {
-    int spoils;
-    int64_t part = may_write(descriptor, size, &spoils);
-    if (part < 0) return -1;
-    ssize_t written = part == 0 && spoils ? 0 : syscall(SYS_write, descriptor, data, (size_t)part);
-    if (spoils) { errno = EIO; return -1; }
-    return written;
-}
-
 ssize_t pwrite64(int descriptor, const void *data, size_t size, off64_t offset) {
     int spoils;
-    int64_t part = may_write(descriptor, size, &spoils);
+    int64_t part = may_write(descriptor, size, offset, &spoils);
     if (part < 0) return -1;
     ssize_t written = part == 0 && spoils ? 0 : syscall(SYS_pwrite64, descriptor, data, (size_t)part, offset);
+    record(WRITE, descriptor, offset, data, written);
     if (spoils) { errno = EIO; return -1; }
     return written;
 }
@@ -139,9 +191,20 @@ ssize_t pwrite(int descriptor, const void *data, size_t size, off_t offset) {
     return pwrite64(descriptor, data, size, offset);
 }
 
-/* Of many parts the first is written: callers have to go on anyway. */
+ssize_t write(int descriptor, const void *data, size_t size) {
+    int spoils;
+    int64_t offset = control == &nothing ? 0 : end_or_position(descriptor);
+    int64_t part = may_write(descriptor, size, offset, &spoils);
+    if (part < 0) return -1;
+    ssize_t written = part == 0 && spoils ? 0 : syscall(SYS_write, descriptor, data, (size_t)part);
+    record(WRITE, descriptor, offset, data, written);
+    if (spoils) { errno = EIO; return -1; }
+    return written;
+}
+
+/* Write the first part only, so that one function injects faults: callers must handle short writes. */
 ssize_t writev(int descriptor, const struct iovec *parts, int count) {
-    if ((get(&control->write_fails) || get(&control->is_full)) && is_ours(descriptor))
+    if (control != &nothing && is_ours(descriptor))
         for (int number = 0; number < count; number++)
             if (parts[number].iov_len) return write(descriptor, parts[number].iov_base, parts[number].iov_len);
     return syscall(SYS_writev, descriptor, parts, count);
@@ -158,6 +221,7 @@ static int sync_fails(int descriptor) {
 static int sync_and_note(long call, int descriptor) {
     struct stat status;
     int is_noted = control != &nothing && is_ours(descriptor) && syscall(SYS_fstat, descriptor, &status) == 0;
+    if (is_noted) count_operation();
     int64_t *size = is_noted ? synced_size_of(status.st_ino) : NULL;
     if (sync_fails(descriptor)) {
         if (size != NULL && get(size) >= 0) __atomic_store_n(size, -1 - get(size), __ATOMIC_SEQ_CST);
@@ -166,6 +230,7 @@ static int sync_and_note(long call, int descriptor) {
     }
     int result = (int)syscall(call, descriptor);
     if (size != NULL && result == 0 && get(size) >= 0) __atomic_store_n(size, status.st_size, __ATOMIC_SEQ_CST);
+    if (is_noted) record(SYNC, descriptor, 0, NULL, result);
     return result;
 }
 
@@ -182,7 +247,11 @@ static int has_room_for(int descriptor, int64_t size) {
 
 int fallocate64(int descriptor, int mode, off64_t offset, off64_t size) {
     if (!has_room_for(descriptor, size)) { errno = ENOSPC; return -1; }
-    return (int)syscall(SYS_fallocate, descriptor, mode, offset, size);
+    int result = (int)syscall(SYS_fallocate, descriptor, mode, offset, size);
+    struct stat status;
+    if (mode == 0 && control != &nothing && syscall(SYS_fstat, descriptor, &status) == 0)
+        record(TRUNCATE, descriptor, status.st_size, NULL, result);
+    return result;
 }
 
 int fallocate(int descriptor, int mode, off_t offset, off_t size) {
@@ -198,22 +267,23 @@ int posix_fallocate64(int descriptor, off64_t offset, off64_t size) {
 
 int posix_fallocate(int descriptor, off_t offset, off_t size) { return posix_fallocate64(descriptor, offset, size); }
 
-/* What is erased or cut gives its room back. */
+/* Removing or shortening a file frees its room. */
 
 int ftruncate64(int descriptor, off64_t size) {
     struct stat status;
     if (control != &nothing && is_ours(descriptor) && syscall(SYS_fstat, descriptor, &status) == 0) {
+        count_operation();
         if (get(&control->is_full) && status.st_size > size) add(&control->free_bytes, status.st_size - size);
         int64_t *synced = synced_size_of(status.st_ino);
         if (synced != NULL && get(synced) > size) __atomic_store_n(synced, size, __ATOMIC_SEQ_CST);
         if (synced != NULL && get(synced) < -1 - size) __atomic_store_n(synced, -1 - size, __ATOMIC_SEQ_CST);
     }
-    return (int)syscall(SYS_ftruncate, descriptor, size);
+    return (int)record(TRUNCATE, descriptor, size, NULL, syscall(SYS_ftruncate, descriptor, size));
 }
 
 int ftruncate(int descriptor, off_t size) { return ftruncate64(descriptor, size); }
 
-/* The file of that name goes: its inode is soon another's. */
+/* Account for the end of the file of that name: another file soon has its inode. */
 static void goes(int at, const char *path) {
     struct stat status;
     if (control == &nothing || fstatat(at, path, &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(status.st_mode)) return;
@@ -222,14 +292,41 @@ static void goes(int at, const char *path) {
     if (synced != NULL) __atomic_store_n(synced, 0, __ATOMIC_SEQ_CST);
 }
 
-int unlinkat(int at, const char *path, int flags) {
-    if (!(flags & AT_REMOVEDIR)) goes(at, path);
-    return (int)syscall(SYS_unlinkat, at, path, flags);
+/* Store the path of a name that need not exist. Return its length; 0 if its folder is not ours. */
+static ssize_t path_of_name(int at, const char *name, char path[8192]) {
+    char folder_of_name[4096], resolved[PATH_MAX], link[64];
+    const char *slash = strrchr(name, '/');
+    if (control == &nothing) return 0;
+    snprintf(folder_of_name, sizeof folder_of_name, "%.*s", slash ? (int)(slash - name) + 1 : 1, slash ? name : ".");
+    int descriptor = openat(at, folder_of_name, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (descriptor < 0) return 0;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
+    ssize_t length = readlink(link, resolved, sizeof resolved);
+    close(descriptor);
+    if (length <= 0) return 0;
+    length = snprintf(path, 8192, "%.*s/%s", (int)length, resolved, slash ? slash + 1 : name);
+    return is_below_folder(path, length) ? length : 0;
+}
+
+int unlinkat(int at, const char *name, int flags) {
+    char path[8192];
+    ssize_t length = flags & AT_REMOVEDIR ? 0 : path_of_name(at, name, path);
+    if (length) count_operation();
+    if (!(flags & AT_REMOVEDIR)) goes(at, name);
+    int result = (int)syscall(SYS_unlinkat, at, name, flags);
+    if (result == 0 && length && log_descriptor >= 0) append_to_log(REMOVE, path, length, 0, NULL, 0);
+    return result;
 }
 
 int renameat(int old_at, const char *old, int new_at, const char *new) {
+    char old_path[8192], new_path[8192];
+    ssize_t old_length = path_of_name(old_at, old, old_path), new_length = path_of_name(new_at, new, new_path);
+    if (old_length) count_operation();
     goes(new_at, new);
-    return (int)syscall(SYS_renameat2, old_at, old, new_at, new, 0);
+    int result = (int)syscall(SYS_renameat2, old_at, old, new_at, new, 0);
+    if (result == 0 && old_length && new_length && log_descriptor >= 0)
+        append_to_log(RENAME, old_path, old_length, 0, new_path, new_length);
+    return result;
 }
 
 int rename(const char *old, const char *new) { return renameat(AT_FDCWD, old, AT_FDCWD, new); }

@@ -1,0 +1,289 @@
+"""What a killed process, a failing disk and a power failure leave of an embedded database."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+from kestrel.storage.database import IDatabase, WriteBatch
+from kestrel.storage.interfaces import InThread
+from kestrel.testing.contract.database_process import DIED, OTHER, Answer, Contents, DatabaseProcess, contents_of
+from kestrel.testing.contract.needs import needs
+from kestrel.testing.contract.owner import DatabaseBackend, Owner, item
+from kestrel.testing.databases import MemoryDatabase, Tables
+from kestrel.testing.shim import FileOperation, Shim, compiler, left_by_a_power_failure, unsynced, write_files
+
+_NAMES: Final = (b"a", b"b", b"c")
+_ITEM_BYTES: Final = 3000
+"""So large that the items of a batch are on several pages of most databases."""
+
+_BATCHES: Final = 8
+"""The number of batches before a crash."""
+
+_KILLS: Final = 3
+"""The number of processes that are killed, each at another operation."""
+
+_STATES: Final = 500
+"""The number of states after a crash that are opened at most."""
+
+_SUBSETS: Final = 3
+"""The number of random choices of lost writes for each moment of a power failure."""
+
+_FAULTS: Final = 12
+"""The n-th write of a batch fails, for n up to this number."""
+
+_FREE_BYTES: Final = (0, 20_000)
+"""Room on a full disk. A batch of the full disk's test needs more."""
+
+_LARGE: Final = 20_000
+_ITEMS: Final = 12
+
+
+class Step(NamedTuple):
+    """A batch, and what the database holds when it is applied."""
+
+    batch: WriteBatch
+    after: Contents
+
+
+class _Model(DatabaseBackend):
+    """A database in memory, which says what the batches lead to."""
+
+    def make_database(self, folder: Path, in_thread: InThread) -> IDatabase:
+        return MemoryDatabase(Tables(), in_thread)
+
+
+def steps(number: int) -> list[Step]:
+    """Return that many batches with changes of all kinds."""
+    model = Owner(_Model(), Path("model"))
+    found: list[Step] = []
+    for turn in range(1, number + 1):
+        first = 4 * turn
+        puts = [item(first + place, bytes([turn]) * _ITEM_BYTES) for place in range(4)]
+        removed = [(first - 4, first - 3)]
+        changes = [model.changes(b"a", puts=puts, removed=removed, errors={first - 2: turn} if turn > 1 else {})]
+        changes.append(model.changes(b"b", is_new=turn % 3 == 1, puts=puts[:2]))
+        changes.append(model.deletion(b"c") if turn % 3 == 0 else model.changes(b"c", puts=puts[2:]))
+        batch = model.apply(*changes)
+        found.append(Step(batch, (model.queues.copy(), {name: model.read(name, 0) for name in _NAMES})))
+    return found
+
+
+NOTHING: Final[Contents] = ({}, {name: [] for name in _NAMES})
+
+
+class _OnShim(DatabaseBackend):
+    """What the tests of a process with a shim share."""
+
+    @pytest.fixture
+    def disk(self, tmp_path: Path) -> Iterator[Shim]:
+        """The shim of a process whose database is in `tmp_path / "database"`. Its log is on."""
+        if compiler() is None:
+            pytest.skip("needs a C compiler: install gcc")
+        with Shim(tmp_path, tmp_path / "database", has_log=True) as disk:
+            yield disk
+
+    def _process(self, folder: Path, disk: Shim) -> DatabaseProcess:
+        return DatabaseProcess(self, folder, disk.environment)
+
+    def _check_left(self, folder: Path, allowed: Sequence[Contents], moment: str) -> None:
+        """Open what a crash has left, and check that it holds one of these contents, the first being the oldest."""
+        try:
+            owner = Owner(self, folder)
+            try:
+                found = contents_of(owner, _NAMES)
+            finally:
+                owner.end()
+        except Exception as error:
+            raise AssertionError(f"{moment}: the database cannot be opened and read: {error}") from error
+        assert found in allowed, f"{moment}: {_difference(found, allowed)}"
+
+
+def _difference(found: Contents, allowed: Sequence[Contents]) -> str:
+    items = {name: [each.position for each in found[1][name]] for name in _NAMES}
+    expected = [{name: [each.position for each in contents[1][name]] for name in _NAMES} for contents in allowed]
+    return f"the queues have the items {items}; whole batches leave one of {expected} (positions; other fields may differ)"
+
+
+@needs("is_embedded")
+class CrashTests(_OnShim):
+    """A process that dies in its batches, and a machine that loses power."""
+
+    def test_kill_in_a_commit_leaves_whole_batches_and_all_that_were_acknowledged(
+        self, tmp_path: Path, disk: Shim
+    ) -> None:
+        script = steps(_BATCHES)
+        self._record(tmp_path / "database", disk, script)
+        total = disk["operations"]
+        for place in range(1, _KILLS + 1):
+            shutil.rmtree(tmp_path / "database", ignore_errors=True)
+            disk["operations"], disk["dies_at"] = 0, place * total // (_KILLS + 1)
+            with self._process(tmp_path / "database", disk) as process:
+                applied, answer = 0, process.open()
+                while answer.is_done and applied < len(script):
+                    answer = process.apply(script[applied].batch)
+                    applied += answer.is_done
+                assert answer.kind == DIED, f"a healthy disk, and a call failed: {answer.value}"
+            allowed = _contents(script, applied, applied + 1)
+            self._check_left(tmp_path / "database", allowed, f"killed at file operation {disk['dies_at']}")
+
+    def test_kill_at_any_file_operation_leaves_whole_batches(self, tmp_path: Path, disk: Shim) -> None:
+        self._check_crashes(tmp_path, disk, is_power_lost=False)
+
+    def test_power_failure_loses_no_acknowledged_batch_and_leaves_whole_ones(
+        self, tmp_path: Path, disk: Shim
+    ) -> None:
+        self._check_crashes(tmp_path, disk, is_power_lost=True)
+
+    def _check_crashes(self, tmp_path: Path, disk: Shim, *, is_power_lost: bool) -> None:
+        script = steps(_BATCHES)
+        sent, done = self._record(tmp_path / "database", disk, script)
+        operations = disk.operations()
+        self._check_that_all_writes_were_seen(tmp_path / "database", operations)
+        dice = random.Random(1)
+        crashes = [
+            (moment, lost)
+            for moment in range(1, len(operations) + 1)
+            for lost in (_losses(operations[:moment], dice) if is_power_lost else [frozenset[int]()])
+        ]
+        for moment, lost in crashes if len(crashes) <= _STATES else dice.sample(crashes, _STATES):
+            end = operations[moment - 1].end
+            allowed = _contents(script, sum(each <= end for each in done), sum(each < end for each in sent))
+            folder = tmp_path / "left"
+            write_files(folder, left_by_a_power_failure(operations[:moment], lost))
+            what = f"power failure, {len(lost)} unsynced writes lost," if is_power_lost else "kill"
+            last = operations[moment - 1]
+            self._check_left(folder, allowed, f"{what} after file operation {moment} ({last.kind} of {last.path})")
+            shutil.rmtree(folder)
+
+    def _record(self, folder: Path, disk: Shim, script: Sequence[Step]) -> tuple[list[int], list[int]]:
+        """Apply all batches in a process. Return where the log was when each was sent, and when it was acknowledged."""
+        sent, done = [], []
+        with self._process(folder, disk) as process:
+            answers = [process.open()]
+            for step in script:
+                sent.append(disk.log_size)
+                answers.append(process.apply(step.batch))
+                done.append(disk.log_size)
+            assert all(answer.is_done for answer in answers), f"a healthy disk, and a call failed: {answers}"
+        return sent, done
+
+    def _check_that_all_writes_were_seen(self, folder: Path, operations: Sequence[FileOperation]) -> None:
+        """Fail if the files differ from the recorded operations: no crash could be derived from them."""
+        recorded = left_by_a_power_failure(operations, ())
+        found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        unseen = sorted(
+            name
+            for name in recorded.keys() | found.keys()
+            if recorded.get(name, b"") != found.get(name, b"")
+            and not any(fnmatch(name, pattern) for pattern in self.unsafe_files)
+        )
+        assert operations and not unseen, (
+            f"the database changes {unseen or 'no file'} past the C library's write functions (mapped memory, or a"
+            " server): is_embedded is not for it, or unsafe_files has to name files that it rebuilds"
+        )
+
+
+@needs("is_embedded")
+class DiskErrorTests(_OnShim):
+    """A disk that fails or is full, below a database that goes on."""
+
+    def test_failed_sync_in_a_commit_means_away(self, tmp_path: Path, disk: Shim) -> None:
+        for answer, moment in self._apply_with_faults(tmp_path, disk, "sync_fails"):
+            assert answer.is_done or answer.kind == "DatabaseAway", (
+                f"{moment} failed with EIO: it is unknown what is on the disk, so apply has to fail with DatabaseAway,"
+                f" and did with {answer.value}"
+            )
+
+    def test_failed_write_in_a_commit_says_what_is_known(self, tmp_path: Path, disk: Shim) -> None:
+        for answer, moment in self._apply_with_faults(tmp_path, disk, "write_fails"):
+            assert answer.is_done or answer.kind in {"DatabaseAway", OTHER}, (
+                f"{moment} failed with EIO, and apply with {answer.value}, which means something else"
+            )
+
+    def _apply_with_faults(self, tmp_path: Path, disk: Shim, field: str) -> Iterator[tuple[Answer, str]]:
+        """Apply batches, the n-th with a fault at each n-th call. Check the contents after each of them."""
+        script = steps(_FAULTS)
+        failures = f"failed_{field.removesuffix('_fails')}s"
+        seen = 0
+        with self._process(tmp_path / "database", disk) as process:
+            assert process.open().is_done
+            for each, step in enumerate(script, 1):
+                before = _contents(script, each - 1, each - 1)
+                disk["writes"] = disk["syncs"] = 0
+                disk[field] = each
+                answer = process.apply(step.batch)
+                disk.heal()
+                moment = f"each {each}. {field.removesuffix('_fails')} of batch {each}"
+                if disk[failures] > seen:
+                    seen = disk[failures]
+                    yield answer, moment
+                self._check_known(tmp_path, process, answer, [*before, step.after], moment)
+                self._finish(process, step, answer, moment)
+        is_synced_by_its_writes = field == "sync_fails"  # or never: the test of a power failure finds that
+        assert seen or is_synced_by_its_writes, "no write failed: none goes through the C library"
+
+    def _check_known(
+        self, tmp_path: Path, process: DatabaseProcess, answer: Answer, contents: Sequence[Contents], moment: str
+    ) -> None:
+        """Check that the database, and what a kill would leave of it, is as the answer says."""
+        assert answer.kind != DIED, f"{moment}: the process died"
+        before, after = contents
+        allowed = [after] if answer.is_done else [before]
+        if answer.kind == "DatabaseAway":
+            allowed = [before, after]
+        else:
+            found = process.contents(_NAMES)
+            assert found == allowed[0][1], f"{moment}: apply ended with {answer}: {_difference(({}, found), allowed)}"
+        folder = tmp_path / "killed"
+        shutil.copytree(tmp_path / "database", folder)
+        self._check_left(folder, allowed, f"{moment}: apply ended with {answer}, and a kill followed")
+        shutil.rmtree(folder)
+
+    def _finish(self, process: DatabaseProcess, step: Step, answer: Answer, moment: str) -> None:
+        """Apply the batch again, on the healthy disk."""
+        if not answer.is_done:
+            answer = process.apply(step.batch)
+            assert answer.is_done, f"{moment}: the disk is healthy again, and apply still fails: {answer.value}"
+        assert process.contents(_NAMES) == step.after[1]
+
+    def test_full_disk_refuses_puts_and_takes_removes(self, tmp_path: Path, disk: Shim) -> None:
+        for number, free_bytes in enumerate(_FREE_BYTES):
+            folder, moment = tmp_path / "database" / str(number), f"{free_bytes} bytes free"
+            model = Owner(_Model(), Path("model"))
+            with self._process(folder, disk) as process:
+                assert process.open().is_done
+                for place in range(1, _ITEMS + 1):  # traffic as before any full disk
+                    removed = [(place - 1, place - 1)] if place % 2 == 0 else []
+                    changes = model.changes(b"a", puts=[item(place, b"x" * _LARGE)], removed=removed)
+                    assert process.apply(model.apply(changes)).is_done
+                before = model.queues.copy()
+                disk.disk_is_full(free_bytes)
+                answer = process.apply(model.batch(model.changes(b"a", puts=[item(_ITEMS + 1, b"y" * 3 * _LARGE)])))
+                assert answer.kind == "StorageRefused", f"{moment}: a put ended with {answer}, not with StorageRefused"
+                model.queues = before
+                assert process.contents([b"a"]) == {b"a": model.read(b"a")}, f"{moment}: a refused batch left a trace"
+                for place in range(2, _ITEMS + 1, 2):
+                    answer = process.apply(model.apply(model.changes(b"a", removed=[(place, place)])))
+                    assert answer.is_done, f"{moment}: an item cannot be removed: {answer.value}"
+                disk.heal()
+            after = (model.queues.copy(), {name: model.read(name, 0) for name in _NAMES})
+            self._check_left(folder, [after], f"{moment}, and a kill")
+
+
+def _contents(script: Sequence[Step], least: int, most: int) -> list[Contents]:
+    """Return what the first batches lead to, for each number of them from `least` to `most`."""
+    return [NOTHING, *(step.after for step in script)][least : most + 1]
+
+
+def _losses(operations: Sequence[FileOperation], dice: random.Random) -> list[frozenset[int]]:
+    """Return sets of unsynced writes that a power failure loses: all, and random ones."""
+    places = unsynced(operations)
+    random_ones = [frozenset(place for place in places if dice.random() < 0.5) for _ in range(_SUBSETS)]
+    return list(dict.fromkeys([frozenset(places), *random_ones]))

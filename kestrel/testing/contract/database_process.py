@@ -1,0 +1,145 @@
+"""A database in a process of its own, which can be killed and whose disk can fail."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Timer
+from typing import Any, Final, NamedTuple, Self
+
+from kestrel.errors import DatabaseAway, OwnershipLost, StorageRefused
+from kestrel.storage.database import StoredItem, StoredQueue, WriteBatch
+from kestrel.testing.contract.owner import DatabaseBackend, Owner
+
+_PATIENCE_S: Final = 60.0
+_PROGRAM: Final = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]);"
+    " from kestrel.testing.contract.database_process import serve; serve(*sys.argv[2:])"
+)
+_MEANINGS: Final = (DatabaseAway, OwnershipLost, StorageRefused)
+"""The errors that differ in what they mean to the server; all others are one kind."""
+
+DONE: Final = "done"
+DIED: Final = "the process died"
+OTHER: Final = "StorageError"
+
+Contents = tuple[dict[bytes, StoredQueue], dict[bytes, list[StoredItem]]]
+"""The rows of all queues, and their items."""
+
+
+class Answer(NamedTuple):
+    """The outcome of a call."""
+
+    kind: str
+    """`DONE`, `DIED`, the name of an error of `_MEANINGS`, or `OTHER`."""
+    value: Any = None
+    """The result, or the error as text."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the call succeeded."""
+        return self.kind == DONE
+
+
+class DatabaseProcess:
+    """A process that owns a database of a test class, over a pipe. Killed at the end of the block."""
+
+    def __init__(self, backend: DatabaseBackend, folder: Path, environment: Mapping[str, str]) -> None:
+        """Start the process. `open` has it take ownership of the database in that folder."""
+        tests = type(backend)
+        where = [inspect.getfile(tests), tests.__module__, tests.__qualname__, str(folder)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), *where],
+            env={**os.environ, **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def open(self) -> Answer:
+        """Call `list_queues`."""
+        return self._ask("open")
+
+    def apply(self, batch: WriteBatch) -> Answer:
+        """Apply a batch."""
+        return self._ask("apply", batch)
+
+    def contents(self, names: Sequence[bytes]) -> dict[bytes, list[StoredItem]]:
+        """Return the items of these queues."""
+        answer = self._ask("read", names)
+        assert answer.is_done, f"items cannot be read: {answer.kind}: {answer.value}"
+        found: dict[bytes, list[StoredItem]] = answer.value
+        return found
+
+    def _ask(self, *command: object) -> Answer:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        timer = Timer(_PATIENCE_S, self._process.kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            pickle.dump(command, self._process.stdin)
+            self._process.stdin.flush()
+            return Answer(*pickle.load(self._process.stdout))
+        except (EOFError, BrokenPipeError, pickle.UnpicklingError):
+            return Answer(DIED)
+        finally:
+            timer.cancel()
+
+
+def contents_of(owner: Owner, names: Sequence[bytes]) -> Contents:
+    """Return the queues that the owner found, and the items of these queues."""
+    return owner.found, {name: owner.read(name, 0) for name in names}
+
+
+def serve(file: str, module: str, test_class: str, folder: str) -> None:
+    """Answer commands on standard input until it ends: the main function of the process."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever the plugin prints goes to standard error
+    backend = _class_of(file, module, test_class)()
+    owner: Owner | None = None
+    while True:
+        try:
+            command, *args = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            os._exit(0)  # as a kill: nothing is closed
+        try:
+            result: object = None
+            if command == "open":
+                owner = Owner(backend, Path(folder))
+            elif owner is not None and command == "apply":
+                owner.wait(owner.database.apply(*args))
+            elif owner is not None:
+                result = {name: owner.read(name, 0) for name in args[0]}
+            answer = (DONE, result)
+        except Exception as error:
+            kind = next((each.__name__ for each in _MEANINGS if isinstance(error, each)), OTHER)
+            answer = (kind, f"{type(error).__name__}: {error}")
+        pickle.dump(answer, answers)
+        answers.flush()
+
+
+def _class_of(file: str, module: str, test_class: str) -> Any:
+    """Import a test module by its file, as pytest may have done, and return one of its classes."""
+    if module not in sys.modules:
+        specification = importlib.util.spec_from_file_location(module, file)
+        assert specification is not None and specification.loader is not None
+        sys.modules[module] = importlib.util.module_from_spec(specification)
+        specification.loader.exec_module(sys.modules[module])
+    found: Any = sys.modules[module]
+    for name in test_class.split("."):
+        assert name != "<locals>", f"{test_class}: move the class to the top of its module, so that a process can load it"
+        found = getattr(found, name)
+    return found

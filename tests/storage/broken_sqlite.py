@@ -1,0 +1,109 @@
+"""SQLite databases with one bug each, which the contract suite has to find.
+
+pytest does not collect this module by itself: `test_contract_suite.py` runs it and checks which tests fail.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kestrel.errors import DatabaseAway, StorageError, StorageRefused
+from kestrel.storage.database import IDatabase, StoredItem, StoredQueue, WriteBatch
+from kestrel.storage.interfaces import InThread
+from tests.storage import test_sqlite_contract
+from tests.storage.kestrel_sqlite import READ, SqliteDatabase
+
+
+class TestUnbrokenSqlite(test_sqlite_contract.TestSqliteDatabase):
+    database_class: type[SqliteDatabase] = SqliteDatabase
+
+    def make_database(self, folder: Path, in_thread: InThread) -> IDatabase:
+        return self.database_class(folder / test_sqlite_contract.FILE, in_thread)
+
+
+class WithPragma(SqliteDatabase):
+    """A database with another setting than the example's."""
+
+    pragma: str
+
+    def _list_queues(self) -> list[StoredQueue]:
+        found = super()._list_queues()
+        with self._use() as connection:
+            connection.execute(self.pragma)
+        return found
+
+
+class NeverSyncs(WithPragma):
+    """A commit does not wait for the disk."""
+
+    pragma = "PRAGMA synchronous = OFF"
+
+
+class KeepsTheRollbackJournalInMemory(WithPragma):
+    """A crash in a commit leaves half of it, and nothing to undo it with."""
+
+    pragma = "PRAGMA journal_mode = MEMORY"
+
+
+class ReportsFailedCommitAsNotApplied(SqliteDatabase):
+    """An EIO in a commit is reported as an error after which nothing was applied."""
+
+    error: type[StorageError] = StorageError
+
+    def _apply(self, batch: WriteBatch) -> None:
+        try:
+            super()._apply(batch)
+        except DatabaseAway as error:
+            raise self.error(f"the commit failed: {error}") from error
+
+
+class ReportsFailedCommitAsFull(ReportsFailedCommitAsNotApplied):
+    """An EIO in a commit is reported as a full disk."""
+
+    error = StorageRefused
+
+
+class ReadsWithoutTheLock(SqliteDatabase):
+    """A reader uses the writer's connection while a transaction is open on it."""
+
+    def _read_after(self, name: bytes, position: int, n: int, max_bytes: int) -> list[StoredItem]:
+        assert self._connection is not None
+        found: list[StoredItem] = []
+        for row in self._connection.execute(READ, (name, position, n)):
+            found.append(StoredItem(*row))
+            max_bytes -= len(found[-1].data)
+            if max_bytes < 0:
+                return found[:-1] or found
+        return found
+
+
+class OpensAfterClose(SqliteDatabase):
+    """A list_queues() that runs after close() takes ownership."""
+
+    def _list_queues(self) -> list[StoredQueue]:
+        self._is_closed = False
+        return super()._list_queues()
+
+
+class TestNeverSyncs(TestUnbrokenSqlite):
+    database_class = NeverSyncs
+
+
+class TestKeepsTheRollbackJournalInMemory(TestUnbrokenSqlite):
+    database_class = KeepsTheRollbackJournalInMemory
+
+
+class TestReportsFailedCommitAsNotApplied(TestUnbrokenSqlite):
+    database_class = ReportsFailedCommitAsNotApplied
+
+
+class TestReportsFailedCommitAsFull(TestUnbrokenSqlite):
+    database_class = ReportsFailedCommitAsFull
+
+
+class TestReadsWithoutTheLock(TestUnbrokenSqlite):
+    database_class = ReadsWithoutTheLock
+
+
+class TestOpensAfterClose(TestUnbrokenSqlite):
+    database_class = OpensAfterClose
