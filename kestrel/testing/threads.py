@@ -94,6 +94,6 @@ class RealThreads:
         try:
             job, result = self._ended.get(timeout=_PATIENCE_S)
         except Empty:
-            raise AssertionError(f"no thread has ended within {_PATIENCE_S} s: do two calls wait for each other?") from None
+            raise AssertionError(f"no thread ended within {_PATIENCE_S} s: do two calls wait for each other?") from None
         self._running -= 1
         job.callback(result)

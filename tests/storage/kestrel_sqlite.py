@@ -1,6 +1,6 @@
 """Queues in one SQLite file, ``--storage sqlite:FILE``: written from docs/storage_plugins.md alone.
 
-SQLite's lock on the file says who owns it. With this journal, unlike with a WAL, a full disk still takes removes.
+SQLite's lock on the file says who owns it. PERSIST keeps the journal's room, so that a full disk still takes removes.
 """
 
 from __future__ import annotations
@@ -42,9 +42,8 @@ class SqliteDatabase:
     def __init__(self, file: Path, in_thread: InThread) -> None:
         self._file = file.absolute()  # so no name is special to SQLite, as ":memory:" would be
         self._in_thread = in_thread
-        self._lock = Lock()
+        self._lock, self._is_closed = Lock(), False
         self._connection: sqlite3.Connection | None = None
-        self._is_closed = False
 
     def list_queues(self) -> Deferred[list[StoredQueue]]:
         return self._in_thread(self._list_queues)
@@ -82,8 +81,7 @@ class SqliteDatabase:
     def _read_after(self, name: bytes, position: int, n: int, max_bytes: int) -> list[StoredItem]:
         found: list[StoredItem] = []
         with self._use() as connection:
-            for row in connection.execute(READ, (name, position, n)):  # it reads a row when it is asked for the row
-                item = StoredItem(*row)
+            for item in map(StoredItem._make, connection.execute(READ, (name, position, n))):  # reads row by row
                 max_bytes -= len(item.data)
                 if found and max_bytes < 0:
                     break

@@ -32,6 +32,7 @@ class OnPostgres:
 
 
 class TestPostgresDatabase(OnPostgres, DatabaseContract):
+    is_embedded = False  # a server: faults of a process and its disk do not reach the database
     max_examples = 20
 
     def lose_hold(self, database: IDatabase) -> None:

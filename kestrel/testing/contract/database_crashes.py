@@ -108,7 +108,7 @@ class _OnShim(DatabaseBackend):
 def _difference(found: Contents, allowed: Sequence[Contents]) -> str:
     items = {name: [each.position for each in found[1][name]] for name in _NAMES}
     expected = [{name: [each.position for each in contents[1][name]] for name in _NAMES} for contents in allowed]
-    return f"the queues have the items {items}; whole batches leave one of {expected} (positions; other fields may differ)"
+    return f"the queues have items at {items}, and whole batches leave one of {expected} (other fields may differ too)"
 
 
 @needs("is_embedded")

@@ -140,6 +140,6 @@ def _class_of(file: str, module: str, test_class: str) -> Any:
         specification.loader.exec_module(sys.modules[module])
     found: Any = sys.modules[module]
     for name in test_class.split("."):
-        assert name != "<locals>", f"{test_class}: move the class to the top of its module, so that a process can load it"
+        assert name != "<locals>", f"{test_class}: move the class to the top of its module: a process has to load it"
         found = getattr(found, name)
     return found
