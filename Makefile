@@ -103,8 +103,9 @@ histories: $(TESTS) ## thousands of random histories of queues with tiny limits,
 every-place: $(TESTS) ## the tests that try a sample of bytes and of operations of the disk try all of them (takes minutes)
 	@KESTREL_EVERY_PLACE=1 $(VENV)/bin/python -m pytest -n logical --dist worksteal $(EVERY_PLACE) $(ARGS)
 
-damage: $(TESTS) ## damage every byte of the recorded journals, and start over each (ARGS="--case NAME")
+damage: $(TESTS) ## damage every byte of recorded journals, and every bit of whole queue folders, and start over each
 	@$(VENV)/bin/python -m tests.torture.damage --every-byte $(ARGS)
+	@$(VENV)/bin/python -m tests.torture.damage_matrix --every-byte
 
 fuzz: $(FUZZ) ## give parsers, sessions and file readers bytes that nobody thought of (SECONDS=60 or RUNS=1000, SEED=1 TARGETS="memcache text" JOBS=1)
 	@$(VENV)/bin/python -m tests.fuzz $(TARGETS) --seconds $(or $(SECONDS),60) $(if $(RUNS),--runs $(RUNS)) --seed $(SEED) --jobs $(JOBS)

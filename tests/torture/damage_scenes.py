@@ -1,0 +1,268 @@
+"""Queue folders to be damaged, written by the real storages, with a record of what was put and confirmed.
+
+Items are put, taken, opened, confirmed and aborted across the files of a journal or a scroll. Then the process is
+killed, or stops in order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+
+from kestrel.config.model import QueueSettings
+from kestrel.storage.interfaces import IQueueStorage
+from kestrel.testing.threads import SteppedThreads
+from tests.storage.backends import BACKENDS
+from tests.torture.damage import Unsynced, quick_folder
+
+Files: TypeAlias = dict[str, bytes]
+"""Contents by path below the queue folder."""
+
+NOW_MS: Final = 1_700_000_000_000
+CHECKPOINTED_S: Final = 11.0
+"""Time after which a scroll has written its checkpoints and erased the files that no reader needs."""
+MOST_FILLS: Final = 100
+
+
+class Scene(NamedTuple):
+    """A folder, and the facts about its queues that the storage did not report."""
+
+    backend: str
+    files: Files
+    put: dict[bytes, set[bytes]]
+    """The items that were put to each queue."""
+    pending: dict[bytes, set[bytes]]
+    """Those of them that were not confirmed."""
+    only: str = ""
+    """If set, only files below this path are damaged."""
+
+    def lies_in(self, data: bytes, path: str) -> bool:
+        """Return whether the record of that item lies in that file."""
+        return not path.startswith(".kestrel/") and data in self.files[path]
+
+
+def files_below(folder: Path) -> Files:
+    """Return all files of a folder and its sub-folders."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
+    }
+
+
+class Run:
+    """One run of a storage over a folder, with stepped time and threads."""
+
+    def __init__(self, folder: Path, backend: str, settings: QueueSettings) -> None:
+        self._settings = settings
+        self._clock = Clock()
+        self._threads = SteppedThreads()
+        self._storage = BACKENDS[backend].make(
+            os.fsencode(folder), self._clock, self._threads, reserve_bytes=1, now_ms=lambda: NOW_MS, disk=Unsynced()
+        )
+        started: list[Any] = []
+        self._storage.start(lambda name: settings).addBoth(started.append)
+        self._threads.run_all()
+        if isinstance(started[0], Failure):
+            started[0].raiseException()
+        self.loaded: dict[bytes, IQueueStorage | Failure] = started[0]
+
+    def queue(self, name: bytes) -> IQueueStorage:
+        """Return the live queue of that name."""
+        return self._storage.queue(name, self._settings)
+
+    def put(self, data: bytes, *names: bytes) -> None:
+        """Put one item to these queues and commit it."""
+        queues = [self.queue(name) for name in names]
+        self._storage.put(queues, data, NOW_MS, 0)
+        self.commit(*queues)
+
+    def take(self, name: bytes, *, opened: bool = False) -> int:
+        """Take the head, commit that, and return its xid."""
+        queue = self.queue(name)
+        item = self._head(queue, opened)
+        assert item is not None
+        self.commit(queue)
+        return int(item.xid)
+
+    def confirm(self, name: bytes, xid: int) -> None:
+        """Confirm an open read."""
+        assert self.queue(name).confirm([xid]) == 1
+        self.commit(self.queue(name))
+
+    def abort(self, name: bytes, xid: int) -> None:
+        """Return an open read to the head."""
+        self.queue(name).put_back([xid], True)
+        self.commit(self.queue(name))
+
+    def commit(self, *queues: IQueueStorage) -> None:
+        """Commit these queues; raises the error if that fails."""
+        results: list[Any] = []
+        for _, safe in self._storage.commit(queues):
+            safe.addBoth(results.append)
+        self._threads.run_all()
+        for result in results:
+            if isinstance(result, Failure):
+                result.raiseException()
+
+    def items(self, name: bytes) -> list[bytes]:
+        """Return the data of all items of a queue, which keeps them."""
+        queue = self.queue(name)
+        items = list(iter(lambda: self._head(queue, True), None))
+        queue.put_back([item.xid for item in items], False)
+        return [item.data for item in items]
+
+    def _head(self, queue: IQueueStorage, opened: bool) -> Any:
+        for _ in range(MOST_FILLS):
+            item = queue.take(opened)
+            if item is not None:
+                return item
+            filling = queue.fill()
+            if filling is None:
+                return None
+            results: list[Any] = []
+            filling.addBoth(results.append)
+            self._threads.run_all()
+            if results and isinstance(results[0], Failure):
+                results[0].raiseException()
+        raise AssertionError("the head does not come into memory")
+
+    def go_on(self) -> None:
+        """Let time pass until checkpoints are written and needless files are erased."""
+        self._clock.advance(CHECKPOINTED_S)
+        self._threads.run_all()
+        self._clock.advance(0)
+        self._threads.run_all()
+
+    def close(self) -> None:
+        """Stop in order."""
+        self._storage.close()
+        self._threads.run_all()
+
+
+# Scenes.
+
+
+class Story:
+    """What happens to the queues of a scene, recorded as it happens."""
+
+    def __init__(self, folder: Path, backend: str, settings: QueueSettings) -> None:
+        self.folder, self.backend = folder, backend
+        self.run = Run(folder, backend, settings)
+        self.put_items: dict[bytes, list[bytes]] = defaultdict(list)
+        self._waiting: dict[bytes, list[bytes]] = defaultdict(list)
+        self._open: dict[bytes, dict[int, bytes]] = defaultdict(dict)
+
+    def put(self, count: int, *names: bytes, padding: int = 0) -> None:
+        """Put so many items to each of these queues."""
+        for _ in range(count):
+            number = sum(map(len, self.put_items.values()))
+            data = b"item-%03d-of-%b;" % (number, names[0][:8]) + b"." * padding
+            for name in names:
+                self.put_items[name].append(data)
+                self._waiting[name].append(data)
+            self.run.put(data, *names)
+
+    def take(self, name: bytes) -> None:
+        """Take the head for good."""
+        self.run.take(name)
+        del self._waiting[name][0]
+
+    def open(self, name: bytes) -> int:
+        """Open the head."""
+        xid = self.run.take(name, opened=True)
+        self._open[name][xid] = self._waiting[name].pop(0)
+        return xid
+
+    def confirm(self, name: bytes, xid: int) -> None:
+        """Confirm an open read."""
+        self.run.confirm(name, xid)
+        del self._open[name][xid]
+
+    def abort(self, name: bytes, xid: int) -> None:
+        """Return an open read to the head."""
+        self.run.abort(name, xid)
+        self._waiting[name].insert(0, self._open[name].pop(xid))
+
+    def scene(self, only: str = "") -> Scene:
+        """Return the folder as a kill at this moment leaves it."""
+        pending = {name: {*self._waiting[name], *self._open[name].values()} for name in self.put_items}
+        put = {name: set(items) for name, items in self.put_items.items()}
+        return Scene(self.backend, files_below(self.folder), put, pending, only)
+
+
+def three_file_journal(folder: Path) -> Scene:
+    """Write two rotated files and a current one. Items of each file are finished by records of later files."""
+    story = Story(folder, "journal", QueueSettings(max_memory_size_bytes=260))
+    name = b"work"
+    story.put(2, b"other")
+    story.put(6, name)
+    story.take(name)
+    first, second = story.open(name), story.open(name)
+    story.confirm(name, first)
+    story.put(4, name)
+    story.confirm(name, second)
+    third, fourth = story.open(name), story.open(name)
+    story.abort(name, third)
+    story.take(name)
+    story.put(4, name)
+    story.confirm(name, fourth)
+    story.open(name)
+    story.take(name)
+    story.put(1, name)
+    return story.scene()
+
+
+def scroll_with_two_readers(folder: Path) -> Scene:
+    """Write several writer files that a parent and its child have read in part, and a queue with a hashed name."""
+    story = Story(folder, "scroll", QueueSettings(default_journal_size_bytes=200))
+    parent, child = b"news", b"news+a"
+    story.run.queue(parent)
+    story.run.queue(child)
+    story.put(1, b"\xe9" * 61)
+    story.put(5, parent, child)
+    story.take(parent)
+    story.take(child)
+    held = story.open(child)
+    story.put(5, parent, child)
+    story.put(1, child)
+    story.take(parent)
+    story.open(parent)
+    story.take(parent)
+    story.confirm(child, held)
+    story.abort(child, story.open(child))
+    story.take(child)
+    story.open(child)
+    story.take(child)
+    story.put(5, parent, child)
+    story.take(parent)
+    return story.scene()
+
+
+def hinted_scroll(folder: Path) -> Scene:
+    """Write a scroll that is large enough for a hint, and stop in order, which writes the hint."""
+    story = Story(folder, "scroll", QueueSettings(default_journal_size_bytes=150_000))
+    story.put(7, b"large", padding=50_000)
+    story.take(b"large")
+    story.open(b"large")
+    story.take(b"large")
+    story.run.go_on()
+    story.run.close()
+    return story.scene(only=".kestrel/")
+
+
+MAKERS: Final[dict[str, Callable[[Path], Scene]]] = {
+    "three-file-journal": three_file_journal,
+    "scroll-with-two-readers": scroll_with_two_readers,
+    "hinted-scroll": hinted_scroll,
+}
+
+
+def make_scene(name: str) -> Scene:
+    """Return the scene of that name, freshly made."""
+    with quick_folder() as folder:
+        return MAKERS[name](folder)
