@@ -40,7 +40,7 @@ FUZZ := $(VENV)/.fuzz
 RELEASE := $(VENV)/.release
 
 .DEFAULT_GOAL := help
-.PHONY: help run cluster test check compiled torture kill-restart moves leases convert-kills database-kills streams membership zookeeper-kills soak histories every-place damage fuzz abuse benchmark bench docs dist smoke clean
+.PHONY: help run cluster test check compiled torture kill-restart moves leases convert-kills database-kills streams membership zookeeper-kills soak histories every-place damage hazards fuzz abuse benchmark bench docs dist smoke clean
 .NOTPARALLEL:
 
 help: ## list these targets
@@ -106,6 +106,9 @@ every-place: $(TESTS) ## the tests that try a sample of bytes and of operations 
 damage: $(TESTS) ## damage every byte of recorded journals, and every bit of whole queue folders, and start over each
 	@$(VENV)/bin/python -m tests.torture.damage --every-byte $(ARGS)
 	@$(VENV)/bin/python -m tests.torture.damage_matrix --every-byte
+
+hazards: $(TESTS) ## damage while the server is down, strange names, unread replies, no inodes (SEED=1, ARGS="--hazard files")
+	@$(VENV)/bin/python -m tests.torture.hazards --seed $(SEED) $(ARGS)
 
 fuzz: $(FUZZ) ## give parsers, sessions and file readers bytes that nobody thought of (SECONDS=60 or RUNS=1000, SEED=1 TARGETS="memcache text" JOBS=1)
 	@$(VENV)/bin/python -m tests.fuzz $(TARGETS) --seconds $(or $(SECONDS),60) $(if $(RUNS),--runs $(RUNS)) --seed $(SEED) --jobs $(JOBS)

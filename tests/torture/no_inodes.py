@@ -1,0 +1,145 @@
+"""A file system without inodes: a server that starts on it still delivers and deletes. It must be root, to mount it."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+from tests.child import PATIENCE_S
+from tests.server.running import Client, Processes
+from tests.torture.kill_restart import GONE, Ledger
+
+CONFIG: Final = """queuePath = "queues"
+
+[default]
+maxMemorySize = "4KiB"
+defaultJournalSize = "4KiB"
+"""
+OPTIONS: Final = "size=16m,nr_inodes=80"
+QUEUES: Final = (b"one", b"two", b"news", b"news+a")
+ITEMS: Final = 60
+
+
+@contextmanager
+def small_file_system(folder: Path) -> Iterator[bool]:
+    """Mount a small file system on a folder for a while. Yields False if that is not allowed."""
+    folder.mkdir()
+    mount = ("mount", "-t", "tmpfs", "-o", OPTIONS, "none", str(folder))
+    try:
+        is_mounted = subprocess.run(mount, capture_output=True, timeout=PATIENCE_S, check=False).returncode == 0
+    except FileNotFoundError:
+        is_mounted = False
+    try:
+        yield is_mounted
+    finally:
+        if is_mounted:
+            subprocess.run(("umount", "--lazy", str(folder)), timeout=PATIENCE_S, check=True)
+
+
+def use_up_inodes(folder: Path) -> list[Path]:
+    """Make empty files until there is no inode left; returns them."""
+    fillers: list[Path] = []
+    for number in count():
+        path = folder / f"filler-{number}"
+        try:
+            path.touch(exist_ok=False)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            return fillers
+        fillers.append(path)
+    raise AssertionError
+
+
+def fill(client: Client) -> dict[bytes, set[bytes]]:
+    """Put items to all queues; returns them."""
+    pending: dict[bytes, set[bytes]] = {queue: set() for queue in QUEUES}
+    for queue in QUEUES:
+        client.get(queue + b"/peek")
+    for number in range(ITEMS):
+        for queue in (b"one", b"two", b"news"):
+            data = b"%b %03d " % (queue, number) + b"x" * 200
+            client.put(queue, data)
+            for each in (queue, queue + b"+a"):
+                if each in pending:
+                    pending[each].add(data)
+    return pending
+
+
+def torture(folder: Path, storage: str, seed: int, ledger: Ledger) -> None:
+    """Kill a server, use up all inodes, start it again, and let clients make room."""
+    medium = folder / "medium"
+    with small_file_system(medium) as is_mounted, Processes(folder) as processes:
+        if not is_mounted:
+            print(f"  left out: {storage}: no file system can be mounted here")
+            return
+        processes.arguments = ("--storage", f"{storage}:{medium}/queues?reserve=64KiB")
+        server = processes.serve(CONFIG)
+        with server.connect() as client:
+            pending = fill(client)
+            client.get(b"one/open")
+            server.kill()
+        fillers = use_up_inodes(medium)
+        problems: list[str] = []
+        try:
+            server = processes.serve(CONFIG)
+        except AssertionError as error:
+            ledger.check(False, f"{storage}: the server starts without inodes: {str(error)[-300:]}")
+            return
+        ledger.check(True, f"{storage}: the server starts without inodes")
+        for queue in QUEUES:
+            problems += _use(server.connect(), queue, pending[queue])
+        ledger.check(not problems, f"{storage}: clients peek, get, open, close and delete: {len(problems)} could not")
+        for problem in problems[:5]:
+            print(f"    {problem}")
+        for filler in fillers:
+            filler.unlink()
+        with server.connect() as client:
+            answers = []
+            for _ in range(200):  # the reserve is tried again after a while
+                client.send(b"set one 0 0 5\r\nhello\r\n")
+                answers.append(client.line())
+                if answers[-1] == b"STORED\r\n":
+                    break
+                time.sleep(0.1)
+            ledger.check(answers[-1] == b"STORED\r\n", f"{storage}: with inodes again puts are taken ({answers[-1]!r})")
+        server.kill()
+
+
+def _use(client: Client, queue: bytes, expected: set[bytes]) -> list[str]:
+    """Take everything from a queue in different ways, and delete it; returns what went wrong."""
+    name = queue.decode()
+    try:
+        with client:
+            if _get(client, queue + b"/peek") is None:
+                return [f"{name}: no item to peek at"]
+            found = {_get(client, queue + b"/open"), _get(client, queue + b"/close/open")}
+            _get(client, queue + b"/abort")
+            found |= set(iter(lambda: _get(client, queue), None))
+            client.send(b"delete %b\r\n" % queue)
+            answer = client.line()
+            if answer != b"DELETED\r\n":
+                return [f"{name}: delete was answered {answer!r}"]
+            lost = expected - found
+            return [f"{name}: {len(lost)} of {len(expected)} items are lost"] if lost else []
+    except GONE as error:
+        return [f"{name}: {type(error).__name__}: {str(error)[:200]}"]
+
+
+def _get(client: Client, key: bytes) -> bytes | None:
+    """Return the item of a get, or None. Raises ValueError with the answer if it is another."""
+    client.send(b"get %b\r\n" % key)
+    first = client.line()
+    if first == b"END\r\n":
+        return None
+    if not first.startswith(b"VALUE "):
+        raise ValueError(f"get {key.decode()} was answered {first!r}")
+    data = client.receive(int(first.split()[3]))
+    client.expect(b"\r\nEND\r\n")
+    return data
