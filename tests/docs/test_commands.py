@@ -49,6 +49,7 @@ TARGETS: Final = {
     "histories": "tests/storage/test_read_behind_history.py",
     "every-place": "tests/test_sample.py",
     "damage": "tests/journal/test_damaged_recordings.py",
+    "hazards": "tests/server/test_hazards.py",
     "fuzz": ".ci/run",
     "benchmark": "tests/benchmarks/test_benchmarks.py",
     "bench": "tests/benchmarks/test_peers.py",

@@ -29,10 +29,10 @@ TARGETS: Final = ((b"work", (b"work",)), (b"news", (b"news", b"news+a")))
 """The queues that are put to, and those that then hold the item."""
 QUEUES: Final = (b"work", b"news", b"news+a")
 ITEM: Final = re.compile(rb"<[0-9]{7}>")
-HEAD_BYTES: Final = range(5, 13)
-"""The id of the head in a reader file of a scroll."""
-BEFORE_DATA: Final = range(9, 17)
-"""The distance of the fields from the data: the id of an item in a scroll, the add time in a journal."""
+HEAD: Final = b"\x02"
+"""The record in a reader file of a scroll that has the id of the head in its next 8 bytes. The last one counts."""
+BEFORE_DATA: Final = (*range(1, 30), *range(9, 17), *range(9, 17))
+"""Distances of fields from the data. The id of an item in a scroll is hit more often than others."""
 UNTRIED: Final = (".kestrel/lock", ".kestrel/reserve", ".kestrel/damaged/", ".kestrel/storage-")
 
 
@@ -108,7 +108,7 @@ def damage_one(folder: Path, files: Files, dice: random.Random) -> tuple[str, Da
     items = [match.start() for match in ITEM.finditer(before)]
     if before and dice.random() < 0.7:  # most bytes are data, and most faults are in the handling of ids
         if ".read." in path:
-            at = min(len(before) - 1, dice.choice(HEAD_BYTES))
+            at = min(len(before) - 1, before.rfind(HEAD) + dice.randrange(1, 9))
         elif items:
             at = max(0, dice.choice(items) - dice.choice(BEFORE_DATA))
     after: bytes | None = b""
