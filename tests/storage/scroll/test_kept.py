@@ -164,8 +164,11 @@ def test_beside_a_child_that_cannot_be_read_a_parent_has_the_name_of_one_with_ch
 def test_a_queue_can_be_made_while_the_disk_is_full(start: Opener) -> None:
     scrolls = start()
     scrolls.disk.room = 0
-    assert scrolls.queue(b"new").items == 0
-    assert scrolls.storage.refusal is not None
+    new = scrolls.queue(b"new")
+    assert (new.items, scrolls.storage.refusal) == (0, None)
+    scrolls.disk.room = 1000
+    scrolls.put_and_commit(new, b"a")
+    assert left(start.killed(scrolls), b"new")[0] == [b"a"]
 
 
 def test_what_a_new_child_gets_is_safe_though_the_folder_was_synced_while_its_file_was_made(start: Opener) -> None:
