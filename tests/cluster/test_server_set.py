@@ -18,6 +18,7 @@ from kestrel.cluster.uri import parse_hosts
 from kestrel.cluster.zookeeper import zookeeper_client
 from kestrel.server.interfaces import IServerSet
 from kestrel.server.server_set import ServerSet, acl_of
+from tests.child import PATIENCE_S
 from tests.cluster.zookeeper import ZooKeeper
 
 
@@ -27,8 +28,8 @@ def member(number: int) -> Member:
 
 @contextmanager
 def session(zookeeper: ZooKeeper, **options: Any) -> Iterator[Any]:
-    client = zookeeper_client(parse_hosts(zookeeper.hosts), 10.0, **options)
-    client.start()
+    client = zookeeper_client(parse_hosts(zookeeper.hosts), PATIENCE_S, **options)
+    client.start(PATIENCE_S)
     try:
         yield client
     finally:

@@ -21,13 +21,13 @@ from kazoo.client import KazooClient
 
 from kestrel.cluster.uri import parse_hosts
 from kestrel.cluster.zookeeper import zookeeper_client
-from tests.child import Child
+from tests.child import PATIENCE_S, Child
 from tests.client.certificates import Authority
 from tests.server.running import eventually, own_port
 
 TICK_S: Final = 0.1
-SESSION_S: Final = 3.0
-"""Of the client that tests look with."""
+SESSION_S: Final = PATIENCE_S
+"""Session timeout of `ZooKeeper.client`. No pause of a busy machine may end a session that no test ends."""
 
 _JAVA: Final = (
     *("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"),
@@ -94,12 +94,16 @@ class ZooKeeper:
         return False
 
     def kill(self) -> None:
-        """As when its machine fails; what it has promised it keeps."""
+        """Kill the process, as when its machine fails; the data stays. `client` is a new one afterwards.
+
+        The session of the old one might be over before a busy machine has started ZooKeeper again.
+        """
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
             self._process.kill()
             self._process.wait()
             self._process = None
+        self._close_client()
 
     def freeze(self) -> None:
         """Have it hang: connections stay, and nothing is answered."""
@@ -112,16 +116,15 @@ class ZooKeeper:
         self._process.send_signal(signal.SIGCONT)
 
     def forget(self) -> None:
-        """Lose all data; it must not be running."""
+        """Delete all data; it must not be running."""
         assert self._process is None
-        self._close_client()  # it has seen more than there will be
         shutil.rmtree(self._folder / "data", ignore_errors=True)
 
     @cached_property
     def client(self) -> Any:
-        """A client for tests to look and to meddle with."""
+        """A connected client for tests to read and change nodes with."""
         client = zookeeper_client(parse_hosts(self.hosts), SESSION_S)
-        client.start()
+        client.start(PATIENCE_S)
         return client
 
     def expire(self, client: Any) -> None:
@@ -132,8 +135,7 @@ class ZooKeeper:
         taker.close()
 
     def close(self) -> None:
-        """Nothing of it is left running."""
-        self._close_client()
+        """Kill the process and close the client."""
         self.kill()
 
     def _close_client(self) -> None:
