@@ -1,4 +1,8 @@
-"""Text that is safe to show: the characters that could forge a line of a log or control a terminal are escaped."""
+r"""Names and text that are safe to show: what could forge a line of a log or control a terminal is escaped.
+
+A name is shown as UTF-8 where it is that. Its other bytes, those of control characters, and of the separators U+2028
+and U+2029, are shown as `\xNN`, and a backslash as `\\`. Two names never look the same; `name_shown` finds the name.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,9 @@ from typing import Final
 
 _UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """Control characters (C0, DEL, C1), the line and paragraph separators, and surrogates, which no encoding has."""
+_TO_ESCAPE_IN_NAMES: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\\\\]")
+_NOT_ASCII: Final = re.compile("[^\x00-\x7f]+")
+_ESCAPES: Final = re.compile(rb"\\(?:x([0-9a-f]{2})|\\)")
 
 
 def escape_controls(text: str) -> str:
@@ -17,3 +24,26 @@ def escape_controls(text: str) -> str:
 def _escaped(match: re.Match[str]) -> str:
     number = ord(match[0])
     return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
+
+
+def show_name(name: bytes) -> str:
+    """Return a queue's name as text, the same everywhere."""
+    return _TO_ESCAPE_IN_NAMES.sub(_escaped_in_name, name.decode("utf-8", "surrogateescape"))
+
+
+def _escaped_in_name(match: re.Match[str]) -> str:
+    return "\\\\" if match[0] == "\\" else _bytes_escaped(match)
+
+
+def _bytes_escaped(match: re.Match[str]) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in match[0].encode("utf-8", "surrogateescape"))
+
+
+def name_shown(shown: bytes) -> bytes:
+    r"""Return the name that is shown so, in UTF-8 or with `\xNN` for any byte. Other backslashes stay."""
+    return _ESCAPES.sub(lambda match: bytes.fromhex(match[1].decode()) if match[1] else b"\\", shown)
+
+
+def ascii_only(text: str) -> str:
+    r"""Return text of shown names with each byte above 127 as `\xNN`, which `name_shown` takes as well."""
+    return text if text.isascii() else _NOT_ASCII.sub(_bytes_escaped, text)

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from kestrel.admin.asked import Answer, Asked
 from kestrel.admin.summary import summing
 from kestrel.admin.watched import Watched
+from kestrel.escaping import show_name
 from kestrel.histogram import Histogram
 from kestrel.queues.figures import (
     QUEUE_FIGURES,
@@ -197,5 +198,5 @@ def _family(
 
 
 def _escaped(name: bytes) -> str:
-    """A queue's name between quotation marks."""
-    return name.decode("latin-1").replace("\\", r"\\").replace('"', r"\"")
+    """Return a queue's name as a label's value."""
+    return show_name(name).replace("\\", r"\\").replace('"', r"\"")

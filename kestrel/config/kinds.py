@@ -16,6 +16,7 @@ import attrs
 from kestrel.config.shown import shown
 from kestrel.config.units import format_duration_ms, format_size, parse_duration_ms, parse_size
 from kestrel.errors import BadQueueName
+from kestrel.escaping import show_name
 from kestrel.names import check_queue_name
 
 LARGEST_COUNT: Final = 2**31 - 1
@@ -105,10 +106,6 @@ def _queue_name(value: object) -> bytes:
     return name
 
 
-def _show_name(name: bytes) -> str:
-    return name.decode("latin-1")
-
-
 def _list(value: object) -> list[object]:
     if not isinstance(value, list):
         raise ValueError(f"{shown(value)} is not a list in square brackets")
@@ -127,7 +124,7 @@ def _identities(value: object) -> tuple[bytes, ...]:
 
 
 def _show_names(names: tuple[bytes, ...]) -> str:
-    return ",".join(map(_show_name, names))
+    return ",".join(map(show_name, names))
 
 
 def _texts(value: object) -> tuple[str, ...]:
@@ -145,7 +142,7 @@ SIZE: Final = Kind("size", _positive(parse_size), format_size)
 SIZE_OR_ZERO: Final = Kind("size, or 0", parse_size, format_size)
 DURATION: Final = Kind("duration", _positive(parse_duration_ms), format_duration_ms)
 DURATION_OR_ZERO: Final = Kind("duration, or 0", parse_duration_ms, format_duration_ms)
-QUEUE_NAME: Final = Kind("queue name", _queue_name, _show_name)
+QUEUE_NAME: Final = Kind("queue name", _queue_name, show_name)
 QUEUE_NAMES: Final = Kind("list of queue names", _queue_names, _show_names)
 IDENTITIES: Final = Kind("client name or list of them", _identities, _show_names)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from kestrel import commands, errors
+from kestrel.escaping import ascii_only
 from kestrel.protocols.buffer import NoLineEnd, ReceiveBuffer
 from kestrel.protocols.codec import LineCodec, Stat
 from kestrel.protocols.words import BadNumber, number, one_line, other_protocol, words_of
@@ -172,14 +173,14 @@ class MemcacheCodec(LineCodec):
         return name.upper().encode("ascii") + b"\r\n"
 
     def stats(self, command: commands.Command, stats: Iterable[Stat]) -> bytes:
-        """STAT lines. Names are text whose characters stand for bytes (Latin-1)."""
-        return "".join([f"STAT {name} {value}\r\n" for name, value in stats]).encode("latin-1")
+        """Return STAT lines in ASCII: python-memcached fails on anything else."""
+        return ascii_only("".join([f"STAT {name} {value}\r\n" for name, value in stats])).encode()
 
     def dump_stats(self, command: commands.Command, queue: bytes, stats: Sequence[Stat]) -> bytes:
         """A block in braces."""
         # A missing queue shows one line of two spaces, as Kestrel does.
         lines = [f"  {name}={value}\r\n" for name, value in stats] or ["  \r\n"]
-        return f"queue '{queue.decode('latin-1')}' {{\r\n{''.join(lines)}}}\r\n".encode("latin-1")
+        return b"queue '%b' {\r\n%b}\r\n" % (queue, "".join(lines).encode())
 
     def end_of_list(self, command: commands.Command) -> bytes:
         """END."""

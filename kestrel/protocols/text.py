@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from kestrel import commands, errors
+from kestrel.escaping import show_name
 from kestrel.protocols.buffer import ReceiveBuffer
 from kestrel.protocols.codec import LineCodec, Stat
 from kestrel.protocols.words import BadNumber, number, one_line, other_protocol, words_of
@@ -172,15 +173,15 @@ class TextCodec(LineCodec):
         return b":%b\n" % name.upper().encode("ascii")
 
     def stats(self, command: commands.Command, stats: Iterable[Stat]) -> bytes:
-        """A line `:name value` for each. Names are text whose characters stand for bytes (Latin-1)."""
-        return "".join([f":{name} {value}\n" for name, value in stats]).encode("latin-1")
+        """Return a line `:name value` for each, in UTF-8."""
+        return "".join([f":{name} {value}\n" for name, value in stats]).encode()
 
     def dump_stats(self, command: commands.Command, queue: bytes, stats: Sequence[Stat]) -> bytes:
         """A line `:queue name value` for each; a queue that does not exist has no line.
 
         There are no blocks as on memcache: each line says by itself what it is about, and a name has no space in it.
         """
-        return self.stats(command, [(f"{queue.decode('latin-1')} {name}", value) for name, value in stats])
+        return self.stats(command, [(f"{show_name(queue)} {name}", value) for name, value in stats])
 
     def end_of_list(self, command: commands.Command) -> bytes:
         """A star."""

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from kestrel.compiled import BUILD
+from kestrel.escaping import show_name
 from kestrel.queues.aliases import Alias
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.queue import Queue
@@ -218,5 +219,5 @@ def alias_figures(alias: Alias) -> list[Stat]:
 
 
 def joined(names: Sequence[bytes]) -> str:
-    """Names with commas between, a character for each byte."""
-    return b",".join(names).decode("latin-1")
+    """Return the names as they are shown, with commas between."""
+    return ",".join(map(show_name, names))

@@ -15,6 +15,7 @@ from kestrel import __version__
 from kestrel.config.aliases import masked_queues
 from kestrel.config.load import ConfigError, load
 from kestrel.config.model import Config
+from kestrel.escaping import show_name
 from kestrel.server.endpoints import ADMIN, SERVED, endpoints_to_serve, parse_endpoint
 from kestrel.server.failures import EX_CONFIG, CannotServe
 from kestrel.server.service import KestrelService, settings_without_use
@@ -129,7 +130,7 @@ class Options(usage.Options):
             for setting in settings_without_use(self.settings):
                 print(f"It sets {setting}, which has no effect with this storage.")
             for name in masked_queues(self.settings):
-                print(f"Its alias {name.decode('latin-1')} masks the queue of that name.")
+                print(f"Its alias {show_name(name)} masks the queue of that name.")
             log_folder = os.path.dirname(os.path.abspath(self.settings.logging.file or ""))
             if not os.path.isdir(log_folder):
                 print(f"The folder of its log, {log_folder}, is not there: make it first.")

@@ -33,6 +33,7 @@ from kestrel.config.resolved import ResolvedConfig
 from kestrel.disk.files import Disk
 from kestrel.disk.whole_file import WholeFile
 from kestrel.errors import KestrelError, StorageError
+from kestrel.escaping import show_name
 from kestrel.net import hub
 from kestrel.net.hub_port import HubListener
 from kestrel.net.protocols import PROTOCOLS
@@ -417,7 +418,7 @@ def settings_without_use(config: Config) -> list[str]:
 
 def _warn_of_masks(config: Config) -> None:
     for name in masked_queues(config):
-        log.warn("Alias {name} masks the queue of that name, which has a table", name=name.decode("latin-1"))
+        log.warn("Alias {name} masks the queue of that name, which has a table", name=show_name(name))
 
 
 def _within_file_limit(config: Config) -> Config:

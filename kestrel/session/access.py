@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kestrel.errors import NotListed, Unavailable
+from kestrel.escaping import show_name
 from kestrel.protocols.codec import Codec
 from kestrel.queues.limits import Limits
 from kestrel.queues.status import ServerStatus
@@ -88,4 +89,4 @@ class Access:
 
     def _check_listed(self, listed: tuple[bytes, ...], what: str, queue: bytes) -> None:
         if self.identity not in listed:
-            raise NotListed(f"this client may not {what} {queue.decode('latin-1')}")
+            raise NotListed(f"this client may not {what} {show_name(queue)}")

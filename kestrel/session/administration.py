@@ -8,6 +8,7 @@ from typing import Final
 from twisted.internet.defer import Deferred
 
 from kestrel import commands, errors
+from kestrel.escaping import show_name
 from kestrel.queues.stats import server_stats, stats_of
 from kestrel.queues.sweep import Swept
 from kestrel.session.codecs import line_codec
@@ -70,7 +71,7 @@ def _stats_pieces(session: Session, command: commands.Stats) -> Iterator[bytes]:
     manager.reopen_failed()
     yield codec.stats(command, server_stats(manager, session.control.version, session.control.uptime_s()))
     for name in manager.names_in_order():
-        prefix = f"queue_{name.decode('latin-1')}_"
+        prefix = f"queue_{show_name(name)}_"
         yield codec.stats(command, [(prefix + figure, value) for figure, value in stats_of(manager, name)])
     yield codec.end_of_list(command)
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from kestrel.config.load import loads
+from kestrel.escaping import ascii_only, show_name
 from kestrel.session.settings import SessionSettings
 from kestrel.testing.server import MemoryClient, MemoryServer
 from tests.admin.browsing import Admin
@@ -104,6 +105,11 @@ def stats(client: MemoryClient) -> dict[str, str]:
     return dict(line.removeprefix("STAT ").split(" ", 1) for line in lines)
 
 
+def shown(queue: str) -> str:
+    """Return the name in `stats` and the metrics of the queue that JSON names so, a character for each byte."""
+    return show_name(queue.encode("latin-1"))
+
+
 def split(name: str, queues: list[str]) -> tuple[str, str]:
     """The queue that a figure of `stats` is about, and the figure; "" for the server."""
     if not name.startswith("queue_") or name in ("queue_creates", "queue_deletes", "queue_expires"):
@@ -143,8 +149,10 @@ def check_agreement(admin: Admin, asking: MemoryClient) -> None:
     aliases = [name.decode("latin-1") for name in admin.server.manager.aliases]
     assert list(rows) == queues
     alone = {queue: admin.get("/api/queue/" + quote(queue, encoding="latin-1")).json["figures"] for queue in queues}
+    named = {ascii_only(shown(queue)): queue for queue in ["", *queues, *aliases]}
     for name, value in stats(asking).items():
-        queue, figure = split(name, queues + aliases)
+        in_stats, figure = split(name, list(named))
+        queue = named[in_stats]
         if figure in NO_NUMBERS | TOLD_OTHERWISE | WRITTEN_MEANWHILE:
             continue
         exact = float(value)
@@ -152,7 +160,7 @@ def check_agreement(admin: Admin, asking: MemoryClient) -> None:
         assert numbers[in_ostrich] == (exact // 1000 if figure == "create_time" else exact), name
         if queue in aliases:
             continue
-        assert in_metrics(found, queue, figure) == exact, name
+        assert in_metrics(found, shown(queue), figure) == exact, name
         if queue:
             assert rows[queue].get(figure, exact) == exact, name
             assert alone[queue][figure] == exact, name
@@ -161,7 +169,8 @@ def check_agreement(admin: Admin, asking: MemoryClient) -> None:
     for queue in queues:
         for figure in TRAFFIC:  # which `stats` does not tell
             exact = numbers[f"q/{queue}/{figure}"]
-            assert in_metrics(found, queue, figure) == rows[queue][figure] == alone[queue][figure] == exact, queue
+            told = in_metrics(found, shown(queue), figure)
+            assert told == rows[queue][figure] == alone[queue][figure] == exact, queue
     counters = admin.server.manager.counters
     assert found["kestrel_request_size_bytes_count", ""] == counters.total_items
     assert ostrich["metrics"]["request_size"]["count"] == counters.total_items

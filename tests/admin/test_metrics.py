@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from kestrel.escaping import show_name
 from tests.admin.browsing import Admin
 from tests.promises.speaking import set_
 
@@ -42,7 +43,7 @@ def test_figures_of_queues_are_told_with_their_names() -> None:
     for name in STRANGE:
         admin.send(set_(name, b"12345"))
     found = families(admin)
-    named = {name.decode("latin-1") for name in STRANGE}
+    named = {show_name(name) for name in STRANGE}
     assert values(found["kestrel_queue_put_bytes"]) == dict.fromkeys(named, 5)
     for family in found.values():
         if family.name.startswith("kestrel_queue_") and any("queue" in sample.labels for sample in family.samples):

@@ -14,6 +14,7 @@ import memcache
 import pymemcache
 import pytest
 
+from kestrel.escaping import name_shown
 from tests.server.running import PATIENCE_S, Processes, Server
 
 CONFIG = 'queuePath = "queues"\nmaxOpenTransactions = 100\n'
@@ -150,6 +151,17 @@ def test_stats_can_be_read(plain: Server, queue: str) -> None:
     client.close()
     assert int(stats[f"queue_{queue}_items".encode()]) == 1
     assert b"uptime" in stats
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("café".encode(), r"caf\xc3\xa9"), (b"caf\xe8", r"caf\xe8"), (b"a\\b", r"a\\b")]
+)
+def test_python_memcached_reads_stats_of_any_name(plain: Server, name: bytes, shown: str) -> None:
+    with plain.connect() as client:
+        client.put(name, b"hello")
+    ((_, stats),) = memcache.Client([f"127.0.0.1:{plain.port}"], socket_timeout=PATIENCE_S).get_stats()
+    assert stats[f"queue_{shown}_items"] == "1"
+    assert name_shown(shown.encode()) == name
 
 
 @pytest.mark.needs("pylibmc")

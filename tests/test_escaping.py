@@ -1,0 +1,40 @@
+"""Names as they are shown, and back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kestrel.escaping import ascii_only, escape_controls, name_shown, show_name
+
+
+@pytest.mark.parametrize(
+    ("name", "shown", "in_ascii"),
+    [
+        (b"work", "work", "work"),
+        ("café".encode(), "café", r"caf\xc3\xa9"),
+        ("列".encode(), "列", r"\xe5\x88\x97"),
+        (b"caf\xe9", r"caf\xe9", r"caf\xe9"),
+        (rb"a\xe9", r"a\\xe9", r"a\\xe9"),
+        (b"a\\b", r"a\\b", r"a\\b"),
+        (b"a\xc2\x85b", r"a\xc2\x85b", r"a\xc2\x85b"),
+        (b"a\xe2\x80\xa8b", r"a\xe2\x80\xa8b", r"a\xe2\x80\xa8b"),
+        (b"a\nb\x7f", r"a\x0ab\x7f", r"a\x0ab\x7f"),
+    ],
+)
+def test_names_are_shown_as_utf_8_and_other_bytes_escaped(name: bytes, shown: str, in_ascii: str) -> None:
+    assert show_name(name) == shown
+    assert ascii_only(shown) == in_ascii
+    assert name_shown(shown.encode()) == name_shown(in_ascii.encode()) == name
+
+
+@given(st.binary())
+def test_shown_name_finds_the_name(name: bytes) -> None:
+    shown = show_name(name)
+    assert name_shown(shown.encode()) == name_shown(ascii_only(shown).encode()) == name
+    assert escape_controls(shown) == shown
+
+
+def test_other_backslashes_stand_for_themselves() -> None:
+    assert name_shown(rb"a\b\x\xG0") == rb"a\b\x\xG0"
