@@ -448,7 +448,7 @@ def test_bare_results() -> None:
 
 def test_stats_are_a_line_each_and_a_star() -> None:
     codec, command = TextCodec(), commands.Stats()
-    assert codec.stats(command, [("uptime", 7), ("queue_w\xff_items", 1)]) == b":uptime 7\n:queue_w\xff_items 1\n"
+    assert codec.stats(command, [("uptime", 7), ("queue_wé_items", 1)]) == b":uptime 7\n:queue_w\xc3\xa9_items 1\n"
     assert codec.stats(command, []) == b""
     assert codec.end_of_list(command) == b"*\n"
 
@@ -456,7 +456,7 @@ def test_stats_are_a_line_each_and_a_star() -> None:
 def test_each_line_of_a_dump_names_its_queue() -> None:
     for command in (commands.DumpStats(()), commands.DumpConfig(())):
         dumped = TextCodec().dump_stats(command, b"w\xff", [("items", 1), ("children", "a b")])
-        assert dumped == b":w\xff items 1\n:w\xff children a b\n"
+        assert dumped == rb":w\xff items 1" + b"\n" + rb":w\xff children a b" + b"\n"
         assert TextCodec().dump_stats(command, b"missing", []) == b""
 
 
