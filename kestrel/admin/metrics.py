@@ -148,7 +148,7 @@ def _of_server(watched: Watched, sight: ServerSight, totals: Measures, untold: i
     for protocol, count in watched.core.connections_by_protocol().items():
         connections.add_metric([protocol], count)
     yield connections
-    yield GaugeMetricFamily("kestrel_queues", "queues", len(sight.queues))
+    yield GaugeMetricFamily("kestrel_queues", "queues", sight.queues)
     yield GaugeMetricFamily("kestrel_queues_untold", "queues beyond maxQueueSeries, of which nothing is told", untold)
     for name, histogram in totals.all().items():
         if name in _HELP:

@@ -45,8 +45,11 @@ class Watched:
         return self.core.config
 
     def sight(self) -> ServerSight:
-        """The server as it is now."""
-        return ServerSight(self.manager, self.control.version, self.control.uptime_s())
+        """Return the server as it is now."""
+        sight = ServerSight(self.manager, self.control.version, self.control.uptime_s())
+        for _ in sight.gather():
+            pass
+        return sight
 
     def may_administer(self, identity: bytes | None, *, is_trusted: bool) -> bool:
         """Whether a client of that name may change the server."""

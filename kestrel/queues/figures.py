@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from kestrel.compiled import BUILD
+from kestrel.errors import KestrelError
 from kestrel.escaping import show_name
 from kestrel.queues.aliases import Alias
 from kestrel.queues.manager import QueueManager
@@ -42,6 +44,10 @@ class Figure(NamedTuple, Generic[_Of]):
     value: Callable[[_Of], object]
 
 
+QUEUES_AT_ONCE: Final = 64
+"""Queues that are summed up in one step."""
+
+
 class QueueSight:
     """A queue as it is now."""
 
@@ -65,23 +71,33 @@ class QueueSight:
 
 
 class ServerSight:
-    """The server as it is now, with what is summed up over all its queues."""
+    """The server as it is now. What is summed up over all its queues is there when `gather` has ended."""
 
     def __init__(self, manager: QueueManager, version: str, uptime_s: int) -> None:
-        manager.reopen_failed()
         self.manager = manager
         self.counters = manager.counters
         self.version = version
         self.uptime_s = uptime_s
-        self.queues = manager.all_queues()
-        self.items = sum(queue.contents.items for queue in self.queues)
-        self.bytes = sum(queue.contents.bytes for queue in self.queues)
+        self.queues = self.items = self.bytes = 0
+        self._max_memory_bytes = 0
+
+    def gather(self) -> Iterator[None]:
+        """Sum up the queues step by step, and open again those whose storage has failed."""
+        for queue in self.manager.queues_in_order():
+            with suppress(KestrelError):
+                queue.reopen()
+            self.queues += 1
+            self.items += queue.contents.items
+            self.bytes += queue.contents.bytes
+            self._max_memory_bytes += queue.settings.max_memory_size_bytes
+            if not self.queues % QUEUES_AT_ONCE:
+                yield None
 
     @property
     def reserved_memory_ratio(self) -> str:
         """How much of the machine's memory the queues may fill, in all."""
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return f"{sum(queue.settings.max_memory_size_bytes for queue in self.queues) / memory:.3f}"
+        return f"{self._max_memory_bytes / memory:.3f}"
 
 
 _COUNTER, _GAUGE, _LABEL = Kind.COUNTER, Kind.GAUGE, Kind.LABEL

@@ -39,6 +39,9 @@ CHANGED_AT_ONCE: Final = 1000
 FLUSHED_AT_ONCE: Final = 64
 """Queues that are flushed in one turn, likewise."""
 
+NAMES_AT_ONCE: Final = 64
+"""Names that an iterator over all queues looks up together."""
+
 _SAFE: Final = Batch()
 """What was put nowhere is as safe as it will be."""
 _SAFE.settle(None)
@@ -216,13 +219,13 @@ class QueueManager:
     def names_in_order(self) -> Iterator[bytes]:
         """Yield the names of all queues and aliases, sorted.
 
-        Queues may be created and deleted meanwhile. The iterator keeps only its position, so that many slow clients can
-        be sent a list of all queues without a copy of the names for each.
+        Queues may be created and deleted meanwhile. The iterator keeps only its position and the next few
+        names, so that many slow clients can be sent a list of all queues without a copy of all names for each.
         """
         name = b""
-        while (following := self._name_after(name)) is not None:
-            yield following
-            name = following
+        while names := self._names_after(name):
+            yield from names
+            name = names[-1]
 
     def queues_in_order(self) -> Iterator[Queue]:
         """Yield every queue that is not masked by an alias, as `names_in_order` does."""
@@ -231,13 +234,15 @@ class QueueManager:
             if queue is not None:
                 yield queue
 
-    def _name_after(self, name: bytes) -> bytes | None:
-        following: bytes | None = None
-        for names in (self._names, self._alias_names):
-            place = bisect_right(names, name)
-            if place < len(names) and (following is None or names[place] < following):
-                following = names[place]
-        return following
+    def _names_after(self, name: bytes) -> list[bytes]:
+        """Return the next few names of queues and aliases."""
+        place = bisect_right(self._names, name)
+        names = self._names[place : place + NAMES_AT_ONCE]
+        if not self._alias_names:
+            return names
+        place = bisect_right(self._alias_names, name)
+        aliases = self._alias_names[place : place + NAMES_AT_ONCE]
+        return sorted({*names, *aliases})[:NAMES_AT_ONCE]
 
     def children_of(self, name: bytes) -> Sequence[bytes]:
         """The names of a parent's children, in order."""

@@ -9,7 +9,8 @@ from twisted.internet.defer import Deferred
 
 from kestrel import commands, errors
 from kestrel.escaping import show_name
-from kestrel.queues.stats import server_stats, stats_of
+from kestrel.queues.figures import ServerSight, server_figures
+from kestrel.queues.stats import stats_of
 from kestrel.queues.sweep import Swept
 from kestrel.session.codecs import line_codec
 from kestrel.session.long_reply import LongReply
@@ -68,8 +69,10 @@ def stats(session: Session, command: commands.Stats) -> None:
 
 def _stats_pieces(session: Session, command: commands.Stats) -> Iterator[bytes]:
     codec, manager = line_codec(session), session.manager
-    manager.reopen_failed()
-    yield codec.stats(command, server_stats(manager, session.control.version, session.control.uptime_s()))
+    sight = ServerSight(manager, session.control.version, session.control.uptime_s())
+    for _ in sight.gather():
+        yield b""
+    yield codec.stats(command, server_figures(sight))
     for name in manager.names_in_order():
         prefix = f"queue_{show_name(name)}_"
         yield codec.stats(command, [(prefix + figure, value) for figure, value in stats_of(manager, name)])
@@ -83,7 +86,6 @@ def dump_stats(session: Session, command: commands.DumpStats) -> None:
 
 def _dump_stats_pieces(session: Session, command: commands.DumpStats) -> Iterator[bytes]:
     codec, manager = line_codec(session), session.manager
-    manager.reopen_failed()
     named = dict.fromkeys(command.queues)
     for name in named or manager.names_in_order():
         figures = stats_of(manager, name)
