@@ -364,7 +364,7 @@ class ServerSettings(Section):
             "requestTimeout",
             optional(DURATION),
             "A request that has not come whole so long after its first byte ends the connection; so do a TLS handshake "
-            "and a hang-up that take longer; none: never.",
+            "and a hang-up that take longer, and a long reply of which nothing is read for that time; none: never.",
         ),
     )
     max_request_item_size_bytes: int = attrs.field(

@@ -184,6 +184,18 @@ def test_replies_that_a_client_leaves_unread_count_no_more_when_it_is_gone(serve
     assert used(server) == 0
 
 
+def test_unread_lists_leave_memory_to_others() -> None:
+    server = MemoryServer(config=loads(LIMIT.replace("64KiB", "2MiB")))
+    for number in range(700):
+        server.manager.queue(b"%03d" % number + b"x" * 190)
+    for request in (b"stats\r\n", b"dump_stats\r\n", b"dump_config\r\n") * 5:
+        client = server.connect()
+        client.reads = False
+        client.send(request * 100)
+    assert 0 < used(server) < MIB
+    assert server.connect().ask(set_(b"fleeting", b"x")) == STORED
+
+
 def test_a_slow_disk_makes_memory_no_larger_than_the_limit_and_a_little(tmp_path: Path) -> None:
     config = loads("maxTotalMemory = '1MiB'\n[default]\nsyncJournal = 0\n")
     server = SlowServer(tmp_path / "queues", config)
