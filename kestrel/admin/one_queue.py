@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from twisted.internet.defer import Deferred
 
-from kestrel.admin.asked import Answer, Asked, Refusal, as_json, json_bytes
+from kestrel.admin.asked import Answer, Asked, Refusal, as_json, json_bytes, json_list
 from kestrel.admin.summary import summaries, summing
 from kestrel.admin.watched import Watched
 from kestrel.item import Item
 from kestrel.queues.figures import QueueSight, queue_figures, server_figures, traffic_figures
 from kestrel.queues.measures import Measures
 from kestrel.queues.queue import Queue
+from kestrel.queues.stats import children_in_pieces
 from kestrel.queues.waiters import Waiter
 
 SHOWN_BYTES: Final = 4096
@@ -33,22 +34,27 @@ def queue_named(watched: Watched, name: bytes) -> Queue:
 
 
 def one_queue(watched: Watched, asked: Asked, name: bytes) -> Answer:
-    """All that is known of a queue."""
+    """Return all that is known of a queue."""
     queue = queue_named(watched, name)
-    children = watched.manager.children_of(name)
     failure = queue.contents.failure
-    sight = QueueSight(queue, children)
-    return as_json(
-        {
-            "name": name.decode("latin-1"),
-            "exists": True,
-            "figures": dict([*queue_figures(sight), *traffic_figures(sight)]),
-            "settings": dict(next(watched.control.config_of([name]))[1]),
-            "children": [child.decode("latin-1") for child in children],
-            "failure": None if failure is None else str(failure),
-            "latencies": summaries(queue.measures),
-        }
-    )
+    sight = QueueSight(queue)
+    figures: dict[str, object] = dict([*queue_figures(sight), *traffic_figures(sight)])
+    about = {
+        "name": name.decode("latin-1"),
+        "exists": True,
+        "figures": figures,
+        "settings": dict(next(watched.control.config_of([name]))[1]),
+        "failure": None if failure is None else str(failure),
+        "latencies": summaries(queue.measures),
+    }
+    return Answer(_queue_pieces(watched, name, about))
+
+
+def _queue_pieces(watched: Watched, name: bytes, about: Mapping[str, object]) -> Iterator[bytes]:
+    yield json_bytes(about)[:-1] + b',"children":'
+    pieces = children_in_pieces(watched.manager, name)
+    yield from json_list([child.decode("latin-1") for child in children] for children in pieces)
+    yield b"}"
 
 
 def the_server(watched: Watched, asked: Asked) -> Answer:

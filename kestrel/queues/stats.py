@@ -2,14 +2,52 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from typing import Final
 
 from kestrel.errors import KestrelError
 from kestrel.queues.figures import QueueSight, Stat, alias_figures, queue_figures
 from kestrel.queues.manager import QueueManager
 
+CHILDREN_AT_ONCE: Final = 64
+"""Children that are listed in one piece."""
 
-def stats_of(manager: QueueManager, name: bytes) -> list[Stat]:
+_CHILDREN: Final = b"\0"
+"""Stands for the list of children, which has no such byte."""
+
+
+def stats_in_pieces(
+    manager: QueueManager, name: bytes, encode: Callable[[list[Stat]], bytes]
+) -> Iterator[bytes]:
+    """Yield the encoded figures of a queue or alias, in several pieces if it has many children."""
+    if len(manager.children_of(name)) <= CHILDREN_AT_ONCE:
+        yield encode(stats_of(manager, name))
+        return
+    before, _, after = encode(stats_of(manager, name, (_CHILDREN,))).partition(_CHILDREN)
+    yield before
+    comma = b""
+    for children in children_in_pieces(manager, name):
+        yield comma + b",".join(children)
+        comma = b","
+    yield after
+
+
+def children_in_pieces(manager: QueueManager, name: bytes) -> Iterator[Sequence[bytes]]:
+    """Yield the names of a queue's children, some at a time, in order. They may come and go meanwhile."""
+    last = b""
+    while True:
+        children = manager.children_of(name)
+        place = bisect_right(children, last)
+        piece = children[place : place + CHILDREN_AT_ONCE]
+        if not piece:
+            return
+        yield piece
+        last = piece[-1]
+
+
+def stats_of(manager: QueueManager, name: bytes, children: Sequence[bytes] | None = None) -> list[Stat]:
     """Return the figures of a queue or alias; none if it is missing. Try to open a queue that failed again."""
     alias = manager.aliases.get(name)
     if alias is not None:
@@ -19,4 +57,4 @@ def stats_of(manager: QueueManager, name: bytes) -> list[Stat]:
         return []
     with suppress(KestrelError):
         queue.reopen()
-    return queue_figures(QueueSight(queue, manager.children_of(name)))
+    return queue_figures(QueueSight(queue, manager.children_of(name) if children is None else children))

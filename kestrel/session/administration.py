@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from twisted.internet.defer import Deferred
 
 from kestrel import commands, errors
 from kestrel.escaping import show_name
-from kestrel.queues.figures import ServerSight, server_figures
-from kestrel.queues.stats import stats_of
+from kestrel.protocols.codec import LineCodec
+from kestrel.queues.figures import ServerSight, Stat, server_figures
+from kestrel.queues.stats import stats_in_pieces
 from kestrel.queues.sweep import Swept
 from kestrel.session.codecs import line_codec
 from kestrel.session.long_reply import LongReply
@@ -74,9 +76,13 @@ def _stats_pieces(session: Session, command: commands.Stats) -> Iterator[bytes]:
         yield b""
     yield codec.stats(command, server_figures(sight))
     for name in manager.names_in_order():
-        prefix = f"queue_{show_name(name)}_"
-        yield codec.stats(command, [(prefix + figure, value) for figure, value in stats_of(manager, name)])
+        yield from stats_in_pieces(manager, name, partial(_prefixed, codec, command, name))
     yield codec.end_of_list(command)
+
+
+def _prefixed(codec: LineCodec, command: commands.Stats, name: bytes, figures: list[Stat]) -> bytes:
+    prefix = f"queue_{show_name(name)}_"
+    return codec.stats(command, [(prefix + figure, value) for figure, value in figures])
 
 
 def dump_stats(session: Session, command: commands.DumpStats) -> None:
@@ -88,9 +94,8 @@ def _dump_stats_pieces(session: Session, command: commands.DumpStats) -> Iterato
     codec, manager = line_codec(session), session.manager
     named = dict.fromkeys(command.queues)
     for name in named or manager.names_in_order():
-        figures = stats_of(manager, name)
-        if figures or name in named:  # without names, a queue deleted meanwhile is left out
-            yield codec.dump_stats(command, name, figures)
+        if name in named or name in manager.aliases or manager.known(name) is not None:  # else it was deleted meanwhile
+            yield from stats_in_pieces(manager, name, partial(codec.dump_stats, command, name))
     yield codec.end_of_list(command)
 
 

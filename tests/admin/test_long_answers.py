@@ -76,3 +76,15 @@ def test_memory_of_a_dropped_client_is_given_back(admin: Admin) -> None:
     admin.server.settle()
     assert client.is_closed
     assert admin.server.manager.memory_limit.used_bytes == 0
+
+
+def test_many_children_are_listed_in_pieces() -> None:
+    admin = Admin()
+    children = [f"parent+{number:04}" + "x" * 180 for number in range(3000)]
+    for child in ["parent", *children]:
+        admin.server.manager.queue(child.encode())
+    assert admin.get("/api/queue/parent").json["children"] == children
+    client = admin.connect()
+    client.reads = False
+    client.ask(request("GET", "/api/queue/parent"))
+    assert len(client.transport.unsent) < MOST_HELD_BYTES

@@ -145,3 +145,19 @@ def test_others_are_served_while_lists_wait(server: MemoryServer) -> None:
         unread(server, b"stats\r\n")
     assert held_bytes(server, unread(server, b"stats\r\n")) < 6 * MOST_HELD_BYTES
     assert server.connect().ask(b"set work 0 0 1\r\nx\r\n") == b"STORED\r\n"
+
+
+def test_many_children_are_listed_in_pieces() -> None:
+    server = MemoryServer()
+    children = [b"parent+%04d" % number + b"x" * 180 for number in range(3000)]
+    for child in children:
+        server.manager.queue(child)
+    server.manager.queue(b"parent")
+    client = unread(server, b"dump_stats parent\r\n" * 10)
+    assert held_bytes(server, client) < MOST_HELD_BYTES
+    client.disconnect()
+    for request in (b"dump_stats parent\r\n", b"stats\r\n"):
+        lines = server.connect().ask(request).splitlines()
+        (line,) = [line for line in lines if b"children" in line]
+        assert line.endswith(b",".join(children))
+        assert lines[-1] == b"END"
