@@ -78,7 +78,10 @@ def _pieces(watched: Watched) -> Iterator[bytes]:
         if queue is not None:
             of_storages.update(queue.contents.stats)
         yield b""
-    for family in _of_server(watched, watched.sight(), totals, untold):
+    sight = watched.sight()
+    for _ in sight.gather():
+        yield b""
+    for family in _of_server(watched, sight, totals, untold):
         yield generate_latest(_One(family))
     family_of = partial(_family, manager, shown)
     for figure in (*QUEUE_FIGURES, *TRAFFIC_FIGURES):

@@ -12,10 +12,10 @@ from kestrel.admin.asked import Answer, Asked, Refusal, as_json, json_bytes, jso
 from kestrel.admin.summary import summaries, summing
 from kestrel.admin.watched import Watched
 from kestrel.item import Item
-from kestrel.queues.figures import QueueSight, queue_figures, server_figures, traffic_figures
+from kestrel.queues.figures import QueueSight, joined, queue_figures, server_figures, traffic_figures
 from kestrel.queues.measures import Measures
 from kestrel.queues.queue import Queue
-from kestrel.queues.stats import children_in_pieces
+from kestrel.queues.stats import CHILDREN, children_in_pieces
 from kestrel.queues.waiters import Waiter
 
 SHOWN_BYTES: Final = 4096
@@ -37,7 +37,7 @@ def one_queue(watched: Watched, asked: Asked, name: bytes) -> Answer:
     """Return all that is known of a queue."""
     queue = queue_named(watched, name)
     failure = queue.contents.failure
-    sight = QueueSight(queue)
+    sight = QueueSight(queue, (CHILDREN,) if watched.manager.children_of(name) else ())
     figures: dict[str, object] = dict([*queue_figures(sight), *traffic_figures(sight)])
     about = {
         "name": name.decode("latin-1"),
@@ -51,7 +51,15 @@ def one_queue(watched: Watched, asked: Asked, name: bytes) -> Answer:
 
 
 def _queue_pieces(watched: Watched, name: bytes, about: Mapping[str, object]) -> Iterator[bytes]:
-    yield json_bytes(about)[:-1] + b',"children":'
+    # The first mark is the figure `children`, if there are any: only the queue's name comes before the figures.
+    before, _, after = json_bytes(about)[:-1].partition(json_bytes(CHILDREN.decode())[1:-1])
+    yield before
+    comma = b""
+    for children in children_in_pieces(watched.manager, name) if after else ():
+        yield comma + json_bytes(joined(children))[1:-1]
+        comma = b","
+    yield after
+    yield b',"children":'
     pieces = children_in_pieces(watched.manager, name)
     yield from json_list([child.decode("latin-1") for child in children] for children in pieces)
     yield b"}"
@@ -67,7 +75,10 @@ def _server_pieces(watched: Watched) -> Iterator[bytes]:
     for _ in summing(watched.manager, measures):
         yield b""
     settings = dict(watched.core.settings_shown())
-    figures = dict(server_figures(watched.sight()))
+    sight = watched.sight()
+    for _ in sight.gather():
+        yield b""
+    figures = dict(server_figures(sight))
     yield json_bytes({"figures": figures, "settings": settings, "latencies": summaries(measures)})
 
 

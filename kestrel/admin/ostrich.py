@@ -188,7 +188,10 @@ def gathering(watched: Watched) -> Iterator[Figures | None]:
     for _ in summing(watched.manager, totals):
         yield None
     figures = Figures(LiveQueues(watched))
-    _gather_server(watched, watched.sight(), figures)
+    sight = watched.sight()
+    for _ in sight.gather():
+        yield None
+    _gather_server(watched, sight, figures)
     figures.metrics.update(totals.all())
     yield figures
 

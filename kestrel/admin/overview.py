@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from kestrel.admin.asked import Answer, Asked, json_bytes, json_list
 from kestrel.admin.watched import Watched
-from kestrel.queues.figures import server_figures
+from kestrel.queues.figures import ServerSight, server_figures
 from kestrel.queues.queue import Queue
 
 COLUMNS: Final = (
@@ -47,7 +47,10 @@ def _pieces(watched: Watched, asked: Asked) -> Iterator[bytes]:
     totals: Counter[str] = Counter()
     yield json_bytes({"columns": COLUMNS})[:-1] + b',"queues":'
     yield from json_list(_parts(watched.manager.queues_in_order(), totals))
-    yield b',"server":' + json_bytes(_server(watched, asked, totals)) + b"}"
+    sight = watched.sight()
+    for _ in sight.gather():
+        yield b""
+    yield b',"server":' + json_bytes(_server(watched, asked, sight, totals)) + b"}"
 
 
 def _parts(queues: Iterator[Queue], totals: Counter[str]) -> Iterator[list[list[object]]]:
@@ -84,9 +87,9 @@ def journal_bytes(stats: Mapping[str, int]) -> int:
     return stats.get("journal_bytes", stats["logsize"])
 
 
-def _server(watched: Watched, asked: Asked, totals: Counter[str]) -> dict[str, object]:
+def _server(watched: Watched, asked: Asked, sight: ServerSight, totals: Counter[str]) -> dict[str, object]:
     status = watched.control.status
-    told = dict(server_figures(watched.sight()))
+    told = dict(server_figures(sight))
     return {
         "name": socket.gethostname(),
         "version": watched.control.version,

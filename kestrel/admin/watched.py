@@ -45,11 +45,8 @@ class Watched:
         return self.core.config
 
     def sight(self) -> ServerSight:
-        """Return the server as it is now."""
-        sight = ServerSight(self.manager, self.control.version, self.control.uptime_s())
-        for _ in sight.gather():
-            pass
-        return sight
+        """Return the server as it is now. The caller runs `gather` in steps."""
+        return ServerSight(self.manager, self.control.version, self.control.uptime_s())
 
     def may_administer(self, identity: bytes | None, *, is_trusted: bool) -> bool:
         """Whether a client of that name may change the server."""

@@ -14,7 +14,7 @@ from kestrel.queues.manager import QueueManager
 CHILDREN_AT_ONCE: Final = 64
 """Children that are listed in one piece."""
 
-_CHILDREN: Final = b"\0"
+CHILDREN: Final = b"\0"
 """Stands for the list of children, which has no such byte."""
 
 
@@ -25,7 +25,7 @@ def stats_in_pieces(
     if len(manager.children_of(name)) <= CHILDREN_AT_ONCE:
         yield encode(stats_of(manager, name))
         return
-    before, _, after = encode(stats_of(manager, name, (_CHILDREN,))).partition(_CHILDREN)
+    before, _, after = encode(stats_of(manager, name, (CHILDREN,))).partition(CHILDREN)
     yield before
     comma = b""
     for children in children_in_pieces(manager, name):
