@@ -12,8 +12,8 @@ from kestrel.config.model import QueueSettings
 from kestrel.disk import steps
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
-from kestrel.disk.repair import End, repair
-from kestrel.journal.fileset import JournalFile, Kind, QueueFiles, current_name, rotated_name, temporary_name
+from kestrel.disk.repair import End, copy_whole, repair
+from kestrel.journal.fileset import JournalFile, Kind, QueueFiles, current_name, files_of, rotated_name, temporary_name
 from kestrel.journal.pack import clean_up, write_temporary
 from kestrel.journal.reader import RecordScan, ReplayEnd
 from kestrel.journal.realign import (
@@ -55,11 +55,20 @@ def load_queue(
     from the folder.
     """
     clean_up(disk, folder, files)
-    queue = JournalQueue(files.queue, settings, writer, memory)
-    queue.now_ms = now_ms
-    replayed = ReplayedQueue(queue, open_file or (lambda name: FileReader(disk, folder + b"/" + name)))
-    loading = _Loading(disk, folder, files, replayed)
-    is_closed = loading.replay_all()
+    repaired_bytes = 0
+    while True:
+        queue = JournalQueue(files.queue, settings, writer, memory)
+        queue.now_ms = now_ms
+        queue.repaired_bytes = repaired_bytes
+        replayed = ReplayedQueue(queue, open_file or (lambda name: FileReader(disk, folder + b"/" + name)))
+        loading = _Loading(disk, folder, files, replayed)
+        try:
+            is_closed = loading.replay_all()
+            break
+        except _StartOver:  # at most once for each file
+            repaired_bytes = queue.repaired_bytes
+            files = files_of(files.queue, disk.list_files(folder))
+            writer.unsynced_files.clear()
     try:
         writer.open_existing()
         queue.loaded_to(queue.history.current_start + writer.size)
@@ -72,6 +81,10 @@ def load_queue(
     queue.put_back(queue.open_xids(), failed=False)  # written with the first commit; a crash before does it again
     queue.replayed_items = queue.items
     return queue
+
+
+class _StartOver(Exception):
+    """A file was replayed whose removals are wrong. It has none any more."""
 
 
 class _Loading:
@@ -177,8 +190,33 @@ class _Loading:
             return self._realign(file.file_name, segment, end.offset if is_there else None)
         if segment is not None or end.problem is not None:
             self._drop_removals(file.file_name)  # first: as long as this file is damaged a start does it again
-        self._cut(file.file_name, end)
+        is_there = self._cut(file.file_name, end)
+        if segment is not None:
+            self._distrust(file, is_there=is_there)
         return end
+
+    def _distrust(self, file: JournalFile, *, is_there: bool) -> None:
+        """Leave only the items in a file that removes items which the segment log says were in the queue behind it.
+
+        Raises `_StartOver`.
+        """
+        if is_there:
+            kept = copy_whole(self._disk, self._folder, file.file_name, self._queue.now_ms)
+            self._queue.repaired_bytes += kept.size
+            log.warn(
+                "Journal file {file!r} is damaged: it removes items that it did not remove before. It was copied to"
+                " {copy!r} and keeps its items alone; items may be delivered again",
+                file=file.file_name,
+                copy=kept.copy,
+            )
+            self._keep_items_alone(file)
+        raise _StartOver
+
+    def _keep_items_alone(self, file: JournalFile) -> None:
+        with FileReader(self._disk, self._folder + b"/" + file.file_name) as reader:
+            runs = items_alone(reader, self._queue.now_ms)
+            self._write(file.number, runs, spare_bytes(reader), file.file_name)
+        self._disk.reached(steps.REMOVALS_DROPPED)
 
     def _cut(self, file_name: bytes, end: ReplayEnd) -> bool:
         """Set aside what is no record. Return whether there still is such a file."""
@@ -255,10 +293,7 @@ class _Loading:
             if not removals:
                 continue
             dropped += removals
-            with FileReader(disk, path) as reader:
-                runs = items_alone(reader, self._queue.now_ms)
-                self._write(file.number, runs, spare_bytes(reader), file.file_name)
-            disk.reached(steps.REMOVALS_DROPPED)
+            self._keep_items_alone(file)
         self._rest = [file for file in self._rest if disk.is_there(folder + b"/" + file.file_name)]
         if dropped:
             log.warn(
