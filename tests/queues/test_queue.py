@@ -185,6 +185,14 @@ def test_an_item_is_expired_after_its_time_and_not_at_it(
     assert bench.queue.counters.expired_items == 1
 
 
+def test_placeholders_are_dropped_and_neither_moved_nor_counted(bench: Bench) -> None:
+    bench.queue.use_settings(QueueSettings(expire_to_queue=b"elsewhere"))
+    bench.storage.put((bench.contents,), b"", 0, 1)
+    bench.put(b"one")
+    bench.queue.head.sweep()
+    assert (bench.moved, bench.queue.counters.expired_items, bench.contents.items) == ([], 0, 1)
+
+
 def test_a_sweep_drops_every_expired_item_at_the_head(bench: Bench) -> None:
     bench.put(b"a", b"b", expiry_ms=1_000_500)
     bench.put(b"c")
