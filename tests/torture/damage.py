@@ -32,7 +32,7 @@ from twisted.python.failure import Failure
 
 from kestrel.disk.files import Disk
 from tests.journal import reference
-from tests.journal.made import NOW_MS, Journal
+from tests.journal.made import NOW_MS, Journal, addx
 from tests.sample import of_each_kind, step_between
 from tests.torture.kill_restart import Ledger
 
@@ -317,16 +317,16 @@ def name_of(name: str) -> str:
 
 
 def lay_out(folder: Path, files: Files) -> None:
-    """Let a folder hold these files alone, and nothing that was set aside."""
+    """Let a folder hold these files alone, without segment logs, and nothing that was set aside."""
     there = files_in(folder)
     for name in there.keys() - files.keys():
         (folder / name).unlink()
     for name, contents in files.items():
         if there.get(name) != contents:
             overwrite(folder / name, contents)
-    damaged = folder / ".kestrel" / "damaged"
-    for name in files_in(damaged):
-        (damaged / name).unlink()
+    for private in (folder / ".kestrel" / "damaged", folder / ".kestrel" / "segments"):
+        for name in files_in(private):
+            (private / name).unlink()
 
 
 def overwrite(path: Path, contents: bytes) -> None:
@@ -337,6 +337,29 @@ def overwrite(path: Path, contents: bytes) -> None:
         os.ftruncate(descriptor, len(contents))
     finally:
         os.close(descriptor)
+
+
+def kept_files(files: list[File]) -> dict[str, bytes]:
+    """Return what a start leaves of a queue's files, by name, if nothing is known of the damaged one.
+
+    The files behind a damaged one keep their items alone.
+    """
+    kept: dict[str, bytes] = {}
+    is_behind = False
+    for file in files:
+        reading = read(file.before)
+        kept[file.name] = kept_contents(file.before[: reading.end], is_behind=is_behind)
+        is_behind = is_behind or reading.problem is not None
+    return kept
+
+
+def kept_contents(contents: bytes, *, is_behind: bool) -> bytes:
+    """Return what a start leaves of these whole records."""
+    records = read(contents).records
+    if not is_behind or all(record.item is not None for record in records):
+        return contents
+    items = (record.item for record in records if record.item is not None)
+    return b"".join(addx(data, NOW_MS if add_ms is None else add_ms, expiry_ms) for data, add_ms, expiry_ms in items)
 
 
 # What must hold. Each yields what does not.
@@ -355,7 +378,7 @@ def every_queue_is_served(case: Case, first: Start, second: Start) -> Faults:
 def the_records_in_front_of_the_damage_stay_in_the_file(case: Case, first: Start, second: Start) -> Faults:
     """Whatever the damaged bytes read as. If the file was cut, or has its records' borders still, so do no others."""
     file = case.damaged_file
-    if file is None:
+    if file is None or is_behind_damage(case, file):
         return
     kept = first.files.get(file.name, b"")
     if not file.before.startswith(kept):
@@ -368,6 +391,12 @@ def the_records_in_front_of_the_damage_stay_in_the_file(case: Case, first: Start
         yield f"{len(kept)} bytes are kept of {case.good_bytes}"
 
 
+def is_behind_damage(case: Case, file: File) -> bool:
+    """Whether the recording itself has a damaged file in front of that one."""
+    files = next(files for files in case.queues.values() if file in files)
+    return any(read(each.before).problem is not None for each in files[: files.index(file)])
+
+
 def the_records_in_front_of_the_damage_are_done(case: Case, first: Start, second: Start) -> Faults:
     """What the queue holds, told from the recorded records alone, without reading damaged bytes.
 
@@ -378,10 +407,13 @@ def the_records_in_front_of_the_damage_are_done(case: Case, first: Start, second
         if queue not in first.items:
             continue
         index = files.index(case.damaged_file) if case.damaged_file in files else len(files)
-        later = [record for file in files[index + 1 :] for record in read(file.before).records]
+        if index < len(files) and is_behind_damage(case, files[index]):
+            continue  # `the_queues_are_what_the_format_makes_of_their_files` covers it
+        kept_of = kept_files(files)
+        later = [record for file in files[index + 1 :] for record in read(kept_of[file.name]).records]
         replay = reference.Queue(NOW_MS)
         for file in files[:index]:
-            replay.do(read(file.before).records)
+            replay.do(read(kept_of[file.name]).records)
         read_as_others = 0
         if index < len(files):
             replay.do(case.front)
@@ -404,6 +436,8 @@ def nothing_is_thrown_away(case: Case, first: Start, second: Start) -> Faults:
     for file in case.replayed:
         name = f"{file.name}.{NOW_MS}"
         kept, copy = first.files.get(file.name, b""), copies.pop(name, b"") + copies.pop(name + ".tail", b"")
+        if is_behind_damage(case, file):
+            kept = file.before[: read(file.before).end]  # its removals are dropped
         if kept + copy != file.before:
             yield f"{file.name}: {len(kept)} bytes kept and {len(copy)} set aside of {len(file.before)}"
     if case.damaged_file is not None and case.damage.file.endswith(".pack"):
@@ -416,8 +450,9 @@ def nothing_is_thrown_away(case: Case, first: Start, second: Start) -> Faults:
 
 def the_other_files_are_as_they_were(case: Case, first: Start, second: Start) -> Faults:
     """But for damage that they were recorded with; and there are no files but those that were replayed."""
+    kept = {name: contents for files in case.queues.values() for name, contents in kept_files(files).items()}
     for file in case.replayed:
-        if file != case.damaged_file and first.files.get(file.name) != file.before[: read(file.before).end]:
+        if file != case.damaged_file and first.files.get(file.name) != kept[file.name]:
             yield f"{file.name} was changed"
     others = first.files.keys() - {file.name for file in case.replayed} - case.queues.keys()
     if others:
@@ -431,10 +466,11 @@ def the_queues_are_what_the_format_makes_of_their_files(case: Case, first: Start
             continue
         replay = reference.Queue(NOW_MS)
         expected = {queue: b""}
+        kept = kept_files(files)
         for file in files:
             reading = read(file.before)
-            replay.do(reading.records)
-            expected[file.name] = file.before[: reading.end]
+            replay.do(read(kept[file.name]).records)
+            expected[file.name] = kept[file.name]
             if reading.end == 0 and reading.problem == "damaged" and file.name != queue:
                 del expected[file.name]
         yield from told_apart(queue, first, replay)
