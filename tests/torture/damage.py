@@ -349,7 +349,7 @@ def kept_files(files: list[File]) -> dict[str, bytes]:
     for file in files:
         reading = read(file.before)
         kept[file.name] = kept_contents(file.before[: reading.end], is_behind=is_behind)
-        is_behind = is_behind or reading.problem is not None
+        is_behind = is_behind or bool(reading.problem)
     return kept
 
 
@@ -394,7 +394,7 @@ def the_records_in_front_of_the_damage_stay_in_the_file(case: Case, first: Start
 def is_behind_damage(case: Case, file: File) -> bool:
     """Whether the recording itself has a damaged file in front of that one."""
     files = next(files for files in case.queues.values() if file in files)
-    return any(read(each.before).problem is not None for each in files[: files.index(file)])
+    return any(read(each.before).problem for each in files[: files.index(file)])
 
 
 def the_records_in_front_of_the_damage_are_done(case: Case, first: Start, second: Start) -> Faults:
