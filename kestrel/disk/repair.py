@@ -45,11 +45,33 @@ class Repair(NamedTuple):
 
 
 def repair(disk: Disk, folder: bytes, file_name: bytes, end: End, now_ms: int) -> Repair:
-    """Set aside what stands behind the last good record and cut the file there.
+    """Set aside the bytes behind the last good record and cut the file there.
 
-    A file whose first record is damaged is moved whole: there may be something quite different in it. A crash
-    in between leaves the file as it was, to be repaired again. Of unfinished ends, which are what a crash leaves of
-    writes that nobody was told of, the last `MOST_TAILS` are kept.
+    A file whose first record is damaged is moved whole, because it may hold something else. A crash in between leaves
+    the file as it was, and the next start repairs it.
+    """
+    path = folder + b"/" + file_name
+    if not end.offset and not end.is_unfinished:
+        damaged = folder + b"/" + DAMAGED_FOLDER
+        disk.make_folder(damaged)
+        copy, size = _unused_path(disk, damaged, file_name, now_ms, b""), disk.length(path)
+        disk.rename(path, copy)
+        return Repair(copy, size)
+    repaired = set_aside(disk, folder, file_name, end, now_ms)
+    descriptor = disk.open_append(path)
+    try:
+        disk.cut(descriptor, end.offset)
+        disk.reached(steps.TAIL_CUT)
+        disk.sync(descriptor)
+    finally:
+        disk.close(descriptor)
+    return repaired
+
+
+def set_aside(disk: Disk, folder: bytes, file_name: bytes, end: End, now_ms: int) -> Repair:
+    """Copy the bytes behind the last good record to the folder of damaged files, and leave the file as it is.
+
+    Of unfinished ends, which a crash leaves of writes that were not confirmed, the last `MOST_TAILS` are kept.
     """
     path = folder + b"/" + file_name
     damaged = folder + b"/" + DAMAGED_FOLDER
@@ -59,25 +81,14 @@ def repair(disk: Disk, folder: bytes, file_name: bytes, end: End, now_ms: int) -
     copy = _unused_path(disk, damaged, file_name, now_ms, TAIL_SUFFIX if end.is_unfinished else b"")
     with FileReader(disk, path) as reader:
         size = reader.size - end.offset
-        if end.offset or end.is_unfinished:
-            try:
-                copy_range(disk, reader, end.offset, reader.size, copy)
-            except OSError:  # the file stays as it is, so a part of it need not be kept
-                with suppress(OSError):
-                    disk.erase(copy)
-                raise
-    if not end.offset and not end.is_unfinished:
-        disk.rename(path, copy)
-        return Repair(copy, size)
+        try:
+            copy_range(disk, reader, end.offset, reader.size, copy)
+        except OSError:  # the file stays as it is, so a part of it need not be kept
+            with suppress(OSError):
+                disk.erase(copy)
+            raise
     disk.sync_folder(damaged)
     disk.reached(steps.TAIL_COPIED)
-    descriptor = disk.open_append(path)
-    try:
-        disk.cut(descriptor, end.offset)
-        disk.reached(steps.TAIL_CUT)
-        disk.sync(descriptor)
-    finally:
-        disk.close(descriptor)
     return Repair(copy, size)
 
 

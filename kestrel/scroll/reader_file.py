@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from array import array
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -15,6 +16,7 @@ from kestrel.scroll.records import (
     Command,
     Held,
     Record,
+    encode_checksum,
     encode_done_ranges,
     encode_errors,
     encode_held,
@@ -28,13 +30,13 @@ LONGEST_RUN: Final = 64
 
 
 class ReaderState:
-    """What a reader file says: what is done, and how many errors the items have that came back.
+    """The content of a reader file: the ids that are done, and the error counts of items that came back.
 
-    An id in `errors` overrides the error count of the item's PUT. A reader that `is_deleted` is none. What somebody
-    reads by ids is `held`, done or not.
+    An id in `errors` overrides the error count of the item's PUT. `is_deleted`: the queue is deleted. `held`: the client
+    that reads by ids, or None. `is_checked`: a checksum covers all of it; files of libkestrel have none.
     """
 
-    __slots__ = ("done", "errors", "held", "is_deleted")
+    __slots__ = ("done", "errors", "held", "is_checked", "is_deleted")
 
     def __init__(
         self,
@@ -47,15 +49,32 @@ class ReaderState:
         self.errors = {} if errors is None else errors
         self.is_deleted = is_deleted
         self.held = held
+        self.is_checked = True
+
+    @property
+    def last_id(self) -> int:
+        """The highest id that it names."""
+        return max(self.done.last, self.held.head if self.held is not None else 0)
+
+
+def sealed(records: bytes) -> bytes:
+    """Return `records` with the CHECKSUM that covers them. Each append to a reader file is sealed."""
+    return records + encode_checksum(zlib.crc32(records))
+
+
+_BEGIN: Final = sealed(READER_MAGIC)
+"""The start of each reader file that this server writes. It says that all records of the file are sealed."""
+
+DELETED_STATE: Final = _BEGIN + sealed(DELETED_RECORD)
+"""The whole reader file of a deleted queue."""
 
 
 def encode_state(state: ReaderState) -> bytes:
-    """A whole file that says that. Without long runs and errors it is what libkestrel writes."""
+    """Return a whole reader file. Without its two CHECKSUMs, long runs and errors it is what libkestrel writes."""
     done = state.done
     ids, runs = _split(done.ranges())
-    return b"".join(
+    records = b"".join(
         (
-            READER_MAGIC,
             encode_read_head(done.head),
             encode_read_done(ids),
             encode_done_ranges(runs),
@@ -64,13 +83,14 @@ def encode_state(state: ReaderState) -> bytes:
             DELETED_RECORD if state.is_deleted else b"",
         )
     )
+    return _BEGIN + sealed(records)
 
 
 def encode_changes(head: int | None, done: Iterable[tuple[int, int]], errors: Mapping[int, int]) -> bytes:
-    """The records of one commit, to be appended: each of them, from the first on, is true without the next.
+    """Return the records of one commit, not sealed. Each of them, from the first on, is true without the next.
 
-    `head` is where the head is now, or None if it is where it was; `done` are ranges, each from its first id to its
-    last, that were done beyond it; `errors` are the counts that have changed.
+    `head` is the new head, or None if it has not moved. `done` are ranges beyond it, each from its first id to its
+    last. `errors` are the counts that have changed.
     """
     ids, runs = _split(sorted(done))
     return b"".join(
@@ -95,15 +115,62 @@ def _split(ranges: Iterable[tuple[int, int]]) -> tuple[array[int], list[tuple[in
 
 
 def read_state(reader: FileReader) -> tuple[ReaderState, End]:
-    """What a reader file says, and where it ended: behind the last record that the state is made of. Raises OSError.
+    """Return the state that a reader file holds up to its last good byte, and where that is. Raises OSError.
 
-    A file that is damaged at its first byte says nothing: head 0.
+    In a file with checksums only records that a matching checksum covers are good. A file that is damaged at its
+    first byte gives an empty state: head 0.
     """
-    scan = RecordScan(reader, READER_MAGIC)
+    end, is_checked = _last_good(reader)
     said = ReaderSaid()
-    for _, record in scan:
+    for offset, record in RecordScan(reader, READER_MAGIC):
+        if offset >= end.offset:
+            break
         said.add(record)
-    return said.state(), scan.end
+    state = said.state()
+    state.is_checked = is_checked
+    return state, end
+
+
+def _last_good(reader: FileReader) -> tuple[End, bool]:
+    """Return where the good records end, and whether checksums cover them."""
+    scan = RecordScan(reader, READER_MAGIC)
+    checked_size, checksum = 0, zlib.crc32(READER_MAGIC)
+    head, odd = 0, None
+    for offset, record in scan:
+        if record.command == Command.CHECKSUM:
+            if record.checksum != checksum:
+                return End(checked_size, "the checksum does not match"), checked_size > 0
+            checked_size, checksum = offset + record.size, 0
+            continue
+        checksum = zlib.crc32(record.raw, checksum)
+        if not checked_size:
+            odd = odd or _odd_unless_checked(offset, record, head)
+            head = record.item_id if record.command == Command.READ_HEAD else head
+    end = scan.end
+    if end.problem is None and end.offset < reader.size:
+        end.problem, end.is_unfinished = "zeros where a record should begin", True
+    if end.problem is None and end.offset == len(_BEGIN if checked_size else READER_MAGIC):
+        end.problem, end.is_unfinished = "it ends before its first READ_HEAD", True
+    if not checked_size:
+        return (end if odd is None else End(0, odd)), False
+    if end.problem is None and end.offset > checked_size:
+        end.problem, end.is_unfinished = "records without their checksum", True
+    end.offset = checked_size
+    return end, True
+
+
+def _odd_unless_checked(offset: int, record: Record, head: int) -> str | None:
+    """Return why libkestrel does not write that record in a reader file, or None if it may.
+
+    Files without checksums come from libkestrel. A record in one that would lose items is taken for damage.
+    """
+    if offset == len(READER_MAGIC) and record.command != Command.READ_HEAD:
+        return "it begins with no READ_HEAD and no checksum"
+    if record.command == Command.DELETED:
+        return "a DELETED without a checksum"
+    if record.command == Command.READ_HEAD and record.item_id < head:
+        return "the head moves backwards"
+    return None
 
 
 class ReaderSaid:

@@ -43,6 +43,7 @@ class Command(IntEnum):
     TARGETS = 12
     DELETED = 13
     HELD = 14
+    CHECKSUM = 15
 
 
 PUT_BYTES: Final = 25
@@ -60,6 +61,8 @@ _WITH_DATA: Final = 8
 _WORD_BYTES: Final = 4
 _PUT_WORDS: Final = 6
 _PUT_EXPIRING_WORDS: Final = 8
+_PUT_HEADERS: Final = (_PUT_WORDS, *range(_PUT_EXPIRING_WORDS, 16))
+"""How many words a PUT's header may have. With seven words the expiry would reach into the data."""
 _ID_BYTES: Final = 8
 _ID_AT: Final = 9
 """In a PUT, where the id stands."""
@@ -71,6 +74,7 @@ _DATA_HEADER: Final = Struct("<Bi")
 _COUNT: Final = Struct("<i")
 _ID: Final = Struct("<q")
 _ERRORS_ENTRY: Final = Struct("<qi")
+_CHECKSUM: Final = Struct("<I")
 
 FIRST_OF_PUT: Final = _PUT << 4 | _PUT_WORDS
 FIRST_OF_EXPIRING_PUT: Final = _PUT << 4 | _PUT_EXPIRING_WORDS
@@ -186,6 +190,11 @@ def encode_held(held: Held | None) -> bytes:
     return _with_data(Command.HELD, b"" if held is None else _ID.pack(held.head) + held.by)
 
 
+def encode_checksum(checksum: int) -> bytes:
+    """Return a CHECKSUM record: `checksum` is the CRC-32 of the bytes since the previous one, or since the start."""
+    return _with_data(Command.CHECKSUM, _CHECKSUM.pack(checksum))
+
+
 # Bytes to values.
 
 
@@ -290,6 +299,14 @@ class Record:
         data = self.data
         return Held(data[_ID_BYTES:], self.item_id) if len(data) > _ID_BYTES else None
 
+    @property
+    def checksum(self) -> int | None:
+        """The CRC-32 in a CHECKSUM record, or None if its data have another size."""
+        if self.data_size != _CHECKSUM.size:
+            return None
+        checksum: int = _CHECKSUM.unpack(self.data)[0]
+        return checksum
+
 
 def decode_record(data: bytes, position: int, part: Whole | None = None) -> Record | None:
     """The record that begins there, or None at a zero byte, which ends a file.
@@ -309,7 +326,7 @@ def decode_record(data: bytes, position: int, part: Whole | None = None) -> Reco
             raise DamagedRecord("a READ_HEAD without its id")
         end = data_at
     else:
-        if words < (_PUT_WORDS if command == _PUT else 1):
+        if words not in _PUT_HEADERS if command == _PUT else words < 1:
             raise DamagedRecord(f"impossible header of {words} words")
         if data_at > whole.length:
             raise UnfinishedRecord(data_at - position)

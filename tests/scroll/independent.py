@@ -146,7 +146,8 @@ def records_of(contents: bytes, magic: str) -> Iterator[tuple[int, int, bytes, b
     while position < len(contents) and contents[position]:
         command, words = contents[position] >> 4, contents[position] & 15
         header = contents[position + 1 : position + 1 + 4 * words]
-        if len(header) < 4 * words or words < {0: 2, 8: 6}.get(command, 1 if command > 8 else 0):
+        least = {0: 2, 8: 6}.get(command, 1 if command > 8 else 0)
+        if len(header) < 4 * words or words < least or (command == 8 and words == 7):
             return
         size = number(header[:4]) if command >= 8 else 0
         start = position + 1 + 4 * words

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 from tests.journal.made import i32, i64
 
 WRITER = b"\x27\x64\x26\x03"
@@ -45,3 +47,32 @@ def held(item_id: int, by: bytes) -> bytes:
 
 def with_data(command: int, data: bytes) -> bytes:
     return bytes([command << 4 | 1]) + i32(len(data)) + data
+
+
+def checksum(records: bytes) -> bytes:
+    return with_data(15, zlib.crc32(records).to_bytes(4, "little"))
+
+
+def sealed(*batches: bytes) -> bytes:
+    """A whole reader file as the server writes it: each batch of records has its checksum."""
+    return b"".join(batch + checksum(batch) for batch in (READER, *batches))
+
+
+def unsealed(contents: bytes) -> bytes:
+    """A reader file without its checksums, each of which must match; other contents as they are."""
+    if not contents.startswith(READER + b"\xf1"):
+        return contents
+    batches, start, position = [], 0, len(READER)
+    while position < len(contents):
+        command, words = contents[position] >> 4, contents[position] & 15
+        end = position + 1 + 4 * words
+        if command >= 8:
+            end += int.from_bytes(contents[position + 1 : position + 5], "little")
+        if command == 15:
+            batch = contents[start:position]
+            assert contents[position:end] == checksum(batch)
+            batches.append(batch)
+            start = end
+        position = end
+    assert start == len(contents)
+    return b"".join(batches)

@@ -20,7 +20,7 @@ from kestrel.storage.scroll.storage import ScrollStorage
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.threads import SteppedThreads
-from tests.scroll.made import T
+from tests.scroll.made import T, unsealed
 
 NEVER = QueueSettings()
 SYNCED = QueueSettings(sync_journal_ms=0)
@@ -224,7 +224,7 @@ class Scrolls:
                 return
 
     def files(self) -> dict[str, bytes]:
-        """The files of the queue folder with their contents."""
+        """The files of the queue folder with their contents, reader files without their checksums."""
         return files_in(self.folder)
 
     def writers(self) -> list[str]:
@@ -232,8 +232,8 @@ class Scrolls:
         return sorted(name for name in self.files() if ".read." not in name)
 
     def reader(self, part: str = "") -> bytes:
-        """What a reader file holds."""
-        return (self.folder / f"work.read.{part}").read_bytes()
+        """What a reader file holds, without its checksums."""
+        return unsealed((self.folder / f"work.read.{part}").read_bytes())
 
     def left_behind(self) -> Path:
         """A copy of the folder as it is now: what a crash of the process leaves."""
@@ -254,8 +254,8 @@ def new_folder(beside: Path, name: str) -> Path:
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
-    """The plain files of a folder with their contents."""
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+    """The plain files of a folder with their contents, reader files without their checksums."""
+    return {path.name: unsealed(path.read_bytes()) for path in sorted(folder.iterdir()) if path.is_file()}
 
 
 class Opener:

@@ -14,7 +14,7 @@ from tests.scroll.made import WRITER, T, put, read_head, targets, with_data
 
 X_ALONE = targets(0, b"x")
 ALL_BUT_X = targets(1, b"x")
-WIDE_PUT = b"\x87" + i32(4) + i32(3) + i64(2) + i64(T) + i32(-1) + b"wide"
+WIDE_PUT = b"\x89" + i32(4) + i32(3) + i64(2) + i64(T) + i64(0) + i32(-1) + b"wide"
 ROOM = 1 << 40
 MANY = 1 << 40
 

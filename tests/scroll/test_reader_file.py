@@ -9,6 +9,7 @@ from hypothesis import example, given
 from kestrel.disk.repair import End
 from kestrel.scroll.done_set import DoneSet
 from kestrel.scroll.reader_file import LONGEST_RUN, ReaderState, encode_changes, encode_state, read_state
+from kestrel.scroll.reader_file import sealed as seal
 from tests.journal.made import BytesReader
 from tests.scroll.made import (
     DELETED,
@@ -19,7 +20,9 @@ from tests.scroll.made import (
     put,
     read_done,
     read_head,
+    sealed,
     targets,
+    unsealed,
     with_data,
 )
 
@@ -51,25 +54,25 @@ def state_of(
 
 
 def test_without_long_runs_and_errors_it_is_what_libkestrel_writes() -> None:
-    assert encode_state(ReaderState()) == READER + read_head(0) + read_done()
-    assert encode_state(state_of(7, [(9, 9), (11, 13)])) == READER + read_head(7) + read_done(9, 11, 12, 13)
+    assert unsealed(encode_state(ReaderState())) == READER + read_head(0) + read_done()
+    assert unsealed(encode_state(state_of(7, [(9, 9), (11, 13)]))) == READER + read_head(7) + read_done(9, 11, 12, 13)
 
 
 def test_long_runs_are_ranges_and_short_ones_are_ids() -> None:
     short, long = (10, 9 + LONGEST_RUN), (1000, 1000 + LONGEST_RUN)
-    contents = encode_state(state_of(7, [short, long]))
+    contents = unsealed(encode_state(state_of(7, [short, long])))
     assert contents == READER + read_head(7) + read_done(*range(10, 10 + LONGEST_RUN)) + done_ranges(long)
     assert LONGEST_RUN == 64
 
 
 def test_errors_of_what_is_done_are_not_written() -> None:
-    contents = encode_state(state_of(7, [(9, 9)], {3: 1, 8: 2, 9: 3, 10: 0}))
+    contents = unsealed(encode_state(state_of(7, [(9, 9)], {3: 1, 8: 2, 9: 3, 10: 0})))
     assert contents == READER + read_head(7) + read_done(9) + errors(_8=2, _10=0)
 
 
 def test_a_deleted_reader_says_so() -> None:
     contents = encode_state(state_of(7, [], is_deleted=True))
-    assert contents == READER + read_head(7) + read_done() + DELETED
+    assert contents == sealed(read_head(7) + read_done() + DELETED)
     assert read(contents)[0].is_deleted
     assert not read(READER + read_head(7))[0].is_deleted
 
@@ -114,14 +117,15 @@ def test_what_was_appended_adds_up(
         for first, last in done:
             state.done.add(first, last)
         beyond = [(first, last) for first, last in done if last > state.done.head]
-        contents += encode_changes(state.done.head if state.done.head != head else None, beyond, changed)
+        changes = encode_changes(state.done.head if state.done.head != head else None, beyond, changed)
+        contents += seal(changes) if changes else b""
         counts.update(changed)
     left = {item_id: count for item_id, count in counts.items() if item_id not in state.done}
     assert said(contents) == (state.done.head, state.done.ranges(), left)
 
 
 def test_each_record_of_a_commit_is_true_without_the_next() -> None:
-    before = encode_state(state_of(3, [(6, 6)]))
+    before = unsealed(encode_state(state_of(3, [(6, 6)])))
     commit = encode_changes(7, [(9, 9), (20, 120)], {8: 1})
     states = set()
     for size in range(len(commit) + 1):
@@ -141,20 +145,20 @@ def test_each_record_of_a_commit_is_true_without_the_next() -> None:
 
 
 def test_the_last_head_counts_and_what_is_done_adds_up() -> None:
-    assert said(READER + read_head(3) + read_done(5) + read_head(7) + read_done(9)) == (7, [(9, 9)], {})
-    assert said(READER + read_done(5, 9) + read_head(7)) == (7, [(9, 9)], {})
-    assert said(READER + read_head(7) + read_done(9) + read_head(3)) == (3, [(9, 9)], {})
-    assert said(READER + read_done(1, 2, 5) + read_head(0)) == (2, [(5, 5)], {})
-    assert said(READER + read_head(3) + read_done(4, 5)) == (5, [], {})
+    assert said(sealed(read_head(3) + read_done(5) + read_head(7) + read_done(9))) == (7, [(9, 9)], {})
+    assert said(sealed(read_done(5, 9) + read_head(7))) == (7, [(9, 9)], {})
+    assert said(sealed(read_head(7) + read_done(9) + read_head(3))) == (3, [(9, 9)], {})
+    assert said(sealed(read_done(1, 2, 5) + read_head(0))) == (2, [(5, 5)], {})
+    assert said(sealed(read_head(3) + read_done(4, 5))) == (5, [], {})
 
 
 def test_the_last_count_of_an_item_counts_and_negative_ones_do_not() -> None:
-    assert said(READER + errors(_5=1, _6=1) + errors(_5=2, _7=-1)) == (0, [], {5: 2, 6: 1})
+    assert said(sealed(errors(_5=1, _6=1) + errors(_5=2, _7=-1))) == (0, [], {5: 2, 6: 1})
 
 
 def test_odd_ids_do_no_harm() -> None:
-    assert said(READER + read_head(-5) + read_done(-9, 0)) == (0, [], {})
-    assert said(READER + done_ranges((9, 5), (-9, 3), (7, 8)))[:2] == (3, [(7, 8)])
+    assert said(sealed(read_head(-5) + read_done(-9, 0))) == (0, [], {})
+    assert said(sealed(done_ranges((9, 5), (-9, 3), (7, 8))))[:2] == (3, [(7, 8)])
 
 
 def test_other_records_are_skipped() -> None:
@@ -183,6 +187,71 @@ def test_damage_leaves_what_was_said_before_it() -> None:
     assert (end.offset, end.is_unfinished, end.problem) == (26, False, "impossible size 4")
 
 
-def test_zeros_end_the_file_where_they_begin() -> None:
+def test_zeros_are_an_unfinished_end() -> None:
     state, end = read(READER + read_head(7) + bytes(20) + read_head(9))
-    assert (state.done.head, end.offset, end.problem) == (7, 13, None)
+    assert (state.done.head, end.offset, end.is_unfinished) == (7, 13, True)
+
+
+# Damage.
+
+BATCHES = (
+    read_head(3) + read_done(6, 9),
+    read_head(4),
+    read_done(8) + errors(_7=2),
+    read_head(6) + done_ranges((20, 99)),
+)
+SEALED = sealed(*BATCHES)
+ENDS = [len(sealed(*BATCHES[:count])) for count in range(len(BATCHES) + 1)]
+
+
+def check_says_no_more(contents: bytes, good: int) -> None:
+    """Damage at the byte `good` is found, and the file says nothing that it did not say before that byte."""
+    state, end = read(contents)
+    assert end.problem is not None
+    before = next((count for count in reversed(range(len(ENDS))) if ENDS[count] <= good), 0)
+    expected = read(sealed(*BATCHES[:before]))[0]
+    assert (state.done.head, state.done.ranges(), state.errors, state.is_deleted) == (
+        expected.done.head,
+        expected.done.ranges(),
+        expected.errors,
+        False,
+    )
+
+
+@pytest.mark.parametrize("position", range(len(SEALED)))
+def test_any_other_byte_is_found_by_the_checksums(position: int) -> None:
+    good = SEALED[position]
+    for byte in {0, 2, 0xD1, 0xF1, 0xFF, *(good ^ 1 << bit for bit in range(8))} - {good}:
+        check_says_no_more(SEALED[:position] + bytes([byte]) + SEALED[position + 1 :], position)
+
+
+def test_zeros_from_any_byte_on_are_found() -> None:
+    for position in range(len(SEALED) - 1):
+        for end in (position + 2, position + 16, len(SEALED)):
+            zeroed = (SEALED[:position] + bytes(end - position) + SEALED[end:])[: len(SEALED)]
+            if zeroed != SEALED:
+                first = next(index for index in range(len(SEALED)) if zeroed[index] != SEALED[index])
+                check_says_no_more(zeroed, first)
+
+
+def test_a_cut_is_found_unless_it_leaves_whole_commits() -> None:
+    for size in range(len(SEALED)):
+        if size in ENDS[1:]:
+            assert read(SEALED[:size])[1].problem is None
+        else:
+            check_says_no_more(SEALED[:size], size)
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [
+        READER + read_head(7) + read_done() + DELETED,
+        READER + read_head(7) + read_head(6),
+        READER + read_head(-1),
+        READER + read_done(9) + read_head(7),
+    ],
+)
+def test_without_checksums_what_libkestrel_does_not_write_is_damage(contents: bytes) -> None:
+    state, end = read(contents)
+    assert (state.done.last, state.is_deleted, end.offset, end.is_unfinished) == (0, False, 0, False)
+    assert end.problem

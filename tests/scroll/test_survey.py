@@ -17,8 +17,8 @@ from tests.scroll.made import READER, WRITER, T, put, read_done, read_head, targ
 
 X_ALONE = targets(0, b"x")
 ALL_BUT_X = targets(1, b"x")
-WIDE_PUT = b"\x87" + i32(4) + i32(0) + i64(2) + i64(T) + i32(-1) + b"wide"
-"""Of 7 words, the last of which means nothing."""
+WIDE_PUT = b"\x89" + i32(4) + i32(0) + i64(2) + i64(T) + i64(0) + i32(-1) + b"wide"
+"""Of 9 words, the last of which means nothing."""
 
 
 class CountingReader(BytesReader):
@@ -226,6 +226,7 @@ def test_what_stands_behind_zeros_does_not_count_and_is_not_kept() -> None:
         b"\x86" + i32(MAX_DATA_BYTES + 1) + i32(0) + i64(2) + i64(T),
         put(LARGEST_ID + 1, b"b"),
         b"\x85" + i32(0) * 5,
+        b"\x87" + put(2, b"data")[1:],
         b"\x80",
         b"\x90",
         b"\x01\0\0\0\0",
@@ -240,6 +241,7 @@ def test_what_stands_behind_zeros_does_not_count_and_is_not_kept() -> None:
         "size too large",
         "id too large",
         "a PUT of 5 words",
+        "a PUT of 7 words",
         "a PUT of no words",
         "data without size",
         "half a head",

@@ -82,6 +82,8 @@ class ScrollJournal:
         """Readers that are deleted, and may be there again after a power failure."""
         self.deleted: list[bytes] = []
         """The names of reader files that say that their reader is deleted."""
+        self.has_lost_states = False
+        """Whether a reader file was damaged, which may have held the highest id."""
         self.going: dict[bytes, int] = {}
         """The names and sizes of writer files that nobody needs, and that are not gone yet."""
         self.unrepaired: set[bytes] = set()
@@ -139,6 +141,11 @@ class ScrollJournal:
     def last_id(self) -> int:
         """The id of the last item, written or not."""
         return self.next_id - 1
+
+    @property
+    def last_written_id(self) -> int:
+        """The id of the last item in its files, or 0 without files."""
+        return self.files[-1].last_id if self.files else 0
 
     @property
     def written_id(self) -> int:

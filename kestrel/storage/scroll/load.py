@@ -11,7 +11,7 @@ from kestrel.config.model import QueueSettings
 from kestrel.disk.appended import AppendedFile
 from kestrel.disk.files import is_full
 from kestrel.disk.reader import FileReader
-from kestrel.disk.repair import End, repair
+from kestrel.disk.repair import End, repair, set_aside
 from kestrel.scroll.fileset import JournalFiles, ScrollFile, reader_name
 from kestrel.scroll.hints import MOST_BYTES, decode_hint, hint_path
 from kestrel.scroll.left import left_for
@@ -97,8 +97,7 @@ class ScrollLoader:
         states = self._read_states(journal, files)
         last_ids = [file.last_id for file in journal.files]
         # Ids are never given twice: if a reader is further than the last item, they go on behind it.
-        last_ids += [state.done.last for state in states.values()]
-        last_ids += [state.held.head for state in states.values() if state.held is not None]
+        last_ids += [state.last_id for state in states.values()]
         journal.next_id = max(last_ids, default=0) + 1
         gap_is_told = self._begin_behind_a_gap(journal, states)
         journal.safe_id = journal.last_id
@@ -119,14 +118,14 @@ class ScrollLoader:
         return journal
 
     def _begin_behind_a_gap(self, journal: ScrollJournal, states: Mapping[bytes, ReaderState]) -> bool:
-        """Who reads by ids may have seen items that a power failure has taken: let no other item get their ids.
+        """Skip ids where a client that reads by ids may have seen items that a power failure has removed.
 
-        The next start must find that this one has given ids, also if nothing else of them is left then. False if a full
-        disk does not take that now.
+        A reader that is unserved or whose file was damaged may have had such a client. The next start must find that
+        this one has given ids, even if nothing else of them is left. False if a full disk does not take that now.
         """
         held = {part: state for part, state in states.items() if state.held is not None}
         first_id, next_id = journal.next_id, (journal.next_id // GAP_IDS + 1) * GAP_IDS
-        if not (held or journal.unserved) or next_id >= LARGEST_ID:  # an unserved reader may have a hold as well
+        if not (held or journal.unserved or journal.has_lost_states) or next_id >= LARGEST_ID:
             return True
         journal.next_id = next_id
         if journal.files:
@@ -201,12 +200,14 @@ class ScrollLoader:
             return None
         return file
 
-    def _repair(self, journal: ScrollJournal, file_name: bytes, end: End) -> None:
-        repaired = repair(self._services.disk, self._services.folder, file_name, end, self._now_ms())
+    def _repair(self, journal: ScrollJournal, file_name: bytes, end: End, *, is_kept: bool = False) -> None:
+        """Copy the bad end of a file and cut the file there. `is_kept`: the caller replaces the file instead."""
+        keep = set_aside if is_kept else repair
+        repaired = keep(self._services.disk, self._services.folder, file_name, end, self._now_ms())
         journal.repaired_bytes += repaired.size
         log.warn(
             "Scroll file {file!r}: {problem} at offset {offset}; the {size} bytes from there on were set aside in"
-            " {copy!r} and what stands before them was kept",
+            " {copy!r}, and the bytes before them were kept",
             file=file_name,
             problem=end.problem,
             offset=end.offset,
@@ -217,11 +218,11 @@ class ScrollLoader:
     # Reader files.
 
     def _read_states(self, journal: ScrollJournal, files: JournalFiles) -> dict[bytes, ReaderState]:
-        """How far each reader is, by the part of its file name; those that cannot be read are unserved."""
+        """Return the state of each reader, by the part of its file name. A reader that cannot be read is unserved."""
         states: dict[bytes, ReaderState] = {}
         for part, file_name in files.readers.items():
             try:
-                state, is_whole = self._read_state(journal, file_name)
+                state = self._read_state(journal, file_name)
             except OSError as error:
                 log.error("Reader file {file!r} cannot be read: {reason}", file=file_name, reason=error.strerror)
                 journal.unserved[part or OWN_READER] = part
@@ -230,8 +231,6 @@ class ScrollLoader:
                 journal.deleted.append(file_name)
                 continue
             states[part] = state
-            if not is_whole:
-                self._write_anew(file_name, state)
         if not files.readers and journal.files:
             states[DEFAULT_READER] = ReaderState()
         first_id = journal.files[0].first_id if journal.files else 1
@@ -241,14 +240,23 @@ class ScrollLoader:
                 state.held = state.held._replace(head=first_id - 1)  # its items are gone: let the reader be told
         return states
 
-    def _read_state(self, journal: ScrollJournal, file_name: bytes) -> tuple[ReaderState, bool]:
-        """How far a reader is, and whether its file is as it should be, so that it may be appended to."""
+    def _read_state(self, journal: ScrollJournal, file_name: bytes) -> ReaderState:
+        """Return the state in a reader file, which then holds exactly that, with checksums. Raises OSError.
+
+        The records behind the first bad one do not count: the reader gets the items again that they said were done.
+        """
         with journal.open_file(file_name) as reader:
             state, end = read_state(reader)
-            is_whole = end.problem is not None or end.offset == reader.size
+        last_id = journal.last_written_id
+        if end.problem is None and not state.is_checked and last_id and state.last_id > last_id:
+            end = End(0, f"no checksum, and its id {state.last_id} is beyond the last item, {last_id}")
+            state = ReaderState()
         if end.problem is not None:
-            self._repair(journal, file_name, end)
-        return state, is_whole and end.offset > 0
+            self._repair(journal, file_name, end, is_kept=True)
+            journal.has_lost_states = True
+        if end.problem is not None or not state.is_checked:
+            self._write_anew(file_name, state)
+        return state
 
     def _write_anew(self, file_name: bytes, state: ReaderState) -> None:
         services = self._services
@@ -259,10 +267,8 @@ class ScrollLoader:
         """Try a reader again that could not be read. Raises OSError."""
         part = journal.unserved[reader]
         file_name = reader_name(journal.stem, part)
-        state, is_whole = self._read_state(journal, file_name)
+        state = self._read_state(journal, file_name)
         journal.go_behind(state.done.last)
-        if not is_whole:
-            self._write_anew(file_name, state)
         self._make_queue(journal, part, state, settings_of, is_written_anew=False)
         if reader in journal.readers:
             del journal.unserved[reader]

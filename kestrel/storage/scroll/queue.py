@@ -15,7 +15,7 @@ from kestrel.errors import QueueFailed
 from kestrel.item import Item
 from kestrel.scroll.changes import Changes
 from kestrel.scroll.forward import ItemsRead
-from kestrel.scroll.reader_file import ReaderState, encode_state
+from kestrel.scroll.reader_file import ReaderState, encode_state, sealed
 from kestrel.scroll.records import Held, data_bytes, decode_put, id_of
 from kestrel.scroll.survey import WrongMark
 from kestrel.scroll.writer_file import NONE, Counts
@@ -333,10 +333,10 @@ class ScrollQueue(Window):
     # Its reader file.
 
     def take_changes(self) -> bytes:
-        """The records of what was done since the last call, in order; nothing when that is nothing."""
+        """Return the records of what was done since the last call, sealed, or nothing if nothing was done."""
         changes = self._changes.take(self.done.head)
         self.written_head, self._written_held = self._changes.head, self.held
-        return changes
+        return sealed(changes) if changes else b""
 
     @property
     def has_changes(self) -> bool:

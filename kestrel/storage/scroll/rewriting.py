@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -114,6 +115,9 @@ class ScrollRewriting:
 
 
 def _compacted(disk: Disk, path: bytes) -> bytes:
-    """What that reader file says, in as few bytes as may be."""
+    """Return the content of that reader file in as few bytes as possible. Raises OSError, also if it is damaged."""
     with FileReader(disk, path) as reader:
-        return encode_state(read_state(reader)[0])
+        state, end = read_state(reader)
+    if end.problem is not None:
+        raise OSError(errno.EIO, f"the reader file is damaged: {end.problem}")
+    return encode_state(state)

@@ -30,7 +30,7 @@ from kestrel.scroll.done_set import DoneSet
 from kestrel.scroll.fileset import JournalFiles, group_by_stem, reader_name
 from kestrel.scroll.hints import HINTS_FOLDER, Hint
 from kestrel.scroll.names import DEFAULT_READER, OWN_READER, LibraryNames, Names, Place, TrueNames, place_of
-from kestrel.scroll.reader_file import ReaderState
+from kestrel.scroll.reader_file import DELETED_STATE, ReaderState, sealed
 from kestrel.scroll.records import DELETED_RECORD, READER_MAGIC
 from kestrel.scroll.writer_file import NONE, WriterFile
 from kestrel.storage.failures import error_of, reason_of
@@ -458,13 +458,13 @@ class ScrollStorage:
 
     def _append_deleted(self, queue: ScrollQueue) -> None:
         try:
-            self._full_disk.with_room(lambda: queue.file.append(DELETED_RECORD))
+            self._full_disk.with_room(lambda: queue.file.append(sealed(DELETED_RECORD)))
         except OSError as error:
             if not is_full(error):
                 raise
             # Overwriting needs no space. Nothing else that the file says matters any more.
             queue.file.cut(len(READER_MAGIC))
-            queue.file.append(DELETED_RECORD)
+            queue.file.append(DELETED_STATE[len(READER_MAGIC) :])
 
     def _have_left(self, readers: Collection[bytes], journal: ScrollJournal) -> None:
         """It is on the medium that these are deleted: what only they needed may go."""

@@ -16,7 +16,7 @@ from kestrel.journal.records import encode_item, encode_open, encode_put_back
 from kestrel.scroll.done_set import DoneSet
 from kestrel.scroll.fileset import reader_name, writer_name
 from kestrel.scroll.names import DEFAULT_READER, OWN_READER, TrueNames, place_of, reader_part, stem_of
-from kestrel.scroll.reader_file import ReaderState, encode_changes, encode_state
+from kestrel.scroll.reader_file import ReaderState, encode_changes, encode_state, sealed
 from kestrel.scroll.records import MAX_DATA_BYTES, WRITER_MAGIC, Targets, encode_errors, encode_put, encode_targets
 from kestrel.storage.folder_kind import claim_folder
 from kestrel.tools.convert.continued import ContinuedFile, ContinuedFiles
@@ -206,11 +206,11 @@ class _ReaderFile:
         if not self._last_id:
             self._file.append(encode_state(ReaderState(DoneSet(last_id))))
         elif self._last_id < last_id:
-            self._file.append(encode_changes(None, [(self._last_id + 1, last_id)], {}))
+            self._file.append(sealed(encode_changes(None, [(self._last_id + 1, last_id)], {})))
 
     def _write_errors(self) -> None:
         if self._errors:
-            self._file.append(encode_errors(self._errors))
+            self._file.append(sealed(encode_errors(self._errors)))
             self._errors.clear()
 
 
