@@ -50,5 +50,8 @@ REALIGNED: Final = "realigned"
 DELETION_MARKED: Final = "deletion marked"
 """The queue's newest file was renamed to a deletion mark: no file with a lower number counts, and all are erased."""
 
+QUEUE_ERASED: Final = "queue erased"
+"""The files of a queue with a long name are gone for good, its name's file is not: the next start erases that."""
+
 THROWN_AWAY: Final = "thrown away"
 """One more file of a deleted queue is out of the way: the same."""

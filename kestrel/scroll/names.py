@@ -6,6 +6,7 @@ A journal holds a fanout queue and all its children: the children are readers of
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from hashlib import blake2b
 from typing import Final, NamedTuple, Protocol
 
@@ -83,6 +84,11 @@ def decode_part(part: bytes) -> bytes | None:
     return name if encode_part(name, len(part)) == part else None
 
 
+def is_hashed(part: bytes) -> bool:
+    """Whether `part` is the hash of a name, which a file of its own must hold."""
+    return _HASHED.fullmatch(part) is not None
+
+
 def _hash(name: bytes) -> bytes:
     return blake2b(name, digest_size=_HASH_BYTES).hexdigest().encode()
 
@@ -104,6 +110,12 @@ class Names(Protocol):
 
     def is_own(self, part: bytes) -> bool:
         """Whether the reader file of that part is the journal's own queue."""
+
+    def forget(self, part: bytes) -> None:
+        """Erase the record of the name of `part`, which no file name contains any more. Raises OSError."""
+
+    def forget_all_but(self, parts: Collection[bytes]) -> None:
+        """Erase the records of all names but those of `parts`. Raises OSError."""
 
 
 class LibraryNames:
@@ -127,6 +139,12 @@ class LibraryNames:
     def is_own(self, part: bytes) -> bool:
         """Whether it has no name."""
         return part == DEFAULT_READER
+
+    def forget(self, part: bytes) -> None:
+        """Do nothing: no name is recorded."""
+
+    def forget_all_but(self, parts: Collection[bytes]) -> None:
+        """Do nothing: no name is recorded."""
 
 
 class TrueNames:
@@ -168,5 +186,22 @@ class TrueNames:
             return None
         return name if _HASH_MARK + _hash(name) == part else None
 
+    def forget(self, part: bytes) -> None:
+        """Erase the file that holds the name of `part`. Raises OSError."""
+        if is_hashed(part):
+            self._disk.erase(self._path(part))
+
+    def forget_all_but(self, parts: Collection[bytes]) -> None:
+        """Erase the files of all names but those of `parts`, and unfinished ones. Raises OSError."""
+        kept = {part.removeprefix(_HASH_MARK) for part in parts}
+        names = self._folder + b"/" + NAMES_FOLDER
+        if self._disk.is_there(names):
+            for file_name in self._disk.list_files(names):
+                if file_name not in kept:
+                    self._disk.erase(names + b"/" + file_name)
+
+    def _path(self, part: bytes) -> bytes:
+        return b"%b/%b/%b" % (self._folder, NAMES_FOLDER, part.removeprefix(_HASH_MARK))
+
     def _file(self, part: bytes) -> WholeFile:
-        return WholeFile(self._disk, b"%b/%b/%b" % (self._folder, NAMES_FOLDER, part.removeprefix(_HASH_MARK)))
+        return WholeFile(self._disk, self._path(part))

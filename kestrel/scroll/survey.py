@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from kestrel.disk.reader import PART_BYTES, FileReader
 from kestrel.disk.repair import CUT_SHORT, End
@@ -42,6 +43,25 @@ def survey(reader: FileReader, file: WriterFile, floor_id: int = 0) -> End:
     file.size = walk.end.offset
     file.is_closed = file.is_closed or (walk.end.problem is None and file.size < reader.size)
     return walk.end
+
+
+class Jump(NamedTuple):
+    """The first item of a file behind missing ids: its id, where its records begin, and how many items precede it."""
+
+    item_id: int
+    offset: int
+    items_before: int
+
+
+def find_jump(reader: FileReader, file: WriterFile, item_id: int) -> Jump | None:
+    """Return where the ids of the file jump to `item_id` or over it, or None if they do not. Raises OSError."""
+    walk = Walk(reader, len(WRITER_MAGIC))
+    items = previous_id = 0
+    while walk.next() and walk.item_id < item_id:
+        items += walk.item_id >= file.first_id
+        previous_id = walk.item_id
+    is_jump = walk.item_id > item_id or (items > 0 and walk.item_id == item_id > previous_id + 1)
+    return Jump(walk.item_id, walk.start, items) if is_jump else None
 
 
 def check_known(reader: FileReader, file: WriterFile) -> None:

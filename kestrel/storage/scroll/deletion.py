@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from kestrel.scroll.fileset import parse_file_name
 from kestrel.scroll.hints import hint_path
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.scroll.files import sync_files
@@ -21,11 +22,21 @@ log = Logger(__name__)
 
 
 class Deletions:
-    """What is being erased. `is_there` tells whether there is a journal of that stem again, or still."""
+    """Journals and reader files that are being erased.
 
-    def __init__(self, services: ScrollServices, is_there: Callable[[bytes], bool]) -> None:
+    `is_there` tells whether a journal of that stem is still there, or again. `erased` is called with the stems and
+    reader parts of file names that have been erased.
+    """
+
+    def __init__(
+        self,
+        services: ScrollServices,
+        is_there: Callable[[bytes], bool],
+        erased: Callable[[Collection[bytes]], None],
+    ) -> None:
         self._services = services
         self._is_there = is_there
+        self._parts_erased = erased
         self._erasing: dict[bytes, tuple[ScrollJournal, Sequence[bytes]]] = {}
         """By stem: the journal, and the paths of its files."""
         self._marking: dict[ScrollQueue, Deferred[Any]] = {}
@@ -37,6 +48,11 @@ class Deletions:
 
     def __contains__(self, stem: bytes) -> bool:
         return stem in self._erasing
+
+    @property
+    def journals(self) -> list[ScrollJournal]:
+        """The journals that are being erased."""
+        return [journal for journal, _ in self._erasing.values()]
 
     def journal_of(self, queue: ScrollQueue) -> None:
         """Erase the journal whose last queue that was."""
@@ -102,12 +118,15 @@ class Deletions:
             synced.addCallback(lambda _: self.erase_marks(journal)).addErrback(self.not_erased)
 
     def erase_marks(self, journal: ScrollJournal) -> None:
-        """At once, for their names may be used again; what cannot be erased a later start erases."""
+        """Erase them now, because their names may be used again. The next start erases those that fail."""
+        deleted = map(parse_file_name, journal.deleted)
+        parts = {journal.stem, *(file.part for file in deleted if file is not None)}
         in_use = {queue.file.path for queue in journal.readers.values()}
         for path in {self._services.path(file_name) for file_name in journal.deleted} - in_use:
             with suppress(OSError):
                 self._services.disk.erase(path)
         journal.deleted.clear()
+        self._parts_erased(parts)
 
     def not_erased(self, failure: Failure) -> None:
         """For the log."""

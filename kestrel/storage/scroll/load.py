@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Final, TypeAlias
 
 from twisted.logger import Logger
@@ -18,7 +19,7 @@ from kestrel.scroll.left import left_for
 from kestrel.scroll.names import DEFAULT_READER, OWN_READER, Names, Place, queue_of
 from kestrel.scroll.reader_file import ReaderState, encode_state, read_state
 from kestrel.scroll.records import LARGEST_ID
-from kestrel.scroll.survey import WrongMark, check_known, survey
+from kestrel.scroll.survey import WrongMark, check_known, find_jump, survey
 from kestrel.scroll.writer_file import WriterFile
 from kestrel.storage.scroll.files import copy_file, replace_file
 from kestrel.storage.scroll.journal import ScrollJournal, Unsynced
@@ -30,6 +31,8 @@ log = Logger(__name__)
 GAP_IDS: Final = 1 << 32
 """Where somebody reads by ids, a start gives the next item an id that is a multiple of it: more than were given since a
 sync, and few enough for a thousand million starts."""
+
+_first_id: Final = attrgetter("first_id")
 
 SettingsOf: TypeAlias = Callable[[bytes], QueueSettings]
 
@@ -147,18 +150,47 @@ class ScrollLoader:
         self, journal: ScrollJournal, writers: list[ScrollFile], known: Mapping[bytes, WriterFile]
     ) -> list[WriterFile]:
         files = [self._survey(journal, writer, known) for writer in writers]
-        surveyed = sorted((file for file in files if file is not None), key=lambda file: file.first_id)
+        unplaced = sorted((file for file in files if file is not None), key=_first_id)
         in_order: list[WriterFile] = []
-        for file in surveyed:
-            last_id = in_order[-1].last_id if in_order else 0
-            if file.first_id <= last_id:  # ids that were there before do not count
-                again = WriterFile(file.file_name, file.number)
-                with journal.open_file(file.file_name) as reader:
-                    survey(reader, again, last_id)
-                file = again
-            if file.first_id:
+        while unplaced:
+            file = unplaced.pop(0)
+            before = in_order[-1] if in_order else None
+            if before is None or file.first_id > before.last_id:
                 in_order.append(file)
+                continue
+            in_order.pop()
+            unplaced += self._separated(journal, before, file)
+            unplaced.sort(key=_first_id)
         return in_order
+
+    def _separated(self, journal: ScrollJournal, before: WriterFile, file: WriterFile) -> list[WriterFile]:
+        """Return two files whose ids overlap, without the overlap. `before` has the lower first id.
+
+        If ids are missing in `before` where those of `file` begin, a damaged id is in `before`: at its end, or, if it
+        was begun later than `file`, at its start. Otherwise the first ids of `file` were given before and do not count.
+        """
+        with journal.open_file(before.file_name) as reader:
+            jump = find_jump(reader, before, file.first_id)
+        if jump is None:
+            return [before, *self._surveyed_behind(journal, file, before.last_id)]
+        if jump.items_before == 1 and before.number > file.number:
+            return [*self._surveyed_behind(journal, before, file.last_id), file]
+        end = End(jump.offset, f"its ids from {jump.item_id} on belong behind those of {file.file_name!r}")
+        self._repair(journal, before.file_name, end)
+        return [*self._surveyed_behind(journal, before, 0), file]
+
+    def _surveyed_behind(self, journal: ScrollJournal, file: WriterFile, floor_id: int) -> list[WriterFile]:
+        """Survey a file again without the items up to that id. Empty if none is left: then the file is left alone."""
+        again = WriterFile(file.file_name, file.number)
+        with journal.open_file(file.file_name) as reader:
+            survey(reader, again, floor_id)
+        if floor_id:
+            log.warn(
+                "Scroll file {file!r}: its items up to id {last_id} do not count, because other files have those ids",
+                file=file.file_name,
+                last_id=floor_id,
+            )
+        return [again] if again.first_id else []
 
     def _survey(
         self, journal: ScrollJournal, writer: ScrollFile, known: Mapping[bytes, WriterFile]

@@ -18,6 +18,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from kestrel.config.model import QueueSettings
+from kestrel.disk import steps
 from kestrel.disk.appended import AppendedFile
 from kestrel.disk.files import Disk, is_full
 from kestrel.disk.folded import check_is_no_other
@@ -29,7 +30,7 @@ from kestrel.journal.fileset import has_journal_files
 from kestrel.scroll.done_set import DoneSet
 from kestrel.scroll.fileset import JournalFiles, group_by_stem, reader_name
 from kestrel.scroll.hints import HINTS_FOLDER, Hint
-from kestrel.scroll.names import DEFAULT_READER, OWN_READER, LibraryNames, Names, Place, TrueNames, place_of
+from kestrel.scroll.names import DEFAULT_READER, OWN_READER, LibraryNames, Names, Place, TrueNames, is_hashed, place_of
 from kestrel.scroll.reader_file import DELETED_STATE, ReaderState, sealed
 from kestrel.scroll.records import DELETED_RECORD, READER_MAGIC
 from kestrel.scroll.writer_file import NONE, WriterFile
@@ -109,7 +110,9 @@ class ScrollStorage:
         self._failed: dict[bytes, ScrollJournal | None] = {}
         """Journals that are not live but may have files."""
         self._loading: set[bytes] = set()
-        self._deletions = Deletions(self._services, lambda stem: stem in self._journals or stem in self._failed)
+        self._deletions = Deletions(
+            self._services, lambda stem: stem in self._journals or stem in self._failed, self._forget_names
+        )
         self._births = Births(self._services, self._made, self._not_made, self._full_disk.make_room)
         self._lock: FolderLock | None = None
         self._folds_names = False
@@ -152,6 +155,7 @@ class ScrollStorage:
                 raise
             folder = self._folder.decode("utf-8", "backslashreplace")
             raise StorageError(f"the queue folder {folder} cannot be used: {reason_of(error)}") from error
+        parts = {part for stem, files in groups.items() for part in (stem, *files.readers)}
         groups = {stem: files for stem, files in groups.items() if self._has_name(stem)}
         for name in hints:
             if b"~~" in name:  # it was being written
@@ -159,7 +163,7 @@ class ScrollStorage:
         self._full_disk.make_reserve()
         self._numbers.know(number for files in groups.values() for number in files.numbers())
         self._jobs.later(CHECKPOINTS_EVERY_S, self._checkpoint_all)
-        return self._jobs.run(self._load_all, list(groups.values()), settings_for).addCallback(self._loaded)
+        return self._jobs.run(self._load_all, list(groups.values()), settings_for, parts).addCallback(self._loaded)
 
     def _make_archive(self) -> None:
         archive = self._services.archive
@@ -186,8 +190,13 @@ class ScrollStorage:
         return True
 
     def _load_all(
-        self, groups: Sequence[JournalFiles], settings_for: SettingsFor
+        self, groups: Sequence[JournalFiles], settings_for: SettingsFor, parts: Collection[bytes]
     ) -> list[tuple[JournalFiles, ScrollJournal | Exception]]:
+        """Load all journals. `parts` are the stems and readers in file names. Runs in a thread."""
+        try:
+            self._names.forget_all_but(parts)
+        except OSError as error:
+            log.error("Names of deleted queues cannot be erased: {reason}", reason=reason_of(error))
         loaded: list[tuple[JournalFiles, ScrollJournal | Exception]] = []
         for files in groups:
             try:
@@ -421,9 +430,11 @@ class ScrollStorage:
             raise QueueFailed(f"the queue cannot be renamed: {reason_of(error)}") from error
         queue.file.path = path
         del journal.readers[queue.reader]
+        old_reader = queue.reader
         queue.name, queue.reader = name, reader
         journal.readers[reader] = queue
         journal.names += 1
+        self._forget_names([old_reader])
 
     # Deleting.
 
@@ -472,6 +483,37 @@ class ScrollStorage:
         upkeep = self._upkeeps.get(journal)
         if upkeep is not None:
             upkeep.drop_done_files()
+        self._forget_names(readers)
+
+    def _forget_names(self, parts: Collection[bytes]) -> None:
+        """Erase the files of the long names among `parts` that no queue uses, once its own files are gone for good."""
+        hashed = [part for part in parts if is_hashed(part)]
+        if hashed:
+            self._jobs.run(self._disk.sync_folder, self._folder).addCallback(
+                self._forget_unused, hashed
+            ).addErrback(self._deletions.not_erased)
+
+    def _forget_unused(self, _: object, hashed: Sequence[bytes]) -> None:
+        """Erase them in the reactor's thread, where no queue can begin to use one meanwhile."""
+        self._disk.reached(steps.QUEUE_ERASED)
+        for part in hashed:
+            if not self._uses(part):
+                self._names.forget(part)
+
+    def _uses(self, part: bytes) -> bool:
+        """Whether a file of a journal may have that stem or reader part in its name."""
+        failed = self._failed.values()
+        if part in self._journals or part in self._failed or part in self._loading or part in self._deletions:
+            return True
+        if self._loading or None in failed:  # their readers are not known
+            return True
+        journals = [*self._journals.values(), *self._deletions.journals, *(each for each in failed if each is not None)]
+        return any(
+            part in journal.readers
+            or part in journal.unserved
+            or reader_name(journal.stem, part) in journal.deleted
+            for journal in journals
+        )
 
     def _forget(self, queue: ScrollQueue, why: str) -> None:
         """It is no reader of its journal any more."""
