@@ -32,8 +32,8 @@ LONGEST_RUN: Final = 64
 class ReaderState:
     """The content of a reader file: the ids that are done, and the error counts of items that came back.
 
-    An id in `errors` overrides the error count of the item's PUT. `is_deleted`: the queue is deleted. `held`: the client
-    that reads by ids, or None. `is_checked`: a checksum covers all of it; files of libkestrel have none.
+    An id in `errors` overrides the error count of the item's PUT. `is_deleted`: the queue is deleted. `held`: the
+    client that reads by ids, or None. `is_checked`: checksums cover all of it; files of libkestrel have none.
     """
 
     __slots__ = ("done", "errors", "held", "is_checked", "is_deleted")

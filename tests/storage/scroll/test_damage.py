@@ -21,7 +21,7 @@ def start(tmp_path: Path) -> Iterator[Opener]:
 
 
 def folder_of(path: Path, **files: bytes) -> Path:
-    """A folder with these files of `work`; `_5` is a writer file, `read` the reader file of a queue without children."""
+    """A folder with these files of `work`; `_5` is a writer file, `read` the reader file."""
     path.mkdir(parents=True)
     for name, contents in files.items():
         (path / ("work.read." if name == "read" else "work." + name[1:])).write_bytes(contents)

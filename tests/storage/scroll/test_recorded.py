@@ -19,7 +19,7 @@ from kestrel.scroll import walk, writer_file
 from kestrel.storage.scroll import upkeep
 from kestrel.storage.scroll.queue import ScrollQueue
 from tests.scroll.independent import puts_in, queues_in
-from tests.scroll.made import READER, T, read_done, read_head
+from tests.scroll.made import READER, T, read_done, read_head, sealed
 from tests.scroll.running import Opener, Scrolls, files_in
 
 GOLDEN: Final = Path(__file__).parents[2] / "scroll" / "golden"
@@ -68,6 +68,8 @@ EARLIEST: Final = "a reader without a file begins at the earliest item"
 NEVER_TWICE: Final = "ids that a reader knows are never given again"
 NOT_THERE: Final = "without an item and a reader there is no queue"
 
+NOT_TRUSTED: Final = "a head beyond the last item, in a file without checksums, is damage"
+
 DIFFERENCES: Final = {
     ("L02_out_of_order", "journal_a"): {"items of ": HONOURED},
     ("L02_out_of_order", "journal_b"): {"items of ": HONOURED},
@@ -76,7 +78,12 @@ DIFFERENCES: Final = {
     ("L03_readers", "journal"): {"items of b": HONOURED},
     ("L04_rotation", "journal_checkpoint"): {"items of b": HONOURED},
     ("L20_no_bookmark", "journal"): {"items of ": EARLIEST, "done by ": EARLIEST, "work.read.": EARLIEST},
-    ("L22_head_beyond_tail", "journal"): {"done by ": NEVER_TWICE, "the next id": NEVER_TWICE},
+    ("L22_head_beyond_tail", "journal"): {
+        "items of ": NOT_TRUSTED,
+        "done by ": NOT_TRUSTED,
+        "work.read.": NOT_TRUSTED,
+        "the next id": NEVER_TWICE,
+    },
     ("L28_header_only", "journal"): {"work.1700003600000": NOT_THERE, "work.read.": NOT_THERE, "readers": NOT_THERE},
 }
 """By folder: what is not as libkestrel has it, and why."""
@@ -153,7 +160,7 @@ def test_all_that_is_listed_was_recorded() -> None:
         ("L03_readers", "journal", b"work+b", [5, 7, 8]),
         ("L04_rotation", "journal_checkpoint", b"work+b", [6, *range(8, 31)]),
         ("L20_no_bookmark", "journal", b"work", [1, 2, 3]),
-        ("L22_head_beyond_tail", "journal", b"work", []),
+        ("L22_head_beyond_tail", "journal", b"work", [1, 2, 3]),
     ],
 )
 def test_where_items_differ_they_are_these(
@@ -168,6 +175,7 @@ def test_a_reader_that_is_beyond_the_last_item_stays_there_and_ids_go_on_behind_
     start: Opener, tmp_path: Path
 ) -> None:
     shutil.copytree(GOLDEN / "L22_head_beyond_tail" / "journal", tmp_path / "queues")
+    (tmp_path / "queues" / "work.read.").write_bytes(sealed(read_head(99) + read_done()))
     scrolls = start(tmp_path / "queues")
     queue = scrolls.queue()
     scrolls.put_and_commit(queue, b"next")

@@ -17,7 +17,7 @@ import pytest
 from kestrel.errors import QueueFailed
 from kestrel.storage.interfaces import IItemRanges
 from kestrel.storage.scroll.queue import ScrollQueue
-from tests.scroll.made import READER, WRITER, done_ranges, errors, put, read_done, read_head, targets
+from tests.scroll.made import READER, WRITER, done_ranges, errors, put, read_done, read_head, sealed, targets
 from tests.scroll.running import Opener, Scrolls
 
 HINT: Final = Path(".kestrel") / "hints" / "work"
@@ -435,7 +435,7 @@ def test_an_id_is_never_given_twice_though_the_reader_that_knows_it_cannot_be_re
     folder.mkdir()
     (folder / "work.5").write_bytes(WRITER + put(1, b"a"))
     (folder / "work.read.:own").write_bytes(READER + read_head(0) + read_done())
-    (folder / "work.read.x").write_bytes(READER + read_head(9) + read_done())
+    (folder / "work.read.x").write_bytes(sealed(read_head(9) + read_done()))
     scrolls = start(folder, arrange=lambda disk: disk.cannot_read("work.read.x"))
     scrolls.put_and_commit(scrolls.queue(), b"b")
     scrolls.disk.mend()
