@@ -206,7 +206,7 @@ def test_the_file_sizes_are_told(start: Opener) -> None:
     scrolls = start()
     queue = scrolls.queue()
     scrolls.put_and_commit(queue, b"four")
-    assert (queue.stats["logsize"], queue.stats["journal_bytes"], queue.disk_bytes) == (33, 33, 33 + 18)
+    assert (queue.stats["logsize"], queue.stats["journal_bytes"], queue.disk_bytes) == (33, 33, 33 + 36)
     queue.take(False)
     scrolls.commit(queue)
     assert (queue.stats["logsize"], queue.disk_bytes) == (33, 27)
