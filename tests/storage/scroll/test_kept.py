@@ -168,7 +168,7 @@ def test_a_queue_can_be_made_while_the_disk_is_full(start: Opener) -> None:
     assert (new.items, scrolls.storage.refusal) == (0, None)
     scrolls.disk.room = 1000
     scrolls.put_and_commit(new, b"a")
-    assert left(start.killed(scrolls), b"new")[0] == [b"a"]
+    assert left(start.crashed(scrolls), b"new") == [[b"a"]]
 
 
 def test_what_a_new_child_gets_is_safe_though_the_folder_was_synced_while_its_file_was_made(start: Opener) -> None:
