@@ -238,9 +238,9 @@ def check_exact(past: Past, found: list[bytes], damaged: bytes) -> None:
     assert found == [item for item in past.items if item in found]
 
 
-histories = st.lists(OPERATIONS, min_size=20, max_size=120)
+histories = st.lists(OPERATIONS, min_size=20, max_size=80)
 quickly = settings(
-    max_examples=examples(15), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
+    max_examples=examples(8), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
 )
 
 
@@ -253,7 +253,7 @@ def test_damage_in_any_rotated_file_loses_no_item_of_another(
     folder = tmp_path_factory.mktemp("history")
     past = Past(folder / "queues", limits, operations)
     files = rotated(past.folder)
-    for victim in files:
+    for victim in draw.draw(st.permutations(files))[:1]:
         contents = victim.read_bytes()
         size = draw.draw(st.integers(0, len(contents)))
         # Cut.
