@@ -244,9 +244,8 @@ quickly = settings(
 )
 
 
-@pytest.mark.parametrize("limits", [SMALL, PACKED], ids=["rotated", "packed"])
 @quickly
-@given(operations=histories, draw=st.data())
+@given(limits=st.sampled_from([SMALL, PACKED]), operations=histories, draw=st.data())
 def test_damage_in_any_rotated_file_loses_no_item_of_another(
     tmp_path_factory: pytest.TempPathFactory, limits: QueueSettings, operations: list[str], draw: st.DataObject
 ) -> None:
