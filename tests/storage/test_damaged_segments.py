@@ -238,9 +238,9 @@ def check_exact(past: Past, found: list[bytes], damaged: bytes) -> None:
     assert found == [item for item in past.items if item in found]
 
 
-histories = st.lists(OPERATIONS, min_size=20, max_size=80)
+histories = st.lists(OPERATIONS, min_size=60, max_size=100)
 quickly = settings(
-    max_examples=examples(8), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
+    max_examples=examples(30), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
 )
 
 
