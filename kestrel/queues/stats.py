@@ -8,14 +8,14 @@ from contextlib import suppress
 from typing import Final
 
 from kestrel.errors import KestrelError
-from kestrel.queues.figures import QueueSight, Stat, alias_figures, queue_figures
+from kestrel.queues.figures import QueueSight, Stat, alias_figures, joined, queue_figures
 from kestrel.queues.manager import QueueManager
 
 CHILDREN_AT_ONCE: Final = 64
 """Children that are listed in one piece."""
 
-CHILDREN: Final = b"\0"
-"""Stands for the list of children, which has no such byte."""
+CHILDREN: Final = b"/"
+"""Stands for the list of children. No name contains a slash, and none is added when a name is shown."""
 
 
 def stats_in_pieces(
@@ -29,7 +29,8 @@ def stats_in_pieces(
     yield before
     comma = b""
     for children in children_in_pieces(manager, name):
-        yield comma + b",".join(children)
+        marked = encode([("children", joined((CHILDREN, *children, CHILDREN)))])
+        yield comma + marked.split(CHILDREN)[1].strip(b",")
         comma = b","
     yield after
 

@@ -28,7 +28,7 @@ from kestrel.config.model import QueueSettings
 from tests.journal import reference
 from tests.scroll import independent
 from tests.torture.damage import overwrite, quick_folder
-from tests.torture.damage_scenes import MAKERS, Files, Run, Scene, files_below, make_scene
+from tests.torture.damage_scenes import MAKERS, Files, Run, Scene, files_below
 from tests.torture.kill_restart import Ledger
 
 SAMPLE_STEP: Final = 41
@@ -124,12 +124,20 @@ def start(folder: Path, scene: Scene) -> Start:
     return Start(items, failures, files_below(folder), logged)
 
 
-def lay_out(folder: Path, files: Files) -> None:
-    """Make a folder hold exactly these files."""
+def lay_out(folder: Path, files: Files, originals: Path | None = None) -> None:
+    """Make a folder hold exactly these files.
+
+    With `originals`, the folder that a storage wrote, the files are links into it and so keep their inodes.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     for path, contents in files.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        overwrite(folder / path, contents)
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if originals is None or path in UNTRIED:
+            overwrite(target, contents)
+        else:
+            overwrite(originals / path, contents)
+            target.hardlink_to(originals / path)
 
 
 class Case(NamedTuple):
@@ -303,7 +311,8 @@ class Row:
 class Report:
     """Counts by file, and the faults by promise."""
 
-    def __init__(self) -> None:
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
         self.rows: dict[str, Row] = defaultdict(Row)
         self.faults: dict[Promise, list[str]] = defaultdict(list)
 
@@ -325,16 +334,17 @@ class Report:
         return [*faults[:SHOWN], *([f"and {more:,} more"] if more > 0 else [])]
 
 
-def check_all(scene: Scene, some: Sequence[Damage]) -> Report:
-    """Start twice over the scene with each of these damages."""
-    report = Report()
+def check_all(name: str, step: int) -> Report:
+    """Make a scene, and start twice over each damage of a sample of it. A step of 1 is all of them."""
     with quick_folder() as parent:
-        folder = parent / "queues"
-        for damage in some:
+        originals, folder = parent / "originals", parent / "queues"
+        scene = MAKERS[name](originals)
+        report = Report(scene)
+        for damage in sampled(scene, step):
             files = {path: contents for path, contents in scene.files.items() if path != damage.path}
             if damage.contents is not None:
                 files[damage.path] = damage.contents
-            lay_out(folder, files)
+            lay_out(folder, files, originals)
             first = start(folder, scene)
             report.add(Case(scene, damage, first, start(folder, scene)))
     return report
@@ -345,13 +355,12 @@ def torture(names: Sequence[str], *, step: int) -> int:
     ledger, total = Ledger(), 0
     for name in names:
         began = time.monotonic()
-        scene = make_scene(name)
-        report = check_all(scene, sampled(scene, step))
+        report = check_all(name, step)
         print(f"{name}, {time.monotonic() - began:.1f} s")
         print(f"  {'file':44} {'bytes':>6} {'damages':>8} {'logged':>7} {'lossy':>6} {'faulty':>6}")
         for path, row in report.rows.items():
             total += row.cases
-            size = len(scene.files[path])
+            size = len(report.scene.files[path])
             print(f"  {path[-44:]:44} {size:6,} {row.cases:8,} {row.logged:7,} {row.lossy:6,} {row.faulty:6,}")
         for promise in PROMISES:
             faults = report.faults[promise]
