@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,7 @@ from tests.scroll.made import (
     READER,
     WRITER,
     T,
+    checksum,
     done_ranges,
     errors,
     put,
@@ -29,7 +31,8 @@ MOST_RECORDED: Final = 700
 
 WORDS: Final = (
     WRITER, READER, put(1, b""), put(2, b"x", T, T + 1), put(2, b"", errors=1), read_head(1), read_done(1), read_done(),
-    errors(_1=1), done_ranges((1, 2)), targets(0, b"x"), targets(1, b":own"), targets(0), DELETED, with_data(15, b"?"),
+    errors(_1=1), done_ranges((1, 2)), targets(0, b"x"), targets(1, b":own"), targets(0), DELETED,
+    checksum(READER), checksum(b""), with_data(15, b"?"),
     i32(-1), i64(-1), i64(1), i64((1 << 62) - 1), b"\x87",
 )  # fmt: skip
 
@@ -63,9 +66,9 @@ def part_bytes(choices: Fed) -> int:
 
 
 def mended(data: bytes, magic: bytes) -> bytes:
-    """The file begins as it should, and sizes that reach beyond the end are small ones that do not."""
+    """Return the file with the right first bytes, sizes that do not reach beyond the end, and matching checksums."""
     contents = bytearray(magic + data[len(magic) :])
-    at = len(magic)
+    at, covered = len(magic), 0
     while at < len(contents) and contents[at]:
         command, words = contents[at] >> 4, contents[at] & 15
         least = {0: 2, 8: 6}.get(command, 1 if command > 8 else 0)
@@ -81,5 +84,9 @@ def mended(data: bytes, magic: bytes) -> bytes:
             if size % whole or not 0 <= size <= len(contents) - data_at:
                 size = whole * (size % 3)
                 contents[where] = i32(size)
-        at = data_at + size
+        end = data_at + size
+        if command == 15 and magic == READER and size == 4:
+            contents[data_at:end] = zlib.crc32(contents[covered:at]).to_bytes(4, "little")
+            covered = end
+        at = end
     return bytes(contents)

@@ -21,7 +21,7 @@ from tests.fuzz.replies import check_replies
 from tests.fuzz.targets import memcache
 from tests.journal import reference
 from tests.journal.made import addx
-from tests.scroll.made import WRITER, put, read_done
+from tests.scroll.made import READER, WRITER, put, read_done, sealed
 
 STREAM = b"get work\r\nset work 0 0 1\r\nx\r\n"
 
@@ -193,6 +193,12 @@ def test_a_mended_scroll_is_good_and_a_good_one_stays_as_it_is() -> None:
     broken = bytearray(b"????" + good[4:])
     broken[5] = 0xFF
     assert scrolls.mended(bytes(broken), WRITER)[:9] == good[:4] + b"\x86\x00\x00\x00\x00"
+
+
+def test_a_mended_reader_file_has_matching_checksums() -> None:
+    good = sealed(read_done(1, 2), read_done(3))
+    assert scrolls.mended(good, READER) == good
+    assert scrolls.mended(good.replace(read_done(3), read_done(4)), READER) == sealed(read_done(1, 2), read_done(4))
 
 
 def test_a_call_of_each_method_is_one_command() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -53,6 +54,10 @@ class Said:
         self.done: list[tuple[int, int]] = []
         self.errors: dict[int, int] = {}
         self.is_deleted = False
+        self.is_checked = False
+        self.held_id = 0
+        self.last_id = 0
+        """The highest id in the file, error counts aside."""
 
 
 def queues_in(folder: Path | bytes) -> dict[bytes, FoundQueue]:
@@ -74,7 +79,7 @@ def queues_in(folder: Path | bytes) -> dict[bytes, FoundQueue]:
         if journal is None:
             continue
         puts = puts_of(writers.get(stem, []))
-        for reader, said in readers_of(readers.get(stem, {})).items():
+        for reader, said in readers_of(readers.get(stem, {}), puts).items():
             child = None if reader == b":own" else name_spelled(path, reader)
             if said.is_deleted or (child is None and reader != b":own"):
                 continue
@@ -83,14 +88,16 @@ def queues_in(folder: Path | bytes) -> dict[bytes, FoundQueue]:
     return found
 
 
-def readers_of(files: dict[bytes, Path]) -> dict[bytes, Said]:
-    """What each reader's file says, the queue itself always being `:own`."""
+def readers_of(files: dict[bytes, Path], puts: list[Put]) -> dict[bytes, Said]:
+    """Return the content of each reader's file. The reader of the queue itself is always `:own`."""
     if not files:
         return {b":own": Said()}
+    last_id = puts[-1].item.id if puts else LARGEST_ID
     found = {}
     for reader, file in files.items():
         if reader or b":own" not in files:
-            found[reader or b":own"] = said_by(file.read_bytes())
+            said = said_by(file.read_bytes())
+            found[reader or b":own"] = said if said.is_checked or said.last_id <= last_id else Said()
     return found
 
 
@@ -207,9 +214,30 @@ def targets_in(data: bytes) -> tuple[int, set[bytes]] | None:
     return kind, names
 
 
+def good_part(contents: bytes) -> tuple[bytes, bool]:
+    """Return the part of a reader file whose records count, and whether checksums cover it."""
+    position, covered, head = 4, 0, 0
+    is_odd = False
+    for command, words, header, data in records_of(contents, "26 3C 26 03"):
+        end = position + 1 + 4 * words + len(data)
+        if command == 15:
+            if data != zlib.crc32(contents[covered:position]).to_bytes(4, "little"):
+                return contents[:covered], covered > 0
+            covered = end
+        is_odd = is_odd or (position == 4 and command != 0) or command == 13
+        if command == 0:
+            is_odd = is_odd or number(header[:8]) < head
+            head = number(header[:8])
+        position = end
+    if covered:
+        return contents[:covered], True
+    return b"" if is_odd else contents, False
+
+
 def said_by(contents: bytes) -> Said:
     said = Said()
-    for command, _, header, data in records_of(contents, "26 3C 26 03"):
+    good, said.is_checked = good_part(contents)
+    for command, _, header, data in records_of(good, "26 3C 26 03"):
         if command == 0:
             said.head = number(header[:8])
         elif command == 9:
@@ -220,6 +248,10 @@ def said_by(contents: bytes) -> Said:
             said.done += [(first, last) for first, last in numbers(data, 8, 8)]
         elif command == 13:
             said.is_deleted = True
+        elif command == 14:
+            said.held_id = number(data[:8]) if len(data) > 8 else 0
+    lasts = [last for first, last in said.done if first <= last]
+    said.last_id = max([said.head, said.held_id, *lasts])
     return said
 
 

@@ -17,6 +17,7 @@ from hypothesis import given
 from kestrel.disk.files import Disk
 from kestrel.scroll.names import OWN_READER, TrueNames, reader_part, stem_of
 from kestrel.scroll.reader_file import ReaderState, encode_changes, encode_state
+from kestrel.scroll.reader_file import sealed as with_checksum
 from kestrel.scroll.records import WRITER_MAGIC, Targets, encode_put, encode_targets
 from kestrel.scroll.scan import RecordScan
 from tests.journal.made import BytesReader
@@ -27,11 +28,14 @@ from tests.scroll.made import (
     READER,
     WRITER,
     T,
+    checksum,
     done_ranges,
     errors,
+    held,
     put,
     read_done,
     read_head,
+    sealed,
     targets,
     with_data,
 )
@@ -62,7 +66,7 @@ def test_it_knows_nothing_of_the_code_that_it_checks() -> None:
     tree = ast.parse(Path(independent.__file__).read_text())
     names = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    assert names == {"__future__", "collections.abc", "hashlib", "os", "pathlib", "re", "typing"}
+    assert names == {"__future__", "collections.abc", "hashlib", "os", "pathlib", "re", "typing", "zlib"}
 
 
 @pytest.mark.parametrize(("case", "folder"), FOLDERS)
@@ -76,9 +80,11 @@ def test_it_finds_what_libkestrel_found_but_for_what_libkestrel_forgets(case: st
         if case == "L20_no_bookmark":
             assert (queue.head, queue.ids, says["head"]) == (0, [1, 2, 3], 3), "it begins at the end"
             continue
-        if case != "L22_head_beyond_tail":
-            assert queue.head == says["head"]
-            assert [each for each, _ in queue.done] == says["done"]
+        if case == "L22_head_beyond_tail":
+            assert (queue.head, queue.ids) == (0, [1, 2, 3]), "its head is beyond the last item: damage"
+            continue
+        assert queue.head == says["head"]
+        assert [each for each, _ in queue.done] == says["done"]
         in_time = [item for item in queue.items if not 0 < item.expiry_ms <= expected["now"]]
         given_again = [item for item in says["gets_at_now"] if item["id"] not in says["done"]]
         assert in_time == [item_of(item) for item in given_again]
@@ -127,8 +133,8 @@ def test_files_are_read_in_the_order_of_their_ids_and_ids_that_do_not_rise_are_i
 
 def test_readers_that_are_deleted_and_files_that_are_foreign_are_no_queues(tmp_path: Path) -> None:
     file = WRITER + put(1, b"1")
-    state = READER + read_head(0)
-    written(tmp_path, work_1=file, work_read_own=state, work_read_=READER + read_head(1), work_read_x=state + DELETED)
+    state, deleted = READER + read_head(0), sealed(read_head(0), DELETED)
+    written(tmp_path, work_1=file, work_read_own=state, work_read_=READER + read_head(1), work_read_x=deleted)
     written(tmp_path, lonely_1=file, lonely_read_x=state, other_1=file, other_read_=DELETED)
     for name in ("foreign", "archive~old.1", "work.2~~3", "work.read.z~~3", "a:b.1", "work.1.pack"):
         (tmp_path / name).write_bytes(file)
@@ -145,6 +151,37 @@ def test_names_are_those_that_the_folder_knows(tmp_path: Path) -> None:
     (tmp_path / ".kestrel" / "names").mkdir(parents=True)
     (tmp_path / ".kestrel" / "names" / digits).write_bytes(long)
     assert items(tmp_path) == {b"caf\xe9+x+": [b"1"], long + b"+x+": [b"1"]}
+
+
+def test_only_records_with_a_matching_checksum_count(tmp_path: Path) -> None:
+    file = WRITER + put(1, b"1") + put(2, b"2") + put(3, b"3")
+    state = sealed(read_head(0), read_done(2))
+    later = read_done(3) + checksum(read_done(3))
+    for contents, expected in (
+        (state, [1, 3]),
+        (state + read_done(3), [1, 3]),
+        (state + later, [1]),
+        (state + later[:-1] + b"?", [1, 3]),
+        (state[:4] + b"?" + state[5:], [1, 2, 3]),
+    ):
+        written(tmp_path, work_1=file, work_read_=contents)
+        assert queues_in(tmp_path)[b"work"].ids == expected
+
+
+def test_a_file_without_checksums_counts_unless_libkestrel_cannot_have_written_it(tmp_path: Path) -> None:
+    file = WRITER + put(1, b"1") + put(2, b"2") + put(3, b"3")
+    for records, expected in (
+        (read_head(1) + read_done(3), [2]),
+        (read_head(0) + read_head(3), []),
+        (read_done(1) + read_head(0), [1, 2, 3]),
+        (read_head(2) + read_head(1), [1, 2, 3]),
+        (read_head(2) + DELETED, [1, 2, 3]),
+        (read_head(4), [1, 2, 3]),
+        (read_head(1) + done_ranges((2, 4)), [1, 2, 3]),
+        (read_head(2) + held(9, b"x"), [1, 2, 3]),
+    ):
+        written(tmp_path, work_1=file, work_read_=READER + records)
+        assert queues_in(tmp_path)[b"work"].ids == expected
 
 
 # Both together.
@@ -234,7 +271,8 @@ class Written:
             head = done.head
             done.add(item_id)
             beyond = [(item_id, item_id)] if item_id > done.head else []
-            self._append(self._reader(number), encode_changes(done.head if done.head != head else None, beyond, {}))
+            changes = encode_changes(done.head if done.head != head else None, beyond, {})
+            self._append(self._reader(number), with_checksum(changes))
 
     def come_back(self, number: int, which: int) -> None:
         if self.items[number]:
@@ -242,7 +280,8 @@ class Written:
             item = self.items[number][item_id]
             self.items[number][item_id] = item._replace(errors=item.errors + 1)
             self._states[number].errors[item_id] = item.errors + 1
-            self._append(self._reader(number), encode_changes(None, [], {item_id: item.errors + 1}))
+            changes = encode_changes(None, [], {item_id: item.errors + 1})
+            self._append(self._reader(number), with_checksum(changes))
 
     def checkpoint(self, number: int) -> None:
         Path(f"{self._stem}{self._reader(number)}").write_bytes(encode_state(self._states[number]))

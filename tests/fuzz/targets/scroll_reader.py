@@ -12,7 +12,7 @@ from tests.fuzz.fed import Fed, fed, mending
 from tests.fuzz.target import Target
 from tests.journal.made import BytesReader
 from tests.scroll import independent
-from tests.scroll.made import DELETED, done_ranges, errors, read_done, read_head
+from tests.scroll.made import DELETED, done_ranges, errors, read_done, read_head, sealed
 
 
 def check(data: bytes) -> None:
@@ -43,7 +43,10 @@ def seeds() -> Mapping[str, bytes]:
     return {name: fed(each, 0) for name, each in scrolls.recorded("reader").items()} | {
         "all": fed(READER_MAGIC + said, 0),
         "parts": fed(READER_MAGIC + said + read_head(3) + read_done(8), 1, 20),
-        "deleted": fed(READER_MAGIC + said + DELETED, 0),
+        "deleted": fed(sealed(said + DELETED), 0),
+        "batches": fed(sealed(said, read_done(8), read_head(3)), 0),
+        "unfinished-batch": fed(sealed(said, read_done(8)) + read_head(9), 1, 20),
+        "deleted-without-checksum": fed(READER_MAGIC + said + DELETED, 0),
     }
 
 

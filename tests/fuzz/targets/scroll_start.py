@@ -12,7 +12,7 @@ from tests.fuzz.fed import Fed, fed
 from tests.fuzz.folders import a_folder
 from tests.fuzz.target import Target
 from tests.scroll.independent import FoundItem, queues_in
-from tests.scroll.made import DELETED, done_ranges, errors, put, read_done, read_head, targets
+from tests.scroll.made import DELETED, done_ranges, errors, put, read_done, read_head, sealed, targets
 from tests.scroll.running import Scrolls
 
 NAMES = ("work.1700000000000", "work.read.", "work.read.x")
@@ -90,7 +90,8 @@ def seeds() -> Mapping[str, bytes]:
         "items": joined(items),
         "own": joined(for_some, own),
         "both": joined(for_some, own, child),
-        "deleted": joined(for_some, own, child + DELETED),
+        "deleted": joined(for_some, own, sealed(read_head(0), DELETED)),
+        "batches": joined(for_some, sealed(read_head(2), read_done(4)), sealed(read_head(0), read_done(3)) + DELETED),
         "beyond": joined(items, READER_MAGIC + read_head(90), child),
         "not-rising": joined(items + put(3, b"again") + put(8, b"more"), own),
         "readers-alone": joined(b"", own, child),
