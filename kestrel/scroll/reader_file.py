@@ -131,6 +131,16 @@ def read_state(reader: FileReader) -> tuple[ReaderState, End]:
     return state, end
 
 
+def refuse_impossible_ids(state: ReaderState, end: End, last_id: int) -> tuple[ReaderState, End]:
+    """Return what `read_state` returned, or damage if the file has no checksums and an id beyond `last_id`.
+
+    `last_id` is the id of the last item in the writer files, or 0 if there is none: then any id is possible.
+    """
+    if end.problem is None and not state.is_checked and 0 < last_id < state.last_id:
+        return ReaderState(), End(0, f"no checksum, and its id {state.last_id} is beyond the last item, {last_id}")
+    return state, end
+
+
 def _last_good(reader: FileReader) -> tuple[End, bool]:
     """Return where the good records end, and whether checksums cover them."""
     scan = RecordScan(reader, READER_MAGIC)

@@ -29,7 +29,7 @@ from kestrel.tools.convert import targets as convert_targets
 from kestrel.tools.convert.merge import Stream, merged
 from kestrel.tools.convert.places import Place
 from tests.journal.made import NOW_MS, REMOVE, add, addx, confirm, files_of, open_, save_xid, unremove
-from tests.scroll.made import DELETED, READER, WRITER, T, errors, put, read_done, read_head, targets
+from tests.scroll.made import DELETED, READER, WRITER, T, errors, put, read_done, read_head, sealed, targets
 from tests.scroll.test_recorded import GOLDEN as SCROLL_GOLDEN
 from tests.server.running import Processes
 from tests.tools.conftest import Convert
@@ -57,7 +57,7 @@ SCROLLS = {
     "none.7": WRITER,
     "none.read.": READER + read_head(9),
     "gone.8": WRITER + put(1, b"deleted"),
-    "gone.read.": READER + read_head(0) + DELETED,
+    "gone.read.": sealed(read_head(0), DELETED),
     "archive~work.3": WRITER + put(1, b"archived"),
 }
 MADE = {"journal": JOURNALS, "scroll": SCROLLS}
@@ -166,6 +166,10 @@ def test_recorded_journals_are_served_the_same_there_and_back(tmp_path: Path, ca
 @pytest.mark.parametrize("folder", sorted(SCROLL_GOLDEN.glob("*/journal*")), ids=lambda path: "/".join(path.parts[-2:]))
 def test_recorded_scrolls_are_served_the_same_there_and_back(tmp_path: Path, folder: Path, convert_it: Convert) -> None:
     source = shutil.copytree(folder, tmp_path / "old")
+    if folder.parent.name == "L22_head_beyond_tail":
+        status, _, said = convert_it(f"scroll:{source}", f"journal:{tmp_path}/there")
+        assert (status, "its id 99 is beyond the last item, 3" in said) == (1, True)
+        Path(source, "work.read.").unlink()
     there_and_back("scroll", source, convert_it)
 
 
@@ -227,8 +231,8 @@ def test_a_queue_that_is_there_again_is_not_taken_for_the_deleted_one(tmp_path: 
     files = {
         "work.2": WRITER + put(5, b"again"),
         "work.read.": READER + read_head(4),
-        "work.read.:own": READER + DELETED,  # it had children then; a crash has left this
-        "work.read.x": READER + DELETED,
+        "work.read.:own": sealed(DELETED),  # it had children then; a crash has left this
+        "work.read.x": sealed(DELETED),
     }
     source = fill(tmp_path / "old", files)
     there_and_back("scroll", source, convert_it)

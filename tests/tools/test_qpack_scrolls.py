@@ -15,7 +15,7 @@ from kestrel.disk.lock import FolderLock
 from kestrel.testing.faults import FaultyDisk
 from kestrel.tools.qpack.command import main
 from tests.journal.made import REMOVE, addx, files_of
-from tests.scroll.made import DELETED, READER, WRITER, put, read_done, read_head, targets
+from tests.scroll.made import DELETED, READER, WRITER, put, read_done, read_head, sealed, targets
 from tests.tools.running import fill
 
 FILES = {
@@ -148,10 +148,12 @@ def test_damage_of_a_reader_file_is_that_of_its_queue_alone(folder: Path, pack: 
 
 
 def test_a_deleted_queue_is_said_to_be_that(folder: Path, pack: Pack) -> None:
-    fill(folder, {"work.read.x": FILES["work.read.x"] + DELETED})
+    deleted = sealed(read_head(0), DELETED)
+    fill(folder, {"work.read.x": deleted})
     status, out, said = pack("--verify", "--queue", "work+x", folder)
     assert (status, said) == (0, "")
-    assert out == f"work+x: deleted: 3 files, 2 of them shared, {X_BYTES + 5} bytes, 0 items\n"
+    size = SHARED_BYTES + len(deleted)
+    assert out == f"work+x: deleted: 3 files, 2 of them shared, {size} bytes, 0 items\n"
 
 
 def test_a_reader_file_whose_queue_nobody_knows_is_a_complaint_and_status_1(folder: Path, pack: Pack) -> None:

@@ -17,7 +17,7 @@ from kestrel.scroll.fileset import JournalFiles, ScrollFile, reader_name
 from kestrel.scroll.hints import MOST_BYTES, decode_hint, hint_path
 from kestrel.scroll.left import left_for
 from kestrel.scroll.names import DEFAULT_READER, OWN_READER, Names, Place, queue_of
-from kestrel.scroll.reader_file import ReaderState, encode_state, read_state
+from kestrel.scroll.reader_file import ReaderState, encode_state, read_state, refuse_impossible_ids
 from kestrel.scroll.records import LARGEST_ID
 from kestrel.scroll.survey import WrongMark, check_known, find_jump, survey
 from kestrel.scroll.writer_file import WriterFile
@@ -278,11 +278,7 @@ class ScrollLoader:
         The records behind the first bad one do not count: the reader gets the items again that they said were done.
         """
         with journal.open_file(file_name) as reader:
-            state, end = read_state(reader)
-        last_id = journal.last_written_id
-        if end.problem is None and not state.is_checked and last_id and state.last_id > last_id:
-            end = End(0, f"no checksum, and its id {state.last_id} is beyond the last item, {last_id}")
-            state = ReaderState()
+            state, end = refuse_impossible_ids(*read_state(reader), journal.last_written_id)
         if end.problem is not None:
             self._repair(journal, file_name, end, is_kept=True)
             journal.has_lost_states = True

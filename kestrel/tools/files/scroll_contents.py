@@ -9,9 +9,11 @@ from typing import Final, NamedTuple
 from kestrel.disk.reader import PART_BYTES, FileReader
 from kestrel.disk.repair import End
 from kestrel.item import Item
-from kestrel.scroll.reader_file import ReaderState, read_state
+from kestrel.scroll.reader_file import ReaderState, read_state, refuse_impossible_ids
 from kestrel.scroll.records import LARGEST_ID, READER_MAGIC, WRITER_MAGIC, Command, Record, Targets, decode_put
 from kestrel.scroll.scan import RecordScan
+from kestrel.scroll.survey import survey
+from kestrel.scroll.writer_file import WriterFile
 from kestrel.tools.files.opened import FileRead
 from kestrel.tools.files.scroll_left import LeftItems
 from kestrel.tools.files.scrolls import OpenScroll, ScrollQueue
@@ -91,8 +93,21 @@ class ScrollContents:
         reader = self._opened.readers[queue.file_name]
         file = FileRead(queue.file_name, reader.size)
         state, end = read_state(reader)
+        if not state.is_checked and state.last_id:
+            state, end = refuse_impossible_ids(state, end, self._last_written_id())
         file.end = _checked(end, reader)
         return QueueRead(queue, file, state, self._now_ms)
+
+    def _last_written_id(self) -> int:
+        """Return the id of the last item in the writer files, or 0 if there is none. Only headers are read."""
+        readers = self._opened.readers
+        first_ids = [(_first_id(readers[name]), name) for name in self.scroll.writers]
+        _, name = max((each for each in first_ids if each[0] <= LARGEST_ID), default=(0, None))
+        if name is None:
+            return 0
+        file = WriterFile(name, 0)
+        survey(readers[name], file)
+        return file.last_id
 
     @property
     def files(self) -> list[FileRead]:

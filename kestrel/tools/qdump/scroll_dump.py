@@ -79,6 +79,9 @@ class ScrollDump(Dump[ScrollRecord]):
             yield self._targets_shown(raw.targets)
         elif raw.command == Command.HELD:
             yield _held_shown(raw.held)
+        elif raw.command == Command.CHECKSUM:
+            crc = _crc_spelled(raw.checksum)
+            yield "no CRC-32: it matches nothing" if crc is None else f"CRC-32 {crc} of the records before it"
         elif raw.command != Command.DELETED:
             yield f"command {raw.command}"
             yield count(raw.size, "byte")
@@ -119,6 +122,8 @@ class ScrollDump(Dump[ScrollRecord]):
             return {"all_but" if raw.targets.are_left_out else "only": readers}
         if raw.command == Command.HELD:
             return {} if raw.held is None else {"reader": show_path(raw.held.by), "released": raw.held.head}
+        if raw.command == Command.CHECKSUM:
+            return {"crc32": _crc_spelled(raw.checksum)}
         return {} if raw.command == Command.DELETED else {"command": raw.command}
 
     def place_json(self, file: FileRead) -> dict[str, Any]:
@@ -237,6 +242,10 @@ def _held_shown(held: Held | None) -> str:
     if held is None:
         return "nobody reads by ids"
     return f"{show_path(held.by)} reads by ids, and has released all up to id {held.head}"
+
+
+def _crc_spelled(checksum: int | None) -> str | None:
+    return None if checksum is None else f"{checksum:08x}"
 
 
 def _ids_in(ranges: Sequence[tuple[int, int]]) -> int:
