@@ -255,7 +255,7 @@ def test_reader_files_are_made_short_again_from_time_to_time(server: ScrollServe
     assert len(server.files()["work.read."]) > 4096
     server.clock.advance(CHECKPOINTS_EVERY_S)
     server.settle()
-    assert len(server.files()["work.read."]) == 18
+    assert len(server.files()["work.read."]) == 36
 
 
 # Folders.

@@ -14,8 +14,9 @@ from typing import NamedTuple, TypeAlias
 
 import pytest
 
+from kestrel.scroll.done_set import DoneSet
+from kestrel.scroll.reader_file import ReaderState, encode_state
 from kestrel.scroll.records import (
-    DELETED_RECORD,
     READER_MAGIC,
     WRITER_MAGIC,
     Targets,
@@ -389,6 +390,9 @@ def for_all_but(*readers: bytes) -> bytes:
     return encode_targets(Targets(frozenset(readers), True))
 
 
+DELETED_FILE = encode_state(ReaderState(DoneSet(1), is_deleted=True))
+
+
 class Ruin(NamedTuple):
     """What was left of a journal, and the items that a start finds in its queues. Their numbers are greater than a
     life's."""
@@ -451,12 +455,12 @@ RUINS = {
         {PARENT: (1003, 1004, 1005), LEFT: (1001, 1004, 1005), RIGHT: (1005,)}, {**TWO, **FAMILY}
     ),
     "a reader that is deleted": Ruin(
-        {PARENT: (1003, 1004, 1005), RIGHT: (1005,)}, {**TWO, **FAMILY, "work.read.left": reader(1) + DELETED_RECORD}
+        {PARENT: (1003, 1004, 1005), RIGHT: (1005,)}, {**TWO, **FAMILY, "work.read.left": DELETED_FILE}
     ),
     "a parent that is deleted": Ruin(
-        {LEFT: (1001, 1004, 1005), RIGHT: (1005,)}, {**TWO, **FAMILY, "work.read.:own": reader(1) + DELETED_RECORD}
+        {LEFT: (1001, 1004, 1005), RIGHT: (1005,)}, {**TWO, **FAMILY, "work.read.:own": DELETED_FILE}
     ),
-    "readers all of whom are deleted": Ruin({}, {**TWO, **{name: reader(1) + DELETED_RECORD for name in FAMILY}}),
+    "readers all of whom are deleted": Ruin({}, {**TWO, **dict.fromkeys(FAMILY, DELETED_FILE)}),
     "damage in the midst": Ruin(
         {PARENT: (1002, 1004, 1005)},
         {**TWO, "work.1000": writer(items(1001, 1002), b"\x86\xff", items(1003)), "work.read.": reader(1)},
@@ -469,7 +473,12 @@ RUINS = {
     "nothing that anybody needs": Ruin(
         {PARENT: (), LEFT: ()}, {**TWO, "work.read.:own": reader(5), "work.read.left": reader(5)}
     ),
-    "a head beyond the last item": Ruin({PARENT: ()}, {**TWO, "work.read.": reader(9)}),
+    "a head beyond the last item": Ruin(
+        {PARENT: ()}, {**TWO, "work.read.": encode_state(ReaderState(DoneSet(9)))}
+    ),
+    "a head beyond the last item and no checksum": Ruin(
+        {PARENT: (1001, 1002, 1003, 1004, 1005)}, {**TWO, "work.read.": reader(9)}
+    ),
     "ids that were there before": Ruin(
         {PARENT: (1002, 1003, 1006)},
         {**TWO, "work.2000": writer(items(1004, 1005, 1006, first_id=2)), "work.read.": reader(1)},
@@ -489,7 +498,7 @@ RUINS = {
             "work.2000": writer(items(1004), for_alone(b"left"), items(1005), for_alone(b"right"), items(1006)),
             "work.3000": writer(for_all_but(b"right"), items(1007)[:-1]),
             "work.read.:own": reader(2, 5, 6)[:-8] + b"\x91",
-            "work.read.left": reader(1) + DELETED_RECORD,
+            "work.read.left": DELETED_FILE,
             "work.read.right": reader(2, 5),
             "work.read.right~~4000": reader(2),
             "work.4000~~4001": writer(items(1012)),
