@@ -64,6 +64,15 @@ def find_jump(reader: FileReader, file: WriterFile, item_id: int) -> Jump | None
     return Jump(walk.item_id, walk.start, items) if is_jump else None
 
 
+def has_second_id(reader: FileReader, file: WriterFile) -> bool:
+    """Return whether the id behind the first one of the file follows it directly. Raises OSError."""
+    walk = Walk(reader, len(WRITER_MAGIC))
+    while walk.next():
+        if walk.item_id > file.first_id:
+            return walk.item_id == file.first_id + 1
+    return False
+
+
 def check_known(reader: FileReader, file: WriterFile) -> None:
     """Raise `WrongMark` unless the last item that is known of the file stands where it should. Raises OSError."""
     if reader.size < file.size:

@@ -19,7 +19,7 @@ from kestrel.scroll.left import left_for
 from kestrel.scroll.names import DEFAULT_READER, OWN_READER, Names, Place, queue_of
 from kestrel.scroll.reader_file import ReaderState, encode_state, read_state, refuse_impossible_ids
 from kestrel.scroll.records import LARGEST_ID
-from kestrel.scroll.survey import WrongMark, check_known, find_jump, survey
+from kestrel.scroll.survey import WrongMark, check_known, find_jump, has_second_id, survey
 from kestrel.scroll.writer_file import WriterFile
 from kestrel.storage.scroll.files import copy_file, replace_file
 from kestrel.storage.scroll.journal import ScrollJournal, Unsynced
@@ -167,8 +167,13 @@ class ScrollLoader:
         """Return two files whose ids overlap, without the overlap. `before` has the lower first id.
 
         If ids are missing in `before` where those of `file` begin, a damaged id is in `before`: at its end, or, if it
-        was begun later than `file`, at its start. Otherwise the first ids of `file` were given before and do not count.
+        was begun later than `file`, at its start. The same holds if the only id of `before` is the first one of `file`,
+        and the next one follows there. Otherwise the first ids of `file` were given before and do not count.
         """
+        if before.first_id == before.last_id == file.first_id:
+            with journal.open_file(file.file_name) as reader:
+                if has_second_id(reader, file):
+                    return [*self._surveyed_behind(journal, before, file.last_id), file]
         with journal.open_file(before.file_name) as reader:
             jump = find_jump(reader, before, file.first_id)
         if jump is None:
