@@ -13,6 +13,7 @@ from zope.interface.verify import verifyObject
 
 from kestrel.config.model import QueueSettings
 from kestrel.errors import BadStorageArgument, FolderInUse, ItemTooLarge, QueueFailed, StorageError
+from kestrel.scroll.reader_file import DELETED_STATE
 from kestrel.scroll.records import MAX_DATA_BYTES
 from kestrel.storage.interfaces import IStorageFactory
 from kestrel.storage.scroll.factory import ScrollStorageFactory
@@ -411,6 +412,18 @@ def test_a_parent_goes_and_its_children_stay(start: Opener) -> None:
 
 
 # Deleting the last one.
+
+
+def test_deletion_on_a_full_disk_overwrites_the_reader_file(start: Opener) -> None:
+    scrolls = start()
+    queue = scrolls.queue()
+    scrolls.put_and_commit(queue, b"a secret")
+    (scrolls.folder / ".kestrel" / "reserve").unlink()
+    scrolls.disk.room = 0
+    scrolls.storage.delete(queue)
+    assert (scrolls.folder / "work.read.").read_bytes() == DELETED_STATE
+    assert (scrolls.folder / FIRST).exists()
+    assert start.crashed(scrolls).loaded == {}
 
 
 def test_a_deleted_queue_says_so_in_its_file_until_all_its_files_are_erased(start: Opener) -> None:
