@@ -123,6 +123,10 @@ def _identities(value: object) -> tuple[bytes, ...]:
     return tuple(_text(name).encode() for name in names)
 
 
+def _show_identities(identities: tuple[bytes, ...]) -> str:
+    return b",".join(identities).decode("utf-8", "backslashreplace")
+
+
 def _show_names(names: tuple[bytes, ...]) -> str:
     return ",".join(map(show_name, names))
 
@@ -144,7 +148,7 @@ DURATION: Final = Kind("duration", _positive(parse_duration_ms), format_duration
 DURATION_OR_ZERO: Final = Kind("duration, or 0", parse_duration_ms, format_duration_ms)
 QUEUE_NAME: Final = Kind("queue name", _queue_name, show_name)
 QUEUE_NAMES: Final = Kind("list of queue names", _queue_names, _show_names)
-IDENTITIES: Final = Kind("client name or list of them", _identities, _show_names)
+IDENTITIES: Final = Kind("client name or list of them", _identities, _show_identities)
 
 
 def optional(kind: Kind, *words: str) -> Kind:
