@@ -220,19 +220,6 @@ class CommitFailureTests(Backend):
             synced.commit(queue)
             check_all_that_is_left(synced, [])
 
-    def test_a_queue_is_deleted_on_a_medium_without_bytes_and_inodes(self, synced: Subject) -> None:
-        queue, _ = begin(synced)
-        synced.put(queue, b"d")
-        synced.commit(queue)
-        reserve = next(synced.folder.rglob("reserve"), None)
-        if reserve is not None:
-            reserve.unlink()
-        synced.faulty_disk.room = synced.faulty_disk.inodes = 0
-        synced.storage.delete(queue)
-        synced.commit(queue)
-        synced.faulty_disk.room = synced.faulty_disk.inodes = None
-        check_all_that_is_left(synced, [])
-
     def test_a_queue_that_cannot_be_opened_anew_yet_is_tried_again(self, synced: Subject) -> None:
         queue, _ = begin(synced)
         synced.put(queue, b"lost")
