@@ -299,7 +299,7 @@ def kill(folder: Path, calls: int) -> FaultyDisk:
     return disk
 
 
-CALLS = 60
+CALLS = 70
 """More operations than packing this folder takes."""
 
 
