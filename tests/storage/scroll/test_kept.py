@@ -21,7 +21,7 @@ from kestrel.storage.scroll import storage as scroll_storage
 from kestrel.storage.scroll.queue import ScrollQueue
 from kestrel.storage.total_memory import ITEM_BYTES, MemoryLimit
 from tests.journal.made import BytesReader
-from tests.scroll.made import READER, WRITER, errors, put, read_done, read_head, with_data
+from tests.scroll.made import READER, WRITER, errors, put, read_done, read_head, sealed, with_data
 from tests.scroll.running import NEVER, PERIOD_S, PERIODIC, SYNCED, Opener, Scrolls, WatchedDisk
 
 FAMILY = (b"work", b"work+x", b"work+y")
@@ -226,7 +226,7 @@ def test_a_reader_that_can_be_read_late_is_not_served_while_items_are_not_writte
     folder.mkdir()
     (folder / "work.5").write_bytes(WRITER + put(1, b"a"))
     (folder / "work.read.:own").write_bytes(READER + read_head(0) + read_done())
-    (folder / "work.read.x").write_bytes(READER + read_head(9 << 32) + read_done())
+    (folder / "work.read.x").write_bytes(sealed(read_head(9 << 32) + read_done()))
     scrolls = start(folder, arrange=lambda disk: disk.cannot_read("work.read.x"))
     parent = scrolls.queue()
     scrolls.put(parent, b"b")
