@@ -140,7 +140,8 @@ BROKEN: Final = {
     CutsTooMuch: set(damage.PROMISES) - {damage.every_queue_is_served},
     CutsNothing: set(damage.PROMISES)
     - {damage.every_queue_is_served, damage.the_records_in_front_of_the_damage_are_done},
-    WritesNothing: {damage.nothing_is_thrown_away},
+    # A file behind damage is written anew without its removals: its items are missing.
+    WritesNothing: {damage.nothing_is_thrown_away, damage.the_queues_are_what_the_format_makes_of_their_files},
 }
 """The promises that a server breaks whose disk does not do as it is told."""
 
