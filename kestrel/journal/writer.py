@@ -172,6 +172,7 @@ class JournalWriter:
         The new file is created first: where that fails, the old one is still there to be written to. Raises OSError,
         and nothing has changed.
         """
+        self.open()  # there is no old one where a start set aside a file that its last record closes
         following = self._folder + b"/" + temporary_name(self._queue, self._next_number())
         self._disk.close(self._disk.open_append(following))
         try:
