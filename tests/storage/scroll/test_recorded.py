@@ -19,7 +19,7 @@ from kestrel.scroll import walk, writer_file
 from kestrel.storage.scroll import upkeep
 from kestrel.storage.scroll.queue import ScrollQueue
 from tests.scroll.independent import puts_in, queues_in
-from tests.scroll.made import READER, T, read_done, read_head, sealed
+from tests.scroll.made import READER, T, read_done, read_head, sealed, unsealed
 from tests.scroll.running import Opener, Scrolls, files_in
 
 GOLDEN: Final = Path(__file__).parents[2] / "scroll" / "golden"
@@ -67,6 +67,9 @@ HONOURED: Final = "what is done beyond the head is done after a restart too"
 EARLIEST: Final = "a reader without a file begins at the earliest item"
 NEVER_TWICE: Final = "ids that a reader knows are never given again"
 NOT_THERE: Final = "without an item and a reader there is no queue"
+
+MOST_DONE: Final = 1000
+"""So many ids of a range are compared: behind a damaged reader file a gap of 2 ** 32 ids is done."""
 
 NOT_TRUSTED: Final = "a head beyond the last item, in a file without checksums, is damage"
 
@@ -122,7 +125,7 @@ def found_in(start: Opener, case: Recorded, folder: Path) -> dict[str, object]:
         ranges = queue.done.ranges()
         found[f"done by {reader_of(name)}"] = (
             queue.done.head,
-            [each for first, last in ranges for each in range(first, last + 1)],
+            [each for first, last in ranges for each in range(first, last + 1)[:MOST_DONE]],
         )
     family = list(scrolls.loaded.values()) or [scrolls.queue()]
     scrolls.put_and_commit(family, b"the next one")
@@ -298,7 +301,7 @@ def test_while_it_runs_its_files_differ_in_what_is_made_ahead_and_what_was_appen
         scrolls.commit(queue)
         (writer,) = scrolls.writers()
         assert scrolls.files()[writer] == case.files[writer].rstrip(b"\0")
-        assert queue.checkpoint() == case.files["work.read."]
+        assert unsealed(queue.checkpoint()) == case.files["work.read."]
         assert scrolls.reader().startswith(READER + read_head(0) + read_done())
 
 
