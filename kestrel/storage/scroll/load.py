@@ -286,7 +286,7 @@ class ScrollLoader:
             state, end = refuse_impossible_ids(*read_state(reader), journal.last_written_id)
         if end.problem is not None:
             self._repair(journal, file_name, end, is_kept=True)
-            # A crash leaves an unfinished end of what no sync had reached, and a client's hold is synced before it counts.
+            # A crash leaves an unfinished end that no sync had reached. A client's hold is synced before it counts.
             journal.has_lost_states |= not end.is_unfinished
         if end.problem is not None or not state.is_checked:
             self._write_anew(file_name, state)
