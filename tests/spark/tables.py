@@ -24,7 +24,7 @@ NAMES = (
 
 COMMANDS = {
     0: "READ_HEAD", 8: "PUT", 9: "READ_DONE", 10: "ERRORS", 11: "DONE_RANGES", 12: "TARGETS", 13: "DELETED",
-    14: "HELD",
+    14: "HELD", 15: "CHECKSUM",
 }
 
 NOTHING = dict.fromkeys(

@@ -21,7 +21,7 @@ from kestrel.testing.faults import FaultyDisk
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.qdump import command as qdump
 from tests.journal.made import REMOVE, add, addx, files_of, open_, restarted_errors, restarted_items, save_xid, unremove
-from tests.scroll.made import DELETED, READER, WRITER, put, read_done, read_head, targets
+from tests.scroll.made import DELETED, READER, WRITER, put, read_done, read_head, sealed, targets
 from tests.spark.fleet.folders import NOW_MS, RECORDED, name_of, rows_of
 from tests.tools.running import fill
 
@@ -103,7 +103,7 @@ def test_each_queue_of_a_scroll_has_what_is_for_it(tmp_path: Path) -> None:
             "work.1000": WRITER + put(1, b"one") + targets(0, b"x") + put(2, b"for x"),
             "work.read.:own": READER + read_head(0) + read_done(),
             "work.read.x": READER + read_head(1) + read_done(),
-            "work.read.gone": READER + DELETED,
+            "work.read.gone": sealed(DELETED),
         },
     )
     queued = {queue: [row["data"] for row in rows] for queue, rows in by_queue(rows_of(tmp_path)).items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +15,7 @@ from hypothesis import given
 
 from kestrel.client.blocking import BlockingClient
 from kestrel.spark.history.journal import ItemHistory, QueueHistory
+from tests.journal import reference
 from tests.journal.made import (
     REMOVE,
     REMOVE_TENTATIVE,
@@ -81,7 +83,12 @@ def test_what_is_left_is_what_a_start_of_the_server_finds(files: list[bytes]) ->
             Path(folder, name).write_bytes(contents)
         rows = histories_in(folder)
         left = sorted((row for row in rows if row["position"] is not None), key=lambda row: row["position"])
-        assert [(row["data"], row["errors"]) for row in left] == list(recovered(Path(folder)))
+        found = list(recovered(Path(folder)))
+    if any(reference.read(each).problem for each in files[:-1]):
+        # A start drops the removals behind damage in a rotated file, and delivers items again.
+        assert Counter(row["data"] for row in left) <= Counter(data for data, _ in found)
+    else:
+        assert [(row["data"], row["errors"]) for row in left] == found
 
 
 def recovered(folder: Path) -> Iterator[tuple[bytes, int]]:
