@@ -54,9 +54,10 @@ def can_mount() -> bool:
     if os.geteuid() or shutil.which("mount") is None:
         return False
     with TemporaryDirectory() as folder:
-        if subprocess.run(["mount", "-t", "tmpfs", "none", folder], check=False, capture_output=True).returncode:
+        mount = ["mount", "-t", "tmpfs", "none", folder]
+        if subprocess.run(mount, check=False, capture_output=True, timeout=60).returncode:
             return False
-        subprocess.run(["umount", folder], check=True)
+        subprocess.run(["umount", folder], check=True, timeout=60)
         return True
 
 

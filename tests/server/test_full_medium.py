@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.running import Client, Processes, eventually
+from tests.server.running import PATIENCE_S, Client, Processes, eventually
 
 ITEMS = [b"%03d" % number * 300 for number in range(100)]
 CONFIG = """
@@ -28,9 +28,10 @@ def medium(tmp_path: Path) -> Iterator[Path]:
     """A small file system of its own."""
     folder = tmp_path / "medium"
     folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,nr_inodes=60", "none", folder], check=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m,nr_inodes=60", "none", folder]
+    subprocess.run(mount, check=True, timeout=PATIENCE_S)
     yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)
+    subprocess.run(["umount", "--lazy", folder], check=True, timeout=PATIENCE_S)
 
 
 def fill(folder: Path, *, bytes_too: bool) -> None:

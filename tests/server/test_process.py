@@ -886,7 +886,8 @@ def test_the_tac_file_serves_reloads_and_stops_in_order(processes: Processes) ->
     tac = (Path(__file__).parents[2] / "tap-configs" / "kestrel.tac").read_text()
     options = '["--config", "kestrel.toml", "--memcache", "tcp:0:interface=127.0.0.1"]'
     processes.write("kestrel.tac", tac.replace('["--config", "tap-configs/development.toml"]', options))
-    processes.write("kestrel.toml", CONFIG)
+    no_fixed_ports = "textListenPort = false\nthriftListenPort = false\n[admin]\nhttpPort = false\n"
+    processes.write("kestrel.toml", CONFIG + no_fixed_ports)
     log = processes.folder / "out.log"
     start = "from twisted.scripts.twistd import run; run()"
     command = [sys.executable, "-c", start, "--nodaemon", "--pidfile=", "--python", "kestrel.tac"]

@@ -13,14 +13,14 @@ from kestrel.testing.contract.backend import Outcome
 from kestrel.testing.contract.owner import ALL, DatabaseBackend, Owner, items
 from kestrel.testing.threads import RealThreads, SteppedThreads
 
-_BATCHES: Final = 25
+_BATCHES: Final = 100
 _ITEMS: Final = 200
 """The items of each batch: enough statements for a read to come between two of them."""
 
 _READS: Final = 2
 """The number of reads that are pending at the same time."""
 
-_SWITCH_S: Final = 1e-5
+_SWITCH_S: Final = 1e-6
 """How often Python changes threads, so that more interleavings happen in the same time."""
 
 
