@@ -56,6 +56,7 @@ def repair(disk: Disk, folder: bytes, file_name: bytes, end: End, now_ms: int) -
         disk.make_folder(damaged)
         copy, size = _unused_path(disk, damaged, file_name, now_ms, b""), disk.length(path)
         disk.rename(path, copy)
+        disk.sync_folder(folder)  # a power failure must not bring the damage back behind later records
         return Repair(copy, size)
     repaired = set_aside(disk, folder, file_name, end, now_ms)
     descriptor = disk.open_append(path)
