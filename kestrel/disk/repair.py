@@ -93,18 +93,6 @@ def set_aside(disk: Disk, folder: bytes, file_name: bytes, end: End, now_ms: int
     return Repair(copy, size)
 
 
-def copy_whole(disk: Disk, folder: bytes, file_name: bytes, now_ms: int) -> Repair:
-    """Copy a file to the folder of damaged files. Return when the copy is on the medium."""
-    damaged = folder + b"/" + DAMAGED_FOLDER
-    disk.make_folder(damaged)
-    copy = _unused_path(disk, damaged, file_name, now_ms, b"")
-    with FileReader(disk, folder + b"/" + file_name) as reader:
-        copy_range(disk, reader, 0, reader.size, copy)
-        size = reader.size
-    disk.sync_folder(damaged)
-    return Repair(copy, size)
-
-
 def _unused_path(disk: Disk, damaged: bytes, file_name: bytes, number: int, suffix: bytes) -> bytes:
     """A new name for a copy: that of the file, as far as the file system has room for it, and a number."""
     taken = set(disk.list_files(damaged))

@@ -13,12 +13,13 @@ from itertools import chain, count
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import PART_BYTES, FileReader
 from kestrel.journal.opcodes import Opcode
-from kestrel.journal.reader import RecordScan
+from kestrel.journal.reader import RecordScan, ReplayEnd
 from kestrel.journal.records import (
     ADDX_HEADER_BYTES,
     PLACEHOLDER,
     REMOVE_RECORD,
     XID_RECORD_BYTES,
+    Record,
     encode_confirm,
     encode_item,
     encode_open,
@@ -115,10 +116,11 @@ def _records_to(now: Boundary, target: Boundary) -> Iterator[bytes]:
         yield encode_put_back(opened[item_id], target.errors.get(item_id, 0))
 
 
-def count_removals(disk: Disk, path: bytes) -> int:
-    """Return how many records of a file are not items."""
+def count_removals(disk: Disk, path: bytes) -> tuple[int, ReplayEnd]:
+    """Return how many records of a file are not items, and how the file ends."""
     with FileReader(disk, path) as reader:
-        return sum(record.opcode not in _ADDS or record.restates is not None for _, record in RecordScan(reader))
+        scan = RecordScan(reader)
+        return sum(not _is_item(record) for _, record in scan), scan.end
 
 
 def items_alone(reader: FileReader, now_ms: int) -> Iterator[bytes]:
@@ -126,8 +128,12 @@ def items_alone(reader: FileReader, now_ms: int) -> Iterator[bytes]:
     return joined(
         encode_item(record.data, now_ms if record.add_ms is None else record.add_ms, record.expiry_ms)
         for _, record in RecordScan(reader)
-        if record.opcode in _ADDS and record.restates is None
+        if _is_item(record)
     )
+
+
+def _is_item(record: Record) -> bool:
+    return record.opcode in _ADDS and record.restates is None
 
 
 def spare_bytes(reader: FileReader) -> int:

@@ -184,6 +184,8 @@ class SegmentLog:
 
     def _encoded(self, files: Iterable[tuple[Boundary, int]]) -> bytes:
         files = list(files)
+        if not files:
+            return b""
         inodes = [self._inode(rotated_name(self._queue, boundary.number)) for boundary, _ in files]
         inodes.append(self._inode(current_name(self._queue)))
         return b"".join(

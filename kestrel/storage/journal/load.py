@@ -12,10 +12,10 @@ from kestrel.config.model import QueueSettings
 from kestrel.disk import steps
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
-from kestrel.disk.repair import End, copy_whole, repair
+from kestrel.disk.repair import End, repair, set_aside
 from kestrel.journal.fileset import JournalFile, Kind, QueueFiles, current_name, files_of, rotated_name, temporary_name
 from kestrel.journal.pack import clean_up, write_temporary
-from kestrel.journal.reader import RecordScan, ReplayEnd
+from kestrel.journal.reader import ReplayEnd
 from kestrel.journal.realign import (
     can_lead_to,
     count_removals,
@@ -201,7 +201,7 @@ class _Loading:
         Raises `_StartOver`.
         """
         if is_there:
-            kept = copy_whole(self._disk, self._folder, file.file_name, self._queue.now_ms)
+            kept = set_aside(self._disk, self._folder, file.file_name, End(0), self._queue.now_ms)
             self._queue.repaired_bytes += kept.size
             log.warn(
                 "Journal file {file!r} is damaged: it removes items that it did not remove before. It was copied to"
@@ -222,10 +222,6 @@ class _Loading:
         """Set aside what is no record. Return whether there still is such a file."""
         if end.problem is None:
             return True
-        self._repair(file_name, end, end.records)
-        return bool(end.offset) or end.is_unfinished
-
-    def _repair(self, file_name: bytes, end: End, records: int) -> None:
         repaired = repair(self._disk, self._folder, file_name, end, self._queue.now_ms)
         self._queue.repaired_bytes += repaired.size
         log.warn(
@@ -236,8 +232,9 @@ class _Loading:
             offset=end.offset,
             size=repaired.size,
             copy=repaired.copy,
-            count=records,
+            count=end.records,
         )
+        return bool(end.offset) or end.is_unfinished
 
     def _realign(self, file_name: bytes, segment: Segment, offset: int | None) -> ReplayEnd:
         """Append the records that lead to the segment's end, and do them.
@@ -281,16 +278,8 @@ class _Loading:
         dropped = 0
         for file in self._rest:
             path = folder + b"/" + file.file_name
-            with FileReader(disk, path) as reader:
-                scan = RecordScan(reader)
-                for _ in scan:
-                    pass
-            if scan.end.problem is not None:
-                self._repair(file.file_name, scan.end, scan.end.records)
-                if not scan.end.offset and not scan.end.is_unfinished:
-                    continue
-            removals = count_removals(disk, path)
-            if not removals:
+            removals, end = count_removals(disk, path)
+            if not self._cut(file.file_name, end) or not removals:
                 continue
             dropped += removals
             self._keep_items_alone(file)
