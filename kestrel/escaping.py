@@ -7,11 +7,13 @@ and U+2029, are shown as `\xNN`, and a backslash as `\\`. Two names never look t
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
-_UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_UNSAFE_RANGES: Final = "\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
 """Control characters (C0, DEL, C1), the line and paragraph separators, and surrogates, which no encoding has."""
-_TO_ESCAPE_IN_NAMES: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\\\\]")
+_UNSAFE: Final = re.compile(f"[{_UNSAFE_RANGES}]")
+_UNSAFE_IN_NAMES: Final = re.compile(rf"[{_UNSAFE_RANGES}\\]")
 _NOT_ASCII: Final = re.compile("[^\x00-\x7f]+")
 _ESCAPES: Final = re.compile(rb"\\(?:x([0-9a-f]{2})|\\)")
 
@@ -28,7 +30,12 @@ def _escaped(match: re.Match[str]) -> str:
 
 def show_name(name: bytes) -> str:
     """Return a queue's name as text, the same everywhere."""
-    return _TO_ESCAPE_IN_NAMES.sub(_escaped_in_name, name.decode("utf-8", "surrogateescape"))
+    return _UNSAFE_IN_NAMES.sub(_escaped_in_name, name.decode("utf-8", "surrogateescape"))
+
+
+def show_names(names: Iterable[bytes]) -> str:
+    """Return the names as they are shown, with commas between."""
+    return ",".join(map(show_name, names))
 
 
 def _escaped_in_name(match: re.Match[str]) -> str:

@@ -11,8 +11,9 @@ from twisted.internet.defer import Deferred
 from kestrel.admin.asked import Answer, Asked, Refusal, as_json, json_bytes, json_list
 from kestrel.admin.summary import summaries, summing
 from kestrel.admin.watched import Watched
+from kestrel.escaping import show_names
 from kestrel.item import Item
-from kestrel.queues.figures import QueueSight, joined, queue_figures, server_figures, traffic_figures
+from kestrel.queues.figures import QueueSight, queue_figures, server_figures, traffic_figures
 from kestrel.queues.measures import Measures
 from kestrel.queues.queue import Queue
 from kestrel.queues.stats import CHILDREN, children_in_pieces
@@ -56,7 +57,7 @@ def _queue_pieces(watched: Watched, name: bytes, about: Mapping[str, object]) ->
     yield before
     comma = b""
     for children in children_in_pieces(watched.manager, name) if after else ():
-        yield comma + json_bytes(joined(children))[1:-1]
+        yield comma + json_bytes(show_names(children))[1:-1]
         comma = b","
     yield after
     yield b',"children":'

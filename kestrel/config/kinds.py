@@ -16,7 +16,7 @@ import attrs
 from kestrel.config.shown import shown
 from kestrel.config.units import format_duration_ms, format_size, parse_duration_ms, parse_size
 from kestrel.errors import BadQueueName
-from kestrel.escaping import show_name
+from kestrel.escaping import show_name, show_names
 from kestrel.names import check_queue_name
 
 LARGEST_COUNT: Final = 2**31 - 1
@@ -127,10 +127,6 @@ def _show_identities(identities: tuple[bytes, ...]) -> str:
     return b",".join(identities).decode("utf-8", "backslashreplace")
 
 
-def _show_names(names: tuple[bytes, ...]) -> str:
-    return ",".join(map(show_name, names))
-
-
 def _texts(value: object) -> tuple[str, ...]:
     return tuple(_text(each) for each in _list(value))
 
@@ -147,7 +143,7 @@ SIZE_OR_ZERO: Final = Kind("size, or 0", parse_size, format_size)
 DURATION: Final = Kind("duration", _positive(parse_duration_ms), format_duration_ms)
 DURATION_OR_ZERO: Final = Kind("duration, or 0", parse_duration_ms, format_duration_ms)
 QUEUE_NAME: Final = Kind("queue name", _queue_name, show_name)
-QUEUE_NAMES: Final = Kind("list of queue names", _queue_names, _show_names)
+QUEUE_NAMES: Final = Kind("list of queue names", _queue_names, show_names)
 IDENTITIES: Final = Kind("client name or list of them", _identities, _show_identities)
 
 

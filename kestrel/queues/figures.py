@@ -13,7 +13,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from kestrel.compiled import BUILD
 from kestrel.errors import KestrelError
-from kestrel.escaping import show_name
+from kestrel.escaping import show_names
 from kestrel.queues.aliases import Alias
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.queue import Queue
@@ -179,7 +179,7 @@ QUEUE_FIGURES: Final[tuple[Figure[QueueSight], ...]] = (
         "how often its journal went over to a new file",
         lambda of: of.journal["journal_rotations"],
     ),
-    Figure("children", _LABEL, "its children", lambda of: joined(of.children) if of.children else None),
+    Figure("children", _LABEL, "its children", lambda of: show_names(of.children) if of.children else None),
     Figure("age_msec", _GAUGE, "how long the last item that was taken had waited, milliseconds", lambda of: of.age_ms),
     Figure(
         "create_time",
@@ -231,9 +231,5 @@ def storage_figures(sight: QueueSight) -> Iterator[tuple[str, int]]:
 
 def alias_figures(alias: Alias) -> list[Stat]:
     """An alias's figures: what was put to it, and where that goes."""
-    return [("put_items", alias.put_items), ("put_bytes", alias.put_bytes), ("children", joined(alias.destinations))]
-
-
-def joined(names: Sequence[bytes]) -> str:
-    """Return the names as they are shown, with commas between."""
-    return ",".join(map(show_name, names))
+    children = show_names(alias.destinations)
+    return [("put_items", alias.put_items), ("put_bytes", alias.put_bytes), ("children", children)]

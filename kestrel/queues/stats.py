@@ -8,7 +8,8 @@ from contextlib import suppress
 from typing import Final
 
 from kestrel.errors import KestrelError
-from kestrel.queues.figures import QueueSight, Stat, alias_figures, joined, queue_figures
+from kestrel.escaping import show_names
+from kestrel.queues.figures import QueueSight, Stat, alias_figures, queue_figures
 from kestrel.queues.manager import QueueManager
 
 CHILDREN_AT_ONCE: Final = 64
@@ -29,7 +30,7 @@ def stats_in_pieces(
     yield before
     comma = b""
     for children in children_in_pieces(manager, name):
-        marked = encode([("children", joined((CHILDREN, *children, CHILDREN)))])
+        marked = encode([("children", show_names((CHILDREN, *children, CHILDREN)))])
         yield comma + marked.split(CHILDREN)[1].strip(b",")
         comma = b","
     yield after
