@@ -297,15 +297,6 @@ class Shutdown(Command):
     __slots__ = ()
 
 
-class OtherProtocol(Command):
-    """A line of another protocol, such as HTTP: refuse it and hang up."""
-
-    __slots__ = ("protocol",)
-
-    def __init__(self, protocol: str) -> None:
-        self.protocol = protocol
-
-
 class Malformed(Command):
     """Bytes that are no request: answer with the reason and, where the stream is out of step, hang up."""
 
@@ -314,3 +305,12 @@ class Malformed(Command):
     def __init__(self, reason: str, *, closes: bool) -> None:
         self.reason = reason
         self.closes = closes
+
+
+class OtherProtocol(Malformed):
+    """A line of another protocol, such as HTTP: refuse it, and hang up."""
+
+    __slots__ = ()
+
+    def __init__(self, protocol: str) -> None:
+        super().__init__(f"this port does not speak {protocol}", closes=True)

@@ -116,9 +116,7 @@ class MemcacheCodec(LineCodec):
                 return self._out_of_step("line too long")
             request = _REMEMBERED.get(line) or _parsed(line)
             if not isinstance(request, _AnnouncedSet):
-                if isinstance(request, commands.OtherProtocol) or (
-                    isinstance(request, commands.Malformed) and request.closes
-                ):
+                if isinstance(request, commands.Malformed) and request.closes:
                     self.end()
                 return request
             if request.size > self._max_item_bytes:
@@ -199,7 +197,7 @@ class MemcacheCodec(LineCodec):
 
 
 def _parsed(line: bytes) -> commands.Command | _AnnouncedSet:
-    """Return the request of a line. The stream is out of step after `OtherProtocol` and a `Malformed` that closes."""
+    """Return the request of a line. The stream is out of step after a `Malformed` that closes."""
     words = words_of(line[:-1] if line.endswith(b"\r") else line)
     if not words:
         return _fatal("empty line")

@@ -156,7 +156,7 @@ def shutdown(session: Session, command: commands.Shutdown) -> None:
 def other_protocol(session: Session, command: commands.OtherProtocol) -> None:
     """Refuse a request of another protocol, count and log it, and hang up."""
     session.counters.foreign_requests += 1
-    session.turn_away(errors.ClientError(f"this port does not speak {command.protocol}"))
+    session.turn_away(errors.ClientError(command.reason))
 
 
 def malformed(session: Session, command: commands.Malformed) -> None:
