@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from kestrel.disk.reader import PART_BYTES, FileReader
@@ -94,12 +95,13 @@ class ScrollContents:
         file = FileRead(queue.file_name, reader.size)
         state, end = read_state(reader)
         if not state.is_checked and state.last_id:
-            state, end = refuse_impossible_ids(state, end, self._last_written_id())
+            state, end = refuse_impossible_ids(state, end, self._last_written_id)
         file.end = _checked(end, reader)
         return QueueRead(queue, file, state, self._now_ms)
 
+    @cached_property
     def _last_written_id(self) -> int:
-        """Return the id of the last item in the writer files, or 0 if there is none. Only headers are read."""
+        """The id of the last item in the writer files, or 0 if there is none. Only headers are read."""
         readers = self._opened.readers
         first_ids = [(_first_id(readers[name]), name) for name in self.scroll.writers]
         _, name = max((each for each in first_ids if each[0] <= LARGEST_ID), default=(0, None))
