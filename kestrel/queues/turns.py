@@ -23,6 +23,9 @@ _Thing = TypeVar("_Thing")
 TICK_S: Final = 0.002
 """After so much work a tick begins nothing new."""
 
+BACKGROUND_S: Final = TICK_S / 4
+"""A tick begins no further step of background work after this much of it. Requests that arrive meanwhile wait less."""
+
 
 class Turns:
     """Says who may work in this tick, and lets the rest go on in the next.
@@ -38,6 +41,7 @@ class Turns:
         self.looked_at_s = 0.0
         """What the clock said when somebody last asked whether to work."""
         self._waiting: deque[Callable[[], None]] = deque()
+        self._background: deque[Callable[[], None]] = deque()
         self._is_scheduled = False
         self._is_open = False
 
@@ -67,6 +71,15 @@ class Turns:
     def go_on_later(self, work: Callable[[], None]) -> None:
         """Call `work` in the next tick, after those who asked before."""
         self._waiting.append(work)
+        self._schedule_next()
+
+    def in_background(self, step: Callable[[], None]) -> None:
+        """Call `step` when no `go_on_later` work is due and the tick has time left.
+
+        Each tick runs at least one step, so that a busy server finishes background work too. A step should take much
+        less than a tick.
+        """
+        self._background.append(step)
         self._schedule_next()
 
     def for_each(
@@ -106,18 +119,25 @@ class Turns:
             self.go_on_later(partial(self._do_some, things, place, work, at_once, done))
 
     def _schedule_next(self) -> None:
-        if self._waiting and self._is_open and not self._is_scheduled:
+        if (self._waiting or self._background) and self._is_open and not self._is_scheduled:
             self._is_scheduled = True
             self._schedule(self._next_tick)
 
     def _next_tick(self) -> None:
         self._is_scheduled = False
         for _ in range(len(self._waiting)):
-            if not self.may_work():  # others have used the tick up: everyone keeps the place in line
+            if not self.may_work():  # the tick's time is used up: the remaining work keeps its order
                 break
-            work = self._waiting.popleft()
-            try:
-                work()
-            except Exception:  # one's fault must not keep the others from their turns
-                log.failure("A turn failed")
+            self._run(self._waiting.popleft())
+        began = self.seconds()
+        while self._background:
+            self._run(self._background.popleft())
+            if self.seconds() - began > BACKGROUND_S or not self.may_work():
+                break
         self._schedule_next()
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception:  # a failure must not stop the work of others
+            log.failure("A turn failed")

@@ -7,9 +7,6 @@ from typing import Final
 
 from kestrel.session.session import Session
 
-STEPS_PER_TURN: Final = 8
-"""Pieces made in one turn. A turn takes a fraction of a tick, or many lists at once would hold up other requests."""
-
 HELD_BYTES: Final = 32 * 1024
 """No further piece is made while the outbox holds this much."""
 
@@ -28,28 +25,27 @@ class LongReply:
         self._is_over = False
 
     def start(self) -> None:
-        """Make the first pieces now, and the others in later ticks."""
+        """Make the first piece now, and the others in the background."""
         self._session.wait_for_server(self._stop, self._go_on_later)
         self._go_on()
 
     def _go_on(self) -> None:
         self._is_turn_due = False
         session = self._session
-        for _ in range(STEPS_PER_TURN):
-            if self._is_over or session.outbox.is_paused or session.outbox.held_bytes >= HELD_BYTES:
-                return  # the outbox calls `_go_on_later` when replies have left
-            piece = next(self._pieces, None)
-            if piece is None:
-                session.answered()
-                return
-            if piece:
-                session.outbox.reply(piece)
+        if self._is_over or session.outbox.is_paused or session.outbox.held_bytes >= HELD_BYTES:
+            return  # the outbox calls `_go_on_later` when replies have left
+        piece = next(self._pieces, None)
+        if piece is None:
+            session.answered()
+            return
+        if piece:
+            session.outbox.reply(piece)
         self._go_on_later()
 
     def _go_on_later(self) -> None:
         if not self._is_turn_due and not self._is_over:
             self._is_turn_due = True
-            self._session.go_on_later(self._go_on)
+            self._session.go_on_in_background(self._go_on)
 
     def _stop(self) -> None:
         self._is_over = True

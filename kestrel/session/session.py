@@ -315,6 +315,10 @@ class Session(Speaker):
         """Do that for the command in the next tick."""
         self.turns.go_on_later(partial(self._go_on_with, work))
 
+    def go_on_in_background(self, step: Callable[[], None]) -> None:
+        """Call `step` for the command when other clients' requests leave time for it."""
+        self.turns.in_background(partial(self._go_on_with, step))
+
     def _go_on_with(self, work: Callable[[], None]) -> None:
         try:
             work()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kestrel.queues.turns import TICK_S, Turns
+from kestrel.queues.turns import BACKGROUND_S, TICK_S, Turns
 from kestrel.storage.barrier import Barrier
 
 
@@ -39,6 +39,15 @@ class Ticking:
             self.now_s += takes_s
 
         self.turns.go_on_later(work)
+
+    def step(self, name: str, takes_s: float = 0.0) -> Callable[[], None]:
+        """Return background work that takes this long."""
+
+        def step() -> None:
+            self.done.append(name)
+            self.now_s += takes_s
+
+        return step
 
     def until_idle(self) -> list[list[str]]:
         """What each tick did, without those that did nothing."""
@@ -163,3 +172,26 @@ def test_nothing_is_scheduled_when_nobody_waits(ticking: Ticking) -> None:
     assert ticking.tick() == []
     ticking.later("b")
     assert ticking.until_idle() == [["b"]]
+
+
+def test_background_work_runs_after_other_work_in_the_time_left(ticking: Ticking) -> None:
+    for name in "abcd":
+        ticking.turns.in_background(ticking.step(name, BACKGROUND_S * 0.8))
+    ticking.later("work", TICK_S * 0.5)
+    assert ticking.until_idle() == [["work", "a", "b"], ["c", "d"]]
+
+
+def test_busy_ticks_run_one_step_of_background_work(ticking: Ticking) -> None:
+    for name in "ab":
+        ticking.turns.in_background(ticking.step(name, TICK_S * 0.4))
+        ticking.later(name.upper(), TICK_S * 2)
+    assert ticking.until_idle() == [["A", "a"], ["B", "b"]]
+
+
+def test_failed_background_work_stops_no_other(ticking: Ticking) -> None:
+    def failing() -> None:
+        raise ZeroDivisionError
+
+    ticking.turns.in_background(failing)
+    ticking.turns.in_background(ticking.step("next"))
+    assert ticking.until_idle() == [["next"]]
