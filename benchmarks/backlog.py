@@ -18,7 +18,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from benchmarks.cost import Cost, Watch
 from benchmarks.harness import (
     Column,
     Results,
@@ -30,8 +29,9 @@ from benchmarks.harness import (
     spread,
 )
 from benchmarks.journals import QUEUE
-from benchmarks.picture import Curve, draw
+from benchmarks.process_cost import Cost, Watch
 from benchmarks.storages import JOURNAL, SCROLL, make_backlog
+from benchmarks.svg_chart import Curve, draw
 from kestrel.config.units import GIB, MIB
 from tests.server.running import Client, Processes, Server, eventually, is_serving_in, set_request
 

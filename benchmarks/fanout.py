@@ -23,7 +23,6 @@ from typing import Final, NamedTuple
 
 from twisted.internet.task import Clock
 
-from benchmarks.cost import Cost, Watch
 from benchmarks.harness import (
     Column,
     Results,
@@ -35,6 +34,7 @@ from benchmarks.harness import (
     spread,
 )
 from benchmarks.journals import ADD_MS
+from benchmarks.process_cost import Cost, Watch
 from benchmarks.storages import JOURNAL, SCROLL, STORAGES, CountingDisk, bytes_in, make_storage
 from kestrel.config.units import GIB
 from kestrel.journal.records import encode_item

@@ -18,9 +18,9 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from twisted.internet.task import Clock
 
-from benchmarks.cost import Cost, Moment, Watch
 from benchmarks.harness import Column, Results, in_fresh_process, options_parser, progress, scratch_folder, spread
 from benchmarks.journals import ADD_MS, QUEUE
+from benchmarks.process_cost import Cost, Moment, Watch
 from benchmarks.storages import JOURNAL, SCROLL, STORAGES, CountingDisk, Opened, make_storage
 from kestrel.config.model import Config, QueueOverrides, QueueSettings
 from kestrel.testing.server import MemoryServer

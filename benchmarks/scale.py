@@ -19,7 +19,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from benchmarks.cost import Cost, Watch
 from benchmarks.harness import (
     Column,
     Figure,
@@ -32,6 +31,7 @@ from benchmarks.harness import (
     spread,
 )
 from benchmarks.journals import QUEUE
+from benchmarks.process_cost import Cost, Watch
 from benchmarks.storages import STORAGES, make_backlog
 from kestrel.config.units import GIB, MIB
 from kestrel.server.reactor import raise_file_limit

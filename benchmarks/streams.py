@@ -27,7 +27,6 @@ from zlib import crc32
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
-from benchmarks.cost import Watch
 from benchmarks.harness import (
     MB,
     Column,
@@ -40,13 +39,14 @@ from benchmarks.harness import (
     scratch_folder,
     spread,
 )
+from benchmarks.process_cost import Watch
 from kestrel.client.call import Call
 from kestrel.client.patient import PatientServer
 from kestrel.client.thrift import RangeItem, ThriftCalls
 from kestrel.protocols.codec import RangeState
 from kestrel.spark.session import session
-from kestrel.spark.stream.options import READER, Delivery
 from kestrel.spark.stream.ranges import PAGE_BYTES
+from kestrel.spark.stream.stream_options import READER, Delivery
 from tests.server.running import Processes
 
 QUEUE: Final = b"work"

@@ -26,7 +26,7 @@ LEFT_OUT_FOR = "left out for"
 """The property of a test's report that names a missing package; properties survive a split over processes."""
 
 NOT_PROMISED = re.compile(r"Skipped: needs ((capability|hook) '\w+'|the base class OnFaulty(Disk|Database))")
-"""Why the storage contract leaves a test out (`kestrel.testing.contract.needs`)."""
+"""Why the storage contract leaves a test out (`kestrel.testing.contract.requirements`)."""
 
 
 # How long an example takes is a matter of what else the machine does.

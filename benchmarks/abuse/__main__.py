@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 from typing import Final
 
-from benchmarks.abuse.abuser import NICE, SHARE, Abuse
-from benchmarks.abuse.abuses import ABUSES, NEED_ROOT
-from benchmarks.abuse.arena import Arena, Outcome
+from benchmarks.abuse.abuse_process import NICE, SHARE, Abuse
+from benchmarks.abuse.catalogue import ABUSES, NEED_ROOT
 from benchmarks.abuse.connections import may_repair
+from benchmarks.abuse.measurement import Arena, Outcome
 from benchmarks.abuse.verdict import FLOOR_MS, LINES_PER_S, MOST_RATIO, SHORT_MS, failures
 from benchmarks.peers.servers import cores, on_core
 from kestrel.compiled import BUILD

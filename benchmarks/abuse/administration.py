@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from benchmarks.abuse.abuser import Place
+from benchmarks.abuse.abuse_process import Place
 from tests.server.running import Server
 
 ORDERS: Final = (

@@ -8,7 +8,7 @@ import struct
 from contextlib import suppress
 from typing import Final
 
-from benchmarks.abuse.abuser import Place, reset
+from benchmarks.abuse.abuse_process import Place, reset
 from tests.server.running import Client, Server, eventually, set_request
 
 MIB: Final = 1 << 20

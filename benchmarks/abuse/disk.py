@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from benchmarks.abuse.abuser import Place
+from benchmarks.abuse.abuse_process import Place
 from tests.server.running import Client, Server, set_request
 
 HANGS: Final = "hangs"

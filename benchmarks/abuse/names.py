@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from benchmarks.abuse.abuser import Place
+from benchmarks.abuse.abuse_process import Place
 from kestrel.errors import BadQueueName
 from kestrel.names import check_queue_name
 from tests.server.running import Server

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from benchmarks.abuse.abuser import Place
+from benchmarks.abuse.abuse_process import Place
 from tests.server.running import Server, set_request
 
 MIB: Final = 1 << 20

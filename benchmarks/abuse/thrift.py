@@ -6,7 +6,7 @@ import struct
 from contextlib import suppress
 from typing import Final
 
-from benchmarks.abuse.abuser import Place
+from benchmarks.abuse.abuse_process import Place
 
 
 def _call(method: bytes, fields: bytes) -> bytes:

@@ -21,9 +21,9 @@ from benchmarks import fairness
 from benchmarks.harness import Results, options_parser, require_room, scratch_folder
 from benchmarks.peers.cases import FULL, QUICK, SHORT
 from benchmarks.peers.comparison import Comparison
-from benchmarks.peers.drawing import draw
 from benchmarks.peers.goals import OURS, Goal, goals, memory_goal
 from benchmarks.peers.machine import IN_MEMORY, describe
+from benchmarks.peers.ratio_chart import draw
 from benchmarks.peers.report import COLUMNS, MEMORY_COLUMNS, curves, rows
 from benchmarks.peers.servers import cores, on_core
 from kestrel.config.units import GIB, MIB

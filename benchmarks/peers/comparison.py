@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from benchmarks.harness import MB, Figure
-from benchmarks.peers import cases, rounds
+from benchmarks.peers import cases, interleaved_runs
 from benchmarks.peers.cases import Case, Sizes
-from benchmarks.peers.clock import Clock
 from benchmarks.peers.generator import Generator, Load
-from benchmarks.peers.launch import longest_ms
-from benchmarks.peers.rounds import Measured, takes_part
+from benchmarks.peers.interleaved_runs import Measured, takes_part
+from benchmarks.peers.run_progress import Clock
 from benchmarks.peers.servers import (
     BEANSTALKD,
     CEILING,
@@ -34,6 +33,7 @@ from benchmarks.peers.servers import (
     running,
     watched,
 )
+from benchmarks.peers.twistd_launcher import longest_ms
 
 MEMORY_ITEM_BYTES: Final = 1024
 
@@ -120,11 +120,11 @@ class Comparison:
                 for program in self._taking_part(case):
                     clock.show(f"{case.name}: {program.name} is filled")
                     servers.append(stack.enter_context(self.started(program, case.setting)))
-                    rounds.fill(self.generator, servers[-1], case.load, case.backlog)
+                    interleaved_runs.fill(self.generator, servers[-1], case.load, case.backlog)
             return self._rounds(places, clock)
 
     def _rounds(self, places: Mapping[Case, Sequence[Running]], clock: Clock) -> list[Measured]:
-        return rounds.measure(self.generator, places, self._sizes, self._dice, clock)
+        return interleaved_runs.measure(self.generator, places, self._sizes, self._dice, clock)
 
     def memory(self) -> list[Memory]:
         """What each server takes for many items of 1 KiB in one queue, each started for it."""
@@ -135,7 +135,7 @@ class Comparison:
             if program.name not in (MEMCACHED.name, CEILING):
                 with self.started(program, setting) as server:
                     before_bytes = server.memory_bytes()
-                    rounds.fill(self.generator, server, load, self._sizes.memory_items)
+                    interleaved_runs.fill(self.generator, server, load, self._sizes.memory_items)
                     after_bytes = server.memory_bytes()
                     figures.append(Memory(program.name, self._sizes.memory_items, before_bytes, after_bytes))
         return figures

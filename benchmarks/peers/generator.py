@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from benchmarks.peers import children
+from benchmarks.peers import child_processes
 
 SOURCE: Final = Path(__file__).with_name("load.c")
 COMPILERS: Final = ("gcc", "cc", "clang")
@@ -99,7 +99,7 @@ class Generator:
     def start(self, load: Load, port: int, pid: int | None = None) -> subprocess.Popen[str]:
         """Begin a run. Whoever begins it ends it."""
         command = [str(self.path), *load.arguments(port, pid)]
-        return children.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return child_processes.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def run(self, load: Load, port: int, pid: int, server: str = "server") -> Figures:
         """A whole run against the server of that process; raises `WrongReply`."""

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from benchmarks.harness import MB, spread
 from benchmarks.peers import cases
-from benchmarks.peers.rounds import ITEMS, Measured
+from benchmarks.peers.interleaved_runs import ITEMS, Measured
 from benchmarks.peers.servers import BEANSTALKD, COMPILED, KESTREL, KESTREL_PURE, PURE, REDIS, SYNC_EACH
 
 OURS: Final = (KESTREL.name, KESTREL_PURE.name)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from benchmarks.harness import MB, Column, Figure, Spread
-from benchmarks.peers.drawing import Curve
-from benchmarks.peers.rounds import ITEMS, ITEMS_BY_CPU, REQUESTS, Measured
+from benchmarks.peers.interleaved_runs import ITEMS, ITEMS_BY_CPU, REQUESTS, Measured
+from benchmarks.peers.ratio_chart import Curve
 from benchmarks.peers.servers import BEANSTALKD, KESTREL, KESTREL_PURE, MEMCACHED, REDIS
 
 COLUMNS: Final = (

@@ -18,9 +18,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from benchmarks.cost import Watch
-from benchmarks.peers import children
+from benchmarks.peers import child_processes
 from benchmarks.peers.generator import Figures, Generator, Load
+from benchmarks.process_cost import Watch
 from tests.server.running import ANY_PORT, TWISTD, Client, Processes, eventually, is_serving_in
 
 NEVER: Final = "never"
@@ -189,7 +189,7 @@ def ours(name: str, *changes: str) -> Program:
     return Program(name, "memcache", _no_command, _our_version, changes or (str(TWISTD),))
 
 
-LAUNCH: Final = (sys.executable, "-m", "benchmarks.peers.launch")
+LAUNCH: Final = (sys.executable, "-m", "benchmarks.peers.twistd_launcher")
 COMPILED: Final = "compiled"
 PURE: Final = "pure"
 IS_PURE: Final = "KESTREL_PURE=1"
@@ -197,11 +197,11 @@ IS_PURE: Final = "KESTREL_PURE=1"
 KESTREL: Final = ours("kestrel")
 KESTREL_PURE: Final = ours("kestrel, pure", "/usr/bin/env", IS_PURE, str(TWISTD))
 SYNC_EACH: Final = ours("kestrel, a sync each", *LAUNCH, "--sync-each")
-"""Without group commit (`benchmarks/peers/launch.py`)."""
+"""Without group commit (`benchmarks/peers/twistd_launcher.py`)."""
 
 
 def watched(path: Path) -> Program:
-    """Ours, with what its reactor is watched by (`benchmarks/peers/launch.py`)."""
+    """Ours, with what its reactor is watched by (`benchmarks/peers/twistd_launcher.py`)."""
     return ours(KESTREL.name, *LAUNCH, "--watch", str(path))
 
 
@@ -272,7 +272,7 @@ def _listening(program: Program, folder: Path, setting: Setting) -> tuple[subpro
         port = _free_port()
         command = program.command(folder, port, setting)
         with output.open("wb") as out:
-            process = children.start(command, cwd=folder, stdout=out, stderr=out)
+            process = child_processes.start(command, cwd=folder, stdout=out, stderr=out)
         is_reached = False
         try:
             is_reached = _is_reached(process, port)

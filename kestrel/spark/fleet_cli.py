@@ -147,16 +147,16 @@ def _parser() -> ArgumentParser:
 @contextmanager
 def _spark(arguments: Namespace, doing: str) -> Iterator[SparkSession]:
     """Spark, and a line of progress while it works."""
-    from kestrel.spark.starting import check_installed, started
+    from kestrel.spark.startup import check_installed, start_spark
 
     check_installed()
     from kestrel.spark.failures import SourceFailed
     from kestrel.spark.job_progress import JobProgress
-    from kestrel.spark.quiet import quiet
+    from kestrel.spark.stderr_capture import capture_stderr
 
     with ExitStack() as stack:
-        with quiet():
-            spark = stack.enter_context(started(TOOL, arguments.master))
+        with capture_stderr():
+            spark = stack.enter_context(start_spark(TOOL, arguments.master))
         try:
             with JobProgress(spark, doing):
                 yield spark
@@ -167,10 +167,10 @@ def _spark(arguments: Namespace, doing: str) -> Iterator[SparkSession]:
 def _check_folders(arguments: Namespace) -> None:
     """What is wrong with the folders is said at once, and not when Spark runs."""
     from kestrel.spark.failures import SourceFailed
-    from kestrel.spark.table.places import places_of
+    from kestrel.spark.table.locations import find_locations
 
     try:
-        places_of(arguments.folders, arguments.server)
+        find_locations(arguments.folders, arguments.server)
     except SourceFailed as failed:
         raise ToolFailed(str(failed), EX_USAGE) from failed
 
@@ -198,16 +198,16 @@ def _reports(
 ) -> int:
     _check_folders(arguments)
     with _spark(arguments, doing) as spark:
-        from kestrel.spark.fleet.told import Report, report_table
+        from kestrel.spark.fleet.outcome_rows import OutcomeRow, format_outcomes
 
-        rows = [Report(row.asDict(recursive=True)) for row in table(spark).collect()]
+        rows = [OutcomeRow(row.asDict(recursive=True)) for row in table(spark).collect()]
     reports = sorted(rows, key=lambda report: report.place)
     if arguments.json:
         for report in reports:
             if (fields := report.json()) is not None:
                 output.object(fields)
     else:
-        for line in report_table(reports):
+        for line in format_outcomes(reports):
             output.line(line)
     output.flush()
     for report in reports:
@@ -222,15 +222,15 @@ def _export(arguments: Namespace, output: Output) -> int:
     if os.path.lexists(out):
         raise ToolFailed(f"{show_text(out)} is there already: name another folder for the items", EX_USAGE)
     with _spark(arguments, "exporting") as spark:
-        from kestrel.spark.fleet.export import Form, export
-        from kestrel.spark.fleet.items import Which
+        from kestrel.spark.fleet.export import ExportFormat, export
+        from kestrel.spark.fleet.items import ItemSelection
 
         done = export(
             spark,
             arguments.folders,
             out,
-            form=Form(arguments.format),
-            which=Which.ADDED if arguments.added else Which.QUEUED,
+            form=ExportFormat(arguments.format),
+            which=ItemSelection.ADDED if arguments.added else ItemSelection.QUEUED,
             server=arguments.server,
             queues=arguments.queues,
         )
@@ -243,10 +243,10 @@ def _export(arguments: Namespace, output: Output) -> int:
 
 def _import(arguments: Namespace, output: Output) -> int:
     with _spark(arguments, "importing") as spark:
-        from kestrel.spark.fleet.export import Form
+        from kestrel.spark.fleet.export import ExportFormat
         from kestrel.spark.fleet.importing import import_items, read_items
 
-        form = None if arguments.format is None else Form(arguments.format)
+        form = None if arguments.format is None else ExportFormat(arguments.format)
         items = read_items(spark, arguments.items, form)
         made = import_items(spark, items, arguments.into, server=arguments.server, queues=arguments.queues)
     if arguments.json:

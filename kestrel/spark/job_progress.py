@@ -39,7 +39,7 @@ class JobProgress:
     ) -> None:
         self._what = what
         self._line = TerminalLine(stream)
-        self._stages = stages or (lambda: stages_of(spark))
+        self._stages = stages or (lambda: active_stages(spark))
         self._has_ended = Event()
         self._thread: Thread | None = None
 
@@ -71,7 +71,7 @@ class JobProgress:
             self._line.clear()
 
 
-def stages_of(spark: SparkSession) -> list[Stage]:
+def active_stages(spark: SparkSession) -> list[Stage]:
     """Those that are at work."""
     try:
         tracker = spark.sparkContext.statusTracker()

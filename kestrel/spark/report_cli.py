@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final
 
 from kestrel.disk.files import Disk
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.quiet import quiet
-from kestrel.spark.reports.folder import ReportFolder
 from kestrel.spark.reports.intervals import checked_interval_ms
-from kestrel.spark.reports.values import Report, WasRead
-from kestrel.spark.starting import check_installed, started
+from kestrel.spark.reports.report_data import InputSummary, ReportData
+from kestrel.spark.reports.report_folder import ReportFolder
+from kestrel.spark.startup import check_installed, start_spark
+from kestrel.spark.stderr_capture import capture_stderr
 from kestrel.spark.table.files import files_of
-from kestrel.spark.table.places import Place, from_the_root, places_of
+from kestrel.spark.table.locations import JournalLocation, absolute_path, find_locations
 from kestrel.tools.arguments import duration_ms, make_parser, path_name, positive
 from kestrel.tools.output import Output
 from kestrel.tools.running import EX_OK, EX_USAGE, ToolFailed, run, say
@@ -109,20 +109,20 @@ def _work(arguments: Namespace, output: Output) -> int:
     now_ms = arguments.now if arguments.now is not None else int(time.time() * 1000)
     folder = ReportFolder(arguments.out)
     try:
-        places = places_of(arguments.folders, arguments.server)
+        places = find_locations(arguments.folders, arguments.server)
         folder.check((os.fsdecode(place.folder) for place in places), is_forced=arguments.force)
         read = _look(places, arguments.queue)
         report = _made(arguments, read, now_ms, folder)
     except SourceFailed as failed:
         raise ToolFailed(str(failed), EX_USAGE) from failed
-    from kestrel.spark.reports.in_brief import as_json, as_lines
     from kestrel.spark.reports.page import page
+    from kestrel.spark.reports.report_text import as_json, format_lines
 
     folder.finish(page(report), as_json(report))
     if arguments.json:
         output.object(as_json(report))
     else:
-        for line in as_lines(report):
+        for line in format_lines(report):
             output.line(line)
         output.line(f"the report is {folder.page}")
     output.flush()
@@ -132,10 +132,10 @@ def _work(arguments: Namespace, output: Output) -> int:
     return EX_OK
 
 
-def _look(places: Sequence[Place], queue: str | None) -> WasRead:
+def _look(places: Sequence[JournalLocation], queue: str | None) -> InputSummary:
     """What there is to read."""
     files = files_of(Disk(), places, queue)
-    return WasRead(
+    return InputSummary(
         servers=sorted({place.server for place in places}),
         folders=sorted({place.shown_folder for place in places}),
         files=len(files),
@@ -143,21 +143,21 @@ def _look(places: Sequence[Place], queue: str | None) -> WasRead:
     )
 
 
-def _made(arguments: Namespace, read: WasRead, now_ms: int, folder: ReportFolder) -> Report:
+def _made(arguments: Namespace, read: InputSummary, now_ms: int, folder: ReportFolder) -> ReportData:
     from kestrel.spark.history.histories import histories
     from kestrel.spark.job_progress import JobProgress
-    from kestrel.spark.reports.tables import Asked, report_of
+    from kestrel.spark.reports.tables import ReportRequest, write_report
 
     with ExitStack() as stack:
-        with quiet():
-            spark = stack.enter_context(started(TOOL, arguments.master))
+        with capture_stderr():
+            spark = stack.enter_context(start_spark(TOOL, arguments.master))
         folder.begin()  # not before: else a report that was there is lost when Spark cannot be started
         stack.enter_context(_partitions(spark, read.bytes))
         stack.enter_context(JobProgress(spark, "reporting"))
         records = _table(spark, arguments, payload="false")
         items = histories(records, dict(arguments.max_items) or None, arguments.queue)
         problems = _table(spark, arguments, view="errors")
-        return report_of(items, problems, read, Asked(now_ms, arguments.interval), folder.write)
+        return write_report(items, problems, read, ReportRequest(now_ms, arguments.interval), folder.write)
 
 
 @contextmanager
@@ -202,7 +202,7 @@ def _out(text: str) -> str:
 def _folder(text: str) -> str:
     """A whole path: Spark may be at work in another folder than this one. A URI is one."""
     path = _out(text)
-    return path if "://" in path or path.startswith("file:") else from_the_root(path)
+    return path if "://" in path or path.startswith("file:") else absolute_path(path)
 
 
 def _interval_ms(text: str) -> int:

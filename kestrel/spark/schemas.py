@@ -8,7 +8,7 @@ from kestrel.spark.columns import DATA
 from kestrel.spark.failures import SourceFailed
 
 
-def without(schema: StructType, name: str) -> StructType:
+def drop_column(schema: StructType, name: str) -> StructType:
     """The schema without that column."""
     return StructType([field for field in schema if field.name != name])
 

@@ -7,16 +7,16 @@ from pyspark.sql.types import StructType
 
 from kestrel.spark.columns import ITEMS
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.given import names_paths
+from kestrel.spark.option_values import has_paths
 from kestrel.spark.schemas import check_schema
 from kestrel.spark.stream.archive import archive_reader_of
-from kestrel.spark.stream.archive_options import parse_archive_options, tails_an_archive
-from kestrel.spark.stream.opens import OpensReader
-from kestrel.spark.stream.options import Delivery, parse_stream_options
+from kestrel.spark.stream.archive_options import is_archive_stream, parse_archive_options
+from kestrel.spark.stream.open_reads import OpenReadsReader
+from kestrel.spark.stream.queue_writer import QueueStreamWriter, QueueWriter, stream_writer_of, writer_of
 from kestrel.spark.stream.ranges import RangesReader
-from kestrel.spark.stream.servers import names_servers
-from kestrel.spark.stream.sink_options import sink_options_of
-from kestrel.spark.stream.writing import QueueStreamWriter, QueueWriter, stream_writer_of, writer_of
+from kestrel.spark.stream.servers import has_server_options
+from kestrel.spark.stream.sink_options import parse_sink_options
+from kestrel.spark.stream.stream_options import Delivery, parse_stream_options
 from kestrel.spark.table.options import parse_options
 from kestrel.spark.table.reader import reader_of, schema_of
 
@@ -31,22 +31,22 @@ class KestrelSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns that there are."""
-        if names_servers(self.options):
+        if has_server_options(self.options):
             return ITEMS
-        if tails_an_archive(self.options):
+        if is_archive_stream(self.options):
             return schema_of(parse_archive_options(self.options).table)
         return schema_of(parse_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A table of files."""
-        if names_servers(self.options):
+        if has_server_options(self.options):
             raise SourceFailed('a live queue is read as a stream: spark.readStream.format("kestrel")')
         return reader_of(parse_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The items of live queues, or the files of an archive as they come."""
-        if not names_servers(self.options):
-            if not names_paths(self.options):
+        if not has_server_options(self.options):
+            if not has_paths(self.options):
                 raise SourceFailed(
                     'a stream comes out of queues: option("servers", "mq1,mq2").option("queue", "work");'
                     ' or out of an archive: load("/srv/archive")'
@@ -54,12 +54,12 @@ class KestrelSource(DataSource):
             return archive_reader_of(parse_archive_options(self.options), schema)
         options = parse_stream_options(self.options)
         check_schema(schema, ITEMS)
-        return (RangesReader if options.delivery is Delivery.EXACTLY_ONCE else OpensReader)(options, schema)
+        return (RangesReader if options.delivery is Delivery.EXACTLY_ONCE else OpenReadsReader)(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> QueueWriter:
         """Puts rows to a live queue."""
-        return writer_of(sink_options_of(self.options), schema, overwrite=overwrite)
+        return writer_of(parse_sink_options(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> QueueStreamWriter:
         """Puts the rows of a stream to a live queue."""
-        return stream_writer_of(sink_options_of(self.options), schema, overwrite=overwrite)
+        return stream_writer_of(parse_sink_options(self.options), schema, overwrite=overwrite)

@@ -14,15 +14,15 @@ from zope.interface import implementer
 from kestrel.errors import DatabaseAway, OwnershipLost, StorageError, StorageInUse, StorageRefused
 from kestrel.storage.database import IDatabase, QueueChanges, StoredItem, StoredQueue, WriteBatch
 from kestrel.storage.interfaces import InThread
-from kestrel.testing.database_use import DatabaseUse
+from kestrel.testing.database_call_checker import DatabaseCallChecker
 
 
-def at_once(function: Callable[..., Any], *args: object) -> Deferred[Any]:
+def run_immediately(function: Callable[..., Any], *args: object) -> Deferred[Any]:
     """An `InThread` that waits for nothing."""
     return maybeDeferred(function, *args)
 
 
-class Tables:
+class MemoryTables:
     """What a `MemoryDatabase` keeps, and what outlives it: whoever is given the same tables has the same queues.
 
     Nothing is kept that contradicts itself: a batch that would leave a queue with other figures than it says is an
@@ -42,7 +42,7 @@ class Tables:
         self.room: int | None = None
         """The bytes of data that there is room for; None is any number."""
 
-    def copy(self) -> Tables:
+    def copy(self) -> MemoryTables:
         """What is left when the owner's process dies now."""
         copy = type(self)()
         copy.queues, copy.items = self.queues.copy(), self.items.copy()
@@ -138,7 +138,7 @@ class MemoryDatabase:
     process die, while it is done and nobody has been told.
     """
 
-    def __init__(self, tables: Tables, in_thread: InThread = at_once) -> None:
+    def __init__(self, tables: MemoryTables, in_thread: InThread = run_immediately) -> None:
         self.tables = tables
         """They are as good as a server: the object may be closed, or forgotten, and its queues are there."""
         self._in_thread = in_thread
@@ -217,13 +217,13 @@ class FaultyDatabase:
     takes a job of `in_thread`, as an answer does.
     """
 
-    def __init__(self, database: IDatabase, in_thread: InThread = at_once) -> None:
+    def __init__(self, database: IDatabase, in_thread: InThread = run_immediately) -> None:
         self._database = database
         self._in_thread = in_thread
         self._faults: dict[str, list[_Fault]] = {}
         self._held_operations: set[str] = set()
         self._held: list[_Pending] = []
-        self._use = DatabaseUse()
+        self._use = DatabaseCallChecker()
         self.calls: list[str] = []
 
     @property

@@ -1,6 +1,6 @@
 """A disk that fails where a test says, and knows what a power failure would leave.
 
-What a machine keeps is not what a process sees: `Medium` holds, of each file, what the last sync that worked
+What a machine keeps is not what a process sees: `DurableState` holds, of each file, what the last sync that worked
 found in it, and of each folder the entries of its last sync. A sync that failed loses what it was to write for
 good: the system forgets it, and the next sync of that file succeeds without writing it.
 """
@@ -15,11 +15,11 @@ from pathlib import Path
 from kestrel.disk.files import Disk
 
 
-class Died(BaseException):
+class ProcessDied(BaseException):
     """The process ends here. A BaseException, so that no handler of errors goes on."""
 
 
-class Medium:
+class DurableState:
     """What outlives a power failure: the pessimist's answer, where a real disk may keep more.
 
     `vain_syncs` counts the syncs of files of which an earlier one failed: they mean nothing.
@@ -76,9 +76,9 @@ class Medium:
             files = [entry for entry in entries if entry.is_file(follow_symlinks=False)]
         return {entry.name: self._id(os.stat(entry.path)) for entry in files}
 
-    def carried_over(self, folder: Path, copy: Path) -> Medium:
+    def carried_over(self, folder: Path, copy: Path) -> DurableState:
         """The same of a copy of that folder and all in it, which another process has from now on."""
-        other, new_ids = Medium(), dict[int, int]()
+        other, new_ids = DurableState(), dict[int, int]()
         for path in folder.rglob("*"):
             if path.is_file():
                 new_ids[self._id(path.stat())] = other._id((copy / path.relative_to(folder)).stat())
@@ -126,7 +126,7 @@ class FaultyDisk(Disk):
         self.inodes: int | None = None
         self.calls: list[str] = []
         self.open_descriptors: set[int] = set()
-        self.medium = Medium()
+        self.medium = DurableState()
 
     # What a test arranges.
 
@@ -160,7 +160,7 @@ class FaultyDisk(Disk):
             action()
         if self._calls_left is not None:
             if self._calls_left <= 0:
-                raise Died
+                raise ProcessDied
             self._calls_left -= 1
         self.calls.append(operation)
         error, times, after = self._failing.get(operation, (0, None, 0))
@@ -227,7 +227,7 @@ class FaultyDisk(Disk):
         except OSError:
             self._write_some(descriptor, data, self._torn_bytes)
             raise
-        except Died:
+        except ProcessDied:
             self._write_some(descriptor, data, len(data) // 2)
             raise
         try:
@@ -318,17 +318,17 @@ class UnsyncedDisk(Disk):
     """The real disk, which need not outlive the real machine."""
 
     def sync(self, descriptor: int) -> None:
-        """Nothing: a test's medium is the `Medium`."""
+        """Nothing: a test's medium is the `DurableState`."""
 
     def sync_folder(self, path: bytes) -> None:
         """Nothing."""
 
 
-class MortalDisk(FaultyDisk, UnsyncedDisk):
+class KillableDisk(FaultyDisk, UnsyncedDisk):
     """A faulty disk on which nothing changes any more when the process is dead.
 
-    A Deferred catches whatever its callbacks raise, Died as well, and code goes on behind it that no dead process
-    would run. `is_dead` tells the test, and that code meets a disk which does nothing.
+    A Deferred catches what its callbacks raise, `ProcessDied` too, and runs code that a dead process would not run.
+    `is_dead` tells the test. The disk does nothing for that code.
     """
 
     def __init__(self) -> None:
@@ -338,11 +338,11 @@ class MortalDisk(FaultyDisk, UnsyncedDisk):
     def _check(self, operation: str) -> None:
         try:
             super()._check(operation)
-        except Died:
+        except ProcessDied:
             self.is_dead = True
             raise
 
     def write(self, descriptor: int, data: bytes) -> None:
         if self.is_dead:
-            raise Died  # or the second half would follow the first
+            raise ProcessDied  # or the second half would follow the first
         super().write(descriptor, data)

@@ -109,7 +109,7 @@ class Shim:
         """Cut each file to the size that a sync has reached. Return the number of bytes that were lost.
 
         Call it when the server is dead. It suits files that are only appended to, at any amount of data; for others
-        use the log and `left_by_a_power_failure`. Data behind a failed sync is lost. Names survive.
+        use the log and `files_after_power_failure`. Data behind a failed sync is lost. Names survive.
         """
         synced = {}
         for place in range(8 * len(FIELDS), len(self._mapped), NOTE.size):
@@ -166,7 +166,7 @@ def _read_log(log: bytes, files: Path) -> Iterator[FileOperation]:
         yield FileOperation(KINDS[kind], os.path.relpath(os.fsdecode(path), files), offset, data, place)
 
 
-def unsynced(operations: Sequence[FileOperation]) -> list[int]:
+def unsynced_operations(operations: Sequence[FileOperation]) -> list[int]:
     """Return the places of the writes and truncations that no later sync of their file follows."""
     waiting: dict[str, list[int]] = {}
     for place, operation in enumerate(operations):
@@ -179,7 +179,7 @@ def unsynced(operations: Sequence[FileOperation]) -> list[int]:
     return sorted(place for places in waiting.values() for place in places)
 
 
-def left_by_a_power_failure(operations: Sequence[FileOperation], lost: Collection[int]) -> dict[str, bytes]:
+def files_after_power_failure(operations: Sequence[FileOperation], lost: Collection[int]) -> dict[str, bytes]:
     """Return the files that these operations leave without those at the places in `lost`.
 
     With nothing lost these are the files that a killed process leaves. Names are durable at once.

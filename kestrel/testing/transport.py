@@ -17,7 +17,7 @@ WRITE_BYTES: Final = 128 * 1024
 """What one write takes at most: Twisted's own number."""
 
 
-class Reader(Protocol):
+class MemoryPeer(Protocol):
     """The client's end: what it has read, and whether it reads at all."""
 
     received: bytearray
@@ -31,7 +31,7 @@ class MemoryTransport(StringTransport):
     producer is paused while more than `READ_BYTES` wait to be written.
     """
 
-    def __init__(self, client: Reader, soon: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(self, client: MemoryPeer, soon: Callable[[Callable[[], None]], None]) -> None:
         super().__init__(lenient=True)  # type: ignore[no-untyped-call]
         self._client = client
         self._soon = soon

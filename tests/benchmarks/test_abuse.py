@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks.abuse.__main__ import rounds_of
-from benchmarks.abuse.abuser import SHARE, Abuse, Place, at_work
-from benchmarks.abuse.abuses import ABUSES
-from benchmarks.abuse.bystander import EVERY_S, stalls
+from benchmarks.abuse.abuse_process import SHARE, Abuse, Place, at_work
+from benchmarks.abuse.catalogue import ABUSES
+from benchmarks.abuse.ordinary_client import EVERY_S, stalls
 from benchmarks.abuse.verdict import FLOOR_MS, LINES_MORE, LINES_PER_S, MOST_RATIO, Round, Seen, failures
 
 MIB = 1 << 20
@@ -92,7 +92,7 @@ def test_an_abuser_that_works_too_much_has_to_pause(tmp_path: Path, monkeypatch:
         now[0] += seconds
 
     clock = SimpleNamespace(monotonic=lambda: now[0], process_time=lambda: worked[0], sleep=pause)
-    monkeypatch.setattr("benchmarks.abuse.abuser.time", clock)
+    monkeypatch.setattr("benchmarks.abuse.abuse_process.time", clock)
     place = Place({}, tmp_path, 60.0, 1)
     assert place.goes_on() and now == [0.0]
     now[0] = worked[0] = 3.0  # all of the time

@@ -26,8 +26,8 @@ from benchmarks import (
     slow_reader,
 )
 from benchmarks.harness import Column, GoalMissed, Results, Spread, percentile, spread
-from benchmarks.picture import Curve, draw
 from benchmarks.storages import JOURNAL, SCROLL, STORAGES, Opened, make_backlog
+from benchmarks.svg_chart import Curve, draw
 from kestrel.compiled import BUILD
 from kestrel.config.units import MIB
 

@@ -8,24 +8,24 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.peers import children
+from benchmarks.peers import child_processes
 from tests.server.running import ROOT, eventually
 
 TOLD_IN_THE_MIDDLE = """
 import os, signal, sys
-from benchmarks.peers import children
+from benchmarks.peers import child_processes
 
 signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(7))
 os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGTERM))
-children.start(["sleep", "60"])
+child_processes.start(["sleep", "60"])
 print("it goes on")
 """
 
 KILLED = """
 import os, signal
-from benchmarks.peers import children
+from benchmarks.peers import child_processes
 
-print(children.start(["sleep", "60"]).pid, flush=True)
+print(child_processes.start(["sleep", "60"]).pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -48,6 +48,6 @@ def test_a_child_is_gone_with_its_parent_however_that_ended() -> None:
 
 
 def test_a_child_hears_the_signals_that_were_held_back_for_its_start() -> None:
-    process = children.start(["sleep", "60"])
+    process = child_processes.start(["sleep", "60"])
     os.kill(process.pid, signal.SIGTERM)
     assert process.wait(60) == -signal.SIGTERM

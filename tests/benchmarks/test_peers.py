@@ -17,15 +17,14 @@ import pytest
 from benchmarks import fairness
 from benchmarks.harness import MB, Results, Spread
 from benchmarks.peers import __main__ as peers
-from benchmarks.peers import cases, goals, machine, rounds
+from benchmarks.peers import cases, goals, interleaved_runs, machine
 from benchmarks.peers.cases import FULL, QUICK, SHORT, Case, Sizes
-from benchmarks.peers.clock import Clock
-from benchmarks.peers.drawing import Curve, draw
 from benchmarks.peers.generator import Figures, Generator, Load, WrongReply
 from benchmarks.peers.goals import Goal
-from benchmarks.peers.launch import WatchedPoller
+from benchmarks.peers.interleaved_runs import ITEMS, REQUESTS, Measured
+from benchmarks.peers.ratio_chart import Curve, draw
 from benchmarks.peers.report import curves, rows
-from benchmarks.peers.rounds import ITEMS, REQUESTS, Measured
+from benchmarks.peers.run_progress import Clock
 from benchmarks.peers.servers import (
     BEANSTALKD,
     CEILING,
@@ -41,6 +40,7 @@ from benchmarks.peers.servers import (
     cores,
     running,
 )
+from benchmarks.peers.twistd_launcher import WatchedPoller
 from kestrel.config.model import Config, QueueOverrides
 from kestrel.config.units import MIB
 from kestrel.disk.files import Disk
@@ -118,7 +118,7 @@ def test_the_base_stands_on_each_axis_and_is_one_work() -> None:
 def test_a_server_takes_part_where_it_has_what_is_asked_for(name: str, without: set[Program]) -> None:
     everyone = (KESTREL, KESTREL_PURE, BEANSTALKD, REDIS, MEMCACHED, SYNC_EACH)
     case = case_named(name)
-    assert {program for program in everyone if not rounds.takes_part(program, case)} == without
+    assert {program for program in everyone if not interleaved_runs.takes_part(program, case)} == without
 
 
 # Ratios, goals, and how they are told.
@@ -339,7 +339,7 @@ def syncs_of_ten_puts(folder: Path) -> int:
 SYNCS_WITHOUT_GROUP_COMMIT = """
 import sys
 from pathlib import Path
-from benchmarks.peers.launch import syncing_each
+from benchmarks.peers.twistd_launcher import syncing_each
 from tests.benchmarks.test_peers import syncs_of_ten_puts
 with syncing_each():
     print(syncs_of_ten_puts(Path(sys.argv[1])))
@@ -359,7 +359,7 @@ def test_without_group_commit_there_is_a_sync_for_each_put(tmp_path: Path) -> No
 
 def test_the_longest_stretch_is_what_lies_between_two_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("benchmarks.peers.launch.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("benchmarks.peers.twistd_launcher.time.perf_counter", lambda: now[0])
 
     class Poller:
         def poll(self, timeout: float, most_events: int) -> list[object]:
@@ -416,7 +416,7 @@ def test_a_short_comparison_tells_all_of_it(
         (case.axis, case.point, program.name)
         for case in tiny
         for program in (*queues, MEMCACHED, ceiling(tmp_path), SYNC_EACH)
-        if rounds.takes_part(program, case)
+        if interleaved_runs.takes_part(program, case)
     ]
     assert all(row["requests_per_s"] > 0 and row["cpu_us"] > 0 for row in results["cases"])
     assert [row["server"] for row in results["memory"]] == [program.name for program in queues]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kestrel.disk.files import Disk
-from kestrel.testing.faults import Died, FaultyDisk
+from kestrel.testing.faults import FaultyDisk, ProcessDied
 
 
 @pytest.fixture(params=[Disk, FaultyDisk])
@@ -303,7 +303,7 @@ def test_a_process_can_die_in_the_middle_of_a_write(faulty: FaultyDisk, path: Ca
     descriptor = faulty.open_append(path("a"))
     faulty.die_after(1)
     faulty.write(descriptor, b"whole")
-    with pytest.raises(Died):
+    with pytest.raises(ProcessDied):
         faulty.write(descriptor, b"half")
     assert Path(os.fsdecode(path("a"))).read_bytes() == b"wholeha"
     faulty.close(descriptor)

@@ -10,7 +10,7 @@ import pytest
 from kestrel.disk.files import Disk
 from kestrel.disk.repair import repair
 from kestrel.journal.replay import ReplayEnd, replay
-from kestrel.testing.faults import Died, FaultyDisk
+from kestrel.testing.faults import FaultyDisk, ProcessDied
 from tests.journal.made import (
     NOW_MS,
     REMOVE,
@@ -99,7 +99,7 @@ def test_whoever_dies_at_any_step_leaves_every_byte_somewhere(
     disk.die_after(calls)
     try:
         repair(disk, path(folder), b"work", end, NOW_MS)
-    except Died:
+    except ProcessDied:
         pass
     else:
         assert calls > 5

@@ -11,7 +11,7 @@ import pytest
 
 from kestrel.disk.files import Disk
 from kestrel.disk.whole_file import WholeFile
-from kestrel.testing.faults import Died, FaultyDisk
+from kestrel.testing.faults import FaultyDisk, ProcessDied
 
 OLD = b"what it held"
 NEW = b"what is to take its place, and is longer"
@@ -136,7 +136,7 @@ def test_a_process_that_ends_at_any_operation_leaves_the_old_or_the_new_contents
         whole_file(path).write(OLD)
         disk = FaultyDisk()
         disk.die_after(calls)
-        with pytest.raises(Died):
+        with pytest.raises(ProcessDied):
             whole_file(path, disk).write(NEW)
         found.append(path.read_bytes())
         whole_file(path).write(b"another")
@@ -152,7 +152,7 @@ def test_a_machine_that_loses_its_power_at_any_operation_finds_the_old_or_the_ne
         whole_file(path).write(OLD)
         disk = faulty_disk(path)
         disk.die_after(calls)
-        with pytest.raises(Died):
+        with pytest.raises(ProcessDied):
             whole_file(path, disk).write(NEW)
         found.append(held_after_a_power_failure(disk, path, path.parent.with_name(f"power-{calls}")))
     assert set(found) <= {OLD, NEW}
@@ -171,7 +171,7 @@ def test_the_first_write_leaves_the_new_contents_or_no_file_wherever_it_ends(pat
     for calls in range(operations_of_a_write(path.with_name("counted"))):
         disk = FaultyDisk()
         disk.die_after(calls)
-        with pytest.raises(Died):
+        with pytest.raises(ProcessDied):
             whole_file(path, disk).write(NEW)
         found.add(path.read_bytes() if path.exists() else None)
         path.unlink(missing_ok=True)

@@ -117,10 +117,10 @@ def test_an_excerpt_stands_in_the_example_as_it_does_on_the_page(file: str, exce
 def test_the_page_goes_through_the_example() -> None:
     assert {file.rpartition("/")[2] for file, _ in EXCERPTS} >= {
         "database.py",
-        "line.py",
+        "connection.py",
         "ownership.py",
-        "writing.py",
-        "reading.py",
+        "batch_sql.py",
+        "queries.py",
         "failures.py",
         "factory.py",
         "test_contract.py",

@@ -12,7 +12,7 @@ import pytest
 from kestrel.disk.files import Disk
 from kestrel.journal.fileset import QueueFiles, group_by_queue
 from kestrel.journal.pack import clean_up, publish, write_temporary
-from kestrel.testing.faults import Died, FaultyDisk
+from kestrel.testing.faults import FaultyDisk, ProcessDied
 from tests.journal import reference
 from tests.journal.made import NOW_MS, REMOVE, addx, files_of, open_
 
@@ -124,7 +124,7 @@ def die_after(calls: int, work: object, folder: Path) -> FaultyDisk:
     disk.die_after(calls)
     try:
         work(disk, folder)
-    except Died:
+    except ProcessDied:
         return disk
     return disk
 

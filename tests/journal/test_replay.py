@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 
 from kestrel.errors import QueueFailed
 from kestrel.journal.replay import replay
-from kestrel.testing.faults import Died, FaultyDisk
+from kestrel.testing.faults import FaultyDisk, ProcessDied
 from tests.journal import reference
 from tests.journal.compared import check_against_the_reference, check_recovery, replayed, seen
 from tests.journal.made import (
@@ -588,7 +588,7 @@ def test_whoever_dies_while_a_closed_file_is_set_aside_and_written_behind_loses_
         journal.put(b"c")
         kept.append((b"c", 1, 0))
         journal.close()
-    except Died:
+    except ProcessDied:
         pass
     else:
         assert calls > 5

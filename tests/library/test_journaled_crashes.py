@@ -19,7 +19,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from kestrel.library import FullPolicy, JournaledQueue, JournaledQueueConfig, JournaledQueueReaderConfig
-from kestrel.testing.faults import Died, MortalDisk
+from kestrel.testing.faults import KillableDisk, ProcessDied
 from tests.library.journaled import WORK, Program, config
 
 State: TypeAlias = dict[bytes, list[bytes]]
@@ -138,7 +138,7 @@ LIVES: dict[str, tuple[list[tuple[Step, State]], JournaledQueueConfig]] = {
 def live(tmp_path: Path, life: str, sync_journal_ms: int | None, dies_after: int) -> tuple[int, bool]:
     """Live that life up to its death. Returns how many steps were safe, and whether it died."""
     steps, settings = LIVES[life]
-    disk = MortalDisk()
+    disk = KillableDisk()
     disk.die_after(dies_after)
     program = Program(tmp_path, disk)
     safe = 0
@@ -152,7 +152,7 @@ def live(tmp_path: Path, life: str, sync_journal_ms: int | None, dies_after: int
             if disk.is_dead:
                 break
             safe += 1
-    except (Died, Exception):
+    except (ProcessDied, Exception):
         if not disk.is_dead:
             raise
     bury(program)
@@ -224,11 +224,11 @@ def ends(first: list[Step], last: Step, settings: JournaledQueueConfig, tmp_path
             assert done is not None
             program.result(done)
         program.stop()
-        disk = MortalDisk()
+        disk = KillableDisk()
         program = Program(folder, disk)
         queue = program.queue(settings)
         disk.die_after(len(left))
-        with suppress(Died):
+        with suppress(ProcessDied):
             last(program, queue)
             program.reactor.settle()
         bury(program)

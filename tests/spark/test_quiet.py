@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 import pytest
 
 from kestrel.spark.fleet_cli import main
-from kestrel.spark.quiet import MOST_HELD_BYTES, quiet
+from kestrel.spark.stderr_capture import MOST_HELD_BYTES, capture_stderr
 from kestrel.tools.running import ToolFailed
 from tests.child import Child
 
@@ -26,21 +26,21 @@ os.write(2, os.read(0, 100))
 
 
 def test_what_is_started_quietly_is_not_heard(capfd: pytest.CaptureFixture[str]) -> None:
-    with quiet():
+    with capture_stderr():
         os.write(2, b"WARN something")
     os.write(2, b"heard")
     assert capfd.readouterr().err == "heard"
 
 
 def test_what_failed_to_start_is_heard_after_all(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match="no"), quiet():
+    with pytest.raises(ValueError, match="no"), capture_stderr():
         os.write(2, b"the reason")
         raise ValueError("no")
     assert capfd.readouterr().err == "the reason"
 
 
 def test_of_a_start_that_says_much_and_fails_the_last_is_heard(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match="no"), quiet():
+    with pytest.raises(ValueError, match="no"), capture_stderr():
         for _ in range(100):
             os.write(2, b"\n" * MOST_HELD_BYTES)
         os.write(2, b"the reason")
@@ -54,7 +54,7 @@ def test_what_was_started_is_heard_when_it_says_something_later(capfd: pytest.Ca
     os.dup2(shown, 2)
     os.close(shown)
     try:
-        with quiet():
+        with capture_stderr():
             child = Child[bytes]([sys.executable, "-c", ECHO], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             assert child.stdout is not None and child.stdout.read(7) == b"started"
     finally:
@@ -78,8 +78,8 @@ def test_kestrel_fleet_does_not_let_a_start_be_heard_and_the_work_after_it_is(
         os.write(2, b"ERROR later\n")
         raise ToolFailed("it is no Spark", 1)
 
-    monkeypatch.setattr("kestrel.spark.starting.check_installed", lambda: None)
-    monkeypatch.setattr("kestrel.spark.starting.started", starts)
+    monkeypatch.setattr("kestrel.spark.startup.check_installed", lambda: None)
+    monkeypatch.setattr("kestrel.spark.startup.start_spark", starts)
     monkeypatch.setattr("kestrel.spark.fleet.verify.verify", fails)
     assert main(["verify", str(tmp_path)]) == 1
     assert capfd.readouterr().err == "ERROR later\nkestrel-fleet: it is no Spark\n"

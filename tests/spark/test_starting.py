@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from kestrel.spark import reports
-from kestrel.spark.starting import check_installed, first_line, is_sparks
+from kestrel.spark.startup import check_installed, first_line, is_spark_error
 from kestrel.tools.running import ToolFailed
 from tests.child import PATIENCE_S
 
@@ -57,8 +57,8 @@ def test_of_what_spark_says_the_line_that_matters_is_told(said: str, first: str)
 
 
 def test_only_what_spark_raised_is_told_as_its_failure() -> None:
-    assert is_sparks(PySparkException("no"))
-    assert not is_sparks(ValueError("ours"))
+    assert is_spark_error(PySparkException("no"))
+    assert not is_spark_error(ValueError("ours"))
 
 
 WITHOUT_SPARK = """

@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
 from kestrel.storage.interfaces import InThread, IQueueStorage, SettingsFor
-from kestrel.testing.contract.backend import Subject
+from kestrel.testing.contract.backend import StorageUnderTest
 from kestrel.testing.contract.suite import OnFaultyDisk, StorageContract
 from tests.storage.tiny import Family, Stored, TinyQueue, TinyStorage, TinyStorageFactory
 
@@ -28,10 +28,10 @@ class TestUnbroken(OnFaultyDisk, StorageContract):
     def make(self, folder: Path, clock: Clock, in_thread: InThread) -> TinyStorage:
         return self.storage_class(str(folder).encode(), clock, in_thread, self.disk)
 
-    def refuse_puts(self, subject: Subject) -> None:
+    def refuse_puts(self, subject: StorageUnderTest) -> None:
         subject.storage.refusal = "for a test"
 
-    def compact(self, subject: Subject, queue: IQueueStorage) -> None:
+    def compact(self, subject: StorageUnderTest, queue: IQueueStorage) -> None:
         subject.storage.compact(queue.family)
 
 

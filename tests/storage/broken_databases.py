@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 from kestrel.errors import StorageRefused
 from kestrel.storage.database import QueueChanges, StoredItem, StoredQueue, WriteBatch
 from kestrel.storage.interfaces import InThread
-from kestrel.testing.databases import MemoryDatabase, Tables
+from kestrel.testing.databases import MemoryDatabase, MemoryTables
 from tests.storage.windowed import test_contract as test_windowed_contract
 
 
@@ -21,7 +21,7 @@ class TestUnbrokenDatabase(test_windowed_contract.TestMemoryDatabase):
     pass
 
 
-class Careless(Tables):
+class Careless(MemoryTables):
     """They look at nothing that is done to them."""
 
     def check(self, queue: StoredQueue, items: Sequence[StoredItem]) -> None:
@@ -46,7 +46,7 @@ class RemembersTheNumberOfAnother(Careless):
         return epoch
 
 
-class AppliesQueueByQueue(Tables):
+class AppliesQueueByQueue(MemoryTables):
     """Each queue's changes are a transaction of their own."""
 
     def apply(self, batch: WriteBatch, epoch: int) -> None:
@@ -126,7 +126,7 @@ class MixesNames(Careless):
         return super().read_after(name.partition(b"\0")[0], position, n, max_bytes)
 
 
-class NeedsRoomForEverything(Tables):
+class NeedsRoomForEverything(MemoryTables):
     """Where there is none, a batch that takes items out is refused as well."""
 
     def apply(self, batch: WriteBatch, epoch: int) -> None:

@@ -28,7 +28,7 @@ from kestrel.config.model import QueueSettings
 from kestrel.item import Item
 from kestrel.storage.interfaces import IQueueStorage
 from kestrel.testing import faults
-from kestrel.testing.faults import Died
+from kestrel.testing.faults import ProcessDied
 from kestrel.testing.threads import SteppedThreads
 from tests.sample import beside_changes, is_tried
 from tests.storage.backends import Backend
@@ -85,7 +85,7 @@ NOTHING: Final[Found] = {}
 # The disk.
 
 
-class MortalDisk(faults.MortalDisk):
+class MortalDisk(faults.KillableDisk):
     """One that knows which files of a folder a power failure would bring back."""
 
     def __init__(self, folder: Path) -> None:
@@ -153,7 +153,7 @@ PACES = {
 class Life:
     """One run of a storage over a folder, with the queues that a test uses.
 
-    Each method raises Died when the disk let the process die, whoever has caught that first.
+    Each method raises ProcessDied when the disk let the process die, whoever has caught that first.
     """
 
     def __init__(
@@ -202,9 +202,9 @@ class Life:
         return result
 
     def look_alive(self) -> None:
-        """Raise Died if the process is dead."""
+        """Raise ProcessDied if the process is dead."""
         if self.disk.is_dead:
-            raise Died
+            raise ProcessDied
 
     def wait(self, results: list[object]) -> object:
         """Let threads run until there is a result; raises its failure."""
@@ -588,7 +588,7 @@ class Trial:
             for _ in self._scenario(life):
                 life.step()
             life.end()
-        except Died:
+        except ProcessDied:
             pass
         finally:
             disk.before_each = None
@@ -663,7 +663,7 @@ def check_deaths_one_after_the_other(folder: Path, backend: Backend) -> None:
         life = Life(folder, tiny(0), PACES["threads run at once"], disk, backend)
         try:
             life.begin()
-        except Died:
+        except ProcessDied:
             continue
         finally:
             life.bury()

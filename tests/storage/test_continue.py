@@ -15,7 +15,7 @@ from kestrel.config.model import QueueSettings
 from kestrel.errors import ItemTooLarge, QueueFailed, StorageRefused
 from kestrel.journal.fileset import files_of
 from kestrel.storage.interfaces import IContinue, IQueueStorage
-from kestrel.testing.contract.backend import Subject
+from kestrel.testing.contract.backend import StorageUnderTest
 from kestrel.testing.contract.samples import ADD_MS, huge_item
 from kestrel.testing.contract.suite import StorageContract
 from kestrel.testing.faults import FaultyDisk
@@ -37,14 +37,14 @@ TINY = QueueSettings(
 
 
 @pytest.fixture(params=[test_journal.TestJournal, test_memory.TestMemory], ids=["journal", "memory"])
-def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
+def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StorageUnderTest]:
     contract: StorageContract = request.param()
-    subject = Subject(contract, tmp_path / "queues")
+    subject = StorageUnderTest(contract, tmp_path / "queues")
     yield subject
     subject.close()
 
 
-def opened(subject: Subject, *items: bytes) -> tuple[IQueueStorage, int]:
+def opened(subject: StorageUnderTest, *items: bytes) -> tuple[IQueueStorage, int]:
     """A queue with these items behind one that is open, and its xid."""
     queue = subject.queue()
     subject.put(queue, b"open", *items)
@@ -53,7 +53,7 @@ def opened(subject: Subject, *items: bytes) -> tuple[IQueueStorage, int]:
     return queue, item.xid
 
 
-def test_the_read_is_ended_and_the_item_stands_at_the_tail(subject: Subject) -> None:
+def test_the_read_is_ended_and_the_item_stands_at_the_tail(subject: StorageUnderTest) -> None:
     queue, xid = opened(subject, b"other")
     assert verifyObject(IContinue, queue)
     IContinue(queue).continue_(xid, b"next", ADD_MS, ADD_MS + 1)
@@ -64,20 +64,20 @@ def test_the_read_is_ended_and_the_item_stands_at_the_tail(subject: Subject) -> 
     assert (other.data, item.data, item.add_ms, item.expiry_ms) == (b"other", b"next", ADD_MS, ADD_MS + 1)
 
 
-def test_of_a_number_that_is_no_open_read_only_the_item_is_added(subject: Subject) -> None:
+def test_of_a_number_that_is_no_open_read_only_the_item_is_added(subject: StorageUnderTest) -> None:
     queue, xid = opened(subject)
     IContinue(queue).continue_(xid + 1, b"next", ADD_MS, 0)
     assert (subject.take_all_data(queue), queue.open_reads) == ([b"next"], 1)
 
 
-def test_an_item_that_is_too_large_changes_nothing(subject: Subject) -> None:
+def test_an_item_that_is_too_large_changes_nothing(subject: StorageUnderTest) -> None:
     queue, xid = opened(subject)
     with pytest.raises(ItemTooLarge):
         IContinue(queue).continue_(xid, huge_item(), ADD_MS, 0)
     assert (queue.items, queue.open_reads) == (0, 1)
 
 
-def test_a_queue_that_was_deleted_takes_nothing(subject: Subject) -> None:
+def test_a_queue_that_was_deleted_takes_nothing(subject: StorageUnderTest) -> None:
     queue, xid = opened(subject)
     subject.storage.delete(queue)
     with pytest.raises(QueueFailed):

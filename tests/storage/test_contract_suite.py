@@ -16,12 +16,12 @@ from twisted.internet.task import Clock
 
 from kestrel.storage.interfaces import InThread
 from kestrel.storage.memory import MemoryStorage, MemoryStorageFactory
-from kestrel.testing.contract.backend import Subject
+from kestrel.testing.contract.backend import StorageUnderTest
 from kestrel.testing.contract.disk_faults import begin
-from kestrel.testing.contract.needs import needs
+from kestrel.testing.contract.model_check import ModelItem, differences
+from kestrel.testing.contract.requirements import requires
 from kestrel.testing.contract.suite import DatabaseContract, OnFaultyDatabase, OnFaultyDisk, StorageContract
-from kestrel.testing.contract.tracked import Entry, differences
-from kestrel.testing.databases import MemoryDatabase, Tables
+from kestrel.testing.databases import MemoryDatabase, MemoryTables
 from tests.child import LONG_S, PATIENCE_S
 from tests.storage import broken, broken_databases
 from tests.storage.tiny import TinyStorage, TinyStorageFactory
@@ -92,7 +92,7 @@ passes; docs/storage_plugins.md has this table with times."""
 
 TEST_OF_A_DISK = "test_wherever_the_process_or_the_machine_dies_what_was_acknowledged_stays"
 
-ENTRY = Entry(b"a", 5, 0)
+ENTRY = ModelItem(b"a", 5, 0)
 
 Outcomes = Mapping[tuple[str, str], set[str]]
 """What became of a test, whatever its parameters: by class and name."""
@@ -193,10 +193,10 @@ def test_the_classes_of_the_document_run_the_suites_of_a_database(pytester: pyte
         kestrel_acme="""
             import pickle
 
-            from kestrel.testing.databases import MemoryDatabase, Tables
+            from kestrel.testing.databases import MemoryDatabase, MemoryTables
             from tests.storage.windowed.test_contract import TablesStorageFactory as AcmeStorageFactory
 
-            class FileTables(Tables):
+            class FileTables(MemoryTables):
                 def __init__(self, path):
                     super().__init__()
                     self.path = path
@@ -269,9 +269,9 @@ def test_a_class_that_has_neither_is_a_base_of_others(mixed_in: type) -> None:
 def test_a_class_of_a_database_says_what_it_leaves_out() -> None:
     class OfMemory(DatabaseContract):
         def make_database(self, folder: Path, in_thread: InThread) -> MemoryDatabase:
-            return MemoryDatabase(Tables(), in_thread)
+            return MemoryDatabase(MemoryTables(), in_thread)
 
-    hooks = ("lose_hold", "impossible", "fill_up", "is_embedded")
+    hooks = ("lose_hold", "impossible", "fill_database", "is_embedded")
     assert set(OfMemory.left_out.values()) == {f"needs hook {hook!r}" for hook in hooks}
     assert OfMemory.left_out["test_to_close_it_takes_nothing_from_the_new_one"] == "needs hook 'lose_hold'"
 
@@ -284,7 +284,7 @@ def test_a_storage_that_does_nothing_on_the_faulty_disk_is_told_so(tmp_path: Pat
             return TinyStorage(os.fsencode(folder), clock, in_thread)
 
     backend = Forgetful()
-    subject = Subject(backend, tmp_path / "queues")
+    subject = StorageUnderTest(backend, tmp_path / "queues")
     with pytest.raises(AssertionError, match=r"the storage did nothing on self\.disk: make has to hand it over"):
         begin(subject)
     with pytest.raises(AssertionError, match=r"the storage did nothing on self\.disk"):
@@ -305,7 +305,7 @@ def test_a_storage_that_does_nothing_on_the_faulty_disk_is_told_so(tmp_path: Pat
         ),
     ],
 )
-def test_whatever_differs_in_an_item_is_seen_in_the_message(found: Entry, line: str) -> None:
+def test_whatever_differs_in_an_item_is_seen_in_the_message(found: ModelItem, line: str) -> None:
     said = differences([ENTRY, found], [ENTRY, ENTRY])
     assert said.splitlines() == [
         "other than the 2 items that were found:",
@@ -324,9 +324,9 @@ def test_of_several_states_that_may_be_the_nearest_is_compared() -> None:
 
 
 def test_a_need_of_a_class_is_one_of_each_of_its_tests() -> None:
-    @needs("first")
+    @requires("first")
     class Tests:
-        @needs("second")
+        @requires("second")
         def test_both(self) -> None: ...
 
         def test_one(self) -> None: ...

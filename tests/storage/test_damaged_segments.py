@@ -17,7 +17,7 @@ from kestrel.disk.files import Disk
 from kestrel.journal.segments import decode_segments, encode_segment
 from kestrel.storage.journal.queue import JournalQueue
 from kestrel.storage.journal.storage import JournalStorage
-from kestrel.testing.faults import Died, FaultyDisk, UnsyncedDisk
+from kestrel.testing.faults import FaultyDisk, ProcessDied, UnsyncedDisk
 from kestrel.testing.threads import SteppedThreads
 from tests.journal import reference
 from tests.journal.made import NOW_MS, addx
@@ -304,7 +304,7 @@ def test_a_crash_in_a_repair_changes_nothing(
         server = Server(copy, disk=disk)
         try:
             server.start()
-        except Died:
+        except ProcessDied:
             is_over = False
         else:
             is_over = True

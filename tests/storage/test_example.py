@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 from examples.backend import LinesStorage, LinesStorageFactory
 from kestrel.storage.interfaces import InThread
 from kestrel.storage.total_memory import MemoryLimit
-from kestrel.testing.contract.backend import Subject
+from kestrel.testing.contract.backend import StorageUnderTest
 from kestrel.testing.contract.suite import OnFaultyDisk, StorageContract
 
 
@@ -22,5 +22,5 @@ class TestExample(OnFaultyDisk, StorageContract):
         self.limit = MemoryLimit()
         return LinesStorage(os.fsencode(folder), in_thread, self.limit, self.disk)
 
-    def refuse_puts(self, subject: Subject) -> None:
+    def refuse_puts(self, subject: StorageUnderTest) -> None:
         self.limit.most_bytes = 0

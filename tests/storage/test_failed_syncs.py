@@ -12,7 +12,7 @@ from itertools import count
 import pytest
 
 from kestrel.disk.folders import FAILED_SYNCS_FOLDER
-from kestrel.testing.faults import Died, FaultyDisk
+from kestrel.testing.faults import FaultyDisk, ProcessDied
 from tests.storage.serving import END, PERIOD_S, STORED, Client, Machine, Server, drain, put, value
 
 QUEUES = [b"synced", b"periodic"]
@@ -146,7 +146,7 @@ def test_a_start_that_ends_at_any_operation_loses_nothing(machine: Machine) -> N
     for calls in count():
         try:
             dead = machine.kill(spoilt, arrange=lambda disk: disk.die_after(calls))  # noqa: B023
-        except Died:
+        except ProcessDied:
             continue  # before it came to any queue
         is_through = not dead.start_failures
         server = machine.kill(dead)

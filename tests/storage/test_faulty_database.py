@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred
 
 from kestrel.errors import DatabaseAway, OwnershipLost, StorageError, StorageInUse, StorageRefused
 from kestrel.storage.database import QueueChanges, StoredItem, StoredQueue, WriteBatch
-from kestrel.testing.contract.backend import Outcome
-from kestrel.testing.databases import FaultyDatabase, MemoryDatabase, Tables
+from kestrel.testing.contract.backend import DeferredOutcome
+from kestrel.testing.databases import FaultyDatabase, MemoryDatabase, MemoryTables
 
 ITEM = StoredItem(1, b"item", 5, 0, 0)
 WORK = QueueChanges(StoredQueue(b"work", 1, 4, 0, 1), True, False, (), (ITEM,), {})
@@ -19,9 +19,9 @@ EMPTY = QueueChanges(StoredQueue(b"work", 0, 0, 1, 1), False, False, ((1, 1),), 
 TWICE = QueueChanges(StoredQueue(b"work", 2, 8, 0, 1), False, False, (), (ITEM,), {})
 
 
-def opened(tables: Tables | None = None) -> FaultyDatabase:
+def opened(tables: MemoryTables | None = None) -> FaultyDatabase:
     """One that belongs to us."""
-    database = FaultyDatabase(MemoryDatabase(tables or Tables()))
+    database = FaultyDatabase(MemoryDatabase(tables or MemoryTables()))
     ended(database.list_queues())
     database.calls.clear()
     return database
@@ -29,7 +29,7 @@ def opened(tables: Tables | None = None) -> FaultyDatabase:
 
 def ended(deferred: Deferred[Any]) -> Any:
     """What it has fired with; raises its failure."""
-    outcome = Outcome(deferred)
+    outcome = DeferredOutcome(deferred)
     assert outcome.is_there
     return outcome.result()
 
@@ -56,7 +56,7 @@ def test_what_fails_is_not_done_and_goes_well_when_it_is_mended() -> None:
 def test_it_fails_so_often_as_it_is_told_when_so_many_have_gone_well() -> None:
     database = opened()
     database.fail("apply", StorageError("no"), times=1, after=1)
-    outcomes = [Outcome(database.apply(WriteBatch(number, [WORK]))).has_failed for number in (1, 2, 3)]
+    outcomes = [DeferredOutcome(database.apply(WriteBatch(number, [WORK]))).has_failed for number in (1, 2, 3)]
     assert outcomes == [False, True, False]
 
 
@@ -64,7 +64,7 @@ def test_it_fails_so_often_as_it_is_told_when_so_many_have_gone_well() -> None:
 def test_one_that_is_away_has_applied_a_batch_or_not_and_cannot_be_read(
     is_done: bool, found: list[StoredItem]
 ) -> None:
-    tables = Tables()
+    tables = MemoryTables()
     database = opened(tables)
     database.go_away(is_done=is_done)
     with pytest.raises(DatabaseAway):
@@ -100,10 +100,10 @@ def test_ownership_is_lost() -> None:
 
 
 def test_what_is_held_is_done_and_answered_when_it_is_released() -> None:
-    tables = Tables()
+    tables = MemoryTables()
     database = opened(tables)
     database.hold("apply")
-    outcome = Outcome(database.apply(WriteBatch(1, [WORK])))
+    outcome = DeferredOutcome(database.apply(WriteBatch(1, [WORK])))
     assert ([outcome.is_there], database.held("apply")) == ([False], 1)
     assert tables.read_after(b"work", 0, 10, 100) == [ITEM]
     database.release("apply")
@@ -111,7 +111,7 @@ def test_what_is_held_is_done_and_answered_when_it_is_released() -> None:
 
 
 def test_the_tables_have_one_owner() -> None:
-    tables = Tables()
+    tables = MemoryTables()
     first = opened(tables)
     second = FaultyDatabase(MemoryDatabase(tables))
     with pytest.raises(StorageInUse):
@@ -127,7 +127,7 @@ def test_the_tables_have_one_owner() -> None:
 def lose_the_answer(database: FaultyDatabase) -> None:
     """A batch with number 2 may have been applied or not."""
     database.go_away()
-    Outcome(database.apply(WriteBatch(2, [WORK])))
+    DeferredOutcome(database.apply(WriteBatch(2, [WORK])))
     database.mend()
 
 
@@ -191,7 +191,7 @@ def test_a_batch_that_changes_while_it_is_applied_is_found() -> None:
     database = opened()
     puts = [ITEM]
     database.hold("apply")
-    outcome = Outcome(database.apply(WriteBatch(1, [WORK._replace(puts=puts)])))
+    outcome = DeferredOutcome(database.apply(WriteBatch(1, [WORK._replace(puts=puts)])))
     puts.clear()
     database.release("apply")
     assert outcome.has_failed
@@ -199,7 +199,7 @@ def test_a_batch_that_changes_while_it_is_applied_is_found() -> None:
 
 
 def test_figures_that_contradict_the_items_are_found_by_the_tables() -> None:
-    tables = Tables()
+    tables = MemoryTables()
     tables.own(object())
     with pytest.raises(AssertionError, match="has 1 items of 4 bytes"):
         tables.apply(WriteBatch(1, [WORK._replace(queue=WORK.queue._replace(items=2))]), 1)

@@ -20,7 +20,7 @@ from kestrel.storage.interfaces import InThread, IQueueStorage
 from kestrel.storage.journal.factory import JournalStorageFactory
 from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.total_memory import MemoryLimit
-from kestrel.testing.contract.backend import Subject
+from kestrel.testing.contract.backend import StorageUnderTest
 from kestrel.testing.contract.samples import NAMES
 from kestrel.testing.contract.suite import OnFaultyDisk, StorageContract
 from kestrel.testing.threads import SteppedThreads
@@ -55,12 +55,12 @@ class TestJournal(OnFaultyDisk, StorageContract):
     def folder(self, tmp_path: Path) -> Path:
         return tmp_path / "queues"
 
-    def restarted(self, subject: Subject, folder: Path) -> Subject:
+    def restarted(self, subject: StorageUnderTest, folder: Path) -> StorageUnderTest:
         """Closed and opened again."""
         subject.close()
         return self.opened(folder)
 
-    def crashed(self, folder: Path) -> Subject:
+    def crashed(self, folder: Path) -> StorageUnderTest:
         """Another storage over what the files hold now; the first one is simply dropped."""
         left_behind = folder.with_name("left-behind")
         shutil.copytree(folder, left_behind)
@@ -68,19 +68,19 @@ class TestJournal(OnFaultyDisk, StorageContract):
 
     @pytest.fixture(autouse=True)
     def _close_what_was_opened(self) -> Iterator[None]:
-        self.others: list[Subject] = []
+        self.others: list[StorageUnderTest] = []
         yield
         for subject in self.others:
             subject.close()
 
-    def opened(self, folder: Path) -> Subject:
-        subject = Subject(self, folder)
+    def opened(self, folder: Path) -> StorageUnderTest:
+        subject = StorageUnderTest(self, folder)
         self.others.append(subject)
         return subject
 
     # What is in the files.
 
-    def test_what_is_done_stands_in_the_file_as_kestrels_records(self, subject: Subject, folder: Path) -> None:
+    def test_what_is_done_stands_in_the_file_as_kestrels_records(self, subject: StorageUnderTest, folder: Path) -> None:
         queue = subject.queue()
         subject.put(queue, b"a", b"b", b"c")
         queue.take(False)
@@ -101,14 +101,14 @@ class TestJournal(OnFaultyDisk, StorageContract):
             ]
         )
 
-    def test_nothing_is_written_before_the_commit(self, subject: Subject, folder: Path) -> None:
+    def test_nothing_is_written_before_the_commit(self, subject: StorageUnderTest, folder: Path) -> None:
         queue = subject.queue()
         subject.put(queue, b"a")
         before = (folder / "work").read_bytes()
         subject.commit(queue)
         assert (before, (folder / "work").read_bytes()) == (b"", addx(b"a"))
 
-    def test_a_batch_is_one_write(self, subject: Subject) -> None:
+    def test_a_batch_is_one_write(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, *[b"a"] * 100)
         queue.take(True)
@@ -116,7 +116,7 @@ class TestJournal(OnFaultyDisk, StorageContract):
         subject.commit(queue)
         assert self.disk.calls.count("write") == 1
 
-    def test_a_clear_is_one_remove_for_each_item(self, subject: Subject, folder: Path) -> None:
+    def test_a_clear_is_one_remove_for_each_item(self, subject: StorageUnderTest, folder: Path) -> None:
         queue = subject.queue()
         subject.put(queue, b"open", b"b", b"c")
         queue.take(True)
@@ -126,7 +126,7 @@ class TestJournal(OnFaultyDisk, StorageContract):
         subject.commit(queue)
         assert (folder / "work").read_bytes()[before:] == b"\x01\x01"
 
-    def test_the_file_sizes_are_told(self, subject: Subject) -> None:
+    def test_the_file_sizes_are_told(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"four")
         subject.commit(queue)
@@ -134,7 +134,7 @@ class TestJournal(OnFaultyDisk, StorageContract):
 
     @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
     def test_a_queue_is_kept_in_a_file_named_as_kestrel_names_it(
-        self, subject: Subject, folder: Path, name: bytes
+        self, subject: StorageUnderTest, folder: Path, name: bytes
     ) -> None:
         queue = subject.queue(name)
         subject.put(queue, b"a")
@@ -143,7 +143,7 @@ class TestJournal(OnFaultyDisk, StorageContract):
         assert (folder / file_name.decode()).read_bytes() == addx(b"a")
 
     def test_a_name_too_long_for_a_file_name_is_refused_and_makes_no_file(
-        self, subject: Subject, folder: Path
+        self, subject: StorageUnderTest, folder: Path
     ) -> None:
         before = sorted(folder.iterdir())
         subject.queue(b"\xff" * 115)
@@ -153,7 +153,7 @@ class TestJournal(OnFaultyDisk, StorageContract):
 
     # Restarts.
 
-    def test_a_deleted_queues_file_is_erased(self, subject: Subject, folder: Path) -> None:
+    def test_a_deleted_queues_file_is_erased(self, subject: StorageUnderTest, folder: Path) -> None:
         queue = subject.queue()
         subject.put(queue, b"a secret")
         subject.commit(queue)
@@ -163,7 +163,7 @@ class TestJournal(OnFaultyDisk, StorageContract):
         assert left == []
 
     def test_a_file_that_a_crash_kept_from_being_erased_is_erased_at_the_start(
-        self, subject: Subject, folder: Path
+        self, subject: StorageUnderTest, folder: Path
     ) -> None:
         queue = subject.queue()
         subject.put(queue, b"a secret")
@@ -177,7 +177,7 @@ class TestJournal(OnFaultyDisk, StorageContract):
 
     @pytest.mark.parametrize("half", [0.25, 0.5, 0.75])
     def test_a_batch_cut_short_by_a_crash_loses_a_suffix_only(
-        self, subject: Subject, folder: Path, half: float
+        self, subject: StorageUnderTest, folder: Path, half: float
     ) -> None:
         queue = subject.queue()
         subject.put(queue, b"a")
@@ -191,7 +191,7 @@ class TestJournal(OnFaultyDisk, StorageContract):
         assert take_all_data(self.crashed(folder).queue()) == history[int(half * 3)]
 
     def test_open_reads_go_back_in_the_file_too_before_anything_else_is_recorded(
-        self, subject: Subject, folder: Path
+        self, subject: StorageUnderTest, folder: Path
     ) -> None:
         queue = subject.queue()
         subject.put(queue, b"a", b"b")
@@ -205,7 +205,9 @@ class TestJournal(OnFaultyDisk, StorageContract):
         after = (folder.with_name("left-behind") / "work").read_bytes()
         assert after == before + b"".join(unremove) + addx(b"c")
 
-    def test_open_reads_are_back_in_the_file_when_the_server_stops(self, subject: Subject, folder: Path) -> None:
+    def test_open_reads_are_back_in_the_file_when_the_server_stops(
+        self, subject: StorageUnderTest, folder: Path
+    ) -> None:
         queue = subject.queue()
         subject.put(queue, b"a")
         xid = queue.take(True).xid
@@ -214,7 +216,7 @@ class TestJournal(OnFaultyDisk, StorageContract):
         record = b"\x09%b\x04\0\0\0\0\x05%b" % (xid.to_bytes(4, "little"), xid.to_bytes(4, "little"))
         assert (folder / "work").read_bytes() == addx(b"a") + record
 
-    def test_close_writes_what_was_not_committed(self, subject: Subject, folder: Path) -> None:
+    def test_close_writes_what_was_not_committed(self, subject: StorageUnderTest, folder: Path) -> None:
         subject.put(subject.queue(), b"a")
         subject.close()
         assert (folder / "work").read_bytes() == addx(b"a")
@@ -222,7 +224,7 @@ class TestJournal(OnFaultyDisk, StorageContract):
     # Syncs.
 
     def test_a_commit_with_sync_journal_0_is_pending_until_it_is_on_the_medium(
-        self, subject: Subject, folder: Path
+        self, subject: StorageUnderTest, folder: Path
     ) -> None:
         queue = subject.queue(sync_journal_ms=0)
         subject.put(queue, b"a")
@@ -233,7 +235,7 @@ class TestJournal(OnFaultyDisk, StorageContract):
         subject.threads.run_all()
         assert (fired, self.on_medium(folder)) == ([None], {"work": addx(b"a")})
 
-    def test_a_commit_with_sync_journal_never_pends_on_nothing(self, subject: Subject) -> None:
+    def test_a_commit_with_sync_journal_never_pends_on_nothing(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"a")
         assert list(subject.storage.commit([queue])) == []
@@ -242,7 +244,7 @@ class TestJournal(OnFaultyDisk, StorageContract):
         assert "sync" not in self.disk.calls
 
     def test_a_commit_with_a_period_is_on_the_medium_when_the_period_is_over(
-        self, subject: Subject, folder: Path
+        self, subject: StorageUnderTest, folder: Path
     ) -> None:
         queue = subject.queue(sync_journal_ms=500)
         subject.put(queue, b"a")
@@ -255,7 +257,7 @@ class TestJournal(OnFaultyDisk, StorageContract):
         subject.threads.run_all()
         assert self.on_medium(folder) == {"work": addx(b"a") + addx(b"b")}
 
-    def test_each_period_is_synced_anew(self, subject: Subject, folder: Path) -> None:
+    def test_each_period_is_synced_anew(self, subject: StorageUnderTest, folder: Path) -> None:
         queue = subject.queue(sync_journal_ms=500)
         for data in (b"a", b"b", b"c"):
             subject.put(queue, data)
@@ -264,7 +266,7 @@ class TestJournal(OnFaultyDisk, StorageContract):
             subject.threads.run_all()
         assert self.on_medium(folder) == {"work": addx(b"a") + addx(b"b") + addx(b"c")}
 
-    def test_an_orderly_stop_syncs_the_queues_that_promise_it(self, subject: Subject, folder: Path) -> None:
+    def test_an_orderly_stop_syncs_the_queues_that_promise_it(self, subject: StorageUnderTest, folder: Path) -> None:
         queue = subject.queue(sync_journal_ms=500)
         subject.put(queue, b"a")
         subject.close()
@@ -309,7 +311,7 @@ class TestJournal(OnFaultyDisk, StorageContract):
         storage.close()
         threads.run_all()
 
-    def test_a_second_owner_of_the_folder_is_refused_at_once(self, subject: Subject, folder: Path) -> None:
+    def test_a_second_owner_of_the_folder_is_refused_at_once(self, subject: StorageUnderTest, folder: Path) -> None:
         second = self.make(folder, Clock(), SteppedThreads())
         with pytest.raises(FolderInUse):
             second.start(lambda name: QueueSettings())
@@ -378,7 +380,7 @@ class TestJournal(OnFaultyDisk, StorageContract):
         subject.threads.run_all()
         assert len(self.disk.open_descriptors) <= 3
 
-    def test_a_closed_storage_has_closed_its_files(self, subject: Subject) -> None:
+    def test_a_closed_storage_has_closed_its_files(self, subject: StorageUnderTest) -> None:
         for name in (b"a", b"b"):
             queue = subject.queue(name, sync_journal_ms=0)
             subject.put(queue, b"a")
@@ -390,7 +392,7 @@ class TestJournal(OnFaultyDisk, StorageContract):
 
     # Stopping.
 
-    def test_close_waits_for_a_sync_that_runs(self, subject: Subject) -> None:
+    def test_close_waits_for_a_sync_that_runs(self, subject: StorageUnderTest) -> None:
         queue = subject.queue(sync_journal_ms=0)
         subject.put(queue, b"a")
         subject.storage.commit([queue])

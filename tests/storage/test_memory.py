@@ -12,7 +12,7 @@ from kestrel.errors import BadStorageArgument
 from kestrel.storage.interfaces import InThread, IStorageFactory
 from kestrel.storage.memory import MemoryStorage, MemoryStorageFactory
 from kestrel.storage.total_memory import MemoryLimit
-from kestrel.testing.contract.backend import Subject
+from kestrel.testing.contract.backend import StorageUnderTest
 from kestrel.testing.contract.suite import StorageContract
 from kestrel.testing.threads import SteppedThreads
 
@@ -24,15 +24,15 @@ class TestMemory(StorageContract):
         self.limit = MemoryLimit()
         return MemoryStorage(self.limit)
 
-    def refuse_puts(self, subject: Subject) -> None:
+    def refuse_puts(self, subject: StorageUnderTest) -> None:
         self.limit.most_bytes = 0
 
-    def test_it_takes_nothing_on_a_medium_and_holds_everything_in_memory(self, subject: Subject) -> None:
+    def test_it_takes_nothing_on_a_medium_and_holds_everything_in_memory(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"four", b"five5")
         assert (queue.disk_bytes, queue.mem_items, queue.mem_bytes) == (0, 2, 9)
 
-    def test_what_is_committed_is_as_safe_as_it_will_be(self, subject: Subject) -> None:
+    def test_what_is_committed_is_as_safe_as_it_will_be(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"a")
         assert list(subject.storage.commit([queue])) == []

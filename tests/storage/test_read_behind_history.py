@@ -42,7 +42,7 @@ from kestrel.journal.fileset import group_by_queue
 from kestrel.storage.interfaces import IQueueStorage, SettingsFor
 from kestrel.storage.journal.queue import JournalQueue
 from kestrel.storage.journal.storage import JournalStorage
-from kestrel.testing.contract.tracked import Seen, seen
+from kestrel.testing.contract.model_check import Seen, as_client_sees
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.threads import SteppedThreads
 from tests.journal import reference
@@ -405,9 +405,7 @@ some_xids = st.lists(st.integers(0, 6), min_size=1, max_size=4)
 some_sizes = st.builds(lambda sizes, times: sizes * times, st.lists(st.integers(0, 300), min_size=1), st.integers(1, 5))
 
 some_work = st.sampled_from(["fill", "work", "put back", "abort and hold"])
-some_deed = some_work | st.sampled_from(
-    ["time", "return", "clear", "drain", "another sync", "delete", "restart"]
-)
+some_deed = some_work | st.sampled_from(["time", "return", "clear", "drain", "another sync", "delete", "restart"])
 some_luck = st.sampled_from([False, False, True])
 some_crash = st.sampled_from(Crash)
 
@@ -565,7 +563,7 @@ class ReadBehindMachine(RuleBasedStateMachine):
                 item = look()
             else:
                 return None
-        assert seen(item) == (head.seen if head else None)
+        assert as_client_sees(item) == (head.seen if head else None)
         assert item is None or head is None or item.errors == head.errors
         return item
 
@@ -584,7 +582,7 @@ class ReadBehindMachine(RuleBasedStateMachine):
     def _fill(self, live: Live) -> None:
         if not self._begins_to_fill(live):
             head = live.model.items[0].seen if live.model.items else None
-            assert seen(live.queue.peek()) == head
+            assert as_client_sees(live.queue.peek()) == head
 
     def _some_open_reads(self, live: Live, which: Sequence[int]) -> list[int]:
         """These of the open reads, and an xid that never was, in the order drawn. Opens some if there are none."""
@@ -968,7 +966,9 @@ class ReadBehindMachine(RuleBasedStateMachine):
         found: dict[bytes, State] = {}
         for name, history in wreck.histories.items():
             items = looked_at.get(name, [])
-            state = history.found([seen(item) for item in items], [item.errors for item in items], wreck.since[name])
+            state = history.found(
+                [as_client_sees(item) for item in items], [item.errors for item in items], wreck.since[name]
+            )
             if name in looked_at:
                 found[name] = state
         assert looked_at.keys() == found.keys()
@@ -1071,7 +1071,7 @@ class ReadBehindMachine(RuleBasedStateMachine):
         for item in self._running.drain(live.queue):
             assert live.model.items, "there is an item too many"
             entry = live.model.items.popleft()
-            assert (seen(item), item.errors) == (entry.seen, entry.errors)
+            assert (as_client_sees(item), item.errors) == (entry.seen, entry.errors)
             self._changed(live, REMOVE_BYTES)
         assert not live.model.items, "items are missing"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kestrel.testing import shim
-from kestrel.testing.shim import FileOperation, Shim, left_by_a_power_failure, unsynced
+from kestrel.testing.shim import FileOperation, Shim, files_after_power_failure, unsynced_operations
 from tests.child import PATIENCE_S
 
 OPERATIONS = [
@@ -52,10 +52,10 @@ def run(folder: Path, disk: Shim, program: str) -> subprocess.CompletedProcess[s
 
 
 def test_power_failure_loses_the_chosen_writes_only() -> None:
-    assert unsynced(OPERATIONS) == [2, 3, 5]
-    assert left_by_a_power_failure(OPERATIONS, ()) == {"a": b"ow", "c": b"\0\0x"}
-    assert left_by_a_power_failure(OPERATIONS, {2, 3, 5}) == {"a": b"one", "c": b""}
-    assert left_by_a_power_failure(OPERATIONS, {5}) == {"a": b"owo", "c": b"\0\0x"}
+    assert unsynced_operations(OPERATIONS) == [2, 3, 5]
+    assert files_after_power_failure(OPERATIONS, ()) == {"a": b"ow", "c": b"\0\0x"}
+    assert files_after_power_failure(OPERATIONS, {2, 3, 5}) == {"a": b"one", "c": b""}
+    assert files_after_power_failure(OPERATIONS, {5}) == {"a": b"owo", "c": b"\0\0x"}
 
 
 @pytest.mark.needs("gcc")
@@ -67,8 +67,8 @@ def test_recorded_operations_lead_to_the_files(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
     kinds = [operation.kind for operation in operations]
     assert kinds == ["write", "write", "sync", "write", "truncate", "rename", "remove"]
-    assert left_by_a_power_failure(operations, ()) == {"renamed": b"aXcY"}
-    assert left_by_a_power_failure(operations, unsynced(operations)) == {"renamed": b"aXc"}
+    assert files_after_power_failure(operations, ()) == {"renamed": b"aXcY"}
+    assert files_after_power_failure(operations, unsynced_operations(operations)) == {"renamed": b"aXc"}
 
 
 @pytest.mark.needs("gcc")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kestrel.storage.database import IDatabase, QueueChanges, StoredItem, StoredQueue
 from kestrel.storage.interfaces import InThread
-from kestrel.testing.contract.backend import Subject
+from kestrel.testing.contract.backend import StorageUnderTest
 from kestrel.testing.contract.suite import DatabaseContract, OnFaultyDatabase, StorageContract
 from tests.storage import kestrel_sqlite
 from tests.storage.kestrel_sqlite import SqliteDatabase, SqliteStorageFactory
@@ -31,7 +31,7 @@ class TestSqliteDatabase(OnSqlite, DatabaseContract):
         """A put at a position that is taken."""
         return QueueChanges(queue, False, False, [], [StoredItem(1, b"again", 0, 0, 0)], {})
 
-    def fill_up(self, database: IDatabase) -> None:
+    def fill_database(self, database: IDatabase) -> None:
         """It may have no more pages than it has."""
         assert isinstance(database, SqliteDatabase)
         assert database._connection is not None
@@ -42,7 +42,7 @@ class TestSqlite(OnSqlite, OnFaultyDatabase, StorageContract):
     factory = SqliteStorageFactory()
     max_examples = 20
 
-    def taken_bytes(self, subject: Subject) -> int:
+    def taken_bytes(self, subject: StorageUnderTest) -> int:
         """Pages in use, of a copy, since the file is locked: SQLite keeps free ones for later items."""
         with tempfile.TemporaryDirectory() as name:
             copy = Path(name) / "copy"

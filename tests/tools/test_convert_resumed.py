@@ -16,7 +16,7 @@ import pytest
 from kestrel.disk.files import Disk
 from kestrel.disk.lock import FolderLock
 from kestrel.journal.fileset import current_name
-from kestrel.testing.faults import Died, MortalDisk, UnsyncedDisk
+from kestrel.testing.faults import KillableDisk, ProcessDied, UnsyncedDisk
 from kestrel.tools.convert import continued
 from kestrel.tools.convert.steps import Sums
 from kestrel.tools.convert.targets import TARGETS
@@ -38,7 +38,7 @@ def small_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(continued, "PART_BYTES", 40)
 
 
-class CountingDisk(MortalDisk):
+class CountingDisk(KillableDisk):
     """It counts the bytes that were written to files in the new folder, and knows the stems of these."""
 
     def __init__(self) -> None:
@@ -145,11 +145,11 @@ class Way:
 
     def dies(self, calls: int, *options: str) -> bool:
         """Let it end before that operation of the disk. Returns whether it did, or came to its end before."""
-        disk = MortalDisk()
+        disk = KillableDisk()
         disk.die_after(calls)
         try:
             assert self.run(disk, *options)[0] == 0
-        except Died:
+        except ProcessDied:
             return True
         return False
 
@@ -178,7 +178,7 @@ def way(request: pytest.FixtureRequest, tmp_path: Path, convert_it: Convert) -> 
 
 def names_of_calls(way: Way, *options: str) -> list[str]:
     """The operations of the disk that a whole run has."""
-    disk = MortalDisk()
+    disk = KillableDisk()
     assert way.run(disk, *options)[0] == 0
     way.clear()
     return disk.calls
@@ -234,7 +234,7 @@ def test_killed_while_it_begins_anew_it_trusts_nothing_of_before(way: Way) -> No
 def test_each_operation_of_the_disk_may_fail_and_it_goes_on(way: Way) -> None:
     calls = names_of_calls(way)
     for place in some_places(calls):
-        failing = MortalDisk()
+        failing = KillableDisk()
         failing.fail(calls[place], errno.EIO, times=1, after=calls[:place].count(calls[place]))
         status, _, said = way.run(failing)
         assert (status != 0) <= said.startswith("kestrel-convert: ")
@@ -332,7 +332,7 @@ def test_queues_that_are_written_are_not_touched_again(tmp_path: Path, convert_i
 def test_items_without_an_add_time_have_that_of_the_first_run(tmp_path: Path, convert_it: Convert) -> None:
     source = fill(tmp_path / "old", {"old": add(b"no time"), "work": addx(b"x")})
     places = f"journal:{source}", f"scroll:{tmp_path}/new"
-    disk = MortalDisk()
+    disk = KillableDisk()
     disk.fail("cut", errno.EIO)
     disk.fail("sync_folder", errno.EIO, after=3)
     assert convert_it(*places, disk=disk, now_ms=NOW_MS)[0] == 1
@@ -345,7 +345,7 @@ def test_queues_of_any_name_are_known_to_the_run_that_goes_on(tmp_path: Path, co
     files = {os.fsdecode(current_name(name)): addx(name) for name in (b"caf\xc3\xa9", b"\xff", b"work")}
     source = fill(tmp_path / "old", files)
     places = f"journal:{source}", f"scroll:{tmp_path}/new"
-    disk = MortalDisk()
+    disk = KillableDisk()
     disk.fail("sync", errno.EIO, after=4)  # the state is on the medium by then, and not all of the files
     assert convert_it(*places, disk=disk)[0] == 1
     assert b'"sums": {' in (tmp_path / "new.converting" / "state").read_bytes()
@@ -528,7 +528,7 @@ def test_two_conversions_to_the_same_target_do_not_meet(way: Way) -> None:
 
 def test_an_empty_target_is_replaced_and_one_that_was_filled_meanwhile_is_not(way: Way) -> None:
     way.target.mkdir()
-    disk = MortalDisk()
+    disk = KillableDisk()
     disk.before("sync_folder", lambda: fill(way.target, {"mine": b""}))
     status, _, said = way.run(disk)
     assert (status, f"somebody has put something into {way.target} meanwhile: empty it" in said) == (1, True)
@@ -585,7 +585,7 @@ def test_many_small_files_take_more_room_than_their_lengths(tmp_path: Path, kind
 
 def test_a_disk_that_is_full_in_the_midst_is_a_sentence_and_with_room_it_goes_on(way: Way) -> None:
     for room in range(2000, 6000, 300):
-        disk = MortalDisk()
+        disk = KillableDisk()
         disk.room = room
         disk.free_bytes = lambda folder: 1 << 30  # type: ignore[method-assign]
         status, _, said = way.run(disk)

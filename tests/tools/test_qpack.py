@@ -21,7 +21,7 @@ from kestrel.disk.lock import FolderLock
 from kestrel.errors import FolderInUse
 from kestrel.journal.fileset import JournalFile, Kind
 from kestrel.journal.rewrite import Replacement
-from kestrel.testing.faults import Died, FaultyDisk
+from kestrel.testing.faults import FaultyDisk, ProcessDied
 from kestrel.tools.files.contents import Contents
 from kestrel.tools.files.opened import OpenJournal
 from kestrel.tools.qpack import packing
@@ -294,7 +294,7 @@ def kill(folder: Path, calls: int) -> FaultyDisk:
     disk.die_after(calls)
     try:
         main([str(folder)], disk)
-    except Died:
+    except ProcessDied:
         return disk
     return disk
 

@@ -18,10 +18,10 @@ from zope.interface import implementer
 from kestrel.errors import StorageError
 from kestrel.storage.database import IDatabase, StoredItem, StoredQueue, WriteBatch
 from kestrel.storage.interfaces import InThread
-from kestrel_postgres import reading, schema, session, sweeping
-from kestrel_postgres.line import Connection, Line
+from kestrel_postgres import cleanup, queries, schema, session
+from kestrel_postgres.batch_sql import Plan
+from kestrel_postgres.connection import Connection, Line
 from kestrel_postgres.ownership import LOCK_S, Ownership
-from kestrel_postgres.writing import Plan
 
 log = Logger()
 
@@ -60,7 +60,7 @@ class PostgresDatabase:
         self._is_closed = False
         # Of the thread that has the connection that writes.
         self._ownership = Ownership()
-        self._queues: dict[bytes, reading.Queue] = {}
+        self._queues: dict[bytes, queries.Queue] = {}
 
     # What a storage asks.
 
@@ -80,7 +80,7 @@ class PostgresDatabase:
         epoch, number = self._ownership.epoch, self._number
 
         def read(connection: Connection) -> Sequence[StoredItem]:
-            return reading.read_after(connection, name, position, n, max_bytes, epoch=epoch, number=number)
+            return queries.read_after(connection, name, position, n, max_bytes, epoch=epoch, number=number)
 
         return self._reading.run(read)
 
@@ -113,10 +113,10 @@ class PostgresDatabase:
             schema.ensure(connection, self._schema)
         self._ownership.claim(connection)
         # With each connection anew: the answer to the last batch may be what got lost with the one before.
-        self._queues = {queue.stored.name: queue for queue in reading.list_queues(connection)}
+        self._queues = {queue.stored.name: queue for queue in queries.list_queues(connection)}
 
     def _list(self, connection: Connection) -> tuple[list[StoredQueue], bool]:
-        return [queue.stored for queue in self._queues.values()], sweeping.has_leftovers(connection)
+        return [queue.stored for queue in self._queues.values()], cleanup.has_leftovers(connection)
 
     def _apply(self, connection: Connection, batch: WriteBatch) -> bool:
         """Returns whether there is something to be erased now."""
@@ -150,7 +150,7 @@ class PostgresDatabase:
         self._is_erasing = self._is_something_left and not self._is_closed
         if self._is_erasing:
             self._is_something_left = False
-            self._sweeping.run(sweeping.erase_slice).addCallbacks(self._erased, self._not_erased)
+            self._sweeping.run(cleanup.erase_slice).addCallbacks(self._erased, self._not_erased)
 
     def _erased(self, is_something_left: bool) -> None:
         self._is_something_left |= is_something_left  # a batch may have left more since this one looked

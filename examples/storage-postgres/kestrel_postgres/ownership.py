@@ -16,8 +16,8 @@ from typing import Any, Final
 import psycopg
 
 from kestrel.errors import DatabaseAway, OwnershipLost, StorageInUse
+from kestrel_postgres.connection import Connection
 from kestrel_postgres.failures import TAKEN_OVER
-from kestrel_postgres.line import Connection
 
 LOCK_S: Final = 5.0
 """How long a lock is waited for: longer than the database takes to notice that a session is dead which holds it."""

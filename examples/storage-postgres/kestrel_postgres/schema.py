@@ -7,7 +7,7 @@ from typing import Final
 from psycopg import sql
 
 from kestrel.errors import StorageError
-from kestrel_postgres.line import Connection
+from kestrel_postgres.connection import Connection
 
 LAYOUT: Final = 1
 """The number of this layout, which the database remembers."""

@@ -10,7 +10,7 @@ import psycopg
 from psycopg import sql
 
 from kestrel.errors import StorageError
-from kestrel_postgres.line import Connection
+from kestrel_postgres.connection import Connection
 
 OLDEST: Final = 140_000
 """PostgreSQL 14 is the first that notices a client that has gone while it works for it."""

@@ -9,8 +9,8 @@ import pytest
 from batches import Schemas, changes, item
 from kestrel.storage.database import IDatabase, QueueChanges, StoredQueue
 from kestrel.storage.interfaces import InThread
-from kestrel.testing.contract.backend import Subject
-from kestrel.testing.contract.owner import Owner
+from kestrel.testing.contract.backend import StorageUnderTest
+from kestrel.testing.contract.database_backend import OwnedDatabase
 from kestrel.testing.contract.suite import DatabaseContract, OnFaultyDatabase, StorageContract
 from kestrel_postgres.factory import PostgresStorageFactory
 
@@ -27,7 +27,7 @@ class OnPostgres:
     def make_database(self, folder: Path, in_thread: InThread) -> IDatabase:
         return self.schemas.database(folder, in_thread)
 
-    def after_a_kill(self, subject: Subject | Owner, folder: Path) -> None:
+    def after_a_kill(self, subject: StorageUnderTest | OwnedDatabase, folder: Path) -> None:
         self.schemas.copy(subject.folder, folder)
 
 

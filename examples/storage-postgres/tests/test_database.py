@@ -14,7 +14,7 @@ from zope.interface.verify import verifyObject
 from batches import ALL, Schemas, batch, changes, deletion, fired, first, item, items, read
 from kestrel.storage.database import IDatabase, StoredItem, StoredQueue
 from kestrel.testing.threads import SteppedThreads
-from kestrel_postgres import sweeping
+from kestrel_postgres import cleanup
 from kestrel_postgres.database import PostgresDatabase
 
 EVERY_BYTE = bytes(range(256))
@@ -226,7 +226,7 @@ def test_however_many_batches_leave_something_it_is_said_once_that_it_cannot_be_
     held: list[Deferred[None]] = []
 
     def in_thread(function: Callable[..., Any], *args: Any) -> Deferred[Any]:
-        if args != (sweeping.erase_slice,):
+        if args != (cleanup.erase_slice,):
             return maybeDeferred(function, *args)
         held.append(Deferred())
         return held[-1].addCallback(lambda _: function(*args))

@@ -34,8 +34,8 @@ from kestrel.storage.database import QueueChanges, StoredQueue
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.storage.windowed import WindowedStorage
 from kestrel.testing.threads import SteppedThreads
+from kestrel_postgres.connection import CLOSE_S
 from kestrel_postgres.database import PostgresDatabase
-from kestrel_postgres.line import CLOSE_S
 from kestrel_postgres.testing import PrivateServer
 from proxy import Proxy
 

@@ -16,14 +16,14 @@ from pyspark.sql import functions as F
 from kestrel.disk.files import Disk
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.fleet.columns import PROBLEM
-from kestrel.spark.fleet.items import Which, exported, with_problem
-from kestrel.spark.fleet.jobs import over
-from kestrel.spark.fleet.units import Unit, folders_of, single_readers
+from kestrel.spark.fleet.items import ItemSelection, export_rows, with_problem
+from kestrel.spark.fleet.jobs import map_units
+from kestrel.spark.fleet.units import Unit, folders_of, reader_units
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.qpack.outcomes import Remark
 
 
-class Form(Enum):
+class ExportFormat(Enum):
     """How items are written."""
 
     PARQUET = "parquet"
@@ -41,7 +41,7 @@ def items_of(
     spark: SparkSession,
     paths: Sequence[str],
     *,
-    which: Which = Which.QUEUED,
+    which: ItemSelection = ItemSelection.QUEUED,
     server: str | None = None,
     queues: Sequence[bytes] = (),
     now_ms: int | None = None,
@@ -60,8 +60,8 @@ def export(
     paths: Sequence[str],
     out: str,
     *,
-    form: Form = Form.PARQUET,
-    which: Which = Which.QUEUED,
+    form: ExportFormat = ExportFormat.PARQUET,
+    which: ItemSelection = ItemSelection.QUEUED,
     server: str | None = None,
     queues: Sequence[bytes] = (),
     now_ms: int | None = None,
@@ -70,7 +70,7 @@ def export(
 
     Arguments and errors are those of `items_of`.
     """
-    table = _table(spark, paths, which, server, queues, now_ms, is_text=form is Form.JSON_LINES)
+    table = _table(spark, paths, which, server, queues, now_ms, is_text=form is ExportFormat.JSON_LINES)
     seen = Observation("exported")
     problem = F.col(PROBLEM.name)
     observed = table.observe(
@@ -80,7 +80,7 @@ def export(
     )
     writer = observed.where(problem.isNull()).drop(PROBLEM.name).write.mode("errorifexists")
     try:
-        if form is Form.PARQUET:
+        if form is ExportFormat.PARQUET:
             writer.parquet(whole_path(out))
         else:
             writer.option("ignoreNullFields", "true").json(whole_path(out))
@@ -100,17 +100,17 @@ def whole_path(path: str) -> str:
 def _table(
     spark: SparkSession,
     paths: Sequence[str],
-    which: Which,
+    which: ItemSelection,
     server: str | None,
     queues: Sequence[bytes],
     now_ms: int | None,
     *,
     is_text: bool,
 ) -> DataFrame:
-    units = single_readers(Disk(), folders_of(paths, server), queues)
+    units = reader_units(Disk(), folders_of(paths, server), queues)
     now = int(time.time() * 1000) if now_ms is None else now_ms
 
     def work(unit: Unit, folder: Folder) -> Iterator[pa.RecordBatch]:
-        return exported(unit, folder, which, now, is_text=is_text)
+        return export_rows(unit, folder, which, now, is_text=is_text)
 
-    return over(spark, units, work, with_problem(is_text=is_text))
+    return map_units(spark, units, work, with_problem(is_text=is_text))

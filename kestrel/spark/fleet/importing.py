@@ -31,10 +31,10 @@ from kestrel.journal.records import MAX_DATA_BYTES
 from kestrel.names import check_queue_name
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.fleet.columns import TEXT_ITEMS
-from kestrel.spark.fleet.export import Form, whole_path
-from kestrel.spark.fleet.jobs import most_tasks
-from kestrel.spark.fleet.target import ImportTarget
-from kestrel.spark.fleet.writing import WRITTEN, Writing
+from kestrel.spark.fleet.export import ExportFormat, whole_path
+from kestrel.spark.fleet.import_target import ImportTarget
+from kestrel.spark.fleet.import_writer import WRITTEN, ImportWriter
+from kestrel.spark.fleet.jobs import max_tasks
 from kestrel.tools.convert.targets import JournalTarget
 from kestrel.tools.running import EX_USAGE, ToolFailed
 from kestrel.tools.shown import count, show_text
@@ -67,7 +67,7 @@ class ImportedQueue(NamedTuple):
     """Of its journal file."""
 
 
-def read_items(spark: SparkSession, path: str, form: Form | None = None) -> DataFrame:
+def read_items(spark: SparkSession, path: str, form: ExportFormat | None = None) -> DataFrame:
     """Items that were exported, or that others have made, as `import_items` takes them.
 
     Without a form, it is what the names of the files end with. A line that is no item is a row that `import_items`
@@ -77,7 +77,7 @@ def read_items(spark: SparkSession, path: str, form: Form | None = None) -> Data
         _check_whole(folder)
     form = form or _form_of(path)
     try:
-        if form is Form.PARQUET:
+        if form is ExportFormat.PARQUET:
             return spark.read.parquet(whole_path(path))
         reader = spark.read.schema(StructType([*TEXT_ITEMS, _BAD])).option("maxStringLen", MAX_DATA_BYTES)
         reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", _BAD.name)
@@ -99,14 +99,14 @@ def _check_whole(path: str) -> None:
         )
 
 
-def _form_of(path: str) -> Form:
+def _form_of(path: str) -> ExportFormat:
     if not (os.path.lexists(path) or "://" in path or has_magic(path)):
         raise SourceFailed(f"there is no {path}: name a folder of items that were exported")
     names = os.listdir(path) if os.path.isdir(path) else [path]
     if any(name.endswith(".parquet") for name in names):
-        return Form.PARQUET
+        return ExportFormat.PARQUET
     if any(name.endswith((".json", ".jsonl", ".json.gz", ".jsonl.gz")) for name in names):
-        return Form.JSON_LINES
+        return ExportFormat.JSON_LINES
     raise SourceFailed(f"{path} has neither .parquet nor .json files: say what they are with --format")
 
 
@@ -145,7 +145,7 @@ def import_items(
     with target.owned():
         target.check(names)
         target.check_room(sum(row["items"] for row in seen), sum(row["data_bytes"] or 0 for row in seen))
-        writing = Writing(target.path, now, now, fronts)
+        writing = ImportWriter(target.path, now, now, fronts)
         try:
             written = _write(spark, table, len(names), writing)
             target.publish(_checked(written, {row["queue"]: row["items"] for row in seen}))
@@ -271,10 +271,10 @@ def _fronts(table: DataFrame) -> dict[str, int]:
     return {row["queue"]: row["count"] for row in counted.collect()}
 
 
-def _write(spark: SparkSession, table: DataFrame, queues: int, writing: Writing) -> list[Mapping[str, Any]]:
+def _write(spark: SparkSession, table: DataFrame, queues: int, writing: ImportWriter) -> list[Mapping[str, Any]]:
     """Let tasks write the queues. What they did, in the order of the names."""
     order = [F.col(name).asc_nulls_first() for name in ("queue", *_ORDER)]
-    parts = table.drop("server", "folder", "is_bad").repartition(min(queues, most_tasks(spark)), "queue")
+    parts = table.drop("server", "folder", "is_bad").repartition(min(queues, max_tasks(spark)), "queue")
     rows = parts.sortWithinPartitions(*order).mapInArrow(writing, WRITTEN).collect()
     return sorted((row.asDict() for row in rows), key=lambda row: str(row["queue"]))
 

@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from kestrel.spark.fleet.columns import ITEMS, PROBLEM, TEXT_ITEMS
-from kestrel.spark.fleet.units import Kind, Unit
+from kestrel.spark.fleet.units import Unit, UnitKind
 from kestrel.tools.files.contents import Contents
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.files.found import Found, FoundJournal, FoundScroll
@@ -31,8 +31,8 @@ MOST_BYTES: Final = 4 * 1024 * 1024
 """Of items in a batch, or one item that is larger."""
 
 
-class Which(Enum):
-    """Which items of a queue."""
+class ItemSelection(Enum):
+    """ItemSelection items of a queue."""
 
     QUEUED = "queued"
     """Those that a server would have after a restart, in order."""
@@ -49,8 +49,8 @@ class ReadItem(NamedTuple):
     errors: int
 
 
-def exported(
-    unit: Unit, folder: Folder, which: Which, now_ms: int, *, is_text: bool = False
+def export_rows(
+    unit: Unit, folder: Folder, which: ItemSelection, now_ms: int, *, is_text: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a unit's items, and behind them of what is wrong with its files. `folder` is the one that it is in.
 
@@ -72,7 +72,7 @@ def _founds(unit: Unit, folder: Folder) -> Iterator[Found]:
     """What the unit is; of a folder each queue, those of scrolls apart."""
     if unit.found is not None:
         yield unit.found
-    elif unit.kind is Kind.FOLDER:
+    elif unit.kind is UnitKind.FOLDER:
         yield from _single(folder, folder.chosen(unit.names))
 
 
@@ -86,14 +86,14 @@ def _single(folder: Folder, chosen: Sequence[Found]) -> Iterator[Found]:
 
 
 def _of_found(
-    batches: Batches, folder: Folder, found: Found, which: Which, now_ms: int
+    batches: Batches, folder: Folder, found: Found, which: ItemSelection, now_ms: int
 ) -> Iterator[pa.RecordBatch]:
     """Its items; the last ones are left to wait."""
     try:
         with _open(folder, found) as opened:
             queue = _JournalItems(opened, now_ms) if isinstance(opened, OpenJournal) else _ScrollItems(opened, now_ms)
             batches.begin(queue.name)
-            for item in queue.queued() if which is Which.QUEUED else queue.added():
+            for item in queue.queued() if which is ItemSelection.QUEUED else queue.added():
                 batches.add(item)
                 if batches.is_full:
                     yield batches.take()
@@ -242,7 +242,7 @@ class Batches:
 
 
 def with_problem(*, is_text: bool) -> StructType:
-    """The columns that `exported` gives."""
+    """The columns that `export_rows` gives."""
     return StructType([*(TEXT_ITEMS if is_text else ITEMS), PROBLEM])
 
 

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from kestrel.disk.files import Disk
 from kestrel.server.reactor import raise_file_limit
-from kestrel.spark.fleet.units import SCHEMA, Unit, shared_out
+from kestrel.spark.fleet.units import SCHEMA, Unit, assign_tasks
 from kestrel.tools.files.folder import Folder
 
 _TASKS_EACH: Final = 8
@@ -22,7 +22,7 @@ _TASKS: Final = 256
 """Where nobody says how many may run at a time."""
 
 
-def most_tasks(spark: SparkSession) -> int:
+def max_tasks(spark: SparkSession) -> int:
     """In how many parts work is done there."""
     try:
         return _TASKS_EACH * spark.sparkContext.defaultParallelism
@@ -30,14 +30,14 @@ def most_tasks(spark: SparkSession) -> int:
         return _TASKS
 
 
-def over(
+def map_units(
     spark: SparkSession,
     units: Sequence[Unit],
     work: Callable[[Unit, Folder], Iterable[pa.RecordBatch]],
     schema: StructType,
 ) -> DataFrame:
     """What `work` makes of the units, in no order. Nothing is done before somebody wants the rows."""
-    shared = shared_out(units, most_tasks(spark))
+    shared = assign_tasks(units, max_tasks(spark))
     rows = [unit.row(task) for task, unit in shared]
     table = spark.createDataFrame(rows, SCHEMA)
     if rows:
@@ -47,12 +47,12 @@ def over(
     def each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         raise_file_limit()  # all files of a queue are open at once
         for batch in batches:
-            yield from in_turn([Unit.from_row(row) for row in batch.to_pylist()], work, Disk())
+            yield from map_units_by_folder([Unit.from_row(row) for row in batch.to_pylist()], work, Disk())
 
     return table.mapInArrow(each, schema)
 
 
-def in_turn(
+def map_units_by_folder(
     units: Iterable[Unit], work: Callable[[Unit, Folder], Iterable[pa.RecordBatch]], disk: Disk
 ) -> Iterator[pa.RecordBatch]:
     """What `work` makes of each. Those of a folder come together and share it: to list a large one takes long."""

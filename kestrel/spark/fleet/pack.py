@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kestrel.disk.files import Disk
 from kestrel.server.failures import EX_TRY_AGAIN
-from kestrel.spark.fleet.jobs import over
-from kestrel.spark.fleet.told import REPORTS, report_batch
-from kestrel.spark.fleet.units import Unit, folders_of, whole_folders
+from kestrel.spark.fleet.jobs import map_units
+from kestrel.spark.fleet.outcome_rows import REPORTS, outcome_batch
+from kestrel.spark.fleet.units import Unit, folder_units, folders_of
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.qpack.outcomes import Outcome, failed
 from kestrel.tools.qpack.upkeep import Upkeep
@@ -36,17 +36,17 @@ def pack(
     All is done when this returns. A folder that a server owns, or that cannot be written, is a row, and the others go
     on. Arguments, rows and errors are those of `kestrel.spark.fleet.verify.verify`.
     """
-    units = whole_folders(Disk(), folders_of(paths, server), queues)
+    units = folder_units(Disk(), folders_of(paths, server), queues)
     now = int(time.time() * 1000) if now_ms is None else now_ms
-    rows = over(spark, units, lambda unit, _: packed(unit, now), REPORTS).collect()
+    rows = map_units(spark, units, lambda unit, _: pack_folder(unit, now), REPORTS).collect()
     return spark.createDataFrame(rows, REPORTS)
 
 
-def packed(unit: Unit, now_ms: int) -> Iterator[pa.RecordBatch]:
+def pack_folder(unit: Unit, now_ms: int) -> Iterator[pa.RecordBatch]:
     """What was done to a folder. It is unlocked again before anybody is told."""
     outcomes = list(_outcomes(unit, Folder(Disk(), unit.folder), now_ms))
     if outcomes:
-        yield report_batch(unit, outcomes)
+        yield outcome_batch(unit, outcomes)
 
 
 def _outcomes(unit: Unit, folder: Folder, now_ms: int) -> Iterator[tuple[Outcome, int]]:

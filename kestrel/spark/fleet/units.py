@@ -14,7 +14,7 @@ from pyspark.sql.types import ArrayType, BinaryType, BooleanType, IntegerType, S
 
 from kestrel.disk.files import Disk
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.table.places import Place, places_of
+from kestrel.spark.table.locations import JournalLocation, find_locations
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.files.found import Found, FoundJournal, FoundScroll
 from kestrel.tools.running import ToolFailed
@@ -24,7 +24,7 @@ _OPENING_BYTES: Final = 64 * 1024
 """What it costs to begin with a unit, in bytes that are read in that time."""
 
 
-class Kind(Enum):
+class UnitKind(Enum):
     """What a unit is."""
 
     FOLDER = "folder"
@@ -43,7 +43,7 @@ class Unit:
     number: int
     server: str
     folder: bytes
-    kind: Kind
+    kind: UnitKind
     names: tuple[bytes, ...] = ()
     """Of a journal its queue, of a scroll its stem; of a folder those of its queues, or of all of them if empty."""
     readers: tuple[bytes, ...] | None = None
@@ -56,9 +56,9 @@ class Unit:
     @property
     def found(self) -> Found | None:
         """What it is in its folder; None for what is no single journal or scroll."""
-        if self.kind is Kind.JOURNAL:
+        if self.kind is UnitKind.JOURNAL:
             return FoundJournal(self.names[0])
-        return FoundScroll(self.names[0], self.readers) if self.kind is Kind.SCROLL else None
+        return FoundScroll(self.names[0], self.readers) if self.kind is UnitKind.SCROLL else None
 
     def row(self, task: int) -> tuple[Any, ...]:
         """For a table: `SCHEMA`."""
@@ -73,7 +73,7 @@ class Unit:
             row["number"],
             row["server"],
             row["folder"],
-            Kind(row["kind"]),
+            UnitKind(row["kind"]),
             tuple(row["names"]),
             None if readers is None else tuple(readers),
             row["has_queues"],
@@ -94,7 +94,7 @@ SCHEMA: Final = StructType(
 )
 
 
-def folders_of(paths: Sequence[str], server: str | None) -> list[Place]:
+def folders_of(paths: Sequence[str], server: str | None) -> list[JournalLocation]:
     """The folders that these paths and patterns stand for. A file that a pattern matches is no folder.
 
     Raises `SourceFailed`.
@@ -102,34 +102,34 @@ def folders_of(paths: Sequence[str], server: str | None) -> list[Place]:
     for path in paths:
         if os.path.isfile(path):
             raise SourceFailed(f"{path} is a file: name the folder that it is in, and the queue with --queue")
-    folders = [place for place in places_of(paths, server) if place.file_name is None]
+    folders = [place for place in find_locations(paths, server) if place.file_name is None]
     if not folders:
         raise SourceFailed(f"there is no folder among {' '.join(paths)}: name folders of journals or scrolls")
     return folders
 
 
-def whole_folders(disk: Disk, places: Sequence[Place], names: Sequence[bytes]) -> list[Unit]:
+def folder_units(disk: Disk, places: Sequence[JournalLocation], names: Sequence[bytes]) -> list[Unit]:
     """A unit for each folder that has one of these queues, or for all folders. Raises `SourceFailed`."""
     numbered = _of_each(disk, places, names, lambda place, here, folder: [_whole(place, here)])
     return list(numbered)
 
 
-def single_queues(disk: Disk, places: Sequence[Place], names: Sequence[bytes]) -> list[Unit]:
+def queue_units(disk: Disk, places: Sequence[JournalLocation], names: Sequence[bytes]) -> list[Unit]:
     """A unit for each journal and scroll, and one for the rest of each folder. Raises `SourceFailed`."""
 
-    def units(place: Place, here: Sequence[bytes], folder: Folder) -> Iterator[Unit]:
+    def units(place: JournalLocation, here: Sequence[bytes], folder: Folder) -> Iterator[Unit]:
         found = folder.chosen(here)
         yield from (_of_found(place, each, folder) for each in found)
         if not here:
-            yield Unit(0, place.server, place.folder, Kind.REST, has_queues=bool(found))
+            yield Unit(0, place.server, place.folder, UnitKind.REST, has_queues=bool(found))
 
     return list(_of_each(disk, places, names, units))
 
 
-def single_readers(disk: Disk, places: Sequence[Place], names: Sequence[bytes]) -> list[Unit]:
+def reader_units(disk: Disk, places: Sequence[JournalLocation], names: Sequence[bytes]) -> list[Unit]:
     """A unit for each queue, those of scrolls apart. Raises `SourceFailed`."""
 
-    def units(place: Place, here: Sequence[bytes], folder: Folder) -> Iterator[Unit]:
+    def units(place: JournalLocation, here: Sequence[bytes], folder: Folder) -> Iterator[Unit]:
         for found in folder.chosen(here):
             if isinstance(found, FoundScroll):
                 queues = folder.scroll(found).queues
@@ -144,9 +144,9 @@ def single_readers(disk: Disk, places: Sequence[Place], names: Sequence[bytes]) 
 
 def _of_each(
     disk: Disk,
-    places: Sequence[Place],
+    places: Sequence[JournalLocation],
     names: Sequence[bytes],
-    units: Callable[[Place, Sequence[bytes], Folder], Iterable[Unit]],
+    units: Callable[[JournalLocation, Sequence[bytes], Folder], Iterable[Unit]],
 ) -> Iterator[Unit]:
     """What `units` makes of each folder. One that cannot be looked into is left, whole, to a task, which says so."""
     missing = set(names)
@@ -168,9 +168,9 @@ def _of_each(
 
 def _planned(
     folder: Folder,
-    place: Place,
+    place: JournalLocation,
     names: Sequence[bytes],
-    units: Callable[[Place, Sequence[bytes], Folder], Iterable[Unit]],
+    units: Callable[[JournalLocation, Sequence[bytes], Folder], Iterable[Unit]],
 ) -> tuple[list[Unit], Sequence[bytes]]:
     """The units of one folder, and which of the queues it has."""
     if not names:
@@ -185,21 +185,21 @@ def _queues_in(folder: Folder) -> frozenset[bytes]:
     return frozenset([*folder.journals(), *(name for name in of_scrolls if name is not None)])
 
 
-def _whole(place: Place, names: Sequence[bytes]) -> Unit:
+def _whole(place: JournalLocation, names: Sequence[bytes]) -> Unit:
     cost = _OPENING_BYTES
     with suppress(OSError), os.scandir(place.folder) as entries:
         cost += sum(entry.stat().st_size for entry in entries if entry.is_file())
-    return Unit(0, place.server, place.folder, Kind.FOLDER, tuple(names), cost=cost)
+    return Unit(0, place.server, place.folder, UnitKind.FOLDER, tuple(names), cost=cost)
 
 
-def _of_found(place: Place, found: Found, folder: Folder) -> Unit:
+def _of_found(place: JournalLocation, found: Found, folder: Folder) -> Unit:
     if isinstance(found, FoundScroll):
         files = folder.scroll(found).file_names
-        kind, readers = Kind.SCROLL, found.readers
+        kind, readers = UnitKind.SCROLL, found.readers
     else:
         queue = folder.journals().get(found[0])
         files = [] if queue is None else [file.file_name for file in queue.counting()]
-        kind, readers = Kind.JOURNAL, None
+        kind, readers = UnitKind.JOURNAL, None
     cost = _OPENING_BYTES + sum(_length(folder, name) for name in files)
     return Unit(0, place.server, place.folder, kind, (found[0],), readers, cost=cost)
 
@@ -211,7 +211,7 @@ def _length(folder: Folder, file_name: bytes) -> int:
         return 0
 
 
-def shared_out(units: Sequence[Unit], most: int) -> list[tuple[int, Unit]]:
+def assign_tasks(units: Sequence[Unit], most: int) -> list[tuple[int, Unit]]:
     """Which of so many tasks does which unit: each of the largest ones goes to the task that has the least so far."""
     tasks = min(len(units), most)
     loads = [(0, task) for task in range(tasks)]

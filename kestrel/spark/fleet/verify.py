@@ -9,9 +9,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from kestrel.disk.files import Disk
-from kestrel.spark.fleet.jobs import over
-from kestrel.spark.fleet.told import REPORTS, report_batch
-from kestrel.spark.fleet.units import Kind, Unit, folders_of, single_queues
+from kestrel.spark.fleet.jobs import map_units
+from kestrel.spark.fleet.outcome_rows import REPORTS, outcome_batch
+from kestrel.spark.fleet.units import Unit, UnitKind, folders_of, queue_units
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.qpack.outcomes import Outcome, failed
 from kestrel.tools.qpack.upkeep import Upkeep
@@ -26,30 +26,30 @@ def verify(
     queues: Sequence[bytes] = (),
     now_ms: int | None = None,
 ) -> DataFrame:
-    """A row for each queue of the folders, or for those of these names (`kestrel.spark.fleet.told.REPORTS`).
+    """A row for each queue of the folders, or for those of these names (`kestrel.spark.fleet.outcome_rows.REPORTS`).
 
     Servers may be at work in the folders. The files are read whenever somebody wants the rows. `server` names the
     server of all folders, which else their paths do. `now_ms` is the time, in ms since 1970. Raises `SourceFailed` or
     `ToolFailed`.
     """
-    units = single_queues(Disk(), folders_of(paths, server), queues)
+    units = queue_units(Disk(), folders_of(paths, server), queues)
     now = int(time.time() * 1000) if now_ms is None else now_ms
-    return over(spark, units, lambda unit, folder: verified(unit, folder, now), REPORTS)
+    return map_units(spark, units, lambda unit, folder: verify_unit(unit, folder, now), REPORTS)
 
 
-def verified(unit: Unit, folder: Folder, now_ms: int) -> Iterator[pa.RecordBatch]:
+def verify_unit(unit: Unit, folder: Folder, now_ms: int) -> Iterator[pa.RecordBatch]:
     """What a unit comes to. `folder` is the one that it is of, or is."""
     outcomes = list(_outcomes(unit, folder, now_ms))
     if outcomes:
-        yield report_batch(unit, [(each, EX_FOUND if any(each.complaints) else EX_OK) for each in outcomes])
+        yield outcome_batch(unit, [(each, EX_FOUND if any(each.complaints) else EX_OK) for each in outcomes])
 
 
 def _outcomes(unit: Unit, folder: Folder, now_ms: int) -> Iterator[Outcome]:
     upkeep = Upkeep("kestrel-fleet", "kestrel-fleet verify", folder, now_ms, may_show_progress=False)
     try:
-        if unit.kind is Kind.FOLDER:
+        if unit.kind is UnitKind.FOLDER:
             yield from upkeep.verify(unit.names)
-        elif unit.kind is Kind.REST:
+        elif unit.kind is UnitKind.REST:
             yield from upkeep.verify_rest(has_queues=unit.has_queues, is_all=True)
         elif unit.found is not None:
             yield from upkeep.verify_found(unit.found)

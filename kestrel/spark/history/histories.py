@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from kestrel.spark.columns import DATA, HISTORIES
-from kestrel.spark.history.replaying import GROUP, NEEDED, histories_of
+from kestrel.spark.history.replay import GROUP, NEEDED, replay_histories
 
 
 def histories(
@@ -34,7 +34,7 @@ def histories(
     schema = to_arrow_schema(HISTORIES, timezone="UTC")
 
     def replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return histories_of(batches, limits, schema, queue)
+        return replay_histories(batches, limits, schema, queue)
 
     in_order = records.select(*wanted).repartition(*GROUP)
     in_order = in_order.sortWithinPartitions(*GROUP, F.asc_nulls_first("file_order"), "file", "offset")

@@ -17,7 +17,7 @@ from kestrel.spark.history.journal import QUEUED
 DONE: Final = "done"
 
 
-class ReadBy(NamedTuple):
+class ScrollItemState(NamedTuple):
     """An item, as one of the queues has it."""
 
     queue: str
@@ -49,7 +49,9 @@ class ScrollHistory:
         """What the file of that reader says so far; it is that queue's. To be added to."""
         return self._said.setdefault(reader, (queue, ReaderSaid()))[1]
 
-    def item(self, item_id: int, errors: int, targets: Targets | None, *, is_archived: bool) -> Iterator[ReadBy]:
+    def item(
+        self, item_id: int, errors: int, targets: Targets | None, *, is_archived: bool
+    ) -> Iterator[ScrollItemState]:
         """What each queue that it was put to has of it; nothing, if its id is not higher than all before it.
 
         Where there is no reader file, the one queue is done with nothing, but with what is archived: that nobody needs.
@@ -64,7 +66,7 @@ class ScrollHistory:
                 continue
             is_done = item_id in reader.state.done or (is_archived and not self._said)
             count = reader.state.errors.get(item_id, errors)
-            yield ReadBy(reader.queue, DONE if is_done else QUEUED, count, None if is_done else reader.left)
+            yield ScrollItemState(reader.queue, DONE if is_done else QUEUED, count, None if is_done else reader.left)
             reader.left += not is_done
 
     def _all_readers(self) -> Mapping[bytes, _Reader]:

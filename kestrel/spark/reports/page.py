@@ -14,22 +14,22 @@ from jinja2 import Environment, StrictUndefined, Template
 
 import kestrel
 from kestrel.config.units import format_duration_ms
-from kestrel.spark.reports import pictures as pictures
-from kestrel.spark.reports import words as words
-from kestrel.spark.reports.pictures import Picture
-from kestrel.spark.reports.values import Part, Report
+from kestrel.spark.reports import charts as pictures
+from kestrel.spark.reports import formatting as words
+from kestrel.spark.reports.charts import Chart
+from kestrel.spark.reports.report_data import ReportData, ReportSection
 from kestrel.tools.shown import show_duration, show_size
 
 _TEMPLATE: Final = "page.html"
 
 
-def page(report: Report) -> str:
+def page(report: ReportData) -> str:
     """The page as text, to be written as UTF-8."""
     drawn = [_drawn(part, report.pictured_ms, f"p{place}") for place, part in enumerate(report.parts)]
     return _template().render(report=report, drawn=drawn, version=kestrel.__version__)
 
 
-def _drawn(part: Part, interval_ms: int, name: str) -> list[Picture]:
+def _drawn(part: ReportSection, interval_ms: int, name: str) -> list[Chart]:
     has_servers = part.name is None
     drawn = (
         pictures.throughput(part, interval_ms, f"{name}-throughput"),
@@ -45,15 +45,15 @@ def _drawn(part: Part, interval_ms: int, name: str) -> list[Picture]:
 def _template() -> Template:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=False)
     environment.filters |= {
-        "between": words.between,
-        "count": words.count,
-        "day": lambda ms: f"{words.moment(ms):%Y-%m-%d}",
+        "between": words.format_duration_range,
+        "count": words.format_count,
+        "day": lambda ms: f"{words.format_moment(ms):%Y-%m-%d}",
         "duration": show_duration,
         "interval": format_duration_ms,
-        "name": words.name,
-        "number": words.number,
-        "percent": words.percent,
+        "name": words.format_name,
+        "number": words.format_number,
+        "percent": words.format_percent,
         "size": show_size,
-        "time": words.time,
+        "time": words.format_time,
     }
     return environment.from_string(resources.files("kestrel.spark.reports").joinpath(_TEMPLATE).read_text("utf-8"))

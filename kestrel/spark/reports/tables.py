@@ -14,24 +14,24 @@ from pyspark.sql import functions as F
 from kestrel.spark.reports.deliveries import expired_and_discarded, redeliveries, waiting
 from kestrel.spark.reports.intervals import suitable_interval_ms
 from kestrel.spark.reports.queues import RANKINGS, all_rankings, summary
-from kestrel.spark.reports.scopes import Scope
-from kestrel.spark.reports.times import depth, throughput
-from kestrel.spark.reports.values import (
+from kestrel.spark.reports.report_data import (
     MOST_PICTURED,
     MOST_PROBLEMS,
     MOST_SERVERS,
     DepthFigures,
-    Figures,
+    InputSummary,
     LossFigures,
-    Part,
     ProblemFigures,
     RedeliveryFigures,
-    Report,
+    ReportData,
+    ReportSection,
+    SummaryFigures,
     ThroughputFigures,
     WaitingFigures,
-    WasRead,
-    made,
+    figures_from_row,
 )
+from kestrel.spark.reports.scopes import Scope
+from kestrel.spark.reports.times import depth, throughput
 
 Write = Callable[[str, DataFrame], None]
 """Writes a table under its name."""
@@ -39,7 +39,7 @@ Write = Callable[[str, DataFrame], None]
 _Figures = TypeVar("_Figures")
 
 
-class Asked(NamedTuple):
+class ReportRequest(NamedTuple):
     """What a report is to be like."""
 
     now_ms: int
@@ -48,7 +48,9 @@ class Asked(NamedTuple):
     """None for what suits the time range."""
 
 
-def report_of(histories: DataFrame, problems: DataFrame, read: WasRead, asked: Asked, write: Write) -> Report:
+def write_report(
+    histories: DataFrame, problems: DataFrame, read: InputSummary, asked: ReportRequest, write: Write
+) -> ReportData:
     """Write all tables, and return what a page shows of them.
 
     The histories are made once; Spark holds them, in memory and on its disk, until all is done. What is brought here
@@ -65,13 +67,13 @@ def report_of(histories: DataFrame, problems: DataFrame, read: WasRead, asked: A
             write("queues", summaries)
             rows = _Rows(summaries)
             interval_ms, pictured_ms = _intervals(rows, asked)
-            _bring(rows, items, asked.now_ms, interval_ms, pictured_ms, write)
-    return Report(
+            _collect_reports(rows, items, asked.now_ms, interval_ms, pictured_ms, write)
+    return ReportData(
         now_ms=asked.now_ms,
         interval_ms=interval_ms,
         pictured_ms=pictured_ms,
         read=read,
-        problems=[made(ProblemFigures, row.asDict()) for row in first],
+        problems=[figures_from_row(ProblemFigures, row.asDict()) for row in first],
         problem_count=problem_count,
         parts=[rows.part(name) for name in rows.part_names()],
         servers_left_out=rows.server_count - len(rows.servers),
@@ -88,7 +90,7 @@ def _held(table: DataFrame) -> Iterator[DataFrame]:
         table.unpersist()
 
 
-def _intervals(rows: _Rows, asked: Asked) -> tuple[int, int]:
+def _intervals(rows: _Rows, asked: ReportRequest) -> tuple[int, int]:
     """That of the tables, and that of the pictures."""
     first_ms, last_ms = rows.time_range
     suitable_ms = suitable_interval_ms(first_ms, last_ms)
@@ -97,7 +99,9 @@ def _intervals(rows: _Rows, asked: Asked) -> tuple[int, int]:
     return interval_ms, interval_ms if is_pictured else suitable_ms
 
 
-def _bring(rows: _Rows, items: DataFrame, now_ms: int, interval_ms: int, pictured_ms: int, write: Write) -> None:
+def _collect_reports(
+    rows: _Rows, items: DataFrame, now_ms: int, interval_ms: int, pictured_ms: int, write: Write
+) -> None:
     """Each report: written, and its rows brought."""
     for name, over_time in (("throughput", throughput), ("depth", depth)):
         with _held(over_time(items, interval_ms)) as table:
@@ -151,9 +155,7 @@ class _Rows:
 
     def bring(self, name: str, table: DataFrame) -> None:
         """Its rows of the fleet and of these servers."""
-        is_wanted = (F.col("scope") == Scope.FLEET.value) | (
-            (F.col("scope") == Scope.SERVER.value) & self._is_wanted()
-        )
+        is_wanted = (F.col("scope") == Scope.FLEET.value) | ((F.col("scope") == Scope.SERVER.value) & self._is_wanted())
         self._rows[name] = _by_server(table.where(is_wanted).collect())
 
     def bring_queues(self, waits: DataFrame) -> None:
@@ -169,26 +171,26 @@ class _Rows:
         """The servers', and before them that of the fleet if they are several."""
         return [None, *self.servers] if self.server_count > 1 else [*self.servers]
 
-    def part(self, name: str | None) -> Part:
+    def part(self, name: str | None) -> ReportSection:
         """A server, or the fleet."""
-        busiest = self._each("busiest", name, Figures)
+        busiest = self._each("busiest", name, SummaryFigures)
         queues = [(each.server or "", each.queue or "") for each in busiest]
-        return Part(
+        return ReportSection(
             name=name,
-            figures=self._each("summary", name, Figures)[0],
+            figures=self._each("summary", name, SummaryFigures)[0],
             throughput=self._each("throughput", name, ThroughputFigures),
             depth=self._each("depth", name, DepthFigures),
             waiting=next(iter(self._each("waiting", name, WaitingFigures)), None),
             redeliveries=next(iter(self._each("redeliveries", name, RedeliveryFigures)), None),
             losses=self._each("expired", name, LossFigures)[0],
             busiest=busiest,
-            biggest=self._each("biggest", name, Figures),
-            oldest=self._each("oldest", name, Figures),
-            waits=[made(WaitingFigures, self._waits[queue]) for queue in queues if queue in self._waits],
+            biggest=self._each("biggest", name, SummaryFigures),
+            oldest=self._each("oldest", name, SummaryFigures),
+            waits=[figures_from_row(WaitingFigures, self._waits[queue]) for queue in queues if queue in self._waits],
         )
 
     def _each(self, table: str, name: str | None, kind: type[_Figures]) -> Sequence[_Figures]:
-        return [made(kind, row.asDict()) for row in self._rows[table].get(name, ())]
+        return [figures_from_row(kind, row.asDict()) for row in self._rows[table].get(name, ())]
 
     def _is_wanted(self) -> Column:
         return F.col("server").isin(self.servers)

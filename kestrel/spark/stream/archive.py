@@ -36,12 +36,12 @@ from kestrel.spark.failures import SourceFailed
 from kestrel.spark.schemas import check_schema
 from kestrel.spark.stream.archive_options import ArchiveOptions
 from kestrel.spark.stream.arrivals import Arrival, Arrivals
-from kestrel.spark.table.listing import ARCHIVE_PREFIX, archived, planned
-from kestrel.spark.table.places import Place, places_of
-from kestrel.spark.table.planned import KnownReader, look_at
+from kestrel.spark.table.listing import ARCHIVE_PREFIX, archived, plan_file
+from kestrel.spark.table.locations import JournalLocation, find_locations
+from kestrel.spark.table.planned_file import IdentifiedReader, snapshot_file
 from kestrel.spark.table.reader import schema_of
-from kestrel.spark.table.reading import Reading
-from kestrel.spark.table.slices import Slice, Task, tasks_of_slices
+from kestrel.spark.table.slice_reader import SliceReader
+from kestrel.spark.table.slices import FileSlice, ReadTask, group_slices
 from kestrel.tools.files.formats import Format, format_of
 from kestrel.tools.running import explained
 from kestrel.tools.shown import show_path
@@ -133,7 +133,7 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             with self._arrivals.locked() as append:
                 new: list[Arrival] = []
                 listed: dict[bytes, dict[bytes, int]] = {}
-                for place in places_of(table.paths, table.server):
+                for place in find_locations(table.paths, table.server):
                     self._check_place(place)
                     listed[place.folder] = _archived_in(place.folder)
                     new += self._new_in(place, listed[place.folder])
@@ -142,7 +142,7 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except OSError as error:
             raise SourceFailed(explained(error)) from None
 
-    def _check_place(self, place: Place) -> None:
+    def _check_place(self, place: JournalLocation) -> None:
         """Refuse what will never get a file from a server."""
         if place.file_name is not None:
             shown = show_path(place.folder + b"/" + place.file_name)
@@ -162,7 +162,7 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except OSError:  # it has gone, or is none of ours
             return False
 
-    def _new_in(self, place: Place, listed: dict[bytes, int]) -> Iterator[Arrival]:
+    def _new_in(self, place: JournalLocation, listed: dict[bytes, int]) -> Iterator[Arrival]:
         """Files of names that are not known, and those that have come again with more."""
         before = self._listed.get(place.folder, {})
         changed = [name for name, number in listed.items() if before.get(name) != number]
@@ -183,15 +183,15 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         queue = self._options.table.queue
         return queue is None or fnmatchcase(journal, queue) or queue.startswith(journal + "+")
 
-    def _looked_at(self, place: Place, file_name: bytes, known: Arrival | None) -> Arrival | None:
+    def _looked_at(self, place: JournalLocation, file_name: bytes, known: Arrival | None) -> Arrival | None:
         """None where it is as it was. Raises FileNotFoundError."""
         path = place.folder + b"/" + file_name
         if known is not None and self._disk.length(path) == known.size:
             return None
-        look = look_at(self._disk, path)
+        look = snapshot_file(self._disk, path)
         start = 0
         if known is not None and look.size > known.size:
-            with KnownReader(self._disk, path) as reader:
+            with IdentifiedReader(self._disk, path) as reader:
                 start = known.size if reader.sample(known.size) == known.sample else 0
         return Arrival(place.server, place.folder, file_name, start, look.size, look.identity.sample)
 
@@ -205,9 +205,9 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             slices = [*self._slices(self._arrivals.files[self._files_of(start) : self._files_of(end)])]
         except OSError as error:
             raise SourceFailed(explained(error)) from None
-        return tasks_of_slices(slices, table.partition_bytes, table.parallelism)
+        return group_slices(slices, table.partition_bytes, table.parallelism)
 
-    def _slices(self, arrivals: Iterable[Arrival]) -> Iterator[Slice]:
+    def _slices(self, arrivals: Iterable[Arrival]) -> Iterator[FileSlice]:
         in_order = sorted(arrivals, key=lambda each: (each.folder, each.server))
         for (folder, server), each_folder in groupby(in_order, key=lambda each: (each.folder, each.server)):
             came = list(each_folder)
@@ -216,23 +216,23 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for each in came:
                 group, part = parts[each.file_name]
                 try:
-                    file = planned(self._disk, Place(server, folder), group.format, group.journal, part)
+                    file = plan_file(self._disk, JournalLocation(server, folder), group.format, group.journal, part)
                 except FileNotFoundError:
                     if self._options.ignores_missing:
                         continue
                     shown = show_path(folder + b"/" + each.file_name)
                     raise SourceFailed(f"{shown} went from the archive before it was read: {_GO_ON}") from None
                 identity = file.identity._replace(sample=each.sample)
-                yield Slice(replace(file, size=each.size, identity=identity), each.start, each.size)
+                yield FileSlice(replace(file, size=each.size, identity=identity), each.start, each.size)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """What a task reads. A file that cannot be read fails the batch: else its rows would never come."""
-        slices = partition.slices if isinstance(partition, Task) else ()  # Spark makes one where there is none
+        slices = partition.slices if isinstance(partition, ReadTask) else ()  # Spark makes one where there is none
         ways_out = {"unreadable": _READ_LATER}
         if not self._options.ignores_missing:
             ways_out["vanished"] = _GO_ON
         schema = to_arrow_schema(self._schema, timezone="UTC")
-        reading = Reading(schema, is_failfast=self._options.table.is_failfast, ways_out=ways_out)
+        reading = SliceReader(schema, is_failfast=self._options.table.is_failfast, ways_out=ways_out)
         return map(_without_order, reading.records(slices))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.given import PATHS, count_of, known_options, truth_of
+from kestrel.spark.option_values import PATHS, check_option_names, parse_boolean, parse_positive
 from kestrel.spark.table.options import SourceOptions, parse_options
 
 MOST_FILES: Final = 1000
@@ -31,7 +31,7 @@ class ArchiveOptions:
     ignores_missing: bool = False
 
 
-def tails_an_archive(given: Mapping[str, str]) -> bool:
+def is_archive_stream(given: Mapping[str, str]) -> bool:
     """Whether some of the options are of a stream of files, and of no table."""
     names = {name.lower() for name in OF_STREAMS}
     return any(name.lower() in names for name in given)
@@ -39,7 +39,7 @@ def tails_an_archive(given: Mapping[str, str]) -> bool:
 
 def parse_archive_options(given: Mapping[str, str]) -> ArchiveOptions:
     """Spark's options, whose names come in any case. Raises `SourceFailed`."""
-    values = known_options(given, (*_OF_TABLES, *OF_STREAMS))
+    values = check_option_names(given, (*_OF_TABLES, *OF_STREAMS))
     table = parse_options({name: value for name, value in values.items() if name in _OF_TABLES})
     index = values.get("index")
     if index is None:
@@ -52,6 +52,6 @@ def parse_archive_options(given: Mapping[str, str]) -> ArchiveOptions:
     return ArchiveOptions(
         table=table,
         index=index,
-        most_files=count_of(values, "maxFiles", MOST_FILES),
-        ignores_missing=truth_of(values, "ignoreMissingFiles", False),
+        most_files=parse_positive(values, "maxFiles", MOST_FILES),
+        ignores_missing=parse_boolean(values, "ignoreMissingFiles", False),
     )

@@ -39,7 +39,7 @@ class Arrival(NamedTuple):
     size: int
     """How long the file was, in bytes."""
     sample: bytes | None
-    """As in `kestrel.spark.table.planned.Identity`."""
+    """As in `kestrel.spark.table.planned_file.Identity`."""
 
 
 Append = Callable[[Iterable[Arrival]], None]

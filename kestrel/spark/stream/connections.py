@@ -14,14 +14,14 @@ from kestrel.client.errors import ClientFailure, RequestError
 from kestrel.client.patient import PatientServer
 from kestrel.client.thrift import ThriftCalls
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.stream.servers import Servers
+from kestrel.spark.stream.servers import StreamServers
 
 T = TypeVar("T")
 
 logger = logging.getLogger("kestrel.spark")
 
 
-class Away(Exception):
+class ServerUnavailable(Exception):
     """The server did not answer, or did not a moment ago: to be asked another time."""
 
 
@@ -34,17 +34,17 @@ class ServerRefused(SourceFailed):
         return cls(f"{address}: {error}")
 
 
-class Ask(Protocol):
-    """`Connections.ask` or `Connections.ask_once`."""
+class SendRequest(Protocol):
+    """`ServerConnections.ask` or `ServerConnections.ask_once`."""
 
     def __call__(self, address: str, make_call: Callable[[ThriftCalls], Call[T]]) -> T: ...
 
 
-class Connections:
+class ServerConnections:
     """One for each server, made when it is first asked. `seconds` and `random` are for tests."""
 
     def __init__(
-        self, servers: Servers, *, seconds: Callable[[], float] = time.monotonic, random: Random | None = None
+        self, servers: StreamServers, *, seconds: Callable[[], float] = time.monotonic, random: Random | None = None
     ) -> None:
         self._servers = servers
         self._seconds = seconds
@@ -66,13 +66,13 @@ class Connections:
             raise SourceFailed(str(failure)) from None
 
     def ask_once(self, address: str, make_call: Callable[[ThriftCalls], Call[T]]) -> T:
-        """The answer if it comes now. Raises `Away`, which the log is told of, and `ServerRefused`.
+        """The answer if it comes now. Raises `ServerUnavailable`, which the log is told of, and `ServerRefused`.
 
         A server that fails is then left alone: for longer each time, and for as long as it had kept us waiting.
         """
         began_s = self._seconds()
         if began_s < self._waits_until_s.get(address, began_s):
-            raise Away
+            raise ServerUnavailable
         pauses = self._pauses.setdefault(address, Backoff(self._random))
         try:
             answer = self._server(address).ask_once(make_call)
@@ -83,7 +83,7 @@ class Connections:
             pause_s = max(pauses.failed(now_s), now_s - began_s)
             self._waits_until_s[address] = now_s + pause_s
             logger.warning("%s; the stream goes on without it, and asks again in %.1f s", failure, pause_s)
-            raise Away from None
+            raise ServerUnavailable from None
         pauses.answered()
         return answer
 

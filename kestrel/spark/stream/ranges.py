@@ -22,11 +22,11 @@ from kestrel.client.patient import PatientServer
 from kestrel.client.thrift import RangeItem, ThriftCalls
 from kestrel.protocols.codec import RangeState
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.stream.connections import Ask, Away, Connections, ServerRefused
-from kestrel.spark.stream.limits import Shares, Turns, rows_of
+from kestrel.spark.stream.connections import SendRequest, ServerConnections, ServerRefused, ServerUnavailable
+from kestrel.spark.stream.fair_shares import FairShares, RoundRobin, parse_max_rows
 from kestrel.spark.stream.offsets import Offset, check_offset
-from kestrel.spark.stream.options import StreamOptions
 from kestrel.spark.stream.rows import ItemRows
+from kestrel.spark.stream.stream_options import StreamOptions
 
 logger = logging.getLogger("kestrel.spark")
 
@@ -45,7 +45,7 @@ NEW_CHECKPOINT: Final = "another checkpointLocation begins with the first items 
 ONE_STREAM: Final = f"A reader is for one stream with one checkpoint; {NEW_CHECKPOINT}"
 
 
-class Slice(InputPartition):
+class IdSlice(InputPartition):
     """The items of one server from `first_id` on and below `end_id`."""
 
     def __init__(self, address: str, first_id: int, end_id: int) -> None:
@@ -55,14 +55,14 @@ class Slice(InputPartition):
         self.end_id = end_id
 
 
-def slices_of(address: str, first_id: int, end_id: int, slices: int, max_ids: int) -> list[Slice]:
+def slices_of(address: str, first_id: int, end_id: int, slices: int, max_ids: int) -> list[IdSlice]:
     """No more than so many slices, of about as many ids each. Behind a gap `max_ids` may have items."""
     ids = end_id - first_id
     if ids >= GAP_IDS:
         ids = max_ids  # the last of them; what is before them is the first slice's, and the gap is in it
     number = max(1, min(slices, ids // SMALLEST_IDS))
     cuts = [first_id, *(end_id - ids + ids * place // number for place in range(1, number)), end_id]
-    return [Slice(address, first, end) for first, end in pairwise(cuts) if first < end]
+    return [IdSlice(address, first, end) for first, end in pairwise(cuts) if first < end]
 
 
 class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -71,7 +71,9 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     What is wrong is a `SourceFailed`, with the way out. `connections` is for tests.
     """
 
-    def __init__(self, options: StreamOptions, schema: StructType, connections: Connections | None = None) -> None:
+    def __init__(
+        self, options: StreamOptions, schema: StructType, connections: ServerConnections | None = None
+    ) -> None:
         self._options = options
         self._schema = schema
         self._servers = options.servers
@@ -80,9 +82,9 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "queue": options.queue,
             "reader": options.reader.decode(),
         }
-        self._connections = connections or Connections(options.servers)
+        self._connections = connections or ServerConnections(options.servers)
         self._present = options.servers.to_read()
-        self._turns = Turns()
+        self._turns = RoundRobin()
         self._initial: Offset | None = None
         self._targets: dict[str, int] | None = None
         """With a trigger that ends: where, for each server, once it has said how far it is."""
@@ -131,14 +133,14 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begins: dict[str, int] = start["servers"]
         ask = self._connections.ask_once if self._targets is None else self._connections.ask
         turns = self._turns.of(self._present.addresses())
-        shares = Shares(rows_of(limit, self._options.max_rows), len(turns))
+        shares = FairShares(parse_max_rows(limit, self._options.max_rows), len(turns))
         absent = {address: id_ for address, id_ in begins.items() if address not in turns}
         ends = {address: begins[address] for address in turns if address in begins} | self._left_behind(absent)
         # Where the first batch begins no batch before it says, and after a restart others may be there.
         new: dict[str, int] = dict(begins) if start == self._initial else {}
         for address in turns:
             share = shares.next()
-            with suppress(Away):
+            with suppress(ServerUnavailable):
                 if address in begins:
                     self._release(address, begins[address], ask)
                 begin = begins[address] if address in begins else self._begin(address, ask).first_id
@@ -158,7 +160,7 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """`new` says where servers begin that the offset before does not know."""
         return {**self._says, "servers": dict(sorted(ids.items())), **({"new": dict(new)} if new else {})}
 
-    def _begin(self, address: str, ask: Ask) -> RangeState:
+    def _begin(self, address: str, ask: SendRequest) -> RangeState:
         """Have the items kept, if they are not."""
         try:
             state = ask(address, self._open_range())
@@ -168,7 +170,7 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._told(address, state)
         return state
 
-    def _end(self, address: str, begin: int, share: int, ask: Ask) -> int:
+    def _end(self, address: str, begin: int, share: int, ask: SendRequest) -> int:
         """Where the batch ends."""
         if share == 0 or (self._targets is not None and begin >= self._targets[address]):
             return begin
@@ -200,10 +202,10 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         present = self._present.addresses()
         for address, end_id in end["servers"].items():
             if address in present:
-                with suppress(Away):
+                with suppress(ServerUnavailable):
                     self._release(address, end_id, self._connections.ask_once)
 
-    def _release(self, address: str, end_id: int, ask: Ask) -> None:
+    def _release(self, address: str, end_id: int, ask: SendRequest) -> None:
         if self._released.get(address, -1) < end_id:
             try:
                 state = ask(address, self._release_range(end_id))
@@ -230,7 +232,7 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._release(address, places[address], ask)
                 if not returns:
                     del kept[address]
-            except (Away, SourceFailed) as failed:
+            except (ServerUnavailable, SourceFailed) as failed:
                 self._untold.add(address)
                 if not returns:
                     logger.warning(
@@ -267,7 +269,7 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """What a task reads."""
-        assert isinstance(partition, Slice)
+        assert isinstance(partition, IdSlice)
         rows = ItemRows(self._schema, partition.address, self._options.queue)
         first_id = partition.first_id
         with self._servers.open(partition.address) as server:
@@ -275,7 +277,7 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield rows.by_ids(items)
                 first_id = items[-1].id + 1
 
-    def _page(self, server: PatientServer, slice_: Slice, first_id: int) -> list[RangeItem]:
+    def _page(self, server: PatientServer, slice_: IdSlice, first_id: int) -> list[RangeItem]:
         queue, reader = self._servers.queue, self._options.reader
         try:
             return server.ask(lambda calls: calls.read_range(queue, reader, first_id, slice_.end_id, PAGE_BYTES))

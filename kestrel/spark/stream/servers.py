@@ -18,8 +18,8 @@ from kestrel.config.units import format_duration_ms, parse_duration_ms
 from kestrel.errors import BadQueueName
 from kestrel.names import check_queue_name
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.given import truth_of
-from kestrel.spark.stream.present import InSet, Named, Present, check_can_follow
+from kestrel.spark.option_values import parse_boolean
+from kestrel.spark.stream.server_directory import FixedServerList, ServerDirectory, ServerSetDirectory, check_can_follow
 from kestrel.tls import TlsOptions
 from kestrel.tools.running import explained
 
@@ -39,8 +39,8 @@ NAMES: Final = (SERVERS, "queue", "timeout", "patience", "tls", "caFile", "certF
 
 
 @dataclass(frozen=True, slots=True)
-class Servers:
-    """Servers that share the items of a queue, and how to reach them. It travels to the tasks."""
+class StreamServers:
+    """StreamServers that share the items of a queue, and how to reach them. It travels to the tasks."""
 
     addresses: tuple[str, ...]
     """``host:port`` each, in order, none twice. With a server set: who was there when a write was planned, if anybody
@@ -52,9 +52,9 @@ class Servers:
     server_set: ServerSetUri | None = None
     """Who has the servers in place of the list."""
 
-    def to_read(self) -> Present:
+    def to_read(self) -> ServerDirectory:
         """Those that items are read from, for the driver."""
-        return Named(self.addresses) if self.server_set is None else self._in_set(self.server_set, READ)
+        return FixedServerList(self.addresses) if self.server_set is None else self._in_set(self.server_set, READ)
 
     def planned(self) -> Self:
         """The same, with those who are put to as far as is known now. Waits no longer than `timeout_s`."""
@@ -74,8 +74,8 @@ class Servers:
                 return self.addresses
             return present.addresses()
 
-    def _in_set(self, uri: ServerSetUri, name: str) -> InSet:
-        return InSet(uri, name, self.patience_s)
+    def _in_set(self, uri: ServerSetUri, name: str) -> ServerSetDirectory:
+        return ServerSetDirectory(uri, name, self.patience_s)
 
     def open(self, address: str) -> PatientServer:
         """A connection to one of them, made when something is asked. To be closed.
@@ -88,12 +88,12 @@ class Servers:
             raise SourceFailed(f"{explained(error)}; every worker needs this file of TLS") from None
 
 
-def names_servers(given: Mapping[str, str]) -> bool:
+def has_server_options(given: Mapping[str, str]) -> bool:
     """Whether the options are about live queues, and not about files."""
     return any(name.lower() == SERVERS for name in given)
 
 
-def servers_of(values: Mapping[str, str]) -> Servers:
+def parse_servers(values: Mapping[str, str]) -> StreamServers:
     """The servers and the queue that these options say. Raises `SourceFailed`."""
     text = values.get(SERVERS, "").strip()
     try:
@@ -105,11 +105,11 @@ def servers_of(values: Mapping[str, str]) -> Servers:
         check_can_follow(server_set)  # here rather than in a task
     elif not addresses:
         raise SourceFailed('no server is given: option("servers", "mq1,mq2:2229"), with the ports of thrift')
-    return Servers(
+    return StreamServers(
         addresses=addresses,
         queue=_queue_of(values),
         timeout_s=_timeout_of(values),
-        patience_s=seconds_of(values, "patience", PATIENCE_S),
+        patience_s=parse_seconds(values, "patience", PATIENCE_S),
         tls=_tls_of(values),
         server_set=server_set,
     )
@@ -145,7 +145,7 @@ def _queue_of(values: Mapping[str, str]) -> bytes:
 
 
 def _timeout_of(values: Mapping[str, str]) -> float:
-    timeout_s = seconds_of(values, "timeout", TIMEOUT_S)
+    timeout_s = parse_seconds(values, "timeout", TIMEOUT_S)
     if not timeout_s:
         raise SourceFailed("timeout is more than 0: no server answers in no time")
     return timeout_s
@@ -154,7 +154,7 @@ def _timeout_of(values: Mapping[str, str]) -> float:
 def _tls_of(values: Mapping[str, str]) -> TlsOptions | None:
     files = {"ca_file": "caFile", "cert_file": "certFile", "key_file": "keyFile", "server_name": "serverName"}
     given = {field: values[name] for field, name in files.items() if name in values}
-    if not truth_of(values, "tls", bool(given)):
+    if not parse_boolean(values, "tls", bool(given)):
         if given:
             raise SourceFailed(f"{files[next(iter(given))]} is of no use without tls")
         return None
@@ -170,7 +170,7 @@ def _tls_of(values: Mapping[str, str]) -> TlsOptions | None:
     return options
 
 
-def seconds_of(values: Mapping[str, str], name: str, default_s: float) -> float:
+def parse_seconds(values: Mapping[str, str], name: str, default_s: float) -> float:
     """A time such as ``500ms``, ``2m`` or a number of seconds; in seconds, `LONGEST_S` at most."""
     if name not in values:
         return default_s

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.given import known_options, truth_of
-from kestrel.spark.stream.servers import NAMES, Servers, names_servers, servers_of
+from kestrel.spark.option_values import check_option_names, parse_boolean
+from kestrel.spark.stream.servers import NAMES, StreamServers, has_server_options, parse_servers
 
 KEYS: Final = "keys"
 
@@ -20,18 +20,18 @@ _OF_SPARK: Final = {"checkpointlocation", "queryname"}
 class SinkOptions:
     """All of them, understood. They travel to the tasks."""
 
-    servers: Servers
+    servers: StreamServers
     has_keys: bool = False
     """Whether each item carries a key (`kestrel.keyed`)."""
 
 
-def sink_options_of(given: Mapping[str, str]) -> SinkOptions:
+def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Spark's options, whose names come in any case. Raises `SourceFailed`."""
-    if not names_servers(given):
+    if not has_server_options(given):
         raise SourceFailed(
             'files of journals are only read; live queues are written to: option("servers", "mq1,mq2") and '
             'option("queue", "work")'
         )
     ours = {name: value for name, value in given.items() if name.lower() not in _OF_SPARK}
-    values = known_options(ours, (*NAMES, KEYS))
-    return SinkOptions(servers_of(values), has_keys=truth_of(values, KEYS, False))
+    values = check_option_names(ours, (*NAMES, KEYS))
+    return SinkOptions(parse_servers(values), has_keys=parse_boolean(values, KEYS, False))

@@ -15,9 +15,9 @@ from kestrel.scroll import fileset as scrolls
 from kestrel.scroll.records import LARGEST_ID, WRITER_MAGIC
 from kestrel.scroll.walk import Walk
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.table.listing import ARCHIVE_PREFIX, Part, in_archive, in_folder, planned
-from kestrel.spark.table.places import Place
-from kestrel.spark.table.planned import JOURNAL, SCROLL, FileKind, PlannedFile
+from kestrel.spark.table.listing import ARCHIVE_PREFIX, ListedFile, list_archive, list_folder, plan_file
+from kestrel.spark.table.locations import JournalLocation
+from kestrel.spark.table.planned_file import JOURNAL, SCROLL, FileKind, PlannedFile
 from kestrel.tools.files.formats import Format, format_of
 from kestrel.tools.files.scrolls import owners_of
 from kestrel.tools.shown import show_path, spell_queue
@@ -26,23 +26,23 @@ _FIRST_BYTES: Final = 4096
 """A writer file's first item is looked for in steps of that many."""
 
 
-def files_of(disk: Disk, places: Iterable[Place], queue: str | None = None) -> list[PlannedFile]:
+def files_of(disk: Disk, places: Iterable[JournalLocation], queue: str | None = None) -> list[PlannedFile]:
     """All files there that count, each once; with a pattern of queue names, those of such queues.
 
     Files of a journal come in the order in which a server reads them. Raises `SourceFailed` or OSError.
     """
-    folders: list[Place] = []
+    folders: list[JournalLocation] = []
     files: list[PlannedFile] = []
-    alone: list[Place] = []
+    alone: list[JournalLocation] = []
     for place in places:
         (folders if place.file_name is None else alone).append(place)
     for place in folders:
-        files += in_folder(disk, place)
+        files += list_folder(disk, place)
     for place in alone:
         files.append(_alone(disk, place))
     # Files go from a folder to its archive: so that none is missed, archives come last.
     for place in folders:
-        files += in_archive(disk, place)
+        files += list_archive(disk, place)
     each_once: dict[bytes, PlannedFile] = {}
     for file in files:
         each_once.setdefault(file.path, file)
@@ -100,7 +100,7 @@ def _wanted(files: Iterable[PlannedFile], queue: str) -> list[PlannedFile]:
 # One file by itself.
 
 
-def _alone(disk: Disk, place: Place) -> PlannedFile:
+def _alone(disk: Disk, place: JournalLocation) -> PlannedFile:
     """A file whatever it is called, as what its first bytes say that it is."""
     name = place.file_name or b""
     form = format_of(disk, place.folder + b"/" + name)
@@ -110,13 +110,13 @@ def _alone(disk: Disk, place: Place) -> PlannedFile:
     if form is Format.JOURNAL:
         file = journals.parse_file_name(name)
         queue = show_path(name) if file is None else spell_queue(file.queue)
-        return planned(disk, place, JOURNAL, queue, Part(name, FileKind.ALONE, queue))
+        return plan_file(disk, place, JOURNAL, queue, ListedFile(name, FileKind.ALONE, queue))
     _, parent, reader = owners_of(disk, place.folder, name.removeprefix(ARCHIVE_PREFIX))
     journal = show_path(reader.stem) if parent is None else spell_queue(parent)
     if form is Format.WRITER:
-        return planned(disk, place, SCROLL, journal, Part(name, FileKind.ALONE, journal))
+        return plan_file(disk, place, SCROLL, journal, ListedFile(name, FileKind.ALONE, journal))
     shown = show_path(name) if reader.name is None else spell_queue(reader.name)
-    return planned(disk, place, SCROLL, journal, Part(name, FileKind.ALONE, shown, reader.reader))
+    return plan_file(disk, place, SCROLL, journal, ListedFile(name, FileKind.ALONE, shown, reader.reader))
 
 
 # The order of the files of a journal.

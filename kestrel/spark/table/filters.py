@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from kestrel.spark.table.planned import PlannedFile
+from kestrel.spark.table.planned_file import PlannedFile
 
 OF_FILES: Final = ("server", "folder", "format", "journal", "queue", "file", "kind")
 """Columns that have one value in all records of a file."""
@@ -79,7 +79,7 @@ def _value(comparison: Filter) -> Any:
     return getattr(comparison, "value")  # noqa: B009 - each of them has one, and Filter none
 
 
-def taken_over(filters: Iterable[Filter]) -> tuple[list[Condition], list[Filter]]:
+def split_filters(filters: Iterable[Filter]) -> tuple[list[Condition], list[Filter]]:
     """The conditions that the reading sees to, and the filters that are left to Spark."""
     conditions, left = [], []
     for each in filters:

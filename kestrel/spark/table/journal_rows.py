@@ -15,7 +15,7 @@ from kestrel.disk.repair import End
 from kestrel.journal.hop import Hops
 from kestrel.journal.opcodes import ADD_HEADER, ADDX_HEADER, XID_ITEM_HEADER, Opcode
 from kestrel.spark.table.fields import PART_BYTES, SMALL_PART_BYTES, Numbers, items_of, names_of, numbers_where
-from kestrel.spark.table.runs import Run, begun, runs_of
+from kestrel.spark.table.record_runs import RecordRun, iterate_runs, with_prefixes
 
 _STATE_DUMP: Final = max(Opcode) + 1
 """Stands for opcode 8 where it is that."""
@@ -70,19 +70,19 @@ class JournalRows:
 
     def __iter__(self) -> Iterator[tuple[int, Mapping[str, Callable[[], pa.Array]]]]:
         """Batch by batch, how many rows it has and how each column is made. Raises OSError."""
-        for run in runs_of(self._hops, self._shorten):
+        for run in iterate_runs(self._hops, self._shorten):
             dump_at = self._hops.data_start + self._hops.dump_at if self._hops.dump_at >= 0 else None
-            yield len(run.starts), _Columns(run, dump_at).by_name()
+            yield len(run.starts), _JournalColumns(run, dump_at).by_name()
 
 
-def _without_items(run: Run) -> Run:
-    return begun(run, _HEADER_BYTES)
+def _without_items(run: RecordRun) -> RecordRun:
+    return with_prefixes(run, _HEADER_BYTES)
 
 
-class _Columns:
+class _JournalColumns:
     """What some records say. `dump_at` is the offset of a STATE_DUMP, which always is the last record of its file."""
 
-    def __init__(self, run: Run, dump_at: int | None) -> None:
+    def __init__(self, run: RecordRun, dump_at: int | None) -> None:
         self._data = run.data
         self._starts = run.starts
         self._offsets = run.offsets

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple, TypeAlias
 from kestrel.disk.files import Disk
 from kestrel.scroll import fileset as scrolls
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.table.places import Place
-from kestrel.spark.table.planned import JOURNAL, SCROLL, FileKind, Owner, PlannedFile, look_at
+from kestrel.spark.table.locations import JournalLocation
+from kestrel.spark.table.planned_file import JOURNAL, SCROLL, FileKind, FileOrigin, PlannedFile, snapshot_file
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.files.scrolls import Scroll, scrolls_in
 from kestrel.tools.shown import show_path, spell_queue
@@ -19,7 +19,7 @@ ARCHIVE_PREFIX: Final = scrolls.archived_name(b"")
 _ATTEMPTS: Final = 20
 
 
-class Part(NamedTuple):
+class ListedFile(NamedTuple):
     """A file of a journal, as its name tells it."""
 
     file_name: bytes
@@ -28,26 +28,26 @@ class Part(NamedTuple):
     reader: bytes = b""
 
 
-class _Group(NamedTuple):
+class _ListedGroup(NamedTuple):
     """The files of one journal or scroll, as a listing of their folder has them."""
 
     format: str
     journal: str
-    parts: tuple[Part, ...]
+    parts: tuple[ListedFile, ...]
 
 
 _Key: TypeAlias = tuple[str, bytes]
 """Kind of group, name or stem."""
 
 
-class _Settled(NamedTuple):
+class _StableGroup(NamedTuple):
     """The files of a journal, which had these names before they were looked at and afterwards."""
 
-    group: _Group
+    group: _ListedGroup
     files: list[PlannedFile]
 
 
-def in_folder(disk: Disk, place: Place) -> list[PlannedFile]:
+def list_folder(disk: Disk, place: JournalLocation) -> list[PlannedFile]:
     """All files there that count, without those that were moved to an archive there. Raises `SourceFailed` or OSError.
 
     A queue that is made or deleted meanwhile may be among them or not.
@@ -55,26 +55,26 @@ def in_folder(disk: Disk, place: Place) -> list[PlannedFile]:
     return _at_one_moment(disk, place, _groups)
 
 
-def in_archive(disk: Disk, place: Place) -> list[PlannedFile]:
+def list_archive(disk: Disk, place: JournalLocation) -> list[PlannedFile]:
     """The writer files that were moved there when nobody needed them any more. Raises `SourceFailed` or OSError."""
     return _at_one_moment(disk, place, _archived)
 
 
 def _at_one_moment(
-    disk: Disk, place: Place, listed: Callable[[Disk, bytes], dict[_Key, _Group]]
+    disk: Disk, place: JournalLocation, listed: Callable[[Disk, bytes], dict[_Key, _ListedGroup]]
 ) -> list[PlannedFile]:
     """The folder is listed, its files are looked at, and it is listed again.
 
     A journal whose files have other names then is looked at again, until none has that was there in the first two
     listings: others may come at each listing, for ever.
     """
-    settled: dict[_Key, _Settled] = {}
+    settled: dict[_Key, _StableGroup] = {}
     groups = listed(disk, place.folder)
     wanted = set(groups)
     for attempt in range(_ATTEMPTS):
         for key, group in groups.items():
             if key not in settled and (files := _looked_at(disk, place, group)) is not None:
-                settled[key] = _Settled(group, files)
+                settled[key] = _StableGroup(group, files)
         groups = listed(disk, place.folder)
         settled = {key: each for key, each in settled.items() if groups.get(key) == each.group}
         if attempt == 0:
@@ -85,32 +85,34 @@ def _at_one_moment(
     raise SourceFailed(f"{place.shown_folder}: the files of {names} are renamed all the time; try it again")
 
 
-def _groups(disk: Disk, path: bytes) -> dict[_Key, _Group]:
+def _groups(disk: Disk, path: bytes) -> dict[_Key, _ListedGroup]:
     folder = Folder(disk, path)
-    groups: dict[_Key, _Group] = {}
+    groups: dict[_Key, _ListedGroup] = {}
     for name, files in folder.journals().items():
         queue = spell_queue(name)
-        parts = tuple(Part(file.file_name, FileKind(file.kind.value), queue) for file in files.counting())
-        groups[JOURNAL, name] = _Group(JOURNAL, queue, parts)
+        parts = tuple(ListedFile(file.file_name, FileKind(file.kind.value), queue) for file in files.counting())
+        groups[JOURNAL, name] = _ListedGroup(JOURNAL, queue, parts)
     for stem, scroll in folder.scrolls().items():
-        groups[SCROLL, stem] = _Group(SCROLL, _scroll_name(scroll), (*_writers(scroll), *_readers(scroll)))
+        groups[SCROLL, stem] = _ListedGroup(SCROLL, _scroll_name(scroll), (*_writers(scroll), *_readers(scroll)))
     return groups
 
 
-def _archived(disk: Disk, path: bytes) -> dict[_Key, _Group]:
+def _archived(disk: Disk, path: bytes) -> dict[_Key, _ListedGroup]:
     return archived(disk, path, disk.list_files(path))
 
 
-def archived(disk: Disk, path: bytes, file_names: Iterable[bytes]) -> dict[_Key, _Group]:
+def archived(disk: Disk, path: bytes, file_names: Iterable[bytes]) -> dict[_Key, _ListedGroup]:
     """Those among the names that a server gives to what it has moved to an archive, by scroll. Raises OSError.
 
     A file that is still being copied there has another name.
     """
     names = [name.removeprefix(ARCHIVE_PREFIX) for name in file_names if name.startswith(ARCHIVE_PREFIX)]
-    groups: dict[_Key, _Group] = {}
+    groups: dict[_Key, _ListedGroup] = {}
     for stem, scroll in scrolls_in(disk, path, names).items():
-        parts = tuple(Part(ARCHIVE_PREFIX + part.file_name, FileKind.ARCHIVED, part.queue) for part in _writers(scroll))
-        groups[SCROLL, stem] = _Group(SCROLL, _scroll_name(scroll), parts)
+        parts = tuple(
+            ListedFile(ARCHIVE_PREFIX + part.file_name, FileKind.ARCHIVED, part.queue) for part in _writers(scroll)
+        )
+        groups[SCROLL, stem] = _ListedGroup(SCROLL, _scroll_name(scroll), parts)
     return groups
 
 
@@ -118,31 +120,31 @@ def _scroll_name(scroll: Scroll) -> str:
     return show_path(scroll.stem) if scroll.name is None else spell_queue(scroll.name)
 
 
-def _writers(scroll: Scroll) -> Iterator[Part]:
+def _writers(scroll: Scroll) -> Iterator[ListedFile]:
     for name in scroll.writers:
-        yield Part(name, FileKind.WRITER, _scroll_name(scroll))
+        yield ListedFile(name, FileKind.WRITER, _scroll_name(scroll))
 
 
-def _readers(scroll: Scroll) -> Iterator[Part]:
+def _readers(scroll: Scroll) -> Iterator[ListedFile]:
     for queue in scroll.queues:
         if queue.file_name is not None:
             name = show_path(queue.file_name) if queue.name is None else spell_queue(queue.name)
-            yield Part(queue.file_name, FileKind.READER, name, queue.reader)
+            yield ListedFile(queue.file_name, FileKind.READER, name, queue.reader)
 
 
-def _looked_at(disk: Disk, place: Place, group: _Group) -> list[PlannedFile] | None:
+def _looked_at(disk: Disk, place: JournalLocation, group: _ListedGroup) -> list[PlannedFile] | None:
     """None when one of its files is not there any more."""
     try:
-        return [planned(disk, place, group.format, group.journal, part) for part in group.parts]
+        return [plan_file(disk, place, group.format, group.journal, part) for part in group.parts]
     except FileNotFoundError:
         return None
 
 
-def planned(disk: Disk, place: Place, form: str, journal: str, part: Part) -> PlannedFile:
+def plan_file(disk: Disk, place: JournalLocation, form: str, journal: str, part: ListedFile) -> PlannedFile:
     """The file as it is now. Raises FileNotFoundError."""
-    look = look_at(disk, place.folder + b"/" + part.file_name)
+    look = snapshot_file(disk, place.folder + b"/" + part.file_name)
     return PlannedFile(
-        owner=Owner(place.server, place.shown_folder, form, journal, part.queue, show_path(part.file_name)),
+        owner=FileOrigin(place.server, place.shown_folder, form, journal, part.queue, show_path(part.file_name)),
         folder=place.folder,
         file_name=part.file_name,
         kind=part.kind,

@@ -11,13 +11,20 @@ from enum import Enum
 from typing import Final
 
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.given import PATHS, count_of, known_options, one_of, size_of, truth_of
+from kestrel.spark.option_values import (
+    PATHS,
+    check_option_names,
+    parse_boolean,
+    parse_choice,
+    parse_positive,
+    parse_size_option,
+)
 
 PARTITION_BYTES: Final = 256 * 1024 * 1024
 """A task costs Spark some 40 ms or more whatever it reads, and holds a small part of that at a time."""
 
 
-class View(Enum):
+class TableView(Enum):
     """What the rows are."""
 
     RECORDS = "records"
@@ -34,7 +41,7 @@ class SourceOptions:
     """Whose all of them are; None: their paths say it."""
     queue: str | None = None
     """A pattern of queue names; None for all."""
-    view: View = View.RECORDS
+    view: TableView = TableView.RECORDS
     has_payload: bool = True
     partition_bytes: int = PARTITION_BYTES
     parallelism: int = 1
@@ -62,17 +69,17 @@ _NAMES: Final = (
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """Spark's options, whose names come in any case. Raises `SourceFailed`."""
-    values = known_options(given, _NAMES)
+    values = check_option_names(given, _NAMES)
     return SourceOptions(
         paths=_paths(values),
         server=values.get("server"),
         queue=values.get("queue"),
-        view=View(one_of(values, "view", "records", "errors")),
-        has_payload=truth_of(values, "payload", True),
+        view=TableView(parse_choice(values, "view", "records", "errors")),
+        has_payload=parse_boolean(values, "payload", True),
         partition_bytes=_size(values),
-        parallelism=count_of(values, "parallelism", os.cpu_count() or 1),
-        is_failfast=one_of(values, "mode", "PERMISSIVE", "FAILFAST") == "FAILFAST",
-        pushes_filters=truth_of(values, "filterPushdown", False),
+        parallelism=parse_positive(values, "parallelism", os.cpu_count() or 1),
+        is_failfast=parse_choice(values, "mode", "PERMISSIVE", "FAILFAST") == "FAILFAST",
+        pushes_filters=parse_boolean(values, "filterPushdown", False),
         modified_after_s=_time_s(values, "modifiedAfter"),
         modified_before_s=_time_s(values, "modifiedBefore"),
     )
@@ -92,7 +99,7 @@ def _paths(values: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _size(values: Mapping[str, str]) -> int:
-    size = size_of(values, "partitionBytes", PARTITION_BYTES)
+    size = parse_size_option(values, "partitionBytes", PARTITION_BYTES)
     if not size:
         raise SourceFailed("partitionBytes is at least 1")
     return size

@@ -12,27 +12,27 @@ from pyspark.sql.types import StructType
 from kestrel.disk.files import Disk
 from kestrel.spark.columns import DATA, PROBLEMS, RECORDS
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.schemas import check_schema, without
+from kestrel.spark.schemas import check_schema, drop_column
 from kestrel.spark.table.files import files_of
-from kestrel.spark.table.filters import OF_FILES, Condition, taken_over
-from kestrel.spark.table.options import SourceOptions, View
-from kestrel.spark.table.places import places_of
-from kestrel.spark.table.reading import Reading
-from kestrel.spark.table.slices import Task, tasks_of
+from kestrel.spark.table.filters import OF_FILES, Condition, split_filters
+from kestrel.spark.table.locations import find_locations
+from kestrel.spark.table.options import SourceOptions, TableView
+from kestrel.spark.table.slice_reader import SliceReader
+from kestrel.spark.table.slices import ReadTask, plan_tasks
 from kestrel.tools.running import explained
 
 
 def schema_of(options: SourceOptions) -> StructType:
     """All columns of the view; without the payload, all but the items."""
-    if options.view is View.ERRORS:
+    if options.view is TableView.ERRORS:
         return PROBLEMS
-    return RECORDS if options.has_payload else without(RECORDS, DATA)
+    return RECORDS if options.has_payload else drop_column(RECORDS, DATA)
 
 
 def reader_of(options: SourceOptions, schema: StructType) -> JournalReader:
     """A reader of the columns of `schema`, which may be some of them."""
     check_schema(schema, schema_of(options))
-    reads_some = options.pushes_filters and options.view is View.RECORDS
+    reads_some = options.pushes_filters and options.view is TableView.RECORDS
     return (FilteringReader if reads_some else JournalReader)(options, schema)
 
 
@@ -51,9 +51,9 @@ class JournalReader(DataSourceReader):
         except OSError as error:
             raise SourceFailed(explained(error)) from None
 
-    def _tasks(self, disk: Disk) -> list[Task]:
+    def _tasks(self, disk: Disk) -> list[ReadTask]:
         options = self._options
-        files = files_of(disk, places_of(options.paths, options.server), options.queue)
+        files = files_of(disk, find_locations(options.paths, options.server), options.queue)
         after_s, before_s = options.modified_after_s, options.modified_before_s
         chosen = [
             file
@@ -62,18 +62,18 @@ class JournalReader(DataSourceReader):
             and (before_s is None or file.modified_s < before_s)
             and all(each.is_met_by(file) for each in self._conditions if each.column in OF_FILES)
         ]
-        is_of_records = options.view is View.RECORDS  # of a problem there is one row, whoever comes upon it
-        return tasks_of(disk, chosen, options.partition_bytes, options.parallelism, splits=is_of_records)
+        is_of_records = options.view is TableView.RECORDS  # of a problem there is one row, whoever comes upon it
+        return plan_tasks(disk, chosen, options.partition_bytes, options.parallelism, splits=is_of_records)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """What a task reads."""
-        slices = partition.slices if isinstance(partition, Task) else ()  # Spark makes one where there is none
-        reading = Reading(
+        slices = partition.slices if isinstance(partition, ReadTask) else ()  # Spark makes one where there is none
+        reading = SliceReader(
             to_arrow_schema(self._schema, timezone="UTC"),
             is_failfast=self._options.is_failfast,
             conditions=self._conditions,
         )
-        return reading.problems(slices) if self._options.view is View.ERRORS else reading.records(slices)
+        return reading.problems(slices) if self._options.view is TableView.ERRORS else reading.records(slices)
 
 
 class FilteringReader(JournalReader):
@@ -81,5 +81,5 @@ class FilteringReader(JournalReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Returns those that are left to Spark."""
-        self._conditions, left = taken_over(filters)
+        self._conditions, left = split_filters(filters)
         return left

@@ -14,7 +14,7 @@ from kestrel.disk.repair import End
 from kestrel.scroll.hop import Hops
 from kestrel.scroll.records import READER_MAGIC, WRITER_MAGIC, Command, Record, decode_record
 from kestrel.spark.table.fields import PART_BYTES, SMALL_PART_BYTES, Numbers, items_of, names_of, numbers_where
-from kestrel.spark.table.runs import Run, runs_of, shortened
+from kestrel.spark.table.record_runs import RecordRun, iterate_runs, with_headers
 from kestrel.tools.shown import show_path
 
 _DONE: Final = (Command.READ_DONE, Command.DONE_RANGES)
@@ -56,12 +56,12 @@ class ScrollRows:
 
     def __iter__(self) -> Iterator[tuple[int, Mapping[str, Callable[[], pa.Array]]]]:
         """Batch by batch, how many rows it has and how each column is made. Raises OSError."""
-        for run in runs_of(self._hops, self._shorten):
-            yield len(run.starts), _Columns(run).by_name()
+        for run in iterate_runs(self._hops, self._shorten):
+            yield len(run.starts), _ScrollColumns(run).by_name()
 
 
-def _without_items(run: Run) -> Run:
-    return shortened(run, _header_of)
+def _without_items(run: RecordRun) -> RecordRun:
+    return with_headers(run, _header_of)
 
 
 def _header_of(data: bytes, start: int, size: int) -> bytes:
@@ -70,10 +70,10 @@ def _header_of(data: bytes, start: int, size: int) -> bytes:
     return data[start : start + (1 + 4 * (first & 15) if first >> 4 == Command.PUT else size)]
 
 
-class _Columns:
+class _ScrollColumns:
     """What some records say."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RecordRun) -> None:
         self._data = run.data
         self._starts = run.starts
         self._offsets = run.offsets

@@ -14,8 +14,8 @@ from kestrel.disk.reader import FileReader
 from kestrel.journal.hop import Hops
 from kestrel.scroll.records import WRITER_MAGIC
 from kestrel.scroll.walk import Walk
-from kestrel.spark.table.opened import PlannedReader
-from kestrel.spark.table.planned import PlannedFile
+from kestrel.spark.table.planned_file import PlannedFile
+from kestrel.spark.table.planned_reader import PlannedReader
 
 SMALLEST_BYTES: Final = 1024 * 1024
 """Less is not worth a task of its own, as long as there are as many tasks as are wanted."""
@@ -30,7 +30,7 @@ _RUN: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class FileSlice:
     """The records of a file that begin at `start` or behind it, and before `stop`."""
 
     file: PlannedFile
@@ -43,50 +43,50 @@ class Slice:
         return self.stop - self.start + OPENING_BYTES
 
 
-class Task(InputPartition):
+class ReadTask(InputPartition):
     """What one task reads, one behind the other."""
 
-    def __init__(self, slices: Sequence[Slice]) -> None:
+    def __init__(self, slices: Sequence[FileSlice]) -> None:
         super().__init__(None)
         self.slices = slices
 
 
-def tasks_of(
+def plan_tasks(
     disk: Disk, files: Sequence[PlannedFile], partition_bytes: int, parallelism: int, *, splits: bool = True
-) -> list[Task]:
+) -> list[ReadTask]:
     """Who reads what: so many tasks at least if there is that much to read, and none of much more than that size.
 
     Where files are not to be split, each is one task's.
     """
-    whole = [Slice(file, 0, file.size) for file in files]
+    whole = [FileSlice(file, 0, file.size) for file in files]
     most = _most_bytes(whole, partition_bytes, parallelism)
     return _grouped((each for file in files for each in split(disk, file, most)) if splits else whole, most)
 
 
-def tasks_of_slices(slices: Sequence[Slice], partition_bytes: int, parallelism: int) -> list[Task]:
+def group_slices(slices: Sequence[FileSlice], partition_bytes: int, parallelism: int) -> list[ReadTask]:
     """The same, of what is not to be split any more."""
     return _grouped(slices, _most_bytes(slices, partition_bytes, parallelism))
 
 
-def _most_bytes(slices: Iterable[Slice], partition_bytes: int, parallelism: int) -> int:
+def _most_bytes(slices: Iterable[FileSlice], partition_bytes: int, parallelism: int) -> int:
     total = sum(each.cost for each in slices)
     return min(partition_bytes, max(SMALLEST_BYTES, total // (_TASKS_EACH * parallelism)))
 
 
-def _grouped(slices: Iterable[Slice], most: int) -> list[Task]:
-    tasks: list[Task] = []
-    together: list[Slice] = []
+def _grouped(slices: Iterable[FileSlice], most: int) -> list[ReadTask]:
+    tasks: list[ReadTask] = []
+    together: list[FileSlice] = []
     cost = 0
     for each in slices:
         if together and cost + each.cost > most + OPENING_BYTES:
-            tasks.append(Task(together))
+            tasks.append(ReadTask(together))
             together, cost = [], 0
         together.append(each)
         cost += each.cost
-    return [*tasks, Task(together)] if together else tasks
+    return [*tasks, ReadTask(together)] if together else tasks
 
 
-def split(disk: Disk, file: PlannedFile, most: int) -> Iterator[Slice]:
+def split(disk: Disk, file: PlannedFile, most: int) -> Iterator[FileSlice]:
     """The file in parts of about that size. To find where records begin it is gone through, without its data.
 
     What cannot be read is left to who reads it: he says so.
@@ -94,14 +94,14 @@ def split(disk: Disk, file: PlannedFile, most: int) -> Iterator[Slice]:
     start = 0
     if file.size > most + most // 4 and not file.is_reader:
         with suppress(OSError), PlannedReader(disk, file) as reader:
-            for begin in _beginnings(reader, file):
+            for begin in _slice_starts(reader, file):
                 if begin - start >= most and file.size - begin >= most // 4:
-                    yield Slice(file, start, begin)
+                    yield FileSlice(file, start, begin)
                     start = begin
-    yield Slice(file, start, file.size)
+    yield FileSlice(file, start, file.size)
 
 
-def _beginnings(reader: FileReader, file: PlannedFile) -> Iterable[int]:
+def _slice_starts(reader: FileReader, file: PlannedFile) -> Iterable[int]:
     return _of_items(reader) if file.is_scroll else _of_runs(reader)
 
 

@@ -23,7 +23,7 @@ from kestrel.item import Item
 from kestrel.storage.interfaces import InThread, IQueueStorage, IStorage, IStorageFactory
 from kestrel.testing.contract.samples import ADD_MS
 from kestrel.testing.databases import FaultyDatabase
-from kestrel.testing.faults import MortalDisk
+from kestrel.testing.faults import KillableDisk
 from kestrel.testing.threads import SteppedThreads
 
 MAX_FILLS: Final = 1000
@@ -47,7 +47,7 @@ class Backend(ABC):
     has_window: ClassVar[bool] = False
     """Hook: items beyond `max_memory_size_bytes` stay out of memory, and `fill` brings them."""
 
-    disk: MortalDisk | None = None
+    disk: KillableDisk | None = None
     """Hook, given by `OnFaultyDisk`: the disk that the next storage is to be made with."""
 
     has_faulty_database: ClassVar[bool] = False
@@ -56,7 +56,7 @@ class Backend(ABC):
     database: FaultyDatabase | None = None
     """What the last storage was made with, given by `OnFaultyDatabase`."""
 
-    refuse_puts: ClassVar[Callable[[Any, Subject], None] | None] = None
+    refuse_puts: ClassVar[Callable[[Any, StorageUnderTest], None] | None] = None
     """Hook: bring a storage to where it takes no put (a full disk), by whatever means."""
 
     upkeep_settings: ClassVar[Mapping[str, Any]] = {
@@ -75,20 +75,20 @@ class Backend(ABC):
         """A storage that is not started yet; a durable one that is made of the same folder again has the same
         queues."""
 
-    def after_a_kill(self, subject: Subject, folder: Path) -> None:
+    def after_a_kill(self, subject: StorageUnderTest, folder: Path) -> None:
         """Let `folder` be what is left if the process of that storage dies now. Here: a copy of its folder."""
         shutil.copytree(subject.folder, folder)
 
-    def after_a_power_failure(self, subject: Subject, folder: Path) -> None:
+    def after_a_power_failure(self, subject: StorageUnderTest, folder: Path) -> None:
         """The same if the whole machine does. Here: what the medium of its faulty disk holds."""
         subject.faulty_disk.medium.copy(os.fsencode(subject.folder), os.fsencode(folder))
 
-    def compact(self, subject: Subject, queue: IQueueStorage) -> None:
+    def compact(self, subject: StorageUnderTest, queue: IQueueStorage) -> None:
         """Have the backend do its upkeep of that queue, all of which is committed. Here: an hour goes by."""
         subject.clock.advance(HOUR_S)
         subject.run_threads()
 
-    def taken_bytes(self, subject: Subject) -> int:
+    def taken_bytes(self, subject: StorageUnderTest) -> int:
         """What the whole storage takes on its medium. Here: the lengths of the files in its folder."""
         return sum(path.stat().st_size for path in subject.folder.rglob("*") if path.is_file())
 
@@ -98,14 +98,14 @@ class Backend(ABC):
         return self.factory.capabilities
 
     @pytest.fixture
-    def subject(self, tmp_path: Path) -> Iterator[Subject]:
+    def subject(self, tmp_path: Path) -> Iterator[StorageUnderTest]:
         """A storage that was started over nothing."""
-        subject = Subject(self, tmp_path / "queues")
+        subject = StorageUnderTest(self, tmp_path / "queues")
         yield subject
         subject.end()
 
 
-class Subject:
+class StorageUnderTest:
     """A started storage with its clock and threads, and short words for what tests do with it.
 
     Threads run when told, or when something is waited for. `take`, `peek` and what is made of them fill the
@@ -119,21 +119,21 @@ class Subject:
         self.settings = QueueSettings(**options)
         self.clock = Clock()
         self.threads = SteppedThreads()
-        self.disk: MortalDisk | None = None
+        self.disk: KillableDisk | None = None
         if backend.disk is not None:
-            self.disk = backend.disk = MortalDisk()
+            self.disk = backend.disk = KillableDisk()
         self.storage = backend.make(folder, self.clock, self.threads)
         self.database = backend.database
         self.commit_to_fill: Callable[[IQueueStorage], object] = self.commit
         """Makes safe what was recorded on a queue whose head does not come otherwise."""
         self._is_closed = False
-        self._successors: list[Subject] = [self]
+        self._successors: list[StorageUnderTest] = [self]
         self.loaded: dict[bytes, IQueueStorage | Failure] = self.wait(
             self.storage.start(lambda name: self.settings)
         )
 
     @property
-    def faulty_disk(self) -> MortalDisk:
+    def faulty_disk(self) -> KillableDisk:
         """Its disk, for tests that need that hook."""
         assert self.disk is not None, "this backend's test class has no faulty disk"
         return self.disk
@@ -169,14 +169,14 @@ class Subject:
 
     def wait(self, deferred: Deferred[Any]) -> Any:
         """What it fires with, when the threads have run; raises its failure."""
-        return self.until(Outcome(deferred))
+        return self.until(DeferredOutcome(deferred))
 
-    def until(self, outcome: Outcome) -> Any:
+    def until(self, outcome: DeferredOutcome) -> Any:
         """What it fires with, when the threads have run; raises its failure."""
         self.until_fired(outcome)
         return outcome.result()
 
-    def until_fired(self, outcome: Outcome) -> None:
+    def until_fired(self, outcome: DeferredOutcome) -> None:
         """Let threads run, and time go by where nothing else is to be done, until it has fired."""
         until_s = self.clock.seconds() + LONG_S
         while not outcome.is_there and (self.threads or self._next_call_s() <= until_s):
@@ -192,7 +192,7 @@ class Subject:
 
     def wait_for_fill(self, queue: IQueueStorage, filling: Deferred[None]) -> None:
         """Until that fires, with a commit if it takes one; raises its failure."""
-        outcome = Outcome(filling)
+        outcome = DeferredOutcome(filling)
         self.run_threads()
         if not outcome.is_there:
             self.commit_to_fill(queue)
@@ -221,7 +221,7 @@ class Subject:
 
     def commit(self, *queues: IQueueStorage) -> None:
         """Commit and wait for it; raises the failure."""
-        for outcome in [Outcome(each) for _, each in self.storage.commit(queues)]:
+        for outcome in [DeferredOutcome(each) for _, each in self.storage.commit(queues)]:
             self.until(outcome)
 
     def peek(self, queue: IQueueStorage) -> Item | None:
@@ -276,18 +276,18 @@ class Subject:
 
     # Ends and new beginnings.
 
-    def restarted(self) -> Subject:
+    def restarted(self) -> StorageUnderTest:
         """Closed, and another storage over the same folder."""
         self.close()
         return self._succeeded(self.folder)
 
-    def killed(self) -> Subject:
+    def killed(self) -> StorageUnderTest:
         """Another storage over what is left when the process dies now."""
         folder = self.new_folder()
         self.backend.after_a_kill(self, folder)
         return self._succeeded(folder)
 
-    def without_power(self) -> Subject:
+    def without_power(self) -> StorageUnderTest:
         """Another storage over what is left when the machine dies now."""
         folder = self.new_folder()
         self.backend.after_a_power_failure(self, folder)
@@ -300,8 +300,8 @@ class Subject:
         numbered = (self.folder.with_name(f"{base}~{number}") for number in range(1, 1 << 30))
         return next(path for path in numbered if path not in taken and not path.exists())
 
-    def _succeeded(self, folder: Path) -> Subject:
-        successor = Subject(self.backend, folder, **attrs.asdict(self.settings, recurse=False))
+    def _succeeded(self, folder: Path) -> StorageUnderTest:
+        successor = StorageUnderTest(self.backend, folder, **attrs.asdict(self.settings, recurse=False))
         successor._successors = self._successors
         self._successors.append(successor)
         return successor
@@ -311,10 +311,10 @@ class Subject:
         if not self._is_closed:
             self.until(self.begin_close())
 
-    def begin_close(self) -> Outcome:
+    def begin_close(self) -> DeferredOutcome:
         """Begin to stop in order."""
         self._is_closed = True
-        return Outcome(self.storage.close())
+        return DeferredOutcome(self.storage.close())
 
     def bury(self) -> None:
         """Close what the system closes when a process ends: the files of its folder, a lock among them."""
@@ -339,7 +339,7 @@ class Subject:
                 assert subject.database.complaints == [], "the database was called otherwise than IDatabase says"
 
 
-class Outcome:
+class DeferredOutcome:
     """Whether a Deferred has fired, and with what."""
 
     def __init__(self, deferred: Deferred[Any]) -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from kestrel.storage.interfaces import IQueueStorage
-from kestrel.testing.contract.backend import Backend, Outcome, Subject
-from kestrel.testing.contract.needs import needs
+from kestrel.testing.contract.backend import Backend, DeferredOutcome, StorageUnderTest
+from kestrel.testing.contract.requirements import requires
 
 
 class CommitTests(Backend):
     """Commits that go well."""
 
-    def test_a_pair_of_a_commit_names_queues_that_were_committed_each_once(self, subject: Subject) -> None:
+    def test_a_pair_of_a_commit_names_queues_that_were_committed_each_once(self, subject: StorageUnderTest) -> None:
         queues = [subject.queue(b"a+%d" % number, sync_journal_ms=0) for number in range(3)]
         for queue in queues:
             subject.put(queue, b"x")
@@ -23,12 +23,12 @@ class CommitTests(Backend):
         named = [id(queue) for group, _ in pairs for queue in group]
         assert set(named) <= {id(queue) for queue in queues}
         assert len(named) == len(set(named))
-        outcomes = [Outcome(deferred) for _, deferred in pairs]
+        outcomes = [DeferredOutcome(deferred) for _, deferred in pairs]
         subject.run_threads()
         assert all(outcome.is_there and not outcome.has_failed for outcome in outcomes)
 
     @pytest.mark.parametrize("sync_journal_ms", [None, 0, 500])
-    def test_a_commit_of_nothing_goes_well(self, subject: Subject, sync_journal_ms: int | None) -> None:
+    def test_a_commit_of_nothing_goes_well(self, subject: StorageUnderTest, sync_journal_ms: int | None) -> None:
         queue = subject.queue(sync_journal_ms=sync_journal_ms)
         subject.commit()
         subject.commit(queue)
@@ -36,10 +36,12 @@ class CommitTests(Backend):
         assert queue.failure is None
 
     @pytest.mark.parametrize("sync_journal_ms", [None, 0, 500])
-    def test_work_goes_on_while_a_commit_is_pending(self, subject: Subject, sync_journal_ms: int | None) -> None:
+    def test_work_goes_on_while_a_commit_is_pending(
+        self, subject: StorageUnderTest, sync_journal_ms: int | None
+    ) -> None:
         queue = subject.queue(sync_journal_ms=sync_journal_ms)
         subject.put(queue, b"a", b"b", b"c")
-        first = [Outcome(deferred) for _, deferred in subject.storage.commit([queue])]
+        first = [DeferredOutcome(deferred) for _, deferred in subject.storage.commit([queue])]
         opened = queue.take(True)
         assert opened is not None
         subject.put(queue, b"d")
@@ -50,17 +52,17 @@ class CommitTests(Backend):
         subject.commit(queue)
         assert subject.take_all_data(queue) == [b"b", b"c", b"d"]
 
-    def test_two_queues_are_committed_apart(self, subject: Subject) -> None:
+    def test_two_queues_are_committed_apart(self, subject: StorageUnderTest) -> None:
         first, second = subject.queue(b"a+x", sync_journal_ms=0), subject.queue(b"a+y", sync_journal_ms=0)
         subject.put(first, b"1")
-        pending = [Outcome(deferred) for _, deferred in subject.storage.commit([first])]
+        pending = [DeferredOutcome(deferred) for _, deferred in subject.storage.commit([first])]
         subject.put(second, b"2")
         subject.commit(second)
         for outcome in pending:
             subject.until(outcome)
         assert (subject.take_all_data(first), subject.take_all_data(second)) == ([b"1"], [b"2"])
 
-    def test_new_settings_hold_from_now_on_and_the_queue_stays(self, subject: Subject) -> None:
+    def test_new_settings_hold_from_now_on_and_the_queue_stays(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"a")
         assert subject.queue(sync_journal_ms=0) is queue
@@ -69,23 +71,23 @@ class CommitTests(Backend):
 
     # What is said to be safe.
 
-    @needs("durable")
+    @requires("durable")
     @pytest.mark.parametrize("sync_journal_ms", [None, 0, 500])
     def test_what_is_said_to_be_safe_is_left_by_a_kill_at_that_moment(
-        self, subject: Subject, sync_journal_ms: int | None
+        self, subject: StorageUnderTest, sync_journal_ms: int | None
     ) -> None:
         queue = subject.queue(sync_journal_ms=sync_journal_ms)
-        check_each_moment(subject, queue, lambda: subject.killed())
+        check_crash_after_each_job(subject, queue, lambda: subject.killed())
 
-    @needs("durable", "disk")
+    @requires("durable", "disk")
     def test_what_is_said_to_be_safe_without_delay_is_left_by_a_power_failure_at_that_moment(
-        self, subject: Subject
+        self, subject: StorageUnderTest
     ) -> None:
         queue = subject.queue(sync_journal_ms=0)
-        check_each_moment(subject, queue, lambda: subject.without_power())
+        check_crash_after_each_job(subject, queue, lambda: subject.without_power())
 
-    @needs("durable", "disk")
-    def test_what_is_promised_for_a_period_is_left_by_a_power_failure_after_it(self, subject: Subject) -> None:
+    @requires("durable", "disk")
+    def test_what_is_promised_for_a_period_is_left_by_a_power_failure_after_it(self, subject: StorageUnderTest) -> None:
         queue = subject.queue(sync_journal_ms=500)
         expected = []
         for number in range(3):
@@ -97,8 +99,8 @@ class CommitTests(Backend):
             again = subject.without_power()
             assert again.data_in(again.queue()) == expected
 
-    @needs("durable", "disk")
-    def test_an_orderly_stop_leaves_everything_to_a_power_failure(self, subject: Subject) -> None:
+    @requires("durable", "disk")
+    def test_an_orderly_stop_leaves_everything_to_a_power_failure(self, subject: StorageUnderTest) -> None:
         for sync_journal_ms in (0, 500):
             queue = subject.queue(b"%d" % sync_journal_ms, sync_journal_ms=sync_journal_ms)
             subject.put(queue, b"a")
@@ -106,19 +108,21 @@ class CommitTests(Backend):
         again = subject.without_power()
         assert [again.data_in(again.queue(name)) for name in (b"0", b"500")] == [[b"a"], [b"a"]]
 
-    @needs("durable")
+    @requires("durable")
     def test_a_stop_while_a_commit_is_pending_ends_it_first(self, tmp_path: Path) -> None:
-        subject = Subject(self, tmp_path / "queues", sync_journal_ms=0)
+        subject = StorageUnderTest(self, tmp_path / "queues", sync_journal_ms=0)
         queue = subject.queue()
         subject.put(queue, b"a")
-        pending = [Outcome(deferred) for _, deferred in subject.storage.commit([queue])]
+        pending = [DeferredOutcome(deferred) for _, deferred in subject.storage.commit([queue])]
         again = subject.restarted()
         assert all(outcome.is_there and not outcome.has_failed for outcome in pending)
         assert again.take_all_data(again.queue()) == [b"a"]
         again.end()
 
 
-def check_each_moment(subject: Subject, queue: IQueueStorage, crashed: Callable[[], Subject]) -> None:
+def check_crash_after_each_job(
+    subject: StorageUnderTest, queue: IQueueStorage, crashed: Callable[[], StorageUnderTest]
+) -> None:
     """Commit changes of all kinds; whenever a thread has done a job, see what a crash would leave."""
     expected: list[bytes] = []
     for number in range(4):
@@ -129,7 +133,7 @@ def check_each_moment(subject: Subject, queue: IQueueStorage, crashed: Callable[
             assert subject.get(queue).data == expected.pop(0)
             assert queue.confirm([subject.open(queue).xid]) == 1
             del expected[0]
-        outcomes = [Outcome(deferred) for _, deferred in subject.storage.commit([queue])]
+        outcomes = [DeferredOutcome(deferred) for _, deferred in subject.storage.commit([queue])]
         while not all(outcome.is_there for outcome in outcomes):
             again = crashed()
             found = again.data_in(again.queue())

@@ -9,9 +9,9 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from kestrel.storage.database import QueueChanges, StoredItem, StoredQueue
-from kestrel.testing.contract.backend import Outcome
-from kestrel.testing.contract.needs import needs
-from kestrel.testing.contract.owner import ALL, DatabaseBackend, Owner, item, items
+from kestrel.testing.contract.backend import DeferredOutcome
+from kestrel.testing.contract.database_backend import ALL, DatabaseBackend, OwnedDatabase, item, items
+from kestrel.testing.contract.requirements import requires
 
 NAMES: Final = [b"a", b"b", b"c"]
 
@@ -21,7 +21,7 @@ class BatchTests(DatabaseBackend):
 
     # Numbers.
 
-    def test_a_batch_that_comes_again_is_not_applied_again_and_goes_well(self, owner: Owner) -> None:
+    def test_a_batch_that_comes_again_is_not_applied_again_and_goes_well(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1, 2))
         batch = owner.apply(owner.changes(removed=[(1, 1)], puts=items(3), errors={2: 1}))
         for _ in range(3):
@@ -29,19 +29,19 @@ class BatchTests(DatabaseBackend):
         assert owner.read() == [item(2)._replace(errors=1), item(3)]
         assert owner.restarted().read() == [item(2)._replace(errors=1), item(3)]
 
-    def test_a_new_queue_in_a_batch_that_comes_again_keeps_its_items(self, owner: Owner) -> None:
+    def test_a_new_queue_in_a_batch_that_comes_again_keeps_its_items(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1))
         batch = owner.apply(owner.changes(is_new=True, puts=items(1, 2)))
         owner.wait(owner.database.apply(batch))
         assert owner.read() == items(1, 2)
 
-    def test_numbers_may_be_left_out(self, owner: Owner) -> None:
+    def test_numbers_may_be_left_out(self, owner: OwnedDatabase) -> None:
         for number in (1, 2, 5, 1000, 1 << 31, 1 << 40):
             owner.number = number - 1
             owner.put(b"work", item(number))
         assert owner.positions() == [1, 2, 5, 1000, 1 << 31, 1 << 40]
 
-    def test_an_owner_begins_with_number_one_whatever_the_last_one_came_to(self, owner: Owner) -> None:
+    def test_an_owner_begins_with_number_one_whatever_the_last_one_came_to(self, owner: OwnedDatabase) -> None:
         for position, batches in [(10, 1), (20, 1), (30, 2), (40, 1)]:
             assert owner.number == 0
             for number in range(batches):
@@ -51,24 +51,26 @@ class BatchTests(DatabaseBackend):
 
     # All or nothing.
 
-    def test_what_a_read_sees_of_a_batch_is_all_or_nothing_and_all_once_it_is_applied(self, owner: Owner) -> None:
+    def test_what_a_read_sees_of_a_batch_is_all_or_nothing_and_all_once_it_is_applied(
+        self, owner: OwnedDatabase
+    ) -> None:
         before, after = begin(owner)
         batch = owner.batch(*change_all(owner))
-        outcome = Outcome(owner.database.apply(batch))
+        outcome = DeferredOutcome(owner.database.apply(batch))
         reads: list[tuple[bytes, Deferred[Any]]] = []
-        for _ in each_moment(owner, outcome):
+        for _ in around_each_job(owner, outcome):
             reads += [(name, owner.database.read_after(name, 0, ALL, ALL)) for name in NAMES]
         outcome.result()
         for name, reading in reads:
             assert list(owner.wait(reading)) in (before[name], after[name])
         assert {name: owner.read(name, 0) for name in NAMES} == after
 
-    def test_a_kill_at_any_moment_leaves_all_or_nothing_of_a_batch(self, owner: Owner) -> None:
+    def test_a_kill_at_any_moment_leaves_all_or_nothing_of_a_batch(self, owner: OwnedDatabase) -> None:
         before, after = begin(owner)
         listed = owner.queues.copy()
         batch = owner.batch(*change_all(owner))
-        outcome = Outcome(owner.database.apply(batch))
-        for _ in each_moment(owner, outcome):
+        outcome = DeferredOutcome(owner.database.apply(batch))
+        for _ in around_each_job(owner, outcome):
             again = owner.killed()
             found = {name: again.read(name, 0) for name in NAMES}
             assert (found, again.found) in ((before, listed), (after, owner.queues))
@@ -77,10 +79,10 @@ class BatchTests(DatabaseBackend):
         again = owner.killed()
         assert ({name: again.read(name, 0) for name in NAMES}, again.found) == (after, owner.queues)
 
-    @needs("impossible")
+    @requires("impossible")
     @pytest.mark.parametrize("place", [0, 1, 2])
     def test_a_batch_of_which_one_queues_changes_cannot_be_applied_changes_nothing(
-        self, owner: Owner, place: int
+        self, owner: OwnedDatabase, place: int
     ) -> None:
         before, _ = begin(owner)
         listed = owner.queues.copy()
@@ -93,8 +95,8 @@ class BatchTests(DatabaseBackend):
         again = owner.restarted()
         assert {name: again.read(name, 0) for name in NAMES} == before
 
-    @needs("impossible")
-    def test_after_a_batch_that_cannot_be_applied_the_others_are(self, owner: Owner) -> None:
+    @requires("impossible")
+    def test_after_a_batch_that_cannot_be_applied_the_others_are(self, owner: OwnedDatabase) -> None:
         before, after = begin(owner)
         impossible = self._impossible(owner.queues[b"a"])
         changes = change_all(owner)
@@ -110,7 +112,7 @@ class BatchTests(DatabaseBackend):
         return self.impossible(queue)
 
 
-def begin(owner: Owner) -> tuple[dict[bytes, list[StoredItem]], dict[bytes, list[StoredItem]]]:
+def begin(owner: OwnedDatabase) -> tuple[dict[bytes, list[StoredItem]], dict[bytes, list[StoredItem]]]:
     """Three queues; what each of them has before `change_all`, and afterwards."""
     before = {name: items(1, 2, 3, 4) for name in NAMES}
     owner.apply(*(owner.changes(name, puts=before[name]) for name in NAMES))
@@ -122,7 +124,7 @@ def begin(owner: Owner) -> tuple[dict[bytes, list[StoredItem]], dict[bytes, list
     return before, after
 
 
-def change_all(owner: Owner) -> list[QueueChanges]:
+def change_all(owner: OwnedDatabase) -> list[QueueChanges]:
     """Changes of all kinds."""
     return [
         owner.changes(b"a", removed=[(1, 1), (3, 3)], puts=items(5, 6), errors={4: 1}),
@@ -131,7 +133,7 @@ def change_all(owner: Owner) -> list[QueueChanges]:
     ]
 
 
-def each_moment(owner: Owner, outcome: Outcome) -> Iterator[None]:
+def around_each_job(owner: OwnedDatabase, outcome: DeferredOutcome) -> Iterator[None]:
     """Before and after each job of a thread, until that is there."""
     yield
     while not outcome.is_there:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from kestrel.errors import StorageError
-from kestrel.testing.contract.backend import Outcome
-from kestrel.testing.contract.owner import ALL, DatabaseBackend, Owner, items
+from kestrel.testing.contract.backend import DeferredOutcome
+from kestrel.testing.contract.database_backend import ALL, DatabaseBackend, OwnedDatabase, items
 from kestrel.testing.threads import RealThreads, SteppedThreads
 
 _BATCHES: Final = 100
@@ -29,10 +29,10 @@ class CallOrderTests(DatabaseBackend):
 
     # A thread pool guarantees no order, so the job of close() may run before those of earlier calls.
 
-    def test_list_queues_that_runs_after_close_takes_no_ownership(self, owner: Owner) -> None:
+    def test_list_queues_that_runs_after_close_takes_no_ownership(self, owner: OwnedDatabase) -> None:
         folder, threads = owner.folder.with_name("closed first"), SteppedThreads()
         database = self.make_database(folder, threads)
-        outcomes = [Outcome(database.list_queues()), Outcome(database.close())]
+        outcomes = [DeferredOutcome(database.list_queues()), DeferredOutcome(database.close())]
         while threads:
             threads.run_newest()
         assert [outcome.is_there for outcome in outcomes] == [True, True], "a pending call never got its answer"
@@ -41,10 +41,10 @@ class CallOrderTests(DatabaseBackend):
         except StorageError as error:
             raise AssertionError(f"list_queues() ran after close() and took ownership: {error}") from error
 
-    def test_apply_that_runs_after_close_changes_nothing_of_the_next_owner(self, owner: Owner) -> None:
+    def test_apply_that_runs_after_close_changes_nothing_of_the_next_owner(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1))
         batch = owner.batch(owner.changes(puts=items(2)))
-        applying, closing = self._overtaken_by_close(owner, Outcome(owner.database.apply(batch)))
+        applying, closing = self._overtaken_by_close(owner, DeferredOutcome(owner.database.apply(batch)))
         new = owner.another()
         before = new.read()
         owner.run_threads()
@@ -52,41 +52,45 @@ class CallOrderTests(DatabaseBackend):
         assert new.read() == before, "apply() ran after close() and changed what another owner has"
         assert before == (items(1) if applying.has_failed else items(1, 2))
 
-    def test_read_that_runs_after_close_gets_an_answer_and_keeps_no_hold(self, owner: Owner) -> None:
+    def test_read_that_runs_after_close_gets_an_answer_and_keeps_no_hold(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1))
-        reading, closing = self._overtaken_by_close(owner, Outcome(owner.database.read_after(b"work", 0, ALL, ALL)))
+        reading, closing = self._overtaken_by_close(
+            owner, DeferredOutcome(owner.database.read_after(b"work", 0, ALL, ALL))
+        )
         owner.run_threads()
         assert reading.is_there and closing.is_there, "a pending call never got its answer"
         assert owner.another().read() == items(1)
 
-    def _overtaken_by_close(self, owner: Owner, pending: Outcome) -> tuple[Outcome, Outcome]:
+    def _overtaken_by_close(
+        self, owner: OwnedDatabase, pending: DeferredOutcome
+    ) -> tuple[DeferredOutcome, DeferredOutcome]:
         """Close the database, running the newest job first until it is closed."""
         assert isinstance(owner.threads, SteppedThreads)
-        closing = Outcome(owner.begin_close())
+        closing = DeferredOutcome(owner.begin_close())
         while not closing.is_there and owner.threads:
             owner.threads.run_newest()
         return pending, closing
 
     def test_reads_in_other_threads_see_all_or_nothing_of_a_batch(self, tmp_path: Path) -> None:
-        owner = Owner(self, tmp_path / "database", RealThreads())
+        owner = OwnedDatabase(self, tmp_path / "database", RealThreads())
         try:
             with _frequent_thread_switches():
                 self._read_during_batches(owner)
         finally:
             owner.end()
 
-    def _read_during_batches(self, owner: Owner) -> None:
+    def _read_during_batches(self, owner: OwnedDatabase) -> None:
         before = items(*range(1, _ITEMS + 1))
         owner.put(b"work", *before)
         for number in range(1, _BATCHES + 1):
             first = number * _ITEMS + 1
             after = items(*range(first, first + _ITEMS))
             changes = owner.changes(removed=[(first - _ITEMS, first - 1)], puts=after)
-            applying = Outcome(owner.database.apply(owner.batch(changes)))
-            reads: list[Outcome] = []
+            applying = DeferredOutcome(owner.database.apply(owner.batch(changes)))
+            reads: list[DeferredOutcome] = []
             while not applying.is_there:
                 while sum(not read.is_there for read in reads) < _READS:
-                    reads.append(Outcome(owner.database.read_after(b"work", 0, ALL, ALL)))
+                    reads.append(DeferredOutcome(owner.database.read_after(b"work", 0, ALL, ALL)))
                 owner.threads.run_one()
             owner.run_threads()
             _check_answered(applying)
@@ -97,7 +101,7 @@ class CallOrderTests(DatabaseBackend):
             before = after
 
 
-def _check_answered(call: Outcome) -> list[object]:
+def _check_answered(call: DeferredOutcome) -> list[object]:
     """Return the result. Fail with the error of a call that had no reason to fail."""
     try:
         result = call.result()

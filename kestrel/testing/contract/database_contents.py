@@ -8,7 +8,7 @@ import pytest
 from zope.interface.verify import verifyObject
 
 from kestrel.storage.database import IDatabase, StoredItem, StoredQueue
-from kestrel.testing.contract.owner import DatabaseBackend, Owner, item, items
+from kestrel.testing.contract.database_backend import DatabaseBackend, OwnedDatabase, item, items
 from kestrel.testing.contract.samples import DATA, NAMES
 
 EVERY_BYTE: Final = bytes(range(256))
@@ -44,23 +44,23 @@ MIB: Final = 1 << 20
 class DatabaseContentsTests(DatabaseBackend):
     """One owner after the other."""
 
-    def test_it_provides_its_interface(self, owner: Owner) -> None:
+    def test_it_provides_its_interface(self, owner: OwnedDatabase) -> None:
         assert verifyObject(IDatabase, owner.database)
 
-    def test_a_new_database_has_no_queues(self, owner: Owner) -> None:
+    def test_a_new_database_has_no_queues(self, owner: OwnedDatabase) -> None:
         assert owner.found == {}
         assert owner.restarted().found == {}
 
     # Puts.
 
     @pytest.mark.parametrize("data", DATA.values(), ids=DATA)
-    def test_bytes_of_all_kinds_are_read_as_they_were_put(self, owner: Owner, data: bytes) -> None:
+    def test_bytes_of_all_kinds_are_read_as_they_were_put(self, owner: OwnedDatabase, data: bytes) -> None:
         put = [item(1, data), item(2, b"next")]
         owner.put(b"work", *put)
         assert owner.read() == put
         assert owner.restarted().read() == put
 
-    def test_times_and_errors_are_read_as_they_were_put(self, owner: Owner) -> None:
+    def test_times_and_errors_are_read_as_they_were_put(self, owner: OwnedDatabase) -> None:
         put = [
             StoredItem(1, b"a", 0, 0, 0),
             StoredItem(2, b"b", 1, 2, 3),
@@ -71,21 +71,21 @@ class DatabaseContentsTests(DatabaseBackend):
         assert owner.read() == put
         assert owner.restarted().read() == put
 
-    def test_what_is_read_is_of_the_types_that_were_put(self, owner: Owner) -> None:
+    def test_what_is_read_is_of_the_types_that_were_put(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", item(1))
         again = owner.restarted()
         (found,) = again.read()
         assert [type(field) for field in found] == [int, bytes, int, int, int]
         assert [type(field) for field in again.found[b"work"]] == [bytes, int, int, int, int]
 
-    def test_later_batches_put_behind_earlier_ones(self, owner: Owner) -> None:
+    def test_later_batches_put_behind_earlier_ones(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1, 2))
         owner.put(b"work", *items(3, 7))
         owner.put(b"work", *items(8))
         assert owner.read() == items(1, 2, 3, 7, 8)
         assert owner.restarted().read() == items(1, 2, 3, 7, 8)
 
-    def test_positions_may_be_as_high_as_63_bits_allow(self, owner: Owner) -> None:
+    def test_positions_may_be_as_high_as_63_bits_allow(self, owner: OwnedDatabase) -> None:
         put = items((1 << 31) - 1, 1 << 31, 1 << 32, BIG - 1, BIG, BIG + 1, HIGHEST - 1, HIGHEST)
         owner.put(b"work", *put)
         again = owner.restarted()
@@ -96,17 +96,17 @@ class DatabaseContentsTests(DatabaseBackend):
         again.apply(again.changes(removed=[(1 << 31, BIG), (HIGHEST, HIGHEST)], errors={HIGHEST - 1: 2}))
         assert again.read() == [put[0], put[5], put[6]._replace(errors=2)]
 
-    def test_an_item_of_16_mib_is_kept(self, owner: Owner) -> None:
+    def test_an_item_of_16_mib_is_kept(self, owner: OwnedDatabase) -> None:
         put = [item(1, b"before"), item(2, EVERY_BYTE * (16 * MIB // 256)), item(3, b"behind")]
         owner.put(b"work", *put)
         assert owner.read() == put
         assert owner.restarted().read(max_bytes=1, position=1) == put[1:2]
 
-    def test_a_batch_may_have_ten_thousand_items(self, owner: Owner) -> None:
+    def test_a_batch_may_have_ten_thousand_items(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(*range(1, 10_001)))
         assert owner.positions() == list(range(1, 10_001))
 
-    def test_a_batch_may_change_a_thousand_queues(self, owner: Owner) -> None:
+    def test_a_batch_may_change_a_thousand_queues(self, owner: OwnedDatabase) -> None:
         names = [b"queue-%d" % number for number in range(1000)]
         owner.apply(*(owner.changes(name, puts=[item(1, name)]) for name in names))
         owner.apply(*(owner.changes(name, removed=[(1, 1)], puts=[item(2, name * 2)], gone_to=1) for name in names))
@@ -115,7 +115,7 @@ class DatabaseContentsTests(DatabaseBackend):
 
     # Reads.
 
-    def test_a_read_begins_behind_the_position_whether_an_item_stands_there_or_not(self, owner: Owner) -> None:
+    def test_a_read_begins_behind_the_position_whether_an_item_stands_there_or_not(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(2, 3, 7, 8))
         found = {position: owner.positions(position=position) for position in range(10)}
         assert found == {
@@ -131,12 +131,12 @@ class DatabaseContentsTests(DatabaseBackend):
             9: [],
         }
 
-    def test_a_read_brings_the_lowest_so_many_items(self, owner: Owner) -> None:
+    def test_a_read_brings_the_lowest_so_many_items(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(2, 3, 7, 8))
         assert [owner.positions(n=n) for n in (1, 2, 3, 4, 5)] == [[2], [2, 3], [2, 3, 7], [2, 3, 7, 8], [2, 3, 7, 8]]
         assert owner.positions(position=3, n=1) == [7]
 
-    def test_a_read_brings_so_many_bytes_and_no_more(self, owner: Owner) -> None:
+    def test_a_read_brings_so_many_bytes_and_no_more(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", item(1, b"12"), item(2, b""), item(3, b"345"), item(4, b""), item(5, b"6"))
         found = {max_bytes: owner.positions(max_bytes=max_bytes) for max_bytes in range(8)}
         assert found == {
@@ -150,21 +150,21 @@ class DatabaseContentsTests(DatabaseBackend):
             7: [1, 2, 3, 4, 5],
         }
 
-    def test_a_read_brings_one_item_at_least_however_large_it_is(self, owner: Owner) -> None:
+    def test_a_read_brings_one_item_at_least_however_large_it_is(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", item(1, b"a" * 1000), item(2, b"b" * 1000))
         assert owner.positions(max_bytes=1) == [1]
         assert owner.positions(position=1, max_bytes=999) == [2]
 
-    def test_both_bounds_hold_at_once(self, owner: Owner) -> None:
+    def test_both_bounds_hold_at_once(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *(item(position, b"1234") for position in range(1, 10)))
         assert owner.positions(n=2, max_bytes=100) == [1, 2]
         assert owner.positions(n=100, max_bytes=8) == [1, 2]
 
-    def test_a_queue_that_is_empty_or_not_there_has_nothing_to_read(self, owner: Owner) -> None:
+    def test_a_queue_that_is_empty_or_not_there_has_nothing_to_read(self, owner: OwnedDatabase) -> None:
         owner.apply(owner.changes(b"empty"))
         assert (owner.read(b"empty"), owner.read(b"not there")) == ([], [])
 
-    def test_several_reads_may_be_asked_for_at_once(self, owner: Owner) -> None:
+    def test_several_reads_may_be_asked_for_at_once(self, owner: OwnedDatabase) -> None:
         owner.put(b"a", *items(1, 2))
         owner.put(b"b", *items(5))
         asked = [
@@ -176,7 +176,7 @@ class DatabaseContentsTests(DatabaseBackend):
 
     # Names.
 
-    def test_any_bytes_are_a_name_and_no_two_of_them_the_same(self, owner: Owner) -> None:
+    def test_any_bytes_are_a_name_and_no_two_of_them_the_same(self, owner: OwnedDatabase) -> None:
         names = [*NAMES_THAT_LOOK_ALIKE, *(name for name in NAMES.values() if name not in NAMES_THAT_LOOK_ALIKE)]
         assert len(names) == len(set(names))
         owner.apply(*(owner.changes(name, puts=[item(1, name), item(2)]) for name in names))
@@ -206,7 +206,7 @@ class DatabaseContentsTests(DatabaseBackend):
         ],
     )
     def test_a_range_takes_what_stands_from_its_first_position_to_its_last(
-        self, owner: Owner, removed: list[tuple[int, int]], left: list[int]
+        self, owner: OwnedDatabase, removed: list[tuple[int, int]], left: list[int]
     ) -> None:
         owner.put(b"work", *items(2, 3, 4, 6, 7, 9))
         owner.put(b"other", *items(2, 3, 4, 6, 7, 9))
@@ -215,14 +215,14 @@ class DatabaseContentsTests(DatabaseBackend):
         again = owner.restarted()
         assert (again.positions(), again.positions(b"other")) == (left, [2, 3, 4, 6, 7, 9])
 
-    def test_a_batch_may_remove_a_thousand_ranges(self, owner: Owner) -> None:
+    def test_a_batch_may_remove_a_thousand_ranges(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(*range(1, 3001)))
         owner.apply(owner.changes(removed=[(first, first + 1) for first in range(1, 3001, 3)]))
         assert owner.positions() == list(range(3, 3001, 3))
 
     # Errors.
 
-    def test_error_counts_are_those_of_the_last_batch_that_names_the_item(self, owner: Owner) -> None:
+    def test_error_counts_are_those_of_the_last_batch_that_names_the_item(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1, 2, 3), item(4, errors=7))
         owner.put(b"other", *items(1, 2))
         owner.apply(owner.changes(errors={1: 1, 3: 1}))
@@ -232,14 +232,14 @@ class DatabaseContentsTests(DatabaseBackend):
         assert [each._replace(errors=0) for each in again.read()] == items(1, 2, 3, 4)
         assert [each.errors for each in again.read(b"other")] == [0, 0]
 
-    def test_a_batch_may_count_errors_of_a_thousand_items(self, owner: Owner) -> None:
+    def test_a_batch_may_count_errors_of_a_thousand_items(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(*range(1, 1501)))
         owner.apply(owner.changes(errors={position: position for position in range(1, 1001)}))
         assert [each.errors for each in owner.read()] == [*range(1, 1001), *[0] * 500]
 
     # Queues as a whole.
 
-    def test_a_new_queue_has_nothing_of_what_was_kept_under_its_name(self, owner: Owner) -> None:
+    def test_a_new_queue_has_nothing_of_what_was_kept_under_its_name(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1, 2, 3))
         owner.put(b"other", *items(1))
         owner.apply(owner.changes(is_new=True, puts=[item(2, b"new")]))
@@ -247,13 +247,13 @@ class DatabaseContentsTests(DatabaseBackend):
         again = owner.restarted()
         assert (again.read(), again.read(b"other")) == ([item(2, b"new")], items(1))
 
-    def test_a_new_queue_may_be_empty(self, owner: Owner) -> None:
+    def test_a_new_queue_may_be_empty(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1, 2, 3))
         owner.apply(owner.changes(is_new=True))
         assert owner.read() == []
         assert owner.restarted().found == {b"work": StoredQueue(b"work", 0, 0, 0, 0)}
 
-    def test_a_deleted_queue_is_gone_with_its_items(self, owner: Owner) -> None:
+    def test_a_deleted_queue_is_gone_with_its_items(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1, 2, 3))
         owner.put(b"other", *items(1))
         owner.apply(owner.deletion())
@@ -262,18 +262,18 @@ class DatabaseContentsTests(DatabaseBackend):
         assert set(again.found) == {b"other"}
         assert (again.read(), again.read(b"other")) == ([], items(1))
 
-    def test_a_deleted_queue_can_be_made_again_and_has_nothing_of_the_old_one(self, owner: Owner) -> None:
+    def test_a_deleted_queue_can_be_made_again_and_has_nothing_of_the_old_one(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1, 2, 3))
         owner.apply(owner.deletion())
         owner.apply(owner.changes(puts=[item(2, b"new")]))
         assert owner.restarted().read() == [item(2, b"new")]
 
-    def test_to_delete_what_was_never_there_changes_nothing(self, owner: Owner) -> None:
+    def test_to_delete_what_was_never_there_changes_nothing(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1))
         owner.apply(owner.deletion(b"not there"), owner.changes(puts=items(2)))
         assert owner.restarted().read() == items(1, 2)
 
-    def test_the_queues_are_listed_as_the_last_batch_left_each(self, owner: Owner) -> None:
+    def test_the_queues_are_listed_as_the_last_batch_left_each(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1, 2, 3, 4))
         owner.apply(owner.changes(b"empty"), owner.changes(removed=[(1, 2)], puts=items(9), gone_to=2))
         owner.put(b"big", item(HIGHEST, b"12345"))

@@ -13,11 +13,18 @@ import pytest
 
 from kestrel.storage.database import IDatabase, WriteBatch
 from kestrel.storage.interfaces import InThread
-from kestrel.testing.contract.database_process import DIED, OTHER, Answer, Contents, DatabaseProcess, contents_of
-from kestrel.testing.contract.needs import needs
-from kestrel.testing.contract.owner import DatabaseBackend, Owner, item
-from kestrel.testing.databases import MemoryDatabase, Tables
-from kestrel.testing.shim import FileOperation, Shim, compiler, left_by_a_power_failure, unsynced, write_files
+from kestrel.testing.contract.database_backend import DatabaseBackend, OwnedDatabase, item
+from kestrel.testing.contract.database_process import DIED, OTHER, CallOutcome, Contents, DatabaseProcess, contents_of
+from kestrel.testing.contract.requirements import requires
+from kestrel.testing.databases import MemoryDatabase, MemoryTables
+from kestrel.testing.shim import (
+    FileOperation,
+    Shim,
+    compiler,
+    files_after_power_failure,
+    unsynced_operations,
+    write_files,
+)
 
 _NAMES: Final = (b"a", b"b", b"c")
 _ITEM_BYTES: Final = 3000
@@ -45,7 +52,7 @@ _LARGE: Final = 20_000
 _ITEMS: Final = 12
 
 
-class Step(NamedTuple):
+class BatchStep(NamedTuple):
     """A batch, and what the database holds when it is applied."""
 
     batch: WriteBatch
@@ -56,13 +63,13 @@ class _Model(DatabaseBackend):
     """A database in memory, which says what the batches lead to."""
 
     def make_database(self, folder: Path, in_thread: InThread) -> IDatabase:
-        return MemoryDatabase(Tables(), in_thread)
+        return MemoryDatabase(MemoryTables(), in_thread)
 
 
-def steps(number: int) -> list[Step]:
+def steps(number: int) -> list[BatchStep]:
     """Return that many batches with changes of all kinds."""
-    model = Owner(_Model(), Path("model"))
-    found: list[Step] = []
+    model = OwnedDatabase(_Model(), Path("model"))
+    found: list[BatchStep] = []
     for turn in range(1, number + 1):
         first = 4 * turn
         puts = [item(first + place, bytes([turn]) * _ITEM_BYTES) for place in range(4)]
@@ -71,14 +78,14 @@ def steps(number: int) -> list[Step]:
         changes.append(model.changes(b"b", is_new=turn % 3 == 1, puts=puts[:2]))
         changes.append(model.deletion(b"c") if turn % 3 == 0 else model.changes(b"c", puts=puts[2:]))
         batch = model.apply(*changes)
-        found.append(Step(batch, (model.queues.copy(), {name: model.read(name, 0) for name in _NAMES})))
+        found.append(BatchStep(batch, (model.queues.copy(), {name: model.read(name, 0) for name in _NAMES})))
     return found
 
 
 NOTHING: Final[Contents] = ({}, {name: [] for name in _NAMES})
 
 
-class _OnShim(DatabaseBackend):
+class _ShimTests(DatabaseBackend):
     """What the tests of a process with a shim share."""
 
     @pytest.fixture
@@ -95,7 +102,7 @@ class _OnShim(DatabaseBackend):
     def _check_left(self, folder: Path, allowed: Sequence[Contents], moment: str) -> None:
         """Open what a crash has left, and check that it holds one of these contents, the first being the oldest."""
         try:
-            owner = Owner(self, folder)
+            owner = OwnedDatabase(self, folder)
             try:
                 found = contents_of(owner, _NAMES)
             finally:
@@ -111,8 +118,8 @@ def _difference(found: Contents, allowed: Sequence[Contents]) -> str:
     return f"the queues have items at {items}, and whole batches leave one of {expected} (other fields may differ too)"
 
 
-@needs("is_embedded")
-class CrashTests(_OnShim):
+@requires("is_embedded")
+class CrashTests(_ShimTests):
     """A process that dies in its batches, and a machine that loses power."""
 
     def test_kill_in_a_commit_leaves_whole_batches_and_all_that_were_acknowledged(
@@ -156,13 +163,13 @@ class CrashTests(_OnShim):
             end = operations[moment - 1].end
             allowed = _contents(script, sum(each <= end for each in done), sum(each < end for each in sent))
             folder = tmp_path / "left"
-            write_files(folder, left_by_a_power_failure(operations[:moment], lost))
+            write_files(folder, files_after_power_failure(operations[:moment], lost))
             what = f"power failure, {len(lost)} unsynced writes lost," if is_power_lost else "kill"
             last = operations[moment - 1]
             self._check_left(folder, allowed, f"{what} after file operation {moment} ({last.kind} of {last.path})")
             shutil.rmtree(folder)
 
-    def _record(self, folder: Path, disk: Shim, script: Sequence[Step]) -> tuple[list[int], list[int]]:
+    def _record(self, folder: Path, disk: Shim, script: Sequence[BatchStep]) -> tuple[list[int], list[int]]:
         """Apply all batches in a process. Return where the log was when each was sent, and when it was acknowledged."""
         sent, done = [], []
         with self._process(folder, disk) as process:
@@ -176,7 +183,7 @@ class CrashTests(_OnShim):
 
     def _check_that_all_writes_were_seen(self, folder: Path, operations: Sequence[FileOperation]) -> None:
         """Fail if the files differ from the recorded operations: no crash could be derived from them."""
-        recorded = left_by_a_power_failure(operations, ())
+        recorded = files_after_power_failure(operations, ())
         found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         unseen = sorted(
             name
@@ -190,8 +197,8 @@ class CrashTests(_OnShim):
         )
 
 
-@needs("is_embedded")
-class DiskErrorTests(_OnShim):
+@requires("is_embedded")
+class DiskErrorTests(_ShimTests):
     """A disk that fails or is full, below a database that goes on."""
 
     def test_failed_sync_in_a_commit_means_away(self, tmp_path: Path, disk: Shim) -> None:
@@ -207,7 +214,7 @@ class DiskErrorTests(_OnShim):
                 f"{moment} failed with EIO, and apply with {answer.value}, which means something else"
             )
 
-    def _apply_with_faults(self, tmp_path: Path, disk: Shim, field: str) -> Iterator[tuple[Answer, str]]:
+    def _apply_with_faults(self, tmp_path: Path, disk: Shim, field: str) -> Iterator[tuple[CallOutcome, str]]:
         """Apply batches, the n-th with a fault at each n-th call. Check the contents after each of them."""
         script = steps(_FAULTS)
         failures = f"failed_{field.removesuffix('_fails')}s"
@@ -230,7 +237,7 @@ class DiskErrorTests(_OnShim):
         assert seen or is_synced_by_its_writes, "no write failed: none goes through the C library"
 
     def _check_known(
-        self, tmp_path: Path, process: DatabaseProcess, answer: Answer, contents: Sequence[Contents], moment: str
+        self, tmp_path: Path, process: DatabaseProcess, answer: CallOutcome, contents: Sequence[Contents], moment: str
     ) -> None:
         """Check that the database, and what a kill would leave of it, is as the answer says."""
         assert answer.kind != DIED, f"{moment}: the process died"
@@ -246,7 +253,7 @@ class DiskErrorTests(_OnShim):
         self._check_left(folder, allowed, f"{moment}: apply ended with {answer}, and a kill followed")
         shutil.rmtree(folder)
 
-    def _finish(self, process: DatabaseProcess, step: Step, answer: Answer, moment: str) -> None:
+    def _finish(self, process: DatabaseProcess, step: BatchStep, answer: CallOutcome, moment: str) -> None:
         """Apply the batch again, on the healthy disk."""
         if not answer.is_done:
             answer = process.apply(step.batch)
@@ -256,7 +263,7 @@ class DiskErrorTests(_OnShim):
     def test_full_disk_refuses_puts_and_takes_removes(self, tmp_path: Path, disk: Shim) -> None:
         for number, free_bytes in enumerate(_FREE_BYTES):
             folder, moment = tmp_path / "database" / str(number), f"{free_bytes} bytes free"
-            model = Owner(_Model(), Path("model"))
+            model = OwnedDatabase(_Model(), Path("model"))
             with self._process(folder, disk) as process:
                 assert process.open().is_done
                 for place in range(1, _ITEMS + 1):  # traffic as before any full disk
@@ -277,13 +284,13 @@ class DiskErrorTests(_OnShim):
             self._check_left(folder, [after], f"{moment}, and a kill")
 
 
-def _contents(script: Sequence[Step], least: int, most: int) -> list[Contents]:
+def _contents(script: Sequence[BatchStep], least: int, most: int) -> list[Contents]:
     """Return what the first batches lead to, for each number of them from `least` to `most`."""
     return [NOTHING, *(step.after for step in script)][least : most + 1]
 
 
 def _losses(operations: Sequence[FileOperation], dice: random.Random) -> list[frozenset[int]]:
     """Return sets of unsynced writes that a power failure loses: all, and random ones."""
-    places = unsynced(operations)
+    places = unsynced_operations(operations)
     random_ones = [frozenset(place for place in places if dice.random() < 0.5) for _ in range(_SUBSETS)]
     return list(dict.fromkeys([frozenset(places), *random_ones]))

@@ -11,13 +11,13 @@ import pytest
 
 from kestrel.errors import DatabaseAway, QueueFailed, StorageError, StorageInUse, StorageRefused
 from kestrel.storage.interfaces import IQueueStorage
-from kestrel.testing.contract.backend import LONG_S, Backend, Outcome, Subject
-from kestrel.testing.contract.contents import assert_dead
+from kestrel.testing.contract.backend import LONG_S, Backend, DeferredOutcome, StorageUnderTest
 from kestrel.testing.contract.disk_faults import BATCHES, Batch, name_of
-from kestrel.testing.contract.needs import needs
+from kestrel.testing.contract.model_check import ModelCheckedStorage
+from kestrel.testing.contract.queue_operations import assert_dead
+from kestrel.testing.contract.requirements import requires
 from kestrel.testing.contract.samples import ADD_MS
 from kestrel.testing.contract.scenario import LIMITS, STEPS_WITH_A_DELETION, Step
-from kestrel.testing.contract.tracked import Tracked
 from kestrel.testing.databases import FaultyDatabase
 
 CANNOT: Final = StorageError("the database cannot do that")
@@ -25,7 +25,7 @@ CANNOT: Final = StorageError("the database cannot do that")
 NAMES: Final = [b"a", b"a+x", b"a+y", b"other"]
 
 
-def begin(subject: Subject) -> tuple[IQueueStorage, int]:
+def begin(subject: StorageUnderTest) -> tuple[IQueueStorage, int]:
     """A queue with b"b" and b"c" behind an open read of b"a", all of it applied; and its xid."""
     queue = subject.queue()
     subject.put(queue, b"a", b"b", b"c")
@@ -34,7 +34,7 @@ def begin(subject: Subject) -> tuple[IQueueStorage, int]:
     return queue, xid
 
 
-def check_all_that_is_left(subject: Subject, expected: list[bytes]) -> None:
+def check_remaining_items(subject: StorageUnderTest, expected: list[bytes]) -> None:
     """Here, after a kill, and after a restart."""
     assert subject.data_in(subject.reopened()) == expected
     subject.commit(subject.queue())
@@ -44,13 +44,13 @@ def check_all_that_is_left(subject: Subject, expected: list[bytes]) -> None:
     assert again.data_in(again.queue()) == expected
 
 
-@needs("durable", "has_faulty_database")
+@requires("durable", "has_faulty_database")
 class DatabaseCommitFailureTests(Backend):
     """A batch that cannot be applied is the end of the queues that it fails for, and of nothing that was applied."""
 
     @pytest.mark.parametrize("batch", BATCHES, ids=name_of)
     def test_nothing_of_a_batch_that_was_not_applied_comes_back_and_all_that_was_applied_does(
-        self, subject: Subject, batch: Batch
+        self, subject: StorageUnderTest, batch: Batch
     ) -> None:
         queue, xid = begin(subject)
         batch(subject, queue, xid)
@@ -60,16 +60,16 @@ class DatabaseCommitFailureTests(Backend):
         subject.faulty_database.mend()
         assert_dead(subject, queue, xid)
         assert subject.reopened() is not queue
-        check_all_that_is_left(subject, [b"a", b"b", b"c"])
+        check_remaining_items(subject, [b"a", b"b", b"c"])
 
     @pytest.mark.parametrize("batch", BATCHES, ids=name_of)
     def test_what_was_recorded_while_a_batch_was_on_its_way_that_is_not_applied_has_failed_too(
-        self, subject: Subject, batch: Batch
+        self, subject: StorageUnderTest, batch: Batch
     ) -> None:
         queue, xid = begin(subject)
         subject.put(queue, b"first batch")
         subject.faulty_database.fail_changes_of(b"work")
-        first = [Outcome(deferred) for _, deferred in subject.storage.commit([queue])]
+        first = [DeferredOutcome(deferred) for _, deferred in subject.storage.commit([queue])]
         assert first, "the commit can only be known to be safe when the database has answered"
         batch(subject, queue, xid)
         subject.run_threads()
@@ -77,9 +77,9 @@ class DatabaseCommitFailureTests(Backend):
         assert [outcome.has_failed for outcome in first] == [True]
         assert_dead(subject, queue, xid)
         assert commit_fails(subject, queue), "a batch is acknowledged that stood on a lost one"
-        check_all_that_is_left(subject, [b"a", b"b", b"c"])
+        check_remaining_items(subject, [b"a", b"b", b"c"])
 
-    def test_a_commit_of_a_dead_queue_fails_also_when_it_was_opened_anew_since(self, subject: Subject) -> None:
+    def test_a_commit_of_a_dead_queue_fails_also_when_it_was_opened_anew_since(self, subject: StorageUnderTest) -> None:
         queue, _ = begin(subject)
         subject.put(queue, b"lost")
         subject.faulty_database.fail_changes_of(b"work")
@@ -87,9 +87,11 @@ class DatabaseCommitFailureTests(Backend):
         subject.faulty_database.mend()
         assert subject.reopened() is not queue
         assert commit_fails(subject, queue)
-        check_all_that_is_left(subject, [b"a", b"b", b"c"])
+        check_remaining_items(subject, [b"a", b"b", b"c"])
 
-    def test_a_queue_that_was_opened_anew_after_a_lost_batch_keeps_its_promises(self, subject: Subject) -> None:
+    def test_a_queue_that_was_opened_anew_after_a_lost_batch_keeps_its_promises(
+        self, subject: StorageUnderTest
+    ) -> None:
         queue, _ = begin(subject)
         for turn in range(3):
             subject.put(queue, b"lost")
@@ -99,9 +101,9 @@ class DatabaseCommitFailureTests(Backend):
             queue = subject.reopened()
             subject.put(queue, b"%d" % turn)
             subject.commit(queue)
-        check_all_that_is_left(subject, [b"a", b"b", b"c", b"0", b"1", b"2"])
+        check_remaining_items(subject, [b"a", b"b", b"c", b"0", b"1", b"2"])
 
-    def test_a_queue_whose_first_batch_was_not_applied_is_new_again(self, subject: Subject) -> None:
+    def test_a_queue_whose_first_batch_was_not_applied_is_new_again(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"lost")
         subject.faulty_database.fail_changes_of(b"work")
@@ -111,17 +113,19 @@ class DatabaseCommitFailureTests(Backend):
         assert (queue.items, queue.open_reads) == (0, 0)
         subject.put(queue, b"new")
         subject.commit(queue)
-        check_all_that_is_left(subject, [b"new"])
+        check_remaining_items(subject, [b"new"])
 
     # Many queues in one batch.
 
-    def test_a_batch_that_fails_for_one_of_many_queues_is_applied_for_all_others(self, subject: Subject) -> None:
+    def test_a_batch_that_fails_for_one_of_many_queues_is_applied_for_all_others(
+        self, subject: StorageUnderTest
+    ) -> None:
         queues = [subject.queue(name) for name in NAMES]
         subject.storage.put(queues, b"safe", ADD_MS, 0)
         subject.commit(*queues)
         subject.storage.put(queues, b"new", ADD_MS, 0)
         subject.faulty_database.fail_changes_of(b"a+y")
-        outcomes = [(group, Outcome(deferred)) for group, deferred in subject.storage.commit(queues)]
+        outcomes = [(group, DeferredOutcome(deferred)) for group, deferred in subject.storage.commit(queues)]
         subject.run_threads()
         subject.faulty_database.mend()
         assert all(outcome.is_there for _, outcome in outcomes)
@@ -132,7 +136,9 @@ class DatabaseCommitFailureTests(Backend):
         again = subject.restarted()
         assert [again.data_in(again.queue(name)) for name in NAMES] == expected
 
-    def test_a_batch_of_many_queues_that_fails_once_costs_none_of_them_anything(self, subject: Subject) -> None:
+    def test_a_batch_of_many_queues_that_fails_once_costs_none_of_them_anything(
+        self, subject: StorageUnderTest
+    ) -> None:
         queues = [subject.queue(name) for name in NAMES]
         subject.storage.put(queues, b"new", ADD_MS, 0)
         subject.faulty_database.fail("apply", StorageError("not all of that together"), times=1)
@@ -141,16 +147,16 @@ class DatabaseCommitFailureTests(Backend):
         again = subject.restarted()
         assert [again.data_in(again.queue(name)) for name in NAMES] == [[b"new"]] * len(NAMES)
 
-    def test_a_deletion_that_is_not_applied_leaves_the_queue_as_it_was(self, subject: Subject) -> None:
+    def test_a_deletion_that_is_not_applied_leaves_the_queue_as_it_was(self, subject: StorageUnderTest) -> None:
         queue, _ = begin(subject)
         subject.storage.delete(queue)
         subject.faulty_database.fail_changes_of(b"work")
         assert commit_fails(subject, queue)
         subject.faulty_database.mend()
-        check_all_that_is_left(subject, [b"a", b"b", b"c"])
+        check_remaining_items(subject, [b"a", b"b", b"c"])
 
     def test_a_new_queue_in_the_place_of_one_whose_deletion_was_not_applied_has_nothing_of_it(
-        self, subject: Subject
+        self, subject: StorageUnderTest
     ) -> None:
         old, _ = begin(subject)
         subject.storage.delete(old)
@@ -159,13 +165,13 @@ class DatabaseCommitFailureTests(Backend):
         subject.faulty_database.fail("apply", CANNOT, times=1)
         commit_fails(subject, old)
         subject.commit(new)
-        check_all_that_is_left(subject, [b"new"])
+        check_remaining_items(subject, [b"new"])
 
-    def test_a_stop_applies_nothing_that_stands_on_what_was_not_applied(self, subject: Subject) -> None:
+    def test_a_stop_applies_nothing_that_stands_on_what_was_not_applied(self, subject: StorageUnderTest) -> None:
         queue, xid = begin(subject)
         subject.put(queue, b"lost")
         subject.faulty_database.fail("apply", CANNOT, times=1)
-        pending = [Outcome(deferred) for _, deferred in subject.storage.commit([queue])]
+        pending = [DeferredOutcome(deferred) for _, deferred in subject.storage.commit([queue])]
         queue.confirm([xid])
         subject.put(queue, b"behind it")
         again = subject.restarted()
@@ -174,7 +180,7 @@ class DatabaseCommitFailureTests(Backend):
 
     # No room.
 
-    def test_a_put_for_which_there_is_no_room_is_lost_alone(self, subject: Subject) -> None:
+    def test_a_put_for_which_there_is_no_room_is_lost_alone(self, subject: StorageUnderTest) -> None:
         queues = [subject.queue(name) for name in NAMES]
         subject.storage.put(queues, b"safe", ADD_MS, 0)
         subject.commit(*queues)
@@ -182,14 +188,14 @@ class DatabaseCommitFailureTests(Backend):
             subject.get(queue)
         subject.put(queues[0], b"lost")
         subject.faulty_database.refuse_puts()
-        outcomes = [(group, Outcome(deferred)) for group, deferred in subject.storage.commit(queues)]
+        outcomes = [(group, DeferredOutcome(deferred)) for group, deferred in subject.storage.commit(queues)]
         subject.run_threads()
         assert [group for group, outcome in outcomes if outcome.has_failed] == [[queues[0]]]
         assert [queue.failure is None for queue in queues] == [False, True, True, True]
         assert [subject.data_in(subject.reopened(name)) for name in NAMES] == [[b"safe"], [], [], []]
 
     def test_puts_are_refused_for_a_time_when_there_is_no_room_and_taken_again_when_there_is(
-        self, subject: Subject
+        self, subject: StorageUnderTest
     ) -> None:
         queue, _ = begin(subject)
         subject.put(queue, b"lost")
@@ -204,11 +210,11 @@ class DatabaseCommitFailureTests(Backend):
         assert subject.storage.refusal is None
         subject.put(queue, b"d")
         subject.commit(queue)
-        check_all_that_is_left(subject, [b"a", b"b", b"c", b"d"])
+        check_remaining_items(subject, [b"a", b"b", b"c", b"d"])
 
     # Another owner.
 
-    def test_when_ownership_is_lost_everything_fails_and_nothing_is_applied(self, subject: Subject) -> None:
+    def test_when_ownership_is_lost_everything_fails_and_nothing_is_applied(self, subject: StorageUnderTest) -> None:
         queue, xid = begin(subject)
         other = subject.queue(b"other")
         subject.put(other, b"safe")
@@ -236,7 +242,7 @@ class DatabaseCommitFailureTests(Backend):
         again = subject.killed()
         assert (again.data_in(again.queue()), again.data_in(again.queue(b"other"))) == ([b"a", b"b", b"c"], [b"safe"])
 
-    def test_a_storage_that_lost_its_ownership_is_closed_as_every_other(self, subject: Subject) -> None:
+    def test_a_storage_that_lost_its_ownership_is_closed_as_every_other(self, subject: StorageUnderTest) -> None:
         queue, _ = begin(subject)
         subject.faulty_database.lose_ownership()
         subject.put(queue, b"lost")
@@ -249,7 +255,7 @@ class DatabaseCommitFailureTests(Backend):
 
     @pytest.mark.parametrize("error", [StorageInUse("another server has it"), StorageError("it cannot be reached")])
     def test_a_start_without_a_database_fails_with_its_sentence_and_is_closed_as_every_other(
-        self, subject: Subject, error: StorageError
+        self, subject: StorageUnderTest, error: StorageError
     ) -> None:
         storage = self.make(subject.new_folder(), subject.clock, subject.threads)
         database = self.database
@@ -260,7 +266,7 @@ class DatabaseCommitFailureTests(Backend):
         subject.wait(storage.close())
         assert (database.calls, database.complaints) == (["list_queues", "close"], [])
 
-    def test_a_second_owner_that_is_closed_takes_nothing_from_the_first(self, subject: Subject) -> None:
+    def test_a_second_owner_that_is_closed_takes_nothing_from_the_first(self, subject: StorageUnderTest) -> None:
         queue, xid = begin(subject)
         queue.put_back([xid], False)
         second = self.make(subject.folder, subject.clock, subject.threads)
@@ -273,13 +279,13 @@ class DatabaseCommitFailureTests(Backend):
         subject.wait(third.close())
         subject.put(queue, b"d")
         subject.commit(queue)
-        check_all_that_is_left(subject, [b"a", b"b", b"c", b"d"])
+        check_remaining_items(subject, [b"a", b"b", b"c", b"d"])
 
 
-def commit_fails(subject: Subject, queue: IQueueStorage) -> bool:
+def commit_fails(subject: StorageUnderTest, queue: IQueueStorage) -> bool:
     """Commit that queue, and see whether it is said to be lost."""
     try:
-        outcomes = [Outcome(deferred) for _, deferred in subject.storage.commit([queue])]
+        outcomes = [DeferredOutcome(deferred) for _, deferred in subject.storage.commit([queue])]
     except QueueFailed:
         return True
     for outcome in outcomes:
@@ -292,7 +298,7 @@ def fails_once(database: FaultyDatabase, after: int) -> None:
     database.fail("apply", CANNOT, times=1, after=after)
 
 
-def fails_alone_too(database: FaultyDatabase, after: int) -> None:
+def fails_individually(database: FaultyDatabase, after: int) -> None:
     """A batch cannot be applied, and the first of its queues cannot be changed even alone."""
     database.fail("apply", CANNOT, times=2, after=after)
 
@@ -318,13 +324,13 @@ def cannot_read(database: FaultyDatabase, after: int) -> None:
 
 
 FAULTS: Final = {
-    "apply": (fails_once, fails_alone_too, has_no_room, is_away, loses_the_answer),
+    "apply": (fails_once, fails_individually, has_no_room, is_away, loses_the_answer),
     "read_after": (cannot_read,),
 }
 """By operation, what may happen instead of it."""
 
 
-def play(tracked: Tracked, steps: Sequence[Step]) -> None:
+def run_steps(tracked: ModelCheckedStorage, steps: Sequence[Step]) -> None:
     """Go through these steps, and on with the next one where something fails."""
     for step in steps:
         try:
@@ -335,7 +341,7 @@ def play(tracked: Tracked, steps: Sequence[Step]) -> None:
             tracked.subject.clock.advance(LONG_S)  # by when puts are no longer refused
 
 
-@needs("durable", "has_faulty_database")
+@requires("durable", "has_faulty_database")
 class DatabaseFaultTests(Backend):
     """The same few queues, with each call of the database failing once."""
 
@@ -347,16 +353,16 @@ class DatabaseFaultTests(Backend):
     def test_whichever_call_fails_what_was_acknowledged_stays(
         self, tmp_path: Path, operation: str, fault: Callable[[FaultyDatabase, int], None]
     ) -> None:
-        clean = Tracked(Subject(self, tmp_path / "clean", **LIMITS))
-        play(clean, STEPS_WITH_A_DELETION)
+        clean = ModelCheckedStorage(StorageUnderTest(self, tmp_path / "clean", **LIMITS))
+        run_steps(clean, STEPS_WITH_A_DELETION)
         clean.check()
         calls = Counter(clean.subject.faulty_database.calls)[operation]
         assert calls > 0
         clean.subject.end()
         for number in range(calls):
-            tracked = Tracked(Subject(self, tmp_path / f"fails-{number}", **LIMITS))
+            tracked = ModelCheckedStorage(StorageUnderTest(self, tmp_path / f"fails-{number}", **LIMITS))
             fault(tracked.subject.faulty_database, number)
-            play(tracked, STEPS_WITH_A_DELETION)
+            run_steps(tracked, STEPS_WITH_A_DELETION)
             tracked.subject.faulty_database.mend()
             tracked.recover()
             tracked.check()

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from kestrel.storage.database import QueueChanges, StoredItem
-from kestrel.testing.contract.owner import DatabaseBackend, Owner, item
+from kestrel.testing.contract.database_backend import DatabaseBackend, OwnedDatabase, item
 
 NAMES: Final = (b"a", b"a\0", b"A", b"\xff")
 
@@ -32,7 +32,7 @@ class DatabaseHistoryTests(DatabaseBackend):
             """One of this database."""
 
             def __init__(self) -> None:
-                super().__init__(Owner(backend, next(folders)))
+                super().__init__(OwnedDatabase(backend, next(folders)))
 
         run_state_machine_as_test(
             Machine,
@@ -48,7 +48,7 @@ class DatabaseHistoryTests(DatabaseBackend):
 class DatabaseMachine(RuleBasedStateMachine):
     """Anything that a storage may do to a database that is well."""
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: OwnedDatabase) -> None:
         super().__init__()
         self.first = self.owner = owner
         self.model: dict[bytes, dict[int, StoredItem]] = {}

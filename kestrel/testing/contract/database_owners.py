@@ -6,16 +6,16 @@ import pytest
 
 from kestrel.errors import OwnershipLost, StorageInUse
 from kestrel.storage.database import QueueChanges, StoredQueue, WriteBatch
-from kestrel.testing.contract.backend import Outcome
-from kestrel.testing.contract.needs import needs
-from kestrel.testing.contract.owner import DatabaseBackend, Owner, items
+from kestrel.testing.contract.backend import DeferredOutcome
+from kestrel.testing.contract.database_backend import DatabaseBackend, OwnedDatabase, items
+from kestrel.testing.contract.requirements import requires
 from kestrel.testing.threads import SteppedThreads
 
 
 class OwnerTests(DatabaseBackend):
     """Two of them."""
 
-    def test_a_second_owner_is_refused_with_a_sentence_and_the_first_goes_on(self, owner: Owner) -> None:
+    def test_a_second_owner_is_refused_with_a_sentence_and_the_first_goes_on(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1))
         with pytest.raises(StorageInUse, match=r"\w+ \w+"):
             owner.another()
@@ -23,14 +23,14 @@ class OwnerTests(DatabaseBackend):
         assert owner.read() == items(1, 2)
         assert owner.restarted().read() == items(1, 2)
 
-    def test_a_second_owner_that_was_refused_and_closed_has_let_go_of_nothing(self, owner: Owner) -> None:
+    def test_a_second_owner_that_was_refused_and_closed_has_let_go_of_nothing(self, owner: OwnedDatabase) -> None:
         for _ in range(2):
             with pytest.raises(StorageInUse):
                 owner.another()  # which is closed again
         owner.put(b"work", *items(1))
         assert owner.read() == items(1)
 
-    def test_a_second_owner_that_was_refused_begins_nothing_anew(self, owner: Owner) -> None:
+    def test_a_second_owner_that_was_refused_begins_nothing_anew(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1))
         batch = owner.apply(owner.changes(removed=[(1, 1)], puts=items(2)))
         with pytest.raises(StorageInUse):
@@ -38,13 +38,13 @@ class OwnerTests(DatabaseBackend):
         owner.wait(owner.database.apply(batch))
         assert owner.read() == items(2)
 
-    def test_a_closed_database_may_be_owned_by_another_one(self, owner: Owner) -> None:
+    def test_a_closed_database_may_be_owned_by_another_one(self, owner: OwnedDatabase) -> None:
         for turn in range(1, 4):
             owner.put(b"work", *items(turn))
             owner = owner.restarted()
         assert owner.read() == items(1, 2, 3)
 
-    def test_one_that_was_never_asked_for_anything_can_be_closed(self, owner: Owner) -> None:
+    def test_one_that_was_never_asked_for_anything_can_be_closed(self, owner: OwnedDatabase) -> None:
         threads = SteppedThreads()
         unused = self.make_database(owner.folder, threads)
         closing = unused.close()
@@ -54,16 +54,16 @@ class OwnerTests(DatabaseBackend):
         owner.put(b"work", *items(1))
         assert owner.read() == items(1)
 
-    def test_one_that_is_closed_before_it_has_its_queues_keeps_them_from_nobody(self, owner: Owner) -> None:
+    def test_one_that_is_closed_before_it_has_its_queues_keeps_them_from_nobody(self, owner: OwnedDatabase) -> None:
         folder, threads = owner.folder.with_name("closed at once"), SteppedThreads()
         closed_at_once = self.make_database(folder, threads)
-        outcomes = [Outcome(closed_at_once.list_queues()), Outcome(closed_at_once.close())]
+        outcomes = [DeferredOutcome(closed_at_once.list_queues()), DeferredOutcome(closed_at_once.close())]
         while threads:
             threads.run_one()
         assert [outcome.is_there for outcome in outcomes] == [True, True]
         assert owner.another(folder).found == {}
 
-    def test_what_a_process_leaves_that_dies_can_be_owned_at_once(self, owner: Owner) -> None:
+    def test_what_a_process_leaves_that_dies_can_be_owned_at_once(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1))
         owner.put(b"work", *items(2))
         again = owner.killed()
@@ -73,8 +73,8 @@ class OwnerTests(DatabaseBackend):
 
     # One that does not know yet.
 
-    @needs("lose_hold")
-    def test_one_that_another_has_taken_over_applies_nothing_more(self, owner: Owner) -> None:
+    @requires("lose_hold")
+    def test_one_that_another_has_taken_over_applies_nothing_more(self, owner: OwnedDatabase) -> None:
         owner.put(b"work", *items(1))
         new = self._taken_over(owner)
         assert new.found == owner.queues
@@ -85,9 +85,9 @@ class OwnerTests(DatabaseBackend):
         new.put(b"work", *items(5))
         assert new.read() == items(1, 2, 5)
 
-    @needs("lose_hold")
+    @requires("lose_hold")
     def test_it_is_not_told_that_a_batch_was_applied_because_the_new_one_applied_one_of_that_number(
-        self, owner: Owner
+        self, owner: OwnedDatabase
     ) -> None:
         owner.put(b"work", *items(1))
         new = self._taken_over(owner)
@@ -97,8 +97,8 @@ class OwnerTests(DatabaseBackend):
             owner.apply_until_known(WriteBatch(new.number, [put_of_one(4)]))
         assert new.read() == items(1, 2, 3)
 
-    @needs("lose_hold")
-    def test_to_close_it_takes_nothing_from_the_new_one(self, owner: Owner) -> None:
+    @requires("lose_hold")
+    def test_to_close_it_takes_nothing_from_the_new_one(self, owner: OwnedDatabase) -> None:
         new = self._taken_over(owner)
         owner.close()
         with pytest.raises(StorageInUse):
@@ -106,8 +106,10 @@ class OwnerTests(DatabaseBackend):
         new.put(b"work", *items(1))
         assert new.read() == items(1)
 
-    @needs("lose_hold")
-    def test_one_that_lost_its_hold_and_that_nobody_has_taken_over_goes_on_as_before(self, owner: Owner) -> None:
+    @requires("lose_hold")
+    def test_one_that_lost_its_hold_and_that_nobody_has_taken_over_goes_on_as_before(
+        self, owner: OwnedDatabase
+    ) -> None:
         owner.put(b"work", *items(1))
         applied = owner.apply(owner.changes(removed=[(1, 1)], puts=items(2)))
         new = owner.batch(owner.changes(puts=items(3)))
@@ -116,11 +118,11 @@ class OwnerTests(DatabaseBackend):
         owner.apply_until_known(new)
         assert owner.restarted().read() == items(2, 3)
 
-    def _lose_hold(self, owner: Owner) -> None:
+    def _lose_hold(self, owner: OwnedDatabase) -> None:
         assert self.lose_hold is not None
         self.lose_hold(owner.database)
 
-    def _taken_over(self, owner: Owner) -> Owner:
+    def _taken_over(self, owner: OwnedDatabase) -> OwnedDatabase:
         """The owner of the same database, which was taken from that one behind its back."""
         self._lose_hold(owner)
         return owner.another()

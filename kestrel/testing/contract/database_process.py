@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from kestrel.errors import DatabaseAway, OwnershipLost, StorageRefused
 from kestrel.storage.database import StoredItem, StoredQueue, WriteBatch
-from kestrel.testing.contract.owner import DatabaseBackend, Owner
+from kestrel.testing.contract.database_backend import DatabaseBackend, OwnedDatabase
 
 _PATIENCE_S: Final = 60.0
 _PROGRAM: Final = (
@@ -34,7 +34,7 @@ Contents = tuple[dict[bytes, StoredQueue], dict[bytes, list[StoredItem]]]
 """The rows of all queues, and their items."""
 
 
-class Answer(NamedTuple):
+class CallOutcome(NamedTuple):
     """The outcome of a call."""
 
     kind: str
@@ -69,11 +69,11 @@ class DatabaseProcess:
         self._process.kill()
         self._process.communicate()
 
-    def open(self) -> Answer:
+    def open(self) -> CallOutcome:
         """Call `list_queues`."""
         return self._ask("open")
 
-    def apply(self, batch: WriteBatch) -> Answer:
+    def apply(self, batch: WriteBatch) -> CallOutcome:
         """Apply a batch."""
         return self._ask("apply", batch)
 
@@ -84,7 +84,7 @@ class DatabaseProcess:
         found: dict[bytes, list[StoredItem]] = answer.value
         return found
 
-    def _ask(self, *command: object) -> Answer:
+    def _ask(self, *command: object) -> CallOutcome:
         assert self._process.stdin is not None and self._process.stdout is not None
         timer = Timer(_PATIENCE_S, self._process.kill)
         timer.daemon = True
@@ -92,24 +92,24 @@ class DatabaseProcess:
         try:
             pickle.dump(command, self._process.stdin)
             self._process.stdin.flush()
-            return Answer(*pickle.load(self._process.stdout))
+            return CallOutcome(*pickle.load(self._process.stdout))
         except (EOFError, BrokenPipeError, pickle.UnpicklingError):
-            return Answer(DIED)
+            return CallOutcome(DIED)
         finally:
             timer.cancel()
 
 
-def contents_of(owner: Owner, names: Sequence[bytes]) -> Contents:
+def contents_of(owner: OwnedDatabase, names: Sequence[bytes]) -> Contents:
     """Return the queues that the owner found, and the items of these queues."""
     return owner.found, {name: owner.read(name, 0) for name in names}
 
 
 def serve(file: str, module: str, test_class: str, folder: str) -> None:
-    """Answer commands on standard input until it ends: the main function of the process."""
+    """CallOutcome commands on standard input until it ends: the main function of the process."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever the plugin prints goes to standard error
     backend = _class_of(file, module, test_class)()
-    owner: Owner | None = None
+    owner: OwnedDatabase | None = None
     while True:
         try:
             command, *args = pickle.load(sys.stdin.buffer)
@@ -118,7 +118,7 @@ def serve(file: str, module: str, test_class: str, folder: str) -> None:
         try:
             result: object = None
             if command == "open":
-                owner = Owner(backend, Path(folder))
+                owner = OwnedDatabase(backend, Path(folder))
             elif owner is not None and command == "apply":
                 owner.wait(owner.database.apply(*args))
             elif owner is not None:

@@ -7,23 +7,23 @@ from twisted.internet.defer import Deferred
 
 from kestrel.errors import QueueFailed, StorageError
 from kestrel.storage.interfaces import IQueueStorage
-from kestrel.testing.contract.backend import Outcome, Subject
-from kestrel.testing.contract.needs import needs
-from kestrel.testing.contract.window import ITEMS, WindowedBackend, paged_out
+from kestrel.testing.contract.backend import DeferredOutcome, StorageUnderTest
+from kestrel.testing.contract.requirements import requires
+from kestrel.testing.contract.window import ITEMS, WindowedBackend, page_out_head
 
 
-def held_out(small: Subject) -> tuple[IQueueStorage, int, list[bytes], Deferred[None]]:
-    """As `paged_out`; the database has been read for that fill, and its answer does not come yet."""
+def hold_fill(small: StorageUnderTest) -> tuple[IQueueStorage, int, list[bytes], Deferred[None]]:
+    """As `page_out_head`; the database has been read for that fill, and its answer does not come yet."""
     small.faulty_database.hold("read_after")
-    queue, xid, left, filling = paged_out(small)
+    queue, xid, left, filling = page_out_head(small)
     small.run_threads()
     assert small.faulty_database.held("read_after") == 1
     return queue, xid, left, filling
 
 
-def end_held(small: Subject, filling: Deferred[None]) -> None:
+def release_fill(small: StorageUnderTest, filling: Deferred[None]) -> None:
     """The answer comes, which fires the fill."""
-    outcome = Outcome(filling)
+    outcome = DeferredOutcome(filling)
     assert [outcome.is_there] == [False], "fill has fired before the answer came"
     small.faulty_database.release("read_after")
     small.run_threads()
@@ -31,18 +31,18 @@ def end_held(small: Subject, filling: Deferred[None]) -> None:
     outcome.result()
 
 
-@needs("durable", "has_faulty_database")
+@requires("durable", "has_faulty_database")
 class DatabaseReadTests(WindowedBackend):
     """Whatever an answer brings is what the queue has now, or is not looked at."""
 
     # Reads that fail.
 
     def test_a_head_that_cannot_be_read_from_the_database_leaves_things_as_they_are_and_is_read_later(
-        self, small: Subject
+        self, small: StorageUnderTest
     ) -> None:
-        queue, xid, left, filling = paged_out(small)
+        queue, xid, left, filling = page_out_head(small)
         small.faulty_database.fail("read_after", StorageError("it cannot be read"))
-        outcome = Outcome(filling)
+        outcome = DeferredOutcome(filling)
         small.run_threads()
         assert outcome.has_failed
         assert (queue.failure, queue.items, queue.bytes) == (None, len(left), sum(map(len, left)))
@@ -54,7 +54,7 @@ class DatabaseReadTests(WindowedBackend):
         small.faulty_database.mend()
         assert small.take_all_data(queue) == left
 
-    def test_a_read_ahead_that_fails_is_nobodys_failure(self, small: Subject) -> None:
+    def test_a_read_ahead_that_fails_is_nobodys_failure(self, small: StorageUnderTest) -> None:
         queue = small.queue()
         small.put(queue, *ITEMS)
         small.commit(queue)
@@ -70,9 +70,9 @@ class DatabaseReadTests(WindowedBackend):
         small.faulty_database.mend()
         assert small.take_all_data(queue) == left
 
-    def test_puts_and_commits_go_on_where_nothing_can_be_read(self, small: Subject) -> None:
-        queue, xid, left, filling = paged_out(small)
-        outcome = Outcome(filling)
+    def test_puts_and_commits_go_on_where_nothing_can_be_read(self, small: StorageUnderTest) -> None:
+        queue, xid, left, filling = page_out_head(small)
+        outcome = DeferredOutcome(filling)
         small.faulty_database.fail("read_after", StorageError("it cannot be read"))
         small.put(queue, b"new")
         queue.confirm([xid])
@@ -83,34 +83,34 @@ class DatabaseReadTests(WindowedBackend):
 
     # Answers that come late.
 
-    def test_what_was_read_before_a_clear_goes_nowhere(self, small: Subject) -> None:
-        queue, xid, _, filling = held_out(small)
+    def test_what_was_read_before_a_clear_goes_nowhere(self, small: StorageUnderTest) -> None:
+        queue, xid, _, filling = hold_fill(small)
         queue.clear()
         small.commit(queue)
         assert (queue.items, queue.mem_items, queue.peek()) == (0, 0, None)
-        end_held(small, filling)
+        release_fill(small, filling)
         assert (queue.items, queue.bytes, queue.mem_items, queue.mem_bytes, queue.peek()) == (0, 0, 0, 0, None)
         queue.put_back([xid], False)
         assert small.take_all_data(queue) == ITEMS[:1]
 
     @pytest.mark.parametrize("is_committed", [True, False])
     def test_what_was_read_before_a_clear_is_not_mixed_with_what_was_put_since(
-        self, small: Subject, is_committed: bool
+        self, small: StorageUnderTest, is_committed: bool
     ) -> None:
-        queue, _, _, filling = held_out(small)
+        queue, _, _, filling = hold_fill(small)
         queue.clear()
         small.put(queue, b"new", *ITEMS)
         if is_committed:
             small.commit(queue)
-        end_held(small, filling)
+        release_fill(small, filling)
         assert small.take_all_data(queue) == [b"new", *ITEMS]
 
     @pytest.mark.parametrize("is_committed", [True, False])
     def test_what_was_read_before_a_deletion_is_in_no_new_queue_of_that_name(
-        self, small: Subject, is_committed: bool
+        self, small: StorageUnderTest, is_committed: bool
     ) -> None:
-        old, _, _, filling = held_out(small)
-        outcome = Outcome(filling)
+        old, _, _, filling = hold_fill(small)
+        outcome = DeferredOutcome(filling)
         small.storage.delete(old)
         new = small.queue()
         small.put(new, *ITEMS[::-1])
@@ -121,42 +121,42 @@ class DatabaseReadTests(WindowedBackend):
         assert outcome.is_there
         assert small.take_all_data(new) == ITEMS[::-1]
 
-    def test_what_was_put_since_comes_behind_what_was_read(self, small: Subject) -> None:
-        queue, _, left, filling = held_out(small)
+    def test_what_was_put_since_comes_behind_what_was_read(self, small: StorageUnderTest) -> None:
+        queue, _, left, filling = hold_fill(small)
         small.put(queue, b"committed", *ITEMS)
         small.commit(queue)
         small.put(queue, b"not committed")
-        end_held(small, filling)
+        release_fill(small, filling)
         assert small.take_all_data(queue) == [*left, b"committed", *ITEMS, b"not committed"]
 
-    def test_what_was_put_while_a_batch_was_on_its_way_comes_behind_it(self, small: Subject) -> None:
+    def test_what_was_put_while_a_batch_was_on_its_way_comes_behind_it(self, small: StorageUnderTest) -> None:
         queue = small.queue()
         small.put(queue, *ITEMS)
         small.faulty_database.hold("apply")
-        (committing,) = [Outcome(deferred) for _, deferred in small.storage.commit([queue])]
+        (committing,) = [DeferredOutcome(deferred) for _, deferred in small.storage.commit([queue])]
         small.run_threads()
         small.put(queue, *ITEMS[::-1])
         small.faulty_database.release("apply")
         small.until(committing)
         assert small.take_all_data(queue) == [*ITEMS, *ITEMS[::-1]]
 
-    def test_what_was_put_back_since_comes_before_what_was_read(self, small: Subject) -> None:
-        queue, xid, left, filling = held_out(small)
+    def test_what_was_put_back_since_comes_before_what_was_read(self, small: StorageUnderTest) -> None:
+        queue, xid, left, filling = hold_fill(small)
         queue.put_back([xid], True)
         small.commit(queue)
-        end_held(small, filling)
+        release_fill(small, filling)
         assert small.take_all_data(queue) == [ITEMS[0], *left]
 
-    def test_what_was_confirmed_since_does_not_come_back(self, small: Subject) -> None:
-        queue, xid, left, filling = held_out(small)
+    def test_what_was_confirmed_since_does_not_come_back(self, small: StorageUnderTest) -> None:
+        queue, xid, left, filling = hold_fill(small)
         queue.confirm([xid])
         small.commit(queue)
-        end_held(small, filling)
+        release_fill(small, filling)
         assert small.take_all_data(queue) == left
 
-    def test_what_was_read_for_a_queue_that_died_since_goes_nowhere(self, small: Subject) -> None:
-        old, _, left, filling = held_out(small)
-        outcome = Outcome(filling)
+    def test_what_was_read_for_a_queue_that_died_since_goes_nowhere(self, small: StorageUnderTest) -> None:
+        old, _, left, filling = hold_fill(small)
+        outcome = DeferredOutcome(filling)
         small.commit(old)
         small.put(old, b"lost")
         small.faulty_database.fail_changes_of(b"work")
@@ -171,9 +171,9 @@ class DatabaseReadTests(WindowedBackend):
 
     # Stops.
 
-    def test_a_stop_waits_for_no_answer_and_the_fill_fires_all_the_same(self, small: Subject) -> None:
-        queue, _, left, filling = held_out(small)
-        outcome = Outcome(filling)
+    def test_a_stop_waits_for_no_answer_and_the_fill_fires_all_the_same(self, small: StorageUnderTest) -> None:
+        queue, _, left, filling = hold_fill(small)
+        outcome = DeferredOutcome(filling)
         small.put(queue, b"last")
         again = small.restarted()
         assert outcome.is_there

@@ -13,47 +13,47 @@ import pytest
 
 from kestrel.errors import QueueFailed, StorageError
 from kestrel.storage.interfaces import IQueueStorage
-from kestrel.testing.contract.backend import Backend, Outcome, Subject
-from kestrel.testing.contract.contents import assert_dead
-from kestrel.testing.contract.needs import needs
+from kestrel.testing.contract.backend import Backend, DeferredOutcome, StorageUnderTest
+from kestrel.testing.contract.model_check import ModelCheckedStorage
+from kestrel.testing.contract.queue_operations import assert_dead
+from kestrel.testing.contract.requirements import requires
 from kestrel.testing.contract.scenario import LIMITS, STEPS, STEPS_WITH_A_DELETION, Step
-from kestrel.testing.contract.tracked import Tracked
-from kestrel.testing.faults import Died
+from kestrel.testing.faults import ProcessDied
 
 FAILING: Final = ("list", "open", "open_read", "read", "write", "sync", "sync_folder", "cut", "rename", "erase")
 
-Batch: TypeAlias = Callable[[Subject, IQueueStorage, int], None]
+Batch: TypeAlias = Callable[[StorageUnderTest, IQueueStorage, int], None]
 """Records something on a queue that has an open read of that number."""
 
 
-def put(subject: Subject, queue: IQueueStorage, xid: int) -> None:
+def put(subject: StorageUnderTest, queue: IQueueStorage, xid: int) -> None:
     """A new item."""
     subject.put(queue, b"new")
 
 
-def take(subject: Subject, queue: IQueueStorage, xid: int) -> None:
+def take(subject: StorageUnderTest, queue: IQueueStorage, xid: int) -> None:
     """A plain take."""
     queue.take(False)
 
 
-def open_and_put(subject: Subject, queue: IQueueStorage, xid: int) -> None:
+def open_and_put(subject: StorageUnderTest, queue: IQueueStorage, xid: int) -> None:
     """An open read, which need not be recorded, and a new item."""
     queue.take(True)
     subject.put(queue, b"new")
 
 
-def confirm(subject: Subject, queue: IQueueStorage, xid: int) -> None:
+def confirm(subject: StorageUnderTest, queue: IQueueStorage, xid: int) -> None:
     """The end of the open read."""
     queue.confirm([xid])
 
 
-def put_back_and_put(subject: Subject, queue: IQueueStorage, xid: int) -> None:
+def put_back_and_put(subject: StorageUnderTest, queue: IQueueStorage, xid: int) -> None:
     """Its way back, which need not be recorded, and a new item."""
     queue.put_back([xid], True)
     subject.put(queue, b"new")
 
 
-def clear(subject: Subject, queue: IQueueStorage, xid: int) -> None:
+def clear(subject: StorageUnderTest, queue: IQueueStorage, xid: int) -> None:
     """A clear."""
     queue.clear()
 
@@ -67,7 +67,7 @@ def name_of(batch: Batch) -> str:
     return batch.__name__
 
 
-def begin(synced: Subject) -> tuple[IQueueStorage, int]:
+def begin(synced: StorageUnderTest) -> tuple[IQueueStorage, int]:
     """A queue with b"b" and b"c" behind an open read of b"a", all of it safe; and its xid."""
     queue = synced.queue()
     synced.put(queue, b"a", b"b", b"c")
@@ -77,7 +77,7 @@ def begin(synced: Subject) -> tuple[IQueueStorage, int]:
     return queue, xid
 
 
-def check_all_that_is_left(subject: Subject, expected: list[bytes]) -> None:
+def check_remaining_items(subject: StorageUnderTest, expected: list[bytes]) -> None:
     """Here, after a kill, after a power failure, and after a restart."""
     assert subject.data_in(subject.reopened()) == expected
     subject.commit(subject.queue())
@@ -87,21 +87,21 @@ def check_all_that_is_left(subject: Subject, expected: list[bytes]) -> None:
     assert again.data_in(again.queue()) == expected
 
 
-@needs("durable", "disk")
+@requires("durable", "disk")
 class CommitFailureTests(Backend):
     """With syncJournal = 0 a failed commit is the end of the queue's object, and of nothing that was safe."""
 
     @pytest.fixture
-    def synced(self, tmp_path: Path) -> Iterator[Subject]:
+    def synced(self, tmp_path: Path) -> Iterator[StorageUnderTest]:
         """A storage that acknowledges what is on the medium."""
-        subject = Subject(self, tmp_path / "synced", sync_journal_ms=0)
+        subject = StorageUnderTest(self, tmp_path / "synced", sync_journal_ms=0)
         yield subject
         subject.end()
 
     @pytest.mark.parametrize("operation", ["sync", "write"])
     @pytest.mark.parametrize("batch", BATCHES, ids=name_of)
     def test_nothing_of_a_batch_that_failed_comes_back_and_all_that_was_safe_does(
-        self, synced: Subject, operation: str, batch: Batch
+        self, synced: StorageUnderTest, operation: str, batch: Batch
     ) -> None:
         queue, xid = begin(synced)
         batch(synced, queue, xid)
@@ -110,17 +110,17 @@ class CommitFailureTests(Backend):
             synced.commit(queue)
         assert_dead(synced, queue, xid)
         assert synced.reopened() is not queue
-        check_all_that_is_left(synced, [b"a", b"b", b"c"])
+        check_remaining_items(synced, [b"a", b"b", b"c"])
 
     @pytest.mark.parametrize("operation", ["sync", "write"])
     @pytest.mark.parametrize("batch", BATCHES, ids=name_of)
     def test_what_was_recorded_since_a_commit_that_failed_has_failed_too(
-        self, synced: Subject, operation: str, batch: Batch
+        self, synced: StorageUnderTest, operation: str, batch: Batch
     ) -> None:
         queue, xid = begin(synced)
         synced.put(queue, b"first batch")
         synced.faulty_disk.fail(operation, errno.EIO, times=1)
-        first = [Outcome(deferred) for _, deferred in synced.storage.commit([queue])]
+        first = [DeferredOutcome(deferred) for _, deferred in synced.storage.commit([queue])]
         assert first, "the commit can only be known to be safe when it has not failed"
         with suppress(QueueFailed):
             batch(synced, queue, xid)
@@ -128,13 +128,13 @@ class CommitFailureTests(Backend):
         assert any(outcome.has_failed for outcome in first)
         assert_dead(synced, queue, xid)
         with suppress(QueueFailed):
-            later = [Outcome(deferred) for _, deferred in synced.storage.commit([queue])]
+            later = [DeferredOutcome(deferred) for _, deferred in synced.storage.commit([queue])]
             synced.run_threads()
             assert any(outcome.has_failed for outcome in later), "a batch is acknowledged that stood on a lost one"
-        check_all_that_is_left(synced, [b"a", b"b", b"c"])
+        check_remaining_items(synced, [b"a", b"b", b"c"])
 
     @pytest.mark.parametrize("operation", ["sync", "write"])
-    def test_a_queue_that_was_opened_anew_keeps_its_promises(self, synced: Subject, operation: str) -> None:
+    def test_a_queue_that_was_opened_anew_keeps_its_promises(self, synced: StorageUnderTest, operation: str) -> None:
         queue, _ = begin(synced)
         for turn in range(3):
             synced.put(queue, b"lost")
@@ -144,9 +144,11 @@ class CommitFailureTests(Backend):
             queue = synced.reopened()
             synced.put(queue, b"%d" % turn)
             synced.commit(queue)
-        check_all_that_is_left(synced, [b"a", b"b", b"c", b"0", b"1", b"2"])
+        check_remaining_items(synced, [b"a", b"b", b"c", b"0", b"1", b"2"])
 
-    def test_a_batch_of_many_queues_that_fails_comes_back_in_none_that_was_told_so(self, synced: Subject) -> None:
+    def test_a_batch_of_many_queues_that_fails_comes_back_in_none_that_was_told_so(
+        self, synced: StorageUnderTest
+    ) -> None:
         names = [b"a", b"a+x", b"a+y", b"other"]
         queues = [synced.queue(name) for name in names]
         synced.storage.put(queues, b"safe", 1, 0)
@@ -154,7 +156,7 @@ class CommitFailureTests(Backend):
         synced.storage.put(queues, b"new", 2, 0)
         synced.faulty_disk.fail("sync", errno.EIO, times=1)
         pairs = synced.storage.commit(queues)
-        outcomes = [(group, Outcome(deferred)) for group, deferred in pairs]
+        outcomes = [(group, DeferredOutcome(deferred)) for group, deferred in pairs]
         synced.run_threads()
         failed = {id(queue) for group, outcome in outcomes if outcome.has_failed for queue in group}
         assert failed
@@ -165,7 +167,7 @@ class CommitFailureTests(Backend):
 
     @pytest.mark.parametrize("operation", ["sync", "write"])
     def test_what_was_recorded_on_a_queue_that_died_before_its_commit_fails_there(
-        self, synced: Subject, operation: str
+        self, synced: StorageUnderTest, operation: str
     ) -> None:
         parent, child = queues = [synced.queue(b"a"), synced.queue(b"a+x")]
         synced.storage.put(queues, b"safe", 1, 0)
@@ -176,7 +178,7 @@ class CommitFailureTests(Backend):
         with pytest.raises(StorageError):
             synced.commit(parent)
         has_died = child.failure is not None
-        outcomes = [(group, Outcome(deferred)) for group, deferred in synced.storage.commit([child])]
+        outcomes = [(group, DeferredOutcome(deferred)) for group, deferred in synced.storage.commit([child])]
         synced.run_threads()
         failed = [queue for group, outcome in outcomes if outcome.has_failed for queue in group]
         assert [queue is child for queue in failed] == [True] * has_died
@@ -186,7 +188,7 @@ class CommitFailureTests(Backend):
         assert [again.data_in(again.queue(name)) for name in (b"a", b"a+x")] == expected
 
     @pytest.mark.parametrize("operation", ["sync", "write"])
-    def test_a_dead_object_deletes_what_was_opened_in_its_place(self, synced: Subject, operation: str) -> None:
+    def test_a_dead_object_deletes_what_was_opened_in_its_place(self, synced: StorageUnderTest, operation: str) -> None:
         queue, xid = begin(synced)
         synced.put(queue, b"lost")
         synced.faulty_disk.fail(operation, errno.EIO, times=1)
@@ -200,10 +202,10 @@ class CommitFailureTests(Backend):
         assert (new.items, new.open_reads) == (0, 0)
         synced.put(new, b"new")
         synced.commit(new)
-        check_all_that_is_left(synced, [b"new"])
+        check_remaining_items(synced, [b"new"])
 
     @pytest.mark.parametrize("operation", FAILING)
-    def test_a_deletion_that_fails_leaves_the_queue_as_it_was(self, synced: Subject, operation: str) -> None:
+    def test_a_deletion_that_fails_leaves_the_queue_as_it_was(self, synced: StorageUnderTest, operation: str) -> None:
         queue, xid = begin(synced)
         synced.faulty_disk.fail(operation, errno.EIO)
         try:
@@ -214,13 +216,13 @@ class CommitFailureTests(Backend):
             queue.confirm([xid])
             synced.put(queue, b"d")
             synced.commit(queue)
-            check_all_that_is_left(synced, [b"b", b"c", b"d"])
+            check_remaining_items(synced, [b"b", b"c", b"d"])
         else:
             synced.faulty_disk.mend()
             synced.commit(queue)
-            check_all_that_is_left(synced, [])
+            check_remaining_items(synced, [])
 
-    def test_a_queue_that_cannot_be_opened_anew_yet_is_tried_again(self, synced: Subject) -> None:
+    def test_a_queue_that_cannot_be_opened_anew_yet_is_tried_again(self, synced: StorageUnderTest) -> None:
         queue, _ = begin(synced)
         synced.put(queue, b"lost")
         synced.faulty_disk.fail("sync", errno.EIO, times=1)
@@ -231,17 +233,17 @@ class CommitFailureTests(Backend):
         with suppress(QueueFailed):
             synced.reopened()
         synced.faulty_disk.mend()
-        check_all_that_is_left(synced, [b"a", b"b", b"c"])
+        check_remaining_items(synced, [b"a", b"b", b"c"])
 
 
-def begun(backend: Backend, folder: Path) -> Tracked:
+def start_storage(backend: Backend, folder: Path) -> ModelCheckedStorage:
     """A storage that acknowledges what is on the medium, with tiny limits."""
-    tracked = Tracked(Subject(backend, folder, **LIMITS))
+    tracked = ModelCheckedStorage(StorageUnderTest(backend, folder, **LIMITS))
     tracked.subject.faulty_disk.calls.clear()
     return tracked
 
 
-def play(tracked: Tracked, steps: tuple[Step, ...]) -> list[str]:
+def count_operations(tracked: ModelCheckedStorage, steps: tuple[Step, ...]) -> list[str]:
     """What the disk does in them when all goes well."""
     for step in steps:
         step(tracked)
@@ -251,17 +253,17 @@ def play(tracked: Tracked, steps: tuple[Step, ...]) -> list[str]:
     return tracked.subject.faulty_disk.calls.copy()
 
 
-@needs("durable", "disk")
+@requires("durable", "disk")
 class DiskFaultTests(Backend):
     """The same few queues, with each of the disk's operations failing once, or ending the process."""
 
     def test_whichever_operation_fails_once_what_was_acknowledged_stays(self, tmp_path: Path) -> None:
-        clean = begun(self, tmp_path / "clean")
-        calls = Counter(play(clean, tuple(STEPS)))
+        clean = start_storage(self, tmp_path / "clean")
+        calls = Counter(count_operations(clean, tuple(STEPS)))
         clean.subject.end()
         for operation in FAILING:
             for number in range(calls[operation]):
-                tracked = begun(self, tmp_path / f"{operation}-{number}")
+                tracked = start_storage(self, tmp_path / f"{operation}-{number}")
                 tracked.subject.faulty_disk.fail(operation, errno.EIO, times=1, after=number)
                 for step in STEPS:
                     try:
@@ -282,18 +284,18 @@ class DiskFaultTests(Backend):
                 tracked.subject.end()
 
     def test_wherever_the_process_or_the_machine_dies_what_was_acknowledged_stays(self, tmp_path: Path) -> None:
-        clean = begun(self, tmp_path / "clean")
-        calls = len(play(clean, tuple(STEPS_WITH_A_DELETION)))
+        clean = start_storage(self, tmp_path / "clean")
+        calls = len(count_operations(clean, tuple(STEPS_WITH_A_DELETION)))
         clean.subject.end()
         for number in range(calls):
-            tracked = begun(self, tmp_path / f"dies-after-{number}")
+            tracked = start_storage(self, tmp_path / f"dies-after-{number}")
             disk = tracked.subject.faulty_disk
             disk.die_after(number)
             for step in STEPS_WITH_A_DELETION:
                 try:
                     step(tracked)
                     tracked.commit()
-                except (Exception, Died):
+                except (Exception, ProcessDied):
                     if not disk.is_dead:
                         raise
                 if disk.is_dead:
@@ -305,7 +307,7 @@ class DiskFaultTests(Backend):
             tracked.subject.end()
 
 
-def put_after_the_crash(tracked: Tracked) -> None:
+def put_after_the_crash(tracked: ModelCheckedStorage) -> None:
     """Go on with every queue that is there."""
     tracked.check()
     for name in list(tracked.models):

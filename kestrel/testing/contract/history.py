@@ -21,8 +21,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from kestrel.testing.contract.backend import Backend, Subject
-from kestrel.testing.contract.tracked import QueueModel, Tracked
+from kestrel.testing.contract.backend import Backend, StorageUnderTest
+from kestrel.testing.contract.model_check import ModelCheckedStorage, QueueModel
 
 LIMITS: Final[Sequence[dict[str, Any]]] = (
     {},
@@ -73,12 +73,12 @@ class HistoryMachine(RuleBasedStateMachine):
         self.folder = folder
         self.is_durable = "durable" in backend.capabilities
         self.options: dict[str, Any] = {}
-        self.subjects: list[Subject] = []
+        self.subjects: list[StorageUnderTest] = []
 
     @initialize(limits=st.sampled_from(LIMITS), sync_journal_ms=st.sampled_from([0, 500, None]))
     def start(self, limits: dict[str, Any], sync_journal_ms: int | None) -> None:
         self.options = {**limits, "sync_journal_ms": sync_journal_ms}
-        self.tracked = Tracked(Subject(self.backend, self.folder, **self.options))
+        self.tracked = ModelCheckedStorage(StorageUnderTest(self.backend, self.folder, **self.options))
         self.subjects.append(self.tracked.subject)
 
     def teardown(self) -> None:

@@ -9,8 +9,8 @@ from zope.interface.verify import verifyObject
 
 from kestrel.item import Item
 from kestrel.storage.interfaces import IItemRanges, IQueueStorage
-from kestrel.testing.contract.backend import Backend, Outcome, Subject
-from kestrel.testing.contract.needs import needs
+from kestrel.testing.contract.backend import Backend, DeferredOutcome, StorageUnderTest
+from kestrel.testing.contract.requirements import requires
 from kestrel.testing.contract.samples import ADD_MS
 
 MANY_BYTES: Final = 1 << 30
@@ -18,7 +18,7 @@ MANY_BYTES: Final = 1 << 30
 ITEMS: Final = [b"%d" % number for number in range(10)]
 
 
-def begin(subject: Subject, *items: bytes) -> IQueueStorage:
+def begin(subject: StorageUnderTest, *items: bytes) -> IQueueStorage:
     """A queue with these items, all safe."""
     queue = subject.queue()
     subject.put(queue, *(items or ITEMS))
@@ -27,7 +27,7 @@ def begin(subject: Subject, *items: bytes) -> IQueueStorage:
 
 
 def read(
-    subject: Subject, queue: IQueueStorage, first_id: int, end_id: int, max_bytes: int = MANY_BYTES
+    subject: StorageUnderTest, queue: IQueueStorage, first_id: int, end_id: int, max_bytes: int = MANY_BYTES
 ) -> list[tuple[int, Item]]:
     """The items of that range with their ids; where bytes are bounded, those that come at once."""
     pairs: list[tuple[int, Item]] = subject.wait(IItemRanges(queue).read_range(first_id, end_id, max_bytes))
@@ -37,7 +37,7 @@ def read(
     return pairs
 
 
-def read_all(subject: Subject, queue: IQueueStorage) -> list[tuple[int, bytes]]:
+def read_all(subject: StorageUnderTest, queue: IQueueStorage) -> list[tuple[int, bytes]]:
     """Ids and data of all that is not released."""
     ranges = IItemRanges(queue)
     return data_of(read(subject, queue, ranges.first_id, ranges.next_id))
@@ -48,20 +48,20 @@ def data_of(pairs: Sequence[tuple[int, Item]]) -> list[tuple[int, bytes]]:
     return [(item_id, item.data) for item_id, item in pairs]
 
 
-@needs("ranges")
+@requires("ranges")
 class RangeTests(Backend):
     """What a queue adapted to `IItemRanges` promises."""
 
-    def test_a_queue_can_be_adapted(self, subject: Subject) -> None:
+    def test_a_queue_can_be_adapted(self, subject: StorageUnderTest) -> None:
         assert verifyObject(IItemRanges, IItemRanges(subject.queue()))
 
-    def test_a_new_queue_has_an_empty_range(self, subject: Subject) -> None:
+    def test_a_new_queue_has_an_empty_range(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         ranges = IItemRanges(queue)
         assert ranges.first_id == ranges.next_id
         assert read(subject, queue, ranges.first_id, ranges.first_id + 100) == []
 
-    def test_ids_rise_with_the_order_of_the_items(self, subject: Subject) -> None:
+    def test_ids_rise_with_the_order_of_the_items(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         pairs = read_all(subject, queue)
         assert [data for _, data in pairs] == ITEMS
@@ -69,28 +69,28 @@ class RangeTests(Backend):
         assert pairs[0][0] == ranges.first_id
         assert pairs[-1][0] < ranges.next_id
 
-    def test_a_range_holds_the_items_with_all_that_they_were_put_with(self, subject: Subject) -> None:
+    def test_a_range_holds_the_items_with_all_that_they_were_put_with(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.storage.put([queue], b"zeros\0\0", 7, 8)
         subject.commit(queue)
         ((_, item),) = read(subject, queue, IItemRanges(queue).first_id, IItemRanges(queue).next_id)
         assert (item.data, item.add_ms, item.expiry_ms) == (b"zeros\0\0", 7, 8)
 
-    def test_a_part_of_a_range_is_those_items(self, subject: Subject) -> None:
+    def test_a_part_of_a_range_is_those_items(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         pairs = read_all(subject, queue)
         for first in range(len(pairs)):
             for end in range(first, len(pairs)):
                 assert data_of(read(subject, queue, pairs[first][0], pairs[end][0])) == pairs[first:end]
 
-    def test_beyond_the_end_there_is_nothing(self, subject: Subject) -> None:
+    def test_beyond_the_end_there_is_nothing(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         next_id = IItemRanges(queue).next_id
         assert read(subject, queue, next_id, next_id + 100) == []
         pairs = read_all(subject, queue)
         assert data_of(read(subject, queue, pairs[-2][0], next_id + 100)) == pairs[-2:]
 
-    def test_bytes_are_bounded_but_one_item_comes_always(self, subject: Subject) -> None:
+    def test_bytes_are_bounded_but_one_item_comes_always(self, subject: StorageUnderTest) -> None:
         queue = begin(subject, *[b"x" * 100] * 10)
         first_id, next_id = IItemRanges(queue).first_id, IItemRanges(queue).next_id
         for max_bytes, most in ((0, 1), (1, 1), (100, 1), (250, 2), (1000, 10), (MANY_BYTES, 10)):
@@ -98,7 +98,7 @@ class RangeTests(Backend):
             assert 1 <= count <= most
         assert len(read(subject, queue, first_id, next_id)) == 10
 
-    def test_a_reader_that_goes_on_behind_the_last_id_sees_each_item_once(self, subject: Subject) -> None:
+    def test_a_reader_that_goes_on_behind_the_last_id_sees_each_item_once(self, subject: StorageUnderTest) -> None:
         queue = begin(subject, *[b"%03d" % number * 10 for number in range(50)])
         everything = read_all(subject, queue)
         found: list[tuple[int, bytes]] = []
@@ -111,7 +111,7 @@ class RangeTests(Backend):
 
     # The same answer every time.
 
-    def test_the_answer_is_the_same_every_time(self, subject: Subject) -> None:
+    def test_the_answer_is_the_same_every_time(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         before = read_all(subject, queue)
         subject.put(queue, b"more")
@@ -119,7 +119,7 @@ class RangeTests(Backend):
         assert read_all(subject, queue)[: len(before)] == before
         assert len(read_all(subject, queue)) == len(before) + 1
 
-    def test_expired_items_are_included(self, subject: Subject) -> None:
+    def test_expired_items_are_included(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.storage.put([queue], b"expired", 1, 2)
         subject.put(queue, b"not expired")
@@ -127,7 +127,7 @@ class RangeTests(Backend):
         subject.clock.advance(10**6)
         assert [data for _, data in read_all(subject, queue)] == [b"expired", b"not expired"]
 
-    def test_takes_and_confirms_out_of_order_change_no_answer(self, subject: Subject) -> None:
+    def test_takes_and_confirms_out_of_order_change_no_answer(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         before = read_all(subject, queue)
         opened = [subject.open(queue).xid for _ in range(6)]
@@ -139,7 +139,9 @@ class RangeTests(Backend):
         assert IItemRanges(queue).first_id == before[0][0]
         assert read_all(subject, queue) == before
 
-    def test_what_was_taken_from_the_head_may_be_released_and_the_rest_keeps_its_ids(self, subject: Subject) -> None:
+    def test_what_was_taken_from_the_head_may_be_released_and_the_rest_keeps_its_ids(
+        self, subject: StorageUnderTest
+    ) -> None:
         queue = begin(subject)
         before = read_all(subject, queue)
         for _ in range(3):
@@ -149,8 +151,8 @@ class RangeTests(Backend):
         assert before[0][0] <= ranges.first_id <= before[3][0]
         assert read_all(subject, queue) == [pair for pair in before if pair[0] >= ranges.first_id]
 
-    @needs("durable")
-    def test_the_answer_is_the_same_after_restarts_and_kills(self, subject: Subject) -> None:
+    @requires("durable")
+    def test_the_answer_is_the_same_after_restarts_and_kills(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         before = read_all(subject, queue)
         for again in (subject.killed(), subject.restarted()):
@@ -158,7 +160,7 @@ class RangeTests(Backend):
 
     # Items that are not safe.
 
-    def test_what_is_not_committed_is_invisible(self, subject: Subject) -> None:
+    def test_what_is_not_committed_is_invisible(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         next_id = IItemRanges(queue).next_id
         before = read_all(subject, queue)
@@ -169,16 +171,16 @@ class RangeTests(Backend):
         assert IItemRanges(queue).next_id > next_id
         assert [data for _, data in read_all(subject, queue)] == [*ITEMS, b"not safe"]
 
-    @needs("durable")
-    def test_what_is_being_committed_is_invisible_until_it_is_safe(self, subject: Subject) -> None:
+    @requires("durable")
+    def test_what_is_being_committed_is_invisible_until_it_is_safe(self, subject: StorageUnderTest) -> None:
         queue = subject.queue(sync_journal_ms=0)
         subject.put(queue, *ITEMS)
         subject.commit(queue)
         first_id, next_id = IItemRanges(queue).first_id, IItemRanges(queue).next_id
         subject.put(queue, b"not safe")
-        commits = [Outcome(deferred) for _, deferred in subject.storage.commit([queue])]
+        commits = [DeferredOutcome(deferred) for _, deferred in subject.storage.commit([queue])]
         assert commits, "with sync_journal_ms = 0 a commit pends until its records are on the medium"
-        reading = Outcome(IItemRanges(queue).read_range(first_id, next_id + 100, MANY_BYTES))
+        reading = DeferredOutcome(IItemRanges(queue).read_range(first_id, next_id + 100, MANY_BYTES))
         while not all(commit.is_there for commit in commits):
             assert IItemRanges(queue).next_id == next_id
             if reading.is_there:
@@ -189,7 +191,7 @@ class RangeTests(Backend):
 
     # Release.
 
-    def test_what_is_released_is_gone_for_everybody(self, subject: Subject) -> None:
+    def test_what_is_released_is_gone_for_everybody(self, subject: StorageUnderTest) -> None:
         queue = begin(subject, b"four", b"five5", b"sixsix")
         ids = [item_id for item_id, _ in read_all(subject, queue)]
         IItemRanges(queue).release(ids[2])
@@ -198,7 +200,7 @@ class RangeTests(Backend):
         assert read_all(subject, queue) == [(ids[2], b"sixsix")]
         assert subject.take_all_data(queue) == [b"sixsix"]
 
-    def test_a_release_of_what_was_looked_at_or_put_back_takes_it_away(self, subject: Subject) -> None:
+    def test_a_release_of_what_was_looked_at_or_put_back_takes_it_away(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         ids = [item_id for item_id, _ in read_all(subject, queue)]
         queue.put_back([subject.open(queue).xid], False)
@@ -207,7 +209,7 @@ class RangeTests(Backend):
         assert queue.items == 6
         assert subject.take_all_data(queue) == ITEMS[4:]
 
-    def test_a_release_counts_what_was_taken_already_once(self, subject: Subject) -> None:
+    def test_a_release_counts_what_was_taken_already_once(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         ids = [item_id for item_id, _ in read_all(subject, queue)]
         subject.get(queue)
@@ -218,7 +220,7 @@ class RangeTests(Backend):
         assert (queue.items, queue.bytes) == (4, 4)
         assert subject.take_all_data(queue) == ITEMS[6:]
 
-    def test_to_release_again_or_less_is_harmless(self, subject: Subject) -> None:
+    def test_to_release_again_or_less_is_harmless(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         pairs = read_all(subject, queue)
         for place in (5, 5, 2, 0, 5):
@@ -227,7 +229,7 @@ class RangeTests(Backend):
             assert read_all(subject, queue) == pairs[5:]
             assert queue.items == 5
 
-    def test_everything_can_be_released(self, subject: Subject) -> None:
+    def test_everything_can_be_released(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         next_id = IItemRanges(queue).next_id
         IItemRanges(queue).release(next_id)
@@ -238,8 +240,8 @@ class RangeTests(Backend):
         subject.commit(queue)
         assert read_all(subject, queue) == [(next_id, b"new")]
 
-    @needs("durable")
-    def test_a_release_is_safe_at_the_commit(self, subject: Subject) -> None:
+    @requires("durable")
+    def test_a_release_is_safe_at_the_commit(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         pairs = read_all(subject, queue)
         IItemRanges(queue).release(pairs[4][0])
@@ -250,8 +252,8 @@ class RangeTests(Backend):
             assert read_all(again, found) == pairs[4:]
             assert (found.items, again.take_all_data(found)) == (6, ITEMS[4:])
 
-    @needs("durable")
-    def test_a_release_that_is_not_committed_may_be_lost_whole(self, subject: Subject) -> None:
+    @requires("durable")
+    def test_a_release_that_is_not_committed_may_be_lost_whole(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         pairs = read_all(subject, queue)
         IItemRanges(queue).release(pairs[4][0])
@@ -260,7 +262,7 @@ class RangeTests(Backend):
 
     # Holds.
 
-    def test_without_a_hold_there_is_no_reader(self, subject: Subject) -> None:
+    def test_without_a_hold_there_is_no_reader(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         assert IItemRanges(queue).reader is None
         IItemRanges(queue).hold(b"spark")
@@ -268,7 +270,7 @@ class RangeTests(Backend):
         IItemRanges(queue).end_hold()
         assert IItemRanges(queue).reader is None
 
-    def test_a_hold_begins_with_what_is_in_the_queue(self, subject: Subject) -> None:
+    def test_a_hold_begins_with_what_is_in_the_queue(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         for _ in range(3):
             subject.get(queue)
@@ -276,7 +278,7 @@ class RangeTests(Backend):
         IItemRanges(queue).hold(b"spark")
         assert [data for _, data in read_all(subject, queue)] == ITEMS[3:]
 
-    def test_what_is_held_stays_whatever_becomes_of_it(self, subject: Subject) -> None:
+    def test_what_is_held_stays_whatever_becomes_of_it(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         IItemRanges(queue).hold(b"spark")
         before = read_all(subject, queue)
@@ -295,7 +297,7 @@ class RangeTests(Backend):
         subject.commit(queue)
         assert (queue.items, read_all(subject, queue)[: len(before)]) == (0, before)
 
-    def test_what_is_released_of_a_hold_is_kept_no_more(self, subject: Subject) -> None:
+    def test_what_is_released_of_a_hold_is_kept_no_more(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         ranges = IItemRanges(queue)
         ranges.hold(b"spark")
@@ -309,7 +311,7 @@ class RangeTests(Backend):
         subject.commit(queue)
         assert (ranges.first_id, read_all(subject, queue)) == (ranges.next_id, [])
 
-    def test_when_a_hold_ends_what_was_taken_goes_and_the_rest_stays(self, subject: Subject) -> None:
+    def test_when_a_hold_ends_what_was_taken_goes_and_the_rest_stays(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         ranges = IItemRanges(queue)
         ranges.hold(b"spark")
@@ -321,8 +323,8 @@ class RangeTests(Backend):
         assert ranges.first_id == before[4][0]
         assert subject.take_all_data(queue) == ITEMS[4:]
 
-    @needs("durable")
-    def test_a_hold_outlives_restarts_and_kills(self, subject: Subject) -> None:
+    @requires("durable")
+    def test_a_hold_outlives_restarts_and_kills(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         IItemRanges(queue).hold(b"spark")
         before = read_all(subject, queue)
@@ -334,8 +336,8 @@ class RangeTests(Backend):
             assert (IItemRanges(found).reader, IItemRanges(found).first_id) == (b"spark", before[2][0])
             assert (found.items, read_all(again, found)) == (0, before[2:])
 
-    @needs("durable")
-    def test_that_a_hold_has_ended_outlives_restarts_and_kills(self, subject: Subject) -> None:
+    @requires("durable")
+    def test_that_a_hold_has_ended_outlives_restarts_and_kills(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         IItemRanges(queue).hold(b"spark")
         subject.take_all_data(queue)
@@ -346,14 +348,14 @@ class RangeTests(Backend):
             found = again.queue()
             assert (IItemRanges(found).reader, read_all(again, found)) == (None, [])
 
-    @needs("durable")
-    def test_a_hold_that_is_not_committed_may_be_lost(self, subject: Subject) -> None:
+    @requires("durable")
+    def test_a_hold_that_is_not_committed_may_be_lost(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         IItemRanges(queue).hold(b"spark")
         again = subject.killed()
         assert IItemRanges(again.queue()).reader in (None, b"spark")
 
-    def test_a_deleted_queue_has_no_hold_when_it_comes_again(self, subject: Subject) -> None:
+    def test_a_deleted_queue_has_no_hold_when_it_comes_again(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         IItemRanges(queue).hold(b"spark")
         subject.commit(queue)
@@ -361,7 +363,7 @@ class RangeTests(Backend):
         subject.commit(queue)
         assert IItemRanges(subject.queue()).reader is None
 
-    def test_the_hold_of_a_child_is_its_own(self, subject: Subject) -> None:
+    def test_the_hold_of_a_child_is_its_own(self, subject: StorageUnderTest) -> None:
         queues = [subject.queue(name) for name in (b"fan", b"fan+a", b"fan+b")]
         IItemRanges(queues[1]).hold(b"spark")
         for data in ITEMS:
@@ -373,7 +375,7 @@ class RangeTests(Backend):
         assert [IItemRanges(queue).reader for queue in queues] == [None, b"spark", None]
         assert [[data for _, data in read_all(subject, queue)] for queue in queues] == [[], ITEMS, []]
 
-    def test_a_range_ends_where_it_has_so_many_items(self, subject: Subject) -> None:
+    def test_a_range_ends_where_it_has_so_many_items(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         ranges = IItemRanges(queue)
         ranges.hold(b"spark")
@@ -386,8 +388,8 @@ class RangeTests(Backend):
         assert found == read_all(subject, queue)
         assert ranges.end_of(ranges.next_id, 3) == ranges.next_id
 
-    @needs("durable")
-    def test_behind_a_restart_the_next_items_are_found_at_once(self, subject: Subject) -> None:
+    @requires("durable")
+    def test_behind_a_restart_the_next_items_are_found_at_once(self, subject: StorageUnderTest) -> None:
         queue = begin(subject)
         IItemRanges(queue).hold(b"spark")
         subject.commit(queue)
@@ -403,8 +405,8 @@ class RangeTests(Backend):
 
     # Ids are never given again.
 
-    @needs("durable")
-    def test_ids_go_on_over_restarts_and_kills(self, subject: Subject) -> None:
+    @requires("durable")
+    def test_ids_go_on_over_restarts_and_kills(self, subject: StorageUnderTest) -> None:
         given: list[int] = []
         for turn in range(6):
             queue = begin(subject, b"%d" % turn)
@@ -418,7 +420,7 @@ class RangeTests(Backend):
 
     # Fanout.
 
-    def test_children_have_ranges_of_their_own(self, subject: Subject) -> None:
+    def test_children_have_ranges_of_their_own(self, subject: StorageUnderTest) -> None:
         names = [b"fan", b"fan+a", b"fan+b"]
         queues = [subject.queue(name) for name in names]
         for data in ITEMS:
@@ -431,7 +433,7 @@ class RangeTests(Backend):
         assert [read_all(subject, queue) for queue in queues] == [before[0], before[1][7:], before[2]]
         assert [queue.items for queue in queues] == [10, 3, 10]
 
-    def test_an_item_for_one_child_alone_is_in_no_range_of_another(self, subject: Subject) -> None:
+    def test_an_item_for_one_child_alone_is_in_no_range_of_another(self, subject: StorageUnderTest) -> None:
         parent, child, sibling = (subject.queue(name) for name in (b"fan", b"fan+a", b"fan+b"))
         subject.storage.put([parent, child, sibling], b"first", ADD_MS, 0)
         subject.put(child, b"for the child")

@@ -9,37 +9,37 @@ from twisted.internet.task import Clock
 
 from kestrel.config.model import QueueSettings
 from kestrel.errors import StorageError
-from kestrel.testing.contract.backend import Backend, Outcome, Subject
-from kestrel.testing.contract.needs import needs
+from kestrel.testing.contract.backend import Backend, DeferredOutcome, StorageUnderTest
+from kestrel.testing.contract.requirements import requires
 from kestrel.testing.contract.samples import ADD_MS, DATA, NAMES
 from kestrel.testing.threads import SteppedThreads
 
 
-@needs("durable")
+@requires("durable")
 class RestartTests(Backend):
     """Stopped and started again, or killed."""
 
     # Owners.
 
-    def test_a_second_owner_is_refused_and_the_first_goes_on(self, subject: Subject) -> None:
+    def test_a_second_owner_is_refused_and_the_first_goes_on(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"a")
         threads = SteppedThreads()
         second = self.make(subject.folder, Clock(), threads)
         with pytest.raises(StorageError):
-            starting = Outcome(second.start(lambda name: QueueSettings()))
+            starting = DeferredOutcome(second.start(lambda name: QueueSettings()))
             while threads:
                 threads.run_one()
             starting.result()
         subject.commit(queue)
         assert subject.take_all_data(queue) == [b"a"]
 
-    def test_a_closed_storage_has_let_go_what_it_owned(self, subject: Subject) -> None:
+    def test_a_closed_storage_has_let_go_what_it_owned(self, subject: StorageUnderTest) -> None:
         assert subject.restarted().loaded == {}
 
     # Restarts.
 
-    def test_a_restart_brings_the_items_as_they_were(self, subject: Subject) -> None:
+    def test_a_restart_brings_the_items_as_they_were(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.storage.put([queue], bytes(range(256)), 1, 2)
         subject.put(queue, b"", b"last")
@@ -52,7 +52,7 @@ class RestartTests(Backend):
         ]
 
     @pytest.mark.parametrize("data", DATA.values(), ids=DATA)
-    def test_a_restart_brings_bytes_of_all_kinds_as_they_are(self, subject: Subject, data: bytes) -> None:
+    def test_a_restart_brings_bytes_of_all_kinds_as_they_are(self, subject: StorageUnderTest, data: bytes) -> None:
         queue = subject.queue()
         subject.put(queue, data, b"next")
         subject.commit(queue)
@@ -60,13 +60,13 @@ class RestartTests(Backend):
         assert again.take_all_data(again.queue()) == [data, b"next"]
 
     @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-    def test_a_restart_brings_a_queue_of_any_legal_name(self, subject: Subject, name: bytes) -> None:
+    def test_a_restart_brings_a_queue_of_any_legal_name(self, subject: StorageUnderTest, name: bytes) -> None:
         subject.put(subject.queue(name), name)
         again = subject.restarted()
         assert list(again.loaded) == [name]
         assert again.take_all_data(again.queue(name)) == [name]
 
-    def test_names_that_look_alike_are_different_queues_after_a_restart(self, subject: Subject) -> None:
+    def test_names_that_look_alike_are_different_queues_after_a_restart(self, subject: StorageUnderTest) -> None:
         names = [b"a", b"A", b"\xe9", b"\xc3\xa9", b"a+", b"a+b", b"a+B", b"a%2B", b"+b"]
         for name in names:
             subject.put(subject.queue(name), name)
@@ -74,7 +74,7 @@ class RestartTests(Backend):
         assert sorted(again.loaded) == sorted(names)
         assert [again.take_all_data(again.queue(name)) for name in names] == [[name] for name in names]
 
-    def test_many_queues_have_what_each_of_them_had_after_a_restart(self, subject: Subject) -> None:
+    def test_many_queues_have_what_each_of_them_had_after_a_restart(self, subject: StorageUnderTest) -> None:
         names = [b"q%d" % number for number in range(50)]
         for turn in range(3):
             for name in names:
@@ -83,12 +83,12 @@ class RestartTests(Backend):
         left = {name: again.take_all_data(again.queue(name)) for name in names}
         assert left == {name: [b"%b-%d" % (name, turn) for turn in range(3)] for name in names}
 
-    def test_the_queues_that_a_start_brings_are_the_live_ones(self, subject: Subject) -> None:
+    def test_the_queues_that_a_start_brings_are_the_live_ones(self, subject: StorageUnderTest) -> None:
         subject.put(subject.queue(b"a"), b"1")
         again = subject.restarted()
         assert again.loaded[b"a"] is again.queue(b"a")
 
-    def test_a_restart_says_how_many_items_it_found(self, subject: Subject) -> None:
+    def test_a_restart_says_how_many_items_it_found(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"four", b"five5", b"")
         subject.get(queue)
@@ -96,11 +96,11 @@ class RestartTests(Backend):
         again = subject.restarted().queue()
         assert (again.replayed_items, again.items, again.bytes, again.open_reads) == (2, 2, 5, 0)
 
-    def test_an_empty_queue_is_known_again_after_a_restart(self, subject: Subject) -> None:
+    def test_an_empty_queue_is_known_again_after_a_restart(self, subject: StorageUnderTest) -> None:
         subject.queue(b"parent+child")
         assert list(subject.restarted().loaded) == [b"parent+child"]
 
-    def test_an_item_put_to_many_queues_is_in_each_after_a_restart(self, subject: Subject) -> None:
+    def test_an_item_put_to_many_queues_is_in_each_after_a_restart(self, subject: StorageUnderTest) -> None:
         names = [b"a", b"a+x", b"a+y", b"other"]
         subject.storage.put([subject.queue(name) for name in names], b"item", ADD_MS, 0)
         subject.get(subject.queue(b"a+x"))
@@ -108,14 +108,14 @@ class RestartTests(Backend):
         left = [again.take_all_data(again.queue(name)) for name in names]
         assert left == [[b"item"], [], [b"item"], [b"item"]]
 
-    def test_a_put_to_a_child_alone_is_there_alone_after_a_restart(self, subject: Subject) -> None:
+    def test_a_put_to_a_child_alone_is_there_alone_after_a_restart(self, subject: StorageUnderTest) -> None:
         names = [b"a", b"a+x", b"a+y"]
         for name in names:
             subject.put(subject.queue(name), name)
         again = subject.restarted()
         assert [again.take_all_data(again.queue(name)) for name in names] == [[name] for name in names]
 
-    def test_what_was_taken_confirmed_or_cleared_is_gone_after_a_restart(self, subject: Subject) -> None:
+    def test_what_was_taken_confirmed_or_cleared_is_gone_after_a_restart(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"taken", b"confirmed", b"cleared")
         subject.get(queue)
@@ -125,7 +125,7 @@ class RestartTests(Backend):
         again = subject.restarted()
         assert again.take_all_data(again.queue()) == [b"new"]
 
-    def test_what_was_confirmed_out_of_order_is_gone_after_a_restart(self, subject: Subject) -> None:
+    def test_what_was_confirmed_out_of_order_is_gone_after_a_restart(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, *[b"%d" % number for number in range(6)])
         xids = [subject.open(queue).xid for _ in range(5)]
@@ -134,14 +134,14 @@ class RestartTests(Backend):
         again = subject.restarted()
         assert again.take_all_data(again.queue()) == [b"0", b"2", b"4", b"5"]
 
-    def test_an_xid_of_the_last_run_is_open_no_more(self, subject: Subject) -> None:
+    def test_an_xid_of_the_last_run_is_open_no_more(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"a")
         xid = subject.open(queue).xid
         again = subject.restarted().queue()
         assert (again.is_open(xid), again.confirm([xid]), again.items) == (False, 0, 1)
 
-    def test_open_reads_come_back_in_the_order_in_which_they_were_opened(self, subject: Subject) -> None:
+    def test_open_reads_come_back_in_the_order_in_which_they_were_opened(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, *[b"%d" % number for number in range(6)])
         xids = [subject.open(queue).xid for _ in range(4)]
@@ -149,8 +149,8 @@ class RestartTests(Backend):
         again = subject.restarted()
         assert again.take_all_data(again.queue()) == [b"0", b"2", b"3", b"4", b"5"]
 
-    @needs("order_kept")
-    def test_what_was_put_back_stays_in_that_order_over_restarts(self, subject: Subject) -> None:
+    @requires("order_kept")
+    def test_what_was_put_back_stays_in_that_order_over_restarts(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"a", b"b", b"c", b"d")
         a, b, c = (subject.open(queue).xid for _ in range(3))
@@ -158,8 +158,8 @@ class RestartTests(Backend):
         again = subject.restarted().restarted()
         assert again.take_all_data(again.queue()) == [b"c", b"a", b"b", b"d"]
 
-    @needs("errors_kept")
-    def test_errors_last_as_long_as_the_item_and_a_restart_adds_none(self, subject: Subject) -> None:
+    @requires("errors_kept")
+    def test_errors_last_as_long_as_the_item_and_a_restart_adds_none(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"failed twice", b"never failed", b"open")
         for _ in range(2):
@@ -172,7 +172,7 @@ class RestartTests(Backend):
             errors = {item.data: item.errors for item in subject.look_through(subject.queue())}
             assert errors == {b"failed twice": 2, b"never failed": 0, b"open": 0}
 
-    def test_a_queue_goes_on_over_many_restarts(self, subject: Subject) -> None:
+    def test_a_queue_goes_on_over_many_restarts(self, subject: StorageUnderTest) -> None:
         expected: list[bytes] = []
         for turn in range(10):
             queue = subject.queue()
@@ -187,14 +187,16 @@ class RestartTests(Backend):
 
     # Deleting.
 
-    def test_a_deleted_queue_is_not_known_after_a_restart(self, subject: Subject) -> None:
+    def test_a_deleted_queue_is_not_known_after_a_restart(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"a")
         subject.commit(queue)
         subject.storage.delete(queue)
         assert subject.restarted().loaded == {}
 
-    def test_what_was_deleted_is_not_in_the_new_queue_of_that_name_after_a_restart(self, subject: Subject) -> None:
+    def test_what_was_deleted_is_not_in_the_new_queue_of_that_name_after_a_restart(
+        self, subject: StorageUnderTest
+    ) -> None:
         old = subject.queue()
         subject.put(old, b"old", b"open")
         subject.open(old)
@@ -204,7 +206,7 @@ class RestartTests(Backend):
         again = subject.restarted()
         assert again.take_all_data(again.queue()) == [b"new"]
 
-    def test_deleting_twice_leaves_the_new_queue_to_those_who_come_next(self, subject: Subject) -> None:
+    def test_deleting_twice_leaves_the_new_queue_to_those_who_come_next(self, subject: StorageUnderTest) -> None:
         old = subject.queue()
         subject.put(old, b"old")
         subject.commit(old)
@@ -217,7 +219,9 @@ class RestartTests(Backend):
         again = subject.killed()
         assert again.take_all_data(again.queue()) == [b"new"]
 
-    def test_a_deleted_queue_is_gone_after_a_kill_when_its_last_commit_was_made(self, subject: Subject) -> None:
+    def test_a_deleted_queue_is_gone_after_a_kill_when_its_last_commit_was_made(
+        self, subject: StorageUnderTest
+    ) -> None:
         old = subject.queue()
         subject.put(old, b"old")
         subject.commit(old)
@@ -226,7 +230,7 @@ class RestartTests(Backend):
         again = subject.killed()
         assert again.take_all_data(again.queue()) == []
 
-    def test_a_parent_that_is_deleted_leaves_its_children_after_a_restart(self, subject: Subject) -> None:
+    def test_a_parent_that_is_deleted_leaves_its_children_after_a_restart(self, subject: StorageUnderTest) -> None:
         names = [b"a", b"a+x", b"a+y"]
         subject.storage.put([subject.queue(name) for name in names], b"item", ADD_MS, 0)
         subject.commit(*(subject.queue(name) for name in names))
@@ -237,7 +241,7 @@ class RestartTests(Backend):
 
     # Kills.
 
-    def test_a_kill_after_the_commit_loses_nothing(self, subject: Subject) -> None:
+    def test_a_kill_after_the_commit_loses_nothing(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"a", b"b", b"c", b"d")
         subject.get(queue)
@@ -247,7 +251,7 @@ class RestartTests(Backend):
         again = subject.killed()
         assert again.take_all_data(again.queue()) == [b"c", b"d"]
 
-    def test_a_kill_loses_of_what_was_not_committed_the_end_only(self, subject: Subject) -> None:
+    def test_a_kill_loses_of_what_was_not_committed_the_end_only(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"a", b"b")
         subject.commit(queue)
@@ -258,7 +262,7 @@ class RestartTests(Backend):
             again = subject.killed()
             assert again.take_all_data(again.queue()) in history
 
-    def test_a_kill_and_another_find_the_same(self, subject: Subject) -> None:
+    def test_a_kill_and_another_find_the_same(self, subject: StorageUnderTest) -> None:
         queue = subject.queue()
         subject.put(queue, b"a", b"b", b"c")
         subject.open(queue)
@@ -268,6 +272,6 @@ class RestartTests(Backend):
         assert first.take_all_data(first.queue()) == second.take_all_data(second.queue()) == [b"a", b"b", b"c"]
 
     def test_a_folder_that_was_never_used_is_an_empty_storage(self, tmp_path: Path) -> None:
-        subject = Subject(self, tmp_path / "new")
+        subject = StorageUnderTest(self, tmp_path / "new")
         assert subject.loaded == {}
         subject.end()

@@ -15,34 +15,34 @@ from kestrel.storage.database import IDatabase
 from kestrel.storage.interfaces import InThread
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.storage.windowed import WindowedStorage
-from kestrel.testing.contract.away import AwayTests
-from kestrel.testing.contract.backend import Backend, Subject
+from kestrel.testing.contract.backend import Backend, StorageUnderTest
 from kestrel.testing.contract.commits import CommitTests
-from kestrel.testing.contract.contents import ContentsTests
 from kestrel.testing.contract.database_batches import BatchTests
 from kestrel.testing.contract.database_calls import CallOrderTests
 from kestrel.testing.contract.database_contents import DatabaseContentsTests
 from kestrel.testing.contract.database_crashes import CrashTests, DiskErrorTests
 from kestrel.testing.contract.database_faults import DatabaseCommitFailureTests, DatabaseFaultTests
+from kestrel.testing.contract.database_full import FullDatabaseTests
 from kestrel.testing.contract.database_history import DatabaseHistoryTests
+from kestrel.testing.contract.database_outages import DatabaseOutageTests
 from kestrel.testing.contract.database_owners import OwnerTests
 from kestrel.testing.contract.database_reads import DatabaseReadTests
-from kestrel.testing.contract.database_room import RoomTests
 from kestrel.testing.contract.disk_faults import CommitFailureTests, DiskFaultTests
 from kestrel.testing.contract.fanout import SharedFanoutTests
 from kestrel.testing.contract.history import HistoryTests
-from kestrel.testing.contract.needs import is_given, leave_out
+from kestrel.testing.contract.queue_operations import QueueOperationTests
 from kestrel.testing.contract.ranges import RangeTests
 from kestrel.testing.contract.reads import ReadTests
+from kestrel.testing.contract.requirements import overrides_hook, skip_unsupported
 from kestrel.testing.contract.restarts import RestartTests
 from kestrel.testing.contract.upkeep import UpkeepTests
 from kestrel.testing.contract.window import WindowFaultTests, WindowTests
 from kestrel.testing.databases import FaultyDatabase
-from kestrel.testing.faults import MortalDisk
+from kestrel.testing.faults import KillableDisk
 
 
 class StorageContract(
-    ContentsTests,
+    QueueOperationTests,
     ReadTests,
     WindowTests,
     CommitTests,
@@ -53,7 +53,7 @@ class StorageContract(
     DiskFaultTests,
     DatabaseCommitFailureTests,
     DatabaseFaultTests,
-    AwayTests,
+    DatabaseOutageTests,
     DatabaseReadTests,
     RangeTests,
     SharedFanoutTests,
@@ -71,7 +71,7 @@ class StorageContract(
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls.left_out = {}
-        is_made = is_given(cls, "make") and is_given(cls, "make_database")
+        is_made = overrides_hook(cls, "make") and overrides_hook(cls, "make_database")
         if is_made != hasattr(cls, "factory"):
             missing = "factory, the backend's IStorageFactory" if is_made else cls._how_it_is_made()
             raise TypeError(f"{cls.__name__} has no {missing}: no test of the contract could run")
@@ -79,11 +79,13 @@ class StorageContract(
             if cls.__mro__.index(base) > cls.__mro__.index(StorageContract):
                 raise TypeError(f"{cls.__name__} names {base.__name__} behind StorageContract: name it before that")
         if is_made:
-            cls.left_out = leave_out(cls, StorageContract, cls._has)
+            cls.left_out = skip_unsupported(cls, StorageContract, cls._has)
 
     @classmethod
     def _how_it_is_made(cls) -> str:
-        return "make_database, which gives an IDatabase" if is_given(cls, "make") else "make, which gives a storage"
+        return (
+            "make_database, which gives an IDatabase" if overrides_hook(cls, "make") else "make, which gives a storage"
+        )
 
     @classmethod
     def _has(cls, needed: str) -> bool:
@@ -96,9 +98,9 @@ class OnFaultyDisk(Backend):
     Each storage has a disk of its own, on which syncs are remembered and not made.
     """
 
-    disk = MortalDisk()
+    disk = KillableDisk()
 
-    def refuse_puts(self, subject: Subject) -> None:
+    def refuse_puts(self, subject: StorageUnderTest) -> None:
         """The disk is full: found by a commit, which may fail."""
         queue = subject.queue(b"finds-the-disk-full")
         subject.faulty_disk.room = 0
@@ -126,7 +128,7 @@ class OnFaultyDatabase(Backend):
         self.database = FaultyDatabase(self.make_database(folder, in_thread), in_thread)
         return WindowedStorage(self.database, clock, MemoryLimit())
 
-    def refuse_puts(self, subject: Subject) -> None:
+    def refuse_puts(self, subject: StorageUnderTest) -> None:
         """The database has no room: found by a commit, which fails."""
         queue = subject.queue(b"finds-no-room")
         subject.commit(queue)
@@ -139,7 +141,7 @@ class OnFaultyDatabase(Backend):
 class DatabaseContract(
     DatabaseContentsTests,
     BatchTests,
-    RoomTests,
+    FullDatabaseTests,
     OwnerTests,
     CallOrderTests,
     CrashTests,
@@ -157,5 +159,5 @@ class DatabaseContract(
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls.left_out = {}
-        if is_given(cls, "make_database"):
-            cls.left_out = leave_out(cls, DatabaseContract, lambda needed: bool(getattr(cls, needed)))
+        if overrides_hook(cls, "make_database"):
+            cls.left_out = skip_unsupported(cls, DatabaseContract, lambda needed: bool(getattr(cls, needed)))

@@ -7,27 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from kestrel.testing.contract.backend import Backend, Subject
-from kestrel.testing.contract.needs import needs
-from kestrel.testing.contract.tracked import Tracked
+from kestrel.testing.contract.backend import Backend, StorageUnderTest
+from kestrel.testing.contract.model_check import ModelCheckedStorage
+from kestrel.testing.contract.requirements import requires
 
 PUT_BYTES = 100_000
 KEPT_BYTES = 30_000
 """Of those a storage may still take so many when all but a few items are gone."""
 
 
-@needs("durable")
+@requires("durable")
 class UpkeepTests(Backend):
     """With `upkeep_settings`."""
 
     @pytest.fixture
-    def kept_small(self, tmp_path: Path) -> Iterator[Subject]:
+    def kept_small(self, tmp_path: Path) -> Iterator[StorageUnderTest]:
         """A storage with limits of a few kilobytes."""
-        subject = Subject(self, tmp_path / "kept-small", **self.upkeep_settings)
+        subject = StorageUnderTest(self, tmp_path / "kept-small", **self.upkeep_settings)
         yield subject
         subject.end()
 
-    def test_what_was_taken_takes_no_room_for_long(self, kept_small: Subject) -> None:
+    def test_what_was_taken_takes_no_room_for_long(self, kept_small: StorageUnderTest) -> None:
         queue = kept_small.queue()
         items = [b"%05d" % number * 20 for number in range(PUT_BYTES // 100)]
         for number, data in enumerate(items):
@@ -46,7 +46,7 @@ class UpkeepTests(Backend):
         again = kept_small.restarted()
         assert again.take_all_data(again.queue()) == items[-3:]
 
-    def test_what_was_deleted_takes_no_room_for_long(self, kept_small: Subject) -> None:
+    def test_what_was_deleted_takes_no_room_for_long(self, kept_small: StorageUnderTest) -> None:
         old = kept_small.queue()
         for _ in range(PUT_BYTES // 1000):
             kept_small.put(old, *[b"." * 100] * 10)
@@ -58,14 +58,14 @@ class UpkeepTests(Backend):
         self._check_that_it_is_small(kept_small)
         assert kept_small.take_all_data(new) == []
 
-    def _check_that_it_is_small(self, subject: Subject) -> None:
+    def _check_that_it_is_small(self, subject: StorageUnderTest) -> None:
         taken = self.taken_bytes(subject)
         assert taken < KEPT_BYTES, (
             f"it takes {taken} bytes where it may take {KEPT_BYTES}, as taken_bytes() counts; free room that is used"
             " again need not count, which is for your taken_bytes to say"
         )
 
-    def test_upkeep_of_a_queue_that_nobody_uses_makes_it_no_larger(self, kept_small: Subject) -> None:
+    def test_upkeep_of_a_queue_that_nobody_uses_makes_it_no_larger(self, kept_small: StorageUnderTest) -> None:
         queue = kept_small.queue()
         kept_small.put(queue, *[b"%03d" % number for number in range(50)])
         kept_small.commit(queue)
@@ -76,8 +76,8 @@ class UpkeepTests(Backend):
             assert queue.disk_bytes <= size
         assert (queue.items, queue.bytes) == (50, 150)
 
-    def test_upkeep_changes_no_contents(self, kept_small: Subject) -> None:
-        tracked = Tracked(kept_small)
+    def test_upkeep_changes_no_contents(self, kept_small: StorageUnderTest) -> None:
+        tracked = ModelCheckedStorage(kept_small)
         names = [b"a", b"a+x", b"a+y", b"other"]
         for turn in range(30):
             for number in range(5):

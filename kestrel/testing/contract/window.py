@@ -10,8 +10,8 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from kestrel.storage.interfaces import IQueueStorage
-from kestrel.testing.contract.backend import Backend, Outcome, Subject
-from kestrel.testing.contract.needs import needs
+from kestrel.testing.contract.backend import Backend, DeferredOutcome, StorageUnderTest
+from kestrel.testing.contract.requirements import requires
 
 ITEMS = [b"%03d" % number * 20 for number in range(60)]
 MEMORY_BYTES = 300
@@ -21,14 +21,14 @@ class WindowedBackend(Backend):
     """With queues of which five items are in memory."""
 
     @pytest.fixture
-    def small(self, tmp_path: Path) -> Iterator[Subject]:
+    def small(self, tmp_path: Path) -> Iterator[StorageUnderTest]:
         """A storage whose queues hold 300 bytes in memory."""
-        subject = Subject(self, tmp_path / "small", max_memory_size_bytes=MEMORY_BYTES)
+        subject = StorageUnderTest(self, tmp_path / "small", max_memory_size_bytes=MEMORY_BYTES)
         yield subject
         subject.end()
 
 
-def paged_out(small: Subject) -> tuple[IQueueStorage, int, list[bytes], Deferred[None]]:
+def page_out_head(small: StorageUnderTest) -> tuple[IQueueStorage, int, list[bytes], Deferred[None]]:
     """A queue whose head is not in memory, the xid of an open read of its first item, the rest, and a fill of it."""
     queue = small.queue()
     small.put(queue, *ITEMS)
@@ -47,13 +47,13 @@ def paged_out(small: Subject) -> tuple[IQueueStorage, int, list[bytes], Deferred
     raise AssertionError("has_window is said of a backend that has everything in memory")
 
 
-@needs("has_window")
+@requires("has_window")
 class WindowTests(WindowedBackend):
     """Fills that go well."""
 
     @pytest.mark.parametrize("is_committed", [True, False])
     def test_items_beyond_the_limit_stay_out_of_memory_and_come_in_order(
-        self, small: Subject, is_committed: bool
+        self, small: StorageUnderTest, is_committed: bool
     ) -> None:
         queue = small.queue()
         small.put(queue, *ITEMS)
@@ -64,7 +64,7 @@ class WindowTests(WindowedBackend):
         assert small.take_all_data(queue) == ITEMS
         assert (queue.items, queue.bytes, queue.mem_items, queue.mem_bytes) == (0, 0, 0, 0)
 
-    def test_puts_and_takes_in_turn_keep_the_order(self, small: Subject) -> None:
+    def test_puts_and_takes_in_turn_keep_the_order(self, small: StorageUnderTest) -> None:
         queue = small.queue()
         put, taken = 0, 0
         for turn in range(30):
@@ -79,8 +79,8 @@ class WindowTests(WindowedBackend):
         assert queue.items == put - taken
         assert small.take_all_data(queue) == [b"%04d" % number * 10 for number in range(taken, put)]
 
-    @needs("durable")
-    def test_a_restart_brings_all_of_it_and_takes_no_more_memory(self, small: Subject) -> None:
+    @requires("durable")
+    def test_a_restart_brings_all_of_it_and_takes_no_more_memory(self, small: StorageUnderTest) -> None:
         queue = small.queue()
         small.put(queue, *ITEMS)
         small.commit(queue)
@@ -91,14 +91,14 @@ class WindowTests(WindowedBackend):
 
     # While a fill is outstanding.
 
-    def test_a_fill_brings_the_head(self, small: Subject) -> None:
-        queue, _, left, filling = paged_out(small)
+    def test_a_fill_brings_the_head(self, small: StorageUnderTest) -> None:
+        queue, _, left, filling = page_out_head(small)
         assert (queue.items, queue.open_reads) == (len(left), 1)
         small.wait_for_fill(queue, filling)
         assert small.take_all_data(queue) == left
 
-    def test_a_queue_may_be_cleared_meanwhile(self, small: Subject) -> None:
-        queue, xid, _, filling = paged_out(small)
+    def test_a_queue_may_be_cleared_meanwhile(self, small: StorageUnderTest) -> None:
+        queue, xid, _, filling = page_out_head(small)
         queue.clear()
         assert (queue.items, queue.bytes, queue.peek(), queue.take(False)) == (0, 0, None, None)
         small.wait_for_fill(queue, filling)
@@ -107,22 +107,22 @@ class WindowTests(WindowedBackend):
         queue.put_back([xid], False)
         assert small.take_all_data(queue) == ITEMS[:1]
 
-    def test_a_queue_may_be_cleared_and_get_new_items_meanwhile(self, small: Subject) -> None:
-        queue, _, _, filling = paged_out(small)
+    def test_a_queue_may_be_cleared_and_get_new_items_meanwhile(self, small: StorageUnderTest) -> None:
+        queue, _, _, filling = page_out_head(small)
         queue.clear()
         small.put(queue, b"new", *ITEMS)
         small.wait_for_fill(queue, filling)
         assert small.take_all_data(queue) == [b"new", *ITEMS]
 
-    def test_items_may_be_put_meanwhile(self, small: Subject) -> None:
-        queue, _, left, filling = paged_out(small)
+    def test_items_may_be_put_meanwhile(self, small: StorageUnderTest) -> None:
+        queue, _, left, filling = page_out_head(small)
         small.put(queue, b"new")
         assert queue.items == len(left) + 1
         small.wait_for_fill(queue, filling)
         assert small.take_all_data(queue) == [*left, b"new"]
 
-    def test_what_is_put_back_meanwhile_is_the_head(self, small: Subject) -> None:
-        queue, xid, left, filling = paged_out(small)
+    def test_what_is_put_back_meanwhile_is_the_head(self, small: StorageUnderTest) -> None:
+        queue, xid, left, filling = page_out_head(small)
         queue.put_back([xid], False)
         head = queue.take(True)
         assert head is not None
@@ -131,23 +131,23 @@ class WindowTests(WindowedBackend):
         small.wait_for_fill(queue, filling)
         assert small.take_all_data(queue) == [ITEMS[0], *left]
 
-    def test_an_open_read_may_be_confirmed_meanwhile(self, small: Subject) -> None:
-        queue, xid, left, filling = paged_out(small)
+    def test_an_open_read_may_be_confirmed_meanwhile(self, small: StorageUnderTest) -> None:
+        queue, xid, left, filling = page_out_head(small)
         assert queue.confirm([xid]) == 1
         small.wait_for_fill(queue, filling)
         assert small.take_all_data(queue) == left
 
-    def test_a_commit_may_be_made_meanwhile(self, small: Subject) -> None:
-        queue, xid, left, filling = paged_out(small)
+    def test_a_commit_may_be_made_meanwhile(self, small: StorageUnderTest) -> None:
+        queue, xid, left, filling = page_out_head(small)
         queue.confirm([xid])
         small.put(queue, b"new")
         small.commit(queue)
         small.wait_for_fill(queue, filling)
         assert small.take_all_data(queue) == [*left, b"new"]
 
-    def test_a_queue_may_be_deleted_meanwhile_and_what_was_read_goes_nowhere(self, small: Subject) -> None:
-        queue, _, _, filling = paged_out(small)
-        outcome = Outcome(filling)
+    def test_a_queue_may_be_deleted_meanwhile_and_what_was_read_goes_nowhere(self, small: StorageUnderTest) -> None:
+        queue, _, _, filling = page_out_head(small)
+        outcome = DeferredOutcome(filling)
         small.storage.delete(queue)
         new = small.queue()
         small.put(new, b"new")
@@ -156,24 +156,26 @@ class WindowTests(WindowedBackend):
         assert outcome.is_there
         assert small.take_all_data(new) == [b"new"]
 
-    def test_the_server_may_stop_meanwhile(self, small: Subject) -> None:
-        _, _, _, filling = paged_out(small)
-        outcome = Outcome(filling)
+    def test_the_server_may_stop_meanwhile(self, small: StorageUnderTest) -> None:
+        _, _, _, filling = page_out_head(small)
+        outcome = DeferredOutcome(filling)
         small.close()
         small.run_threads()
         assert outcome.is_there
 
 
-@needs("has_window", "disk")
+@requires("has_window", "disk")
 class WindowFaultTests(WindowedBackend):
     """Fills that fail."""
 
-    def test_a_head_that_cannot_be_read_leaves_things_as_they_are_and_is_read_later(self, small: Subject) -> None:
-        queue, xid, left, filling = paged_out(small)
+    def test_a_head_that_cannot_be_read_leaves_things_as_they_are_and_is_read_later(
+        self, small: StorageUnderTest
+    ) -> None:
+        queue, xid, left, filling = page_out_head(small)
         disk = small.faulty_disk
         disk.fail("read", errno.EIO)
         disk.fail("open_read", errno.EIO)
-        outcome = Outcome(filling)
+        outcome = DeferredOutcome(filling)
         small.run_threads()
         assert outcome.has_failed
         assert (queue.failure, queue.items, queue.bytes) == (None, len(left), sum(map(len, left)))

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from kestrel.disk.files import Disk
-from kestrel.spark.fleet.items import Which, exported
-from kestrel.spark.fleet.told import Report
-from kestrel.spark.fleet.units import Unit, folders_of, single_readers
+from kestrel.spark.fleet.items import ItemSelection, export_rows
+from kestrel.spark.fleet.outcome_rows import OutcomeRow
+from kestrel.spark.fleet.units import Unit, folders_of, reader_units
 from kestrel.tools.files.folder import Folder
 
 TESTS = Path(__file__).parents[2]
@@ -40,12 +40,12 @@ def fleet(root: Path, folders: Sequence[Path] = RECORDED) -> str:
     return str(root / "*" / "spool")
 
 
-def reports_of(units: Iterable[Unit], work: Callable[[Unit, int], Iterable[pa.RecordBatch]]) -> list[Report]:
+def reports_of(units: Iterable[Unit], work: Callable[[Unit, int], Iterable[pa.RecordBatch]]) -> list[OutcomeRow]:
     """What tasks say of these units, without Spark."""
-    return [Report(row) for unit in units for batch in work(unit, NOW_MS) for row in batch.to_pylist()]
+    return [OutcomeRow(row) for unit in units for batch in work(unit, NOW_MS) for row in batch.to_pylist()]
 
 
-def told(reports: Iterable[Report]) -> tuple[int, list[dict[str, Any]], list[str]]:
+def told(reports: Iterable[OutcomeRow]) -> tuple[int, list[dict[str, Any]], list[str]]:
     """Exit status, objects and remarks, as kestrel-qpack has them."""
     ordered = sorted(reports, key=lambda report: report.place)
     objects = [fields for report in ordered if (fields := report.json()) is not None]
@@ -62,8 +62,10 @@ def said_by_qpack(result: tuple[int, str, str]) -> tuple[int, list[dict[str, Any
     return status, [json.loads(line) for line in out.splitlines()], sentences
 
 
-def rows_of(*paths: Path | str, which: Which = Which.QUEUED, is_text: bool = False) -> list[dict[str, Any]]:
+def rows_of(
+    *paths: Path | str, which: ItemSelection = ItemSelection.QUEUED, is_text: bool = False
+) -> list[dict[str, Any]]:
     """All items of these folders, without Spark, and the problems."""
-    units = single_readers(Disk(), folders_of([str(path) for path in paths], None), [])
-    works = (exported(unit, Folder(Disk(), unit.folder), which, NOW_MS, is_text=is_text) for unit in units)
+    units = reader_units(Disk(), folders_of([str(path) for path in paths], None), [])
+    works = (export_rows(unit, Folder(Disk(), unit.folder), which, NOW_MS, is_text=is_text) for unit in units)
     return [row for batches in works for batch in batches for row in batch.to_pylist()]

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.fleet.columns import ITEMS, TEXT_ITEMS
-from kestrel.spark.fleet.export import Form
+from kestrel.spark.fleet.export import ExportFormat
 from kestrel.spark.fleet.importing import check_columns, check_survey, read_items
 from kestrel.tools.running import ToolFailed
 
@@ -76,11 +76,11 @@ def test_items_whose_form_nobody_knows_are_refused(tmp_path: Path) -> None:
         read_items(None, str(tmp_path))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("form", [None, Form.PARQUET])
+@pytest.mark.parametrize("form", [None, ExportFormat.PARQUET])
 @pytest.mark.parametrize(
     "names", [["part-0.parquet"], ["_temporary"], ["part-0.parquet", "_SUCCESS", "_temporary"], ["part-0.json", "x"]]
 )
-def test_an_export_that_was_cut_off_is_refused(tmp_path: Path, names: list[str], form: Form | None) -> None:
+def test_an_export_that_was_cut_off_is_refused(tmp_path: Path, names: list[str], form: ExportFormat | None) -> None:
     for name in names:
         (tmp_path / name).touch()
     for path in (tmp_path, tmp_path.parent / "*"):

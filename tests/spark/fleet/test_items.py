@@ -15,8 +15,8 @@ import pytest
 
 from kestrel.disk.files import Disk
 from kestrel.spark.fleet import items
-from kestrel.spark.fleet.items import Which, exported
-from kestrel.spark.fleet.units import Kind, Unit, folders_of, single_readers
+from kestrel.spark.fleet.items import ItemSelection, export_rows
+from kestrel.spark.fleet.units import Unit, UnitKind, folders_of, reader_units
 from kestrel.testing.faults import FaultyDisk
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.qdump import command as qdump
@@ -27,12 +27,12 @@ from tests.tools.running import fill
 
 Qdump = Callable[..., tuple[int, bytes, list[str]]]
 
-OPTIONS = {Which.QUEUED: "-Q", Which.ADDED: "-A"}
+OPTIONS = {ItemSelection.QUEUED: "-Q", ItemSelection.ADDED: "-A"}
 
 
-def alone(unit: Unit, which: Which, disk: Disk | None = None) -> Iterator[pa.RecordBatch]:
+def alone(unit: Unit, which: ItemSelection, disk: Disk | None = None) -> Iterator[pa.RecordBatch]:
     """The rows of one unit, without Spark."""
-    return exported(unit, Folder(disk or Disk(), unit.folder), which, NOW_MS)
+    return export_rows(unit, Folder(disk or Disk(), unit.folder), which, NOW_MS)
 
 
 @pytest.fixture
@@ -52,18 +52,20 @@ def by_queue(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return {queue: list(group) for queue, group in groupby(items, lambda row: row["queue"])}
 
 
-@pytest.mark.parametrize("which", Which)
+@pytest.mark.parametrize("which", ItemSelection)
 @pytest.mark.parametrize("recorded", RECORDED, ids=name_of)
-def test_of_every_recorded_queue_they_are_those_that_qdump_prints(recorded: Path, which: Which, dump: Qdump) -> None:
+def test_of_every_recorded_queue_they_are_those_that_qdump_prints(
+    recorded: Path, which: ItemSelection, dump: Qdump
+) -> None:
     queues = by_queue(rows_of(recorded, which=which))
-    units = single_readers(Disk(), folders_of([str(recorded)], None), [])
+    units = reader_units(Disk(), folders_of([str(recorded)], None), [])
     printed = b""
     for queue, rows in queues.items():
         status, out, _ = dump(OPTIONS[which], "--queue", queue, recorded)
         assert b"".join(row["data"] + b"\n" for row in rows) == out
         assert [row["position"] for row in rows] == list(range(len(rows)))
         printed += out
-    if which is Which.QUEUED:
+    if which is ItemSelection.QUEUED:
         status, out, said = dump("-Q", recorded)
         assert out == printed
         problems = [row["problem"] for row in rows_of(recorded) if row["problem"] is not None]
@@ -85,7 +87,7 @@ def test_they_have_the_times_and_errors_that_a_restart_finds(recorded: Path, tmp
 
 def test_what_was_added_without_a_time_has_none(tmp_path: Path) -> None:
     fill(tmp_path, {"work": add(b"old", 7) + addx(b"new", 5, 6)})
-    rows = rows_of(tmp_path, which=Which.ADDED)
+    rows = rows_of(tmp_path, which=ItemSelection.ADDED)
     assert [(row["data"], row["add_ms"], row["expiry_ms"]) for row in rows] == [(b"old", None, 7000), (b"new", 5, 6)]
     assert [row["add_ms"] for row in rows_of(tmp_path)] == [NOW_MS, 5]
 
@@ -132,7 +134,7 @@ def test_batches_are_bounded_in_rows_and_bytes(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(items, "MOST_BYTES", 100)
     sizes = [1, 1, 1, 1, 200, 60, 60, 1]
     fill(tmp_path, {"work": b"".join(addx(b"x" * size) for size in sizes)})
-    batches = list(alone(Unit(0, "s", bytes(tmp_path), Kind.JOURNAL, (b"work",)), Which.QUEUED))
+    batches = list(alone(Unit(0, "s", bytes(tmp_path), UnitKind.JOURNAL, (b"work",)), ItemSelection.QUEUED))
     assert [batch.num_rows for batch in batches] == [3, 2, 2, 1]
     positions = [position for batch in batches for position in batch.column("position").to_pylist()]
     assert positions == list(range(8))
@@ -142,7 +144,7 @@ def test_a_queue_is_not_held_in_memory(tmp_path: Path) -> None:
     """What comes before a batch is handed over has not been read on: the next is read when it is wanted."""
     fill(tmp_path, {"work": b"".join(addx(b"x" * 1000) for _ in range(20_000))})
     disk = CountingDisk()
-    batches = alone(Unit(0, "s", bytes(tmp_path), Kind.JOURNAL, (b"work",)), Which.ADDED, disk)
+    batches = alone(Unit(0, "s", bytes(tmp_path), UnitKind.JOURNAL, (b"work",)), ItemSelection.ADDED, disk)
     next(batches)
     assert disk.bytes_read < 8 * 1024 * 1024
     batches.close()  # type: ignore[attr-defined]
@@ -166,7 +168,7 @@ def test_what_cannot_be_read_is_a_problem_and_the_others_go_on(tmp_path: Path) -
     disk.fail("read", errno.EIO, times=1)
     rows = [
         row
-        for batch in alone(Unit(7, "s", bytes(tmp_path), Kind.FOLDER), Which.QUEUED, disk)
+        for batch in alone(Unit(7, "s", bytes(tmp_path), UnitKind.FOLDER), ItemSelection.QUEUED, disk)
         for row in batch.to_pylist()
     ]
     assert [row["data"] for row in rows] == [b"y", None]
@@ -184,7 +186,7 @@ def test_a_folder_as_one_unit_has_the_items_of_its_queues_apart(tmp_path: Path) 
             "c": addx(b"4"),
         },
     )
-    batches = alone(Unit(0, "s", bytes(tmp_path), Kind.FOLDER), Which.QUEUED)
+    batches = alone(Unit(0, "s", bytes(tmp_path), UnitKind.FOLDER), ItemSelection.QUEUED)
     rows = [row for batch in batches for row in batch.to_pylist()]
     assert [(row["queue"], row["position"], row["data"], row["errors"]) for row in rows] == [
         ("b", 0, b"1", 3),
@@ -195,8 +197,8 @@ def test_a_folder_as_one_unit_has_the_items_of_its_queues_apart(tmp_path: Path) 
 
 def test_a_queue_that_was_deleted_meanwhile_is_a_problem(tmp_path: Path) -> None:
     fill(tmp_path, {"work": addx(b"x")})
-    (unit,) = single_readers(Disk(), folders_of([str(tmp_path)], None), [])
+    (unit,) = reader_units(Disk(), folders_of([str(tmp_path)], None), [])
     os.unlink(tmp_path / "work")
-    (batch,) = alone(unit, Which.QUEUED)
+    (batch,) = alone(unit, ItemSelection.QUEUED)
     (row,) = batch.to_pylist()
     assert "there is no queue work" in row["problem"]["sentence"]

@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 
 from kestrel.disk.lock import FolderLock
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.fleet.export import Form, export, items_of
+from kestrel.spark.fleet.export import ExportFormat, export, items_of
 from kestrel.spark.fleet.importing import import_items, read_items
-from kestrel.spark.fleet.items import Which
+from kestrel.spark.fleet.items import ItemSelection
+from kestrel.spark.fleet.outcome_rows import OutcomeRow
 from kestrel.spark.fleet.pack import pack
-from kestrel.spark.fleet.told import Report
 from kestrel.spark.fleet.verify import verify
 from kestrel.spark.fleet_cli import main
 from kestrel.tools.qpack import command as qpack
@@ -59,7 +59,7 @@ def test_verifying_a_fleet_says_what_the_tool_for_one_folder_says_of_each(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pattern = fleet(tmp_path)
-    reports = [Report(row.asDict(recursive=True)) for row in verify(spark, [pattern], now_ms=NOW_MS).collect()]
+    reports = [OutcomeRow(row.asDict(recursive=True)) for row in verify(spark, [pattern], now_ms=NOW_MS).collect()]
     for recorded in RECORDED:
         spool = tmp_path / name_of(recorded) / "spool"
         status = qpack.main(["--verify", "--json", str(spool)])
@@ -85,8 +85,10 @@ def test_packing_a_fleet_leaves_out_the_folder_that_a_server_owns(spark: SparkSe
     assert files_of(tmp_path / "web2") == {"work": addx(b"a") + REMOVE + addx(b"b")}
 
 
-@pytest.mark.parametrize("form", Form)
-def test_what_is_exported_and_imported_is_what_was_there(spark: SparkSession, tmp_path: Path, form: Form) -> None:
+@pytest.mark.parametrize("form", ExportFormat)
+def test_what_is_exported_and_imported_is_what_was_there(
+    spark: SparkSession, tmp_path: Path, form: ExportFormat
+) -> None:
     fill(tmp_path / "old", FILES)
     out, new = str(tmp_path / "out"), tmp_path / "new"
     done = export(spark, [str(tmp_path / "old")], out, form=form, server="web1", now_ms=NOW_MS)
@@ -100,8 +102,8 @@ def test_what_is_exported_and_imported_is_what_was_there(spark: SparkSession, tm
     assert restarted_errors(new, "caf\xe9+<script>".encode("latin-1")) == [0, 3]
 
 
-@pytest.mark.parametrize("form", Form)
-def test_an_export_is_for_its_owner_alone(spark: SparkSession, tmp_path: Path, form: Form) -> None:
+@pytest.mark.parametrize("form", ExportFormat)
+def test_an_export_is_for_its_owner_alone(spark: SparkSession, tmp_path: Path, form: ExportFormat) -> None:
     fill(tmp_path / "old", {"work": addx(b"secret")})
     out = tmp_path / "out"
     export(spark, [str(tmp_path / "old")], str(out), form=form)
@@ -128,7 +130,7 @@ def test_exporting_the_recorded_fleet_has_the_items_of_each_folder_and_tells_of_
 
 def test_items_are_a_table_as_well(spark: SparkSession, tmp_path: Path) -> None:
     fill(tmp_path, {"work": addx(b"a") + REMOVE + addx(b"b")})
-    added = items_of(spark, [str(tmp_path)], which=Which.ADDED, queues=[b"work"])
+    added = items_of(spark, [str(tmp_path)], which=ItemSelection.ADDED, queues=[b"work"])
     assert [(row.position, bytes(row.data)) for row in added.orderBy("position").collect()] == [(0, b"a"), (1, b"b")]
 
 

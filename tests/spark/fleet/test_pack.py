@@ -11,8 +11,8 @@ import pytest
 
 from kestrel.disk.files import Disk
 from kestrel.disk.lock import FolderLock
-from kestrel.spark.fleet.pack import packed
-from kestrel.spark.fleet.units import Kind, Unit, folders_of, whole_folders
+from kestrel.spark.fleet.pack import pack_folder
+from kestrel.spark.fleet.units import Unit, UnitKind, folder_units, folders_of
 from kestrel.tools.qpack import command as qpack
 from tests.journal.made import REMOVE, addx, files_of
 from tests.spark.fleet.folders import NOW_MS, RECORDED, name_of, reports_of, said_by_qpack, told
@@ -38,7 +38,7 @@ def test_every_recorded_folder_is_packed_as_by_the_tool_for_one(
     recorded: Path, tmp_path: Path, pack_one: Qpack
 ) -> None:
     ours, other = (Path(shutil.copytree(recorded, tmp_path / name)) for name in ("ours", "other"))
-    outcome = told(reports_of(whole_folders(Disk(), folders_of([str(ours)], None), []), packed))
+    outcome = told(reports_of(folder_units(Disk(), folders_of([str(ours)], None), []), pack_folder))
     assert outcome == said_by_qpack(pack_one(other))
     assert files_of(ours) == files_of(other)
 
@@ -49,7 +49,7 @@ def test_a_folder_that_a_server_owns_is_told_and_the_others_are_packed(tmp_path:
     (tmp_path / "web1" / ".kestrel").mkdir()
     lock = FolderLock(bytes(tmp_path / "web1" / ".kestrel" / "lock"))
     try:
-        reports = reports_of(whole_folders(Disk(), folders_of([str(tmp_path / "*")], None), []), packed)
+        reports = reports_of(folder_units(Disk(), folders_of([str(tmp_path / "*")], None), []), pack_folder)
     finally:
         lock.release()
     assert [(report.server, report.state, report.status) for report in reports] == [
@@ -68,7 +68,7 @@ def test_the_name_of_a_folder_in_use_is_shown_as_a_terminal_can_bear_it(tmp_path
     (path / ".kestrel").mkdir()
     lock = FolderLock(bytes(path / ".kestrel" / "lock"))
     try:
-        (report,) = reports_of([Unit(0, "web1", bytes(path), Kind.FOLDER)], packed)
+        (report,) = reports_of([Unit(0, "web1", bytes(path), UnitKind.FOLDER)], pack_folder)
     finally:
         lock.release()
     assert "/\\x1b[2J\\xff: stop it first" in report.remarks[0]
@@ -77,8 +77,8 @@ def test_the_name_of_a_folder_in_use_is_shown_as_a_terminal_can_bear_it(tmp_path
 
 def test_a_folder_is_free_again_when_its_rows_are_there(tmp_path: Path) -> None:
     fill(tmp_path, {"work": addx(b"a") + REMOVE})
-    (unit,) = whole_folders(Disk(), folders_of([str(tmp_path)], None), [])
-    rows = packed(unit, NOW_MS)
+    (unit,) = folder_units(Disk(), folders_of([str(tmp_path)], None), [])
+    rows = pack_folder(unit, NOW_MS)
     next(rows)
     FolderLock(bytes(tmp_path / ".kestrel" / "lock")).release()
 
@@ -87,7 +87,7 @@ def test_files_of_another_user_are_refused(tmp_path: Path, monkeypatch: pytest.M
     fill(tmp_path, {"work": addx(b"a") + REMOVE})
     owner = os.geteuid()
     monkeypatch.setattr("kestrel.tools.qpack.upkeep.os.geteuid", lambda: owner + 1)
-    (report,) = reports_of(whole_folders(Disk(), folders_of([str(tmp_path)], None), []), packed)
+    (report,) = reports_of(folder_units(Disk(), folders_of([str(tmp_path)], None), []), pack_folder)
     assert (report.state, report.status) == ("failed", 73)
     assert f"(sudo -u '#{owner}' kestrel-fleet ...)" in report.remarks[0]
     assert files_of(tmp_path) == {"work": addx(b"a") + REMOVE}
@@ -96,6 +96,6 @@ def test_files_of_another_user_are_refused(tmp_path: Path, monkeypatch: pytest.M
 def test_only_the_queues_named_are_packed(tmp_path: Path) -> None:
     fill(tmp_path / "web1", {name: addx(b"x") + REMOVE for name in ("a", "b")})
     fill(tmp_path / "web2", {"b": addx(b"x") + REMOVE})
-    reports = reports_of(whole_folders(Disk(), folders_of([str(tmp_path / "*")], None), [b"a"]), packed)
+    reports = reports_of(folder_units(Disk(), folders_of([str(tmp_path / "*")], None), [b"a"]), pack_folder)
     assert [report.server for report in reports] == ["web1"]
     assert files_of(tmp_path / "web1") == {"a": b"", "b": addx(b"x") + REMOVE}

@@ -12,7 +12,7 @@ import pytest
 from kestrel.disk.files import Disk
 from kestrel.disk.lock import FolderLock
 from kestrel.errors import FolderInUse
-from kestrel.spark.fleet.target import ImportTarget
+from kestrel.spark.fleet.import_target import ImportTarget
 from kestrel.testing.faults import FaultyDisk
 from kestrel.tools.running import ToolFailed
 from tests.journal.made import addx, files_of
@@ -76,7 +76,7 @@ def test_a_folder_with_other_queues_will_do(tmp_path: Path) -> None:
 
 def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = os.geteuid()
-    monkeypatch.setattr("kestrel.spark.fleet.target.os.geteuid", lambda: owner + 1)
+    monkeypatch.setattr("kestrel.spark.fleet.import_target.os.geteuid", lambda: owner + 1)
     with pytest.raises(ToolFailed, match=rf"sudo -u '#{owner}' kestrel-fleet") as refused:
         target_at(tmp_path).check()
     assert refused.value.status == 73

@@ -12,18 +12,18 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from kestrel.disk.files import Disk
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.fleet.jobs import in_turn
+from kestrel.spark.fleet.jobs import map_units_by_folder
 from kestrel.spark.fleet.units import (
     SCHEMA,
-    Kind,
     Unit,
+    UnitKind,
+    assign_tasks,
+    folder_units,
     folders_of,
-    shared_out,
-    single_queues,
-    single_readers,
-    whole_folders,
+    queue_units,
+    reader_units,
 )
-from kestrel.spark.fleet.verify import verified
+from kestrel.spark.fleet.verify import verify_unit
 from kestrel.testing.faults import FaultyDisk
 from tests.journal.made import addx
 from tests.scroll.made import READER, WRITER, put, read_done, read_head
@@ -49,7 +49,7 @@ def two(tmp_path: Path) -> str:
 
 
 def test_verifying_has_a_unit_for_each_journal_and_scroll_and_for_the_rest(two: str) -> None:
-    units = single_queues(Disk(), folders_of([two], None), [])
+    units = queue_units(Disk(), folders_of([two], None), [])
     assert brief(units) == [
         ("web1", "scroll", (b"news",), None),
         ("web1", "journal", (b"work",), None),
@@ -62,24 +62,24 @@ def test_verifying_has_a_unit_for_each_journal_and_scroll_and_for_the_rest(two: 
 
 
 def test_exporting_has_a_unit_for_each_reader_of_a_scroll(two: str) -> None:
-    units = single_readers(Disk(), folders_of([two], "all"), [b"work", b"news+b"])
+    units = reader_units(Disk(), folders_of([two], "all"), [b"work", b"news+b"])
     assert brief(units) == [
         ("all", "journal", (b"work",), None),
         ("all", "scroll", (b"news",), (b"b",)),
         ("all", "journal", (b"work",), None),
     ]
-    assert len(single_readers(Disk(), folders_of([two], None), [])) == 5
+    assert len(reader_units(Disk(), folders_of([two], None), [])) == 5
 
 
 def test_packing_has_a_unit_for_each_folder_that_has_one_of_the_queues(two: str) -> None:
-    units = whole_folders(Disk(), folders_of([two], None), [b"mail"])
+    units = folder_units(Disk(), folders_of([two], None), [b"mail"])
     assert brief(units) == [("web2", "folder", (b"mail",), None)]
-    assert len(whole_folders(Disk(), folders_of([two], None), [])) == 2
+    assert len(folder_units(Disk(), folders_of([two], None), [])) == 2
 
 
 def test_a_queue_that_no_folder_has_is_named(two: str) -> None:
     with pytest.raises(SourceFailed, match="no folder has a queue missing: kestrel-qdump -q"):
-        single_queues(Disk(), folders_of([two], None), [b"work", b"missing"])
+        queue_units(Disk(), folders_of([two], None), [b"work", b"missing"])
 
 
 def test_a_file_is_no_folder(two: str, tmp_path: Path) -> None:
@@ -92,15 +92,15 @@ def test_a_file_is_no_folder(two: str, tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_looked_into_is_left_whole_to_a_task(two: str) -> None:
     disk = FaultyDisk()
     disk.fail("list", errno.EIO, times=1)
-    units = single_queues(disk, folders_of([two], None), [b"work"])
+    units = queue_units(disk, folders_of([two], None), [b"work"])
     assert brief(units) == [("web1", "folder", (b"work",), None), ("web2", "journal", (b"work",), None)]
 
 
 def test_units_come_back_out_of_a_table_as_they_went_in() -> None:
     units = [
-        Unit(3, "s", b"/x", Kind.SCROLL, (b"news",), (b"a", b"")),
-        Unit(4, "s", b"/\xff", Kind.REST, has_queues=False),
-        Unit(5, "s", b"/x", Kind.FOLDER, (b"caf\xe9",)),
+        Unit(3, "s", b"/x", UnitKind.SCROLL, (b"news",), (b"a", b"")),
+        Unit(4, "s", b"/\xff", UnitKind.REST, has_queues=False),
+        Unit(5, "s", b"/x", UnitKind.FOLDER, (b"caf\xe9",)),
     ]
     names = SCHEMA.names
     rows = [dict(zip(names, unit.row(1), strict=True)) for unit in units]
@@ -112,16 +112,16 @@ def test_a_task_lists_a_folder_once_for_all_its_units(tmp_path: Path) -> None:
     for server in ("web1", "web2"):
         fill(tmp_path / server, {name: addx(b"x") for name in "abc"})
         os.utime(tmp_path / server, (1, 1))
-    units = single_queues(Disk(), folders_of([str(tmp_path / "*")], None), [])
+    units = queue_units(Disk(), folders_of([str(tmp_path / "*")], None), [])
     disk = FaultyDisk()
-    rows = list(in_turn(units[::2] + units[1::2], lambda unit, folder: verified(unit, folder, 1), disk))
+    rows = list(map_units_by_folder(units[::2] + units[1::2], lambda unit, folder: verify_unit(unit, folder, 1), disk))
     assert len(rows) == 6
     assert disk.calls.count("list") == 2
 
 
 def test_the_largest_unit_comes_first_and_the_others_go_where_the_least_is() -> None:
-    units = [Unit(number, "s", b"/", Kind.REST, cost=cost) for number, cost in enumerate([1, 1, 9, 3, 3, 1])]
-    shared = [(task, unit.number) for task, unit in shared_out(units, 3)]
+    units = [Unit(number, "s", b"/", UnitKind.REST, cost=cost) for number, cost in enumerate([1, 1, 9, 3, 3, 1])]
+    shared = [(task, unit.number) for task, unit in assign_tasks(units, 3)]
     assert shared == [(0, 2), (1, 3), (2, 4), (1, 0), (2, 1), (1, 5)]
-    assert shared_out([], 3) == []
-    assert {task for task, _ in shared_out(units, 100)} == set(range(6))
+    assert assign_tasks([], 3) == []
+    assert {task for task, _ in assign_tasks(units, 100)} == set(range(6))

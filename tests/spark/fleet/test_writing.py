@@ -12,8 +12,8 @@ import pytest
 
 from kestrel.disk.files import Disk
 from kestrel.journal.fileset import current_name, temporary_name
-from kestrel.spark.fleet import writing
-from kestrel.spark.fleet.writing import Writing
+from kestrel.spark.fleet import import_writer
+from kestrel.spark.fleet.import_writer import ImportWriter
 from kestrel.testing.faults import FaultyDisk
 from tests.journal.made import NOW_MS, addx, files_of, open_, restarted_errors, restarted_items, save_xid, unremove
 
@@ -45,7 +45,7 @@ def batches_of(queues: dict[str, Sequence[Item]], size: int = 2) -> list[pa.Reco
 def write(
     folder: Path, batches: list[pa.RecordBatch], fronts: dict[str, int] | None = None, disk: Disk | None = None
 ) -> list[dict[str, Any]]:
-    writing = Writing(bytes(folder), 5, NOW_MS, fronts or {})
+    writing = ImportWriter(bytes(folder), 5, NOW_MS, fronts or {})
     return [row for batch in writing.write(batches, 5, disk or Disk()) for row in batch.to_pylist()]
 
 
@@ -114,7 +114,7 @@ def test_a_file_is_on_the_medium_before_it_is_told_of(tmp_path: Path) -> None:
 def test_a_file_that_does_not_hold_what_was_written_is_not_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "encode_item", lambda data, add_ms, expiry_ms: addx(data, add_ms, 7)[:-1])
+    monkeypatch.setattr(import_writer, "encode_item", lambda data, add_ms, expiry_ms: addx(data, add_ms, 7)[:-1])
     (row,) = write(tmp_path, batches_of({"work": [(b"xy", 1, 0, 0)]}))
     assert "the new file did not hold what was written to it" in row["problem"]
 

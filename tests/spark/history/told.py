@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from kestrel.spark.columns import HISTORIES, RECORDS
-from kestrel.spark.history.replaying import GROUP, ORDER, Limits, histories_of
+from kestrel.spark.history.replay import GROUP, ORDER, Limits, replay_histories
 from tests.spark.tables import Row, table
 
 
@@ -19,7 +19,7 @@ def histories_in(*paths: Path | str, limits: Limits = None, batch_rows: int = 7,
     rows = sorted(table(*paths, **options), key=_place)
     starts = range(0, len(rows), batch_rows)
     batches = [pa.RecordBatch.from_pylist(rows[start : start + batch_rows], schema) for start in starts]
-    told = histories_of(batches, limits, to_arrow_schema(HISTORIES, timezone="UTC"), options.get("queue"))
+    told = replay_histories(batches, limits, to_arrow_schema(HISTORIES, timezone="UTC"), options.get("queue"))
     return [row for batch in told for row in batch.to_pylist()]
 
 

@@ -6,17 +6,17 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
-from kestrel.spark.reports.values import (
+from kestrel.spark.reports.report_data import (
     DepthFigures,
-    Figures,
+    InputSummary,
     LossFigures,
-    Part,
     ProblemFigures,
     RedeliveryFigures,
-    Report,
+    ReportData,
+    ReportSection,
+    SummaryFigures,
     ThroughputFigures,
     WaitingFigures,
-    WasRead,
 )
 
 START_MS: Final = 1_700_000_000_000
@@ -34,9 +34,9 @@ HOSTILE: Final = (
 """Names that queues can have."""
 
 
-def figures(server: str | None, queue: str | None, **columns: Any) -> Figures:
+def figures(server: str | None, queue: str | None, **columns: Any) -> SummaryFigures:
     """Of a queue with 100 items added, 90 removed."""
-    made = Figures(
+    made = SummaryFigures(
         server=server,
         queue=queue,
         queues=1,
@@ -62,7 +62,7 @@ def waiting(server: str | None, queue: str | None, scale: int = 1) -> WaitingFig
     return WaitingFigures(server, queue, 92, 3, *bounds)
 
 
-def part(name: str | None, queues: list[tuple[str, str]], queue_count: int | None = None) -> Part:
+def part(name: str | None, queues: list[tuple[str, str]], queue_count: int | None = None) -> ReportSection:
     """With an hour of adds and removals."""
     random = Random(str(name))
     rows = [
@@ -79,7 +79,7 @@ def part(name: str | None, queues: list[tuple[str, str]], queue_count: int | Non
         most = least + random.randrange(40)
         depth.append(DepthFigures(START_MS + place * INTERVAL_MS, least, most, least * 512, most * 512))
     throughput.append(ThroughputFigures(None, 0, 0, 12, 6_144))
-    return Part(
+    return ReportSection(
         name=name,
         figures=figures(name, None, queues=queue_count or len(queues)),
         throughput=throughput,
@@ -94,14 +94,14 @@ def part(name: str | None, queues: list[tuple[str, str]], queue_count: int | Non
     )
 
 
-def report(*parts: Part, **values: Any) -> Report:
+def report(*parts: ReportSection, **values: Any) -> ReportData:
     """Of two servers, one file with a problem."""
     problem = ProblemFigures("alpha", "/srv/alpha", "work<b>", "damaged", 56, "an opcode that there is not: 0x2a", 12)
-    made = Report(
+    made = ReportData(
         now_ms=NOW_MS,
         interval_ms=INTERVAL_MS,
         pictured_ms=INTERVAL_MS,
-        read=WasRead(("alpha", "beta"), ("/srv/alpha", "/srv/beta"), 14, 123_456_789),
+        read=InputSummary(("alpha", "beta"), ("/srv/alpha", "/srv/beta"), 14, 123_456_789),
         problems=(problem,),
         problem_count=1,
         parts=parts,
@@ -110,7 +110,7 @@ def report(*parts: Part, **values: Any) -> Report:
     return replace(made, **values)
 
 
-def hostile_report() -> Report:
+def hostile_report() -> ReportData:
     """A fleet whose queues are called as nobody should call them."""
     queues = [(server, queue) for server in ("alpha", "<b>beta") for queue in HOSTILE]
     parts = [part(None, queues, 40)]

@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kestrel.spark.report_cli import main
-from kestrel.spark.reports.folder import ReportFolder
-from kestrel.spark.reports.in_brief import MARK
+from kestrel.spark.reports.report_folder import ReportFolder
+from kestrel.spark.reports.report_text import MARK
 from kestrel.tools.running import ToolFailed
 from tests.journal.made import REMOVE, addx, confirm, open_, unremove
 
@@ -136,7 +136,7 @@ def test_a_report_that_was_there_stays_when_spark_cannot_be_started(
     older = ReportFolder(str(tmp_path / "report"))
     older.begin()
     older.finish("page", {MARK: 1})
-    monkeypatch.setattr("kestrel.spark.report_cli.started", refuses)
+    monkeypatch.setattr("kestrel.spark.report_cli.start_spark", refuses)
     assert main([str(tmp_path / "spool"), "--out", str(tmp_path / "report"), "--master", "spark://nowhere"]) == 1
     assert "there is no spark://nowhere" in capsys.readouterr().err
     assert older.page.read_text() == "page"

@@ -11,10 +11,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from kestrel.spark.reports import words as words
-from kestrel.spark.reports.in_brief import as_json, as_lines
+from kestrel.spark.reports import formatting as words
 from kestrel.spark.reports.page import page
-from kestrel.spark.reports.values import DepthFigures, Report, ThroughputFigures, WaitingFigures, WasRead
+from kestrel.spark.reports.report_data import DepthFigures, InputSummary, ReportData, ThroughputFigures, WaitingFigures
+from kestrel.spark.reports.report_text import as_json, format_lines
 from tests.spark.reports import samples as samples
 
 EMPTY: Final = {"img", "meta", "link", "br", "hr", "input"}
@@ -66,7 +66,7 @@ def test_names_of_queues_are_text_and_nothing_else(hostile: str) -> None:
     assert set(read.tags) <= set(tame.tags)
     assert {name for _, name, _ in read.attributes} <= {name for _, name, _ in tame.attributes}
     for name in samples.HOSTILE:
-        assert words.name(name) in read.text
+        assert words.format_name(name) in read.text
     assert "\x85" not in hostile
 
 
@@ -132,12 +132,12 @@ def test_figures_are_in_the_page(hostile: str) -> None:
 
 
 def test_a_folder_without_journals_gives_a_page_that_says_so() -> None:
-    empty = samples.report(read=WasRead(("/x",), ("/x",), 0, 0), problems=(), problem_count=0)
+    empty = samples.report(read=InputSummary(("/x",), ("/x",), 0, 0), problems=(), problem_count=0)
     read = Reader(page(empty))
     assert "There is no journal." in read.text
     assert "No file has a problem." in read.text
     assert "svg" not in read.tags
-    assert list(as_lines(empty)) == ["1 server, 1 folder, 0 files, 0 B", "no journal there"]
+    assert list(format_lines(empty)) == ["1 server, 1 folder, 0 files, 0 B", "no journal there"]
 
 
 def test_servers_and_problems_that_are_left_out_are_counted() -> None:
@@ -178,7 +178,7 @@ def test_the_same_report_gives_the_same_page() -> None:
 
 
 def test_the_summary_for_a_person_is_a_table_without_control_characters() -> None:
-    lines = list(as_lines(samples.hostile_report()))
+    lines = list(format_lines(samples.hostile_report()))
     assert lines[0] == "2 servers, 2 folders, 14 files, 118 MiB"
     assert "40 queues: 100 items added, 90 removed, 10 left (5.0 KiB), 2 open" in lines
     assert any(line.startswith("<script>alert(1)</script> on alpha ") for line in lines)
@@ -194,7 +194,7 @@ def test_the_summary_for_a_program_has_every_server_and_the_fleet() -> None:
     assert told["fleet"]["waiting"]["p95_most_ms"] == 1_500
     assert told["fleet"]["expired"]["discarded_maybe"] == 6
     assert (told["state"], told["problems"], told["read"]["files"]) == ("finished", 1, 14)
-    nothing: Report = samples.report()
+    nothing: ReportData = samples.report()
     assert as_json(nothing)["fleet"] is None
 
 
@@ -209,11 +209,11 @@ def test_the_summary_for_a_program_has_every_server_and_the_fleet() -> None:
     ],
 )
 def test_a_name_has_no_character_that_is_not_seen(text: str, shown: str) -> None:
-    assert words.name(text) == shown
+    assert words.format_name(text) == shown
 
 
 def test_a_long_name_in_a_picture_keeps_both_its_ends() -> None:
-    shown = words.label("begin" + "x" * 300 + "end")
+    shown = words.format_label("begin" + "x" * 300 + "end")
     assert len(shown) <= words.LONGEST_LABEL
     assert shown.startswith("begin") and shown.endswith("end")
 
@@ -223,4 +223,4 @@ def test_a_long_name_in_a_picture_keeps_both_its_ends() -> None:
     [(0, "0%"), (0.00012, "0.012%"), (0.054, "5.4%"), (0.5, "50%"), (0.99999, "over 99.9%"), (1, "100%")],
 )
 def test_a_little_is_never_shown_as_nothing(share: float, shown: str) -> None:
-    assert words.percent(share) == shown
+    assert words.format_percent(share) == shown

@@ -15,7 +15,7 @@ from kestrel.spark.columns import HISTORIES
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.reports.intervals import suitable_interval_ms
 from kestrel.spark.reports.queues import all_rankings
-from kestrel.spark.schemas import without
+from kestrel.spark.schemas import drop_column
 from tests.spark.reports import model as model
 from tests.spark.reports.rows import START_MS, item, random_items
 
@@ -35,7 +35,7 @@ GROUPS: Final = model.grouped(ITEMS)
 
 @pytest.fixture(scope="module")
 def histories(spark: SparkSession) -> Iterator[DataFrame]:
-    schema = without(HISTORIES, "data")
+    schema = drop_column(HISTORIES, "data")
     rows = [tuple(row[name] for name in schema.names) for row in [*ITEMS, PLACEHOLDER]]
     table = spark.createDataFrame(rows, schema).coalesce(2).persist()
     yield table

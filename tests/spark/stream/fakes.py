@@ -1,4 +1,4 @@
-"""Servers of a stream, in memory: what they have, and when they are away, is for the test to say."""
+"""StreamServers of a stream, in memory: what they have, and when they are away, is for the test to say."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from kestrel.cluster.follower import Members
 from kestrel.cluster.member import Member
 from kestrel.cluster.uri import ServerSetUri, parse_server_set
 from kestrel.protocols.codec import QueueInfo, RangeState
-from kestrel.spark.stream.connections import Connections
-from kestrel.spark.stream.present import InSet
-from kestrel.spark.stream.servers import Servers
+from kestrel.spark.stream.connections import ServerConnections
+from kestrel.spark.stream.server_directory import ServerSetDirectory
+from kestrel.spark.stream.servers import StreamServers
 
 T = TypeVar("T")
 
@@ -212,18 +212,18 @@ class World:
         """Somebody waits."""
         self.now_s += seconds
 
-    def servers(self, *addresses: str) -> Servers:
+    def servers(self, *addresses: str) -> StreamServers:
         """As options say them."""
         return _FakeServers(addresses=addresses or tuple(self.queues), queue=QUEUE, world=self._name)
 
-    def server_set(self, *reads: str) -> Servers:
+    def server_set(self, *reads: str) -> StreamServers:
         """The same, with a set in which these are now."""
         self.set.reads(*reads)
         return _FakeServers(addresses=(), queue=QUEUE, timeout_s=1e-6, server_set=SET, world=self._name)
 
-    def connections(self, servers: Servers) -> Connections:
+    def connections(self, servers: StreamServers) -> ServerConnections:
         """Those of a driver."""
-        return Connections(servers, seconds=self.seconds, random=Random(1))
+        return ServerConnections(servers, seconds=self.seconds, random=Random(1))
 
 
 _WORLDS: Final[dict[str, World]] = {}
@@ -262,11 +262,11 @@ class _FakeServer(PatientServer):
 
 
 @dataclass(frozen=True, slots=True)
-class _FakeServers(Servers):
+class _FakeServers(StreamServers):
     world: str = field(default="")
 
-    def _in_set(self, uri: ServerSetUri, name: str) -> InSet:
-        return InSet(uri, name, 0, _WORLDS[self.world].set.follow)
+    def _in_set(self, uri: ServerSetUri, name: str) -> ServerSetDirectory:
+        return ServerSetDirectory(uri, name, 0, _WORLDS[self.world].set.follow)
 
     def open(self, address: str) -> PatientServer:
         return _FakeServer(address, _WORLDS[self.world])

@@ -5,24 +5,24 @@ from __future__ import annotations
 import pytest
 
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.stream.connections import Away, Connections, ServerRefused
+from kestrel.spark.stream.connections import ServerConnections, ServerRefused, ServerUnavailable
 from tests.spark.stream.fakes import QUEUE, A, World
 
 
-def peek(connections: Connections) -> int:
+def peek(connections: ServerConnections) -> int:
     return connections.ask_once(A, lambda calls: calls.peek(QUEUE)).items
 
 
-def pause(world: World, connections: Connections) -> float:
+def pause(world: World, connections: ServerConnections) -> float:
     """How long a server is left alone that fails now, in seconds."""
     asked = len(world[A].asked)
-    with pytest.raises(Away):
+    with pytest.raises(ServerUnavailable):
         peek(connections)
     assert len(world[A].asked) == asked + 1
     began_s = world.now_s
     while len(world[A].asked) == asked + 1:
         world.sleep(0.05)
-        with pytest.raises(Away):
+        with pytest.raises(ServerUnavailable):
             peek(connections)
     return world.now_s - began_s
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kestrel.spark.columns import ITEMS
-from kestrel.spark.stream import archive_options, options, sink_options
+from kestrel.spark.stream import archive_options, sink_options, stream_options
 from tests.server.running import Processes
 from tests.spark.walks import section, walk
 
@@ -29,7 +29,7 @@ def test_every_column_of_an_item_is_told() -> None:
 @pytest.mark.parametrize(
     ("heading", "names"),
     [
-        ("Out of queues", options.OPTIONS),
+        ("Out of queues", stream_options.OPTIONS),
         ("Into queues", ("servers", "queue", "timeout", "patience", sink_options.KEYS)),
         ("Out of archives", archive_options.OF_STREAMS),
     ],

@@ -9,14 +9,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kestrel.spark.stream.ending import end_in_order
+from kestrel.spark.stream.shutdown import exit_on_sigterm
 from tests.child import Child, join
 
 _WAITS = """
 import signal, sys
-from kestrel.spark.stream.ending import end_in_order, is_ending
+from kestrel.spark.stream.shutdown import exit_on_sigterm, ignore_sigterm
 {before}
-end_in_order()
+exit_on_sigterm()
 try:
     print("ready", flush=True)
     sys.stdin.readline()
@@ -59,7 +59,7 @@ def test_another_sigterm_does_not_cut_the_end_short() -> None:
 
 
 def test_an_end_that_has_begun_without_a_sigterm_is_not_cut_short_by_one() -> None:
-    with waiting(finally_=f"is_ending(); {_ANOTHER}") as process:
+    with waiting(finally_=f"ignore_sigterm(); {_ANOTHER}") as process:
         assert process.communicate("\n")[0] == "goes on\nstopped\n"
         assert process.returncode == 0
 
@@ -75,7 +75,7 @@ def test_a_thread_cannot_say_what_a_signal_does_and_does_not_try() -> None:
 
     def run() -> None:
         try:
-            end_in_order()
+            exit_on_sigterm()
         except BaseException as error:
             failures.append(error)
 

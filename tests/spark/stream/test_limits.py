@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from kestrel.spark.stream.limits import Shares, Turns
+from kestrel.spark.stream.fair_shares import FairShares, RoundRobin
 
 
 def shares(amount: int, wanted: list[int]) -> list[int]:
     """What each gets that wants so much."""
-    left = Shares(amount, len(wanted))
+    left = FairShares(amount, len(wanted))
     given = []
     for each in wanted:
         given.append(min(each, left.next()))
@@ -34,7 +34,7 @@ def test_who_takes_more_than_its_share_takes_nothing_from_the_others() -> None:
 
 
 def test_each_time_another_one_is_first_whoever_comes_and_goes() -> None:
-    turns = Turns()
+    turns = RoundRobin()
     assert turns.of(("a", "b", "c")) == ["b", "c", "a"]
     assert turns.of(("a", "b", "c")) == ["c", "a", "b"]
     assert turns.of(("a", "b")) == ["b", "a"]

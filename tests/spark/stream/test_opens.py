@@ -12,8 +12,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from kestrel.spark.columns import ITEMS
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.stream.opens import MOST_READS, OpensReader
-from kestrel.spark.stream.options import OPEN_BYTES, Delivery, StreamOptions
+from kestrel.spark.stream.open_reads import MOST_READS, OpenReadsReader
+from kestrel.spark.stream.stream_options import OPEN_BYTES, Delivery, StreamOptions
 from tests.spark.stream.fakes import A, B, World
 from tests.spark.stream.micro_batches import Checkpoint, Crash, Query, rows_between, tasks_between
 
@@ -25,11 +25,11 @@ def opens(
     max_bytes: int = OPEN_BYTES,
     slices: int = 4,
     schema: StructType = ITEMS,
-) -> OpensReader:
+) -> OpenReadsReader:
     """A driver's reader of some servers, or of all."""
     servers = world.servers(*addresses)
     options = StreamOptions(servers, Delivery.AT_LEAST_ONCE, max_rows, slices, max_bytes=max_bytes)
-    return OpensReader(options, schema, world.connections(servers), lambda: None)
+    return OpenReadsReader(options, schema, world.connections(servers), lambda: None)
 
 
 def numbered(first: int, count: int) -> list[bytes]:

@@ -8,9 +8,9 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 from kestrel.spark.columns import ITEMS
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.source import KestrelSource
-from kestrel.spark.stream.opens import OpensReader
-from kestrel.spark.stream.options import Delivery, StreamOptions, parse_stream_options
+from kestrel.spark.stream.open_reads import OpenReadsReader
 from kestrel.spark.stream.ranges import RangesReader
+from kestrel.spark.stream.stream_options import Delivery, StreamOptions, parse_stream_options
 
 ONCE = {"delivery": "at_least_once"}
 
@@ -79,7 +79,7 @@ def test_a_mistake_is_told(given: dict[str, str], sentence: str) -> None:
 def test_the_delivery_chooses_the_reader() -> None:
     given = {"servers": "mq1", "queue": "work"}
     assert isinstance(KestrelSource(given).streamReader(ITEMS), RangesReader)
-    assert isinstance(KestrelSource({**given, **ONCE}).streamReader(ITEMS), OpensReader)
+    assert isinstance(KestrelSource({**given, **ONCE}).streamReader(ITEMS), OpenReadsReader)
 
 
 def test_a_column_that_is_not_there_is_named() -> None:

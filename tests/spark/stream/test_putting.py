@@ -12,7 +12,7 @@ from kestrel.client.errors import CannotConnect, ConnectionFailed, RequestError,
 from kestrel.client.patient import LONGEST_PAUSE_S
 from kestrel.client.put_batch import BATCH_BYTES, BATCH_ITEMS
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.stream.putting import Putting
+from kestrel.spark.stream.batch_putter import BatchPutter
 from tests.client.sleeping import Time
 
 FOREVER = 1 << 60
@@ -69,8 +69,8 @@ def time() -> Time:
     return Time()
 
 
-def putting(time: Time, *servers: Server, patience_s: float = 60, seed: int = 1) -> Putting:
-    return Putting(
+def putting(time: Time, *servers: Server, patience_s: float = 60, seed: int = 1) -> BatchPutter:
+    return BatchPutter(
         {server.name: server.put for server in servers},
         "work",
         patience_s,

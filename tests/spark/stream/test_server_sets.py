@@ -14,10 +14,10 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from kestrel.client.blocking import BlockingClient
 from kestrel.spark.columns import ITEMS
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.stream.opens import OpensReader
-from kestrel.spark.stream.options import Delivery, StreamOptions
+from kestrel.spark.stream.open_reads import OpenReadsReader
 from kestrel.spark.stream.ranges import RangesReader
-from kestrel.spark.stream.servers import Servers
+from kestrel.spark.stream.servers import StreamServers
+from kestrel.spark.stream.stream_options import Delivery, StreamOptions
 from tests.server.running import Processes
 from tests.spark.stream.fakes import A, B, C, World
 from tests.spark.stream.micro_batches import Checkpoint, Crash, Query, rows_between
@@ -30,11 +30,11 @@ def ranges(world: World, *members: str) -> RangesReader:
     return RangesReader(options, ITEMS, world.connections(servers))
 
 
-def opens(world: World, *members: str) -> OpensReader:
+def opens(world: World, *members: str) -> OpenReadsReader:
     """The same, at least once."""
     servers = world.server_set(*members)
     options = StreamOptions(servers, Delivery.AT_LEAST_ONCE, 100)
-    return OpensReader(options, ITEMS, world.connections(servers), lambda: None)
+    return OpenReadsReader(options, ITEMS, world.connections(servers), lambda: None)
 
 
 # Exactly once.
@@ -169,7 +169,7 @@ def test_a_planned_batch_of_one_that_does_not_answer_fails_and_is_read_when_it_d
 def test_a_planned_batch_of_one_that_is_quiescent_fails_and_is_read_when_it_is_up_again(tmp_path: Path) -> None:
     with Processes(tmp_path) as processes:
         address = f"127.0.0.1:{processes.serve('', '--storage', 'scroll:queues').port_of('thrift')}"
-        servers = Servers((address,), b"work", patience_s=0)
+        servers = StreamServers((address,), b"work", patience_s=0)
         reader = RangesReader(StreamOptions(servers, Delivery.EXACTLY_ONCE, 100, reader=b"s"), ITEMS)
         with BlockingClient(address, "thrift") as client, ExitStack() as stack:
             stack.callback(reader.stop)

@@ -6,8 +6,8 @@ import pytest
 
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.source import KestrelSource
-from kestrel.spark.stream.servers import Servers
-from kestrel.spark.stream.sink_options import SinkOptions, sink_options_of
+from kestrel.spark.stream.servers import StreamServers
+from kestrel.spark.stream.sink_options import SinkOptions, parse_sink_options
 from tests.spark.stream.ddl import columns_of
 
 WORK = {"servers": "mq1", "queue": "work"}
@@ -15,13 +15,13 @@ DATA = columns_of("data BINARY")
 
 
 def test_servers_and_a_queue_are_enough() -> None:
-    assert sink_options_of(WORK) == SinkOptions(Servers(("mq1:2229",), b"work"), has_keys=False)
-    assert sink_options_of({**WORK, "KEYS": "True"}).has_keys
+    assert parse_sink_options(WORK) == SinkOptions(StreamServers(("mq1:2229",), b"work"), has_keys=False)
+    assert parse_sink_options({**WORK, "KEYS": "True"}).has_keys
 
 
 def test_what_spark_hands_on_of_a_stream_is_no_option_of_ours() -> None:
     given = {**WORK, "checkpointLocation": "/checkpoint", "queryname": "copy"}
-    assert sink_options_of(given) == sink_options_of(WORK)
+    assert parse_sink_options(given) == parse_sink_options(WORK)
 
 
 @pytest.mark.parametrize(

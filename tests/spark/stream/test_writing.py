@@ -17,7 +17,7 @@ from kestrel.client.put_batch import BATCH_ITEMS
 from kestrel.keyed import split
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.source import KestrelSource
-from kestrel.spark.stream.writing import ItemsPut, QueueStreamWriter, QueueWriter
+from kestrel.spark.stream.queue_writer import ItemsPut, QueueStreamWriter, QueueWriter
 from tests.client.scripted import scripted
 from tests.server.running import ANY_PORT, PATIENCE_S, Processes, Server, eventually, own_port
 from tests.spark.stream.ddl import columns_of

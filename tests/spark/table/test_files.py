@@ -11,8 +11,8 @@ from kestrel.disk.files import Disk
 from kestrel.scroll.names import TrueNames
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.table.files import files_of
-from kestrel.spark.table.places import places_of
-from kestrel.spark.table.planned import FileKind, PlannedFile
+from kestrel.spark.table.locations import find_locations
+from kestrel.spark.table.planned_file import FileKind, PlannedFile
 from tests.journal.made import addx
 from tests.scroll.made import READER, WRITER, put, read_head
 
@@ -21,7 +21,7 @@ LONG = b"long" * 60
 
 
 def files(*paths: Path | str, server: str | None = None, queue: str | None = None) -> list[PlannedFile]:
-    return files_of(Disk(), places_of([str(path) for path in paths], server), queue)
+    return files_of(Disk(), find_locations([str(path) for path in paths], server), queue)
 
 
 def made(folder: Path, **contents: bytes) -> Path:
@@ -127,7 +127,7 @@ def test_a_file_that_is_archived_meanwhile_is_there_once(tmp_path: Path, at: byt
 
     for paths in ((archive, spool), (spool, archive)):
         disk = MovingDisk(at, move)
-        found = files_of(disk, places_of([str(path) for path in paths], "s"))
+        found = files_of(disk, find_locations([str(path) for path in paths], "s"))
         stems = [file.owner.file.removeprefix("archive~") for file in found if not file.is_reader]
         assert stems == ["work.1", "work.2"]
         (archive / "archive~work.1").unlink()

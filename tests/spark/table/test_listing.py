@@ -10,9 +10,9 @@ import pytest
 
 from kestrel.disk.files import Disk
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.table.listing import in_folder
-from kestrel.spark.table.places import Place
-from kestrel.spark.table.planned import PlannedFile
+from kestrel.spark.table.listing import list_folder
+from kestrel.spark.table.locations import JournalLocation
+from kestrel.spark.table.planned_file import PlannedFile
 from tests.journal.made import addx
 
 A, B = addx(b"a"), addx(b"bb")
@@ -33,8 +33,8 @@ class LivelyDisk(Disk):
         return names
 
 
-def place(folder: Path) -> Place:
-    return Place("server", os.fsencode(folder))
+def place(folder: Path) -> JournalLocation:
+    return JournalLocation("server", os.fsencode(folder))
 
 
 def sizes(files: list[PlannedFile]) -> dict[bytes, int]:
@@ -59,9 +59,9 @@ def test_a_calm_folder_is_looked_at_once(tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(A)
     (tmp_path / "work.5").write_bytes(B)
     calm, disk = LivelyDisk(), LivelyDisk()
-    assert sizes(in_folder(disk, place(tmp_path))) == {b"work.5": len(B), b"work": len(A)}
+    assert sizes(list_folder(disk, place(tmp_path))) == {b"work.5": len(B), b"work": len(A)}
     (tmp_path / "other").write_bytes(A)
-    assert len(in_folder(calm, place(tmp_path))) == 3
+    assert len(list_folder(calm, place(tmp_path))) == 3
     assert calm.listings == disk.listings
 
 
@@ -70,7 +70,7 @@ def test_a_file_that_is_rotated_at_any_listing_is_there_once(tmp_path: Path, at:
     (tmp_path / "work").write_bytes(A)
     (tmp_path / "other").write_bytes(A)
     disk = LivelyDisk(*[nothing] * at, rotate(tmp_path, 7, B))
-    found = sizes(in_folder(disk, place(tmp_path)))
+    found = sizes(list_folder(disk, place(tmp_path)))
     before, after = {b"work": len(A)}, {b"work.7": len(A), b"work": len(B)}
     assert {name: size for name, size in found.items() if name != b"other"} in (before, after)
     assert b"other" in found
@@ -90,7 +90,7 @@ def test_a_queue_that_is_deleted_and_made_again_at_any_listing_is_the_old_one_or
     def make() -> None:
         (tmp_path / "work").write_bytes(B)
 
-    found = sizes(in_folder(LivelyDisk(*[nothing] * at, delete, make), place(tmp_path)))
+    found = sizes(list_folder(LivelyDisk(*[nothing] * at, delete, make), place(tmp_path)))
     assert found in ({}, {b"work.5": len(A), b"work": len(A)}, {b"work": len(B)})
 
 
@@ -107,7 +107,7 @@ def test_a_file_that_is_packed_away_between_listing_and_looking_is_looked_for_ag
         disk.happenings = [pack]
 
     disk = LivelyDisk(nothing, packing)
-    found = sizes(in_folder(disk, place(tmp_path)))
+    found = sizes(list_folder(disk, place(tmp_path)))
     assert found in ({b"work.2": len(B), b"work": len(A)}, {b"work.1": len(A), b"work.2": len(A), b"work": len(A)})
 
 
@@ -121,7 +121,7 @@ def test_queues_that_come_and_go_at_each_listing_are_not_waited_for(tmp_path: Pa
         disk.happenings.append(come_and_go)
 
     disk = LivelyDisk(come_and_go)
-    found = sizes(in_folder(disk, place(tmp_path)))
+    found = sizes(list_folder(disk, place(tmp_path)))
     assert found[b"work"] == len(A)
     assert disk.listings <= 12
 
@@ -134,7 +134,7 @@ def test_a_queue_that_a_listing_misses_is_found_by_the_next(tmp_path: Path) -> N
             names = super().list_files(folder)
             return names if self.listings > 2 else []
 
-    assert sizes(in_folder(Missing(), place(tmp_path))) == {b"work": len(A)}
+    assert sizes(list_folder(Missing(), place(tmp_path))) == {b"work": len(A)}
 
 
 def test_one_journal_that_is_renamed_all_the_time_is_named(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_one_journal_that_is_renamed_all_the_time_is_named(tmp_path: Path) -> No
 
     disk = LivelyDisk(again)
     with pytest.raises(SourceFailed, match=r"the files of work are renamed all the time; try it again"):
-        in_folder(disk, place(tmp_path))
+        list_folder(disk, place(tmp_path))
 
 
 def test_a_file_that_cannot_be_read_is_planned_all_the_same(tmp_path: Path) -> None:
@@ -157,5 +157,5 @@ def test_a_file_that_cannot_be_read_is_planned_all_the_same(tmp_path: Path) -> N
         def read(self, descriptor: int, offset: int, size: int) -> bytes:
             raise OSError(5, "Input/output error")
 
-    [file] = in_folder(Bad(), place(tmp_path))
+    [file] = list_folder(Bad(), place(tmp_path))
     assert (file.size, file.identity.sample) == (len(A), None)

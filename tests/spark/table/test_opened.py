@@ -11,16 +11,16 @@ import pytest
 
 from kestrel.disk.files import Disk
 from kestrel.spark.table.files import files_of
-from kestrel.spark.table.opened import PlannedReader
-from kestrel.spark.table.places import places_of
-from kestrel.spark.table.planned import PlannedFile
+from kestrel.spark.table.locations import find_locations
+from kestrel.spark.table.planned_file import PlannedFile
+from kestrel.spark.table.planned_reader import PlannedReader
 from tests.journal.made import addx
 
 A, B = addx(b"a" * 400), addx(b"b" * 400)
 
 
 def planned(path: Path) -> PlannedFile:
-    [file] = files_of(Disk(), places_of([str(path)], None))
+    [file] = files_of(Disk(), find_locations([str(path)], None))
     return file
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kestrel.spark.failures import SourceFailed
-from kestrel.spark.table.places import Place, from_the_root, places_of
+from kestrel.spark.table.locations import JournalLocation, absolute_path, find_locations
 
 
 @pytest.fixture
@@ -21,13 +21,13 @@ def fleet(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def places(*paths: Path | str, server: str | None = None) -> list[Place]:
-    return places_of([str(path) for path in paths], server)
+def places(*paths: Path | str, server: str | None = None) -> list[JournalLocation]:
+    return find_locations([str(path) for path in paths], server)
 
 
 def test_a_folder_is_its_own_server(fleet: Path) -> None:
     spool = fleet / "s1" / "spool"
-    assert places(spool) == [Place(str(spool), os.fsencode(spool))]
+    assert places(spool) == [JournalLocation(str(spool), os.fsencode(spool))]
 
 
 def test_the_option_names_the_server_of_all_paths(fleet: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_pattern_names_servers_by_what_its_first_wildcard_stands_for(fleet: Pa
 
 def test_a_pattern_of_files_names_the_folder_that_they_are_in(fleet: Path) -> None:
     spool = fleet / "s1" / "spool"
-    assert places(spool / "w*") == [Place(str(spool), os.fsencode(spool), b"work")]
+    assert places(spool / "w*") == [JournalLocation(str(spool), os.fsencode(spool), b"work")]
     assert [(place.server, place.file_name) for place in places(fleet / "s?" / "spool" / "*")] == [
         ("s1", b"work"),
         ("s2", b"work"),
@@ -52,7 +52,7 @@ def test_a_pattern_of_files_names_the_folder_that_they_are_in(fleet: Path) -> No
 
 def test_a_file_is_one_file_of_its_folder(fleet: Path) -> None:
     spool = fleet / "s1" / "spool"
-    assert places(spool / "work") == [Place(str(spool), os.fsencode(spool), b"work")]
+    assert places(spool / "work") == [JournalLocation(str(spool), os.fsencode(spool), b"work")]
 
 
 def test_what_several_paths_stand_for_is_there_once(fleet: Path) -> None:
@@ -64,13 +64,15 @@ def test_a_folder_that_is_reached_through_links_as_well_is_there_once_as_it_was_
     (fleet / "current").symlink_to("s1")
     spool = fleet / "current" / "spool"
     assert [place.server for place in places(fleet / "*" / "spool")] == ["current", "s2"]
-    assert places(spool, fleet / "s1" / "spool") == [Place(str(spool), os.fsencode(spool))]
+    assert places(spool, fleet / "s1" / "spool") == [JournalLocation(str(spool), os.fsencode(spool))]
 
 
 def test_a_file_that_is_reached_through_links_as_well_is_there_once(fleet: Path) -> None:
     (fleet / "current").symlink_to("s1")
     spool = fleet / "current" / "spool"
-    assert places(spool / "work", fleet / "s1" / "spool" / "*") == [Place(str(spool), os.fsencode(spool), b"work")]
+    assert places(spool / "work", fleet / "s1" / "spool" / "*") == [
+        JournalLocation(str(spool), os.fsencode(spool), b"work")
+    ]
 
 
 @pytest.mark.parametrize("form", ["file:{}", "file://{}", "file://localhost{}", "FILE:{}"])
@@ -91,7 +93,7 @@ def test_a_path_that_is_there_as_it_stands_is_no_pattern(tmp_path: Path) -> None
     (tmp_path / "a[1]").mkdir()
     (tmp_path / "a1").mkdir()
     found = places(tmp_path / "a[1]")
-    assert found == [Place(str(tmp_path / "a[1]"), os.fsencode(tmp_path / "a[1]"))]
+    assert found == [JournalLocation(str(tmp_path / "a[1]"), os.fsencode(tmp_path / "a[1]"))]
 
 
 def test_a_relative_path_is_found(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,15 +102,13 @@ def test_a_relative_path_is_found(fleet: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [place.folder for place in places("s1/spool")] == [os.fsencode(fleet / "s1" / "spool")]
 
 
-def test_what_the_working_folder_is_called_is_no_pattern(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_working_folder_is_called_is_no_pattern(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = tmp_path / "a[1]*"
     for folder in (here / "s1" / "spool", here / "b[1]", tmp_path / "a1" / "s2" / "spool", tmp_path / "a1" / "only"):
         folder.mkdir(parents=True)
     monkeypatch.chdir(here)
-    expected = [Place("s1", os.fsencode(here / "s1" / "spool"))]
-    assert places("*/spool") == places("./b*/../*/spool") == places(from_the_root("*/spool")) == expected
+    expected = [JournalLocation("s1", os.fsencode(here / "s1" / "spool"))]
+    assert places("*/spool") == places("./b*/../*/spool") == places(absolute_path("*/spool")) == expected
     assert [place.folder for place in places("s1", "b[1]")] == [os.fsencode(here / "s1"), os.fsencode(here / "b[1]")]
     assert [place.server for place in places("../a[1]/*/spool")] == ["a1"]
     with pytest.raises(SourceFailed, match="nothing is called only: name a folder"):
@@ -119,8 +119,8 @@ def test_what_is_there_and_what_begins_at_the_root_is_named_as_it_is(
     fleet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(fleet)
-    assert from_the_root("s1/../s2/") == str(fleet / "s2")
-    assert from_the_root("/data/*/spool") == "/data/*/spool"
+    assert absolute_path("s1/../s2/") == str(fleet / "s2")
+    assert absolute_path("/data/*/spool") == "/data/*/spool"
 
 
 def test_a_wildcard_that_is_escaped_names_no_server(fleet: Path) -> None:

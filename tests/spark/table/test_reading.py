@@ -15,11 +15,11 @@ from pyspark.sql.types import StructType
 from kestrel.disk.files import Disk
 from kestrel.spark.columns import PROBLEMS, RECORDS
 from kestrel.spark.failures import BadJournal, SourceFailed
-from kestrel.spark.table import planned
+from kestrel.spark.table import planned_file
 from kestrel.spark.table.files import files_of
-from kestrel.spark.table.places import places_of
-from kestrel.spark.table.reading import Reading
-from kestrel.spark.table.slices import Slice, tasks_of
+from kestrel.spark.table.locations import find_locations
+from kestrel.spark.table.slice_reader import SliceReader
+from kestrel.spark.table.slices import FileSlice, plan_tasks
 from tests.journal.made import add_xid, addx, open_, state_dump
 from tests.scroll.made import READER, WRITER, put, read_head, targets
 from tests.spark.tables import Row, journal_reader, source, table
@@ -27,18 +27,18 @@ from tests.spark.tables import Row, journal_reader, source, table
 A, B = addx(b"a" * 30), addx(b"b" * 30)
 
 
-def slices_of(*paths: Path) -> Sequence[Slice]:
-    files = files_of(Disk(), places_of([str(path) for path in paths], "s"))
-    return [each for task in tasks_of(Disk(), files, 1 << 30, 1) for each in task.slices]
+def slices_of(*paths: Path) -> Sequence[FileSlice]:
+    files = files_of(Disk(), find_locations([str(path) for path in paths], "s"))
+    return [each for task in plan_tasks(Disk(), files, 1 << 30, 1) for each in task.slices]
 
 
-def rows(parts: Sequence[Slice], disk: Disk | None = None) -> list[Row]:
-    reading = Reading(to_arrow_schema(RECORDS, timezone="UTC"), disk=disk)
+def rows(parts: Sequence[FileSlice], disk: Disk | None = None) -> list[Row]:
+    reading = SliceReader(to_arrow_schema(RECORDS, timezone="UTC"), disk=disk)
     return [row for batch in reading.records(parts) for row in batch.to_pylist()]
 
 
-def problems(parts: Sequence[Slice], disk: Disk | None = None) -> list[Row]:
-    reading = Reading(to_arrow_schema(PROBLEMS, timezone="UTC"), disk=disk)
+def problems(parts: Sequence[FileSlice], disk: Disk | None = None) -> list[Row]:
+    reading = SliceReader(to_arrow_schema(PROBLEMS, timezone="UTC"), disk=disk)
     return [row for batch in reading.problems(parts) for row in batch.to_pylist()]
 
 
@@ -76,7 +76,7 @@ def test_what_is_good_is_read_and_the_rest_is_said(
     assert (problem["kind"], problem["offset"], problem["bytes_behind"]) == (kind, offset, len(contents) - offset)
     assert problem["problem"] == words or words is None
     assert (problem["server"], problem["file"], problem["folder"]) == ("s", name, str(tmp_path))
-    reading = Reading(to_arrow_schema(RECORDS, timezone="UTC"), is_failfast=True)
+    reading = SliceReader(to_arrow_schema(RECORDS, timezone="UTC"), is_failfast=True)
     with pytest.raises(BadJournal, match=rf"offset {offset}: {kind}: .*; option\(\"view\", \"errors\"\) lists all"):
         list(reading.records(parts))
 
@@ -108,7 +108,7 @@ def test_whole_files_have_no_problem(tmp_path: Path) -> None:
 def test_damage_in_the_middle_is_said_once_however_the_file_is_split(tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(A + B + b"\x63" + A)
     file = slices_of(tmp_path / "work")[0].file
-    parts = [Slice(file, 0, len(A)), Slice(file, len(A), file.size)]
+    parts = [FileSlice(file, 0, len(A)), FileSlice(file, len(A), file.size)]
     assert [row["offset"] for row in rows(parts)] == [0, len(A)]
     assert [problem["offset"] for problem in problems(parts)] == [2 * len(A)]
 
@@ -130,7 +130,7 @@ def test_a_file_that_cannot_be_read_is_said_and_others_are_read(
 ) -> None:
     (tmp_path / "large").write_bytes(A * 100)
     (tmp_path / "work").write_bytes(A)
-    monkeypatch.setattr(planned, "_SAMPLE_BYTES", 16)
+    monkeypatch.setattr(planned_file, "_SAMPLE_BYTES", 16)
     parts, disk = slices_of(tmp_path), BadDisk(len(A))
     assert [row["queue"] for row in rows(parts, disk)] == ["work"]
     [problem] = problems(parts, disk)
@@ -141,8 +141,8 @@ def test_a_file_that_cannot_be_read_is_said_and_others_are_read(
 def test_a_folder_is_planned_though_its_files_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(A * 50_000)
     disk = BadDisk(0)
-    files = files_of(disk, places_of([str(tmp_path)], "s"))
-    [task] = tasks_of(disk, files, 1, 1)
+    files = files_of(disk, find_locations([str(tmp_path)], "s"))
+    [task] = plan_tasks(disk, files, 1, 1)
     assert [problem["kind"] for problem in problems(task.slices, disk)] == ["unreadable"]
     assert len(rows(task.slices)) == 50_000
 
@@ -153,7 +153,7 @@ def test_large_items_that_are_not_wanted_make_few_batches(tmp_path: Path, name: 
     (tmp_path / name).write_bytes((b"" if name == "work" else WRITER) + b"".join(items))
     schema = to_arrow_schema(StructType([RECORDS["offset"], RECORDS["data_bytes"]]), timezone="UTC")
     parts = slices_of(tmp_path / name)
-    batches = list(Reading(schema).records(parts))
+    batches = list(SliceReader(schema).records(parts))
     assert len(batches) == len(parts)
     assert [size for batch in batches for size in batch.column("data_bytes").to_pylist()] == [70_000] * 200
 
@@ -227,7 +227,7 @@ def test_a_file_that_is_cut_and_written_again_is_not_taken_for_what_it_was(tmp_p
 
 def test_a_file_that_is_cut_while_it_is_read_is_said_behind_the_rows_that_were_read(tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(A * 60_000)
-    reading = Reading(to_arrow_schema(RECORDS, timezone="UTC"))
+    reading = SliceReader(to_arrow_schema(RECORDS, timezone="UTC"))
     batches = reading.records(slices_of(tmp_path))
     first = next(batches)
     os.truncate(tmp_path / "work", len(A))

@@ -18,10 +18,10 @@ from kestrel.disk.reader import PART_BYTES
 from kestrel.spark.columns import RECORDS
 from kestrel.spark.table import slices
 from kestrel.spark.table.files import files_of
-from kestrel.spark.table.places import places_of
-from kestrel.spark.table.planned import PlannedFile
-from kestrel.spark.table.reading import Reading
-from kestrel.spark.table.slices import Slice, tasks_of
+from kestrel.spark.table.locations import find_locations
+from kestrel.spark.table.planned_file import PlannedFile
+from kestrel.spark.table.slice_reader import SliceReader
+from kestrel.spark.table.slices import FileSlice, plan_tasks
 from tests.journal.made import (
     REMOVE,
     REMOVE_TENTATIVE,
@@ -69,7 +69,7 @@ def test_of_recorded_files_there_are_all_records(folder: Path, payload: str) -> 
     for row in table(folder, payload=payload):
         assert (row["server"], row["folder"]) == (str(folder), str(folder))
         files.setdefault(row["file"], []).append({name: row.get(name) for name in NOTHING})
-    planned_files = [file.owner.file for file in files_of(Disk(), places_of([str(folder)], None))]
+    planned_files = [file.owner.file for file in files_of(Disk(), find_locations([str(folder)], None))]
     assert planned_files and set(files) <= set(planned_files)
     for name in planned_files:
         expected = expected_of(folder / name)
@@ -131,15 +131,15 @@ def planned(name: str, contents: bytes) -> Iterator[PlannedFile]:
     with TemporaryDirectory() as folder:
         path = Path(folder) / name
         path.write_bytes(contents)
-        [file] = files_of(Disk(), places_of([str(path)], None))
+        [file] = files_of(Disk(), find_locations([str(path)], None))
         yield file
 
 
 def read_in_slices(file: PlannedFile, begins: list[int], names: list[str] | None = None) -> list[Row]:
     schema = RECORDS if names is None else StructType([RECORDS[name] for name in names])
     stops = [*begins[1:], file.size]
-    parts = [Slice(file, start, stop) for start, stop in zip(begins, stops, strict=True)]
-    reading = Reading(to_arrow_schema(schema, timezone="UTC"))
+    parts = [FileSlice(file, start, stop) for start, stop in zip(begins, stops, strict=True)]
+    reading = SliceReader(to_arrow_schema(schema, timezone="UTC"))
     return [row for batch in reading.records(parts) for row in batch.to_pylist()]
 
 
@@ -222,13 +222,13 @@ def test_a_large_file_in_parts_of_any_size_has_all_its_records(
     monkeypatch.setattr(slices, "SMALLEST_BYTES", 1)
     contents, expected = LARGE[name]
     (tmp_path / name).write_bytes(contents)
-    tasks = tasks_of(Disk(), files_of(Disk(), places_of([str(tmp_path / name)], None)), most, 1)
+    tasks = plan_tasks(Disk(), files_of(Disk(), find_locations([str(tmp_path / name)], None)), most, 1)
     parts = [each for task in tasks for each in task.slices]
     assert len(parts) > 1
     assert (parts[0].start, parts[-1].stop) == (0, len(contents))
     assert [each.start for each in parts[1:]] == [each.stop for each in parts[:-1]]
     schema = StructType([field for field in RECORDS if payload or field.name != "data"])
-    reading = Reading(to_arrow_schema(schema, timezone="UTC"))
+    reading = SliceReader(to_arrow_schema(schema, timezone="UTC"))
     rows = [row for task in tasks for batch in reading.records(task.slices) for row in batch.to_pylist()]
     assert [{name: row.get(name) for name in NOTHING} for row in rows] == [
         {**row, "data": row["data"] if payload else None} for row in expected

@@ -16,7 +16,7 @@ from kestrel.scroll.reader_file import encode_state
 from kestrel.storage.scroll.queue import ScrollQueue
 from kestrel.storage.scroll.storage import CHECKPOINTS_EVERY_S
 from kestrel.storage.scroll.sync import LARGEST_BYTES
-from kestrel.testing.faults import Died
+from kestrel.testing.faults import ProcessDied
 from tests.scroll.made import READER, WRITER, errors, put, read_done, read_head
 from tests.scroll.running import NEVER, PERIODIC, SYNCED, Opener, Scrolls, new_folder
 
@@ -225,7 +225,7 @@ def test_wherever_a_crash_falls_each_reader_is_where_it_was(start: Opener, setti
         trial = start(new_folder(left_behind, "trial"), settings=settings, contents=left_behind)
         trial.threads.run_all()
         trial.disk.die_after(steps)
-        with suppress(Died):
+        with suppress(ProcessDied):
             trial.checkpoint()
         has_ended = parts(trial) == [at(900)] * 3
         assert heads_after_a_crash(start, trial) == [900] * 3

@@ -14,10 +14,10 @@ from kestrel.storage.database import IDatabase, QueueChanges, StoredQueue
 from kestrel.storage.interfaces import InThread, IStorageFactory
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.storage.windowed import CAPABILITIES, WindowedStorage
-from kestrel.testing.contract.backend import Subject
-from kestrel.testing.contract.owner import Owner
+from kestrel.testing.contract.backend import StorageUnderTest
+from kestrel.testing.contract.database_backend import OwnedDatabase
 from kestrel.testing.contract.suite import DatabaseContract, OnFaultyDatabase, StorageContract
-from kestrel.testing.databases import MemoryDatabase, Tables
+from kestrel.testing.databases import MemoryDatabase, MemoryTables
 
 OVERHEAD_BYTES = 40
 """What a database may need for an item or a queue beside its bytes."""
@@ -36,23 +36,23 @@ class TablesStorageFactory:
     ) -> WindowedStorage:
         if options:
             raise BadStorageArgument("tables: takes no options")
-        return WindowedStorage(MemoryDatabase(Tables(), in_thread), clock, memory)
+        return WindowedStorage(MemoryDatabase(MemoryTables(), in_thread), clock, memory)
 
 
 class OverTables:
     """Databases in memory: those of one folder share their tables."""
 
-    tables_class: type[Tables] = Tables
+    tables_class: type[MemoryTables] = MemoryTables
 
     @cached_property
-    def all_tables(self) -> dict[Path, Tables]:
+    def all_tables(self) -> dict[Path, MemoryTables]:
         """By folder, which is not more than a name here."""
         return {}
 
     def make_database(self, folder: Path, in_thread: InThread) -> MemoryDatabase:
         return MemoryDatabase(self.all_tables.setdefault(folder, self.tables_class()), in_thread)
 
-    def after_a_kill(self, subject: Subject | Owner, folder: Path) -> None:
+    def after_a_kill(self, subject: StorageUnderTest | OwnedDatabase, folder: Path) -> None:
         self.all_tables[folder] = self.all_tables[subject.folder].copy()
 
 
@@ -61,7 +61,7 @@ class TestMemoryDatabase(OverTables, DatabaseContract):
         assert isinstance(database, MemoryDatabase)
         database.tables.owner = None
 
-    def fill_up(self, database: IDatabase) -> None:
+    def fill_database(self, database: IDatabase) -> None:
         assert isinstance(database, MemoryDatabase)
         database.tables.room = 0
 
@@ -72,7 +72,7 @@ class TestMemoryDatabase(OverTables, DatabaseContract):
 class TestWindowed(OverTables, OnFaultyDatabase, StorageContract):
     factory = TablesStorageFactory()
 
-    def taken_bytes(self, subject: Subject) -> int:
+    def taken_bytes(self, subject: StorageUnderTest) -> int:
         tables = self.all_tables[subject.folder]
         sizes = [len(each.data) for items in tables.items.values() for each in items]
         return sum(sizes) + OVERHEAD_BYTES * (len(sizes) + len(tables.queues))

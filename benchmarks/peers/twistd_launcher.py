@@ -1,0 +1,118 @@
+"""A modified twistd: `python -m benchmarks.peers.twistd_launcher [--sync-each] [--watch FILE] kestrel ...`.
+
+--sync-each: what a server without group commit would be. A tick carries out one command of one client, writes its
+record, and syncs it there and then, on the reactor; its reply leaves after that. Wants `syncJournal = 0`.
+
+--watch: for how long the reactor's thread works between two looks at the network. On SIGUSR1 the longest such time
+since the last SIGUSR1, in milliseconds, is written to that file.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from unittest import mock
+
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.scripts.twistd import run
+
+PATIENCE_S: Final = 10.0
+
+
+def _here(_reactor: object, _pool: object, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Deferred[Any]:
+    """What takes a thread elsewhere is done at once."""
+    return maybeDeferred(function, *args, **kwargs)
+
+
+@contextmanager
+def syncing_each() -> Iterator[None]:
+    """One command a tick, and no thread for a sync."""
+    from kestrel.queues.turns import Turns
+
+    may_work = Turns.may_work
+
+    def nothing_is_recorded_yet(turns: Turns) -> bool:
+        return not turns.barrier._dirty and may_work(turns)
+
+    with (
+        mock.patch("kestrel.server.service.deferToThreadPool", _here),
+        mock.patch("kestrel.session.session.COMMANDS_PER_TURN", 1),
+        mock.patch.object(Turns, "may_work", nothing_is_recorded_yet),
+    ):
+        yield
+
+
+class WatchedPoller:
+    """The reactor's epoll object, and how long it is before it is asked again."""
+
+    def __init__(self, poller: Any) -> None:
+        self._poller = poller
+        self._answered_at: float | None = None
+        self._longest_s = 0.0
+
+    def poll(self, timeout: float, most_events: int) -> Any:
+        """Wait for events; what was done since the last ones is over."""
+        if self._answered_at is not None:
+            self._longest_s = max(self._longest_s, time.perf_counter() - self._answered_at)
+        try:
+            return self._poller.poll(timeout, most_events)
+        finally:
+            self._answered_at = time.perf_counter()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._poller, name)
+
+    def tell(self, path: Path) -> None:
+        """Write down the longest time, and forget it. A reader finds all of it or nothing."""
+        written = path.with_suffix(".new")
+        written.write_text(f"{self._longest_s * 1000:.3f}")
+        written.rename(path)
+        self._longest_s, self._answered_at = 0.0, None
+
+
+def watch(path: Path) -> None:
+    """Watch the reactor, which must be Twisted's on epoll."""
+    from twisted.internet import reactor
+
+    poller = WatchedPoller(reactor._poller)  # type: ignore[attr-defined]
+    reactor._poller = poller  # type: ignore[attr-defined]
+    signal.signal(signal.SIGUSR1, lambda *_: poller.tell(path))
+
+
+def longest_ms(pid: int, path: Path) -> float:
+    """Ask a server that is watched so; the next answer is about the time from now on."""
+    path.unlink(missing_ok=True)
+    os.kill(pid, signal.SIGUSR1)
+    deadline = time.monotonic() + PATIENCE_S
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError("the server does not tell how long its reactor works")
+        time.sleep(0.01)
+    return float(path.read_text())
+
+
+def main() -> None:
+    """Run twistd with what stands behind our own options."""
+    words = sys.argv[1:]
+    syncs_each = words[:1] == ["--sync-each"]
+    words = words[syncs_each:]
+    if words[:1] == ["--watch"]:
+        watch(Path(words[1]))
+        words = words[2:]
+    sys.argv = ["twistd", *words]
+    if syncs_each:
+        os.environ["KESTREL_PURE"] = "1"  # it is our Python that is changed
+        with syncing_each():
+            run()
+    else:
+        run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""A task's share of an import: the journal files of some queues, under temporary names, each written and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from kestrel.disk.files import Disk
+from kestrel.journal.fileset import JournalFile, Kind, temporary_name
+from kestrel.journal.records import encode_item
+from kestrel.tools.convert.continued import ContinuedFiles
+from kestrel.tools.convert.targets import RewrittenFile
+from kestrel.tools.files.opened import OpenJournal
+from kestrel.tools.qpack.packing import Inspected, ItemsSum
+from kestrel.tools.running import ToolFailed, explained
+from kestrel.tools.shown import show_queue
+
+WRITTEN: Final = StructType(
+    [
+        StructField("queue", StringType(), False),
+        StructField("number", LongType(), False),
+        StructField("items", LongType(), False),
+        StructField("bytes", LongType(), False),
+        StructField("problem", StringType(), True),
+    ]
+)
+"""A row for each queue: the number of its temporary file, and what is in that; or why there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportWriter:
+    """What tasks have to know. Rows come with those of a queue together, in order."""
+
+    folder: bytes
+    number: int
+    """Temporary files have that number, or higher ones."""
+    now_ms: int
+    fronts: Mapping[str, int]
+    """Of queues that have items with errors: how many items there are up to the last of these."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the queues of one task. What goes wrong is a row; then the rest is not written."""
+        context = TaskContext.get()
+        attempt = 0 if context is None else context.taskAttemptId()  # another attempt may be at work still
+        yield from self.write(batches, self.number + attempt, Disk())
+
+    def write(self, batches: Iterable[pa.RecordBatch], number: int, disk: Disk) -> Iterator[pa.RecordBatch]:
+        """The same, with the number of the temporary files."""
+        queue: _Queue | None = None
+        try:
+            for row in _rows(batches):
+                if queue is None or queue.spelled != row.queue:
+                    if queue is not None:
+                        yield queue.finished()
+                    queue = _Queue(disk, self, number, row.queue)
+                queue.put(row)
+            if queue is not None:
+                yield queue.finished()
+        except (OSError, ToolFailed) as error:
+            problem = explained(error) if isinstance(error, OSError) else str(error)
+            yield _batch("" if queue is None else queue.spelled, number, 0, 0, problem)
+
+
+class _ImportRow(NamedTuple):
+    """An item to be written."""
+
+    queue: str
+    position: int | None
+    add_ms: int
+    expiry_ms: int
+    errors: int
+    data: bytes
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[_ImportRow]:
+    for batch in batches:
+        columns = [batch.column(name).to_pylist() for name in _ImportRow._fields]
+        yield from map(_ImportRow._make, zip(*columns, strict=True))
+
+
+class _Queue:
+    """One queue, as its items come."""
+
+    def __init__(self, disk: Disk, writing: ImportWriter, number: int, spelled: str) -> None:
+        self.spelled = spelled
+        self._disk = disk
+        self._writing = writing
+        self._number = number
+        self._name = spelled.encode("latin-1")
+        self._files = ContinuedFiles(disk, writing.folder)
+        self._file = self._files.file(temporary_name(self._name, number))
+        self._rewritten = RewrittenFile(self._file, writing.fronts.get(spelled, 0))
+        self._sum = ItemsSum()
+        self._position: int | None = None
+
+    def put(self, row: _ImportRow) -> None:
+        """The next item. Raises OSError or `ToolFailed`."""
+        if row.position is not None and row.position == self._position:
+            raise ToolFailed(
+                f"queue {show_queue(self._name)}: two items have the position {row.position}: import one export at a"
+                " time"
+            )
+        self._position = row.position
+        record = encode_item(row.data, row.add_ms, row.expiry_ms)
+        self._rewritten.put(record, row.errors)
+        self._sum.add(record, row.errors)
+
+    def finished(self) -> pa.RecordBatch:
+        """All items are in the file, on the medium, and have been read back. Raises OSError or `ToolFailed`."""
+        self._files.finish()
+        name = self._name
+        file = JournalFile(name, Kind.TEMPORARY, self._number, temporary_name(name, self._number))
+        with OpenJournal(self._disk, self._writing.folder, name, [file]) as journal:
+            inspected = Inspected(journal, self._writing.now_ms, may_show_progress=False)
+        if inspected.damaged or (inspected.items, inspected.digest) != (self._sum.items, self._sum.digest):
+            raise ToolFailed(
+                f"queue {show_queue(name)}: the new file did not hold what was written to it, so nothing is imported;"
+                " please report it"
+            )
+        return _batch(self.spelled, self._number, self._sum.items, self._file.size, None)
+
+
+def _batch(queue: str, number: int, items: int, size: int, problem: str | None) -> pa.RecordBatch:
+    row: dict[str, Any] = {"queue": queue, "number": number, "items": items, "bytes": size, "problem": problem}
+    return pa.RecordBatch.from_pylist([row], to_arrow_schema(WRITTEN, timezone="UTC"))

@@ -1,0 +1,134 @@
+"""What looking after queues comes to, as rows: those of kestrel-qpack, with the server and the folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType, BooleanType, IntegerType, LongType, StringType, StructField, StructType
+
+from kestrel.spark.fleet.units import Unit
+from kestrel.tools.qpack.outcomes import Outcome
+from kestrel.tools.shown import aligned, count, show_path, show_text
+
+_STRING, _INT, _LONG = StringType(), IntegerType(), LongType()
+
+_DAMAGE: Final = StructType(
+    [
+        StructField("file", _STRING, False),
+        StructField("offset", _LONG, False),
+        StructField("problem", _STRING, False),
+        StructField("kind", _STRING, False),
+        StructField("bytes_behind", _LONG, False),
+    ]
+)
+_REMARK: Final = StructType(
+    [StructField("sentence", _STRING, False), StructField("is_complaint", BooleanType(), False)]
+)
+_FIELDS: Final = {
+    "queue": _STRING,
+    "state": _STRING,
+    "reason": _STRING,
+    "items": _LONG,
+    "files": _LONG,
+    "shared_files": _LONG,
+    "bytes_before": _LONG,
+    "bytes_after": _LONG,
+    "damage": ArrayType(_DAMAGE, False),
+}
+
+REPORTS: Final = StructType(
+    [
+        StructField("server", _STRING, False),
+        StructField("folder", _STRING, False),
+        *(StructField(name, kind) for name, kind in _FIELDS.items()),
+        StructField("line", _STRING),
+        StructField("remarks", ArrayType(_REMARK, False), False),
+        StructField("status", _INT, False),
+        StructField("place", _LONG, False),
+    ]
+)
+"""A row for each queue, and one for each thing more that is to be told of a folder, which has no `state`.
+
+`reason` to `damage` are what kestrel-qpack says with ``--json``, `line` what it says without. `status` is the exit
+status that it would end with; `place` is the row's place among all.
+"""
+
+_PLACES_EACH: Final = 1 << 24
+
+
+class OutcomeRow:
+    """One row, read back."""
+
+    def __init__(self, row: Mapping[str, Any]) -> None:
+        self._row = row
+        self.server: str = row["server"]
+        self.folder: str = row["folder"]
+        self.state: str | None = row["state"]
+        self.status: int = row["status"]
+        self.place: int = row["place"]
+        self.items: int = row["items"] or 0
+        self.remarks: list[str] = [each["sentence"] for each in row["remarks"]]
+
+    def json(self) -> dict[str, Any] | None:
+        """What kestrel-qpack prints, with the server and the folder; None if that is nothing."""
+        if self.state is None:
+            return None
+        values = {name: self._row[name] for name in _FIELDS}
+        if values["damage"] is not None:
+            values["damage"] = [{field.name: each[field.name] for field in _DAMAGE} for each in values["damage"]]
+        given = {name: value for name, value in values.items() if value is not None or name == "queue"}
+        return {"server": self.server, "folder": self.folder, **given}
+
+    def cells(self) -> list[str] | None:
+        """For a table; None if there is nothing to it but remarks."""
+        row = self._row
+        if row["line"] is None:
+            return None
+        figures = (row[name] for name in ("files", "bytes_before", "bytes_after", "items"))
+        shown = ["" if figure is None else str(figure) for figure in figures]
+        return [show_text(self.server), show_text(row["queue"] or row["line"].partition(": ")[0]), row["state"], *shown]
+
+
+def outcome_batch(unit: Unit, outcomes: Iterable[tuple[Outcome, int]]) -> pa.RecordBatch:
+    """The rows of a unit's outcomes, each with its exit status."""
+    rows = [
+        {
+            **dict.fromkeys(_FIELDS),
+            **(outcome.json() or {}),
+            "server": unit.server,
+            "folder": show_path(unit.folder),
+            "line": outcome.text(),
+            "remarks": [remark._asdict() for remark in outcome.remarks],
+            "status": status,
+            "place": unit.number * _PLACES_EACH + place,
+        }
+        for place, (outcome, status) in enumerate(outcomes)
+    ]
+    return pa.RecordBatch.from_pylist(rows, to_arrow_schema(REPORTS, timezone="UTC"))
+
+
+def format_outcomes(reports: Sequence[OutcomeRow]) -> Iterator[str]:
+    """For a person: a line for each queue, and what they come to."""
+    rows = [cells for report in reports if (cells := report.cells()) is not None]
+    if rows:
+        header = ["server", "queue", "state", "files", "bytes", "packed", "items"]
+        yield from _in_columns(header, rows)
+    states: dict[str, int] = {}
+    for report in reports:
+        if report.state is not None:
+            states[report.state] = states.get(report.state, 0) + 1
+    told = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
+    folders = count(len({report.folder for report in reports if report.state is not None}), "folder")
+    items = count(sum(report.items for report in reports), "item")
+    yield f"{folders}, {count(sum(states.values()), 'queue')}, {items}: {told}" if told else "no queues"
+
+
+def _in_columns(header: list[str], rows: list[list[str]]) -> Iterator[str]:
+    """A table whose first three columns are words."""
+    table = [header, *rows]
+    widths = [max(map(len, column)) for column in zip(*(row[:3] for row in table), strict=True)]
+    words = ["  ".join(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)) for row in table]
+    yield from aligned([[name, *row[3:]] for name, row in zip(words, table, strict=True)])

@@ -1,0 +1,96 @@
+"""Spark for a command: started if it can be, and if not, a sentence that says what is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kestrel.tools.running import EX_FOUND, EX_USAGE, ToolFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_JAVA_OPTIONS: Final = f"-Dlog4j.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+"""Of what Spark says, errors alone are told."""
+
+MODULES: Final = ("pyspark", "pyarrow", "numpy", "pandas")
+
+
+def check_installed() -> None:
+    """Raise `ToolFailed` unless there is all that Spark needs here."""
+    missing = [name for name in MODULES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ToolFailed(f"{' and '.join(missing)} not installed: pip install 'kestrel-mq[spark]'", EX_USAGE)
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java", path=os.path.join(home, "bin") if home else None) is None:
+        where = f"in JAVA_HOME, {home}" if home else "on PATH"
+        raise ToolFailed(
+            f"Spark runs on Java, 17 or 21, and there is no java {where}: apt-get install openjdk-17-jre-headless",
+            EX_USAGE,
+        )
+
+
+@contextmanager
+def start_spark(tool: str, master: str | None) -> Iterator[SparkSession]:
+    """A session for as long as the context lasts, embedded unless a master is named; one that runs already is taken.
+
+    What fails in Spark is a `ToolFailed` with Spark's first line.
+    """
+    check_installed()
+    from pyspark.sql import SparkSession
+
+    from kestrel.spark.session import session
+
+    was_there = SparkSession.getActiveSession() is not None
+    try:
+        spark = session(tool, master, {} if was_there else {"spark.driver.extraJavaOptions": _JAVA_OPTIONS})
+    except Exception as error:
+        if not is_spark_error(error):
+            raise
+        where = "here" if master is None else f"with the master {master}"
+        raise ToolFailed(f"Spark cannot be started {where}: {first_line(error)}", EX_FOUND) from error
+    if not was_there:
+        _let_interrupts_end_it()
+    try:
+        yield spark
+    except Exception as error:
+        if not is_spark_error(error):
+            raise
+        raise ToolFailed(f"Spark failed: {first_line(error)}", EX_FOUND) from error
+    finally:
+        if not was_there:
+            spark.stop()
+
+
+def _let_interrupts_end_it() -> None:
+    """Spark's own handler asks Java to stop, in the midst of another question, which both of them log with tracebacks.
+
+    To stop the session does as well.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not logging.root.handlers:
+        logging.root.addHandler(logging.NullHandler())
+
+
+def is_spark_error(error: Exception) -> bool:
+    """Whether Spark raised it, or Py4J, by which Spark is reached."""
+    return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
+
+
+def first_line(error: Exception) -> str:
+    """What it says, without where in Java or Python that was."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if any(line.startswith("Traceback ") for line in lines):
+        lines = [line for line in lines if not line.startswith(("at ", "SQLSTATE"))][-1:]
+    elif lines and lines[0].startswith("An error occurred while calling"):
+        lines = lines[1:]
+    return lines[0].removeprefix(": ") if lines else type(error).__name__

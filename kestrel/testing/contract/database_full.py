@@ -1,0 +1,45 @@
+"""A database that is full: it says so, and items can still be taken out of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from kestrel.errors import StorageRefused
+from kestrel.testing.contract.database_backend import DatabaseBackend, OwnedDatabase, item
+from kestrel.testing.contract.requirements import requires
+
+ITEMS = 20
+ITEM_BYTES = 20_000
+
+
+@requires("fill_database")
+class FullDatabaseTests(DatabaseBackend):
+    """What is true of one that has no room. The items that it has are larger than what a page of it may take."""
+
+    @pytest.fixture
+    def full(self, owner: OwnedDatabase) -> OwnedDatabase:
+        """It has twenty items, and room for no more."""
+        for position in range(1, ITEMS + 1):
+            owner.put(b"work", item(position, b"x" * ITEM_BYTES))
+        assert self.fill_database is not None
+        self.fill_database(owner.database)
+        return owner
+
+    def test_a_put_without_room_is_refused_and_nothing_of_its_batch_is_applied(self, full: OwnedDatabase) -> None:
+        listed = full.queues.copy()
+        before = full.read()
+        for _ in range(2):
+            changes = full.changes(removed=[(1, 1)], puts=[item(ITEMS + 1, b"x" * 50 * ITEM_BYTES)])
+            with pytest.raises(StorageRefused, match=r"\w+ \w+"):
+                full.wait(full.database.apply(full.batch(changes)))
+            full.queues = listed.copy()
+            assert full.read() == before
+
+    def test_items_can_be_taken_out_where_none_can_be_put_in(self, full: OwnedDatabase) -> None:
+        for position in range(1, ITEMS):
+            changes = full.changes(removed=[(position, position)], gone_to=position)
+            try:
+                full.apply(changes)
+            except StorageRefused as error:
+                raise AssertionError("where no item can be put in, none can be taken out either") from error
+        assert full.restarted().positions() == [ITEMS]

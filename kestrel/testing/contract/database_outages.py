@@ -1,0 +1,320 @@
+"""A database that is away: nothing is lost, nothing comes twice, and what needs no database goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kestrel.errors import QueueFailed, StorageError, StorageRefused
+from kestrel.storage.interfaces import IQueueStorage
+from kestrel.testing.contract.backend import Backend, DeferredOutcome, StorageUnderTest
+from kestrel.testing.contract.database_faults import begin, check_remaining_items
+from kestrel.testing.contract.requirements import requires
+from kestrel.testing.contract.window import MEMORY_BYTES
+
+WHEN: Final = pytest.mark.parametrize("is_done", [False, True], ids=["before it applies", "before it says so"])
+"""When the connection is lost."""
+
+CLOSE_S: Final = 10.0
+"""How long a stop waits at most for a database that is away."""
+
+
+def begin_commit(subject: StorageUnderTest, *queues: IQueueStorage) -> list[DeferredOutcome]:
+    """Commit, and let the threads run."""
+    outcomes = [DeferredOutcome(deferred) for _, deferred in subject.storage.commit(queues)]
+    subject.run_threads()
+    return outcomes
+
+
+def pass_time(subject: StorageUnderTest, seconds: float) -> None:
+    """Let time go by in small steps, and the threads run after each."""
+    until_s = subject.clock.seconds() + seconds
+    while subject.clock.seconds() < until_s:
+        subject.clock.advance(0.1)
+        subject.run_threads()
+
+
+def is_waiting_in_vain(outcomes: list[DeferredOutcome]) -> bool:
+    """Whether something is waited for, all of it in vain up to now."""
+    return bool(outcomes) and not any(outcome.is_there for outcome in outcomes)
+
+
+@requires("durable", "has_faulty_database")
+class DatabaseOutageTests(Backend):
+    """The connection is lost while a batch is on its way; whether it was applied is not known."""
+
+    @pytest.fixture
+    def small(self, tmp_path: Path) -> Iterator[StorageUnderTest]:
+        """A storage whose queues hold 300 bytes in memory."""
+        subject = StorageUnderTest(self, tmp_path / "small", max_memory_size_bytes=MEMORY_BYTES)
+        yield subject
+        subject.end()
+
+    @WHEN
+    def test_replies_wait_until_it_is_back_and_nothing_is_lost_or_comes_twice(
+        self, subject: StorageUnderTest, is_done: bool
+    ) -> None:
+        queue, xid = begin(subject)
+        subject.put(queue, b"d")
+        queue.confirm([xid])
+        subject.faulty_database.go_away(is_done=is_done)
+        outcomes = begin_commit(subject, queue)
+        for _ in range(10):
+            assert is_waiting_in_vain(outcomes)
+            pass_time(subject, 3.0)
+        assert queue.failure is None
+        subject.faulty_database.mend()
+        for outcome in outcomes:
+            subject.until(outcome)
+        check_remaining_items(subject, [b"b", b"c", b"d"])
+
+    @WHEN
+    def test_it_may_go_away_again_and_again(self, subject: StorageUnderTest, is_done: bool) -> None:
+        queue, xid = begin(subject)
+        queue.put_back([xid], True)
+        expected = [b"a", b"b", b"c"]
+        for number in range(5):
+            subject.faulty_database.go_away(is_done=bool((number + is_done) % 2))
+            expected.append(b"%d" % number)
+            subject.put(queue, expected[-1])
+            assert subject.get(queue).data == expected.pop(0)
+            outcomes = begin_commit(subject, queue)
+            assert is_waiting_in_vain(outcomes)
+            subject.faulty_database.mend()
+            subject.faulty_database.go_away(is_done=is_done)
+            pass_time(subject, 6.0)
+            assert is_waiting_in_vain(outcomes)
+            subject.faulty_database.mend()
+            for outcome in outcomes:
+                subject.until(outcome)
+        check_remaining_items(subject, expected)
+
+    @WHEN
+    def test_puts_are_refused_meanwhile_and_taken_again_afterwards(
+        self, subject: StorageUnderTest, is_done: bool
+    ) -> None:
+        queue, xid = begin(subject)
+        queue.put_back([xid], False)
+        other = subject.queue(b"other")
+        subject.put(queue, b"d")
+        subject.faulty_database.go_away(is_done=is_done)
+        outcomes = begin_commit(subject, queue)
+        assert bool(subject.storage.refusal)
+        with pytest.raises(StorageRefused):
+            subject.storage.put([queue, other], b"refused", 1, 0)
+        assert (queue.items, other.items) == (4, 0)
+        subject.faulty_database.mend()
+        for outcome in outcomes:
+            subject.until(outcome)
+        assert subject.storage.refusal is None
+        subject.put(queue, b"e")
+        subject.commit(queue, other)
+        check_remaining_items(subject, [b"a", b"b", b"c", b"d", b"e"])
+
+    @WHEN
+    def test_what_is_in_memory_is_served_on_and_what_was_recorded_meanwhile_is_applied_afterwards(
+        self, subject: StorageUnderTest, is_done: bool
+    ) -> None:
+        queue, xid = begin(subject)
+        subject.put(queue, b"d", b"e")
+        subject.faulty_database.go_away(is_done=is_done)
+        first = begin_commit(subject, queue)
+        assert queue.confirm([xid]) == 1
+        assert [subject.get(queue).data for _ in range(2)] == [b"b", b"c"]
+        failed = subject.open(queue)
+        queue.put_back([failed.xid], True)
+        again = subject.open(queue)
+        assert (again.data, again.errors) == (b"d", 1)
+        assert is_waiting_in_vain(first)
+        subject.faulty_database.mend()
+        for outcome in first:
+            subject.until(outcome)
+        subject.commit(queue)
+        later = subject.restarted()
+        expected = {b"d": 1 if "errors_kept" in self.capabilities else 0, b"e": 0}
+        assert {item.data: item.errors for item in later.look_through(later.queue())} == expected
+
+    @WHEN
+    def test_commits_of_other_queues_wait_as_well_and_all_are_applied_afterwards(
+        self, subject: StorageUnderTest, is_done: bool
+    ) -> None:
+        names = [b"a", b"a+x", b"other"]
+        queues = [subject.queue(name) for name in names]
+        for name, queue in zip(names, queues, strict=True):
+            subject.put(queue, name)
+        subject.faulty_database.go_away(is_done=is_done)
+        outcomes = [outcome for queue in queues for outcome in begin_commit(subject, queue)]
+        assert len(outcomes) == len(names)
+        pass_time(subject, 7.0)
+        assert is_waiting_in_vain(outcomes)
+        subject.faulty_database.mend()
+        for outcome in outcomes:
+            subject.until(outcome)
+        again = subject.killed()
+        assert [again.take_all_data(again.queue(name)) for name in names] == [[name] for name in names]
+
+    @WHEN
+    def test_a_queue_that_is_cleared_meanwhile_has_what_came_afterwards(
+        self, subject: StorageUnderTest, is_done: bool
+    ) -> None:
+        queue, xid = begin(subject)
+        subject.put(queue, b"d")
+        subject.faulty_database.go_away(is_done=is_done)
+        outcomes = begin_commit(subject, queue)
+        queue.clear()
+        pass_time(subject, 3.0)
+        subject.faulty_database.mend()
+        for outcome in outcomes:
+            subject.until(outcome)
+        subject.put(queue, b"e")
+        subject.commit(queue)
+        assert queue.is_open(xid)
+        again = subject.killed()
+        assert again.data_in(again.queue()) == [b"a", b"e"]
+
+    @WHEN
+    def test_a_queue_that_is_deleted_meanwhile_is_gone_afterwards(
+        self, subject: StorageUnderTest, is_done: bool
+    ) -> None:
+        queue, _ = begin(subject)
+        subject.put(queue, b"d")
+        subject.faulty_database.go_away(is_done=is_done)
+        outcomes = begin_commit(subject, queue)
+        subject.storage.delete(queue)
+        new = subject.queue()
+        assert (new.items, new.open_reads) == (0, 0)
+        pass_time(subject, 3.0)
+        subject.faulty_database.mend()
+        subject.until_fired(outcomes[0])
+        subject.put(new, b"new")
+        subject.commit(queue, new)
+        check_remaining_items(subject, [b"new"])
+
+    def test_a_queue_may_be_deleted_and_made_again_and_again_before_the_first_deletion_is_answered(
+        self, subject: StorageUnderTest
+    ) -> None:
+        queue, _ = begin(subject)
+        subject.faulty_database.hold("apply")
+        outcomes = []
+        for turn in range(3):
+            subject.storage.delete(queue)
+            outcomes += begin_commit(subject, queue)
+            queue = subject.queue()
+            assert (queue.items, queue.open_reads) == (0, 0)
+            subject.put(queue, b"%d" % turn)
+        assert is_waiting_in_vain(outcomes)
+        subject.faulty_database.release("apply")
+        for outcome in outcomes:
+            subject.until(outcome)
+        subject.commit(queue)
+        check_remaining_items(subject, [b"2"])
+
+    def test_a_batch_that_cannot_be_applied_when_it_is_back_is_lost(self, subject: StorageUnderTest) -> None:
+        queue, _ = begin(subject)
+        subject.put(queue, b"d")
+        subject.faulty_database.go_away()
+        outcomes = begin_commit(subject, queue)
+        pass_time(subject, 1.0)
+        subject.faulty_database.mend()
+        subject.faulty_database.fail_changes_of(b"work")
+        for outcome in outcomes:
+            subject.until_fired(outcome)
+        assert [outcome.has_failed for outcome in outcomes] == [True]
+        assert subject.storage.refusal is None
+        subject.faulty_database.mend()
+        check_remaining_items(subject, [b"a", b"b", b"c"])
+
+    @WHEN
+    def test_a_kill_meanwhile_leaves_the_batch_whole_or_not_at_all(
+        self, subject: StorageUnderTest, is_done: bool
+    ) -> None:
+        queue, xid = begin(subject)
+        subject.put(queue, b"d")
+        queue.confirm([xid])
+        subject.faulty_database.go_away(is_done=is_done)
+        begin_commit(subject, queue)
+        again = subject.killed()
+        assert again.data_in(again.queue()) == ([b"b", b"c", b"d"] if is_done else [b"a", b"b", b"c"])
+
+    # Reads.
+
+    def test_a_head_that_is_not_in_memory_cannot_be_had_meanwhile_and_is_afterwards(
+        self, small: StorageUnderTest
+    ) -> None:
+        items = [b"%02d" % number * 20 for number in range(30)]
+        small.put(small.queue(), *items)
+        again = small.restarted()
+        queue = again.queue()
+        again.faulty_database.go_away()
+        for _ in range(2):
+            assert queue.peek() is None
+            filling = queue.fill()
+            assert filling is not None
+            with pytest.raises(StorageError):
+                again.wait(filling)
+            assert (queue.failure, queue.items) == (None, len(items))
+        again.faulty_database.mend()
+        assert again.take_all_data(queue) == items
+
+    # Stops.
+
+    @WHEN
+    def test_a_stop_waits_for_it_to_come_back_for_a_time(self, subject: StorageUnderTest, is_done: bool) -> None:
+        queue, _ = begin(subject)
+        subject.put(queue, b"d")
+        subject.faulty_database.go_away(is_done=is_done)
+        pending = begin_commit(subject, queue)
+        queue.take(False)
+        closing = subject.begin_close()
+        pass_time(subject, 1.0)
+        assert is_waiting_in_vain([closing])
+        subject.faulty_database.mend()
+        pass_time(subject, CLOSE_S)
+        assert closing.is_there
+        assert [outcome.has_failed for outcome in pending] == [False]
+        assert all(outcome.is_there for outcome in pending)
+        assert subject.faulty_database.is_closed
+        again = subject.killed()
+        assert again.data_in(again.queue()) == [b"a", b"c", b"d"]
+
+    @WHEN
+    def test_a_stop_gives_up_after_ten_seconds_and_says_of_nothing_that_it_is_safe(
+        self, subject: StorageUnderTest, is_done: bool
+    ) -> None:
+        queue, _ = begin(subject)
+        subject.put(queue, b"d")
+        subject.faulty_database.go_away(is_done=is_done)
+        pending = begin_commit(subject, queue)
+        closing = subject.begin_close()
+        pass_time(subject, CLOSE_S + 1)
+        assert closing.is_there
+        closing.result()
+        assert [outcome.has_failed for outcome in pending] == [True]
+        assert subject.faulty_database.is_closed
+        with pytest.raises(QueueFailed):
+            queue.peek()
+        again = subject.killed()
+        assert again.data_in(again.queue()) == [b"a", b"b", b"c", *[b"d"] * is_done]
+
+    @pytest.mark.parametrize("is_lost", [False, True], ids=["answered late", "lost late"])
+    def test_a_stop_gives_up_after_ten_seconds_when_no_answer_comes_and_what_comes_later_is_ignored(
+        self, subject: StorageUnderTest, is_lost: bool
+    ) -> None:
+        queue, _ = begin(subject)
+        subject.put(queue, b"d")
+        if is_lost:
+            subject.faulty_database.go_away(is_done=True)
+        subject.faulty_database.hold("apply")
+        pending = begin_commit(subject, queue)
+        closing = subject.begin_close()
+        pass_time(subject, CLOSE_S + 1)
+        assert closing.is_there
+        assert [outcome.has_failed for outcome in pending] == [True]
+        subject.faulty_database.mend()
+        pass_time(subject, CLOSE_S)
+        assert subject.faulty_database.calls[-1] == "close"
+        again = subject.killed()
+        assert again.data_in(again.queue()) == [b"a", b"b", b"c", b"d"]
