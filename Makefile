@@ -103,9 +103,9 @@ histories: $(TESTS) ## thousands of random histories of queues with tiny limits,
 every-place: $(TESTS) ## the tests that try a sample of bytes and of operations of the disk try all of them (takes minutes)
 	@KESTREL_EVERY_PLACE=1 $(VENV)/bin/python -m pytest -n logical --dist worksteal $(EVERY_PLACE) $(ARGS)
 
-damage: $(TESTS) ## damage every byte of recorded journals, and every bit of whole queue folders, and start over each
-	@$(VENV)/bin/python -m tests.torture.damage --every-byte $(ARGS)
-	@$(VENV)/bin/python -m tests.torture.damage_matrix --every-byte
+damage: $(TESTS) ## damage every byte of recorded journals, and every bit of whole queue folders, and start over each (ARGS="--case NAME" or ARGS="--scene NAME": only that one)
+	@$(if $(findstring --scene,$(ARGS)),,$(VENV)/bin/python -m tests.torture.damage --every-byte $(ARGS))
+	@$(if $(findstring --case,$(ARGS)),,$(VENV)/bin/python -m tests.torture.damage_matrix --every-byte $(ARGS))
 
 hazards: $(TESTS) ## damage while the server is down, strange names, unread replies, no inodes (SEED=1, ARGS="--hazard files")
 	@$(VENV)/bin/python -m tests.torture.hazards --seed $(SEED) $(ARGS)
