@@ -67,10 +67,13 @@ FAULTS: Final = (
 
 
 def check_out(commit: str, folder: Path) -> None:
-    """Write the package as of that commit, and the tests of today, to a folder."""
+    """Write the package as of that commit, and the tests of today, to a folder. Exit if git lacks the commit."""
     archive = subprocess.run(
-        ["git", "archive", commit, *PACKAGES], cwd=ROOT, check=True, capture_output=True, timeout=PATIENCE_S
+        ["git", "archive", commit, *PACKAGES], cwd=ROOT, check=False, capture_output=True, timeout=PATIENCE_S
     )
+    if archive.returncode:
+        reason = archive.stderr.decode(errors="replace").strip()
+        sys.exit(f"cannot read commit {commit}: {reason}. In a shallow clone, run `git fetch --unshallow` first.")
     subprocess.run(["tar", "--extract"], cwd=folder, input=archive.stdout, check=True, timeout=PATIENCE_S)
     for name in ("tests", "benchmarks"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
