@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -161,6 +163,122 @@ def test_without_a_segment_log_the_items_of_other_files_come_again(ten: Path, da
     is_clean_cut = damage.startswith("cut") and int(damage.split()[-1]) % ITEM_BYTES == 0
     if not is_clean_cut:  # a cut between records cannot be noticed
         assert found[-5:] == data(*range(5, 10))
+
+
+# Logs that are wrong or were not written.
+
+RECORD_BYTES = 68
+
+
+def flipped(place: int, log: bytes) -> bytes:
+    return log[:place] + bytes([log[place] ^ 1]) + log[place + 1 :]
+
+
+LOGS: dict[str, Callable[[bytes], bytes]] = {"empty": lambda log: b"", "twice": lambda log: log + log}
+LOGS |= {f"cut at {size}": itemgetter(slice(size)) for size in range(1, 2 * RECORD_BYTES, 15)}
+LOGS |= {f"flipped at {place}": partial(flipped, place) for place in range(0, 2 * RECORD_BYTES, 9)}
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+@pytest.mark.parametrize("change", LOGS)
+def test_bad_log_costs_no_item(ten: Path, change: str, is_damaged: bool) -> None:
+    log = ten / ".kestrel/segments/work"
+    log.write_bytes(LOGS[change](log.read_bytes()))
+    check_bad_log(ten, is_damaged)
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_log_of_another_queue_costs_no_item(ten: Path, tmp_path: Path, is_damaged: bool) -> None:
+    other = started(tmp_path / "other")
+    other.put(*data(*range(10)))
+    assert [other.take() for _ in range(9)] == data(*range(9))
+    other.close()
+    shutil.copy(tmp_path / "other/.kestrel/segments/work", ten / ".kestrel/segments/work")
+    check_bad_log(ten, is_damaged)
+
+
+def check_bad_log(folder: Path, is_damaged: bool) -> None:
+    if is_damaged:
+        flip_third_record(rotated(folder)[0])
+    found = restarted(folder)
+    assert found[-5:] == data(*range(5, 10))
+    if not is_damaged:
+        assert found == data(*range(4, 10))
+
+
+def flip_third_record(path: Path) -> None:
+    contents = path.read_bytes()
+    path.write_bytes(contents[: 2 * ITEM_BYTES] + b"\xee" + contents[2 * ITEM_BYTES + 1 :])
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_deleted_queue_leaves_no_log_to_a_new_one(ten: Path, is_damaged: bool) -> None:
+    log = ten / ".kestrel/segments/work"
+    old_log = log.read_bytes()
+    server = started(ten)
+    server.storage.delete(server.queue)
+    server._threads.run_all()
+    assert not log.exists()
+    server.close()
+    log.write_bytes(old_log)  # as after a power failure that the removal did not survive
+    server = started(ten)
+    new = [bytes([each]) for each in b"abcdefghij"]
+    server.put(*new)
+    server.close()
+    if is_damaged:
+        flip_third_record(rotated(ten)[0])
+    found = restarted(ten)
+    assert found == (new[:2] + new[5:] if is_damaged else new)
+
+
+class NoRoomForTheLog(FaultyDisk):
+    """A disk that becomes full in the middle of each write to the segment log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused = 0
+
+    def write(self, descriptor: int, data: bytes) -> None:
+        if b"/segments/" not in os.readlink(b"/proc/self/fd/%d" % descriptor):
+            super().write(descriptor, data)
+            return
+        self.refused += 1
+        self.room = len(data) // 2
+        try:
+            super().write(descriptor, data)
+        finally:
+            self.room = None
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_full_disk_while_the_log_is_written_costs_no_item(tmp_path: Path, is_damaged: bool) -> None:
+    disk = NoRoomForTheLog()
+    server = Server(tmp_path / "queues", disk=disk)
+    server.start()
+    server.put(*data(*range(10)))
+    assert disk.refused == 2
+    assert [server.take() for _ in range(4)] == data(0, 1, 2, 3)
+    server.close()
+    assert not list(decode_segments((tmp_path / "queues/.kestrel/segments/work").read_bytes()))
+    check_bad_log(tmp_path / "queues", is_damaged)
+
+
+def test_log_of_a_running_server_is_right_after_packs(tmp_path: Path) -> None:
+    server = started(tmp_path / "queues", PACKED)
+    log = tmp_path / "queues/.kestrel/segments/work"
+    for number in range(60):
+        server.put(b"%d" % number)
+        if number % 2:
+            server.take(opened=number % 12 == 1)
+    server.close()
+    assert not (tmp_path / "queues/work.1").exists()
+    written = log.read_bytes()
+    assert [each.number for each in decode_segments(written)] == [
+        int(path.suffix[1:]) for path in sorted(rotated(tmp_path / "queues"))
+    ]
+    log.unlink()
+    started(tmp_path / "queues", PACKED).close()
+    assert list(decode_segments(log.read_bytes())) == list(decode_segments(written))
 
 
 # Random histories.
