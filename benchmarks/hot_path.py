@@ -29,7 +29,7 @@ from kestrel.config.resolved import ResolvedConfig
 from kestrel.net.connection import Connection
 from kestrel.net.protocols import PROTOCOLS
 from kestrel.net.queue_server import QueueServer
-from kestrel.queues.services import wall_clock_ms
+from kestrel.queues.context import wall_clock_ms
 from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.memory import MemoryStorage
 from kestrel.storage.total_memory import MemoryLimit

@@ -35,7 +35,7 @@ from kestrel.config.load import loads
 from kestrel.config.model import Config
 from kestrel.config.resolved import ResolvedConfig
 from kestrel.net.queue_server import QueueServer
-from kestrel.queues.services import wall_clock_ms
+from kestrel.queues.context import wall_clock_ms
 from kestrel.server.reactor import raise_file_limit, use_monotonic_time
 from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.memory import MemoryStorage

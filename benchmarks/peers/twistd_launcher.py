@@ -33,17 +33,17 @@ def _here(_reactor: object, _pool: object, function: Callable[..., Any], *args: 
 @contextmanager
 def syncing_each() -> Iterator[None]:
     """One command a tick, and no thread for a sync."""
-    from kestrel.queues.turns import Turns
+    from kestrel.queues.tick_scheduler import TickScheduler
 
-    may_work = Turns.may_work
+    has_time = TickScheduler.has_time
 
-    def nothing_is_recorded_yet(turns: Turns) -> bool:
-        return not turns.barrier._dirty and may_work(turns)
+    def nothing_is_recorded_yet(scheduler: TickScheduler) -> bool:
+        return not scheduler.barrier._dirty and has_time(scheduler)
 
     with (
         mock.patch("kestrel.server.service.deferToThreadPool", _here),
         mock.patch("kestrel.session.session.COMMANDS_PER_TURN", 1),
-        mock.patch.object(Turns, "may_work", nothing_is_recorded_yet),
+        mock.patch.object(TickScheduler, "has_time", nothing_is_recorded_yet),
     ):
         yield
 

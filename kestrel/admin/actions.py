@@ -12,7 +12,7 @@ from kestrel.admin.asked import Answer, Asked, Refusal, as_json
 from kestrel.admin.one_queue import queue_named
 from kestrel.admin.watched import Watched
 from kestrel.errors import NoSuchStatus
-from kestrel.queues.sweep import Swept
+from kestrel.queues.flush_expired import ExpiredFlushResult
 from kestrel.storage.barrier import Batch
 
 log = Logger(__name__)
@@ -46,7 +46,7 @@ def collect_garbage(watched: Watched, asked: Asked) -> Answer:
 def flush(watched: Watched, asked: Asked, name: bytes) -> Deferred[Answer]:
     """Drop all items of a queue."""
     _check_change(watched)
-    items = queue_named(watched, name).contents.items
+    items = queue_named(watched, name).store.items
     return _when_safe(
         watched.manager.flush(name), lambda: f"{name.decode('latin-1')} was flushed of {items} items"
     )
@@ -64,7 +64,7 @@ def flush_expired(watched: Watched, asked: Asked, name: bytes) -> Deferred[Answe
     _check_change(watched)
     queue_named(watched, name)
 
-    def swept(result: Swept) -> Deferred[Answer]:
+    def swept(result: ExpiredFlushResult) -> Deferred[Answer]:
         return _when_safe(result.batch, lambda: f"{result.items} items of {name.decode('latin-1')} had expired")
 
     return watched.manager.flush_expired(name).addCallback(swept)

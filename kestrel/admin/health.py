@@ -8,7 +8,7 @@ from kestrel.admin.watched import Watched
 
 def health(watched: Watched, asked: Asked) -> Answer:
     """200 as long as the reactor turns. It names queues whose storage has failed, which no restart need mend."""
-    failed = [queue.name.decode("latin-1") for queue in watched.manager.all_queues() if queue.contents.failure]
+    failed = [queue.name.decode("latin-1") for queue in watched.manager.all_queues() if queue.store.failure]
     return as_json(
         {
             "health": "ok",

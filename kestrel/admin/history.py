@@ -15,8 +15,8 @@ from kestrel.admin.asked import Answer, Asked, Refusal, json_bytes, json_object
 from kestrel.admin.slices import is_stopped
 from kestrel.admin.watched import Watched
 from kestrel.queues.manager import QueueManager
-from kestrel.queues.measures import Measures
 from kestrel.queues.queue import Queue
+from kestrel.queues.queue_histograms import QueueHistograms
 
 log = Logger(__name__)
 
@@ -114,12 +114,17 @@ class History:
     def sampling(self, steps: int = 1) -> Iterator[None]:
         """Take one sample, so many steps after the last, in slices."""
         sample, sampled_ms = self._sample + steps, self._manager.now_ms()
-        queues = [(queue, queue.measures) for queue in self._manager.even_masked_queues()]
-        past = self._manager.past
-        totals = [0, 0, past.puts, past.hits]  # of queues that go meanwhile as well: so they are not counted twice
+        queues = [(queue, queue.histograms) for queue in self._manager.queues_including_masked()]
+        deleted_queue_histograms = self._manager.deleted_queue_histograms
+        totals = [
+            0,
+            0,
+            deleted_queue_histograms.puts,
+            deleted_queue_histograms.hits,
+        ]  # of queues that go meanwhile as well: so they are not counted twice
         seen: set[bytes] = set()
-        for place, (queue, measures) in enumerate(queues):
-            values = _values_of(queue, measures)
+        for place, (queue, histograms) in enumerate(queues):
+            values = _values_of(queue, histograms)
             totals = [total + value for total, value in zip(totals, values, strict=True)]
             ring = None if queue.is_deleted else self._ring(queue.name, sample)
             if ring is not None:
@@ -156,9 +161,9 @@ class History:
         return self._sampled_ms
 
 
-def _values_of(queue: Queue, measures: Measures) -> tuple[int, int, int, int]:
-    items, size = (0, 0) if queue.is_deleted else (queue.contents.items, queue.contents.bytes)
-    return items, size, measures.puts, measures.hits
+def _values_of(queue: Queue, histograms: QueueHistograms) -> tuple[int, int, int, int]:
+    items, size = (0, 0) if queue.is_deleted else (queue.store.items, queue.store.bytes)
+    return items, size, histograms.puts, histograms.hits
 
 
 def history(history: History, watched: Watched, asked: Asked) -> Answer:

@@ -86,7 +86,7 @@ class Listeners:
         Those of one request are kept in any case.
         """
         kept_times = KEPT_BY_PERIOD * len(self._periods) + len(self._namespaces) + self.answers
-        queues = len(self._watched.manager.even_masked_queues())
+        queues = len(self._watched.manager.queues_including_masked())
         if kept_times and (kept_times + times) * queues > MAX_KEPT_QUEUES:
             raise Refusal(503, f"the figures of {queues} queues are kept {kept_times} times already; try again later")
 

@@ -20,19 +20,19 @@ from kestrel.admin.summary import summing
 from kestrel.admin.watched import Watched
 from kestrel.escaping import show_name
 from kestrel.histogram import Histogram
-from kestrel.queues.figures import (
-    QUEUE_FIGURES,
-    SERVER_FIGURES,
-    TOLD_BY_ALL,
-    TRAFFIC_FIGURES,
-    Figure,
-    Kind,
-    QueueSight,
-    ServerSight,
-)
 from kestrel.queues.manager import QueueManager
-from kestrel.queues.measures import Measures
-from kestrel.queues.status import Status
+from kestrel.queues.queue_histograms import QueueHistograms
+from kestrel.queues.stat_definitions import (
+    COMMON_STORAGE_STATS,
+    QUEUE_STAT_DEFINITIONS,
+    SERVER_STAT_DEFINITIONS,
+    TRAFFIC_STAT_DEFINITIONS,
+    QueueSnapshot,
+    ServerSnapshot,
+    StatDefinition,
+    StatKind,
+)
+from kestrel.queues.status import StatusLevel
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 QUEUES_PER_PIECE: Final = 64
@@ -65,18 +65,18 @@ def metrics(watched: Watched, asked: Asked) -> Answer:
 
 
 def _pieces(watched: Watched) -> Iterator[bytes]:
-    totals = Measures()
+    totals = QueueHistograms()
     for _ in summing(watched.manager, totals):
         yield b""
     manager, most = watched.manager, watched.config.admin.max_queue_series
-    names = [queue.name for queue in manager.even_masked_queues() if queue.name not in manager.aliases]
+    names = [queue.name for queue in manager.queues_including_masked() if queue.name not in manager.aliases]
     shown, untold = names[:most], max(0, len(names) - most)
     del names  # many answers may wait for their clients
     of_storages: set[str] = set()
     for name in shown:
         queue = manager.known(name)
         if queue is not None:
-            of_storages.update(queue.contents.stats)
+            of_storages.update(queue.store.stats)
         yield b""
     sight = watched.sight()
     for _ in sight.gather():
@@ -84,33 +84,33 @@ def _pieces(watched: Watched) -> Iterator[bytes]:
     for family in _of_server(watched, sight, totals, untold):
         yield generate_latest(_One(family))
     family_of = partial(_family, manager, shown)
-    for figure in (*QUEUE_FIGURES, *TRAFFIC_FIGURES):
-        if figure.kind is not Kind.LABEL and figure.name not in _LEFT_OUT:
-            ending = "_total" if figure.kind is Kind.COUNTER else ""
+    for figure in (*QUEUE_STAT_DEFINITIONS, *TRAFFIC_STAT_DEFINITIONS):
+        if figure.kind is not StatKind.LABEL and figure.name not in _LEFT_OUT:
+            ending = "_total" if figure.kind is StatKind.COUNTER else ""
             yield from family_of(figure.name + ending, figure.kind, figure.help, figure.value)
     for figure_name, kind, meaning, value in _IN_SECONDS:
         yield from family_of(figure_name, kind, meaning, value)
-    for figure_name in sorted(of_storages - TOLD_BY_ALL):
-        yield from family_of(figure_name, Kind.GAUGE, "of its storage", partial(_storage_figure, figure_name))
+    for figure_name in sorted(of_storages - COMMON_STORAGE_STATS):
+        yield from family_of(figure_name, StatKind.GAUGE, "of its storage", partial(_storage_figure, figure_name))
 
 
-def _storage_figure(name: str, sight: QueueSight) -> int | None:
+def _storage_figure(name: str, sight: QueueSnapshot) -> int | None:
     return sight.journal.get(name)
 
 
-_IN_SECONDS: Final[tuple[tuple[str, Kind, str, Callable[[QueueSight], float]], ...]] = (
-    ("age_seconds", Kind.GAUGE, "how long the last item that was taken had waited", lambda of: of.age_ms / 1000),
+_IN_SECONDS: Final[tuple[tuple[str, StatKind, str, Callable[[QueueSnapshot], float]], ...]] = (
+    ("age_seconds", StatKind.GAUGE, "how long the last item that was taken had waited", lambda of: of.age_ms / 1000),
     (
         "created_seconds",
-        Kind.GAUGE,
+        StatKind.GAUGE,
         "when it was opened, since the epoch",
         lambda of: of.counters.create_time_ms / 1000,
     ),
     (
         "delivery_seconds_total",
-        Kind.COUNTER,
+        StatKind.COUNTER,
         "how long the items had waited that were taken, in all",
-        lambda of: of.measures.delivery_latency_msec.sum / 1000,
+        lambda of: of.histograms.delivery_latency_msec.sum / 1000,
     ),
 )
 
@@ -126,11 +126,13 @@ class _One(Collector):
         yield self._family
 
 
-def _of_server(watched: Watched, sight: ServerSight, totals: Measures, untold: int) -> Iterator[Metric]:
-    labels = {figure.name: str(figure.value(sight)) for figure in SERVER_FIGURES if figure.kind is Kind.LABEL}
+def _of_server(watched: Watched, sight: ServerSnapshot, totals: QueueHistograms, untold: int) -> Iterator[Metric]:
+    labels = {
+        figure.name: str(figure.value(sight)) for figure in SERVER_STAT_DEFINITIONS if figure.kind is StatKind.LABEL
+    }
     yield InfoMetricFamily("kestrel", "what runs", {**labels, "storage": watched.storage.partition(":")[0]})
-    for figure in SERVER_FIGURES:
-        if figure.kind is not Kind.LABEL and figure.name not in _LEFT_OUT:
+    for figure in SERVER_STAT_DEFINITIONS:
+        if figure.kind is not StatKind.LABEL and figure.name not in _LEFT_OUT:
             yield _number(figure, sight)
     yield GaugeMetricFamily("kestrel_uptime_seconds", "since the start", sight.uptime_s)
     yield GaugeMetricFamily(
@@ -139,7 +141,7 @@ def _of_server(watched: Watched, sight: ServerSight, totals: Measures, untold: i
         float(sight.reserved_memory_ratio),
     )
     status = GaugeMetricFamily("kestrel_status", "1 for the status that the server has", labels=["status"])
-    for each in Status:
+    for each in StatusLevel:
         status.add_metric([each.value], int(each is watched.control.status.published))
     yield status
     sets = GaugeMetricFamily("kestrel_server_set_member", "1 for server sets that the server is in", labels=["set"])
@@ -159,9 +161,9 @@ def _of_server(watched: Watched, sight: ServerSight, totals: Measures, untold: i
     yield from ProcessCollector(registry=None).collect()
 
 
-def _number(figure: Figure[ServerSight], sight: ServerSight) -> Metric:
+def _number(figure: StatDefinition[ServerSnapshot], sight: ServerSnapshot) -> Metric:
     value: Any = figure.value(sight)
-    make = CounterMetricFamily if figure.kind is Kind.COUNTER else GaugeMetricFamily
+    make = CounterMetricFamily if figure.kind is StatKind.COUNTER else GaugeMetricFamily
     return make(f"kestrel_{figure.name}", figure.help, value)
 
 
@@ -183,9 +185,9 @@ def _family(
     manager: QueueManager,
     names: Sequence[bytes],
     figure: str,
-    kind: Kind,
+    kind: StatKind,
     meaning: str,
-    value: Callable[[QueueSight], object],
+    value: Callable[[QueueSnapshot], object],
 ) -> Iterator[bytes]:
     """Yield one figure of these queues, as each is when its line is made; without those deleted meanwhile."""
     metric = f"kestrel_queue_{figure}"
@@ -194,7 +196,7 @@ def _family(
         lines = []
         for name in names[start : start + QUEUES_PER_PIECE]:
             queue = manager.known(name)
-            number = None if queue is None else value(QueueSight(queue))
+            number = None if queue is None else value(QueueSnapshot(queue))
             if number is not None:
                 lines.append(f'{metric}{{queue="{_escaped(name)}"}} {number}\n')
         yield "".join(lines).encode()

@@ -13,10 +13,10 @@ from kestrel.admin.summary import summaries, summing
 from kestrel.admin.watched import Watched
 from kestrel.escaping import show_names
 from kestrel.item import Item
-from kestrel.queues.figures import QueueSight, queue_figures, server_figures, traffic_figures
-from kestrel.queues.measures import Measures
 from kestrel.queues.queue import Queue
-from kestrel.queues.stats import CHILDREN, children_in_pieces
+from kestrel.queues.queue_histograms import QueueHistograms
+from kestrel.queues.stat_definitions import QueueSnapshot, queue_stats, server_stats, traffic_stats
+from kestrel.queues.stats import CHILDREN_PLACEHOLDER, iter_child_batches
 from kestrel.queues.waiters import Waiter
 
 SHOWN_BYTES: Final = 4096
@@ -37,31 +37,31 @@ def queue_named(watched: Watched, name: bytes) -> Queue:
 def one_queue(watched: Watched, asked: Asked, name: bytes) -> Answer:
     """Return all that is known of a queue."""
     queue = queue_named(watched, name)
-    failure = queue.contents.failure
-    sight = QueueSight(queue, (CHILDREN,) if watched.manager.children_of(name) else ())
-    figures: dict[str, object] = dict([*queue_figures(sight), *traffic_figures(sight)])
+    failure = queue.store.failure
+    sight = QueueSnapshot(queue, (CHILDREN_PLACEHOLDER,) if watched.manager.children_of(name) else ())
+    figures: dict[str, object] = dict([*queue_stats(sight), *traffic_stats(sight)])
     about = {
         "name": name.decode("latin-1"),
         "exists": True,
         "figures": figures,
         "settings": dict(next(watched.control.config_of([name]))[1]),
         "failure": None if failure is None else str(failure),
-        "latencies": summaries(queue.measures),
+        "latencies": summaries(queue.histograms),
     }
     return Answer(_queue_pieces(watched, name, about))
 
 
 def _queue_pieces(watched: Watched, name: bytes, about: Mapping[str, object]) -> Iterator[bytes]:
     # The first mark is the figure `children`, if there are any: only the queue's name comes before the figures.
-    before, _, after = json_bytes(about)[:-1].partition(json_bytes(CHILDREN.decode())[1:-1])
+    before, _, after = json_bytes(about)[:-1].partition(json_bytes(CHILDREN_PLACEHOLDER.decode())[1:-1])
     yield before
     comma = b""
-    for children in children_in_pieces(watched.manager, name) if after else ():
+    for children in iter_child_batches(watched.manager, name) if after else ():
         yield comma + json_bytes(show_names(children))[1:-1]
         comma = b","
     yield after
     yield b',"children":'
-    pieces = children_in_pieces(watched.manager, name)
+    pieces = iter_child_batches(watched.manager, name)
     yield from json_list([child.decode("latin-1") for child in children] for children in pieces)
     yield b"}"
 
@@ -72,15 +72,15 @@ def the_server(watched: Watched, asked: Asked) -> Answer:
 
 
 def _server_pieces(watched: Watched) -> Iterator[bytes]:
-    measures = Measures()
-    for _ in summing(watched.manager, measures):
+    histograms = QueueHistograms()
+    for _ in summing(watched.manager, histograms):
         yield b""
     settings = dict(watched.core.settings_shown())
     sight = watched.sight()
     for _ in sight.gather():
         yield b""
-    figures = dict(server_figures(sight))
-    yield json_bytes({"figures": figures, "settings": settings, "latencies": summaries(measures)})
+    figures = dict(server_stats(sight))
+    yield json_bytes({"figures": figures, "settings": settings, "latencies": summaries(histograms)})
 
 
 def head(watched: Watched, asked: Asked, name: bytes) -> Deferred[Answer]:
@@ -98,7 +98,7 @@ def head(watched: Watched, asked: Asked, name: bytes) -> Deferred[Answer]:
         else:
             answering.callback(as_json({"head": None if item is None else _shown(item, watched.manager.now_ms())}))
 
-    waiter = Waiter(known, opens=False, peeks=True, patient=False)
+    waiter = Waiter(known, opens=False, peeks=True, is_blocking=False)
     queue.join(waiter)
     return answering
 

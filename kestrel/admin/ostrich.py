@@ -13,17 +13,17 @@ from attrs import field, frozen
 from kestrel.admin.summary import summary, summing
 from kestrel.admin.watched import Watched
 from kestrel.histogram import Histogram
-from kestrel.queues.figures import (
-    QUEUE_FIGURES,
-    SERVER_FIGURES,
-    TRAFFIC_FIGURES,
-    Figure,
-    Kind,
-    QueueSight,
-    ServerSight,
-)
-from kestrel.queues.measures import Measures
 from kestrel.queues.queue import Queue
+from kestrel.queues.queue_histograms import QueueHistograms
+from kestrel.queues.stat_definitions import (
+    QUEUE_STAT_DEFINITIONS,
+    SERVER_STAT_DEFINITIONS,
+    TRAFFIC_STAT_DEFINITIONS,
+    QueueSnapshot,
+    ServerSnapshot,
+    StatDefinition,
+    StatKind,
+)
 
 Number = int | float
 
@@ -38,15 +38,15 @@ _LEFT_OUT: Final = frozenset({"uptime", "time", "version", "build", "age", "chil
 """What is told elsewhere, or twice in `stats`."""
 
 
-def _named(kind: Kind) -> dict[str, Figure[QueueSight]]:
+def _named(kind: StatKind) -> dict[str, StatDefinition[QueueSnapshot]]:
     """Return the figures of queues that are of this kind, by their names here, sorted."""
-    figures = (*QUEUE_FIGURES, *TRAFFIC_FIGURES)
+    figures = (*QUEUE_STAT_DEFINITIONS, *TRAFFIC_STAT_DEFINITIONS)
     chosen = (figure for figure in figures if figure.kind is kind and figure.name not in _LEFT_OUT)
     return dict(sorted((_NAMES.get(figure.name, figure.name), figure) for figure in chosen))
 
 
-_COUNTERS: Final = _named(Kind.COUNTER)
-_GAUGES: Final = _named(Kind.GAUGE)
+_COUNTERS: Final = _named(StatKind.COUNTER)
+_GAUGES: Final = _named(StatKind.GAUGE)
 
 SECTIONS: Final = ("counters", "gauges", "labels", "metrics")
 
@@ -81,17 +81,17 @@ class LiveQueues:
             return {}
         match section:
             case "counters":
-                sight = QueueSight(queue)
+                sight = QueueSnapshot(queue)
                 return {each: figure.value(sight) for each, figure in _COUNTERS.items()}
             case "gauges":
                 return _gauges(queue)
             case "metrics":
-                return dict(sorted(queue.measures.all().items()))
+                return dict(sorted(queue.histograms.all().items()))
         return {}
 
 
 def _gauges(queue: Queue) -> dict[str, object]:
-    sight, settings = QueueSight(queue), queue.settings
+    sight, settings = QueueSnapshot(queue), queue.settings
     gauges = {name: figure.value(sight) for name, figure in _GAUGES.items()}
     gauges["create_time"] = sight.counters.create_time_ms // 1000  # Kestrel has seconds here
     gauges["max_bytes"] = _LARGEST_LONG if settings.max_size_bytes is None else settings.max_size_bytes
@@ -184,7 +184,7 @@ def _difference(now: Number, before: Number) -> Number:
 
 def gathering(watched: Watched) -> Iterator[Figures | None]:
     """Gather the server's figures step by step: None until they are there. Those of its queues are not kept."""
-    totals = Measures()
+    totals = QueueHistograms()
     for _ in summing(watched.manager, totals):
         yield None
     figures = Figures(LiveQueues(watched))
@@ -219,8 +219,8 @@ def _copied(histogram: Histogram) -> Histogram:
     return histogram.copy() if histogram.count else _NOTHING
 
 
-def _gather_server(watched: Watched, sight: ServerSight, into: Figures) -> None:
-    for figure in SERVER_FIGURES:
+def _gather_server(watched: Watched, sight: ServerSnapshot, into: Figures) -> None:
+    for figure in SERVER_STAT_DEFINITIONS:
         if figure.name not in _LEFT_OUT:
             _note(into, figure.kind, _NAMES.get(figure.name, figure.name), figure.value(sight))
     status = watched.control.status
@@ -231,14 +231,14 @@ def _gather_server(watched: Watched, sight: ServerSight, into: Figures) -> None:
     into.labels["version"] = sight.version
 
 
-def _note(into: Figures, kind: Kind, name: str, value: object) -> None:
+def _note(into: Figures, kind: StatKind, name: str, value: object) -> None:
     if isinstance(value, str):
         try:
             value = float(value)
         except ValueError:
             return
     if isinstance(value, int | float):
-        (into.counters if kind is Kind.COUNTER else into.gauges)[name] = value
+        (into.counters if kind is StatKind.COUNTER else into.gauges)[name] = value
 
 
 NAMES_PER_PIECE: Final = 64

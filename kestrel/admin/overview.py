@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from kestrel.admin.asked import Answer, Asked, json_bytes, json_list
 from kestrel.admin.watched import Watched
-from kestrel.queues.figures import ServerSight, server_figures
 from kestrel.queues.queue import Queue
+from kestrel.queues.stat_definitions import ServerSnapshot, server_stats
 
 COLUMNS: Final = (
     "name",
@@ -61,22 +61,22 @@ def _parts(queues: Iterator[Queue], totals: Counter[str]) -> Iterator[list[list[
 
 
 def _row(queue: Queue) -> list[Any]:
-    contents, counters, measures = queue.contents, queue.counters, queue.measures
-    items = contents.items
+    store, counters, histograms = queue.store, queue.counters, queue.histograms
+    items = store.items
     return [
         queue.name.decode("latin-1"),
         items,
-        contents.bytes,
-        contents.mem_items,
-        contents.mem_bytes,
+        store.bytes,
+        store.mem_items,
+        store.mem_bytes,
         counters.age_ms if items else 0,
-        len(queue.waiting),
-        contents.open_reads,
-        journal_bytes(contents.stats),
-        measures.puts,
-        measures.request_size.sum,
-        measures.hits,
-        measures.misses,
+        len(queue.waiters),
+        store.open_reads,
+        journal_bytes(store.stats),
+        histograms.puts,
+        histograms.request_size.sum,
+        histograms.hits,
+        histograms.misses,
         counters.expired_items,
         counters.discarded,
     ]
@@ -87,9 +87,9 @@ def journal_bytes(stats: Mapping[str, int]) -> int:
     return stats.get("journal_bytes", stats["logsize"])
 
 
-def _server(watched: Watched, asked: Asked, sight: ServerSight, totals: Counter[str]) -> dict[str, object]:
+def _server(watched: Watched, asked: Asked, sight: ServerSnapshot, totals: Counter[str]) -> dict[str, object]:
     status = watched.control.status
-    told = dict(server_figures(sight))
+    told = dict(server_stats(sight))
     return {
         "name": socket.gethostname(),
         "version": watched.control.version,

@@ -7,7 +7,7 @@ from typing import Final
 
 from kestrel.histogram import Histogram
 from kestrel.queues.manager import QueueManager
-from kestrel.queues.measures import Measures
+from kestrel.queues.queue_histograms import QueueHistograms
 
 SHARES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999, "p9999": 0.9999}
 
@@ -28,15 +28,17 @@ def summary(histogram: Histogram) -> dict[str, int]:
     }
 
 
-def summaries(measures: Measures) -> dict[str, dict[str, int]]:
+def summaries(histograms: QueueHistograms) -> dict[str, dict[str, int]]:
     """Of all that was measured, by Kestrel's names."""
-    return {name: summary(histogram) for name, histogram in measures.all().items()}
+    return {name: summary(histogram) for name, histogram in histograms.all().items()}
 
 
-def summing(manager: QueueManager, total: Measures) -> Iterator[None]:
+def summing(manager: QueueManager, total: QueueHistograms) -> Iterator[None]:
     """Add to `total` what was measured of all queues there are and have been, step by step."""
-    of_queues = [queue.measures for queue in manager.even_masked_queues()]  # of one that goes meanwhile it is the past
-    total.merge(manager.past)
-    for measures in of_queues:
-        total.merge(measures)
+    of_queues = [
+        queue.histograms for queue in manager.queues_including_masked()
+    ]  # of one that goes meanwhile it is the past
+    total.merge(manager.deleted_queue_histograms)
+    for histograms in of_queues:
+        total.merge(histograms)
         yield None

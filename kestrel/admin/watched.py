@@ -7,8 +7,8 @@ from typing import Final
 
 from kestrel.config.model import Config
 from kestrel.net.queue_server import QueueServer
-from kestrel.queues.figures import ServerSight
 from kestrel.queues.manager import QueueManager
+from kestrel.queues.stat_definitions import ServerSnapshot
 from kestrel.session.refusals import Refusals
 from kestrel.session.settings import ServerControl
 
@@ -44,9 +44,9 @@ class Watched:
         """The configuration as it is now."""
         return self.core.config
 
-    def sight(self) -> ServerSight:
+    def sight(self) -> ServerSnapshot:
         """Return the server as it is now. The caller runs `gather` in steps."""
-        return ServerSight(self.manager, self.control.version, self.control.uptime_s())
+        return ServerSnapshot(self.manager, self.control.version, self.control.uptime_s())
 
     def may_administer(self, identity: bytes | None, *, is_trusted: bool) -> bool:
         """Whether a client of that name may change the server."""

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import attrs
 
-from kestrel.config.kinds import TABLE, TABLES
 from kestrel.config.model import Config
 from kestrel.config.queue_settings import AliasSettings, QueueSettings
 from kestrel.config.setting import settings_of
+from kestrel.config.setting_kinds import TABLE, TABLES
 
 
 def queue_config(settings: QueueSettings) -> list[tuple[str, str]]:
     """Every setting of a queue with its value, in the order of the fields."""
-    return _told(settings)
+    return _show_settings(settings)
 
 
 def alias_config(settings: AliasSettings) -> list[tuple[str, str]]:
     """What an alias is set to beside its name: ``destinationQueues`` as they were given, aliases among them."""
-    return [(name, value) for name, value in _told(settings) if name != "name"]
+    return [(name, value) for name, value in _show_settings(settings) if name != "name"]
 
 
 def server_config(config: Config) -> list[tuple[str, str]]:
@@ -33,7 +33,7 @@ def server_config(config: Config) -> list[tuple[str, str]]:
     ]
 
 
-def _told(settings: attrs.AttrsInstance) -> list[tuple[str, str]]:
+def _show_settings(settings: attrs.AttrsInstance) -> list[tuple[str, str]]:
     return [
         (setting.kestrel_name, setting.kind.show(getattr(settings, field)))
         for field, setting in settings_of(type(settings)).items()

@@ -17,13 +17,13 @@ class QueueSettingsResolver:
 
     def __init__(self, config: Config) -> None:
         self._default = config.default.over(QueueSettings())
-        self._default_of_children = _for_a_child(self._default)
+        self._default_of_children = _child_settings(self._default)
         self._by_name: dict[bytes, QueueSettings] = {}
         self._of_children: dict[bytes, QueueSettings] = {}
         names = sorted(config.queues, key=lambda name: parent_of(name) is not None)
         for name in names:  # parents first: a child's settings are made from its parent's
             settings = config.queues[name].over(self._inherited(name))
-            child_settings = _for_a_child(settings)
+            child_settings = _child_settings(settings)
             self._of_children[name] = child_settings
             self._by_name[name] = settings if parent_of(name) is None else child_settings
 
@@ -39,5 +39,5 @@ class QueueSettingsResolver:
         return self._of_children.get(parent, self._default_of_children)
 
 
-def _for_a_child(settings: QueueSettings) -> QueueSettings:
+def _child_settings(settings: QueueSettings) -> QueueSettings:
     return attrs.evolve(settings, fanout_only=False) if settings.fanout_only else settings

@@ -9,10 +9,10 @@ from typing import Any
 
 from cattrs.errors import BaseValidationError
 
+from kestrel.config.cross_table_problems import cross_table_problems
 from kestrel.config.model import Config
-from kestrel.config.problems import problems_in
-from kestrel.config.references import problems_between
-from kestrel.config.tables import structure
+from kestrel.config.tables import config_from_tables
+from kestrel.config.value_problems import value_problems
 from kestrel.errors import KestrelError
 
 
@@ -51,10 +51,10 @@ def loads(text: str, source: str = "configuration") -> Config:
     problems: list[str] = []
     config = None
     try:
-        config = structure(tables)
+        config = config_from_tables(tables)
     except BaseValidationError as error:
-        problems += problems_in(error, tables)
-    problems += problems_between(tables)
+        problems += value_problems(error, tables)
+    problems += cross_table_problems(tables)
     if config is None or problems:
         raise ConfigError(source, *problems)
     return config

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import attrs
 
-from kestrel.config.kinds import TABLE, TABLES
 from kestrel.config.queue_settings import AliasSettings, QueueOverrides, QueueSettings
 from kestrel.config.server_settings import (
     AdminSettings,
@@ -16,6 +15,7 @@ from kestrel.config.server_settings import (
     ZooKeeperSettings,
 )
 from kestrel.config.setting import setting
+from kestrel.config.setting_kinds import TABLE, TABLES
 
 __all__ = [
     "AdminSettings",

@@ -7,7 +7,8 @@ from typing import Any
 
 import attrs
 
-from kestrel.config.kinds import (
+from kestrel.config.setting import setting
+from kestrel.config.setting_kinds import (
     BOOLEAN,
     COUNT,
     DURATION,
@@ -18,7 +19,6 @@ from kestrel.config.kinds import (
     SIZE,
     optional,
 )
-from kestrel.config.setting import setting
 from kestrel.config.units import GIB, MIB
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import attrs
 
 from kestrel.config.acl import ACL
-from kestrel.config.kinds import (
+from kestrel.config.setting import setting
+from kestrel.config.setting_kinds import (
     BOOLEAN,
     COUNT,
     DURATION,
@@ -28,7 +29,6 @@ from kestrel.config.kinds import (
     secret,
     table_of,
 )
-from kestrel.config.setting import setting
 from kestrel.config.units import KIB, MIB
 
 LEVEL = one_of("debug", "info", "warn", "error", "critical")

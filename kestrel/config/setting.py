@@ -7,7 +7,7 @@ from typing import Final
 
 import attrs
 
-from kestrel.config.kinds import Kind
+from kestrel.config.setting_kinds import SettingKind
 
 KEY: Final = "kestrel.setting"
 """Where a field's metadata hold its `Setting`."""
@@ -18,11 +18,11 @@ class Setting:
     """One setting as a reader of documentation or of a file wants to know it."""
 
     kestrel_name: str
-    kind: Kind
+    kind: SettingKind
     help: str
 
 
-def setting(kestrel_name: str, kind: Kind, help: str) -> dict[str, Setting]:
+def setting(kestrel_name: str, kind: SettingKind, help: str) -> dict[str, Setting]:
     """Metadata for `attrs.field`."""
     return {KEY: Setting(kestrel_name, kind, help)}
 

@@ -1,6 +1,6 @@
 """From TOML's tables to a `Config`, by cattrs: the classes say what is allowed, this file how to get there.
 
-What is wrong with single values is collected into one tree of exceptions; `kestrel.config.problems` reads it.
+What is wrong with single values is collected into one tree of exceptions; `kestrel.config.value_problems` reads it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import attrs
 from cattrs import Converter
 from cattrs.gen import make_dict_structure_fn, override
 
-from kestrel.config.kinds import QUEUE_NAME, TABLE, TABLES, checked_table, checked_tables
 from kestrel.config.model import (
     AdminSettings,
     AliasSettings,
@@ -26,12 +25,13 @@ from kestrel.config.model import (
     ZooKeeperSettings,
 )
 from kestrel.config.setting import Setting, setting, settings_of
+from kestrel.config.setting_kinds import QUEUE_NAME, TABLE, TABLES, checked_table, checked_tables
 
 _Settings = TypeVar("_Settings", bound=attrs.AttrsInstance)
 _AnySection = TypeVar("_AnySection", bound=Section)
 
 
-def structure(tables: Mapping[str, object]) -> Config:
+def config_from_tables(tables: Mapping[str, object]) -> Config:
     """The configuration that these tables say. Raises cattrs' `BaseValidationError`, a tree of all mistakes."""
     return _CONVERTER.structure(tables, Config)
 

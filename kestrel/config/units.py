@@ -12,9 +12,9 @@ import re
 from fractions import Fraction
 from typing import Final
 
-from kestrel.config.shown import shown
+from kestrel.config.value_text import show_value
 
-LARGEST: Final = 2**62
+MAX_AMOUNT: Final = 2**62
 """More bytes or milliseconds than this are a slip. Sums of two still fit a signed 64-bit field."""
 
 KIB: Final = 1024
@@ -65,7 +65,7 @@ def parse_size(value: object) -> int:
     """
     match value:
         case bool():
-            raise ValueError(f"{shown(value)} is not a size; {_A_SIZE}")
+            raise ValueError(f"{show_value(value)} is not a size; {_A_SIZE}")
         case int():
             size = Fraction(value)
         case str() if value == _NOTHING:
@@ -73,7 +73,7 @@ def parse_size(value: object) -> int:
         case str() if (part := _matched(_ONE_PART, value)) and part[2].lower() in _BYTES_BY_UNIT:
             size = Fraction(part[1]) * _BYTES_BY_UNIT[part[2].lower()]
         case _:
-            raise ValueError(f"{shown(value)} is not a size; {_A_SIZE}")
+            raise ValueError(f"{show_value(value)} is not a size; {_A_SIZE}")
     return _whole(size, value, "bytes", _A_SIZE)
 
 
@@ -94,7 +94,7 @@ def parse_duration_ms(value: object) -> int:
     """
     match value:
         case bool():
-            raise ValueError(f"{shown(value)} is not a duration; {_A_DURATION}")
+            raise ValueError(f"{show_value(value)} is not a duration; {_A_DURATION}")
         case int():
             duration_ms = Fraction(value) * 1_000
         case float() if math.isfinite(value):
@@ -105,7 +105,7 @@ def parse_duration_ms(value: object) -> int:
         case str() if _matched(_PARTS, value):
             duration_ms = _sum_ms(value)
         case _:
-            raise ValueError(f"{shown(value)} is not a duration; {_A_DURATION}")
+            raise ValueError(f"{show_value(value)} is not a duration; {_A_DURATION}")
     return _whole(duration_ms, value, "milliseconds", _A_DURATION)
 
 
@@ -130,7 +130,7 @@ def _sum_ms(text: str) -> Fraction:
     for number, unit in _ONE_PART.findall(text):
         unit_ms = _MS_BY_UNIT.get(unit)
         if unit_ms is None or unit_ms >= previous_unit_ms:
-            raise ValueError(f"{shown(text)} is not a duration; {_A_DURATION}")
+            raise ValueError(f"{show_value(text)} is not a duration; {_A_DURATION}")
         total += Fraction(number) * unit_ms
         previous_unit_ms = unit_ms
     return total
@@ -138,9 +138,9 @@ def _sum_ms(text: str) -> Fraction:
 
 def _whole(amount: Fraction, value: object, unit: str, example: str) -> int:
     if amount < 0:
-        raise ValueError(f"{shown(value)} is negative; {example}")
-    if amount > LARGEST:
-        raise ValueError(f"{shown(value)} is more than 2**62 {unit}; {example}")
+        raise ValueError(f"{show_value(value)} is negative; {example}")
+    if amount > MAX_AMOUNT:
+        raise ValueError(f"{show_value(value)} is more than 2**62 {unit}; {example}")
     if amount.denominator != 1:
-        raise ValueError(f"{shown(value)} is not a whole number of {unit}; {example}")
+        raise ValueError(f"{show_value(value)} is not a whole number of {unit}; {example}")
     return amount.numerator

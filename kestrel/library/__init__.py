@@ -69,7 +69,7 @@ from __future__ import annotations
 
 from kestrel.library.arguments import FolderPath
 from kestrel.library.blocking_queues import (
-    Codec,
+    ItemCodec,
     JournaledBlockingQueue,
     Transaction,
     TransactionalJournaledBlockingQueue,
@@ -88,12 +88,12 @@ from kestrel.library.scroll_folder import ScrollFolder
 
 __all__ = [
     "XIDS",
-    "Codec",
     "ConcurrentBlockingQueue",
     "FolderJournaledQueue",
     "FolderPath",
     "FolderQueue",
     "FullPolicy",
+    "ItemCodec",
     "JournaledBlockingQueue",
     "JournaledQueue",
     "JournaledQueueConfig",

@@ -38,7 +38,7 @@ def check_time(what: str, time_ms: object) -> None:
         raise ValueError(f"{what} is milliseconds since the epoch, from 0 to {MAX_TIME_MS}, and not {time_ms}")
 
 
-def checked(name: bytes, settings: QueueSettings) -> QueueSettings:
+def check_settings(name: bytes, settings: QueueSettings) -> QueueSettings:
     """The settings, unless one has a value that no file could have given it: then TypeError or ValueError."""
     for field, setting in settings_of(QueueSettings).items():
         value = getattr(settings, field)

@@ -14,7 +14,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Codec(Protocol[T]):
+class ItemCodec(Protocol[T]):
     """Turns objects into the bytes of items, and back."""
 
     def encode(self, item: T) -> bytes:
@@ -24,7 +24,7 @@ class Codec(Protocol[T]):
         """The object that these bytes stand for."""
 
 
-class Queue(Protocol):
+class UnderlyingQueue(Protocol):
     """The queue behind (`kestrel.library.folder_journaled_queue.FolderJournaledQueue`)."""
 
     def put(self, data: bytes) -> Deferred[None] | None:
@@ -37,10 +37,10 @@ class Queue(Protocol):
         """Make all that was done safe, and close it."""
 
 
-class _OneReader(Generic[T]):
+class _SingleReaderQueue(Generic[T]):
     """What both queues of objects have in common."""
 
-    def __init__(self, queue: Queue, reader: Reader, codec: Codec[T]) -> None:
+    def __init__(self, queue: UnderlyingQueue, reader: Reader, codec: ItemCodec[T]) -> None:
         self._queue = queue
         self._reader = reader
         self._codec = codec
@@ -82,10 +82,10 @@ class _OneReader(Generic[T]):
         """Close the queue behind, as `JournaledQueue.close`."""
         return self._queue.close()
 
-    def _get(self, deadline_s: float | None, given: Callable[[QueueItem, T], R]) -> Deferred[R | None]:
-        return self._reader.get(deadline_s).addCallback(self._decoded, given)
+    def _get(self, deadline_s: float | None, wrap: Callable[[QueueItem, T], R]) -> Deferred[R | None]:
+        return self._reader.get(deadline_s).addCallback(self._decoded, wrap)
 
-    def _decoded(self, item: QueueItem | None, given: Callable[[QueueItem, T], R]) -> R | None:
+    def _decoded(self, item: QueueItem | None, wrap: Callable[[QueueItem, T], R]) -> R | None:
         if item is None:
             return None
         try:
@@ -93,10 +93,10 @@ class _OneReader(Generic[T]):
         except Exception:
             self._reader.unget(item.id)
             raise
-        return given(item, decoded)
+        return wrap(item, decoded)
 
 
-class JournaledBlockingQueue(_OneReader[T]):
+class JournaledBlockingQueue(_SingleReaderQueue[T]):
     """What `to_blocking_queue` returns: an item is done when it is given. A crash may give the last ones again.
 
     An item that the codec cannot decode goes back to the head with one more error (`error_handler` may take it away),
@@ -111,7 +111,7 @@ class JournaledBlockingQueue(_OneReader[T]):
 
     def get(self, deadline_s: float | None = None) -> Deferred[T | None]:
         """The next item, as `Reader.get`; None when so many seconds have gone by, without a deadline never."""
-        return self._get(deadline_s, self._given)
+        return self._get(deadline_s, self._wrap)
 
     def poll(self) -> Deferred[T | None]:
         """The next item if there is one for this consumer now, else None."""
@@ -121,7 +121,7 @@ class JournaledBlockingQueue(_OneReader[T]):
         """Nothing: the head of a journaled queue is not looked at before it is given. Raises TypeError."""
         raise TypeError("a journaled queue gives its head to whoever is next: it cannot be asked with a predicate")
 
-    def _given(self, item: QueueItem, decoded: T) -> T:
+    def _wrap(self, item: QueueItem, decoded: T) -> T:
         self._reader.commit(item.id)
         return decoded
 
@@ -145,7 +145,7 @@ class Transaction(Generic[T]):
         return self._reader.unget(self._id)
 
 
-class TransactionalJournaledBlockingQueue(_OneReader[T]):
+class TransactionalJournaledBlockingQueue(_SingleReaderQueue[T]):
     """What `to_transactional_blocking_queue` returns: an item that is given is done when its transaction is committed.
 
     What the codec cannot decode is rolled back, and the get fails.
@@ -153,11 +153,11 @@ class TransactionalJournaledBlockingQueue(_OneReader[T]):
 
     def get(self, deadline_s: float | None = None) -> Deferred[Transaction[T] | None]:
         """A transaction with the next item; otherwise as `JournaledBlockingQueue.get`."""
-        return self._get(deadline_s, self._given)
+        return self._get(deadline_s, self._wrap)
 
     def poll(self) -> Deferred[Transaction[T] | None]:
         """The same, if there is an item for this consumer now, else None."""
         return self.get(0)
 
-    def _given(self, item: QueueItem, decoded: T) -> Transaction[T]:
+    def _wrap(self, item: QueueItem, decoded: T) -> Transaction[T]:
         return Transaction(decoded, self._reader, item.id)

@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.python.failure import Failure
 
 from kestrel.library.full_policy import FullPolicy
-from kestrel.library.streak import Streak
+from kestrel.library.recursion_limit import RecursionLimit
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class ConcurrentBlockingQueue(Generic[T]):
         """Those in line that wait for no item,"""
         self._choosy: set[_Consumer[T]] = set()
         """and that may not take the one that they are offered."""
-        self._streak = Streak()
+        self._recursion_limit = RecursionLimit()
         self._is_handing_over = False
         """Somebody further up the stack hands over whatever there is,"""
         self._rest: IDelayedCall | None = None
@@ -152,7 +152,7 @@ class ConcurrentBlockingQueue(Generic[T]):
         if deadline_s is not None:
             consumer.timer = self._clock.callLater(deadline_s, self._time_is_over, consumer)
         is_at_hand = bool(self._items) or not consumer.waits
-        if is_at_hand and not self._is_put_off() and not self._streak.may_go_on():
+        if is_at_hand and not self._is_put_off() and not self._recursion_limit.may_recurse():
             self._rest = self._clock.callLater(0, self._go_on)
         self._hand_over()
         return consumer.arrival

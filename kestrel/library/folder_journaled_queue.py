@@ -11,12 +11,12 @@ from twisted.python.failure import Failure
 
 from kestrel.errors import BadQueueName, StorageError
 from kestrel.library.arguments import check_item, check_time
-from kestrel.library.blocking_queues import Codec, JournaledBlockingQueue, TransactionalJournaledBlockingQueue
+from kestrel.library.blocking_queues import ItemCodec, JournaledBlockingQueue, TransactionalJournaledBlockingQueue
+from kestrel.library.deferreds import run_to_completion, when_batch_settled
 from kestrel.library.journaled_config import JournaledQueueConfig, check_reader
 from kestrel.library.reader import Reader
-from kestrel.library.shelves import MemoryShelf, Shelf
-from kestrel.library.waits import even_if_cancelled, settled
-from kestrel.queues.services import Services
+from kestrel.library.reader_stores import MemoryReaderStores, ReaderStores
+from kestrel.queues.context import RuntimeContext
 from kestrel.scroll.names import DEFAULT_READER
 from kestrel.storage.barrier import Batch, all_of
 
@@ -25,12 +25,12 @@ log = Logger(__name__)
 T = TypeVar("T")
 
 
-class Folder(Protocol):
+class ScrollFolderLike(Protocol):
     """The folder of a queue (`kestrel.library.scroll_folder.ScrollFolder`)."""
 
-    services: Services
+    context: RuntimeContext
 
-    def shelf_for(self, config: JournaledQueueConfig) -> Shelf:
+    def reader_stores_for(self, config: JournaledQueueConfig) -> ReaderStores:
         """Where the items of such a queue are to be kept. Raises `StorageError` unless the folder is open."""
 
     def check(self) -> None:
@@ -47,20 +47,20 @@ class FolderJournaledQueue:
     its place and its items; one that comes later begins behind the last item.
     """
 
-    def __init__(self, config: JournaledQueueConfig, folder: Folder) -> None:
+    def __init__(self, config: JournaledQueueConfig, folder: ScrollFolderLike) -> None:
         self.config = config
         self.name = config.name
         self._folder = folder
-        self._services = folder.services
+        self._context = folder.context
         self._readers: dict[bytes, Reader] = {}
         self._is_closed = False
         self._ending = DeferredLock()
-        self._shelf: Shelf = MemoryShelf(config)
+        self._reader_stores: ReaderStores = MemoryReaderStores(config)
         """Another one from `load` on."""
 
     def load(self, names: Iterable[bytes]) -> None:
         """It has these readers from now on; or the default one, if that is none. Raises `QueueFailed`."""
-        self._shelf = self._folder.shelf_for(self.config)
+        self._reader_stores = self._folder.reader_stores_for(self.config)
         known = set(names) or {DEFAULT_READER}
         self._readers = {name: self._make(name) for name in sorted(known)}
         if len(known) > 1 and DEFAULT_READER in known:
@@ -68,7 +68,7 @@ class FolderJournaledQueue:
             self._delete(self._readers[DEFAULT_READER])
 
     def _make(self, name: bytes) -> Reader:
-        return Reader(name, self.config.reader_config(name), self._services, self._shelf)
+        return Reader(name, self.config.reader_config(name), self._context, self._reader_stores)
 
     def _check(self) -> None:
         if self._is_closed:
@@ -106,7 +106,7 @@ class FolderJournaledQueue:
             self._rename(default, name)
             return default
         reader = self._readers[name] = self._make(name)
-        reader.recorded()
+        reader.touch()
         return reader
 
     def _rename(self, reader: Reader, name: bytes) -> None:
@@ -127,7 +127,7 @@ class FolderJournaledQueue:
         The last one is emptied, and is the default reader from then on.
         """
         check_reader(self.name, name)
-        return even_if_cancelled(self._drop_reader(name))
+        return run_to_completion(self._drop_reader(name))
 
     async def _drop_reader(self, name: bytes) -> None:
         self._check()
@@ -164,18 +164,18 @@ class FolderJournaledQueue:
         if most_bytes is not None and len(data) > most_bytes:
             return None
         for reader in self._each_reader():
-            reader.make_room()
+            reader.expire_before_put()
         self._check()  # what has expired may have led to anything
         readers = list(self._readers.values())
         if not all(reader.can_put for reader in readers):
             return None
-        put_ms = self._services.now_ms() if add_ms is None else add_ms
-        self._shelf.put(data, put_ms, expiry_ms, list(self._readers))
+        put_ms = self._context.now_ms() if add_ms is None else add_ms
+        self._reader_stores.put(data, put_ms, expiry_ms, list(self._readers))
         both = all_of([reader.item_was_put(len(data)) for reader in readers])
         for reader in readers:
             reader.serve()
         assert both is not None
-        return _told(both)
+        return _when_durable(both)
 
     def flush(self) -> None:
         """Drop all items of all readers, but for open reads."""
@@ -212,7 +212,7 @@ class FolderJournaledQueue:
 
         Fails with `QueueFailed` if something of it was lost, or of what was done since this was asked last.
         """
-        return even_if_cancelled(self._checkpoint(list(self._readers.values())))
+        return run_to_completion(self._checkpoint(list(self._readers.values())))
 
     @staticmethod
     async def _checkpoint(readers: list[Reader]) -> None:
@@ -231,7 +231,7 @@ class FolderJournaledQueue:
         Fails with `QueueFailed` where something was lost that was done since the last `checkpoint`; it is closed all
         the same. Closing twice is closing once.
         """
-        return even_if_cancelled(self._close())
+        return run_to_completion(self._close())
 
     async def _close(self) -> None:
         await self.end()
@@ -250,7 +250,7 @@ class FolderJournaledQueue:
 
         Fails with a `StorageError` where they cannot be erased; then the queue has the readers that are left.
         """
-        return even_if_cancelled(self._erase())
+        return run_to_completion(self._erase())
 
     async def _erase(self) -> None:
         async with self._ending:
@@ -270,17 +270,17 @@ class FolderJournaledQueue:
         readers = list(readers)
         for reader in readers:
             while (batch := reader.unsettled_batch) is not None:
-                await settled(batch)
+                await when_batch_settled(batch)
         self._folder.forget(self)
         await self._checkpoint(readers)
 
     # Other faces.
 
-    def to_blocking_queue(self, codec: Codec[T]) -> JournaledBlockingQueue[T]:
+    def to_blocking_queue(self, codec: ItemCodec[T]) -> JournaledBlockingQueue[T]:
         """Its default reader's items as objects, done when they are given. Raises `BadQueueName` if there is none."""
         return JournaledBlockingQueue(self, self.reader(), codec)
 
-    def to_transactional_blocking_queue(self, codec: Codec[T]) -> TransactionalJournaledBlockingQueue[T]:
+    def to_transactional_blocking_queue(self, codec: ItemCodec[T]) -> TransactionalJournaledBlockingQueue[T]:
         """The same, but done when they are committed."""
         return TransactionalJournaledBlockingQueue(self, self.reader(), codec)
 
@@ -299,10 +299,10 @@ class FolderJournaledQueue:
     @property
     def journal_bytes(self) -> int:
         """The journal files of the queue; 0 where it has none."""
-        return self._shelf.journal_bytes
+        return self._reader_stores.journal_bytes
 
 
-def _told(batch: Batch) -> Deferred[None]:
+def _when_durable(batch: Batch) -> Deferred[None]:
     """Fires when the batch is safe, or fails with why it was lost."""
     done: Deferred[None] = Deferred()
 

@@ -10,11 +10,11 @@ from twisted.internet.defer import Deferred, fail
 from kestrel.errors import KestrelError, QueueFailed
 from kestrel.item import Item
 from kestrel.library.arguments import check_item
-from kestrel.library.place import Place
-from kestrel.library.safety import Safety
+from kestrel.library.deferred_waiter import DeferredWaiter
+from kestrel.library.durability import DurabilityTracker
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.queue import Queue
-from kestrel.queues.turns import Turns
+from kestrel.queues.tick_scheduler import TickScheduler
 from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Batch
 from kestrel.storage.interfaces import IQueueStorage
@@ -23,11 +23,11 @@ XIDS: Final = 1 << 31
 """How many numbers the contents of a queue have for open reads. Contents that replace them get the next so many."""
 
 
-class Folder(Protocol):
+class QueueFolderLike(Protocol):
     """The folder of a queue (`kestrel.library.queue_folder.QueueFolder`)."""
 
     reactor: Any
-    turns: Turns
+    scheduler: TickScheduler
     queues: dict[bytes, FolderQueue]
 
     @property
@@ -49,14 +49,14 @@ class FolderQueue:
     Deferred fails with it.
     """
 
-    def __init__(self, name: bytes, folder: Folder) -> None:
+    def __init__(self, name: bytes, folder: QueueFolderLike) -> None:
         self.name = name
         self.folder = folder
         folder.queues[name] = self
-        self._contents: IQueueStorage | None = None
+        self._store: IQueueStorage | None = None
         self._first_xid = 0
         """Added to the numbers of open reads of these contents."""
-        self._safety = Safety()
+        self._durability = DurabilityTracker()
         self._joining = 0
 
     @property
@@ -67,12 +67,12 @@ class FolderQueue:
     @property
     def items(self) -> int:
         """How many items are in it, in memory or not; open reads are not counted."""
-        return self.behind().contents.items
+        return self.underlying().store.items
 
     @property
     def open_reads(self) -> int:
         """How many of its items are open reads, those that are moving to another queue among them."""
-        return self.behind().contents.open_reads
+        return self.underlying().store.open_reads
 
     # Items in.
 
@@ -100,8 +100,8 @@ class FolderQueue:
 
     def peek(self) -> Item | None:
         """The head of the queue, which stays there; None as `remove`."""
-        item = self.behind().peek_now()
-        return None if item is None else self.own(item)
+        item = self.underlying().peek_now()
+        return None if item is None else self.to_program_item(item)
 
     def remove(self, opened: bool = False) -> Item | None:
         """Take the head of the queue; `opened` as an open read, to be confirmed, continued or put back by its `xid`.
@@ -109,9 +109,9 @@ class FolderQueue:
         None when none is at hand: the queue is empty, others wait for its items, or its head is on the disk alone, as
         may be in a queue of more than `max_memory_size_bytes`. `wait_remove(0)` tells for certain.
         """
-        queue = self.behind()
+        queue = self.underlying()
         item = queue.take_now(opened)
-        return None if item is None else self.taken(queue, item, opened)
+        return None if item is None else self.finish_take(queue, item, opened)
 
     def wait_remove(self, deadline_s: float | None = None, opened: bool = False) -> Deferred[Item | None]:
         """Take the head of the queue as soon as there is one; first come, first served.
@@ -127,18 +127,18 @@ class FolderQueue:
 
     def _wait(self, deadline_s: float | None, opens: bool, peeks: bool) -> Deferred[Item | None]:
         try:
-            self.behind()
+            self.underlying()
         except KestrelError as error:
             return fail(error)
-        place = Place(self, self.folder.reactor, deadline_s, opens=opens, peeks=peeks)
-        if not self._joining and self.folder.turns.may_work():
+        place = DeferredWaiter(self, self.folder.reactor, deadline_s, opens=opens, peeks=peeks)
+        if not self._joining and self.folder.scheduler.has_time():
             place.join()
         else:  # whoever takes item after item lets the reactor go on in between
             self._joining += 1
-            self.folder.turns.go_on_later(partial(self._join_later, place))
-        return place.arrival
+            self.folder.scheduler.continue_later(partial(self._join_later, place))
+        return place.result
 
-    def _join_later(self, place: Place[Queue, Item]) -> None:
+    def _join_later(self, place: DeferredWaiter[Queue, Item]) -> None:
         self._joining -= 1
         place.join()
 
@@ -149,13 +149,13 @@ class FolderQueue:
 
         Raises `QueueFailed` where the storage has failed since, and its item is back in the queue.
         """
-        own_xid, queue = self._own_xid(xid), self.behind()
-        return own_xid in queue.held and self._is_done(queue.confirm([own_xid]))
+        own_xid, queue = self._own_xid(xid), self.underlying()
+        return own_xid in queue.open_read_table and self._is_done(queue.confirm([own_xid]))
 
     def unremove(self, xid: int) -> bool:
         """Return an open read to the head of the queue, and count that it failed; otherwise as `confirm_remove`."""
-        own_xid, queue = self._own_xid(xid), self.behind()
-        return own_xid in queue.held and self._is_done(queue.abort([own_xid]))
+        own_xid, queue = self._own_xid(xid), self.underlying()
+        return own_xid in queue.open_read_table and self._is_done(queue.abort([own_xid]))
 
     # What was done is safe, or lost.
 
@@ -165,49 +165,49 @@ class FolderQueue:
         Fails with `QueueFailed` if something of it was lost, or of what was done since the last `safe`: the queue is
         what it was before that.
         """
-        return self._safety.safe()
+        return self._durability.safe()
 
     def _is_done(self, batch: Batch | None) -> bool:
         """Whether something was done; then it is part of that batch."""
         if batch is None:
             return False
-        self._safety.depends_on(batch)
+        self._durability.add_batch(batch)
         return True
 
     # The queue behind it, whose contents are others when its storage has failed.
 
-    def behind(self) -> Queue:
+    def underlying(self) -> Queue:
         """The queue as the server has it."""
         return self._known(self.folder.manager.queue(self.name))
 
     def _known(self, queue: Queue) -> Queue:
         """The same queue, when it is known which contents it has by now."""
-        if queue.contents is not self._contents:
-            if self._contents is not None:
+        if queue.store is not self._store:
+            if self._store is not None:
                 self._first_xid += XIDS
-            self._contents = queue.contents
+            self._store = queue.store
         return queue
 
     def _own_xid(self, xid: int) -> int:
         """The number by which the contents know that read."""
-        self.behind()
+        self.underlying()
         if xid < self._first_xid:
             raise QueueFailed("the queue's storage failed while the read was open: its item is back in the queue")
         return xid - self._first_xid
 
-    def taken(self, queue: Queue, item: Item, opened: bool) -> Item:
+    def finish_take(self, queue: Queue, item: Item, opened: bool) -> Item:
         """An item was taken for the program: what it gets."""
         self._is_done(queue.touch())
         if opened:
-            queue.read_opened(item)
+            queue.add_open_read(item)
         self._known(queue)
-        return self.own(item)
+        return self.to_program_item(item)
 
-    def given(self, line: Queue, item: Item, waiter: Waiter) -> Item:
+    def deliver(self, line: Queue, item: Item, waiter: Waiter) -> Item:
         """An item arrived for one who waited: what the program gets."""
-        return self.own(item) if waiter.peeks else self.taken(line, item, waiter.opens)
+        return self.to_program_item(item) if waiter.peeks else self.finish_take(line, item, waiter.opens)
 
-    def own(self, item: Item) -> Item:
+    def to_program_item(self, item: Item) -> Item:
         """The program's own copy: that in the queue gets another number when it is opened again.
 
         An open read has a number that no earlier contents have given.

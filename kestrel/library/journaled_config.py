@@ -16,10 +16,10 @@ from kestrel.library.full_policy import FullPolicy
 NAME_BYTES: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789:_-"
 """What the names of journaled queues and of their readers are made of: they stand in file names as they are."""
 
-MOST_NAME_BYTES: Final = 180
+MAX_QUEUE_NAME_BYTES: Final = 180
 """A queue's name has no more of them,"""
 
-MOST_NAMES_BYTES: Final = 220
+MAX_QUEUE_AND_READER_NAME_BYTES: Final = 220
 """nor have a queue's and a reader's name together."""
 
 
@@ -42,16 +42,18 @@ def check_queue(name: object) -> None:
     assert isinstance(name, bytes)
     if not name:
         raise BadQueueName("a queue's name has at least one byte")
-    if len(name) > MOST_NAME_BYTES:
-        raise BadQueueName(f"a queue's name has at most {MOST_NAME_BYTES} bytes")
+    if len(name) > MAX_QUEUE_NAME_BYTES:
+        raise BadQueueName(f"a queue's name has at most {MAX_QUEUE_NAME_BYTES} bytes")
 
 
 def check_reader(queue: bytes, name: object) -> None:
     """Raise TypeError, or `BadQueueName`, unless a reader of that queue can have that name."""
     _check(name, "a reader's name")
     assert isinstance(name, bytes)
-    if len(queue) + len(name) > MOST_NAMES_BYTES:
-        raise BadQueueName(f"the names of a queue and its reader have at most {MOST_NAMES_BYTES} bytes together")
+    if len(queue) + len(name) > MAX_QUEUE_AND_READER_NAME_BYTES:
+        raise BadQueueName(
+            f"the names of a queue and its reader have at most {MAX_QUEUE_AND_READER_NAME_BYTES} bytes together"
+        )
 
 
 def _check(name: object, what: str) -> None:

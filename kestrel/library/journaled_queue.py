@@ -10,11 +10,11 @@ from twisted.internet.defer import Deferred
 from kestrel.disk.files import Disk
 from kestrel.errors import KestrelError
 from kestrel.library.arguments import FolderPath
+from kestrel.library.deferreds import run_to_completion
 from kestrel.library.folder_journaled_queue import FolderJournaledQueue
 from kestrel.library.journaled_config import JournaledQueueConfig
 from kestrel.library.scroll_folder import ScrollFolder
-from kestrel.library.waits import even_if_cancelled
-from kestrel.queues.services import wall_clock_ms
+from kestrel.queues.context import wall_clock_ms
 from kestrel.storage.scroll.storage import RESERVE_BYTES
 
 
@@ -46,7 +46,7 @@ class JournaledQueue(FolderJournaledQueue):
 
     def setup(self) -> Deferred[None]:
         """Own the folder and load the journal. Fails with a `StorageError`, and owns nothing then."""
-        return even_if_cancelled(self._setup())
+        return run_to_completion(self._setup())
 
     async def _setup(self) -> None:
         await self.folder.open()

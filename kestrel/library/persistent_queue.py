@@ -10,11 +10,11 @@ from twisted.internet.defer import Deferred
 from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
 from kestrel.errors import KestrelError
-from kestrel.library.arguments import FolderPath, check_name, checked
+from kestrel.library.arguments import FolderPath, check_name, check_settings
+from kestrel.library.deferreds import run_to_completion
 from kestrel.library.folder_queue import FolderQueue
 from kestrel.library.queue_folder import Lookup, QueueFolder
-from kestrel.library.waits import even_if_cancelled
-from kestrel.queues.services import wall_clock_ms
+from kestrel.queues.context import wall_clock_ms
 from kestrel.storage.journal.storage import RESERVE_BYTES
 
 
@@ -40,7 +40,7 @@ class PersistentQueue(FolderQueue):
         disk: Disk | None = None,
     ) -> None:
         check_name(name)
-        own, others = checked(name, settings or QueueSettings()), QueueSettings()
+        own, others = check_settings(name, settings or QueueSettings()), QueueSettings()
         folder = QueueFolder(
             path,
             reactor,
@@ -58,12 +58,12 @@ class PersistentQueue(FolderQueue):
 
         Fails with a `StorageError`, or a `BadQueueName` where the name is too long for a file, and owns nothing then.
         """
-        return even_if_cancelled(self._setup())
+        return run_to_completion(self._setup())
 
     async def _setup(self) -> None:
         await self.folder.open()
         try:
-            self.behind()
+            self.underlying()
         except KestrelError:
             await self.folder.close()
             raise

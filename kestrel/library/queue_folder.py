@@ -13,14 +13,14 @@ from kestrel.config.model import Config, QueueSettings
 from kestrel.config.resolved import ResolvedConfig
 from kestrel.disk.files import Disk
 from kestrel.errors import StorageError
-from kestrel.library.arguments import FolderPath, check_name, checked
+from kestrel.library.arguments import FolderPath, check_name, check_settings
+from kestrel.library.deferreds import run_to_completion, when_batch_settled
 from kestrel.library.folder_queue import FolderQueue
-from kestrel.library.waits import even_if_cancelled, settled
+from kestrel.queues.context import wall_clock_ms
+from kestrel.queues.expiry_sweeper import ExpirySweeper
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.queue import Queue
-from kestrel.queues.rounds import ExpiryRounds
-from kestrel.queues.services import wall_clock_ms
-from kestrel.queues.turns import Turns
+from kestrel.queues.tick_scheduler import TickScheduler
 from kestrel.storage.barrier import Barrier, Batch
 from kestrel.storage.interfaces import SettingsFor
 from kestrel.storage.journal.storage import RESERVE_BYTES, JournalStorage
@@ -53,7 +53,7 @@ class QueueFolder:
         self._lookup = lookup
         self._expire_every_s = expire_every_s
         barrier = Barrier(reactor.callFromThread)
-        self.turns = Turns(barrier, reactor.callFromThread, reactor.seconds)
+        self.scheduler = TickScheduler(barrier, reactor.callFromThread, reactor.seconds)
         storage = JournalStorage(
             os.path.abspath(os.fsencode(path)),
             reactor,
@@ -63,11 +63,11 @@ class QueueFolder:
             disk=disk,
         )
         config = ResolvedConfig(Config())
-        config.settings_for = lambda name: checked(name, settings_for(name))
+        config.settings_for = lambda name: check_settings(name, settings_for(name))
         self._manager = QueueManager(
-            storage, MemoryStorage(), config, self.turns, reactor, now_ms, put_elsewhere=self._put_elsewhere
+            storage, MemoryStorage(), config, self.scheduler, reactor, now_ms, put_by_name=self._put_by_name
         )
-        self._rounds = ExpiryRounds(self._manager, self.turns, reactor)
+        self._expiry_sweeper = ExpirySweeper(self._manager, self.scheduler, reactor)
         self.queues: dict[bytes, FolderQueue] = {}
         """Those that the program has asked for, by name: one object for each, which knows its open reads."""
         self._changing = DeferredLock()
@@ -83,7 +83,7 @@ class QueueFolder:
         Fails with a `StorageError`, `FolderInUse` among them. A queue whose journal cannot be read fails no `open`: the
         log says so, and each use of the queue tries again.
         """
-        return even_if_cancelled(self._open())
+        return run_to_completion(self._open())
 
     async def _open(self) -> None:
         async with self._changing:
@@ -91,9 +91,9 @@ class QueueFolder:
                 raise StorageError("a queue folder is opened once")
             await self._manager.start()
             self._is_open = True
-            self.turns.open()
+            self.scheduler.open()
             if self._expire_every_s is not None:
-                self._rounds.every(round(self._expire_every_s * 1000))
+                self._expiry_sweeper.every(round(self._expire_every_s * 1000))
 
     @property
     def is_closed(self) -> bool:
@@ -124,7 +124,7 @@ class QueueFolder:
         Fails with `QueueFailed` where something done since the last `safe` of its queue was lost; the folder is closed
         all the same. Closing twice is closing once.
         """
-        return even_if_cancelled(self._close())
+        return run_to_completion(self._close())
 
     async def _close(self) -> None:
         async with self._changing:
@@ -132,7 +132,7 @@ class QueueFolder:
             self._is_closed = True
             if not was_open:
                 return
-            self._rounds.stop()
+            self._expiry_sweeper.stop()
             self._manager.wake_all()
             try:
                 await self._all_settled()
@@ -143,11 +143,11 @@ class QueueFolder:
 
     async def _all_settled(self) -> None:
         """Wait for every batch, and for those that they lead to: a move is confirmed when it has arrived."""
-        while batches := unsettled(self._manager.even_masked_queues()):
+        while batches := unsettled_batches(self._manager.queues_including_masked()):
             for batch in batches:
-                await settled(batch)
+                await when_batch_settled(batch)
 
-    def _put_elsewhere(self, name: bytes, data: bytes, done: Collection[bytes]) -> Mapping[bytes, Batch] | None:
+    def _put_by_name(self, name: bytes, data: bytes, done: Collection[bytes]) -> Mapping[bytes, Batch] | None:
         if self._lookup is None:
             return self._manager.put_moved(name, data, done)
         queue = self._lookup(name)
@@ -156,6 +156,6 @@ class QueueFolder:
         return queue.folder.manager.put_moved(queue.name, data, done)
 
 
-def unsettled(queues: list[Queue]) -> list[Batch]:
+def unsettled_batches(queues: list[Queue]) -> list[Batch]:
     """Their latest batches, as far as they are not safe yet."""
     return [batch for queue in queues if (batch := queue.unsettled_batch) is not None]

@@ -9,18 +9,18 @@ from twisted.logger import Logger
 
 from kestrel.errors import KestrelError, StorageError
 from kestrel.item import Item
+from kestrel.library.deferred_waiter import DeferredWaiter
+from kestrel.library.durability import DurabilityTracker
 from kestrel.library.full_policy import FullPolicy
 from kestrel.library.journaled_config import JournaledQueueReaderConfig, QueueItem
-from kestrel.library.open_items import OpenItems
-from kestrel.library.place import Place
+from kestrel.library.open_reads import ReaderOpenReads
 from kestrel.library.reader_counts import ReaderCounts
 from kestrel.library.reader_head import ReaderHead, call_hook
-from kestrel.library.reader_line import ReaderLine
-from kestrel.library.safety import Safety
-from kestrel.library.shelves import Shelf
-from kestrel.library.streak import Streak
-from kestrel.queues.expiry import SWEPT_AT_ONCE, SWEPT_BY_A_PUT
-from kestrel.queues.services import Services
+from kestrel.library.reader_stores import ReaderStores
+from kestrel.library.reader_waiters import ReaderWaiters
+from kestrel.library.recursion_limit import RecursionLimit
+from kestrel.queues.context import RuntimeContext
+from kestrel.queues.expiry import MAX_SWEPT_PER_PUT, MAX_SWEPT_PER_SLICE
 from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Batch, Committed
 
@@ -35,41 +35,43 @@ class Reader(Committed):
     its storage fails; a Deferred fails with it.
     """
 
-    def __init__(self, name: bytes, config: JournaledQueueReaderConfig, services: Services, shelf: Shelf) -> None:
-        super().__init__(shelf.storage, shelf.contents(name))
+    def __init__(
+        self, name: bytes, config: JournaledQueueReaderConfig, context: RuntimeContext, reader_stores: ReaderStores
+    ) -> None:
+        super().__init__(reader_stores.storage, reader_stores.store(name))
         self.name = name
         """Empty for the default reader."""
         self.config = config
-        self._services = services
-        self._shelf = shelf
-        self._first_id = shelf.first_id
+        self._context = context
+        self._reader_stores = reader_stores
+        self._first_id = reader_stores.first_id
         self.is_closed = False
         self.counts = ReaderCounts()
-        self.create_time_ms = services.now_ms()
-        self._head = ReaderHead(self, services.now_ms)
-        self._line = ReaderLine(self, self._head, services.turns.go_on_later)
-        self._open = OpenItems()
-        self._safety = Safety()
-        self._streak = Streak()
+        self.create_time_ms = context.now_ms()
+        self._head = ReaderHead(self, context.now_ms)
+        self._line = ReaderWaiters(self, self._head, context.scheduler.continue_later)
+        self._open = ReaderOpenReads()
+        self._durability = DurabilityTracker()
+        self._recursion_limit = RecursionLimit()
         self._joining = 0
 
     # Items in, by way of the queue.
 
-    def make_room(self) -> None:
+    def expire_before_put(self) -> None:
         """A put is to come: some of what has expired goes first.
 
         Where it is full of what is on the disk alone, it sees for later puts whether that has expired.
         """
-        line = self.behind()
-        if not self.can_put and self.contents.peek() is None:
+        line = self.underlying()
+        if not self.can_put and self.store.peek() is None:
             self._head.fill()
-        line.sweep(SWEPT_BY_A_PUT)
+        line.sweep(MAX_SWEPT_PER_PUT)
 
     def item_was_put(self, size: int) -> Batch:
         """The contents have one more item, of that many bytes, at the tail; `serve` is to follow."""
         self.counts.puts += 1
         self.counts.put_bytes += size
-        return self.recorded()
+        return self.touch()
 
     def serve(self) -> None:
         """Items have come: drop what is too many or too old, and serve those in line."""
@@ -87,22 +89,22 @@ class Reader(Committed):
             self.check()
         except KestrelError as error:
             return fail(error)
-        place = Place(self, self._services.clock, deadline_s, opens=not peeking, peeks=peeking)
-        began_s = self._services.clock.seconds()
-        turns = self._services.turns
-        is_at_hand = not self._line.waiting and self.contents.peek() is not None
-        if not self._joining and turns.may_work() and (not is_at_hand or self._streak.may_go_on()):
+        place = DeferredWaiter(self, self._context.clock, deadline_s, opens=not peeking, peeks=peeking)
+        began_s = self._context.clock.seconds()
+        scheduler = self._context.scheduler
+        is_at_hand = not self._line.waiters and self.store.peek() is not None
+        if not self._joining and scheduler.has_time() and (not is_at_hand or self._recursion_limit.may_recurse()):
             place.join()
         else:  # whoever takes item after item lets the reactor go on in between
             self._joining += 1
-            turns.go_on_later(partial(self._join_later, place))
-        return place.arrival.addCallback(self._answered, began_s)
+            scheduler.continue_later(partial(self._join_later, place))
+        return place.result.addCallback(self._answered, began_s)
 
     def peek(self, deadline_s: float | None = None) -> Deferred[QueueItem | None]:
         """The next item, which stays there; otherwise as `get`."""
         return self.get(deadline_s, peeking=True)
 
-    def _join_later(self, place: Place[ReaderLine, QueueItem]) -> None:
+    def _join_later(self, place: DeferredWaiter[ReaderWaiters, QueueItem]) -> None:
         self._joining -= 1
         place.join()
 
@@ -110,23 +112,23 @@ class Reader(Committed):
         if item is None:
             self.counts.get_misses += 1
             if self.config.timeout_latency is not None:
-                waited_s = self._services.clock.seconds() - began_s
+                waited_s = self._context.clock.seconds() - began_s
                 call_hook(self.config.timeout_latency, self, round(waited_s * 1000))
         else:
             self.counts.get_hits += 1
             if self.config.delivery_latency is not None:
-                call_hook(self.config.delivery_latency, self, max(0, self._services.now_ms() - item.add_ms))
+                call_hook(self.config.delivery_latency, self, max(0, self._context.now_ms() - item.add_ms))
         return item
 
-    def given(self, line: ReaderLine, item: Item, waiter: Waiter) -> QueueItem:
+    def deliver(self, line: ReaderWaiters, item: Item, waiter: Waiter) -> QueueItem:
         """An item arrived for one of those who wait: what the program gets."""
-        given = self.given_out(item)
+        deliver = self.to_queue_item(item)
         if waiter.opens:
             self.counts.opened += 1
-            self._open.add(given.id, item)
-        return given
+            self._open.add(deliver.id, item)
+        return deliver
 
-    def given_out(self, item: Item) -> QueueItem:
+    def to_queue_item(self, item: Item) -> QueueItem:
         """The item as programs see it."""
         return QueueItem(item.id + self._first_id, item.data, item.add_ms, item.expiry_ms, item.errors)
 
@@ -141,9 +143,9 @@ class Reader(Committed):
         item = self._open.end(item_id)
         if item is None:
             return False
-        self.contents.confirm([item.xid])
+        self.store.confirm([item.xid])
         self.counts.committed += 1
-        self.recorded()
+        self.touch()
         return True
 
     def unget(self, item_id: int) -> bool:
@@ -157,12 +159,12 @@ class Reader(Committed):
             return False
         self.counts.canceled += 1
         handler = self.config.error_handler
-        failed = self.given_out(item)._replace(errors=item.errors + 1)
+        failed = self.to_queue_item(item)._replace(errors=item.errors + 1)
         if handler is not None and call_hook(handler, failed):
-            self.contents.confirm([item.xid])
+            self.store.confirm([item.xid])
         else:
-            self.contents.put_back([item.xid], True)
-        self.recorded()
+            self.store.put_back([item.xid], True)
+        self.touch()
         self._line.serve()
         return True
 
@@ -171,15 +173,15 @@ class Reader(Committed):
     def flush(self) -> None:
         """Drop all items but the open reads."""
         self.check()
-        self.contents.clear()
+        self.store.clear()
         self.counts.flushes += 1
-        self.recorded()
+        self.touch()
         self._line.serve()
 
     def empty(self) -> None:
         """Drop all items and open reads, and answer everyone in line."""
         self.flush()
-        self.contents.confirm(self._open.xids)
+        self.store.confirm(self._open.xids)
         self._open.end_all()
         self.answer_all()
 
@@ -191,12 +193,12 @@ class Reader(Committed):
         count = 0
         while most is None or count < most:
             self.check()
-            at_once = SWEPT_AT_ONCE if most is None else min(SWEPT_AT_ONCE, most - count)
+            at_once = MAX_SWEPT_PER_SLICE if most is None else min(MAX_SWEPT_PER_SLICE, most - count)
             swept = self._line.sweep(at_once)
             count += swept
             if swept == at_once:
                 await self._next_turn()
-            elif self.contents.peek() is None and self._head.fill():
+            elif self.store.peek() is None and self._head.fill():
                 await self._head.filled()
             elif not swept:
                 break
@@ -204,7 +206,7 @@ class Reader(Committed):
 
     def _next_turn(self) -> Deferred[None]:
         turn: Deferred[None] = Deferred()
-        self._services.turns.go_on_later(partial(turn.callback, None))
+        self._context.scheduler.continue_later(partial(turn.callback, None))
         return turn
 
     def evict_waiters(self) -> None:
@@ -223,12 +225,12 @@ class Reader(Committed):
         Fails with `QueueFailed` if something of it was lost, or of what was done since this was asked last: the reader
         is as it was before that.
         """
-        return self._safety.safe()
+        return self._durability.safe()
 
-    def recorded(self) -> Batch:
+    def touch(self) -> Batch:
         """Something was done to the contents: the batch that it is part of."""
-        batch = self._services.barrier.touch(self)
-        self._safety.depends_on(batch)
+        batch = self._context.barrier.touch(self)
+        self._durability.add_batch(batch)
         return batch
 
     @property
@@ -241,16 +243,16 @@ class Reader(Committed):
     def rename(self, name: bytes, config: JournaledQueueReaderConfig) -> None:
         """It has that name and goes by that from now on; `serve` is to follow. Raises `QueueFailed`."""
         self.check()
-        self._shelf.rename(self.name, name)
+        self._reader_stores.rename(self.name, name)
         self.name, self.config = name, config
-        self.contents = self._shelf.contents(name)
-        self.recorded()
+        self.store = self._reader_stores.store(name)
+        self.touch()
 
     def delete(self) -> None:
         """Forget all that it has; safe with the next commit, `end` is to follow. Raises `StorageError`."""
         self.check()
-        self._shelf.delete(self.name)
-        self.recorded()
+        self._reader_stores.delete(self.name)
+        self.touch()
 
     def check(self) -> None:
         """Open dead contents anew. Raises `StorageError` where that fails, or the reader is closed."""
@@ -258,16 +260,16 @@ class Reader(Committed):
             raise StorageError("the reader is closed")
         self._reopen()
 
-    def behind(self) -> ReaderLine:
+    def underlying(self) -> ReaderWaiters:
         """The line for its items. Raises as `check`."""
         self.check()
         return self._line
 
     def _reopen(self) -> None:
         """Open dead contents anew; raises `QueueFailed` when that fails too."""
-        if self.contents.failure is not None:
-            self._open.lose_all()
-            self.contents = self._shelf.contents(self.name)
+        if self.store.failure is not None:
+            self._open.mark_all_lost()
+            self.store = self._reader_stores.store(self.name)
             self._head.forget()
             self._line.serve()
 
@@ -276,9 +278,9 @@ class Reader(Committed):
 
     def commit_failed(self, failure: Exception) -> None:
         """The contents are dead, and others may have died with them."""
-        self._services.storage_failed()
+        self._context.storage_failed()
 
-    def revive(self) -> None:
+    def reopen_if_failed(self) -> None:
         """If the contents are dead, go on with what the storage still holds."""
         if self.is_closed:
             return
@@ -291,8 +293,8 @@ class Reader(Committed):
     def end(self) -> None:
         """Answer everyone in line, put open reads back, and take nothing more."""
         self.is_closed = True
-        if self.contents.failure is None:
-            self.contents.put_back(self._open.xids, False)
+        if self.store.failure is None:
+            self.store.put_back(self._open.xids, False)
         self._open.end_all()
         self.answer_all()
 
@@ -301,12 +303,12 @@ class Reader(Committed):
     @property
     def items(self) -> int:
         """How many items it holds, open reads counted."""
-        return self.contents.items + len(self._open)
+        return self.store.items + len(self._open)
 
     @property
     def bytes(self) -> int:
         """Their data."""
-        return self.contents.bytes + self._open.bytes
+        return self.store.bytes + self._open.bytes
 
     @property
     def open_items(self) -> int:
@@ -321,20 +323,20 @@ class Reader(Committed):
     @property
     def waiter_count(self) -> int:
         """How many consumers stand in line."""
-        return len(self._line.waiting)
+        return len(self._line.waiters)
 
     @property
     def age_ms(self) -> int:
         """How long its head has waited; 0 when none is in memory."""
-        item = self.contents.peek() if self.contents.failure is None else None
-        return 0 if item is None else max(0, self._services.now_ms() - item.add_ms)
+        item = self.store.peek() if self.store.failure is None else None
+        return 0 if item is None else max(0, self._context.now_ms() - item.add_ms)
 
     @property
     def is_ready_for_expiration(self) -> bool:
         """Whether it is older than `max_queue_age_ms`, and has nothing more to give."""
         age_ms = self.config.max_queue_age_ms
-        is_old = age_ms is not None and self._services.now_ms() > self.create_time_ms + age_ms
-        return is_old and not self.contents.items
+        is_old = age_ms is not None and self._context.now_ms() > self.create_time_ms + age_ms
+        return is_old and not self.store.items
 
     @property
     def can_put(self) -> bool:

@@ -14,18 +14,18 @@ from kestrel.item import Item
 from kestrel.library.full_policy import FullPolicy
 from kestrel.library.journaled_config import JournaledQueueReaderConfig, QueueItem
 from kestrel.library.reader_counts import ReaderCounts
-from kestrel.queues.expiry import SWEPT_AT_ONCE
-from kestrel.queues.filling import Filling
+from kestrel.queues.expiry import MAX_SWEPT_PER_SLICE
+from kestrel.queues.head_loader import HeadLoader
 from kestrel.storage.interfaces import IQueueStorage
 
 log = Logger(__name__)
 
 
-class Headed(Protocol):
+class ReaderHeadOwner(Protocol):
     """What a head needs of its reader (`kestrel.library.reader.Reader`)."""
 
     config: JournaledQueueReaderConfig
-    contents: IQueueStorage
+    store: IQueueStorage
     counts: ReaderCounts
 
     @property
@@ -36,10 +36,10 @@ class Headed(Protocol):
     def bytes(self) -> int:
         """Their data."""
 
-    def given_out(self, item: Item) -> QueueItem:
+    def to_queue_item(self, item: Item) -> QueueItem:
         """The item as programs see it."""
 
-    def recorded(self) -> object:
+    def touch(self) -> object:
         """Something was done to the contents."""
 
     def serve(self) -> None:
@@ -52,10 +52,10 @@ class Headed(Protocol):
 class ReaderHead:
     """The head of one reader."""
 
-    def __init__(self, reader: Headed, now_ms: Callable[[], int]) -> None:
+    def __init__(self, reader: ReaderHeadOwner, now_ms: Callable[[], int]) -> None:
         self._reader = reader
         self._now_ms = now_ms
-        self._filling = Filling(self._filled, self._fill_failed)
+        self._filling = HeadLoader(self._filled, self._fill_failed)
         self._waiting: list[Deferred[None]] = []
 
     def forget(self) -> None:
@@ -68,11 +68,11 @@ class ReaderHead:
     @property
     def has_expired(self) -> bool:
         """Whether it has expired, as far as it is in memory."""
-        contents = self._reader.contents
-        item = contents.peek() if contents.failure is None else None
-        return item is not None and self.expires_now(item)
+        store = self._reader.store
+        item = store.peek() if store.failure is None else None
+        return item is not None and self.item_has_expired(item)
 
-    def expires_now(self, item: Item) -> bool:
+    def item_has_expired(self, item: Item) -> bool:
         """Whether that item has expired: its time, or the end of its age, has come."""
         max_age_ms = self._reader.config.max_age_ms
         if not item.expiry_ms and max_age_ms is None:
@@ -85,13 +85,13 @@ class ReaderHead:
         reader, swept = self._reader, 0
         process = reader.config.process_expired_item
         while swept < most and self.has_expired:
-            item = reader.contents.take(False)
+            item = reader.store.take(False)
             assert item is not None
             swept += 1
             reader.counts.expired += 1
-            reader.recorded()
+            reader.touch()
             if process is not None:
-                call_hook(process, reader.given_out(item))
+                call_hook(process, reader.to_queue_item(item))
         return swept
 
     # What is one too many.
@@ -101,22 +101,22 @@ class ReaderHead:
         """Whether items are to be dropped for newer ones."""
         reader = self._reader
         config = reader.config
-        if config.full_policy is not FullPolicy.DROP_OLDEST or reader.contents.failure is not None:
+        if config.full_policy is not FullPolicy.DROP_OLDEST or reader.store.failure is not None:
             return False
         too_many = config.max_items is not None and reader.items > config.max_items
         too_large = config.max_size_bytes is not None and reader.bytes > config.max_size_bytes
-        return (too_many or too_large) and reader.contents.items > 0
+        return (too_many or too_large) and reader.store.items > 0
 
     def discard(self) -> bool:
         """Drop what is one too many; a part of it, if that is much. False when it must wait for the disk."""
         reader = self._reader
-        for _ in range(SWEPT_AT_ONCE):
+        for _ in range(MAX_SWEPT_PER_SLICE):
             if not self.is_over_limit:
                 break
-            if reader.contents.take(False) is None:
+            if reader.store.take(False) is None:
                 return not self.fill()
             reader.counts.discarded += 1
-            reader.recorded()
+            reader.touch()
         return True
 
     # What is on the disk alone.
@@ -124,11 +124,11 @@ class ReaderHead:
     @property
     def is_loading(self) -> bool:
         """Whether it is being brought into memory."""
-        return self._filling.contents is self._reader.contents
+        return self._filling.store is self._reader.store
 
     def fill(self) -> bool:
         """Bring it into memory. False when what is in memory tells the truth."""
-        return self._filling.begin(self._reader.contents)
+        return self._filling.begin(self._reader.store)
 
     def filled(self) -> Deferred[None]:
         """Fires when it is no longer being brought into memory; fails with why it cannot be read."""
@@ -145,7 +145,7 @@ class ReaderHead:
         if not isinstance(error, KestrelError):
             error = QueueFailed("the head cannot be read")
         log.error("The head of a reader cannot be read: {error}", error=str(error))
-        self._reader.recorded()  # if its storage has found that it cannot go on, a commit is where it may say so
+        self._reader.touch()  # if its storage has found that it cannot go on, a commit is where it may say so
         self._tell(error)
         self._reader.answer_all(error)
 

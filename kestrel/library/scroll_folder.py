@@ -13,12 +13,12 @@ from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
 from kestrel.errors import StorageError
 from kestrel.library.arguments import FolderPath
+from kestrel.library.deferreds import run_to_completion
 from kestrel.library.folder_journaled_queue import FolderJournaledQueue
 from kestrel.library.journaled_config import JournaledQueueConfig
-from kestrel.library.shelves import FileShelf, MemoryShelf, Shelf
-from kestrel.library.waits import even_if_cancelled
-from kestrel.queues.services import Services, wall_clock_ms
-from kestrel.queues.turns import Turns
+from kestrel.library.reader_stores import FileReaderStores, MemoryReaderStores, ReaderStores
+from kestrel.queues.context import RuntimeContext, wall_clock_ms
+from kestrel.queues.tick_scheduler import TickScheduler
 from kestrel.scroll.names import DEFAULT_READER, place_of
 from kestrel.storage.barrier import Barrier
 from kestrel.storage.scroll.storage import RESERVE_BYTES, ScrollStorage
@@ -44,8 +44,8 @@ class ScrollFolder:
     ) -> None:
         self._reactor = reactor
         barrier = Barrier(reactor.callFromThread)
-        turns = Turns(barrier, reactor.callFromThread, reactor.seconds)
-        self.services = Services(barrier, turns, reactor, now_ms, self._storage_failed)
+        scheduler = TickScheduler(barrier, reactor.callFromThread, reactor.seconds)
+        self.context = RuntimeContext(barrier, scheduler, reactor, now_ms, self._storage_failed)
         self._storage: ScrollStorage | None = None
         if path is not None:
             self._storage = ScrollStorage(
@@ -75,7 +75,7 @@ class ScrollFolder:
         Fails with a `StorageError`, `FolderInUse` among them. A journal that cannot be read fails no `open`: the log
         says so, and each `queue` of its name tries again.
         """
-        return even_if_cancelled(self._open())
+        return run_to_completion(self._open())
 
     async def _open(self) -> None:
         async with self._changing:
@@ -86,7 +86,7 @@ class ScrollFolder:
                     queue, reader = place_of(name)
                     self._readers.setdefault(queue, set()).add(DEFAULT_READER if reader is None else reader)
             self._is_open = True
-            self.services.turns.open()
+            self.context.scheduler.open()
 
     @property
     def is_closed(self) -> bool:
@@ -122,11 +122,11 @@ class ScrollFolder:
         queue.load(self._readers.get(queue.name, ()))
         self._queues[queue.name] = queue
 
-    def shelf_for(self, config: JournaledQueueConfig) -> Shelf:
+    def reader_stores_for(self, config: JournaledQueueConfig) -> ReaderStores:
         """Where the items of such a queue are kept."""
         if self._storage is None or not config.journaled:
-            return MemoryShelf(config)
-        return FileShelf(config, self._storage)
+            return MemoryReaderStores(config)
+        return FileReaderStores(config, self._storage)
 
     def forget(self, queue: FolderJournaledQueue) -> None:
         """That queue is closed; a later one of its name will have these readers."""
@@ -138,7 +138,7 @@ class ScrollFolder:
         """Every reader whose contents have died goes on with what there is."""
         for queue in list(self._queues.values()):
             for reader in queue.readers:
-                reader.revive()
+                reader.reopen_if_failed()
 
     def close(self) -> Deferred[None]:
         """Close every queue, and let the folder go.
@@ -146,7 +146,7 @@ class ScrollFolder:
         Fails with `QueueFailed` where something was lost that was done to a queue since its last `checkpoint`; the
         folder is closed all the same. Closing twice is closing once.
         """
-        return even_if_cancelled(self._close())
+        return run_to_completion(self._close())
 
     async def _close(self) -> None:
         async with self._changing:

@@ -17,10 +17,10 @@ from kestrel.errors import BadQueueName
 from kestrel.names import check_queue_name
 from kestrel.net.connection import Connection, ConnectionFactory
 from kestrel.protocols.codec import Codec
+from kestrel.queues.expiry_sweeper import ExpirySweeper
 from kestrel.queues.manager import QueueManager
-from kestrel.queues.rounds import ExpiryRounds
-from kestrel.queues.status import ServerStatus, Status, StatusFile
-from kestrel.queues.turns import Turns
+from kestrel.queues.status import ServerStatus, StatusFile, StatusLevel
+from kestrel.queues.tick_scheduler import TickScheduler
 from kestrel.session.services import SessionServices
 from kestrel.session.settings import ServerControl, SessionSettings
 from kestrel.storage.barrier import Barrier, Schedule
@@ -53,26 +53,26 @@ class QueueServer:
         self.config = config.config
         self._configured_names = sorted(self.config.queues)
         self.barrier = Barrier(schedule, clock.seconds)
-        self.turns = Turns(self.barrier, schedule, seconds)
+        self.scheduler = TickScheduler(self.barrier, schedule, seconds)
         self.manager = QueueManager(
             storage,
             memory,
             config,
-            self.turns,
+            self.scheduler,
             clock,
             now_ms,
             memory_limit,
         )
         self.status = ServerStatus(
             status_file,
-            Status(self.config.default_status),
+            StatusLevel(self.config.default_status),
             lambda: self.config.status_change_grace_period_ms,
             clock,
             in_thread,
         )
-        self.rounds = ExpiryRounds(self.manager, self.turns, clock)
+        self.rounds = ExpirySweeper(self.manager, self.scheduler, clock)
         self.barrier.uncommitted.use(self.config.max_uncommitted_bytes)
-        self.sessions = SessionServices(self.manager, self.turns, clock, _session_settings(self.config))
+        self.sessions = SessionServices(self.manager, self.scheduler, clock, _session_settings(self.config))
         self._compacts_at_close = False
         self._is_stopping = False
         self._factories: list[ConnectionFactory] = []
@@ -116,7 +116,7 @@ class QueueServer:
     def serve(self) -> None:
         """The queues are there: begin to work."""
         self.rounds.every(self.config.expiration_timer_frequency_ms)
-        self.turns.open()
+        self.scheduler.open()
 
     def use(self, resolved: ResolvedConfig) -> Deferred[None]:
         """Go by another configuration from now on: queues, aliases, limits of connections, the expiry timer.
@@ -179,7 +179,7 @@ class QueueServer:
     def hang_up(self) -> Deferred[Any]:
         """Take no more commands, answer those who wait, and hang up on everyone; fires when all are gone."""
         self._is_stopping = True
-        self._compacts_at_close = self.status.in_force in (Status.READ_ONLY, Status.QUIESCENT)
+        self._compacts_at_close = self.status.in_force in (StatusLevel.READ_ONLY, StatusLevel.QUIESCENT)
         self.rounds.stop()
         self.status.stop()
         self.sessions.stop()

@@ -25,7 +25,7 @@ class Alias:
         self.put_bytes += size
 
 
-def renewed(old: Mapping[bytes, Alias], resolved: ResolvedConfig) -> dict[bytes, Alias]:
+def rebuild_aliases(old: Mapping[bytes, Alias], resolved: ResolvedConfig) -> dict[bytes, Alias]:
     """The aliases of a new configuration; those that were there before go on counting."""
     aliases = {}
     for name, queues in resolved.alias_queues.items():

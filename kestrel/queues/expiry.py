@@ -6,16 +6,16 @@ from typing import Final
 
 from kestrel.item import Item
 
-SWEPT_AT_ONCE: Final = 500
+MAX_SWEPT_PER_SLICE: Final = 500
 """Items; that takes about a millisecond. Then it is the turn of others, and the sweep goes on in a later one."""
 
-MOVED_AT_ONCE: Final = 200
+MAX_MOVED_PER_SLICE: Final = 200
 """Items that expire into another queue: that takes as long, with what follows."""
 
-SWEPT_BY_A_PUT: Final = 50
+MAX_SWEPT_PER_PUT: Final = 50
 """Items that a put lets go on its way: there may be many children that it goes to."""
 
-SWEPT_FOR_ROOM: Final = 5_000
+MAX_SWEPT_FOR_ROOM: Final = 5_000
 """Items that a put to full queues lets go at most: about ten milliseconds. If there are more it is taken all the same.
 """
 

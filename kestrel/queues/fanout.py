@@ -9,7 +9,7 @@ from kestrel.names import parent_of
 _NONE: Final[list[bytes]] = []
 
 
-class Families:
+class FanoutChildren:
     """Parents and their children, by name, whether they can be used now or not."""
 
     def __init__(self) -> None:

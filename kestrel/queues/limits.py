@@ -9,7 +9,7 @@ from kestrel.config.model import QueueSettings
 _NO_LIMIT: Final = 1 << 60
 
 
-class Limits:
+class QueueLimits:
     """What the settings of a queue say of its items, ready at hand: it is asked for with each of them."""
 
     __slots__ = (

@@ -18,28 +18,28 @@ from kestrel.config.model import QueueSettings
 from kestrel.config.resolved import ResolvedConfig
 from kestrel.errors import KestrelError, StorageRefused, TooManyQueues
 from kestrel.names import check_queue_name
-from kestrel.queues.aliases import Alias, renewed
+from kestrel.queues.aliases import Alias, rebuild_aliases
+from kestrel.queues.context import PutByName, QueueContext
 from kestrel.queues.counters import ServerCounters
-from kestrel.queues.fanout import Families
-from kestrel.queues.measures import Measures
+from kestrel.queues.fanout import FanoutChildren
+from kestrel.queues.flush_expired import ExpiredFlush, ExpiredFlushResult
 from kestrel.queues.queue import Queue
-from kestrel.queues.reopening import Reopening
-from kestrel.queues.services import PutElsewhere, QueueServices
-from kestrel.queues.sweep import Sweep, Swept
-from kestrel.queues.turns import Turns
+from kestrel.queues.queue_histograms import QueueHistograms
+from kestrel.queues.store_reopener import StoreReopener
+from kestrel.queues.tick_scheduler import TickScheduler
 from kestrel.storage.barrier import Barrier, Batch, all_of
 from kestrel.storage.interfaces import IMeasuring, IQueueStorage, IStorage, SettingsFor
 from kestrel.storage.total_memory import MemoryLimit
 
 log = Logger(__name__)
 
-CHANGED_AT_ONCE: Final = 1000
+RECONFIGURED_QUEUES_PER_SLICE: Final = 1000
 """Queues that get other settings in one turn, if its time is not over before."""
 
-FLUSHED_AT_ONCE: Final = 64
+FLUSHED_PER_SLICE: Final = 64
 """Queues that are flushed in one turn, likewise."""
 
-NAMES_AT_ONCE: Final = 64
+NAMES_PER_LOOKUP: Final = 64
 """Names that an iterator over all queues looks up together."""
 
 _SAFE: Final = Batch()
@@ -51,7 +51,7 @@ class QueueManager:
     """All queues of the server.
 
     `storage` keeps them, but for those with keepJournal = false and fanout-only parents, which `memory` keeps.
-    `put_elsewhere` is where items go that expire or fail to another queue: without it, to the queues here.
+    `put_by_name` is where items go that expire or fail to another queue: without it, to the queues here.
     """
 
     def __init__(
@@ -59,30 +59,30 @@ class QueueManager:
         storage: IStorage,
         memory: IStorage,
         config: ResolvedConfig,
-        turns: Turns,
+        scheduler: TickScheduler,
         clock: IReactorTime,
         now_ms: Callable[[], int],
         memory_limit: MemoryLimit | None = None,
         *,
-        put_elsewhere: PutElsewhere | None = None,
+        put_by_name: PutByName | None = None,
     ) -> None:
         self.counters = ServerCounters()
-        self.past = Measures()
+        self.deleted_queue_histograms = QueueHistograms()
         """What was measured of queues that are gone."""
-        self.barrier: Barrier = turns.barrier
+        self.barrier: Barrier = scheduler.barrier
         self.now_ms = now_ms
         self.memory_limit = memory_limit or MemoryLimit()
-        self.aliases: dict[bytes, Alias] = renewed({}, config)
+        self.aliases: dict[bytes, Alias] = rebuild_aliases({}, config)
         self.settings_for: SettingsFor = config.settings_for
         self._max_queues = config.config.max_queues
         """With so many, no other comes into being by a client's request."""
         self._named = _named_in(config)
         self._storage = storage
         self._memory = memory
-        self._turns = turns
-        self._reopening = Reopening(self.reopen_failed, turns, clock)
-        self._services = QueueServices(
-            self.barrier, turns, clock, now_ms, put_elsewhere or self.put_moved, self._reopening.begin
+        self._scheduler = scheduler
+        self._reopening = StoreReopener(self.reopen_failed, scheduler, clock)
+        self._context = QueueContext(
+            self.barrier, scheduler, clock, now_ms, put_by_name or self.put_moved, self._reopening.begin
         )
         measuring = cast("IMeasuring | None", IMeasuring(storage, None))
         if measuring is not None:
@@ -91,8 +91,8 @@ class QueueManager:
         self._names: list[bytes] = []
         """The names of `_queues`, sorted."""
         self._alias_names = sorted(self.aliases)
-        self._families = Families()
-        self._unloadable: set[bytes] = set()
+        self._children = FanoutChildren()
+        self._failed_to_load: set[bytes] = set()
         self._deletions: dict[bytes, Batch] = {}
         """By name, the last one, as long as it is not safe."""
 
@@ -104,12 +104,12 @@ class QueueManager:
 
     def _storage_measured(self, name: bytes, what: str, value: int) -> None:
         queue = self._queues.get(name)
-        (self.past if queue is None else queue.measures).of_storage(what, value)
+        (self.deleted_queue_histograms if queue is None else queue.histograms).add_storage_value(what, value)
 
     def _loaded(self, loaded: dict[bytes, IQueueStorage | Failure]) -> None:
-        for name, contents in loaded.items():
-            if isinstance(contents, Failure):
-                self._leave_out(name)  # the storage has said why
+        for name, store in loaded.items():
+            if isinstance(store, Failure):
+                self._mark_failed_to_load(name)  # the storage has said why
                 continue
             settings = self.settings_for(name)  # they may have been reloaded meanwhile
             if not settings.keep_journal:
@@ -121,15 +121,15 @@ class QueueManager:
                 queue = self._make(name, self._storage, settings)
             except KestrelError as error:  # it has failed since it was loaded
                 log.error("Queue {queue!r} is not served: {reason}", queue=name, reason=str(error))
-                self._leave_out(name)
+                self._mark_failed_to_load(name)
             else:
-                self.use_right_storage(queue)
+                self.switch_storage_if_needed(queue)
         self._warn_of_masks(self.aliases)
 
-    def _leave_out(self, name: bytes) -> None:
+    def _mark_failed_to_load(self, name: bytes) -> None:
         """It cannot be served now; every use of the name tries again."""
-        self._unloadable.add(name)
-        self._families.add(name)
+        self._failed_to_load.add(name)
+        self._children.add(name)
 
     def close(self, compacts: bool = False) -> Deferred[None]:
         """Commit what is left and let the storage go, as `IStorage.close`. No queue may be used after this."""
@@ -158,11 +158,11 @@ class QueueManager:
         """
         queue = self._queues.get(name)
         if queue is None:
-            if len(self._queues) >= self._max_queues and not (name in self._named or name in self._unloadable):
+            if len(self._queues) >= self._max_queues and not (name in self._named or name in self._failed_to_load):
                 check_queue_name(name)
                 raise TooManyQueues(f"there are too many queues to make another; limit={self._max_queues}")
             queue = self._create(name)
-        elif queue.contents.failure is not None:
+        elif queue.store.failure is not None:
             queue.reopen()
         return queue
 
@@ -171,31 +171,31 @@ class QueueManager:
         settings = self.settings_for(name)
         queue = self._make(name, self._storage_for(name, settings), settings)
         queue.touch()  # that it came into being is to be safe as well: a parent would not know its child
-        self._unloadable.discard(name)
+        self._failed_to_load.discard(name)
         self.counters.queue_creates += 1
         return queue
 
-    def readable(self, name: bytes) -> Queue | None:
+    def queue_to_read(self, name: bytes) -> Queue | None:
         """The queue that a client takes items from by that name; None for an alias, which has none. Else as `queue`."""
         return None if name in self.aliases else self.queue(name)
 
     def _make(self, name: bytes, storage: IStorage, settings: QueueSettings) -> Queue:
-        queue = Queue(name, settings, storage, storage.queue(name, settings), self._services)
+        queue = Queue(name, settings, storage, storage.queue(name, settings), self._context)
         self._queues[name] = queue
         insort(self._names, name)
-        self._families.add(name)
+        self._children.add(name)
         return queue
 
     def _storage_for(self, name: bytes, settings: QueueSettings) -> IStorage:
         """A fanout-only parent keeps nothing; but what could not be loaded may hold items."""
-        keeps_nothing = settings.fanout_only and name not in self._unloadable
+        keeps_nothing = settings.fanout_only and name not in self._failed_to_load
         return self._storage if settings.keep_journal and not keeps_nothing else self._memory
 
-    def keeps(self, name: bytes) -> bool:
+    def is_durable(self, name: bytes) -> bool:
         """Whether what is put to that name has to become safe somewhere."""
         queue = self.known(name)
         is_kept = self.settings_for(name).keep_journal if queue is None else queue.storage is not self._memory
-        return is_kept or name in self.aliases or bool(self._families.children_of(name))
+        return is_kept or name in self.aliases or bool(self._children.children_of(name))
 
     def known(self, name: bytes) -> Queue | None:
         """The queue of that name as it is, usable or not, or None; what an alias masks is not known."""
@@ -207,8 +207,8 @@ class QueueManager:
             return None
         queue = self._queues.get(name)
         if queue is None:
-            return self.queue(name) if name in self._unloadable else None
-        if queue.contents.failure is not None:
+            return self.queue(name) if name in self._failed_to_load else None
+        if queue.store.failure is not None:
             queue.reopen()
         return queue
 
@@ -237,18 +237,18 @@ class QueueManager:
     def _names_after(self, name: bytes) -> list[bytes]:
         """Return the next few names of queues and aliases."""
         place = bisect_right(self._names, name)
-        names = self._names[place : place + NAMES_AT_ONCE]
+        names = self._names[place : place + NAMES_PER_LOOKUP]
         if not self._alias_names:
             return names
         place = bisect_right(self._alias_names, name)
-        aliases = self._alias_names[place : place + NAMES_AT_ONCE]
-        return sorted({*names, *aliases})[:NAMES_AT_ONCE]
+        aliases = self._alias_names[place : place + NAMES_PER_LOOKUP]
+        return sorted({*names, *aliases})[:NAMES_PER_LOOKUP]
 
     def children_of(self, name: bytes) -> Sequence[bytes]:
         """The names of a parent's children, in order."""
-        return self._families.children_of(name)
+        return self._children.children_of(name)
 
-    def even_masked_queues(self) -> list[Queue]:
+    def queues_including_masked(self) -> list[Queue]:
         """Every queue, in no order."""
         return list(self._queues.values())
 
@@ -263,14 +263,14 @@ class QueueManager:
         """
         size = len(data)
         alias = self.aliases.get(name)
-        if alias is None and not self._families.children_of(name):
+        if alias is None and not self._children.children_of(name):
             queue = self.queue(name)
             if queue.limits.has_fanout_only:
-                self.use_right_storage(queue)
+                self.switch_storage_if_needed(queue)
                 return None if queue.limits.is_too_large(size) else _SAFE
             if not queue.admits(size):
                 return None
-            queue.storage.put((queue.contents,), data, self.now_ms(), expiry_ms)
+            queue.storage.put((queue.store,), data, self.now_ms(), expiry_ms)
             self.counters.total_items += 1
             return queue.item_was_put(size)
         targets, is_refused = self._targets(name, alias, size, ())
@@ -280,7 +280,7 @@ class QueueManager:
         return None if is_refused else all_of(list(batches.values())) or _SAFE
 
     def put_moved(self, name: bytes, data: bytes, done: Collection[bytes]) -> Mapping[bytes, Batch] | None:
-        """The same for an item that moves here (`PutElsewhere`). It is refused only if no queue takes it."""
+        """The same for an item that moves here (`PutByName`). It is refused only if no queue takes it."""
         with self.memory_limit.lifted():  # it takes no more memory here than where it leaves
             alias = self.aliases.get(name)
             for each in (name,) if alias is None else alias.queues:
@@ -299,11 +299,11 @@ class QueueManager:
         An item that is for children as well is put first: a crash may leave both the item and the read.
         """
         queue = self.queue(name)
-        if not queue.limits.has_fanout_only and not self._families.children_of(name):
+        if not queue.limits.has_fanout_only and not self._children.children_of(name):
             batch = queue.continue_(xid, data, expiry_ms)
             self.counters.total_items += batch is not None
             return batch
-        queue.check_held(xid)
+        queue.check_open_read(xid)
         batch = self.put(name, data, expiry_ms)
         return None if batch is None else queue.confirm_after(batch, xid)
 
@@ -315,9 +315,9 @@ class QueueManager:
         is_refused = False
         for each in (name,) if alias is None else alias.queues:
             queue = self.queue(each)
-            children = self._families.children_of(each)
+            children = self._children.children_of(each)
             if queue.limits.has_fanout_only:
-                self.use_right_storage(queue)
+                self.switch_storage_if_needed(queue)
                 is_refused = is_refused or queue.limits.is_too_large(size)
             elif each in done:
                 pass
@@ -342,13 +342,13 @@ class QueueManager:
         """All or none: only the first storage can still refuse when it is asked."""
         add_ms = self.now_ms()
         storages = [self._storage, self._memory]
-        by_storage = [[queue.contents for queue in targets if queue.storage is storage] for storage in storages]
-        for storage, contents in zip(storages, by_storage, strict=True):
-            if contents and storage.refusal is not None:
+        by_storage = [[queue.store for queue in targets if queue.storage is storage] for storage in storages]
+        for storage, store in zip(storages, by_storage, strict=True):
+            if store and storage.refusal is not None:
                 raise StorageRefused(storage.refusal)
-        for storage, contents in zip(storages, by_storage, strict=True):
-            if contents:
-                storage.put(contents, data, add_ms, expiry_ms)
+        for storage, store in zip(storages, by_storage, strict=True):
+            if store:
+                storage.put(store, data, add_ms, expiry_ms)
 
     # Commands on names.
 
@@ -365,17 +365,17 @@ class QueueManager:
         self.counters.queue_expires += 1
 
     def _delete(self, queue: Queue) -> Batch:
-        queue.storage.delete(queue.contents)  # raises StorageError, and nothing has changed
+        queue.storage.delete(queue.store)  # raises StorageError, and nothing has changed
         name = queue.name
         del self._queues[name]
         del self._names[bisect_left(self._names, name)]
         batch = queue.touch()
         queue.is_deleted = True
         self.counters.queue_deletes += 1
-        self.past.merge(queue.measures)
-        queue.measures = self.past  # what ends with it, and what is under way, counts there
+        self.deleted_queue_histograms.merge(queue.histograms)
+        queue.histograms = self.deleted_queue_histograms  # what ends with it, and what is under way, counts there
         queue.end()
-        self._families.remove(name)
+        self._children.remove(name)
         self._deletions[name] = batch
         batch.when_settled(partial(self._deletion_settled, name, batch))
         return batch
@@ -384,7 +384,7 @@ class QueueManager:
         if self._deletions.get(name) is batch:
             del self._deletions[name]
         if batch.failure is not None and name not in self._queues:
-            self._unloadable.add(name)  # there may still be something of it
+            self._failed_to_load.add(name)  # there may still be something of it
 
     def flush(self, name: bytes) -> Batch | None:
         """Drop a queue's items, but for open reads."""
@@ -400,20 +400,20 @@ class QueueManager:
             if _is_usable(queue):
                 batches.append(queue.flush())
 
-        flushed = self._turns.for_each(self.all_queues(), flush, FLUSHED_AT_ONCE)
+        flushed = self._scheduler.for_each(self.all_queues(), flush, FLUSHED_PER_SLICE)
         return flushed.addCallback(lambda _: all_of(batches))
 
-    def flush_expired(self, name: bytes) -> Deferred[Swept]:
+    def flush_expired(self, name: bytes) -> Deferred[ExpiredFlushResult]:
         """Drop the expired items at the head of a queue, in slices, those on disk alone among them."""
         queue = self.existing(name)
         return self._swept([] if queue is None else [queue])
 
-    def flush_all_expired(self) -> Deferred[Swept]:
+    def flush_all_expired(self) -> Deferred[ExpiredFlushResult]:
         """Drop the expired items at the head of every queue."""
         return self._swept([queue for queue in self.all_queues() if _is_usable(queue)])
 
-    def _swept(self, queues: Sequence[Queue]) -> Deferred[Swept]:
-        return Sweep(queues, self._turns).done
+    def _swept(self, queues: Sequence[Queue]) -> Deferred[ExpiredFlushResult]:
+        return ExpiredFlush(queues, self._scheduler).done
 
     def reopen_failed(self) -> bool:
         """Open what has failed anew, for those who look at figures or wait. Whether all of it could be."""
@@ -437,14 +437,14 @@ class QueueManager:
         self._max_queues = config.config.max_queues
         self._named = _named_in(config)
         before = self.aliases
-        self.aliases = renewed(before, config)
+        self.aliases = rebuild_aliases(before, config)
         self._alias_names = sorted(self.aliases)
         new = [name for name in self.aliases if name not in before]
         self._warn_of_masks(new)
         for name in new:
             if name in self._queues:
                 self._queues[name].answer_all()
-        return self._turns.for_each(list(self._queues.values()), self._use_settings, CHANGED_AT_ONCE)
+        return self._scheduler.for_each(list(self._queues.values()), self._use_settings, RECONFIGURED_QUEUES_PER_SLICE)
 
     def _use_settings(self, queue: Queue) -> None:
         settings, keep_journal = self.settings_for(queue.name), queue.settings.keep_journal
@@ -453,16 +453,16 @@ class QueueManager:
                 log.warn("keepJournal of queue {queue!r} cannot change while it exists", queue=queue.name)
                 settings = evolve(settings, keep_journal=keep_journal)
             queue.use_settings(settings)
-        self.use_right_storage(queue)
+        self.switch_storage_if_needed(queue)
 
-    def use_right_storage(self, queue: Queue) -> None:
+    def switch_storage_if_needed(self, queue: Queue) -> None:
         """A parent that keeps nothing from now on gives up its journal when that is empty; one that keeps items again
         gets one."""
-        settings, contents = queue.settings, queue.contents
+        settings, store = queue.settings, queue.store
         storage = self._memory if settings.fanout_only else self._storage
         if not settings.keep_journal or storage is queue.storage or queue.unsettled_batch is not None:
             return
-        if contents.failure is not None or contents.items or contents.open_reads:
+        if store.failure is not None or store.items or store.open_reads:
             return
         try:
             queue.use_storage(storage)
@@ -471,7 +471,7 @@ class QueueManager:
 
     def _warn_of_masks(self, names: Iterable[bytes]) -> None:
         for name in names:
-            if name in self._queues or name in self._unloadable:
+            if name in self._queues or name in self._failed_to_load:
                 log.warn("Alias {name!r} masks the queue of that name: clients cannot reach its items", name=name)
 
 

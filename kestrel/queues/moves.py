@@ -16,30 +16,30 @@ from twisted.logger import Logger
 
 from kestrel.errors import ClientError, KestrelError
 from kestrel.item import Item
-from kestrel.queues.services import QueueServices
+from kestrel.queues.context import QueueContext
 from kestrel.queues.timer import Timer
 from kestrel.storage.barrier import Batch
 from kestrel.storage.interfaces import IQueueStorage
 
 log = Logger(__name__)
 
-MOST_MOVES: Final = 1000
+MAX_CONCURRENT_MOVES: Final = 1000
 """When so many of a queue's items are on their way, no more that expire begin to."""
 
-PUT_AT_ONCE: Final = 64
+MOVES_PER_SLICE: Final = 64
 """Then it is the turn of others, if the time for this turn is not over before."""
 
-RETRY_S: Final = 1.0
+MOVE_RETRY_S: Final = 1.0
 """After so long an item that could not be put is put again."""
 
 
-class Source(Protocol):
+class MoveSource(Protocol):
     """What moves need of the queue that the items leave."""
 
     name: bytes
-    contents: IQueueStorage
+    store: IQueueStorage
 
-    def still_has(self, contents: IQueueStorage) -> bool:
+    def owns_store(self, store: IQueueStorage) -> bool:
         """Whether these are its contents, and alive."""
 
     def confirm(self, xids: list[int]) -> Batch:
@@ -53,11 +53,11 @@ class Source(Protocol):
 
 
 class _Move:
-    __slots__ = ("contents", "done", "drops", "error", "item", "number", "target", "unsettled")
+    __slots__ = ("done", "drops", "error", "item", "number", "store", "target", "unsettled")
 
-    def __init__(self, number: int, contents: IQueueStorage, item: Item, target: bytes, drops: bool) -> None:
+    def __init__(self, number: int, store: IQueueStorage, item: Item, target: bytes, drops: bool) -> None:
         self.number = number
-        self.contents = contents
+        self.store = store
         self.item = item
         self.target = target
         self.drops = drops
@@ -76,9 +76,9 @@ class Moves:
     is tried again after a while, and holds up nobody but its own.
     """
 
-    def __init__(self, source: Source, services: QueueServices) -> None:
+    def __init__(self, source: MoveSource, context: QueueContext) -> None:
         self._source = source
-        self._services = services
+        self._context = context
         self._under_way: set[_Move] = set()
         self._unput: dict[bytes, deque[_Move]] = {}
         """Those that wait to be put, by target."""
@@ -90,19 +90,19 @@ class Moves:
         self._returning: list[int] = []
         """Reads of items that were refused: they go back together, in their order."""
         self._is_turn_due = False
-        self._retry = Timer(services.clock, self._try_again)
+        self._retry = Timer(context.clock, self._try_again)
         self._is_stopped = False
         self._stopping: Deferred[None] | None = None
         self.moved = 0
         """Items that are safe in their new queue."""
         self.refused = 0
         """Items that their new queue refused."""
-        self._untold_refusals = 0
+        self._unlogged_refusals = 0
 
     @property
     def is_full(self) -> bool:
         """Whether no more items that expire may leave before some have arrived."""
-        return len(self._under_way) >= MOST_MOVES
+        return len(self._under_way) >= MAX_CONCURRENT_MOVES
 
     @property
     def failure(self) -> KestrelError | None:
@@ -114,10 +114,10 @@ class Moves:
         if self._is_stopped:
             return
         self._begun += 1
-        move = _Move(self._begun, self._source.contents, item, target, drops)
+        move = _Move(self._begun, self._source.store, item, target, drops)
         self._under_way.add(move)
         self._unput.setdefault(target, deque()).append(move)
-        self._go_on_later()
+        self._continue_later()
 
     def forget(self) -> None:
         """The queue has other contents now, or is gone: its open reads went back by themselves, or with it."""
@@ -153,20 +153,20 @@ class Moves:
 
     # One turn after the other.
 
-    def _go_on_later(self) -> None:
+    def _continue_later(self) -> None:
         if not self._is_turn_due:
             self._is_turn_due = True
-            self._services.turns.go_on_later(self._go_on)
+            self._context.scheduler.continue_later(self._go_on)
 
     def _go_on(self) -> None:
         self._is_turn_due = False
-        turns = self._services.turns
-        began, count = turns.seconds(), 0
+        scheduler = self._context.scheduler
+        began, count = scheduler.seconds(), 0
         for target in list(self._unput):
             unput = self._unput.get(target)
             while unput and target not in self._resting:
-                if count >= PUT_AT_ONCE or turns.is_long(began):
-                    self._go_on_later()
+                if count >= MOVES_PER_SLICE or scheduler.exceeds_tick(began):
+                    self._continue_later()
                     return
                 self._put(unput.popleft())
                 count += 1
@@ -178,7 +178,7 @@ class Moves:
         if move not in self._under_way:  # it was forgotten meanwhile
             return
         try:
-            batches = self._services.put(move.target, move.item.data, move.done)
+            batches = self._context.put(move.target, move.item.data, move.done)
         except ClientError:
             self._refuse(move)
         except KestrelError as error:
@@ -214,7 +214,7 @@ class Moves:
         self._end(move)
 
     def _end(self, move: _Move) -> None:
-        if self._source.still_has(move.contents):
+        if self._source.owns_store(move.store):
             self._source.confirm([move.item.xid])
         self._is_over(move)
 
@@ -223,7 +223,7 @@ class Moves:
         self._under_way.discard(move)
         self._blocked.pop(move.target, None)
         if was_full:
-            self._services.turns.go_on_later(self._source.serve)
+            self._context.scheduler.continue_later(self._source.serve)
         if not self._under_way:
             self._tell_stopped()
 
@@ -231,9 +231,9 @@ class Moves:
 
     def _refuse(self, move: _Move) -> None:
         self.refused += 1
-        if not self._untold_refusals:
-            self._services.barrier.at_end_of_tick(self._tell_refusals)
-        self._untold_refusals += 1
+        if not self._unlogged_refusals:
+            self._context.barrier.at_end_of_tick(self._log_refusals)
+        self._unlogged_refusals += 1
         if move.drops:
             self._end(move)
         else:
@@ -242,11 +242,11 @@ class Moves:
 
     def _return(self) -> None:
         returning, self._returning = self._returning, []
-        if returning and self._source.contents.failure is None:
+        if returning and self._source.store.failure is None:
             self._source.put_back(returning, failed=True)
 
-    def _tell_refusals(self) -> None:
-        count, self._untold_refusals = self._untold_refusals, 0
+    def _log_refusals(self) -> None:
+        count, self._unlogged_refusals = self._unlogged_refusals, 0
         log.warn(
             "{count} items of queue {queue!r} were refused by the queue that they were to move to",
             count=count,
@@ -269,12 +269,12 @@ class Moves:
                 reason=str(error),
             )
             self._blocked[move.target] = error
-            self._services.turns.go_on_later(self._source.serve)  # whoever waits for them is told
+            self._context.scheduler.continue_later(self._source.serve)  # whoever waits for them is told
         if not self._retry.is_running:
-            self._retry.start(RETRY_S)
+            self._retry.start(MOVE_RETRY_S)
 
     def _try_again(self) -> None:
         for target in self._resting:
             self._unput[target] = deque(sorted(self._unput.get(target, ()), key=attrgetter("number")))
         self._resting.clear()
-        self._go_on_later()
+        self._continue_later()

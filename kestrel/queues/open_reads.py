@@ -9,15 +9,15 @@ from typing import Final, Protocol
 from twisted.internet.interfaces import IReactorTime
 
 from kestrel.item import Item
-from kestrel.queues.timer import CLOSE_ENOUGH_S, Timer
+from kestrel.queues.timer import CLOCK_TOLERANCE_S, Timer
 
-ENDED_AT_ONCE: Final = 5000
+MAX_TIMED_OUT_PER_SLICE: Final = 5000
 """Reads that are ended for their age in one turn."""
 
-GROUPED_WITHIN: Final = 0.1
+TIMEOUT_GROUPING_RATIO: Final = 0.1
 """Of the timeout of the first read that is due: others that are due so soon after it come back with it, so in order."""
 
-GROUPED_WITHIN_S: Final = 1.0
+MAX_TIMEOUT_GROUPING_S: Final = 1.0
 """But nobody's item is held for longer than that beyond its time."""
 
 
@@ -30,7 +30,7 @@ class Lease(Protocol):
         """The item is held no longer."""
 
 
-class _HeldRead:
+class _QueueOpenRead:
     __slots__ = ("due_s", "item", "lease", "opened_s")
 
     def __init__(self, item: Item, opened_s: float, lease: Lease | None) -> None:
@@ -47,14 +47,14 @@ class _HeldRead:
         self.due_s = None if timeout_s is None else self.opened_s + timeout_s
 
 
-class HeldReads:
+class QueueOpenReads:
     """Open reads by xid, oldest first. `timed_out` is called with the xids of those held for too long."""
 
     def __init__(self, clock: IReactorTime, timed_out: Callable[[list[int]], None]) -> None:
         self._clock = clock
         self._timed_out = timed_out
         self._timeout_s: float | None = None
-        self._reads: dict[int, _HeldRead] = {}
+        self._reads: dict[int, _QueueOpenRead] = {}
         self._due: list[tuple[float, int]] = []
         """A heap of times and xids; some of reads that have ended since."""
         self._late: dict[int, None] = {}
@@ -75,13 +75,13 @@ class HeldReads:
 
     def opened(self, item: Item, lease: Lease | None = None) -> None:
         """A client holds that item from now on."""
-        read = self._reads[item.xid] = _HeldRead(item, self._clock.seconds(), lease)
+        read = self._reads[item.xid] = _QueueOpenRead(item, self._clock.seconds(), lease)
         if lease is None and self._timeout_s is None:
             return
         read.use_timeout(self._timeout_s)
         assert read.due_s is not None
         heappush(self._due, (read.due_s, item.xid))
-        if len(self._due) > 2 * len(self._reads) + ENDED_AT_ONCE:
+        if len(self._due) > 2 * len(self._reads) + MAX_TIMED_OUT_PER_SLICE:
             self._forget_ended()
         self._look_at(read.due_s)
 
@@ -149,8 +149,8 @@ class HeldReads:
     def _all_late_are_found(self, now_s: float) -> bool:
         """Look for what is due, a bounded number of them. True when there are some, and no further one to wait for."""
         found = 0
-        while (next_s := self._next_due()) is not None and next_s <= now_s + CLOSE_ENOUGH_S:
-            if found == ENDED_AT_ONCE:
+        while (next_s := self._next_due()) is not None and next_s <= now_s + CLOCK_TOLERANCE_S:
+            if found == MAX_TIMED_OUT_PER_SLICE:
                 return False
             self._late[heappop(self._due)[1]] = None
             found += 1
@@ -165,14 +165,14 @@ class HeldReads:
         return True
 
     @staticmethod
-    def _all_back_s(first: _HeldRead) -> float:
+    def _all_back_s(first: _QueueOpenRead) -> float:
         """Until then the first that was due may wait for others."""
         assert first.due_s is not None
-        return first.due_s + min(GROUPED_WITHIN_S, GROUPED_WITHIN * (first.due_s - first.opened_s))
+        return first.due_s + min(MAX_TIMEOUT_GROUPING_S, TIMEOUT_GROUPING_RATIO * (first.due_s - first.opened_s))
 
     def _end_some(self) -> None:
         """The last of them first: the older ones go in front of these in another turn."""
-        ending = [xid for xid in self._ending[-ENDED_AT_ONCE:] if xid in self._reads]
-        del self._ending[-ENDED_AT_ONCE:]
+        ending = [xid for xid in self._ending[-MAX_TIMED_OUT_PER_SLICE:] if xid in self._reads]
+        del self._ending[-MAX_TIMED_OUT_PER_SLICE:]
         if ending:
             self._timed_out(ending)

@@ -56,8 +56,8 @@ def release_range(queue: Queue, reader: bytes, end_id: int) -> tuple[RangeState,
     if end_id > ranges.first_id:
         _check_range(queue, ranges, ranges.first_id, end_id)
         ranges.release(end_id)
-        for xid in [xid for xid in queue.held if not queue.contents.is_open(xid)]:
-            queue.held.ended(xid)
+        for xid in [xid for xid in queue.open_read_table if not queue.store.is_open(xid)]:
+            queue.open_read_table.ended(xid)
         queue.touch()
     return RangeState(ranges.first_id, ranges.next_id, ranges.next_id), queue.unsettled_batch
 
@@ -72,13 +72,13 @@ def close_range(queue: Queue, reader: bytes) -> Batch | None:
     return queue.unsettled_batch
 
 
-def is_held(queue: Queue) -> bool:
+def has_range_reader(queue: Queue) -> bool:
     """Whether something of it is kept for a reader, or will be."""
     ranges = _ranges_if_any(queue)
     return ranges is not None and ranges.reader is not None
 
 
-def never_begun(queue: bytes) -> RangeRefused:
+def range_not_open_error(queue: bytes) -> RangeRefused:
     """What a reader is told that asks for items of that queue before it has opened it."""
     return RangeRefused(
         f"nothing of the queue {_text(queue)} is kept for a reader:"
@@ -87,35 +87,38 @@ def never_begun(queue: bytes) -> RangeRefused:
 
 
 def _ranges_if_any(queue: Queue) -> IItemRanges | None:
-    return cast("IItemRanges | None", IItemRanges(queue.contents, None))
+    return cast("IItemRanges | None", IItemRanges(queue.store, None))
 
 
 def _ranges_of(queue: Queue) -> IItemRanges:
     ranges = _ranges_if_any(queue)
     if ranges is None:
         raise RangeRefused(
-            f"the items of {_shown(queue)} cannot be read by ids: its storage gives them none; the storage scroll does"
+            f"the items of {_show_queue(queue)} cannot be read by ids: its storage gives them none; "
+            "the storage scroll does"
         )
     return ranges
 
 
 def _check_reader(queue: Queue, ranges: IItemRanges, reader: bytes) -> None:
     if ranges.reader is None:
-        raise never_begun(queue.name)
+        raise range_not_open_error(queue.name)
     if ranges.reader != reader:
-        raise RangeRefused(f"{_shown(queue)} is read by ids by another reader: {_text(ranges.reader)}")
+        raise RangeRefused(f"{_show_queue(queue)} is read by ids by another reader: {_text(ranges.reader)}")
 
 
 def _check_range(queue: Queue, ranges: IItemRanges, first_id: int, end_id: int) -> None:
     if first_id < ranges.first_id:
         raise RangeRefused(
-            f"the ids from {first_id} on of {_shown(queue)} were released; its items begin at {ranges.first_id}"
+            f"the ids from {first_id} on of {_show_queue(queue)} were released; its items begin at {ranges.first_id}"
         )
     if end_id > ranges.next_id:
-        raise RangeRefused(f"{_shown(queue)} has no items yet from id {ranges.next_id} on, and none below {end_id}")
+        raise RangeRefused(
+            f"{_show_queue(queue)} has no items yet from id {ranges.next_id} on, and none below {end_id}"
+        )
 
 
-def _shown(queue: Queue) -> str:
+def _show_queue(queue: Queue) -> str:
     return f"the queue {_text(queue.name)}"
 
 

@@ -9,40 +9,40 @@ from typing import Final
 
 from kestrel.errors import KestrelError
 from kestrel.escaping import show_names
-from kestrel.queues.figures import QueueSight, Stat, alias_figures, queue_figures
 from kestrel.queues.manager import QueueManager
+from kestrel.queues.stat_definitions import QueueSnapshot, Stat, alias_stats, queue_stats
 
-CHILDREN_AT_ONCE: Final = 64
+CHILDREN_PER_BATCH: Final = 64
 """Children that are listed in one piece."""
 
-CHILDREN: Final = b"/"
+CHILDREN_PLACEHOLDER: Final = b"/"
 """Stands for the list of children. No name contains a slash, and none is added when a name is shown."""
 
 
-def stats_in_pieces(
+def iter_encoded_stats(
     manager: QueueManager, name: bytes, encode: Callable[[list[Stat]], bytes]
 ) -> Iterator[bytes]:
     """Yield the encoded figures of a queue or alias, in several pieces if it has many children."""
-    if len(manager.children_of(name)) <= CHILDREN_AT_ONCE:
+    if len(manager.children_of(name)) <= CHILDREN_PER_BATCH:
         yield encode(stats_of(manager, name))
         return
-    before, _, after = encode(stats_of(manager, name, (CHILDREN,))).partition(CHILDREN)
+    before, _, after = encode(stats_of(manager, name, (CHILDREN_PLACEHOLDER,))).partition(CHILDREN_PLACEHOLDER)
     yield before
     comma = b""
-    for children in children_in_pieces(manager, name):
-        marked = encode([("children", show_names((CHILDREN, *children, CHILDREN)))])
-        yield comma + marked.split(CHILDREN)[1].strip(b",")
+    for children in iter_child_batches(manager, name):
+        marked = encode([("children", show_names((CHILDREN_PLACEHOLDER, *children, CHILDREN_PLACEHOLDER)))])
+        yield comma + marked.split(CHILDREN_PLACEHOLDER)[1].strip(b",")
         comma = b","
     yield after
 
 
-def children_in_pieces(manager: QueueManager, name: bytes) -> Iterator[Sequence[bytes]]:
+def iter_child_batches(manager: QueueManager, name: bytes) -> Iterator[Sequence[bytes]]:
     """Yield the names of a queue's children, some at a time, in order. They may come and go meanwhile."""
     last = b""
     while True:
         children = manager.children_of(name)
         place = bisect_right(children, last)
-        piece = children[place : place + CHILDREN_AT_ONCE]
+        piece = children[place : place + CHILDREN_PER_BATCH]
         if not piece:
             return
         yield piece
@@ -53,10 +53,10 @@ def stats_of(manager: QueueManager, name: bytes, children: Sequence[bytes] | Non
     """Return the figures of a queue or alias; none if it is missing. Try to open a queue that failed again."""
     alias = manager.aliases.get(name)
     if alias is not None:
-        return alias_figures(alias)
+        return alias_stats(alias)
     queue = manager.known(name)
     if queue is None:
         return []
     with suppress(KestrelError):
         queue.reopen()
-    return queue_figures(QueueSight(queue, manager.children_of(name) if children is None else children))
+    return queue_stats(QueueSnapshot(queue, manager.children_of(name) if children is None else children))

@@ -17,11 +17,11 @@ from kestrel.storage.interfaces import InThread
 
 log = Logger(__name__)
 
-_LONGEST: Final = 100
+_MAX_STATUS_FILE_BYTES: Final = 100
 """Bytes of a status file that are looked at."""
 
 
-class Status(Enum):
+class StatusLevel(Enum):
     """What the server takes, from the most to the least. The values are the names that Kestrel writes to its file."""
 
     UP = "Up"
@@ -30,23 +30,23 @@ class Status(Enum):
     QUIESCENT = "Quiescent"
     DOWN = "Down"
 
-    def is_stricter_than(self, other: Status) -> bool:
+    def is_stricter_than(self, other: StatusLevel) -> bool:
         """Whether it is further from being up."""
         return _ORDER.index(self) > _ORDER.index(other)
 
     @property
     def takes_writes(self) -> bool:
         """Whether clients may put, flush and delete."""
-        return self in (Status.UP, Status.WRITE_AVOID)
+        return self in (StatusLevel.UP, StatusLevel.WRITE_AVOID)
 
     @property
     def takes_reads(self) -> bool:
         """Whether clients may get, peek and monitor."""
-        return self not in (Status.QUIESCENT, Status.DOWN)
+        return self not in (StatusLevel.QUIESCENT, StatusLevel.DOWN)
 
 
-_ORDER: Final = list(Status)
-_SETTABLE: Final = {status.value.lower(): status for status in Status if status is not Status.DOWN}
+_ORDER: Final = list(StatusLevel)
+_SETTABLE: Final = {status.value.lower(): status for status in StatusLevel if status is not StatusLevel.DOWN}
 
 
 class StatusFile(Protocol):
@@ -68,7 +68,7 @@ class ServerStatus:
     def __init__(
         self,
         file: StatusFile,
-        default: Status,
+        default: StatusLevel,
         grace_ms: Callable[[], int],
         clock: IReactorTime,
         in_thread: InThread,
@@ -79,30 +79,30 @@ class ServerStatus:
         """Whether clients may put, flush and delete now."""
         self.takes_reads = default.takes_reads
         """Whether they may get, peek and monitor."""
-        self._tell: Callable[[Status], object] = _tell_nobody
+        self._tell: Callable[[StatusLevel], object] = _tell_nobody
         self._file = file
         self._grace_ms = grace_ms
         self._in_thread = in_thread
         self._writing = DeferredLock()
         self._grace = Timer(clock, self._grace_is_over)
 
-    def tell(self, watcher: Callable[[Status], object]) -> None:
+    def watch(self, watcher: Callable[[StatusLevel], object]) -> None:
         """Have that called with what is published, after each change of it."""
         self._tell = watcher
 
     @property
-    def in_force(self) -> Status:
+    def in_force(self) -> StatusLevel:
         """The status by which commands are taken or refused."""
         return self._in_force
 
-    def _enforce(self, status: Status) -> None:
+    def _enforce(self, status: StatusLevel) -> None:
         self._in_force = status
         self.takes_writes, self.takes_reads = status.takes_writes, status.takes_reads
 
     def restore(self) -> None:
         """Take the status up again that the file remembers; the default stays if there is none that can be read."""
         try:
-            name = self._file.read(_LONGEST).decode("latin-1").strip()
+            name = self._file.read(_MAX_STATUS_FILE_BYTES).decode("latin-1").strip()
         except FileNotFoundError:
             return
         except OSError as error:
@@ -146,7 +146,7 @@ class ServerStatus:
         self._tell(status)
         return self._writing.run(self._remember, status)
 
-    def _remember(self, status: Status) -> Deferred[None]:
+    def _remember(self, status: StatusLevel) -> Deferred[None]:
         return self._in_thread(self._file.write, status.value.encode("ascii")).addErrback(self._not_remembered)
 
     def _not_remembered(self, failure: Failure) -> None:
@@ -162,10 +162,10 @@ class ServerStatus:
     def stop(self) -> None:
         """The server stops: it is down until it starts again, which is not remembered."""
         self._grace.stop()
-        self.published = Status.DOWN
-        self._enforce(Status.DOWN)
-        self._tell(Status.DOWN)
+        self.published = StatusLevel.DOWN
+        self._enforce(StatusLevel.DOWN)
+        self._tell(StatusLevel.DOWN)
 
 
-def _tell_nobody(status: Status) -> None:
+def _tell_nobody(status: StatusLevel) -> None:
     pass

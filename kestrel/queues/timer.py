@@ -7,7 +7,7 @@ from typing import Final
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-CLOSE_ENOUGH_S: Final = 1e-6
+CLOCK_TOLERANCE_S: Final = 1e-6
 """Clocks count in floating point: a timer that is due must find what it was set for."""
 
 

@@ -17,18 +17,18 @@ from twisted.python.failure import Failure
 
 from kestrel.cluster.member import READ, SETS, WRITE
 from kestrel.cluster.zookeeper import problem_of
-from kestrel.queues.status import Status
+from kestrel.queues.status import StatusLevel
 from kestrel.server.interfaces import IServerSet
 from kestrel.storage.interfaces import InThread
 
 log = Logger(__name__)
 
-SETS_OF: Final[Mapping[Status, frozenset[str]]] = {
-    Status.UP: frozenset({READ, WRITE}),
-    Status.WRITE_AVOID: frozenset({READ}),
-    Status.READ_ONLY: frozenset({READ}),
-    Status.QUIESCENT: frozenset(),
-    Status.DOWN: frozenset(),
+SETS_OF: Final[Mapping[StatusLevel, frozenset[str]]] = {
+    StatusLevel.UP: frozenset({READ, WRITE}),
+    StatusLevel.WRITE_AVOID: frozenset({READ}),
+    StatusLevel.READ_ONLY: frozenset({READ}),
+    StatusLevel.QUIESCENT: frozenset(),
+    StatusLevel.DOWN: frozenset(),
 }
 """The sets that a server of that status is in."""
 
@@ -98,7 +98,7 @@ class Announcer:
         self.is_in: frozenset[str] | None = None
         """The sets that this server is known to be in; None while that is unknown."""
 
-    def start(self, status: Status) -> None:
+    def start(self, status: StatusLevel) -> None:
         """Connect, and join as soon as there is a session."""
         self._wanted = SETS_OF[status]
         self._patience = self._clock.callLater(PATIENCE_S, self._still_away)
@@ -136,7 +136,7 @@ class Announcer:
             reason=problem_of(self._client),
         )
 
-    def status_is(self, status: Status) -> None:
+    def status_is(self, status: StatusLevel) -> None:
         """Join and leave as that status says."""
         self._want(SETS_OF[status])
 

@@ -23,13 +23,13 @@ from kestrel.address import Address
 from kestrel.cluster.extra import NoKazoo, require_kazoo
 from kestrel.cluster.member import SETS
 from kestrel.config.aliases import masked_queues
-from kestrel.config.effect import (
-    queue_settings_above,
-    queue_settings_given,
-    server_settings_given,
-)
 from kestrel.config.model import Config, ZooKeeperSettings
 from kestrel.config.resolved import ResolvedConfig
+from kestrel.config.unused_settings import (
+    queue_settings_given,
+    queue_settings_over_limit,
+    server_settings_given,
+)
 from kestrel.disk.files import Disk
 from kestrel.disk.whole_file import WholeFile
 from kestrel.errors import KestrelError, StorageError
@@ -40,7 +40,7 @@ from kestrel.net.protocols import PROTOCOLS
 from kestrel.net.queue_server import QueueServer
 from kestrel.net.tls import ServerTls
 from kestrel.net.tls_endpoint import TlsServerEndpoint
-from kestrel.queues.services import wall_clock_ms
+from kestrel.queues.context import wall_clock_ms
 from kestrel.server.admin_port import AdminPort
 from kestrel.server.endpoints import (
     ADMIN,
@@ -242,7 +242,7 @@ class KestrelService(Service):
             build=_BUILDS[compiled.BUILD],
             storage=_storage_description(self._core.config).partition("?")[0],
             queues=_count(len(queues), "queue"),
-            items=_count(sum(queue.contents.items for queue in queues), "item"),
+            items=_count(sum(queue.store.items for queue in queues), "item"),
             seconds=loaded_s,
         )
         if self._try_it_port is not None:
@@ -254,7 +254,7 @@ class KestrelService(Service):
             self._admin.start()
         self._is_serving = True
         if self._announcer is not None:
-            self.status.tell(self._announcer.status_is)
+            self.status.watch(self._announcer.status_is)
             self._announcer.start(self.status.published)
         self._vigil.keep(self._core.config.keep_alive_ms)
         self._storage_ended.addCallback(lambda error: self._stop_because(Failure(error)))
@@ -412,7 +412,7 @@ def settings_without_use(config: Config) -> list[str]:
     return [
         *server_settings_given(config, said_by_storage),
         *queue_settings_given(config, settings_unused_by(description)),
-        *queue_settings_above(config, settings_bounded_by(description)),
+        *queue_settings_over_limit(config, settings_bounded_by(description)),
     ]
 
 

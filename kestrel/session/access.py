@@ -5,7 +5,7 @@ from __future__ import annotations
 from kestrel.errors import NotListed, Unavailable
 from kestrel.escaping import show_name
 from kestrel.protocols.codec import Codec
-from kestrel.queues.limits import Limits
+from kestrel.queues.limits import QueueLimits
 from kestrel.queues.status import ServerStatus
 from kestrel.session.services import SessionServices
 
@@ -83,9 +83,9 @@ class Access:
         if listed is not None:
             self._check_listed(listed, "get from", name)
 
-    def _limits(self, name: bytes) -> Limits:
+    def _limits(self, name: bytes) -> QueueLimits:
         queue = self._manager.known(name)  # most are there, and looked up at once
-        return Limits(self._manager.settings_for(name)) if queue is None else queue.limits
+        return QueueLimits(self._manager.settings_for(name)) if queue is None else queue.limits
 
     def _check_listed(self, listed: tuple[bytes, ...], what: str, queue: bytes) -> None:
         if self.identity not in listed:

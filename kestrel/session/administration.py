@@ -11,9 +11,9 @@ from twisted.internet.defer import Deferred
 from kestrel import commands, errors
 from kestrel.escaping import show_name
 from kestrel.protocols.codec import LineCodec
-from kestrel.queues.figures import ServerSight, Stat, server_figures
-from kestrel.queues.stats import stats_in_pieces
-from kestrel.queues.sweep import Swept
+from kestrel.queues.flush_expired import ExpiredFlushResult
+from kestrel.queues.stat_definitions import ServerSnapshot, Stat, server_stats
+from kestrel.queues.stats import iter_encoded_stats
 from kestrel.session.codecs import line_codec
 from kestrel.session.long_reply import LongReply
 from kestrel.session.session import Handlers, Session
@@ -52,8 +52,8 @@ def flush_all_expired(session: Session, command: commands.FlushAllExpired) -> No
     _tell_swept(session, session.manager.flush_all_expired())
 
 
-def _tell_swept(session: Session, sweep: Deferred[Swept]) -> None:
-    def tell(swept: Swept) -> None:
+def _tell_swept(session: Session, sweep: Deferred[ExpiredFlushResult]) -> None:
+    def tell(swept: ExpiredFlushResult) -> None:
         session.outbox.reply(session.codec.number(session.outbox.answering, swept.items), swept.batch)
 
     session.answer_when_done(sweep, tell)
@@ -71,12 +71,12 @@ def stats(session: Session, command: commands.Stats) -> None:
 
 def _stats_pieces(session: Session, command: commands.Stats) -> Iterator[bytes]:
     codec, manager = line_codec(session), session.manager
-    sight = ServerSight(manager, session.control.version, session.control.uptime_s())
+    sight = ServerSnapshot(manager, session.control.version, session.control.uptime_s())
     for _ in sight.gather():
         yield b""
-    yield codec.stats(command, server_figures(sight))
+    yield codec.stats(command, server_stats(sight))
     for name in manager.names_in_order():
-        yield from stats_in_pieces(manager, name, partial(_prefixed, codec, command, name))
+        yield from iter_encoded_stats(manager, name, partial(_prefixed, codec, command, name))
     yield codec.end_of_list(command)
 
 
@@ -95,7 +95,7 @@ def _dump_stats_pieces(session: Session, command: commands.DumpStats) -> Iterato
     named = dict.fromkeys(command.queues)
     for name in named or manager.names_in_order():
         if name in named or name in manager.aliases or manager.known(name) is not None:  # else it was deleted meanwhile
-            yield from stats_in_pieces(manager, name, partial(codec.dump_stats, command, name))
+            yield from iter_encoded_stats(manager, name, partial(codec.dump_stats, command, name))
     yield codec.end_of_list(command)
 
 

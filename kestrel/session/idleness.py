@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from twisted.internet.interfaces import IReactorTime
 
-from kestrel.queues.timer import CLOSE_ENOUGH_S, Timer
+from kestrel.queues.timer import CLOCK_TOLERANCE_S, Timer
 
 
 class Idleness:
@@ -68,7 +68,7 @@ class Idleness:
         if timeout_ms is None:
             return
         now_s = self._clock.seconds()
-        is_late = self._since_s + timeout_ms / 1000 <= now_s + CLOSE_ENOUGH_S
+        is_late = self._since_s + timeout_ms / 1000 <= now_s + CLOCK_TOLERANCE_S
         if is_late or self._waits_for_us():
             self._since_s = now_s
         self._start(timeout_ms)

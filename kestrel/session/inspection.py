@@ -17,7 +17,7 @@ def inspect(session: Session, command: commands.Inspect) -> None:
     """Look at the head of a queue and a few of its figures."""
     session.access.check_get(command.queue)
     session.counters.cmd_peek += 1
-    queue = session.manager.readable(command.queue)
+    queue = session.manager.queue_to_read(command.queue)
     if queue is None:
         session.outbox.reply(many_codec(session).queue_info(command, QueueInfo()))
         return
@@ -37,25 +37,25 @@ def inspect(session: Session, command: commands.Inspect) -> None:
     if head is not None:
         tell(head)
         return
-    waiter = Waiter(head_is_known, opens=False, peeks=True, patient=False)
+    waiter = Waiter(head_is_known, opens=False, peeks=True, is_blocking=False)
 
     def stop() -> None:
-        queue.waiting.leave(waiter)
+        queue.waiters.leave(waiter)
 
     session.wait_for_server(stop)
     queue.join(waiter)
 
 
 def _info(queue: Queue, head: Item | None, now_ms: int) -> QueueInfo:
-    contents = queue.contents
+    store = queue.store
     return QueueInfo(
         head=None if head is None else head.data,
-        items=contents.items,
-        bytes=contents.bytes,
-        journal_bytes=contents.stats.get("journal_bytes", 0),
+        items=store.items,
+        bytes=store.bytes,
+        journal_bytes=store.stats.get("journal_bytes", 0),
         age_ms=0 if head is None else max(0, now_ms - head.add_ms),
-        waiters=len(queue.waiting),
-        open_reads=contents.open_reads,
+        waiters=len(queue.waiters),
+        open_reads=store.open_reads,
     )
 
 

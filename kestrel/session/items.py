@@ -35,7 +35,7 @@ def get(session: Session, command: commands.Get) -> None:
     else:
         _check_open_reads(session, name, command.opens)
         session.counters.cmd_get += 1
-    queue = session.manager.readable(name)
+    queue = session.manager.queue_to_read(name)
     if queue is None:
         session.outbox.reply(line_codec(session).no_item(command), ended)
         return
@@ -76,10 +76,10 @@ def _reply_with_open_read(session: Session, queue: Queue, item: Item, reply: byt
 
 def _reply_with_waited_for(session: Session, queue: Queue, item: Item, reply: bytes) -> None:
     """It is confirmed when it has gone out, and put back when it cannot."""
-    contents, xid = queue.contents, item.xid
+    store, xid = queue.store, item.xid
 
     def sent(as_it_stands: bool) -> None:
-        if not queue.still_has(contents):
+        if not queue.owns_store(store):
             return  # there is nothing to finish
         if as_it_stands:
             queue.confirm([xid])
@@ -91,14 +91,14 @@ def _reply_with_waited_for(session: Session, queue: Queue, item: Item, reply: by
 
 def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | None) -> None:
     """No item is at hand: wait for one, or at least until it is known that there is none."""
-    patient = command.wait_ms > 0
-    is_open = not command.peeks and (command.opens or patient)
-    contents = queue.contents
+    is_blocking = command.wait_ms > 0
+    is_open = not command.peeks and (command.opens or is_blocking)
+    store = queue.store
 
-    def item_arrived(item: Item | None, error: Exception | None) -> None:
-        if ended is not None and not ended.is_settled and not queue.still_has(contents) and not queue.is_deleted:
+    def on_result(item: Item | None, error: Exception | None) -> None:
+        if ended is not None and not ended.is_settled and not queue.owns_store(store) and not queue.is_deleted:
             # What was closed on the way has come back, and may be this very item.
-            error = errors.QueueFailed(contents.failure or "the item went back to the queue")
+            error = errors.QueueFailed(store.failure or "the item went back to the queue")
             if item is not None and is_open:
                 queue.put_back([item.xid], failed=False)
         if error is not None:
@@ -106,30 +106,30 @@ def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | 
         elif item is None:
             session.counters.get_misses += 1
             if not command.peeks:
-                queue.measures.missed(session.clock.seconds() - waiter.began_s, is_patient=patient)
+                queue.histograms.add_miss(session.clock.seconds() - waiter.began_s, is_blocking=is_blocking)
             session.outbox.reply(line_codec(session).no_item(command), queue.unsettled_batch or ended)
         else:
             _hand_over(session, command, queue, item, is_open=is_open)
         session.answered()
 
-    waiter = Waiter(item_arrived, opens=is_open, peeks=command.peeks, patient=patient)
+    waiter = Waiter(on_result, opens=is_open, peeks=command.peeks, is_blocking=is_blocking)
 
     def stop() -> None:
-        queue.waiting.leave(waiter)
+        queue.waiters.leave(waiter)
 
     def ended_or_lost() -> None:
         """What was closed on the way may turn out not to be: say that, and do not wait for an item any more."""
-        if ended is not None and ended.failure is not None and queue.waiting.leave(waiter):
-            item_arrived(None, ended.failure)
+        if ended is not None and ended.failure is not None and queue.waiters.leave(waiter):
+            on_result(None, ended.failure)
 
     def timed_out() -> None:
-        if queue.is_finding_head:
-            queue.waiting.lose_patience(waiter)  # it may not be empty: it is answered when the head is there
+        if queue.is_head_pending:
+            queue.waiters.make_non_blocking(waiter)  # it may not be empty: it is answered when the head is there
             return
         stop()
-        item_arrived(None, None)
+        on_result(None, None)
 
-    if not patient:
+    if not is_blocking:
         session.wait_for_server(stop)
     elif not session.wait_for_client(command.wait_ms, stop, timed_out):
         return
@@ -142,7 +142,7 @@ def monitor(session: Session, command: commands.Monitor) -> None:
     """Stream items as open reads."""
     ended = session.reads.close_all(command.queue) if command.closes_all else None
     session.access.check_get(command.queue)
-    queue = session.manager.readable(command.queue)
+    queue = session.manager.queue_to_read(command.queue)
     max_items = session.settings.max_open_reads if command.max_items is None else command.max_items
     if queue is None or command.wait_ms <= 0 or max_items == 0:
         session.outbox.reply(line_codec(session).no_item(command), ended)
@@ -153,7 +153,7 @@ def monitor(session: Session, command: commands.Monitor) -> None:
         return
     monitoring = audience.monitoring = Monitoring(audience, queue, max_items)
     if session.wait_for_client(
-        command.wait_ms, monitoring.cancel, lambda: monitoring.end(None), when_replies_left=monitoring.go_on_later
+        command.wait_ms, monitoring.cancel, lambda: monitoring.end(None), when_replies_left=monitoring.continue_later
     ):
         monitoring.go_on()
         if ended is not None:
@@ -173,7 +173,7 @@ class _MonitorAudience:
         self._on_their_way: deque[OpenRead] = deque()
         self._is_over = False
         self._has_lost = False
-        self.go_on_later = session.go_on_later
+        self.continue_later = session.continue_later
 
     def may_open(self) -> bool:
         return self._session.reads.count(self._queue.name) < self._session.settings.max_open_reads

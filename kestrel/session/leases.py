@@ -55,7 +55,7 @@ class LeasedReads:
 
         After `auto_abort_ms` it goes back to the head.
         """
-        queue.read_opened(item, _Lease(self._leases, number, OpenRead(queue, item), auto_abort_ms, counts))
+        queue.add_open_read(item, _Lease(self._leases, number, OpenRead(queue, item), auto_abort_ms, counts))
 
     def stop(self) -> None:
         """The server stops: nobody will be there to confirm what is given out from now on."""

@@ -26,23 +26,23 @@ class LongReply:
 
     def start(self) -> None:
         """Make the first piece now, and the others in the background."""
-        self._session.wait_for_server(self._stop, self._go_on_later)
+        self._session.wait_for_server(self._stop, self._continue_later)
         self._go_on()
 
     def _go_on(self) -> None:
         self._is_turn_due = False
         session = self._session
         if self._is_over or session.outbox.is_paused or session.outbox.held_bytes >= HELD_BYTES:
-            return  # the outbox calls `_go_on_later` when replies have left
+            return  # the outbox calls `_continue_later` when replies have left
         piece = next(self._pieces, None)
         if piece is None:
             session.answered()
             return
         if piece:
             session.outbox.reply(piece)
-        self._go_on_later()
+        self._continue_later()
 
-    def _go_on_later(self) -> None:
+    def _continue_later(self) -> None:
         if not self._is_turn_due and not self._is_over:
             self._is_turn_due = True
             self._session.go_on_in_background(self._go_on)

@@ -18,7 +18,7 @@ def get_many(session: Session, command: commands.GetMany) -> None:
     """Take items until there are enough, or the time is up."""
     session.access.check_get(command.queue)
     session.counters.cmd_get += 1
-    queue = session.manager.readable(command.queue)
+    queue = session.manager.queue_to_read(command.queue)
     if queue is None or command.max_items == 0:
         session.outbox.reply(many_codec(session).items(command, ()))
     else:
@@ -36,15 +36,15 @@ class _Collecting:
         self._session = session
         self._command = command
         self._queue = queue
-        self._contents = queue.contents
+        self._store = queue.store
         self._began_s = session.clock.seconds()
         self._items: list[Item] = []
         self._bytes = 0
         self._is_full = False
         self._is_over = False
         self._waits = False
-        self._monitoring = Monitoring(self, queue, NO_LIMIT, patient=command.wait_ms > 0)
-        self.go_on_later = session.go_on_later
+        self._monitoring = Monitoring(self, queue, NO_LIMIT, is_blocking=command.wait_ms > 0)
+        self.continue_later = session.continue_later
 
     def begin(self) -> None:
         """Take what is there, and wait for more if the client does."""
@@ -74,8 +74,8 @@ class _Collecting:
 
     def deliver(self, item: Item) -> None:
         """One more item, unless the reply has no room for it; then it goes back."""
-        if not self._queue.still_has(self._contents):
-            self._contents = self._queue.contents
+        if not self._queue.owns_store(self._store):
+            self._store = self._queue.store
             self._items.clear()  # they went back by themselves
             self._bytes = 0
         size = len(item.data) + ITEM_BYTES
@@ -89,7 +89,7 @@ class _Collecting:
         self._is_full = len(self._items) >= codec.max_reply_items
 
     def _time_is_up(self) -> None:
-        if not self._items and self._queue.is_finding_head:
+        if not self._items and self._queue.is_head_pending:
             self._monitoring.settle_for_what_is_there()
         else:
             self._monitoring.end(None)
@@ -97,7 +97,7 @@ class _Collecting:
     def monitor_ended(self, error: Exception | None) -> None:
         """Nothing more comes: give out what there is."""
         queue = self._queue
-        if error is None and self._items and not queue.is_deleted and not queue.still_has(self._contents):
+        if error is None and self._items and not queue.is_deleted and not queue.owns_store(self._store):
             error = QueueFailed("the queue's storage failed: the items went back to the queue")
         if error is None:
             self._reply()
@@ -115,13 +115,13 @@ class _Collecting:
         self._put_back(items)
 
     def _put_back(self, items: list[Item]) -> None:
-        if items and self._queue.still_has(self._contents):
+        if items and self._queue.owns_store(self._store):
             self._queue.put_back([item.xid for item in items], failed=False)
 
     def _given_out(self) -> list[Item]:
         """Those that the client is to have: what has expired meanwhile goes back, and leaves as it would have."""
         items, self._items = self._items, []
-        if not self._queue.still_has(self._contents):
+        if not self._queue.owns_store(self._store):
             return []  # they went with the queue
         if self._command.auto_abort_ms > 0 and not self._session.leases.can_be_ended:
             self._put_back(items)
@@ -131,7 +131,7 @@ class _Collecting:
         given: list[Item] = []
         expired: list[Item] = []
         for item in items:  # asked once of each: time goes on
-            (expired if self._queue.head.expires_now(item) else given).append(item)
+            (expired if self._queue.head.item_has_expired(item) else given).append(item)
         self._put_back(expired)
         return given
 
@@ -145,7 +145,7 @@ class _Collecting:
         items = self._given_out()
         if not items:
             session.counters.get_misses += 1
-            queue.measures.missed(session.clock.seconds() - self._began_s, is_patient=command.wait_ms > 0)
+            queue.histograms.add_miss(session.clock.seconds() - self._began_s, is_blocking=command.wait_ms > 0)
             session.outbox.reply(many_codec(session).items(command, ()), queue.unsettled_batch)
             return
         session.counters.get_hits += len(items)
@@ -155,7 +155,7 @@ class _Collecting:
             session.lease_counts.change(queue.name, len(items))
 
         def sent(as_it_stands: bool) -> None:
-            is_given = as_it_stands and queue.still_has(self._contents)
+            is_given = as_it_stands and queue.owns_store(self._store)
             if is_given and is_leased:
                 for number, item in zip(numbers, items, strict=True):
                     session.leases.open(number, queue, item, command.auto_abort_ms, session.lease_counts)

@@ -25,7 +25,7 @@ class Audience(Protocol):
     def is_held_up(self) -> bool:
         """Whether replies must leave before more are made."""
 
-    def go_on_later(self, work: Callable[[], None]) -> None:
+    def continue_later(self, work: Callable[[], None]) -> None:
         """Do that in the next tick."""
 
     def deliver(self, item: Item) -> None:
@@ -38,14 +38,14 @@ class Audience(Protocol):
 class Monitoring:
     """One monitor under way. It takes one item, then goes to the end of the line of waiters.
 
-    One that is not `patient` ends when there is no item.
+    One that is not `is_blocking` ends when there is no item.
     """
 
-    def __init__(self, audience: Audience, queue: Queue, max_items: int, *, patient: bool = True) -> None:
+    def __init__(self, audience: Audience, queue: Queue, max_items: int, *, is_blocking: bool = True) -> None:
         self._audience = audience
         self._queue = queue
         self._items_left = max_items
-        self._is_patient = patient
+        self._is_blocking = is_blocking
         self._waiter: Waiter | None = None
         self._is_over = False
         self._is_turn_due = False
@@ -67,17 +67,17 @@ class Monitoring:
                 return
             item = self._queue.take_now(opens=True)
             if item is None:
-                self._waiter = Waiter(self._item_arrived, opens=True, peeks=False, patient=self._is_patient)
+                self._waiter = Waiter(self._item_arrived, opens=True, peeks=False, is_blocking=self._is_blocking)
                 self._queue.join(self._waiter)
                 return
             self._deliver(item)
-        self.go_on_later()
+        self.continue_later()
 
-    def go_on_later(self) -> None:
+    def continue_later(self) -> None:
         """Go on in the next tick."""
         if not self._is_turn_due and not self._is_over:
             self._is_turn_due = True
-            self._audience.go_on_later(self.go_on)
+            self._audience.continue_later(self.go_on)
 
     def _deliver(self, item: Item) -> None:
         self._items_left -= 1
@@ -93,9 +93,9 @@ class Monitoring:
 
     def settle_for_what_is_there(self) -> None:
         """Be patient no longer."""
-        self._is_patient = False
+        self._is_blocking = False
         if self._waiter is not None:
-            self._queue.waiting.lose_patience(self._waiter)
+            self._queue.waiters.make_non_blocking(self._waiter)
 
     def end(self, error: Exception | None) -> None:
         """It is over: the time is up, or a limit reached."""
@@ -107,5 +107,5 @@ class Monitoring:
         """It is over, and nobody is there to be told."""
         self._is_over = True
         if self._waiter is not None:
-            self._queue.waiting.leave(self._waiter)
+            self._queue.waiters.leave(self._waiter)
             self._waiter = None

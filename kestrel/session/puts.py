@@ -21,7 +21,7 @@ def put(session: Session, command: commands.Put) -> None:
     expiry_ms = command.expiry_ms
     if expiry_ms and command.expiry_is_relative:
         expiry_ms = max(1, session.manager.now_ms() + expiry_ms)  # 0 would be never
-    if len(command.items) == 1 and not (session.uncommitted.is_full and session.manager.keeps(command.queue)):
+    if len(command.items) == 1 and not (session.uncommitted.is_full and session.manager.is_durable(command.queue)):
         _put_one(session, command, expiry_ms)
     else:
         _Putting(session, command, expiry_ms).begin()
@@ -62,14 +62,14 @@ class _Putting:
         if is_over:
             self._wait_until_safe()
         elif self._place is None:
-            self._session.go_on_later(self._go_on)
+            self._session.continue_later(self._go_on)
 
     @property
     def _must_wait(self) -> bool:
         """Whether there is too much that is not safe yet, and this would be more of it."""
         uncommitted = self._session.uncommitted
         has_room = self._is_let_in or (uncommitted.has_room if self._done else not uncommitted.is_full)
-        return not has_room and self._session.manager.keeps(self._command.queue)
+        return not has_room and self._session.manager.is_durable(self._command.queue)
 
     def _stands_in_line_if_need_be(self) -> bool:
         """Whether the rest may go on: soon, or when the storage has room. Raises a `KestrelError` only where nothing
@@ -78,7 +78,7 @@ class _Putting:
             return True
         items = self._command.items[self._done :]
         size = sum(map(len, items)) + len(items) * PUT_BYTES
-        go_on = partial(self._session.go_on_later, self._go_on)
+        go_on = partial(self._session.continue_later, self._go_on)
         try:
             self._place = self._session.uncommitted.wait(size, go_on)
         except StorageRefused:
@@ -89,8 +89,8 @@ class _Putting:
 
     def _is_over_after_a_turn(self) -> bool:
         """Put as many as this turn has time for. Raises a `KestrelError` only where none was stored."""
-        turns, items = self._session.turns, self._command.items
-        began = turns.seconds()
+        scheduler, items = self._session.scheduler, self._command.items
+        began = scheduler.seconds()
         while self._done < len(items):
             if self._must_wait:
                 return False
@@ -98,7 +98,7 @@ class _Putting:
             if not self._put(items[self._done]):
                 return True
             self._done += 1
-            if turns.is_long(began):
+            if scheduler.exceeds_tick(began):
                 break
         return self._done == len(items)
 
@@ -144,7 +144,7 @@ class _Putting:
         if is_over:
             self._wait_until_safe()
         elif self._place is None:
-            self._session.go_on_later(self._go_on)
+            self._session.continue_later(self._go_on)
 
     def _wait_until_safe(self) -> None:
         missing = len(self._batches)

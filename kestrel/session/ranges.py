@@ -24,7 +24,7 @@ def open_range(session: Session, command: commands.OpenRange) -> None:
     """Begin to read, or go on: where is the next batch."""
     ranges.check_reader_name(command.reader)
     begins = command.first_id <= 0
-    queue = _queue_of(session, command, session.manager.readable if begins else session.manager.existing)
+    queue = _queue_of(session, command, session.manager.queue_to_read if begins else session.manager.existing)
     state, batch = ranges.open_range(queue, command.reader, command.first_id, command.max_items)
     session.outbox.reply(range_codec(session).range_state(command, state), batch)
 
@@ -97,7 +97,7 @@ def _queue_of(
         return queue
     if command.queue in session.manager.aliases:
         raise RangeRefused("an alias has no items: read the queues that it stands for")
-    raise ranges.never_begun(command.queue)
+    raise ranges.range_not_open_error(command.queue)
 
 
 RANGES: Final[Handlers] = {

@@ -19,22 +19,22 @@ ENDED_READS: Final = 1000
 class OpenRead:
     """One item that this connection holds, and the contents it was taken from."""
 
-    __slots__ = ("contents", "queue", "xid")
+    __slots__ = ("queue", "store", "xid")
 
     def __init__(self, queue: Queue, item: Item) -> None:
         self.queue = queue
-        self.contents: IQueueStorage = queue.contents
+        self.store: IQueueStorage = queue.store
         self.xid = item.xid
 
     @property
     def is_open(self) -> bool:
         """Whether it is still this connection's to finish."""
-        return self.queue.still_has(self.contents) and self.xid in self.queue.held
+        return self.queue.owns_store(self.store) and self.xid in self.queue.open_read_table
 
     @property
     def is_lost(self) -> bool:
         """Whether the queue's storage failed since: the item went back to the head without being asked."""
-        return not self.queue.is_deleted and not self.queue.still_has(self.contents)
+        return not self.queue.is_deleted and not self.queue.owns_store(self.store)
 
 
 class _OfQueue:
@@ -71,7 +71,7 @@ class OpenReads:
 
     def add(self, queue: Queue, item: Item) -> OpenRead:
         """One more: this connection holds the item, which was taken as an open read."""
-        queue.read_opened(item)
+        queue.add_open_read(item)
         read = OpenRead(queue, item)
         self._by_queue.setdefault(queue.name, _OfQueue()).open.append(read)
         return read

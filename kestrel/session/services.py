@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.internet.interfaces import IReactorTime
 
 from kestrel.queues.manager import QueueManager
-from kestrel.queues.turns import Turns
+from kestrel.queues.tick_scheduler import TickScheduler
 from kestrel.session.leases import LeasedReads
 from kestrel.session.refusals import Refusals
 from kestrel.session.settings import SessionSettings
@@ -15,9 +15,11 @@ from kestrel.session.unfinished import Unfinished
 class SessionServices:
     """One for each server. `settings` may be replaced at any time; `settings_changed` of each session follows."""
 
-    def __init__(self, manager: QueueManager, turns: Turns, clock: IReactorTime, settings: SessionSettings) -> None:
+    def __init__(
+        self, manager: QueueManager, scheduler: TickScheduler, clock: IReactorTime, settings: SessionSettings
+    ) -> None:
         self.manager = manager
-        self.turns = turns
+        self.scheduler = scheduler
         self.clock = clock
         self.settings = settings
         self.leases = LeasedReads(manager.now_ms())

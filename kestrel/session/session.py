@@ -79,7 +79,7 @@ class Session(Speaker):
         share = MemoryShare(manager.memory_limit)
         self.outbox = Outbox(manager.barrier, self, share)
         self._handlers = handlers
-        self.turns = services.turns
+        self.scheduler = services.scheduler
         self._services = services
         self.clock = clock = services.clock
         self.settings = services.settings
@@ -225,8 +225,8 @@ class Session(Speaker):
     @property
     def _awaits_reader(self) -> bool:
         """Whether a long reply goes on only when the client has read what was sent of it."""
-        is_long = self._when_replies_left is not None and self._state is not State.WAITING
-        return is_long and self.outbox.is_paused
+        exceeds_tick = self._when_replies_left is not None and self._state is not State.WAITING
+        return exceeds_tick and self.outbox.is_paused
 
     def _is_our_turn(self) -> bool:
         """Whether the client waits for the server, and not the server for the client."""
@@ -257,7 +257,7 @@ class Session(Speaker):
     def _go_on(self) -> None:
         if self._may_run and not self._is_running and not self._is_turn_due:
             self._is_turn_due = True
-            self.turns.go_on_later(self._next_turn)
+            self.scheduler.continue_later(self._next_turn)
 
     def _next_turn(self) -> None:
         self._is_turn_due = False
@@ -266,7 +266,7 @@ class Session(Speaker):
         self._note_unread()
 
     def _take_turn(self) -> None:
-        if not self.turns.may_work():
+        if not self.scheduler.has_time():
             self._go_on()
             return
         self._is_running = True
@@ -279,8 +279,8 @@ class Session(Speaker):
 
     def _run(self) -> bool:
         """Carry out commands. True when there may be more to do at once."""
-        codec, outbox, turns, handlers = self.codec, self.outbox, self.turns, self._handlers
-        began = turns.looked_at_s
+        codec, outbox, scheduler, handlers = self.codec, self.outbox, self.scheduler, self._handlers
+        began = scheduler.checked_at_s
         for _ in range(COMMANDS_PER_TURN):
             if not self._may_run or self.is_held_up:
                 return False
@@ -299,7 +299,7 @@ class Session(Speaker):
                 self.refuse(error)
             except Exception as error:
                 self._failed(error)
-            if turns.is_long(began):
+            if scheduler.exceeds_tick(began):
                 break
         return True
 
@@ -311,13 +311,13 @@ class Session(Speaker):
             return True
         return held_bytes > HELD_BYTES_WHEN_MEMORY_IS_FULL and self.manager.memory_limit.is_reached
 
-    def go_on_later(self, work: Callable[[], None]) -> None:
+    def continue_later(self, work: Callable[[], None]) -> None:
         """Do that for the command in the next tick."""
-        self.turns.go_on_later(partial(self._go_on_with, work))
+        self.scheduler.continue_later(partial(self._go_on_with, work))
 
     def go_on_in_background(self, step: Callable[[], None]) -> None:
         """Call `step` for the command when other clients' requests leave time for it."""
-        self.turns.in_background(partial(self._go_on_with, step))
+        self.scheduler.run_in_background(partial(self._go_on_with, step))
 
     def _go_on_with(self, work: Callable[[], None]) -> None:
         try:

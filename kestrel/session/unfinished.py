@@ -13,7 +13,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from kestrel.errors import TooSlow
-from kestrel.queues.timer import CLOSE_ENOUGH_S, Timer
+from kestrel.queues.timer import CLOCK_TOLERANCE_S, Timer
 from kestrel.session.settings import SessionSettings
 
 log = Logger(__name__)
@@ -137,7 +137,7 @@ class Unfinished:
             if not self._begun:
                 break
             beginner, begun = next(iter(self._begun.items()))  # who is late is in front: the others cost nothing
-            if begun.since_s + timeout_ms / 1000 > now_s + CLOSE_ENOUGH_S:
+            if begun.since_s + timeout_ms / 1000 > now_s + CLOCK_TOLERANCE_S:
                 break
             begun.since_s = now_s
             self._begun.move_to_end(beginner)

@@ -31,10 +31,10 @@ class Batch:
     `is_settled` once it is safe or lost; `failure` is None or why it was lost.
     """
 
-    __slots__ = ("_listeners", "began_s", "contents", "failure", "gets", "is_settled", "item_bytes", "puts")
+    __slots__ = ("_listeners", "began_s", "failure", "gets", "is_settled", "item_bytes", "puts", "store")
 
-    def __init__(self, contents: IQueueStorage | None = None, began_s: float = 0.0) -> None:
-        self.contents = contents
+    def __init__(self, store: IQueueStorage | None = None, began_s: float = 0.0) -> None:
+        self.store = store
         self.began_s = began_s
         """When the first of it was recorded."""
         self.puts = 0
@@ -87,9 +87,9 @@ def all_of(batches: Sequence[Batch]) -> Batch | None:
 class Committed(ABC):
     """What the barrier needs to know of a queue."""
 
-    def __init__(self, storage: IStorage, contents: IQueueStorage) -> None:
+    def __init__(self, storage: IStorage, store: IQueueStorage) -> None:
         self.storage = storage
-        self.contents = contents
+        self.store = store
         self.open_batch: Batch | None = None
         """What was recorded since the last commit began."""
         self.committing: Batch | None = None
@@ -121,8 +121,8 @@ class Barrier:
     def touch(self, queue: Committed) -> Batch:
         """Something was recorded on the queue: the batch that it is part of."""
         batch = queue.open_batch
-        if batch is None or (batch.contents is not queue.contents and self._is_of_the_past(queue, batch)):
-            batch = queue.open_batch = Batch(queue.contents, self._seconds())
+        if batch is None or (batch.store is not queue.store and self._is_of_the_past(queue, batch)):
+            batch = queue.open_batch = Batch(queue.store, self._seconds())
             self._dirty.append(queue)
             self._arm()
         return batch
@@ -142,7 +142,7 @@ class Barrier:
 
     def _is_of_the_past(self, queue: Committed, batch: Batch) -> bool:
         """Whether the queue got other contents since: nothing of the batch will ever be safe."""
-        if batch.contents is queue.contents:
+        if batch.store is queue.store:
             return False
         queue.open_batch = None
         if queue in self._dirty:
@@ -190,12 +190,12 @@ class Barrier:
         settled: Iterable[Committed] = queues
         failure: QueueFailed | None = None
         try:
-            pending = storage.commit([queue.contents for queue in queues])
+            pending = storage.commit([queue.store for queue in queues])
             if pending:
-                by_contents = {id(queue.contents): queue for queue in queues}
+                by_contents = {id(queue.store): queue for queue in queues}
                 settled = by_contents.values()
                 for group, outcome in pending:
-                    waiting = {id(contents): by_contents[id(contents)] for contents in group}
+                    waiting = {id(store): by_contents[id(store)] for store in group}
                     if len(waiting) != len(group):
                         raise ValueError("the storage named a queue twice")
                     for each in waiting:
@@ -225,7 +225,7 @@ class Barrier:
         later = None
         if failure is not None:
             later = queue.open_batch
-            if later is not None and committed is not None and later.contents is not committed.contents:
+            if later is not None and committed is not None and later.store is not committed.store:
                 later = None  # it was recorded on other contents, which are alive
             if later is not None:
                 queue.open_batch = None

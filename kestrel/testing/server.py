@@ -34,7 +34,7 @@ from kestrel.net.queue_server import QueueServer
 from kestrel.protocols.codec import Codec
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.status import ServerStatus, StatusFile
-from kestrel.queues.turns import Turns
+from kestrel.queues.tick_scheduler import TickScheduler
 from kestrel.session.settings import SessionSettings
 from kestrel.storage.barrier import Barrier
 from kestrel.storage.interfaces import IStorage
@@ -245,9 +245,9 @@ class MemoryServer:
         return self.core.barrier
 
     @property
-    def turns(self) -> Turns:
+    def scheduler(self) -> TickScheduler:
         """Who may work in a tick."""
-        return self.core.turns
+        return self.core.scheduler
 
     @property
     def session_settings(self) -> SessionSettings:

@@ -10,7 +10,7 @@ import pytest
 
 from kestrel.config.load import loads
 from kestrel.errors import QueueFailed
-from kestrel.queues.measures import OF_QUEUES, OF_STORAGES
+from kestrel.queues.queue_histograms import QUEUE_HISTOGRAM_NAMES, STORAGE_HISTOGRAM_NAMES
 from kestrel.testing.server import EPOCH_MS
 from kestrel.testing.storage import SteppedStorage
 from tests.admin.browsing import Admin
@@ -26,7 +26,7 @@ SERVER_FIGURES = {
     "foreign_requests",
     *("queue_deletes", "queue_expires", "mem_bytes", "waiters", "open_transactions", "journal_bytes"),
 }
-LATENCIES = {*OF_QUEUES, *OF_STORAGES}
+LATENCIES = {*QUEUE_HISTOGRAM_NAMES, *STORAGE_HISTOGRAM_NAMES}
 PARTS = {"count", "sum", "average", "minimum", "maximum", "p50", "p90", "p95", "p99", "p999", "p9999"}
 
 
@@ -235,13 +235,13 @@ def test_a_head_on_disk_alone_is_waited_for() -> None:
     storage = SteppedStorage()
     admin = Admin("[admin]\npeek = true", storage=storage)
     admin.send(set_(b"work", b"12"))
-    contents = admin.server.manager.queue(b"work").contents
-    contents.page_out()
+    store = admin.server.manager.queue(b"work").store
+    store.page_out()
     gone, client = admin.connect(), admin.connect()
     asked = b"GET /api/queue/work/head HTTP/1.1\r\nHost: localhost\r\n\r\n"
     assert gone.ask(asked) + client.ask(asked) == b""
     gone.disconnect()
-    contents.end_fill()
+    store.end_fill()
     assert b'"bytes":2' in client.take()
 
 

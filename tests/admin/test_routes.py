@@ -63,7 +63,7 @@ def test_what_changes_something_is_not_got(path: str) -> None:
     assert (reply.status, reply.headers["allow"]) == (405, "POST")
     assert "POST" in reply.error
     assert admin.ask("HEAD", path).status == 405
-    assert admin.server.manager.queue(b"work").contents.items == 1
+    assert admin.server.manager.queue(b"work").store.items == 1
     assert not admin.server.control.is_shut_down
 
 

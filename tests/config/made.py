@@ -6,9 +6,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from kestrel.config.kinds import LARGEST_COUNT
 from kestrel.config.model import QueueSettings
-from kestrel.config.units import LARGEST
+from kestrel.config.setting_kinds import MAX_COUNT
+from kestrel.config.units import MAX_AMOUNT
 from kestrel.errors import BadQueueName
 from kestrel.names import check_queue_name
 
@@ -28,9 +28,9 @@ texts = st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_character
 names = texts.filter(lambda text: text != "none").map(str.encode)
 queue_names = names.filter(is_queue_name)
 
-_counts = st.none() | st.integers(1, LARGEST_COUNT)
-_sizes = st.integers(1, LARGEST)
-_durations_ms = st.none() | st.integers(1, LARGEST)
+_counts = st.none() | st.integers(1, MAX_COUNT)
+_sizes = st.integers(1, MAX_AMOUNT)
+_durations_ms = st.none() | st.integers(1, MAX_AMOUNT)
 _queues = st.none() | queue_names
 _identities = st.none() | st.lists(names, max_size=3).map(tuple)
 

@@ -9,10 +9,10 @@ from hypothesis import given
 
 from kestrel.config.acl import ACL
 from kestrel.config.dump import alias_config, queue_config
-from kestrel.config.kinds import BOOLEAN, COUNT, IDENTITIES, PORT, QUEUE_NAME, Kind, optional
 from kestrel.config.load import loads
 from kestrel.config.model import AliasSettings, QueueSettings
 from kestrel.config.setting import settings_of
+from kestrel.config.setting_kinds import BOOLEAN, COUNT, IDENTITIES, PORT, QUEUE_NAME, SettingKind, optional
 from kestrel.escaping import name_shown
 from tests.config.made import queue_settings
 
@@ -122,5 +122,5 @@ def test_a_shown_name_leads_back_to_the_name(name: bytes) -> None:
         (ACL, ("world:anyone:r", "digest:me:hash=:cdrwa"), "world:anyone:r,digest:me:hash=:cdrwa"),
     ],
 )
-def test_kinds_of_the_server_are_shown_as_one_would_write_them(kind: Kind, value: object, text: str) -> None:
+def test_kinds_of_the_server_are_shown_as_one_would_write_them(kind: SettingKind, value: object, text: str) -> None:
     assert kind.show(value) == text

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kestrel.config.units import (
-    LARGEST,
+    MAX_AMOUNT,
     TIB,
     format_duration_ms,
     format_size,
@@ -50,7 +50,7 @@ anything = st.one_of(
         ("100.bytes", 100),
         ("2.kilobytes", 2 * KIB),
         ("1TiB", 1024 * GIB),
-        (LARGEST, LARGEST),
+        (MAX_AMOUNT, MAX_AMOUNT),
     ],
 )
 def test_sizes_that_people_write(written: object, size: int) -> None:
@@ -82,7 +82,7 @@ def test_sizes_that_people_write(written: object, size: int) -> None:
         (datetime.date(2011, 5, 27), "a date or time is not a size"),
         (-1, "-1 is negative"),
         ("0.3 bytes", "is not a whole number of bytes"),
-        (LARGEST + 1, "is more than 2**62 bytes"),
+        (MAX_AMOUNT + 1, "is more than 2**62 bytes"),
         ("9999999999999999999 TiB", "is more than 2**62 bytes"),
         pytest.param(16**5000, "a number of 20001 bits is more than 2**62 bytes", id="5000 digits"),
     ],
@@ -165,7 +165,7 @@ def test_any_value_is_a_size_within_bounds_or_a_value_error(value: object) -> No
         size = parse_size(value)
     except ValueError:
         return
-    assert type(size) is int and 0 <= size <= LARGEST
+    assert type(size) is int and 0 <= size <= MAX_AMOUNT
 
 
 @given(anything)
@@ -174,7 +174,7 @@ def test_any_value_is_a_duration_within_bounds_or_a_value_error(value: object) -
         duration_ms = parse_duration_ms(value)
     except ValueError:
         return
-    assert type(duration_ms) is int and 0 <= duration_ms <= LARGEST
+    assert type(duration_ms) is int and 0 <= duration_ms <= MAX_AMOUNT
 
 
 @given(st.integers(0, 10**15))
@@ -220,7 +220,7 @@ def test_a_duration_is_written_in_the_units_that_count_something(duration_ms: in
     assert format_duration_ms(duration_ms) == text
 
 
-amounts = st.integers(0, LARGEST)
+amounts = st.integers(0, MAX_AMOUNT)
 multiples = st.builds(lambda unit, count: unit * count, st.sampled_from([KIB, MIB, GIB, TIB]), st.integers(0, 5_000))
 
 
@@ -239,5 +239,5 @@ def test_a_duration_that_is_written_is_read_back_and_no_part_could_be_left_out(d
     assert parse_duration_ms(text) == duration_ms
     if duration_ms:
         number_by_unit = {unit: int(number) for number, unit in re.findall("([0-9]+)([a-z]+)", text)}
-        bounds = {"d": LARGEST, "h": 24, "m": 60, "s": 60, "ms": 1_000}
+        bounds = {"d": MAX_AMOUNT, "h": 24, "m": 60, "s": 60, "ms": 1_000}
         assert all(0 < number < bounds[unit] for unit, number in number_by_unit.items())

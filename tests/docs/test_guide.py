@@ -13,7 +13,6 @@ import attrs
 import pytest
 from twisted.internet.task import Clock
 
-from kestrel.config.kinds import Kind
 from kestrel.config.load import loads
 from kestrel.config.model import Config
 from kestrel.config.queue_settings import AliasSettings, QueueSettings
@@ -25,6 +24,7 @@ from kestrel.config.server_settings import (
     state_folder,
 )
 from kestrel.config.setting import settings_of
+from kestrel.config.setting_kinds import SettingKind
 from kestrel.protocols import memcache
 from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.scroll.storage import ScrollStorage
@@ -168,7 +168,7 @@ def test_the_defaults_are_those_of_the_table(cls: type[attrs.AttrsInstance]) -> 
             assert as_told(each.kind, told[each.kestrel_name]) == value
 
 
-def as_told(kind: Kind, text: str) -> Any:
+def as_told(kind: SettingKind, text: str) -> Any:
     """The value that a cell of the guide stands for."""
     if text == "empty":
         return {} if kind.name.startswith("table") else ()

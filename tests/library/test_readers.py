@@ -302,7 +302,7 @@ def test_two_readers_have_limits_of_their_own(program: Program) -> None:
 def test_no_more_than_a_window_of_a_reader_is_in_memory(program: Program) -> None:
     queue, reader = program.reader(max_memory_size_bytes=10)
     program.put(queue, *(b"%05d" % number for number in range(100)))
-    assert reader.contents.mem_bytes <= 15
+    assert reader.store.mem_bytes <= 15
     assert program.drain(reader) == [b"%05d" % number for number in range(100)]
 
 

@@ -114,8 +114,8 @@ def test_a_destination_whose_storage_failed_makes_the_put_a_server_error_and_not
     create(client, *queues)
     queue = server.manager.known(failed)
     assert queue is not None
-    assert isinstance(queue.contents, SteppedQueue)
-    queue.contents.failure = storage.reopen_refusal = "disk failed"
+    assert isinstance(queue.store, SteppedQueue)
+    queue.store.failure = storage.reopen_refusal = "disk failed"
 
     assert client.ask(set_(b"al", b"lost")).startswith(b"SERVER_ERROR ")
     assert not client.is_closed

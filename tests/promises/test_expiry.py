@@ -258,11 +258,11 @@ def test_flush_expired_reaches_items_that_are_on_disk_alone(tmp_path: Path) -> N
     client = server.connect()
     put(client, b"work", b"one", b"two", expiry=1)
     server.advance(2)
-    contents = server.manager.queue(b"work").contents
-    assert isinstance(contents, SteppedQueue)
-    contents.page_out()
+    store = server.manager.queue(b"work").store
+    assert isinstance(store, SteppedQueue)
+    store.page_out()
     assert client.ask(b"flush_expired work\r\n") == b"", "it waits for the disk"
-    contents.end_fill()
+    store.end_fill()
     assert client.take() == b"2\r\n"
 
 

@@ -243,13 +243,13 @@ def test_expired_items_that_are_on_disk_alone_leave_before_the_limits_are_looked
     assert client.ask(set_(b"work", b"1", expiry=1) + set_(b"work", b"2", expiry=1)) == STORED * 2
     queue = server.manager.known(b"work")
     assert queue is not None
-    contents = queue.contents
-    assert isinstance(contents, SteppedQueue)
-    contents.page_out()
+    store = queue.store
+    assert isinstance(store, SteppedQueue)
+    store.page_out()
     server.advance(2)
     first = client.ask(set_(b"work", b"3"))
-    assert contents.is_filling, "whoever finds the queue full has to see whether its head has expired"
-    contents.end_fill()
+    assert store.is_filling, "whoever finds the queue full has to see whether its head has expired"
+    store.end_fill()
     server.settle()
     if not is_discarding:  # it cannot be known before; a producer that is refused tries again
         assert first == NOT_STORED

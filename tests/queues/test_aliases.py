@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kestrel.config.model import AliasSettings, Config
 from kestrel.config.resolved import ResolvedConfig
-from kestrel.queues.aliases import renewed
+from kestrel.queues.aliases import rebuild_aliases
 
 
 def configured(**aliases: list[str]) -> ResolvedConfig:
@@ -16,7 +16,7 @@ def configured(**aliases: list[str]) -> ResolvedConfig:
 
 
 def test_an_alias_knows_its_destinations_as_configured_and_the_queues_they_lead_to() -> None:
-    aliases = renewed({}, configured(all=["both", "c", "a"], both=["a", "b"]))
+    aliases = rebuild_aliases({}, configured(all=["both", "c", "a"], both=["a", "b"]))
     assert list(aliases) == [b"all", b"both"]
     assert aliases[b"all"].destinations == (b"both", b"c", b"a")
     assert aliases[b"all"].queues == (b"a", b"b", b"c"), "each once"
@@ -24,17 +24,17 @@ def test_an_alias_knows_its_destinations_as_configured_and_the_queues_they_lead_
 
 
 def test_what_is_put_is_counted() -> None:
-    alias = renewed({}, configured(all=["a"]))[b"all"]
+    alias = rebuild_aliases({}, configured(all=["a"]))[b"all"]
     for size in (0, 5, 100):
         alias.count(size)
     assert (alias.put_items, alias.put_bytes) == (3, 105)
 
 
 def test_aliases_that_were_there_before_go_on_counting_whatever_they_lead_to() -> None:
-    before = renewed({}, configured(stays=["a"], changes=["a"], goes=["a"]))
+    before = rebuild_aliases({}, configured(stays=["a"], changes=["a"], goes=["a"]))
     for alias in before.values():
         alias.count(7)
-    after = renewed(before, configured(stays=["a"], changes=["b", "c"], comes=["goes"]))
+    after = rebuild_aliases(before, configured(stays=["a"], changes=["b", "c"], comes=["goes"]))
     assert {name: (alias.put_items, alias.put_bytes) for name, alias in after.items()} == {
         b"stays": (1, 7),
         b"changes": (1, 7),
@@ -45,7 +45,7 @@ def test_aliases_that_were_there_before_go_on_counting_whatever_they_lead_to() -
 
 
 def test_an_alias_that_was_away_begins_anew() -> None:
-    first = renewed({}, configured(all=["a"]))
+    first = rebuild_aliases({}, configured(all=["a"]))
     first[b"all"].count(7)
-    again = renewed(renewed(first, configured()), configured(all=["a"]))
+    again = rebuild_aliases(rebuild_aliases(first, configured()), configured(all=["a"]))
     assert again[b"all"].put_items == 0

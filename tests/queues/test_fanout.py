@@ -1,10 +1,10 @@
-"""Families by themselves: which names are children of which."""
+"""FanoutChildren by themselves: which names are children of which."""
 
 from __future__ import annotations
 
 import pytest
 
-from kestrel.queues.fanout import Families
+from kestrel.queues.fanout import FanoutChildren
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from kestrel.queues.fanout import Families
     ],
 )
 def test_the_children_of_a_name_in_order(names: list[bytes], parent: bytes, children: list[bytes]) -> None:
-    families = Families()
+    families = FanoutChildren()
     for name in names:
         families.add(name)
     assert families.children_of(parent) == children
@@ -43,7 +43,7 @@ def test_the_children_of_a_name_in_order(names: list[bytes], parent: bytes, chil
 def test_a_child_that_is_removed_is_none_any_more_and_a_parent_keeps_its_children(
     removed: list[bytes], children: list[bytes]
 ) -> None:
-    families = Families()
+    families = FanoutChildren()
     for name in (b"a", b"a+x", b"a+y"):
         families.add(name)
     for name in removed:

@@ -1,11 +1,11 @@
-"""Limits by themselves: at which number a queue is full, and an item too large."""
+"""QueueLimits by themselves: at which number a queue is full, and an item too large."""
 
 from __future__ import annotations
 
 import pytest
 
 from kestrel.config.model import QueueSettings
-from kestrel.queues.limits import Limits
+from kestrel.queues.limits import QueueLimits
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from kestrel.queues.limits import Limits
     [(None, 1 << 40, False), (10, 9, False), (10, 10, False), (10, 11, True), (1, 0, False)],
 )
 def test_an_item_is_too_large_beyond_max_item_size_and_not_at_it(most: int | None, size: int, is_over: bool) -> None:
-    assert Limits(QueueSettings(max_item_size_bytes=most)).is_too_large(size) is is_over
+    assert QueueLimits(QueueSettings(max_item_size_bytes=most)).is_too_large(size) is is_over
 
 
 @pytest.mark.parametrize(
@@ -35,5 +35,5 @@ def test_an_item_is_too_large_beyond_max_item_size_and_not_at_it(most: int | Non
 def test_a_queue_is_full_at_either_limit_and_over_it(
     max_items: int | None, max_size: int | None, items: int, size: int, is_at_a_limit: bool
 ) -> None:
-    limits = Limits(QueueSettings(max_items=max_items, max_size_bytes=max_size))
+    limits = QueueLimits(QueueSettings(max_items=max_items, max_size_bytes=max_size))
     assert limits.is_full(items, size) is is_at_a_limit

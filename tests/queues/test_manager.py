@@ -16,10 +16,10 @@ from kestrel.config.model import Config, QueueSettings
 from kestrel.config.resolved import ResolvedConfig
 from kestrel.errors import FolderInUse, QueueFailed, StorageError
 from kestrel.item import Item
+from kestrel.queues.flush_expired import ExpiredFlushResult
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.stats import stats_of
-from kestrel.queues.sweep import Swept
-from kestrel.queues.turns import Turns
+from kestrel.queues.tick_scheduler import TickScheduler
 from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Barrier, Batch
 from kestrel.storage.interfaces import SettingsFor
@@ -43,10 +43,10 @@ class Bench:
         self.now_ms = 1_000_000
         self.settings: dict[bytes, QueueSettings] = {}
         clock = Clock()
-        turns = Turns(Barrier(self._soon.append), self._soon.append, clock.seconds)
-        turns.open()
+        scheduler = TickScheduler(Barrier(self._soon.append), self._soon.append, clock.seconds)
+        scheduler.open()
         self.manager = QueueManager(
-            self.storage, self.memory, going_by(self.settings_for), turns, clock, lambda: self.now_ms
+            self.storage, self.memory, going_by(self.settings_for), scheduler, clock, lambda: self.now_ms
         )
 
     def settings_for(self, name: bytes) -> QueueSettings:
@@ -72,10 +72,10 @@ class Bench:
         """What somebody who waits is answered."""
         answers: list[bytes | None] = []
 
-        def item_arrived(item: Item | None, error: Exception | None) -> None:
+        def on_result(item: Item | None, error: Exception | None) -> None:
             answers.append(None if item is None else item.data)
 
-        self.manager.queue(name).join(Waiter(item_arrived, opens=False, peeks=False, patient=True))
+        self.manager.queue(name).join(Waiter(on_result, opens=False, peeks=False, is_blocking=True))
         return answers
 
     def fail(self, name: bytes) -> Batch:
@@ -246,7 +246,7 @@ def test_a_deleted_queue_is_forgotten_and_can_be_created_again(bench: Bench) -> 
     old = bench.manager.queue(b"work")
     bench.manager.delete(b"work")
     assert bench.manager.known(b"work") is None
-    assert old.contents.failure is not None
+    assert old.store.failure is not None
     bench.put(b"work", b"new")
     assert bench.items(b"work") == [b"new"]
     assert bench.manager.counters.queue_deletes == 1
@@ -333,7 +333,7 @@ def test_one_queue_whose_storage_failed_does_not_keep_the_others(bench: Bench, u
     bench.fail(b"b")
     getattr(bench.manager, use)()
     bench.tick()
-    left = [queue.contents.items for queue in bench.manager.all_queues() if queue.name != b"b"]
+    left = [queue.store.items for queue in bench.manager.all_queues() if queue.name != b"b"]
     assert left == [0, 0]
 
 
@@ -343,7 +343,7 @@ def test_expired_items_are_counted_when_they_are_flushed(bench: Bench) -> None:
             bench.manager.put(name, b"brief", 2_000_000)
     bench.put(b"c", b"lasting")
     bench.now_ms = 3_000_000
-    swept: list[Swept] = []
+    swept: list[ExpiredFlushResult] = []
     bench.manager.flush_expired(b"b").addCallback(swept.append)
     bench.manager.flush_all_expired().addCallback(swept.append)
     assert [each.items for each in swept] == [2, 1]
@@ -441,7 +441,7 @@ def test_settings_that_change_while_the_queues_are_loaded_take_effect() -> None:
     assert told[-1] == (b"work", 5)
     queue = bench.manager.known(b"work")
     assert queue is not None
-    assert (queue.contents, queue.settings.max_items) == (loaded, 5)
+    assert (queue.store, queue.settings.max_items) == (loaded, 5)
 
 
 def test_new_settings_reach_the_queues_that_are_there_and_those_to_come(bench: Bench) -> None:

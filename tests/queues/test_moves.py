@@ -13,7 +13,7 @@ from twisted.logger import LogEvent, capturedLogs, formatEvent
 from kestrel.config.load import loads
 from kestrel.config.model import Config
 from kestrel.errors import StorageError
-from kestrel.queues.moves import MOST_MOVES, RETRY_S
+from kestrel.queues.moves import MAX_CONCURRENT_MOVES, MOVE_RETRY_S
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedStorage
 from tests.promises.slow import SlowServer
@@ -47,7 +47,7 @@ def counts(server: MemoryServer, name: bytes) -> tuple[int, int]:
     """How many items a queue has, and how many open reads; items that move are open reads."""
     found = server.manager.known(name)
     assert found is not None
-    return found.contents.items, found.contents.open_reads
+    return found.store.items, found.store.open_reads
 
 
 class Broken:
@@ -55,7 +55,7 @@ class Broken:
 
     def __init__(self, server: MemoryServer, storage: SteppedStorage, name: bytes) -> None:
         self._storage = storage
-        server.manager.queue(name).contents.failure = "disk failed"
+        server.manager.queue(name).store.failure = "disk failed"
         storage.reopen_refusal = "disk failed"
 
     def mend(self) -> None:
@@ -69,11 +69,11 @@ def test_who_waits_when_all_that_may_move_waits_for_a_target_that_failed_is_told
     storage = SteppedStorage()
     server = MemoryServer(storage, config=config_of(queue("work", "expireToQueue = 'late'")))
     client, waiter = server.connect(), server.connect()
-    put(client, b"work", *numbered(0, MOST_MOVES + 500), expiry=1)
+    put(client, b"work", *numbered(0, MAX_CONCURRENT_MOVES + 500), expiry=1)
     server.advance(2)
     storage.holds_commits = True
     assert waiter.ask(b"get work/t=60000\r\n") == b""
-    assert counts(server, b"work") == (500, MOST_MOVES)
+    assert counts(server, b"work") == (500, MAX_CONCURRENT_MOVES)
     storage.end_commits(b"late", error=StorageError("disk failed"))
     assert waiter.take() == DISK_FAILED
     assert client.ask(b"get work\r\n") == DISK_FAILED, "so is who comes later"
@@ -81,9 +81,9 @@ def test_who_waits_when_all_that_may_move_waits_for_a_target_that_failed_is_told
     while storage.committing:
         storage.end_commits()
         server.settle()
-    server.advance(RETRY_S)
+    server.advance(MOVE_RETRY_S)
     assert client.ask(b"get work\r\n") == END
-    assert items(client, b"late") == numbered(0, MOST_MOVES + 500), "nothing is lost, and the order is kept"
+    assert items(client, b"late") == numbered(0, MAX_CONCURRENT_MOVES + 500), "nothing is lost, and the order is kept"
 
 
 @pytest.mark.parametrize("way", ["it cannot be opened", "its commit fails"])
@@ -113,7 +113,7 @@ def test_items_for_a_target_that_failed_reach_it_in_their_order_when_it_takes_th
         storage.end_commits()
         assert client.take() == value(b"work", b"5") + END
         assert counts(server, b"work") == (0, 10)
-    server.advance(RETRY_S)
+    server.advance(MOVE_RETRY_S)
     assert counts(server, b"work") == (0, 0)
     assert items(client, b"late") == numbered(0, 10)
 
@@ -133,9 +133,9 @@ def test_the_log_tells_once_of_a_target_that_fails_until_it_has_taken_an_item_ag
             for _ in range(20):
                 put(client, b"work", b"one", b"two", expiry=-1)
                 assert client.ask(b"get work\r\n") == END
-                server.advance(RETRY_S)
+                server.advance(MOVE_RETRY_S)
             late.mend()
-            server.advance(RETRY_S)
+            server.advance(MOVE_RETRY_S)
         (line,) = told(events)
         assert "work" in line and "late" in line and "disk failed" in line
         assert items(client, b"late") == [b"one", b"two"] * 20, f"the {time + 1}. time"
@@ -150,8 +150,8 @@ def test_the_limits_of_a_queue_hold_while_its_items_wait_for_a_target_that_fails
     Broken(server, storage, b"late")
     server.advance(2)
     replies = client.ask(set_(b"work", b"new") * 1200)
-    assert replies == STORED * MOST_MOVES + NOT_STORED * 200, "there was room for as many as left"
-    assert counts(server, b"work") == (1500, MOST_MOVES)
+    assert replies == STORED * MAX_CONCURRENT_MOVES + NOT_STORED * 200, "there was room for as many as left"
+    assert counts(server, b"work") == (1500, MAX_CONCURRENT_MOVES)
 
 
 @pytest.mark.parametrize("is_reloaded", [False, True])
@@ -171,7 +171,7 @@ def test_a_target_that_fails_holds_up_no_items_for_another(is_reloaded: bool) ->
     assert items(client, b"bad") == [b"poison"]
     assert counts(server, b"work") == (0, 1), "the other still waits"
     late.mend()
-    server.advance(RETRY_S)
+    server.advance(MOVE_RETRY_S)
     assert items(client, b"late") == [b"expired"]
 
 
@@ -237,7 +237,7 @@ def test_a_chain_of_targets_may_be_longer_than_the_stack_is_deep() -> None:
         put(client, b"q%d" % number, b"%d" % number, expiry=1)
     server.advance(2)
     assert client.ask(b"get q0\r\n") == END
-    found = {each.name: each.contents.open_reads for each in server.manager.all_queues()}
+    found = {each.name: each.store.open_reads for each in server.manager.all_queues()}
     assert found == {b"q%d" % number: 0 for number in range(length + 1)}
     assert [items(client, b"q%d" % number) for number in range(1, length + 1)] == [[b"%d" % n] for n in range(length)]
 
@@ -319,12 +319,12 @@ def test_a_queue_that_discards_does_not_grow_while_what_has_expired_cannot_move(
     settings = "maxItems = 50\ndiscardOldWhenFull = true\nexpireToQueue = 'late'"
     server = MemoryServer(storage, config=loads(f"[[queues]]\nname = 'work'\n{settings}"))
     client = server.connect()
-    server.manager.queue(b"late").contents.failure = "disk failed"
+    server.manager.queue(b"late").store.failure = "disk failed"
     storage.reopen_refusal = "disk failed"
     for _ in range(60):
         assert client.ask(set_(b"work", b"x", expiry=1) * 50) == STORED * 50
         server.advance(2)
     work = server.manager.queue(b"work")
-    assert work.contents.open_reads == MOST_MOVES
-    assert work.contents.items <= 50
+    assert work.store.open_reads == MAX_CONCURRENT_MOVES
+    assert work.store.items <= 50
     assert work.counters.discarded > 0

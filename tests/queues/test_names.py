@@ -11,7 +11,7 @@ from kestrel.config.model import Config, QueueSettings
 from kestrel.config.resolved import ResolvedConfig
 from kestrel.errors import BadQueueName
 from kestrel.queues.manager import QueueManager
-from kestrel.queues.turns import Turns
+from kestrel.queues.tick_scheduler import TickScheduler
 from kestrel.storage.barrier import Barrier
 from kestrel.storage.memory import MemoryQueue, MemoryStorage
 from kestrel.testing.server import MemoryServer
@@ -60,8 +60,8 @@ def storage() -> NotedStorage:
 @pytest.fixture
 def manager(storage: NotedStorage) -> QueueManager:
     clock = Clock()
-    turns = Turns(Barrier(lambda call: None), lambda call: None, clock.seconds)
-    return QueueManager(storage, storage, ResolvedConfig(Config()), turns, clock, lambda: 0)
+    scheduler = TickScheduler(Barrier(lambda call: None), lambda call: None, clock.seconds)
+    return QueueManager(storage, storage, ResolvedConfig(Config()), scheduler, clock, lambda: 0)
 
 
 @pytest.mark.parametrize("name", LEGAL)

@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import Clock
 
 from kestrel.item import Item
-from kestrel.queues.open_reads import ENDED_AT_ONCE, HeldReads
+from kestrel.queues.open_reads import MAX_TIMED_OUT_PER_SLICE, QueueOpenReads
 
 
 class Bench:
@@ -21,18 +21,18 @@ class Bench:
         self.clock = clock or Clock()
         self.ended: list[list[int]] = []
         self.then: Callable[[], object] = lambda: None
-        self.held = HeldReads(self.clock, self._timed_out)
-        self.held.use_timeout(timeout_ms)
+        self.open_read_table = QueueOpenReads(self.clock, self._timed_out)
+        self.open_read_table.use_timeout(timeout_ms)
 
     def _timed_out(self, xids: list[int]) -> None:
         self.ended.append(xids)
         for xid in xids:
-            self.held.ended(xid)
+            self.open_read_table.ended(xid)
         self.then()
 
     def open(self, *xids: int) -> None:
         for xid in xids:
-            self.held.opened(Item(b"x", 0, 0, xid=xid))
+            self.open_read_table.opened(Item(b"x", 0, 0, xid=xid))
 
     @property
     def timers(self) -> int:
@@ -42,11 +42,11 @@ class Bench:
 def test_a_read_is_held_until_it_ends_and_its_item_is_told_once() -> None:
     bench = Bench(None)
     bench.open(1, 2)
-    assert (1 in bench.held, 3 in bench.held, len(bench.held)) == (True, False, 2)
-    item = bench.held.ended(1)
+    assert (1 in bench.open_read_table, 3 in bench.open_read_table, len(bench.open_read_table)) == (True, False, 2)
+    item = bench.open_read_table.ended(1)
     assert item is not None and item.xid == 1
-    assert bench.held.ended(1) is None
-    assert (1 in bench.held, len(bench.held)) == (False, 1)
+    assert bench.open_read_table.ended(1) is None
+    assert (1 in bench.open_read_table, len(bench.open_read_table)) == (False, 1)
 
 
 def test_without_a_timeout_there_is_no_timer() -> None:
@@ -71,17 +71,17 @@ def test_each_read_is_ended_when_its_own_time_is_over_by_one_timer() -> None:
 def test_a_read_that_was_finished_in_time_is_not_ended() -> None:
     bench = Bench(5000)
     bench.open(1, 2, 3)
-    bench.held.ended(2)
+    bench.open_read_table.ended(2)
     bench.clock.advance(5)
     assert bench.ended == [[1, 3]]
 
 
 def test_of_many_that_are_late_the_newest_are_ended_first_and_a_bounded_number_in_each_turn() -> None:
     bench = Bench(5000)
-    xids = list(range(1, 2 * ENDED_AT_ONCE + 501))
+    xids = list(range(1, 2 * MAX_TIMED_OUT_PER_SLICE + 501))
     bench.open(*xids)
     bench.clock.advance(5)
-    assert [len(each) for each in bench.ended] == [ENDED_AT_ONCE, ENDED_AT_ONCE, 500]
+    assert [len(each) for each in bench.ended] == [MAX_TIMED_OUT_PER_SLICE, MAX_TIMED_OUT_PER_SLICE, 500]
     # Each goes to the head, in front of those before.
     assert [xid for each in reversed(bench.ended) for xid in each] == xids
     assert bench.timers == 0
@@ -107,24 +107,24 @@ def test_of_many_that_are_due_at_once_each_is_found_once_and_a_bounded_number_in
     is_leased: bool,
 ) -> None:
     left: list[int] = []
-    bench = Bench(None if is_leased else 5000, TurningClock(lambda: left.append(len(bench.held._due))))
-    xids = list(range(1, 4 * ENDED_AT_ONCE + 1))
+    bench = Bench(None if is_leased else 5000, TurningClock(lambda: left.append(len(bench.open_read_table._due))))
+    xids = list(range(1, 4 * MAX_TIMED_OUT_PER_SLICE + 1))
     for xid in xids:
-        bench.held.opened(Item(b"x", 0, 0, xid=xid), Told(5000) if is_leased else None)
+        bench.open_read_table.opened(Item(b"x", 0, 0, xid=xid), Told(5000) if is_leased else None)
     bench.clock.advance(5)
     assert [xid for each in reversed(bench.ended) for xid in each] == xids
-    assert max(map(len, bench.ended)) <= ENDED_AT_ONCE
-    left.append(len(bench.held._due))
+    assert max(map(len, bench.ended)) <= MAX_TIMED_OUT_PER_SLICE
+    left.append(len(bench.open_read_table._due))
     found = [before - after for before, after in pairwise(left)]
     assert (sum(found), left[-1]) == (len(xids), 0)
-    assert max(found) <= ENDED_AT_ONCE
+    assert max(found) <= MAX_TIMED_OUT_PER_SLICE
 
 
 def test_a_read_that_is_finished_while_later_ones_go_back_does_not_go_back() -> None:
     bench = Bench(5000)
-    xids = list(range(1, 2 * ENDED_AT_ONCE + 1))
+    xids = list(range(1, 2 * MAX_TIMED_OUT_PER_SLICE + 1))
     bench.open(*xids)
-    bench.then = lambda: bench.held.ended(1)
+    bench.then = lambda: bench.open_read_table.ended(1)
     bench.clock.advance(5)
     assert [xid for each in reversed(bench.ended) for xid in each] == xids[1:]
     assert bench.timers == 0
@@ -133,24 +133,24 @@ def test_a_read_that_is_finished_while_later_ones_go_back_does_not_go_back() -> 
 @pytest.mark.parametrize("timeout_ms", [None, 100_000])
 def test_what_has_begun_to_go_back_stays_open_when_the_timeout_is_taken_away_or_longer(timeout_ms: int | None) -> None:
     bench = Bench(5000)
-    bench.open(*range(1, 2 * ENDED_AT_ONCE + 1))
-    bench.then = lambda: bench.held.use_timeout(timeout_ms)
+    bench.open(*range(1, 2 * MAX_TIMED_OUT_PER_SLICE + 1))
+    bench.then = lambda: bench.open_read_table.use_timeout(timeout_ms)
     bench.clock.advance(5)
-    assert [len(each) for each in bench.ended] == [ENDED_AT_ONCE]
-    assert len(bench.held) == ENDED_AT_ONCE
+    assert [len(each) for each in bench.ended] == [MAX_TIMED_OUT_PER_SLICE]
+    assert len(bench.open_read_table) == MAX_TIMED_OUT_PER_SLICE
     bench.clock.advance(95)
-    assert len(bench.held) == (ENDED_AT_ONCE if timeout_ms is None else 0)
+    assert len(bench.open_read_table) == (MAX_TIMED_OUT_PER_SLICE if timeout_ms is None else 0)
 
 
 def test_those_that_are_not_late_are_left_alone_when_many_are() -> None:
     bench = Bench(5000)
-    bench.open(*range(1, ENDED_AT_ONCE + 2))
+    bench.open(*range(1, MAX_TIMED_OUT_PER_SLICE + 2))
     bench.clock.advance(3)
     bench.open(1_000_000)
     bench.clock.advance(2)
-    assert len(bench.held) == 1
+    assert len(bench.open_read_table) == 1
     bench.clock.advance(2.75)
-    assert 1_000_000 in bench.held
+    assert 1_000_000 in bench.open_read_table
     bench.clock.advance(0.25)
     assert bench.ended[-1] == [1_000_000]
 
@@ -164,7 +164,7 @@ def test_another_timeout_holds_for_reads_that_are_open(
     bench = Bench(before_ms)
     bench.open(1)
     bench.clock.advance(2)
-    bench.held.use_timeout(after_ms)
+    bench.open_read_table.use_timeout(after_ms)
     if ended_after_s is None:
         bench.clock.pump([100] * 3)
         assert (bench.ended, bench.timers) == ([], 0)
@@ -183,7 +183,7 @@ def test_the_same_timeout_again_moves_nothing() -> None:
     bench.open(1)
     bench.clock.advance(4)
     (timer,) = bench.clock.getDelayedCalls()
-    bench.held.use_timeout(5000)
+    bench.open_read_table.use_timeout(5000)
     assert bench.clock.getDelayedCalls() == [timer]
     bench.clock.advance(1)
     assert bench.ended == [[1]]
@@ -192,8 +192,8 @@ def test_the_same_timeout_again_moves_nothing() -> None:
 def test_what_was_cleared_is_never_ended() -> None:
     bench = Bench(5000)
     bench.open(1)
-    bench.held.clear()
-    assert (len(bench.held), bench.timers) == (0, 0)
+    bench.open_read_table.clear()
+    assert (len(bench.open_read_table), bench.timers) == (0, 0)
     bench.clock.advance(10)
     assert bench.ended == []
 
@@ -224,7 +224,7 @@ class Told:
 
 def lease(bench: Bench, xid: int, auto_abort_ms: int) -> Told:
     told = Told(auto_abort_ms)
-    bench.held.opened(Item(b"x", 0, 0, xid=xid), told)
+    bench.open_read_table.opened(Item(b"x", 0, 0, xid=xid), told)
     return told
 
 
@@ -251,11 +251,11 @@ def test_a_timeout_shortens_leases_while_it_is_there() -> None:
     bench = Bench(None)
     lease(bench, 1, 9000)
     bench.clock.advance(1)
-    bench.held.use_timeout(2000)
+    bench.open_read_table.use_timeout(2000)
     lease(bench, 2, 4000)
     bench.clock.advance(1)
     assert bench.ended == [[1]]
-    bench.held.use_timeout(None)
+    bench.open_read_table.use_timeout(None)
     bench.clock.pump([1, 1])
     assert bench.ended == [[1]]
     bench.clock.advance(1)
@@ -265,12 +265,12 @@ def test_a_timeout_shortens_leases_while_it_is_there() -> None:
 def test_a_lease_is_told_once_of_its_end_whichever_it_is() -> None:
     bench = Bench(None)
     leases = [lease(bench, xid, 1000) for xid in (1, 2, 3)]
-    bench.held.ended(1)
+    bench.open_read_table.ended(1)
     bench.clock.advance(1)
-    bench.held.clear()
+    bench.open_read_table.clear()
     assert [each.ends for each in leases] == [1, 1, 1]
     leases = [lease(bench, xid, 1000) for xid in (4, 5)]
-    bench.held.clear()
+    bench.open_read_table.clear()
     assert [each.ends for each in leases] == [1, 1]
     assert bench.timers == 0
 
@@ -300,8 +300,8 @@ def test_a_read_that_is_finished_while_it_waits_for_later_ones_does_not_come_bac
     bench.clock.advance(0.5)
     lease(bench, 2, 10_000)
     bench.clock.advance(9.7)
-    assert 1 in bench.held
-    bench.held.ended(1)
+    assert 1 in bench.open_read_table
+    bench.open_read_table.ended(1)
     bench.clock.advance(0.3)
     assert bench.ended == [[2]]
 
@@ -310,5 +310,5 @@ def test_leases_that_were_finished_long_before_their_time_take_no_memory() -> No
     bench = Bench(None)
     for xid in range(1, 50_001):
         lease(bench, xid, 3_600_000)
-        bench.held.ended(xid)
-    assert len(bench.held._due) <= ENDED_AT_ONCE + 1
+        bench.open_read_table.ended(xid)
+    assert len(bench.open_read_table._due) <= MAX_TIMED_OUT_PER_SLICE + 1

@@ -16,10 +16,10 @@ from kestrel.config.model import QueueSettings
 from kestrel.errors import KestrelError, NotThatManyOpen, QueueFailed, StorageError, StorageRefused
 from kestrel.item import Item
 from kestrel.journal.records import decode_item
-from kestrel.queues.open_reads import ENDED_AT_ONCE
+from kestrel.queues.context import QueueContext
+from kestrel.queues.open_reads import MAX_TIMED_OUT_PER_SLICE
 from kestrel.queues.queue import Queue
-from kestrel.queues.services import QueueServices
-from kestrel.queues.turns import Turns
+from kestrel.queues.tick_scheduler import TickScheduler
 from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Barrier, Batch
 from kestrel.storage.interfaces import IQueueStorage
@@ -40,23 +40,23 @@ class Bench:
         self.barrier = Barrier(self._soon.append)
         settings = QueueSettings()
         self.clock = Clock()
-        turns = Turns(self.barrier, self._soon.append, self.clock.seconds)
-        turns.open()
+        scheduler = TickScheduler(self.barrier, self._soon.append, self.clock.seconds)
+        scheduler.open()
         self.moved: list[tuple[bytes, bytes]] = []
-        services = QueueServices(self.barrier, turns, self.clock, lambda: self.now_ms, self.put_elsewhere)
-        self.queue = Queue(b"work", settings, self.storage, self.storage.queue(b"work", settings), services)
+        context = QueueContext(self.barrier, scheduler, self.clock, lambda: self.now_ms, self.put_by_name)
+        self.queue = Queue(b"work", settings, self.storage, self.storage.queue(b"work", settings), context)
         self.answers: list[tuple[str, Answer]] = []
 
     @property
-    def contents(self) -> SteppedQueue:
-        assert isinstance(self.queue.contents, SteppedQueue)
-        return self.queue.contents
+    def store(self) -> SteppedQueue:
+        assert isinstance(self.queue.store, SteppedQueue)
+        return self.queue.store
 
     def tick(self) -> None:
         while self._soon:
             self._soon.popleft()()
 
-    def put_elsewhere(self, name: bytes, data: bytes, done: Collection[bytes]) -> Mapping[bytes, Batch] | None:
+    def put_by_name(self, name: bytes, data: bytes, done: Collection[bytes]) -> Mapping[bytes, Batch] | None:
         """Where an item goes that leaves for another queue."""
         self.moved.append((name, data))
         return None
@@ -64,7 +64,7 @@ class Bench:
     def put_one(self, data: bytes, expiry_ms: int = 0) -> Batch:
         """As the manager puts an item."""
         assert self.queue.admits(len(data))
-        self.storage.put((self.contents,), data, self.now_ms, expiry_ms)
+        self.storage.put((self.store,), data, self.now_ms, expiry_ms)
         return self.queue.item_was_put(len(data))
 
     def put(self, *items: bytes, expiry_ms: int = 0) -> None:
@@ -72,13 +72,13 @@ class Bench:
             self.put_one(data, expiry_ms)
         self.tick()
 
-    def join(self, name: str, *, opens: bool = False, peeks: bool = False, patient: bool = True) -> Waiter:
+    def join(self, name: str, *, opens: bool = False, peeks: bool = False, is_blocking: bool = True) -> Waiter:
         """Stand in line; what is answered is noted under that name."""
 
-        def item_arrived(item: Item | None, error: Exception | None) -> None:
+        def on_result(item: Item | None, error: Exception | None) -> None:
             self.answers.append((name, str(error) if error is not None else None if item is None else item.data))
 
-        waiter = Waiter(item_arrived, opens=opens, peeks=peeks, patient=patient)
+        waiter = Waiter(on_result, opens=opens, peeks=peeks, is_blocking=is_blocking)
         self.queue.join(waiter)
         return waiter
 
@@ -120,14 +120,14 @@ def test_a_look_leaves_the_head(bench: Bench) -> None:
 
 def test_nothing_is_taken_or_seen_past_those_who_wait(bench: Bench) -> None:
     bench.put(b"one")
-    bench.contents.page_out()
-    bench.join("first", patient=False)
+    bench.store.page_out()
+    bench.join("first", is_blocking=False)
     bench.queue.flush()
     bench.put(b"two")
-    assert bench.contents.peek() is not None
+    assert bench.store.peek() is not None
     assert bench.queue.take_now(opens=False) is None
     assert bench.queue.peek_now() is None
-    bench.contents.end_fill()
+    bench.store.end_fill()
     assert bench.answers == [("first", b"two")]
 
 
@@ -164,7 +164,7 @@ def test_a_put_that_is_refused_changes_nothing(bench: Bench) -> None:
     bench.storage.refusal = "disk full"
     with pytest.raises(StorageRefused):
         bench.put_one(b"one", 0)
-    assert bench.contents.items == 0
+    assert bench.store.items == 0
     assert bench.queue.counters.total_items == 0
     assert bench.queue.open_batch is None
 
@@ -173,9 +173,7 @@ def test_a_put_that_is_refused_changes_nothing(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("expiry_ms", "max_age_ms"), [(1_000_500, None), (0, 500)])
-def test_an_item_is_expired_after_its_time_and_not_at_it(
-    bench: Bench, expiry_ms: int, max_age_ms: int | None
-) -> None:
+def test_an_item_is_expired_after_its_time_and_not_at_it(bench: Bench, expiry_ms: int, max_age_ms: int | None) -> None:
     bench.queue.use_settings(QueueSettings(max_age_ms=max_age_ms))
     bench.put(b"one", expiry_ms=expiry_ms)
     bench.now_ms = 1_000_500
@@ -187,10 +185,10 @@ def test_an_item_is_expired_after_its_time_and_not_at_it(
 
 def test_placeholders_are_dropped_and_neither_moved_nor_counted(bench: Bench) -> None:
     bench.queue.use_settings(QueueSettings(expire_to_queue=b"elsewhere"))
-    bench.storage.put((bench.contents,), b"", 0, 1)
+    bench.storage.put((bench.store,), b"", 0, 1)
     bench.put(b"one")
     bench.queue.head.sweep()
-    assert (bench.moved, bench.queue.counters.expired_items, bench.contents.items) == ([], 0, 1)
+    assert (bench.moved, bench.queue.counters.expired_items, bench.store.items) == ([], 0, 1)
 
 
 def test_a_sweep_drops_every_expired_item_at_the_head(bench: Bench) -> None:
@@ -222,10 +220,10 @@ def test_an_expired_item_is_given_to_nobody_in_line(bench: Bench) -> None:
 def test_an_item_that_expired_on_disk_is_not_given_out_when_it_is_loaded(bench: Bench) -> None:
     bench.put(b"brief", expiry_ms=1_000_500)
     bench.put(b"lasting")
-    bench.contents.page_out()
-    bench.join("waiter", patient=False)
+    bench.store.page_out()
+    bench.join("waiter", is_blocking=False)
     bench.now_ms = 1_001_000
-    bench.contents.end_fill()
+    bench.store.end_fill()
     assert bench.answers == [("waiter", b"lasting")]
 
 
@@ -237,7 +235,7 @@ def test_first_come_first_served(bench: Bench) -> None:
         bench.join(name)
     bench.put(b"one", b"two")
     assert bench.answers == [("a", b"one"), ("b", b"two")]
-    assert len(bench.queue.waiting) == 1
+    assert len(bench.queue.waiters) == 1
 
 
 def test_who_joins_a_queue_with_items_is_served_at_once(bench: Bench) -> None:
@@ -248,7 +246,7 @@ def test_who_joins_a_queue_with_items_is_served_at_once(bench: Bench) -> None:
 
 def test_who_is_not_patient_is_told_at_once_that_there_is_nothing(bench: Bench) -> None:
     bench.join("patient")
-    bench.join("impatient", patient=False)
+    bench.join("impatient", is_blocking=False)
     assert bench.answers == [("impatient", None)]
     bench.put(b"one")
     assert bench.answers[1:] == [("patient", b"one")]
@@ -265,13 +263,13 @@ def test_a_peeker_is_shown_what_the_next_one_gets(bench: Bench) -> None:
 def test_who_opens_gets_an_open_read(bench: Bench) -> None:
     bench.join("a", opens=True)
     bench.put(b"one")
-    assert (bench.contents.items, bench.contents.open_reads) == (0, 1)
+    assert (bench.store.items, bench.store.open_reads) == (0, 1)
 
 
 def test_who_left_is_not_called(bench: Bench) -> None:
     waiter = bench.join("a")
-    assert bench.queue.waiting.leave(waiter)
-    assert not bench.queue.waiting.leave(waiter)
+    assert bench.queue.waiters.leave(waiter)
+    assert not bench.queue.waiters.leave(waiter)
     bench.put(b"one")
     assert bench.answers == []
     assert bench.items() == [b"one"]
@@ -282,16 +280,18 @@ def test_one_who_joins_again_from_the_answer_stands_at_the_end(bench: Bench) -> 
 
     def keen(item: Item | None, error: Exception | None) -> None:
         order.append("keen")
-        bench.queue.join(Waiter(keen, opens=False, peeks=False, patient=True))
+        bench.queue.join(Waiter(keen, opens=False, peeks=False, is_blocking=True))
 
-    bench.queue.join(Waiter(keen, opens=False, peeks=False, patient=True))
-    bench.queue.join(Waiter(lambda item, error: order.append("other"), opens=False, peeks=False, patient=True))
+    bench.queue.join(Waiter(keen, opens=False, peeks=False, is_blocking=True))
+    bench.queue.join(Waiter(lambda item, error: order.append("other"), opens=False, peeks=False, is_blocking=True))
     bench.put(b"one", b"two", b"three")
     assert order == ["keen", "other", "keen"]
 
 
 def test_one_who_puts_from_the_answer_serves_the_next(bench: Bench) -> None:
-    bench.queue.join(Waiter(lambda item, error: bench.put(b"from the answer"), opens=False, peeks=False, patient=True))
+    bench.queue.join(
+        Waiter(lambda item, error: bench.put(b"from the answer"), opens=False, peeks=False, is_blocking=True)
+    )
     bench.join("next")
     bench.put(b"one")
     assert bench.answers == [("next", b"from the answer")]
@@ -301,9 +301,9 @@ def test_one_who_leaves_from_anothers_answer_is_not_called(bench: Bench) -> None
     second: Waiter
 
     def first_answered(item: Item | None, error: Exception | None) -> None:
-        bench.queue.waiting.leave(second)
+        bench.queue.waiters.leave(second)
 
-    bench.queue.join(Waiter(first_answered, opens=False, peeks=False, patient=True))
+    bench.queue.join(Waiter(first_answered, opens=False, peeks=False, is_blocking=True))
     second = bench.join("second")
     bench.put(b"one", b"two")
     assert bench.answers == []
@@ -340,41 +340,41 @@ def test_open_reads_come_back_with_the_first_of_them_at_the_head(bench: Bench) -
 
 def test_a_head_that_is_not_in_memory_is_asked_for_once(bench: Bench) -> None:
     bench.put(b"one", b"two")
-    bench.contents.page_out()
-    bench.join("a", patient=False)
+    bench.store.page_out()
+    bench.join("a", is_blocking=False)
     bench.join("b")
-    bench.join("c", patient=False)
+    bench.join("c", is_blocking=False)
     assert bench.answers == []
-    bench.contents.end_fill()
+    bench.store.end_fill()
     assert bench.answers == [("a", b"one"), ("b", b"two"), ("c", None)]
 
 
 def test_nothing_is_loaded_for_nobody(bench: Bench) -> None:
     bench.put(b"one")
-    bench.contents.page_out()
+    bench.store.page_out()
     bench.queue.take_now(opens=False)
     bench.queue.head.sweep()
-    assert not bench.contents.is_filling
+    assert not bench.store.is_filling
 
 
 def test_an_item_that_is_put_while_the_head_is_loaded_stays_behind_it(bench: Bench) -> None:
     bench.put(b"one")
-    bench.contents.page_out()
-    bench.join("a", patient=False)
+    bench.store.page_out()
+    bench.join("a", is_blocking=False)
     bench.put(b"two")
     assert bench.answers == []
-    bench.contents.end_fill()
+    bench.store.end_fill()
     assert bench.answers == [("a", b"one")]
     assert bench.items() == [b"two"]
 
 
 def test_a_flush_while_the_head_is_loaded_leaves_an_empty_queue(bench: Bench) -> None:
     bench.put(b"one")
-    bench.contents.page_out()
-    bench.join("impatient", patient=False)
+    bench.store.page_out()
+    bench.join("impatient", is_blocking=False)
     bench.join("patient")
     bench.queue.flush()
-    bench.contents.end_fill()
+    bench.store.end_fill()
     assert bench.answers == [("impatient", None)]
     bench.put(b"two")
     assert bench.answers[1:] == [("patient", b"two")]
@@ -382,75 +382,75 @@ def test_a_flush_while_the_head_is_loaded_leaves_an_empty_queue(bench: Bench) ->
 
 def test_items_put_after_a_flush_while_the_head_is_loaded_are_served(bench: Bench) -> None:
     bench.put(b"one")
-    bench.contents.page_out()
-    bench.join("a", patient=False)
+    bench.store.page_out()
+    bench.join("a", is_blocking=False)
     bench.queue.flush()
     bench.put(b"two")
-    bench.contents.end_fill()
+    bench.store.end_fill()
     assert bench.answers == [("a", b"two")]
 
 
 def test_a_head_that_has_to_be_loaded_twice_is(bench: Bench) -> None:
     bench.put(b"one", b"two")
-    bench.contents.page_out()
-    bench.join("a", patient=False)
-    bench.contents.end_fill()
-    bench.contents.page_out()
-    bench.join("b", patient=False)
-    assert bench.contents.is_filling
-    bench.contents.end_fill()
+    bench.store.page_out()
+    bench.join("a", is_blocking=False)
+    bench.store.end_fill()
+    bench.store.page_out()
+    bench.join("b", is_blocking=False)
+    assert bench.store.is_filling
+    bench.store.end_fill()
     assert bench.answers == [("a", b"one"), ("b", b"two")]
 
 
 def test_a_head_that_cannot_be_read_is_an_error_to_all_who_wait(bench: Bench) -> None:
     bench.put(b"one")
-    bench.contents.page_out()
-    bench.join("a", patient=False)
+    bench.store.page_out()
+    bench.join("a", is_blocking=False)
     bench.join("b")
-    bench.contents.end_fill(StorageError("unreadable"))
+    bench.store.end_fill(StorageError("unreadable"))
     assert bench.answers == [("a", "unreadable"), ("b", "unreadable")]
-    assert bench.contents.items == 1
+    assert bench.store.items == 1
 
 
 def test_after_a_failed_load_the_next_one_tries_again(bench: Bench) -> None:
     bench.put(b"one")
-    bench.contents.page_out()
-    bench.join("a", patient=False)
-    bench.contents.end_fill(StorageError("unreadable"))
-    bench.join("b", patient=False)
-    bench.contents.end_fill()
+    bench.store.page_out()
+    bench.join("a", is_blocking=False)
+    bench.store.end_fill(StorageError("unreadable"))
+    bench.join("b", is_blocking=False)
+    bench.store.end_fill()
     assert bench.answers == [("a", "unreadable"), ("b", b"one")]
 
 
 def test_an_unexpected_fault_of_a_load_is_an_error_like_any_other(bench: Bench) -> None:
     errors: list[Exception | None] = []
     bench.put(b"one")
-    bench.contents.page_out()
-    bench.queue.join(Waiter(lambda item, error: errors.append(error), opens=False, peeks=False, patient=True))
-    bench.contents.end_fill(ValueError("a fault of the backend"))
+    bench.store.page_out()
+    bench.queue.join(Waiter(lambda item, error: errors.append(error), opens=False, peeks=False, is_blocking=True))
+    bench.store.end_fill(ValueError("a fault of the backend"))
     assert [isinstance(error, KestrelError) for error in errors] == [True]
 
 
 def test_all_who_waited_for_the_head_may_leave_before_it_comes(bench: Bench) -> None:
     bench.put(b"one")
-    bench.contents.page_out()
-    bench.queue.waiting.leave(bench.join("a", patient=False))
-    bench.contents.end_fill()
+    bench.store.page_out()
+    bench.queue.waiters.leave(bench.join("a", is_blocking=False))
+    bench.store.end_fill()
     assert bench.answers == []
     assert bench.items() == [b"one"]
 
 
 def test_a_load_of_contents_that_have_failed_holds_up_nobody(bench: Bench) -> None:
     bench.put(b"safe")
-    dead = bench.contents
+    dead = bench.store
     dead.page_out()
-    bench.join("a", patient=False)
+    bench.join("a", is_blocking=False)
     bench.storage.holds_commits = True
     bench.put_one(b"lost", 0)
     bench.tick()
     bench.storage.end_commits(error=StorageError("disk failed"))
     bench.storage.holds_commits = False
-    assert bench.contents is not dead
+    assert bench.store is not dead
     assert bench.answers == [("a", b"safe")]
     bench.join("b")
     dead.end_fill(QueueFailed("disk failed"))
@@ -483,9 +483,9 @@ def test_a_queue_that_discards_many_gives_nobody_an_item_before_it_has(bench: Be
     bench.put(*(b"%d" % number for number in range(2000)))
     bench.queue.use_settings(QueueSettings(max_items=10, discard_old_when_full=True))
     bench.put_one(b"2000")
-    assert bench.contents.items > 1000, "that takes more than one turn"
+    assert bench.store.items > 1000, "that takes more than one turn"
     assert bench.queue.take_now(opens=False) is None
-    bench.join("waiter", patient=False)
+    bench.join("waiter", is_blocking=False)
     bench.tick()
     assert bench.answers == [("waiter", b"1991")]
     assert bench.queue.counters.discarded == 1991
@@ -494,7 +494,9 @@ def test_a_queue_that_discards_many_gives_nobody_an_item_before_it_has(bench: Be
 # Reads that are held for too long.
 
 
-@pytest.mark.parametrize("count", [1, ENDED_AT_ONCE, ENDED_AT_ONCE + 1, 2 * ENDED_AT_ONCE + 500])
+@pytest.mark.parametrize(
+    "count", [1, MAX_TIMED_OUT_PER_SLICE, MAX_TIMED_OUT_PER_SLICE + 1, 2 * MAX_TIMED_OUT_PER_SLICE + 500]
+)
 def test_reads_that_time_out_together_come_back_in_order_however_many_they_are(bench: Bench, count: int) -> None:
     bench.queue.use_settings(QueueSettings(open_transaction_timeout_ms=5000))
     datas = [b"%d" % number for number in range(count)]
@@ -502,10 +504,10 @@ def test_reads_that_time_out_together_come_back_in_order_however_many_they_are(b
     for _ in datas:
         item = bench.queue.take_now(opens=True)
         assert item is not None
-        bench.queue.read_opened(item)
+        bench.queue.add_open_read(item)
     bench.clock.advance(5)
     bench.tick()
-    assert bench.contents.open_reads == 0
+    assert bench.store.open_reads == 0
     assert bench.queue.counters.canceled_transactions == count
     assert bench.items() == [*datas, b"behind"]
 
@@ -585,21 +587,21 @@ def plain() -> Bench:
     return Bench(PlainStorage())
 
 
-def held(bench: Bench, *items: bytes) -> int:
+def take_open_read(bench: Bench, *items: bytes) -> int:
     """The number of the open read of the first of these items, which a client holds."""
     bench.put(*items)
     item = bench.queue.take_now(opens=True)
     assert item is not None
-    bench.queue.read_opened(item)
+    bench.queue.add_open_read(item)
     bench.tick()
     return item.xid
 
 
 def test_a_read_is_finished_and_an_item_put_in_one_batch(bench: Bench) -> None:
-    xid = held(bench, b"first")
+    xid = take_open_read(bench, b"first")
     bench.storage.holds_commits = True
     batch = bench.queue.continue_(xid, b"next", 0)
-    assert bench.contents.open_reads == 0
+    assert bench.store.open_reads == 0
     bench.tick()
     assert batch is not None and not batch.is_settled
     bench.storage.end_commits()
@@ -609,14 +611,14 @@ def test_a_read_is_finished_and_an_item_put_in_one_batch(bench: Bench) -> None:
 
 
 def test_a_storage_that_cannot_do_both_finishes_the_read_when_the_item_is_safe(plain: Bench) -> None:
-    xid = held(plain, b"first")
+    xid = take_open_read(plain, b"first")
     plain.storage.holds_commits = True
     batch = plain.queue.continue_(xid, b"next", 0)
-    assert batch is not None and xid not in plain.queue.held
+    assert batch is not None and xid not in plain.queue.open_read_table
     plain.tick()
-    assert (plain.contents.items, plain.contents.open_reads) == (1, 1)
+    assert (plain.store.items, plain.store.open_reads) == (1, 1)
     plain.storage.end_commits()
-    assert (plain.contents.open_reads, batch.is_settled) == (0, False)
+    assert (plain.store.open_reads, batch.is_settled) == (0, False)
     plain.tick()
     plain.storage.end_commits()
     assert (batch.is_settled, batch.failure) == (True, None)
@@ -624,7 +626,7 @@ def test_a_storage_that_cannot_do_both_finishes_the_read_when_the_item_is_safe(p
 
 
 def test_where_the_item_is_lost_the_read_is_not_finished(plain: Bench) -> None:
-    xid = held(plain, b"first")
+    xid = take_open_read(plain, b"first")
     plain.storage.holds_commits = True
     batch = plain.queue.continue_(xid, b"next", 0)
     plain.tick()
@@ -634,7 +636,7 @@ def test_where_the_item_is_lost_the_read_is_not_finished(plain: Bench) -> None:
 
 
 def test_where_only_the_item_is_lost_that_went_elsewhere_the_read_goes_back(plain: Bench) -> None:
-    xid = held(plain, b"first")
+    xid = take_open_read(plain, b"first")
     elsewhere = Batch()
     batch = plain.queue.confirm_after(elsewhere, xid)
     elsewhere.settle(StorageError("disk failed"))
@@ -643,7 +645,7 @@ def test_where_only_the_item_is_lost_that_went_elsewhere_the_read_goes_back(plai
 
 
 def test_where_the_end_of_the_read_is_lost_that_is_told(plain: Bench) -> None:
-    xid = held(plain, b"first")
+    xid = take_open_read(plain, b"first")
     plain.storage.holds_commits = True
     batch = plain.queue.continue_(xid, b"next", 0)
     plain.tick()
@@ -658,16 +660,16 @@ def test_where_the_end_of_the_read_is_lost_that_is_told(plain: Bench) -> None:
 def test_an_item_that_a_limit_refuses_finishes_no_read(make: Callable[[], SteppedStorage]) -> None:
     bench = Bench(make())
     bench.queue.use_settings(QueueSettings(max_items=1))
-    xid = held(bench, b"first")
+    xid = take_open_read(bench, b"first")
     bench.put(b"second")
     assert bench.queue.continue_(xid, b"next", 0) is None
-    assert (bench.contents.items, bench.contents.open_reads, xid in bench.queue.held) == (1, 1, True)
+    assert (bench.store.items, bench.store.open_reads, xid in bench.queue.open_read_table) == (1, 1, True)
 
 
 @pytest.mark.parametrize("make", [SteppedStorage, PlainStorage])
 def test_a_read_that_nobody_holds_puts_no_item(make: Callable[[], SteppedStorage]) -> None:
     bench = Bench(make())
-    xid = held(bench, b"first")
+    xid = take_open_read(bench, b"first")
     bench.queue.abort([xid])
     with pytest.raises(NotThatManyOpen):
         bench.queue.continue_(xid, b"next", 0)
@@ -703,11 +705,11 @@ def test_items_are_counted_as_they_are_put(bench: Bench) -> None:
 def test_what_is_discarded_when_the_head_is_there_at_last_is_committed(bench: Bench) -> None:
     bench.queue.use_settings(QueueSettings(max_items=2, discard_old_when_full=True))
     bench.put(b"one", b"two")
-    bench.contents.page_out()
+    bench.store.page_out()
     bench.put(b"three")
-    bench.contents.end_fill()
+    bench.store.end_fill()
     bench.tick()
-    assert [decode_item(record).data for record in bench.contents.safe] == [b"two", b"three"]
+    assert [decode_item(record).data for record in bench.store.safe] == [b"two", b"three"]
 
 
 def test_a_stop_counts_the_failure_of_an_item_that_was_to_move_and_had_no_turn_yet(bench: Bench) -> None:
@@ -716,11 +718,11 @@ def test_a_stop_counts_the_failure_of_an_item_that_was_to_move_and_had_no_turn_y
     for _ in range(2):
         item = bench.queue.take_now(opens=True)
         assert item is not None
-        bench.queue.read_opened(item)
+        bench.queue.add_open_read(item)
     bench.queue.abort([1, 2])
     bench.queue.stop()
-    assert bench.contents.open_reads == 0
+    assert bench.store.open_reads == 0
     bench.tick()
     assert bench.moved == []
-    left = [bench.contents.take(False), bench.contents.take(False)]
+    left = [bench.store.take(False), bench.store.take(False)]
     assert [(item.data, item.errors) for item in left if item is not None] == [(b"one", 1), (b"two", 1)]

@@ -12,11 +12,11 @@ from twisted.internet.task import Clock
 from twisted.logger import LogEvent, LogLevel, capturedLogs, formatEvent
 
 from kestrel.errors import ClientError, StorageError
-from kestrel.queues.status import NoSuchStatus, ServerStatus, Status
+from kestrel.queues.status import NoSuchStatus, ServerStatus, StatusLevel
 from kestrel.testing.server import MemoryStatusFile
 from kestrel.testing.threads import SteppedThreads
 
-SETTABLE = [Status.UP, Status.WRITE_AVOID, Status.READ_ONLY, Status.QUIESCENT]
+SETTABLE = [StatusLevel.UP, StatusLevel.WRITE_AVOID, StatusLevel.READ_ONLY, StatusLevel.QUIESCENT]
 """From the loosest to the strictest."""
 
 GRACE_MS = 10_000
@@ -25,14 +25,16 @@ GRACE_MS = 10_000
 class Bench:
     """A status whose file is written when the test says so."""
 
-    def __init__(self, default: Status = Status.UP, grace_ms: int = 0, file: MemoryStatusFile | None = None) -> None:
+    def __init__(
+        self, default: StatusLevel = StatusLevel.UP, grace_ms: int = 0, file: MemoryStatusFile | None = None
+    ) -> None:
         self.clock = Clock()
         self.threads = SteppedThreads()
         self.file = file or MemoryStatusFile()
         self.grace_ms = grace_ms
         self.status = ServerStatus(self.file, default, lambda: self.grace_ms, self.clock, self.threads)
 
-    def change(self, status: Status) -> None:
+    def change(self, status: StatusLevel) -> None:
         """Change, and remember it."""
         done: list[object] = []
         self.status.change(status.value.encode()).addBoth(done.append)
@@ -40,17 +42,17 @@ class Bench:
         assert done == [None]
 
     @property
-    def now(self) -> tuple[Status, Status]:
+    def now(self) -> tuple[StatusLevel, StatusLevel]:
         """What is published, and what is in force."""
         return self.status.published, self.status.in_force
 
 
-def is_stricter(one: Status, other: Status) -> bool:
+def is_stricter(one: StatusLevel, other: StatusLevel) -> bool:
     return SETTABLE.index(one) > SETTABLE.index(other)
 
 
 def ids(value: object) -> str | None:
-    return value.value if isinstance(value, Status) else None
+    return value.value if isinstance(value, StatusLevel) else None
 
 
 def warnings(events: list[LogEvent]) -> list[str]:
@@ -63,15 +65,15 @@ def warnings(events: list[LogEvent]) -> list[str]:
 @pytest.mark.parametrize(
     ("status", "takes_writes", "takes_reads"),
     [
-        (Status.UP, True, True),
-        (Status.WRITE_AVOID, True, True),
-        (Status.READ_ONLY, False, True),
-        (Status.QUIESCENT, False, False),
-        (Status.DOWN, False, False),
+        (StatusLevel.UP, True, True),
+        (StatusLevel.WRITE_AVOID, True, True),
+        (StatusLevel.READ_ONLY, False, True),
+        (StatusLevel.QUIESCENT, False, False),
+        (StatusLevel.DOWN, False, False),
     ],
     ids=ids,
 )
-def test_what_each_status_takes(status: Status, takes_writes: bool, takes_reads: bool) -> None:
+def test_what_each_status_takes(status: StatusLevel, takes_writes: bool, takes_reads: bool) -> None:
     assert (status.takes_writes, status.takes_reads) == (takes_writes, takes_reads)
 
 
@@ -81,7 +83,7 @@ def test_what_each_status_takes(status: Status, takes_writes: bool, takes_reads:
 @pytest.mark.parametrize("grace_ms", [0, GRACE_MS])
 @pytest.mark.parametrize(("old", "new"), list(product(SETTABLE, SETTABLE)), ids=ids)
 def test_a_change_is_published_at_once_and_in_force_after_the_grace_if_it_is_stricter(
-    old: Status, new: Status, grace_ms: int
+    old: StatusLevel, new: StatusLevel, grace_ms: int
 ) -> None:
     bench = Bench(old, grace_ms)
     waits = bool(grace_ms) and is_stricter(new, old)
@@ -103,7 +105,7 @@ UNDER_WAY = [(old, first) for old, first in product(SETTABLE, SETTABLE) if is_st
 @pytest.mark.parametrize("second", SETTABLE, ids=ids)
 @pytest.mark.parametrize(("old", "first"), UNDER_WAY, ids=ids)
 def test_a_second_change_is_taken_at_once_if_it_is_looser_and_else_not_at_all(
-    old: Status, first: Status, second: Status
+    old: StatusLevel, first: StatusLevel, second: StatusLevel
 ) -> None:
     bench = Bench(old, GRACE_MS)
     bench.change(first)
@@ -129,27 +131,27 @@ def test_a_second_change_is_taken_at_once_if_it_is_looser_and_else_not_at_all(
 
 
 def test_a_change_after_a_looser_one_has_a_grace_period_of_its_own() -> None:
-    bench = Bench(Status.UP, GRACE_MS)
-    bench.change(Status.QUIESCENT)
+    bench = Bench(StatusLevel.UP, GRACE_MS)
+    bench.change(StatusLevel.QUIESCENT)
     bench.clock.advance(4)
-    bench.change(Status.UP)
-    bench.change(Status.READ_ONLY)
+    bench.change(StatusLevel.UP)
+    bench.change(StatusLevel.READ_ONLY)
     bench.clock.advance(9)
-    assert bench.now == (Status.READ_ONLY, Status.UP)
+    assert bench.now == (StatusLevel.READ_ONLY, StatusLevel.UP)
     bench.clock.advance(1)
-    assert bench.now == (Status.READ_ONLY, Status.READ_ONLY)
+    assert bench.now == (StatusLevel.READ_ONLY, StatusLevel.READ_ONLY)
 
 
 def test_the_grace_period_is_what_it_is_when_the_change_is_made() -> None:
-    bench = Bench(Status.UP, GRACE_MS)
-    bench.change(Status.READ_ONLY)
+    bench = Bench(StatusLevel.UP, GRACE_MS)
+    bench.change(StatusLevel.READ_ONLY)
     bench.grace_ms = 0
     bench.clock.advance(9)
-    assert bench.status.in_force is Status.UP
+    assert bench.status.in_force is StatusLevel.UP
     bench.clock.advance(1)
-    assert bench.status.in_force is Status.READ_ONLY
-    bench.change(Status.QUIESCENT)
-    assert bench.status.in_force is Status.QUIESCENT
+    assert bench.status.in_force is StatusLevel.READ_ONLY
+    bench.change(StatusLevel.QUIESCENT)
+    assert bench.status.in_force is StatusLevel.QUIESCENT
 
 
 # Names.
@@ -157,18 +159,18 @@ def test_the_grace_period_is_what_it_is_when_the_change_is_made() -> None:
 
 @pytest.mark.parametrize("name", [b"", b"down", b"Down", b"up ", b" up", b"write_avoid", b"read only", b"\xff", b"5"])
 def test_what_is_no_status_to_be_set_is_refused_and_changes_nothing(name: bytes) -> None:
-    bench = Bench(Status.WRITE_AVOID)
+    bench = Bench(StatusLevel.WRITE_AVOID)
     with pytest.raises(NoSuchStatus) as refused:
         bench.status.change(name)
     assert isinstance(refused.value, ClientError)
-    assert bench.now == (Status.WRITE_AVOID, Status.WRITE_AVOID)
+    assert bench.now == (StatusLevel.WRITE_AVOID, StatusLevel.WRITE_AVOID)
     assert len(bench.threads) == 0
 
 
 @pytest.mark.parametrize("status", SETTABLE, ids=ids)
-def test_capitals_do_not_matter(status: Status) -> None:
+def test_capitals_do_not_matter(status: StatusLevel) -> None:
     for name in (status.value, status.value.lower(), status.value.upper(), status.value.swapcase()):
-        bench = Bench(Status.UP if status is not Status.UP else Status.QUIESCENT)
+        bench = Bench(StatusLevel.UP if status is not StatusLevel.UP else StatusLevel.QUIESCENT)
         bench.status.change(name.encode())
         bench.threads.run_all()
         assert bench.now == (status, status)
@@ -180,8 +182,8 @@ def test_capitals_do_not_matter(status: Status) -> None:
 
 @pytest.mark.parametrize("default", SETTABLE, ids=ids)
 @pytest.mark.parametrize("status", SETTABLE, ids=ids)
-def test_what_the_file_remembers_is_in_force_from_the_start(status: Status, default: Status) -> None:
-    before = Bench(Status.UP, GRACE_MS)
+def test_what_the_file_remembers_is_in_force_from_the_start(status: StatusLevel, default: StatusLevel) -> None:
+    before = Bench(StatusLevel.UP, GRACE_MS)
     before.change(status)
     bench = Bench(default, GRACE_MS, before.file)
     bench.status.restore()
@@ -194,34 +196,34 @@ def test_a_file_written_by_hand_is_understood(data: bytes) -> None:
     bench = Bench()
     bench.file.data = data
     bench.status.restore()
-    assert bench.now == (Status.QUIESCENT, Status.QUIESCENT)
+    assert bench.now == (StatusLevel.QUIESCENT, StatusLevel.QUIESCENT)
 
 
 @pytest.mark.parametrize("data", [b"", b"Down", b"Upp", b"Up" * 500, b"\xff\xfe", b"\0" * 50])
 def test_a_file_that_names_no_status_leaves_the_default_and_the_log_says_so(data: bytes) -> None:
-    bench = Bench(Status.READ_ONLY)
+    bench = Bench(StatusLevel.READ_ONLY)
     bench.file.data = data
     with capturedLogs() as events:
         bench.status.restore()
-    assert bench.now == (Status.READ_ONLY, Status.READ_ONLY)
+    assert bench.now == (StatusLevel.READ_ONLY, StatusLevel.READ_ONLY)
     assert len(warnings(events)) == 1
 
 
 def test_a_file_that_cannot_be_read_leaves_the_default_and_the_log_says_why() -> None:
-    bench = Bench(Status.READ_ONLY)
+    bench = Bench(StatusLevel.READ_ONLY)
     bench.file.error = OSError(errno.EIO, os.strerror(errno.EIO))
     with capturedLogs() as events:
         bench.status.restore()
-    assert bench.now == (Status.READ_ONLY, Status.READ_ONLY)
+    assert bench.now == (StatusLevel.READ_ONLY, StatusLevel.READ_ONLY)
     (line,) = warnings(events)
     assert os.strerror(errno.EIO) in line
 
 
 def test_that_there_is_no_file_yet_is_nothing_to_complain_of() -> None:
-    bench = Bench(Status.READ_ONLY)
+    bench = Bench(StatusLevel.READ_ONLY)
     with capturedLogs() as events:
         bench.status.restore()
-    assert bench.now == (Status.READ_ONLY, Status.READ_ONLY)
+    assert bench.now == (StatusLevel.READ_ONLY, StatusLevel.READ_ONLY)
     assert warnings(events) == []
 
 
@@ -229,7 +231,7 @@ def test_a_change_is_done_when_it_is_remembered_and_in_force_before() -> None:
     bench = Bench()
     done: list[object] = []
     bench.status.change(b"quiescent").addBoth(done.append)
-    assert bench.now == (Status.QUIESCENT, Status.QUIESCENT)
+    assert bench.now == (StatusLevel.QUIESCENT, StatusLevel.QUIESCENT)
     assert (done, bench.file.data) == ([], None)
     bench.threads.run_one()
     assert (done, bench.file.data) == ([None], b"Quiescent")
@@ -254,7 +256,7 @@ def test_the_file_is_written_by_one_change_at_a_time_and_holds_the_last() -> Non
 
 
 def test_a_change_that_is_not_taken_is_answered_when_the_first_is_remembered() -> None:
-    bench = Bench(Status.UP, GRACE_MS)
+    bench = Bench(StatusLevel.UP, GRACE_MS)
     done: list[str] = []
     bench.status.change(b"readonly").addCallback(lambda _: done.append("first"))
     bench.status.change(b"quiescent").addCallback(lambda _: done.append("second"))
@@ -267,7 +269,7 @@ def test_a_change_that_is_not_taken_is_answered_when_the_first_is_remembered() -
 
 def test_a_file_that_cannot_be_written_is_a_storage_error_and_the_change_stands() -> None:
     bench = Bench()
-    bench.change(Status.WRITE_AVOID)
+    bench.change(StatusLevel.WRITE_AVOID)
     bench.file.error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     failed: list[StorageError] = []
     bench.status.change(b"readonly").addErrback(lambda failure: failed.append(failure.value))
@@ -277,9 +279,9 @@ def test_a_file_that_cannot_be_written_is_a_storage_error_and_the_change_stands(
     assert isinstance(error, StorageError)
     assert os.strerror(errno.ENOSPC) in str(error)
     assert [line for line in warnings(events) if os.strerror(errno.ENOSPC) in line]
-    assert bench.now == (Status.READ_ONLY, Status.READ_ONLY)
+    assert bench.now == (StatusLevel.READ_ONLY, StatusLevel.READ_ONLY)
     bench.file.error = None
-    bench.change(Status.QUIESCENT)
+    bench.change(StatusLevel.QUIESCENT)
     assert bench.file.data == b"Quiescent", "one failure does not keep the next change from being remembered"
 
 
@@ -287,10 +289,10 @@ def test_a_file_that_cannot_be_written_is_a_storage_error_and_the_change_stands(
 
 
 def test_a_server_that_stops_is_down_which_is_not_remembered() -> None:
-    bench = Bench(Status.UP, GRACE_MS)
-    bench.change(Status.READ_ONLY)
+    bench = Bench(StatusLevel.UP, GRACE_MS)
+    bench.change(StatusLevel.READ_ONLY)
     bench.status.stop()
-    assert bench.now == (Status.DOWN, Status.DOWN)
+    assert bench.now == (StatusLevel.DOWN, StatusLevel.DOWN)
     assert bench.clock.getDelayedCalls() == []
     assert len(bench.threads) == 0
     assert bench.file.data == b"ReadOnly"

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from kestrel.queues.waiters import Waiter, WaitingLine
+from kestrel.queues.waiters import Waiter, WaiterQueue
 from tests.costs import costs_about_the_same
 
 
-def waiter(*, patient: bool = True) -> Waiter:
-    return Waiter(lambda item, error: None, opens=False, peeks=False, patient=patient)
+def waiter(*, is_blocking: bool = True) -> Waiter:
+    return Waiter(lambda item, error: None, opens=False, peeks=False, is_blocking=is_blocking)
 
 
 def test_who_comes_first_is_served_first() -> None:
-    line = WaitingLine()
+    line = WaiterQueue()
     first, second, third = waiter(), waiter(), waiter()
     for each in (first, second, third):
         line.join(each)
@@ -24,37 +24,37 @@ def test_who_comes_first_is_served_first() -> None:
 
 
 def test_the_impatient_are_those_who_came_so_and_those_who_became_it() -> None:
-    line = WaitingLine()
-    first, second, third = waiter(), waiter(patient=False), waiter()
+    line = WaiterQueue()
+    first, second, third = waiter(), waiter(is_blocking=False), waiter()
     for each in (first, second, third):
         line.join(each)
-    assert line.impatient() == [second]
-    line.lose_patience(first)
-    assert line.impatient() == [second, first]
+    assert line.non_blocking() == [second]
+    line.make_non_blocking(first)
+    assert line.non_blocking() == [second, first]
     line.leave(second)
     line.leave(first)
-    assert (line.impatient(), line.all()) == ([], [third])
+    assert (line.non_blocking(), line.all()) == ([], [third])
 
 
 def test_who_loses_patience_before_standing_in_line_stands_there_without() -> None:
-    line = WaitingLine()
+    line = WaiterQueue()
     hasty = waiter()
-    line.lose_patience(hasty)
-    assert line.impatient() == []
+    line.make_non_blocking(hasty)
+    assert line.non_blocking() == []
     line.join(hasty)
-    assert line.impatient() == [hasty]
+    assert line.non_blocking() == [hasty]
 
 
 def test_a_long_line_of_the_patient_takes_no_longer_than_a_short_one() -> None:
-    def prepared(patient: int) -> Callable[[], object]:
-        line = WaitingLine()
-        for _ in range(patient):
+    def prepared(is_blocking: int) -> Callable[[], object]:
+        line = WaiterQueue()
+        for _ in range(is_blocking):
             line.join(waiter())
 
         def look() -> None:
             for _ in range(1000):
                 line.join(waiter())
-                assert line.impatient() == []
+                assert line.non_blocking() == []
 
         return look
 

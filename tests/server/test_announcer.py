@@ -13,7 +13,7 @@ from twisted.logger import LogEvent, LogLevel, globalLogPublisher
 from twisted.python.failure import Failure
 
 from kestrel.cluster.member import READ, WRITE
-from kestrel.queues.status import Status
+from kestrel.queues.status import StatusLevel
 from kestrel.server.announcer import LONGEST_PAUSE_S, LOOK_AGAIN_S, PATIENCE_S, STOP_S, TRY_AGAIN_S, Announcer
 
 BOTH = {READ, WRITE}
@@ -104,7 +104,7 @@ class FakeSet:
 class Announced:
     """An announcer over a ZooKeeper that a test moves."""
 
-    def __init__(self, status: Status = Status.UP, zookeeper: FakeZooKeeper | None = None) -> None:
+    def __init__(self, status: StatusLevel = StatusLevel.UP, zookeeper: FakeZooKeeper | None = None) -> None:
         self.zookeeper = zookeeper or FakeZooKeeper()
         self.clock = Clock()
         sets: Any = {name: FakeSet(self.zookeeper, name) for name in BOTH}
@@ -145,21 +145,21 @@ def joined(announced: Announced) -> Announced:
 
 
 def test_nothing_is_done_before_there_is_a_session(announced: Announced) -> None:
-    announced.announcer.status_is(Status.READ_ONLY)
+    announced.announcer.status_is(StatusLevel.READ_ONLY)
     assert announced.zookeeper.doing == ["start"]
 
 
 @pytest.mark.parametrize(
     ("status", "sets"),
     [
-        (Status.UP, BOTH),
-        (Status.WRITE_AVOID, {READ}),
-        (Status.READ_ONLY, {READ}),
-        (Status.QUIESCENT, set()),
-        (Status.DOWN, set()),
+        (StatusLevel.UP, BOTH),
+        (StatusLevel.WRITE_AVOID, {READ}),
+        (StatusLevel.READ_ONLY, {READ}),
+        (StatusLevel.QUIESCENT, set()),
+        (StatusLevel.DOWN, set()),
     ],
 )
-def test_each_status_has_its_sets(status: Status, sets: set[str], joined: Announced) -> None:
+def test_each_status_has_its_sets(status: StatusLevel, sets: set[str], joined: Announced) -> None:
     joined.announcer.status_is(status)
     assert joined.zookeeper.members == joined.announcer.is_in == sets
     of_the_start = Announced(status)
@@ -168,7 +168,7 @@ def test_each_status_has_its_sets(status: Status, sets: set[str], joined: Announ
 
 
 def test_it_leaves_before_it_joins() -> None:
-    announced = Announced(Status.READ_ONLY)
+    announced = Announced(StatusLevel.READ_ONLY)
     announced.zookeeper.becomes("CONNECTED")
     assert announced.zookeeper.doing == ["start", "leave write", "join read"]
 
@@ -184,8 +184,8 @@ def test_a_lost_session_joins_again(joined: Announced) -> None:
 
 def test_what_changed_while_zookeeper_was_away_is_made_good(joined: Announced) -> None:
     joined.zookeeper.becomes("SUSPENDED")
-    joined.announcer.status_is(Status.QUIESCENT)
-    joined.announcer.status_is(Status.WRITE_AVOID)
+    joined.announcer.status_is(StatusLevel.QUIESCENT)
+    joined.announcer.status_is(StatusLevel.WRITE_AVOID)
     assert joined.zookeeper.members == BOTH
     joined.zookeeper.becomes("CONNECTED")
     assert joined.zookeeper.members == {READ}
@@ -193,7 +193,7 @@ def test_what_changed_while_zookeeper_was_away_is_made_good(joined: Announced) -
 
 def test_of_changes_that_come_while_one_is_under_way_the_last_one_counts(joined: Announced) -> None:
     joined.zookeeper.is_held = True
-    for status in (Status.QUIESCENT, Status.UP, Status.READ_ONLY):
+    for status in (StatusLevel.QUIESCENT, StatusLevel.UP, StatusLevel.READ_ONLY):
         joined.announcer.status_is(status)
     assert len(joined.zookeeper.held) == 1
     joined.zookeeper.goes_on()
@@ -202,7 +202,7 @@ def test_of_changes_that_come_while_one_is_under_way_the_last_one_counts(joined:
 
 def test_a_session_that_is_new_while_one_is_worked_on_is_seen_to_as_well(joined: Announced) -> None:
     joined.zookeeper.is_held = True
-    joined.announcer.status_is(Status.READ_ONLY)
+    joined.announcer.status_is(StatusLevel.READ_ONLY)
     joined.zookeeper.loses_the_session()
     joined.zookeeper.becomes("CONNECTED")
     doing = len(joined.zookeeper.doing)
@@ -212,7 +212,7 @@ def test_a_session_that_is_new_while_one_is_worked_on_is_seen_to_as_well(joined:
 
 def test_a_failure_is_tried_again_after_a_pause(joined: Announced) -> None:
     joined.zookeeper.failing = PermissionError("no")
-    joined.announcer.status_is(Status.QUIESCENT)
+    joined.announcer.status_is(StatusLevel.QUIESCENT)
     assert joined.zookeeper.members == BOTH
     joined.zookeeper.failing = None
     joined.clock.advance(TRY_AGAIN_S * 0.9)
@@ -223,9 +223,9 @@ def test_a_failure_is_tried_again_after_a_pause(joined: Announced) -> None:
 
 def test_a_change_does_not_wait_for_the_pause_after_a_failure(joined: Announced) -> None:
     joined.zookeeper.failing = PermissionError("no")
-    joined.announcer.status_is(Status.QUIESCENT)
+    joined.announcer.status_is(StatusLevel.QUIESCENT)
     joined.zookeeper.failing = None
-    joined.announcer.status_is(Status.READ_ONLY)
+    joined.announcer.status_is(StatusLevel.READ_ONLY)
     assert joined.zookeeper.members == {READ}
     assert len(joined.clock.getDelayedCalls()) == 1
 
@@ -236,13 +236,13 @@ def test_a_stop_leaves_and_ends_the_session(joined: Announced) -> None:
     assert joined.zookeeper.doing[-4:] == ["leave read", "leave write", "stop", "close"]
     assert not joined.clock.getDelayedCalls()
     joined.zookeeper.becomes("LOST")
-    joined.announcer.status_is(Status.DOWN)
+    joined.announcer.status_is(StatusLevel.DOWN)
     assert joined.zookeeper.doing[-1] == "close"
 
 
 def test_a_stop_waits_for_what_is_under_way_but_not_for_ever(joined: Announced) -> None:
     joined.zookeeper.is_held = True
-    joined.announcer.status_is(Status.READ_ONLY)
+    joined.announcer.status_is(StatusLevel.READ_ONLY)
     stopped = joined.announcer.stop()
     joined.clock.advance(STOP_S * 0.9)
     assert not stopped.called
@@ -261,7 +261,7 @@ def test_a_stop_does_not_wait_for_a_zookeeper_that_is_away(announced: Announced)
 
 def test_a_failure_while_it_stops_is_not_tried_again(joined: Announced) -> None:
     joined.zookeeper.is_held = True
-    joined.announcer.status_is(Status.READ_ONLY)
+    joined.announcer.status_is(StatusLevel.READ_ONLY)
     joined.zookeeper.failing = PermissionError("no")
     stopped = joined.announcer.stop()
     joined.zookeeper.goes_on()
@@ -283,7 +283,7 @@ def test_what_somebody_removes_is_put_back_after_a_while(joined: Announced) -> N
 
 def test_the_pauses_after_failures_grow_until_it_goes_well(joined: Announced) -> None:
     joined.zookeeper.failing = PermissionError("no")
-    joined.announcer.status_is(Status.READ_ONLY)
+    joined.announcer.status_is(StatusLevel.READ_ONLY)
     tried = []
     for second in range(1, 100):
         doing = len(joined.zookeeper.doing)
@@ -293,9 +293,9 @@ def test_the_pauses_after_failures_grow_until_it_goes_well(joined: Announced) ->
     assert tried == [1, 3, 7, 15, 31, 61, 91]
     assert LONGEST_PAUSE_S == 30
     joined.zookeeper.failing = None
-    joined.announcer.status_is(Status.QUIESCENT)
+    joined.announcer.status_is(StatusLevel.QUIESCENT)
     joined.zookeeper.failing = PermissionError("no")
-    joined.announcer.status_is(Status.UP)
+    joined.announcer.status_is(StatusLevel.UP)
     joined.zookeeper.failing = None
     joined.clock.advance(TRY_AGAIN_S)
     assert joined.zookeeper.members == BOTH
@@ -330,7 +330,7 @@ def test_a_join_that_takes_long_is_not_taken_for_a_zookeeper_that_is_away(
 
 def test_a_result_of_a_session_that_is_lost_is_none(joined: Announced) -> None:
     joined.zookeeper.is_held = True
-    joined.announcer.status_is(Status.READ_ONLY)
+    joined.announcer.status_is(StatusLevel.READ_ONLY)
     joined.zookeeper.loses_the_session()
     joined.zookeeper.becomes("CONNECTED")
     joined.zookeeper.held.pop(0)()
@@ -388,7 +388,7 @@ def test_a_loss_during_a_join_is_logged(announced: Announced, logged: list[LogEv
 
 def test_a_loss_during_a_leave_does_not_claim_to_know_the_sets(joined: Announced, logged: list[LogEvent]) -> None:
     joined.zookeeper.is_held = True
-    joined.announcer.status_is(Status.QUIESCENT)
+    joined.announcer.status_is(StatusLevel.QUIESCENT)
     joined.zookeeper.becomes("SUSPENDED")
     joined.zookeeper.goes_on()
     assert formats(logged) == [

@@ -36,7 +36,7 @@ PROMPTLY_S = 10.0
 
 Not by the clock: what else the machine does is none of its doing. What the server does for others while the machine
 lets the client wait counts all the same, so this is a bound for who is held up to the end. How the turns are shared is
-counted in tests/queues/test_turns.py and tests/queues/test_rounds.py.
+counted in tests/queues/test_tick_scheduler.py and tests/queues/test_expiry_sweeper.py.
 """
 
 

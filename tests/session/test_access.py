@@ -10,7 +10,7 @@ from twisted.logger import capturedLogs, formatEvent
 from kestrel.config.load import loads
 from kestrel.errors import Unavailable
 from kestrel.protocols.thrift import ThriftCodec
-from kestrel.queues.status import Status
+from kestrel.queues.status import StatusLevel
 from kestrel.session.access import Access
 from kestrel.testing.server import MemoryServer
 from tests.session.thrift_calls import Refused, Taken, ThriftClient
@@ -70,15 +70,15 @@ def _passes(check) -> bool:
 
 @pytest.mark.parametrize(
     ("status", "refuses_writes", "refuses_reads"),
-    list(product([s for s in Status if s is not Status.DOWN], [False, True], [False, True])),
-    ids=lambda value: value.value if isinstance(value, Status) else str(value),
+    list(product([s for s in StatusLevel if s is not StatusLevel.DOWN], [False, True], [False, True])),
+    ids=lambda value: value.value if isinstance(value, StatusLevel) else str(value),
 )
-def test_what_may_be_done_by_status_and_limits(status: Status, refuses_writes: bool, refuses_reads: bool) -> None:
+def test_what_may_be_done_by_status_and_limits(status: StatusLevel, refuses_writes: bool, refuses_reads: bool) -> None:
     server = MemoryServer(config=loads(f'defaultStatus = "{status.value}"'))
     checked = access(server)
     checked.refuses_writes, checked.refuses_reads = refuses_writes, refuses_reads
-    writes = status in (Status.UP, Status.WRITE_AVOID) and not refuses_writes
-    reads = status is not Status.QUIESCENT and not refuses_reads
+    writes = status in (StatusLevel.UP, StatusLevel.WRITE_AVOID) and not refuses_writes
+    reads = status is not StatusLevel.QUIESCENT and not refuses_reads
     assert may_change(checked) is may_put(checked) is writes
     assert may_get(checked) is reads
 
@@ -96,7 +96,7 @@ def test_the_status_in_force_counts_and_not_the_one_that_is_published() -> None:
     server = MemoryServer(config=loads('statusChangeGracePeriod = "10s"'))
     checked = access(server)
     server.core.status.change(b"quiescent")
-    assert server.core.status.published is Status.QUIESCENT
+    assert server.core.status.published is StatusLevel.QUIESCENT
     assert may_put(checked)
     assert may_get(checked)
     server.advance(10)

@@ -13,7 +13,7 @@ from kestrel.protocols.codec import Codec, LineCodec, Stat
 from kestrel.protocols.memcache import MemcacheCodec
 from kestrel.protocols.text import TextCodec
 from kestrel.protocols.thrift import ThriftCodec
-from kestrel.queues.turns import TICK_S
+from kestrel.queues.tick_scheduler import TICK_BUDGET_S
 from kestrel.session.session import COMMANDS_PER_TURN
 from kestrel.session.settings import SessionSettings
 from kestrel.storage.interfaces import IStorage
@@ -214,7 +214,7 @@ def test_one_and_a_half_kilobytes_of_gets_hold_no_more_than_the_bound_and_one_it
     assert MIB <= held <= 2 * MIB + READ_BYTES
     queue = server.manager.known(b"q")
     assert queue is not None
-    assert queue.contents.items >= 10_000 - 3, "what cannot be sent is not taken from the queue"
+    assert queue.store.items >= 10_000 - 3, "what cannot be sent is not taken from the queue"
 
 
 @pytest.mark.parametrize("reads_each", [1, 7])
@@ -381,11 +381,11 @@ def test_what_is_sent_behind_a_load_is_read_up_to_the_bound() -> None:
     client.ask(b"set q 0 0 1\r\nx\r\n")
     queue = server.manager.known(b"q")
     assert queue is not None
-    assert isinstance(queue.contents, SteppedQueue)
-    queue.contents.page_out()
+    assert isinstance(queue.store, SteppedQueue)
+    queue.store.page_out()
     assert client.ask(b"get q\r\n" + b"version\r\n" * 100_000) == b""
     assert len(server.codecs[0]) <= MOST_UNPARSED_BYTES
-    queue.contents.end_fill()
+    queue.store.end_fill()
     assert client.take() == b"VALUE q 0 1\r\nx\r\nEND\r\n" + VERSION * 100_000
 
 
@@ -473,7 +473,7 @@ def test_ticks_are_bounded_however_many_clients_pipeline() -> None:
     server.settle()
     assert [bytes(client.received) for client in clients] == [b"END\r\n" * 2000] * 50
     # A reactor's turn sees the end of one tick and the beginning of the next; a tick runs over by a turn at most.
-    assert server.most_in_a_tick <= 2 * (TICK_S / command_s + COMMANDS_PER_TURN)
+    assert server.most_in_a_tick <= 2 * (TICK_BUDGET_S / command_s + COMMANDS_PER_TURN)
 
 
 def test_slow_commands_are_still_carried_out() -> None:

@@ -9,7 +9,7 @@ import pytest
 from kestrel.compiled import BUILD
 from kestrel.errors import StorageError
 from kestrel.protocols.memcache import MemcacheCodec
-from kestrel.queues.manager import FLUSHED_AT_ONCE
+from kestrel.queues.manager import FLUSHED_PER_SLICE
 from kestrel.session.settings import SessionSettings
 from kestrel.testing.server import EPOCH_MS, MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
@@ -784,8 +784,8 @@ def test_create_time_is_milliseconds_since_the_epoch(server: MemoryServer, clien
 def contents_of(server: MemoryServer, queue: bytes = b"work") -> SteppedQueue:
     known = server.manager.known(queue)
     assert known is not None
-    assert isinstance(known.contents, SteppedQueue)
-    return known.contents
+    assert isinstance(known.store, SteppedQueue)
+    return known.store
 
 
 @pytest.mark.parametrize(
@@ -1008,12 +1008,12 @@ def test_a_head_that_cannot_be_read_is_an_error_and_the_next_get_tries_again(slo
 def test_a_delete_during_a_load_answers_as_an_empty_queue(slow: MemoryServer) -> None:
     client, other = slow.connect(), slow.connect()
     put(client, b"one")
-    contents = contents_of(slow)
-    contents.page_out()
+    store = contents_of(slow)
+    store.page_out()
     assert client.ask(b"get work\r\n") == b""
     assert other.ask(b"delete work\r\n") == b"DELETED\r\n"
     assert client.take() == b"END\r\n"
-    contents.end_fill()
+    store.end_fill()
     assert client.ask(b"get work\r\n") == b"END\r\n"
 
 
@@ -1034,7 +1034,7 @@ def test_a_flush_during_a_load_answers_as_an_empty_queue(slow: MemoryServer) -> 
 def test_what_is_about_all_queues_is_done_in_turns_with_what_others_want(
     server: MemoryServer, client: MemoryClient, asked: bytes
 ) -> None:
-    names = [b"q%03d" % number for number in range(4 * FLUSHED_AT_ONCE)]
+    names = [b"q%03d" % number for number in range(4 * FLUSHED_PER_SLICE)]
     for name in names:
         put(client, b"item", queue=name)
     other = server.connect()
@@ -1048,7 +1048,7 @@ def test_what_is_about_all_queues_is_done_in_turns_with_what_others_want(
     reply = client.take()
     if asked == b"flush_all":
         assert reply == b"Flushed all queues.\r\n"
-        assert [queue.contents.items for queue in server.manager.all_queues()] == [0] * len(names)
+        assert [queue.store.items for queue in server.manager.all_queues()] == [0] * len(names)
     else:
         assert reply.endswith(b"END\r\n")
         assert [name for name in names if name not in reply] == []

@@ -120,11 +120,11 @@ def test_a_client_that_waits_for_the_storage_is_not_idle(error: StorageError | N
     assert client.ask(set_(b"one")) == STORED
     queue = server.manager.known(b"work")
     assert queue is not None
-    queue.contents.page_out()
+    queue.store.page_out()
     assert client.ask(b"get work\r\n") == b""
     server.advance(60)
     assert not client.is_closed
-    queue.contents.end_fill(error)
+    queue.store.end_fill(error)
     assert client.take() == (value(b"one") if error is None else b"SERVER_ERROR disk failed\r\n")
     assert closes_after(server, client, 10)
 

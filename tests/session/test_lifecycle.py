@@ -88,12 +88,12 @@ class Case:
         self.server.settle()
 
     @property
-    def contents(self) -> SteppedQueue:
+    def store(self) -> SteppedQueue:
         """What is in the queue."""
         queue = self.server.manager.known(b"work")
         assert queue is not None
-        assert isinstance(queue.contents, SteppedQueue)
-        return queue.contents
+        assert isinstance(queue.store, SteppedQueue)
+        return queue.store
 
 
 def opened(case: Case) -> None:
@@ -106,9 +106,9 @@ def waiting(case: Case) -> None:
 
 def loading(case: Case) -> None:
     case.put()
-    case.contents.page_out()
+    case.store.page_out()
     assert case.client.ask(b"get work\r\n") == b""
-    assert case.contents.is_filling
+    assert case.store.is_filling
 
 
 def draining(case: Case) -> None:
@@ -119,11 +119,11 @@ def draining(case: Case) -> None:
 
 def draining_loading(case: Case) -> None:
     case.put()
-    case.contents.page_out()
+    case.store.page_out()
     case.client.send(b"get work\r\nversion\r\n")
     case.client.half_close()
     assert case.client.take() == b""
-    assert case.contents.is_filling
+    assert case.store.is_filling
 
 
 def closing(case: Case) -> None:
@@ -166,11 +166,11 @@ def server_stops(case: Case) -> None:
 
 
 def the_head_is_loaded(case: Case) -> None:
-    case.contents.end_fill()
+    case.store.end_fill()
 
 
 def the_head_cannot_be_loaded(case: Case) -> None:
-    case.contents.end_fill(StorageError("unreadable"))
+    case.store.end_fill(StorageError("unreadable"))
 
 
 def the_commit_ends(case: Case) -> None:
@@ -259,7 +259,7 @@ def test_each_state_with_each_input(
     assert case.client.take() == read
     assert case.client.is_closed is is_hung_up_on
     queue = case.server.manager.known(b"work")
-    assert (0 if queue is None else queue.contents.items) == items_left
+    assert (0 if queue is None else queue.store.items) == items_left
 
 
 @pytest.mark.parametrize("state", [opened, waiting, loading, draining, draining_loading, closing])
@@ -284,8 +284,8 @@ def test_a_stop_while_the_head_is_loaded_loses_no_item(state: Step) -> None:
     assert case.client.is_closed
     the_head_is_loaded(case)
     case.server.settle()
-    assert case.contents.items == 1
-    assert case.contents.open_reads == 0
+    assert case.store.items == 1
+    assert case.store.open_reads == 0
 
 
 def test_a_stop_waits_for_a_command_about_the_server_that_is_under_way_and_says_its_reply() -> None:

@@ -374,7 +374,7 @@ def test_a_stop_while_a_reply_is_held_counts_no_failure_of_its_items(storage: St
     end_commits(server, storage)
     queue = server.manager.known(b"work")
     assert queue is not None
-    assert (queue.contents.items, queue.contents.open_reads) == (3, 0)
+    assert (queue.store.items, queue.store.open_reads) == (3, 0)
     assert queue.counters.canceled_transactions == 0
 
 

@@ -106,8 +106,8 @@ def test_a_read_that_the_client_never_had_is_none(bench: Bench) -> None:
 def test_counting_costs_the_same_however_many_are_open(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.put(*[b"x"] * 1000)
     bench.open(1000)
-    contents = bench.queue.contents
-    is_open = contents.is_open
+    store = bench.queue.store
+    is_open = store.is_open
     looked_at = 0
 
     def counted(xid: int) -> bool:
@@ -115,7 +115,7 @@ def test_counting_costs_the_same_however_many_are_open(bench: Bench, monkeypatch
         looked_at += 1
         return is_open(xid)
 
-    monkeypatch.setattr(contents, "is_open", counted)
+    monkeypatch.setattr(store, "is_open", counted)
     for _ in range(100):
         assert bench.reads.count(b"work") == 1000
     assert looked_at <= 200
@@ -127,27 +127,27 @@ def test_counting_costs_the_same_however_many_are_open(bench: Bench, monkeypatch
 @pytest.fixture
 def ending(bench: Bench) -> Bench:
     """Three reads, the youngest of which is on its way to another queue: open in the storage, and nobody's."""
-    bench.queue.held.ended(bench.open(3)[-1].xid)
+    bench.queue.open_read_table.ended(bench.open(3)[-1].xid)
     return bench
 
 
 def test_what_is_on_its_way_elsewhere_does_not_go_back_with_a_connection_that_ends(ending: Bench) -> None:
     ending.reads.put_back_all()
     assert ending.left() == [b"a", b"b"]
-    assert ending.queue.contents.open_reads == 1
+    assert ending.queue.store.open_reads == 1
 
 
 def test_what_is_on_its_way_elsewhere_is_not_closed_with_the_others(ending: Bench) -> None:
     ending.reads.close_all(b"work")
-    assert ending.queue.contents.open_reads == 1
+    assert ending.queue.store.open_reads == 1
 
 
 def test_a_confirm_that_counts_what_is_on_its_way_elsewhere_is_refused_once(ending: Bench) -> None:
     with pytest.raises(NotThatManyOpen):
         ending.reads.confirm(b"work", 3)
-    assert ending.queue.contents.open_reads == 3
+    assert ending.queue.store.open_reads == 3
     assert ending.reads.confirm(b"work", 2) is not None
-    assert ending.queue.contents.open_reads == 1
+    assert ending.queue.store.open_reads == 1
 
 
 # After the queue's storage failed.
@@ -238,7 +238,7 @@ def test_a_client_that_leaves_with_lost_reads_returns_nobody_elses(bench: Bench)
     item = bench.queue.take_now(opens=True)
     assert item is not None
     bench.reads.put_back_all()
-    assert bench.queue.contents.is_open(item.xid)
+    assert bench.queue.store.is_open(item.xid)
     assert bench.left() == [b"b", b"c"]
 
 

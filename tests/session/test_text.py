@@ -221,7 +221,7 @@ def busy(put_s: float = 0.0005) -> tuple[MemoryServer, LimitedStorage]:
 def counts_in_memory(server: MemoryServer) -> int:
     """How many items the queue has at this moment of a tick."""
     queue = server.manager.known(b"work")
-    return 0 if queue is None else queue.contents.items
+    return 0 if queue is None else queue.store.items
 
 
 def test_a_long_put_lets_others_be_served_in_between() -> None:
@@ -318,8 +318,8 @@ def safe_items(server: MemoryServer) -> int:
     """How many items of the queue are safe at this moment of a tick."""
     queue = server.manager.known(b"work")
     assert queue is not None
-    assert isinstance(queue.contents, SteppedQueue)
-    return len(queue.contents.safe)
+    assert isinstance(queue.store, SteppedQueue)
+    return len(queue.store.safe)
 
 
 def test_a_long_put_whose_first_items_are_lost_is_an_error_and_puts_none_behind_them() -> None:

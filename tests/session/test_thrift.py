@@ -323,7 +323,7 @@ def test_a_fault_of_ours_in_a_later_turn_of_a_put_ends_that_connection_alone() -
 def counts_in_memory(server: MemoryServer) -> int:
     """How many items the queue has at this moment of a tick."""
     queue = server.manager.known(b"work")
-    return 0 if queue is None else queue.contents.items
+    return 0 if queue is None else queue.store.items
 
 
 # Expiry.

@@ -273,7 +273,7 @@ def test_a_whole_request_is_served_while_others_fill_the_memory() -> None:
     for other in others:
         other.ask(half_a_request(100_000))
         assert client.ask(b"set mine 0 0 300000\r\n" + bytes(300_000) + b"\r\n") == STORED
-    assert server.manager.queue(b"mine").contents.items == 10
+    assert server.manager.queue(b"mine").store.items == 10
 
 
 def test_what_was_begun_is_forgotten_with_the_connection() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from kestrel.errors import StorageError
 from kestrel.item import Item
-from kestrel.queues.queue import SERVED_AT_ONCE
+from kestrel.queues.queue import MAX_SERVED_PER_SLICE
 from kestrel.queues.waiters import Waiter
 from kestrel.session.monitor import ITEMS_PER_TURN
 from kestrel.session.session import COMMANDS_PER_TURN
@@ -62,8 +62,8 @@ def items_in(reply: bytes) -> list[bytes]:
 def contents_of(server: MemoryServer, queue: bytes = b"work") -> SteppedQueue:
     known = server.manager.known(queue)
     assert known is not None
-    assert isinstance(known.contents, SteppedQueue)
-    return known.contents
+    assert isinstance(known.store, SteppedQueue)
+    return known.store
 
 
 def all_items(server: MemoryServer) -> list[bytes]:
@@ -178,19 +178,19 @@ def test_thousands_who_wait_are_served_in_order_and_some_each_tick(server: Memor
     contents_of(server).page_out()
     served: list[bytes] = []
 
-    def item_arrived(item: Item | None, error: Exception | None) -> None:
+    def on_result(item: Item | None, error: Exception | None) -> None:
         assert item is not None
         served.append(item.data)
 
     for _ in items:
-        queue.join(Waiter(item_arrived, opens=False, peeks=False, patient=True))
+        queue.join(Waiter(on_result, opens=False, peeks=False, is_blocking=True))
     contents_of(server).end_fill()
     counts = [0, len(served)]
     while not server.is_at_rest:
         server.tick()
         counts.append(len(served))
     assert served == items
-    assert max(after - before for before, after in pairwise(counts)) == SERVED_AT_ONCE
+    assert max(after - before for before, after in pairwise(counts)) == MAX_SERVED_PER_SLICE
 
 
 # Until when.
@@ -998,7 +998,7 @@ def test_a_monitor_asks_for_one_turn_at_a_time(server: MemoryServer, writer: Mem
     monitor.send(b"monitor work 10\r\n")
     waiting = []
     while not server.is_at_rest:
-        waiting.append(len(server.turns._waiting))
+        waiting.append(len(server.scheduler._waiting))
         server.tick()
     assert len(items_in(monitor.take())) == 3000
     assert max(waiting) == 1

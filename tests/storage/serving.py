@@ -16,8 +16,8 @@ from kestrel.config.resolved import ResolvedConfig
 from kestrel.net.connection import ConnectionFactory
 from kestrel.protocols.memcache import MemcacheCodec
 from kestrel.queues.manager import QueueManager
-from kestrel.queues.status import ServerStatus, Status
-from kestrel.queues.turns import Turns
+from kestrel.queues.status import ServerStatus, StatusLevel
+from kestrel.queues.tick_scheduler import TickScheduler
 from kestrel.session.services import SessionServices
 from kestrel.session.settings import SessionSettings
 from kestrel.storage.barrier import Barrier
@@ -73,7 +73,7 @@ class Control:
     version = "1.0"
 
     def __init__(self, clock: Clock) -> None:
-        self.status = ServerStatus(MemoryStatusFile(), Status.UP, lambda: 0, clock, maybeDeferred)
+        self.status = ServerStatus(MemoryStatusFile(), StatusLevel.UP, lambda: 0, clock, maybeDeferred)
 
     def uptime_s(self) -> int:
         return 1
@@ -163,7 +163,7 @@ class Server:
         self._is_stopping = False
         self.is_stopped = False
         barrier = Barrier(self._soon)
-        turns = Turns(barrier, self._soon, self.clock.seconds)
+        scheduler = TickScheduler(barrier, self._soon, self.clock.seconds)
         self.storage = make_storage(
             str(folder).encode(),
             self.clock,
@@ -173,14 +173,14 @@ class Server:
             disk=self.disk,
         )
         self.manager = QueueManager(
-            self.storage, MemoryStorage(), self._config(), turns, self.clock, self.now_ms
+            self.storage, MemoryStorage(), self._config(), scheduler, self.clock, self.now_ms
         )
-        sessions = SessionServices(self.manager, turns, self.clock, SessionSettings(max_open_reads=10))
+        sessions = SessionServices(self.manager, scheduler, self.clock, SessionSettings(max_open_reads=10))
         self.connections = ConnectionFactory(sessions, MemcacheCodec, Control(self.clock))
         self.start_failures: list[Failure] = []
         self.manager.start().addErrback(self.start_failures.append)
         self.threads.run_all()
-        turns.open()
+        scheduler.open()
 
     def _soon(self, call: Callable[[], None]) -> None:
         self.clock.callLater(0, call)

@@ -33,7 +33,7 @@ class FakeStorage:
         self.commits.append(list(queues))
         if self.error is not None:
             raise self.error
-        return [([contents], self.waits_for[contents]) for contents in queues if contents in self.waits_for]
+        return [([store], self.waits_for[store]) for store in queues if store in self.waits_for]
 
 
 class FakeQueue(Committed):
@@ -49,12 +49,12 @@ class FakeQueue(Committed):
 
     def commit_failed(self, failure: Exception) -> None:
         self.failures.append(failure)
-        self.contents = Contents()
+        self.store = Contents()
         self.reopened()
 
     def will_wait(self) -> Deferred[object]:
         """The next commit of it is safe when that fires."""
-        outcome = self.storage.waits_for[self.contents] = Deferred()
+        outcome = self.storage.waits_for[self.store] = Deferred()
         return outcome
 
 
@@ -111,7 +111,7 @@ def test_a_batch_is_not_settled_before_its_commit(
     batch = barrier.touch(queue)
     assert (outcome(batch), storage.commits) == ("open", [])
     barrier.end_of_tick()
-    assert (outcome(batch), storage.commits) == ("safe", [[queue.contents]])
+    assert (outcome(batch), storage.commits) == ("safe", [[queue.store]])
 
 
 def test_a_batch_is_not_settled_before_its_commit_is_safe(barrier: Barrier, queue: FakeQueue) -> None:
@@ -131,7 +131,7 @@ def test_an_untouched_queue_is_not_committed(
     barrier.touch(other)
     barrier.end_of_tick()
     barrier.end_of_tick()
-    assert storage.commits == [[queue.contents], [other.contents]]
+    assert storage.commits == [[queue.store], [other.store]]
 
 
 def test_one_commit_takes_all_touched_queues_of_a_storage(
@@ -141,7 +141,7 @@ def test_one_commit_takes_all_touched_queues_of_a_storage(
     barrier.touch(other)
     barrier.touch(queue)
     barrier.end_of_tick()
-    assert storage.commits == [[queue.contents, other.contents]]
+    assert storage.commits == [[queue.store, other.store]]
 
 
 def test_each_storage_is_asked_to_commit_its_own_queues(barrier: Barrier) -> None:
@@ -150,11 +150,11 @@ def test_each_storage_is_asked_to_commit_its_own_queues(barrier: Barrier) -> Non
     barrier.touch(on_disk)
     barrier.touch(in_memory)
     barrier.end_of_tick()
-    assert (disk.commits, memory.commits) == ([[on_disk.contents]], [[in_memory.contents]])
+    assert (disk.commits, memory.commits) == ([[on_disk.store]], [[in_memory.store]])
 
 
 def test_a_commit_that_was_safe_at_once_settles_at_once(barrier: Barrier, queue: FakeQueue) -> None:
-    queue.storage.waits_for[queue.contents] = succeed(None)
+    queue.storage.waits_for[queue.store] = succeed(None)
     batch = barrier.touch(queue)
     barrier.end_of_tick()
     assert outcome(batch) == "safe"
@@ -173,7 +173,7 @@ def test_a_queue_is_not_committed_while_a_commit_of_it_is_pending(
     barrier.end_of_tick()
     barrier.end_of_tick()
     assert (len(storage.commits), outcome(later)) == (1, "open")
-    del storage.waits_for[queue.contents]
+    del storage.waits_for[queue.store]
     pending.callback(None)
     barrier.end_of_tick()
     assert (len(storage.commits), outcome(later)) == (2, "safe")
@@ -243,7 +243,7 @@ def test_a_lost_batch_says_why_and_its_queue_is_told(barrier: Barrier, queue: Fa
 
 
 def test_a_commit_that_failed_at_once_loses_its_batch(barrier: Barrier, queue: FakeQueue) -> None:
-    queue.storage.waits_for[queue.contents] = fail(DISK_ERROR)
+    queue.storage.waits_for[queue.store] = fail(DISK_ERROR)
     batch = barrier.touch(queue)
     barrier.end_of_tick()
     assert (outcome(batch), queue.failures) == (DISK_ERROR, [DISK_ERROR])
@@ -296,12 +296,12 @@ def test_what_is_recorded_while_it_is_opened_anew_is_a_batch_of_its_own(
     pending.errback(DISK_ERROR)
     assert outcome(recorded[0]) == "open"
     barrier.end_of_tick()
-    assert (outcome(recorded[0]), storage.commits[-1]) == ("safe", [queue.contents])
+    assert (outcome(recorded[0]), storage.commits[-1]) == ("safe", [queue.store])
 
 
 def test_what_was_recorded_on_contents_that_are_no_more_is_lost(barrier: Barrier, queue: FakeQueue) -> None:
     before = barrier.touch(queue)
-    queue.contents = Contents()
+    queue.store = Contents()
     barrier.end_of_tick()
     assert isinstance(before.failure, QueueFailed)
     assert queue.storage.commits == []
@@ -309,7 +309,7 @@ def test_what_was_recorded_on_contents_that_are_no_more_is_lost(barrier: Barrier
 
 def test_what_is_recorded_on_new_contents_is_a_batch_of_its_own(barrier: Barrier, queue: FakeQueue) -> None:
     before = barrier.touch(queue)
-    queue.contents = Contents()
+    queue.store = Contents()
     after = barrier.touch(queue)
     assert isinstance(before.failure, QueueFailed)
     barrier.end_of_tick()
@@ -320,17 +320,17 @@ def test_a_loss_takes_nothing_with_it_that_was_recorded_on_new_contents(barrier:
     outcome = queue.will_wait()
     barrier.touch(queue)
     barrier.end_of_tick()
-    queue.contents = Contents()
+    queue.store = Contents()
     later = barrier.touch(queue)
-    contents = queue.contents
+    store = queue.store
     queue.commit_failed = queue.failures.append
     outcome.errback(QueueFailed("lost"))
     barrier.end_of_tick()
-    assert (later.is_settled, later.failure, queue.storage.commits[-1]) == (True, None, [contents])
+    assert (later.is_settled, later.failure, queue.storage.commits[-1]) == (True, None, [store])
 
 
 def test_a_queue_is_used_again_after_a_loss(barrier: Barrier, queue: FakeQueue) -> None:
-    queue.storage.waits_for[queue.contents] = fail(DISK_ERROR)
+    queue.storage.waits_for[queue.store] = fail(DISK_ERROR)
     barrier.touch(queue)
     barrier.end_of_tick()
     batch = barrier.touch(queue)
@@ -367,9 +367,9 @@ Pairs = list[tuple[list[Contents], Deferred[object]]]
 @pytest.mark.parametrize(
     "pairs_for",
     [
-        lambda contents: [([Contents()], Deferred())],
-        lambda contents: [([contents, Contents()], Deferred())],
-        lambda contents: [([contents, contents], Deferred())],
+        lambda store: [([Contents()], Deferred())],
+        lambda store: [([store, Contents()], Deferred())],
+        lambda store: [([store, store], Deferred())],
     ],
     ids=["one it was not asked for", "one that it was and one that it was not", "one twice"],
 )
@@ -605,7 +605,7 @@ def test_within_a_turn_nothing_is_scheduled_and_its_end_commits_and_releases(
     barrier.at_end_of_tick(lambda: released.append(str(outcome(batch))))
     assert (scheduled, storage.commits) == ([], [])
     barrier.end_of_tick()
-    assert (scheduled, storage.commits, released) == ([], [[queue.contents]], ["safe"])
+    assert (scheduled, storage.commits, released) == ([], [[queue.store]], ["safe"])
 
 
 def test_after_a_turn_what_is_recorded_is_scheduled_as_ever(
@@ -617,7 +617,7 @@ def test_after_a_turn_what_is_recorded_is_scheduled_as_ever(
     barrier.touch(queue)
     assert scheduled == [barrier.end_of_tick]
     scheduled.pop()()
-    assert storage.commits == [[queue.contents]]
+    assert storage.commits == [[queue.store]]
 
 
 def test_a_release_at_the_end_of_a_turn_may_record_more_which_is_scheduled(
@@ -656,9 +656,9 @@ def test_what_was_scheduled_before_a_turn_finds_nothing_to_do_after_it(
     barrier.touch(queue)
     barrier.begin_turn()
     barrier.end_of_tick()
-    assert storage.commits == [[queue.contents]]
+    assert storage.commits == [[queue.store]]
     scheduled.pop()()
-    assert storage.commits == [[queue.contents]]
+    assert storage.commits == [[queue.store]]
 
 
 def test_a_commit_that_settles_between_turns_is_followed_by_the_next(

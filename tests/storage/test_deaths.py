@@ -36,7 +36,7 @@ def item(number: int) -> bytes:
 
 
 def upkeep_of(server: Server):
-    return server.storage._upkeeps[server.manager.known(b"work").contents]
+    return server.storage._upkeeps[server.manager.known(b"work").store]
 
 
 def test_a_sync_that_fails_with_nothing_to_sync_costs_no_put(machine: Machine) -> None:
@@ -128,7 +128,7 @@ def test_a_queue_read_behind_is_read_again_after_its_files_were_left_half_replac
     server = machine.start(server.folder)
     server.settle()
     client = server.client()
-    queue = server.manager.known(b"work").contents
+    queue = server.manager.known(b"work").store
     for _ in range(30):
         client.ask(b"get work\r\n")
         while len(server.threads) and not upkeep_of(server).rewriting.is_publishing:

@@ -51,8 +51,8 @@ def test_a_name_that_the_file_system_takes_for_another_is_refused(
     assert client.ask(set_(b"work") + set_(b"works")) == STORED * 2
     server.restart()
     assert server.connect().ask(set_(other.encode())).startswith(b"CLIENT_ERROR")
-    assert server.manager.queue(b"work").contents.items == 2
-    assert server.manager.queue(b"work+a").contents.items == 2
+    assert server.manager.queue(b"work").store.items == 2
+    assert server.manager.queue(b"work+a").store.items == 2
 
 
 @backends
@@ -75,7 +75,7 @@ def test_where_names_are_told_apart_they_are_different_queues(
 ) -> None:
     server = server_over(tmp_path / "queues", make_storage, Disk())
     assert server.connect().ask(set_(b"work") + set_(b"Work") + b"get work\r\n").startswith(STORED * 2 + b"VALUE")
-    assert server.manager.queue(b"Work").contents.items == 1
+    assert server.manager.queue(b"Work").store.items == 1
 
 
 def test_whether_a_folder_tells_names_apart_is_tried(tmp_path: Path) -> None:

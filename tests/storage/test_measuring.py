@@ -57,7 +57,7 @@ class SlowServer(MemoryServer):
         """How often that was measured of a queue, and the sum."""
         queue = self.manager.known(name)
         assert queue is not None
-        histogram = queue.measures.all()[what]
+        histogram = queue.histograms.all()[what]
         return histogram.count, histogram.sum
 
 
@@ -104,7 +104,7 @@ def test_going_over_to_another_file_is_measured(make: Any, tmp_path: Path) -> No
     queue = server.manager.known(b"work")
     assert queue is not None
     count, _ = server.told(b"work", "journal_rotation_usec")
-    assert count >= queue.contents.stats["journal_rotations"] > 0
+    assert count >= queue.store.stats["journal_rotations"] > 0
 
 
 def test_reading_what_is_on_disk_alone_is_measured(make: Any, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_journal_that_is_written_anew_is_measured(tmp_path: Path) -> None:
     server.ask(client, *[put(b"work"), put(b"work"), b"get work\r\n"] * 100)
     queue = server.manager.known(b"work")
     assert queue is not None
-    stats = queue.contents.stats
+    stats = queue.store.stats
     count, total = server.told(b"work", "journal_rewrite_usec")
     assert count == stats["journal_rewrites"] + stats["journal_packs"] > 0
     assert total >= count * 1_000_000
@@ -133,8 +133,8 @@ def test_a_journal_that_is_written_anew_is_measured(tmp_path: Path) -> None:
 def test_what_was_measured_of_a_deleted_queue_stays_the_servers(make: Any, tmp_path: Path) -> None:
     server = SlowServer(make, tmp_path, SYNCED)
     server.ask(server.connect(), put(b"work"), b"delete work\r\n")
-    assert server.manager.past.all()["fsync_delay_usec"].count >= 1
-    assert server.manager.past.puts == 1
+    assert server.manager.deleted_queue_histograms.all()["fsync_delay_usec"].count >= 1
+    assert server.manager.deleted_queue_histograms.puts == 1
 
 
 def test_a_storage_without_files_measures_nothing() -> None:

@@ -42,7 +42,7 @@ def putting(server: MemoryServer, size: int, count: int) -> list[MemoryClient]:
 
 
 def items(server: MemoryServer, name: bytes = b"work") -> int:
-    return server.manager.queue(name).contents.items
+    return server.manager.queue(name).store.items
 
 
 def test_puts_wait_while_too_much_is_not_safe_and_go_on_when_it_is(
@@ -164,7 +164,7 @@ def test_a_queue_that_is_opened_anew_holds_no_room(server: MemoryServer, storage
     queue = server.manager.queue(b"work")
     batch = queue.touch()
     server.barrier.count_item(batch, 500)
-    queue.contents.failure = "broken"
+    queue.store.failure = "broken"
     queue.reopen()
     queue.touch()
     assert batch.failure is not None

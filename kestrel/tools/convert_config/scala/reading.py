@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from kestrel.config.kinds import LARGEST_COUNT, TABLE, TABLES
 from kestrel.config.model import AdminSettings, AliasSettings, Config, LoggingSettings, QueueSettings, ZooKeeperSettings
 from kestrel.config.setting import Setting, settings_of
+from kestrel.config.setting_kinds import MAX_COUNT, TABLE, TABLES
 from kestrel.tools.convert_config.scala.tree import (
     Assignment,
     Call,
@@ -376,7 +376,7 @@ def _checked(setting: Setting, said: Value | Mark | None) -> Value:
         raise _NotTaken(_ONLY_SCALA)
     if isinstance(said, int) and not isinstance(said, bool) and kind.name.startswith(("size", "duration")):
         raise _NotTaken(f"a {kind.name.partition(',')[0]} has a unit")
-    for each in ("none", LARGEST_COUNT) if said is Mark.LARGEST_INT else ("none",) if is_none else (said,):
+    for each in ("none", MAX_COUNT) if said is Mark.LARGEST_INT else ("none",) if is_none else (said,):
         assert not isinstance(each, Mark)
         try:
             parsed = kind.parse(each)

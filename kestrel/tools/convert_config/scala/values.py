@@ -6,7 +6,7 @@ from enum import Enum, auto
 from fractions import Fraction
 from typing import Final
 
-from kestrel.config.units import GIB, KIB, LARGEST, MIB, TIB, format_duration_ms, format_size
+from kestrel.config.units import GIB, KIB, MAX_AMOUNT, MIB, TIB, format_duration_ms, format_size
 from kestrel.tools.convert_config.scala.tree import Call, Chain, Expression, Member, Name, New, Number, Several, Text
 
 Value = bool | int | str | list[str]
@@ -116,9 +116,9 @@ def value(expression: Expression) -> Value | Mark:
 def _with_unit(number: int, unit: str) -> Value | Mark:
     if unit in _SIZES:
         size = number * _SIZES[unit]
-        return format_size(size) if size <= LARGEST else Mark.NO_VALUE
+        return format_size(size) if size <= MAX_AMOUNT else Mark.NO_VALUE
     duration_ms = number * _DURATIONS_MS.get(unit, Fraction(-1))
-    if not 0 <= duration_ms <= LARGEST or duration_ms.denominator != 1:
+    if not 0 <= duration_ms <= MAX_AMOUNT or duration_ms.denominator != 1:
         return Mark.NO_VALUE
     return format_duration_ms(duration_ms.numerator)
 

@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from kestrel.config.kinds import QUEUE_NAME, optional
-from kestrel.config.paths import entry_path, joined
+from kestrel.config.setting_kinds import QUEUE_NAME, optional
+from kestrel.config.setting_paths import entry_path, setting_path
 
 Table = Mapping[str, Any]
 
@@ -30,7 +30,7 @@ def named_tables(tables: Table, path: str) -> list[tuple[str, Table]]:
     ]
 
 
-class Routes:
+class ItemRoutes:
     """The ways of an item by the names that a file mentions. Of tables of one name it knows the last."""
 
     def __init__(self, tables: Table) -> None:
@@ -52,7 +52,7 @@ class Routes:
                 ways[name] = [*self._expiry(name)[1], *children.get(name, ())]
         return ways
 
-    def place_of_expiry(self, name: str) -> str | None:
+    def expiry_setting_path(self, name: str) -> str | None:
         """The path of the setting that says where the items of that queue expire to; None for an alias."""
         return None if name in self.aliases else self._expiry(name)[0]
 
@@ -76,7 +76,7 @@ class Routes:
         for path, table in self._tables_from_near_to_far(queue):
             if setting in table:
                 target = table[setting]
-                return joined(path, setting), [target] if _is_queue(target) else []
+                return setting_path(path, setting), [target] if _is_queue(target) else []
         return None, []
 
     def _tables_from_near_to_far(self, queue: str) -> Iterator[tuple[str, Table]]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from kestrel.config.effect import (
-    queue_settings_above,
+from kestrel.config.load import loads
+from kestrel.config.unused_settings import (
     queue_settings_given,
+    queue_settings_over_limit,
     server_settings_given,
 )
-from kestrel.config.load import loads
 
 
 def test_of_some_settings_of_queues_those_are_named_that_are_given() -> None:
@@ -41,13 +41,13 @@ def test_of_bounded_settings_of_queues_those_are_named_that_are_given_beyond_it(
     )
     most = {"max_memory_size_bytes": 256 * 1024}
     named = ["default.maxMemorySize above 256KiB", 'queues["b"].maxMemorySize above 256KiB']
-    assert queue_settings_above(config, most) == named
-    assert queue_settings_above(config, {}) == queue_settings_above(loads(""), most) == []
+    assert queue_settings_over_limit(config, most) == named
+    assert queue_settings_over_limit(config, {}) == queue_settings_over_limit(loads(""), most) == []
 
 
 def test_what_is_set_to_no_bound_at_all_is_beyond_any() -> None:
     config = loads('[default]\nmaxSize = "none"\n[[queues]]\nname = "a"\nmaxSize = "1KiB"\n')
-    assert queue_settings_above(config, {"max_size_bytes": 2048}) == ["default.maxSize above 2KiB"]
+    assert queue_settings_over_limit(config, {"max_size_bytes": 2048}) == ["default.maxSize above 2KiB"]
 
 
 def test_of_some_settings_of_the_server_those_are_named_that_are_given() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 
-def circles(edges: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
+def find_cycles(edges: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
     """Walks that come back to where they began, each as its members in order: at least one if there is any.
 
     A walk in depth, with a stack of its own: a file may hold a longer chain than Python has stack frames.

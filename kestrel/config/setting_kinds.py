@@ -13,20 +13,20 @@ from typing import Any, Final
 
 import attrs
 
-from kestrel.config.shown import shown
 from kestrel.config.units import format_duration_ms, format_size, parse_duration_ms, parse_size
+from kestrel.config.value_text import show_value
 from kestrel.errors import BadQueueName
 from kestrel.escaping import show_name, show_names
 from kestrel.names import check_queue_name
 
-LARGEST_COUNT: Final = 2**31 - 1
+MAX_COUNT: Final = 2**31 - 1
 """Counts are signed 32-bit numbers, as they are in Kestrel and on the wire."""
 
-LARGEST_PORT: Final = 65535
+MAX_PORT: Final = 65535
 
 
 @attrs.frozen
-class Kind:
+class SettingKind:
     """A name for the reader of a list of settings, the way from the file's value to ours, and the way back."""
 
     name: str
@@ -39,7 +39,7 @@ class Kind:
 
 def _boolean(value: object) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"{shown(value)} is neither true nor false (written without quotes)")
+        raise ValueError(f"{show_value(value)} is neither true nor false (written without quotes)")
     return value
 
 
@@ -49,28 +49,28 @@ def _show_boolean(value: bool) -> str:
 
 def _quoted(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{shown(value)} is not a text in quotes")
+        raise ValueError(f"{show_value(value)} is not a text in quotes")
     return value
 
 
 def _text(value: object) -> str:
     text = _quoted(value)
     if not text or "\0" in text:
-        raise ValueError(f"{shown(text)} is empty or holds a NUL")
+        raise ValueError(f"{show_value(text)} is empty or holds a NUL")
     return text
 
 
 def _count(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"{shown(value)} is not a whole number")
-    if not 1 <= value <= LARGEST_COUNT:
-        raise ValueError(f"{shown(value)} is not between 1 and {LARGEST_COUNT}")
+        raise ValueError(f"{show_value(value)} is not a whole number")
+    if not 1 <= value <= MAX_COUNT:
+        raise ValueError(f"{show_value(value)} is not between 1 and {MAX_COUNT}")
     return value
 
 
 def _port_number(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LARGEST_PORT:
-        raise ValueError(f"{shown(value)} is not a port number from 1 to {LARGEST_PORT}")
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_PORT:
+        raise ValueError(f"{show_value(value)} is not a port number from 1 to {MAX_PORT}")
     return value
 
 
@@ -91,7 +91,7 @@ def _positive(parse: Callable[[object], int]) -> Callable[[object], int]:
     def parse_positive(value: object) -> int:
         parsed = parse(value)
         if parsed == 0:
-            raise ValueError(f"{shown(value)} is not more than nothing")
+            raise ValueError(f"{show_value(value)} is not more than nothing")
         return parsed
 
     return parse_positive
@@ -108,7 +108,7 @@ def _queue_name(value: object) -> bytes:
 
 def _list(value: object) -> list[object]:
     if not isinstance(value, list):
-        raise ValueError(f"{shown(value)} is not a list in square brackets")
+        raise ValueError(f"{show_value(value)} is not a list in square brackets")
     return value
 
 
@@ -131,23 +131,23 @@ def _texts(value: object) -> tuple[str, ...]:
     return tuple(_text(each) for each in _list(value))
 
 
-BOOLEAN: Final = Kind("true or false", _boolean, _show_boolean)
-TEXT: Final = Kind("text", _text)
-TEXTS: Final = Kind("list of texts", _texts, ",".join)
-PATH: Final = Kind("path", _text)
-COUNT: Final = Kind("number from 1", _count)
-PORT_NUMBER: Final = Kind("port number", _port_number)
-PORT: Final = Kind("port number, or false for no port", _port, _show_port)
-SIZE: Final = Kind("size", _positive(parse_size), format_size)
-SIZE_OR_ZERO: Final = Kind("size, or 0", parse_size, format_size)
-DURATION: Final = Kind("duration", _positive(parse_duration_ms), format_duration_ms)
-DURATION_OR_ZERO: Final = Kind("duration, or 0", parse_duration_ms, format_duration_ms)
-QUEUE_NAME: Final = Kind("queue name", _queue_name, show_name)
-QUEUE_NAMES: Final = Kind("list of queue names", _queue_names, show_names)
-IDENTITIES: Final = Kind("client name or list of them", _identities, _show_identities)
+BOOLEAN: Final = SettingKind("true or false", _boolean, _show_boolean)
+TEXT: Final = SettingKind("text", _text)
+TEXTS: Final = SettingKind("list of texts", _texts, ",".join)
+PATH: Final = SettingKind("path", _text)
+COUNT: Final = SettingKind("number from 1", _count)
+PORT_NUMBER: Final = SettingKind("port number", _port_number)
+PORT: Final = SettingKind("port number, or false for no port", _port, _show_port)
+SIZE: Final = SettingKind("size", _positive(parse_size), format_size)
+SIZE_OR_ZERO: Final = SettingKind("size, or 0", parse_size, format_size)
+DURATION: Final = SettingKind("duration", _positive(parse_duration_ms), format_duration_ms)
+DURATION_OR_ZERO: Final = SettingKind("duration, or 0", parse_duration_ms, format_duration_ms)
+QUEUE_NAME: Final = SettingKind("queue name", _queue_name, show_name)
+QUEUE_NAMES: Final = SettingKind("list of queue names", _queue_names, show_names)
+IDENTITIES: Final = SettingKind("client name or list of them", _identities, _show_identities)
 
 
-def optional(kind: Kind, *words: str) -> Kind:
+def optional(kind: SettingKind, *words: str) -> SettingKind:
     """The same, or none, which is written ``"none"`` or as one of the further words, and shown as the first of them."""
     words = (*words, "none")
     in_quotes = " or ".join(f'"{word}"' for word in words)
@@ -163,10 +163,10 @@ def optional(kind: Kind, *words: str) -> Kind:
     def show(value: Any) -> str:
         return words[0] if value is None else kind.show(value)
 
-    return Kind(f"{kind.name}, or {in_quotes}", parse, show)
+    return SettingKind(f"{kind.name}, or {in_quotes}", parse, show)
 
 
-def one_of(*words: str) -> Kind:
+def one_of(*words: str) -> SettingKind:
     """One of these words. Capitals do not matter; the value is the word as it is given here."""
     by_small_letters = {word.lower(): word for word in words}
     in_quotes = ", ".join(f'"{word}"' for word in words)
@@ -174,38 +174,38 @@ def one_of(*words: str) -> Kind:
     def parse(value: object) -> str:
         word = by_small_letters.get(value.lower()) if isinstance(value, str) else None
         if word is None:
-            raise ValueError(f"{shown(value)} is none of {in_quotes}")
+            raise ValueError(f"{show_value(value)} is none of {in_quotes}")
         return word
 
-    return Kind(f"one of {in_quotes}", parse)
+    return SettingKind(f"one of {in_quotes}", parse)
 
 
-def matching(name: str, pattern: str, example: str) -> Kind:
+def matching(name: str, pattern: str, example: str) -> SettingKind:
     """A text of which the whole matches the pattern."""
     compiled = re.compile(pattern)
 
     def parse(value: object) -> str:
         text = _text(value)
         if not compiled.fullmatch(text):
-            raise ValueError(f"{shown(text)} is not a {name}; write for example {shown(example)}")
+            raise ValueError(f"{show_value(text)} is not a {name}; write for example {show_value(example)}")
         return text
 
-    return Kind(name, parse)
+    return SettingKind(name, parse)
 
 
-def secret(kind: Kind, example: str) -> Kind:
+def secret(kind: SettingKind, example: str) -> SettingKind:
     """The same, of which no message shows what was given."""
 
     def parse(value: object) -> Any:
         try:
             return kind.parse(value)
         except ValueError:
-            raise ValueError(f"what is given is not a {kind.name}; write for example {shown(example)}") from None
+            raise ValueError(f"what is given is not a {kind.name}; write for example {show_value(example)}") from None
 
-    return Kind(kind.name, parse, kind.show)
+    return SettingKind(kind.name, parse, kind.show)
 
 
-def table_of(kind: Kind) -> Kind:
+def table_of(kind: SettingKind) -> SettingKind:
     """A table from names of the file's own choice to values of that kind."""
 
     def parse(value: object) -> dict[str, Any]:
@@ -214,25 +214,25 @@ def table_of(kind: Kind) -> Kind:
             try:
                 parsed[name] = kind.parse(each)
             except ValueError as error:
-                raise ValueError(f"{shown(name)}: {error}") from None
+                raise ValueError(f"{show_value(name)}: {error}") from None
         return parsed
 
-    return Kind(f"table from names to {kind.name}", parse)
+    return SettingKind(f"table from names to {kind.name}", parse)
 
 
 def checked_table(value: object) -> dict[str, object]:
     """The value, which must be a table."""
     if not isinstance(value, dict):
-        raise ValueError(f"{shown(value)} is not a table")
+        raise ValueError(f"{show_value(value)} is not a table")
     return value
 
 
 def checked_tables(value: object) -> list[object]:
     """The value, which must be a list; what it holds is looked at one by one."""
     if not isinstance(value, list):
-        raise ValueError(f"{shown(value)} is not a list of tables, whose heads have two brackets: [[queues]]")
+        raise ValueError(f"{show_value(value)} is not a list of tables, whose heads have two brackets: [[queues]]")
     return value
 
 
-TABLE: Final = Kind("table", checked_table)
-TABLES: Final = Kind("list of tables", checked_tables)
+TABLE: Final = SettingKind("table", checked_table)
+TABLES: Final = SettingKind("list of tables", checked_tables)

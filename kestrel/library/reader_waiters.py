@@ -7,29 +7,31 @@ from typing import Final, Protocol
 
 from kestrel.errors import KestrelError
 from kestrel.library.reader_head import ReaderHead
-from kestrel.queues.expiry import SWEPT_AT_ONCE
-from kestrel.queues.waiters import Waiter, WaitingLine
+from kestrel.queues.expiry import MAX_SWEPT_PER_SLICE
+from kestrel.queues.waiters import Waiter, WaiterQueue
 from kestrel.storage.interfaces import IQueueStorage
 
-SERVED_AT_ONCE: Final = 64
+MAX_READER_SERVED_PER_SLICE: Final = 64
 """Then it is the turn of others; the rest of the line is served in a later one."""
 
 
-class Lined(Protocol):
+class ReaderWaitersOwner(Protocol):
     """What a line needs of its reader (`kestrel.library.reader.Reader`)."""
 
-    contents: IQueueStorage
+    store: IQueueStorage
     is_closed: bool
 
 
-class ReaderLine:
-    """Those who wait, first come, first served; `go_on_later` calls back in a later turn."""
+class ReaderWaiters:
+    """Those who wait, first come, first served; `continue_later` calls back in a later turn."""
 
-    def __init__(self, reader: Lined, head: ReaderHead, go_on_later: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(
+        self, reader: ReaderWaitersOwner, head: ReaderHead, continue_later: Callable[[Callable[[], None]], None]
+    ) -> None:
         self._reader = reader
         self._head = head
-        self._go_on_later = go_on_later
-        self.waiting = WaitingLine()
+        self._continue_later = continue_later
+        self.waiters = WaiterQueue()
         self.is_busy = False
         """Whether somebody up the stack serves, or sweeps; what comes to be done meanwhile waits for that one,"""
         self._is_due = False
@@ -39,13 +41,13 @@ class ReaderLine:
         """Whether what has expired is to go, though nobody waits."""
 
     @property
-    def is_finding_head(self) -> bool:
+    def is_head_pending(self) -> bool:
         """Whether those in line wait for the storage, or a sweep, rather than for an item to be put."""
         return self._head.is_loading or self._head.has_expired or self._head.is_over_limit
 
     def join(self, waiter: Waiter) -> None:
         """Stand in line; the waiter may be served before this returns."""
-        self.waiting.join(waiter)
+        self.waiters.join(waiter)
         self.serve()
 
     def has_changed(self) -> None:
@@ -74,7 +76,7 @@ class ReaderLine:
             return
         self.is_busy = True
         try:
-            for _ in range(SERVED_AT_ONCE):
+            for _ in range(MAX_READER_SERVED_PER_SLICE):
                 self._is_due = False
                 if not self._serve_one() and not self._is_due:
                     break
@@ -88,7 +90,7 @@ class ReaderLine:
     def _serve_later(self) -> None:
         if not self._is_later:
             self._is_later = True
-            self._go_on_later(self._serve_now)
+            self._continue_later(self._serve_now)
 
     def _serve_now(self) -> None:
         self._is_later = False
@@ -99,37 +101,37 @@ class ReaderLine:
         head = self._head
         if head.is_loading:
             return False
-        if (self.waiting or self._sweeps) and head.has_expired:
-            if head.sweep(SWEPT_AT_ONCE) < SWEPT_AT_ONCE:
+        if (self.waiters or self._sweeps) and head.has_expired:
+            if head.sweep(MAX_SWEPT_PER_SLICE) < MAX_SWEPT_PER_SLICE:
                 return True
             self._serve_later()
             return False
         self._sweeps = False
         if head.is_over_limit:
             return head.discard()
-        return bool(self.waiting) and self._serve_first()
+        return bool(self.waiters) and self._serve_first()
 
     def _serve_first(self) -> bool:
-        contents = self._reader.contents
-        if contents.peek() is None:
-            return not self._head.fill() and self._answer_impatient()
-        waiter = self.waiting.first()
-        item = contents.peek() if waiter.peeks else contents.take(True)
-        self.waiting.leave(waiter)
-        waiter.item_arrived(item, None)
+        store = self._reader.store
+        if store.peek() is None:
+            return not self._head.fill() and self._answer_non_blocking()
+        waiter = self.waiters.first()
+        item = store.peek() if waiter.peeks else store.take(True)
+        self.waiters.leave(waiter)
+        waiter.on_result(item, None)
         return True
 
-    def _answer_impatient(self) -> bool:
+    def _answer_non_blocking(self) -> bool:
         """There is no item, unless the disk has brought one. Whether there is one after all."""
-        if self._reader.contents.peek() is not None:
+        if self._reader.store.peek() is not None:
             return True
-        for waiter in self.waiting.impatient():
-            if self.waiting.leave(waiter):
-                waiter.item_arrived(None, None)
+        for waiter in self.waiters.non_blocking():
+            if self.waiters.leave(waiter):
+                waiter.on_result(None, None)
         return False
 
     def answer_all(self, error: Exception | None = None) -> None:
         """Answer everyone in line: as an empty queue does, or with that error."""
-        for waiter in self.waiting.all():
-            if self.waiting.leave(waiter):
-                waiter.item_arrived(None, error)
+        for waiter in self.waiters.all():
+            if self.waiters.leave(waiter):
+                waiter.on_result(None, error)

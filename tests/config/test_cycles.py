@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kestrel.config.circles import circles
+from kestrel.config.cycles import find_cycles
 
 graphs = st.dictionaries(st.sampled_from("abcdef"), st.lists(st.sampled_from("abcdef"), max_size=4))
 
@@ -29,7 +29,7 @@ graphs = st.dictionaries(st.sampled_from("abcdef"), st.lists(st.sampled_from("ab
 def test_circles_in_the_order_in_which_they_are_met(
     edges: dict[str, list[str]], found: list[list[str]]
 ) -> None:
-    assert list(circles(edges)) == found
+    assert list(find_cycles(edges)) == found
 
 
 @given(graphs)
@@ -39,7 +39,7 @@ def test_a_circle_is_found_exactly_where_there_is_one(edges: dict[str, list[str]
         has_circle = False
     except CycleError:
         has_circle = True
-    found = list(circles(edges))
+    found = list(find_cycles(edges))
     assert bool(found) == has_circle
     for circle in found:
         assert all(
@@ -49,5 +49,5 @@ def test_a_circle_is_found_exactly_where_there_is_one(edges: dict[str, list[str]
 
 def test_a_chain_may_be_longer_than_the_stack_is_deep() -> None:
     chain = {str(number): [str(number + 1)] for number in range(5_000)}
-    assert list(circles(chain)) == []
-    assert [len(circle) for circle in circles(chain | {"5000": ["0"]})] == [5_001]
+    assert list(find_cycles(chain)) == []
+    assert [len(circle) for circle in find_cycles(chain | {"5000": ["0"]})] == [5_001]

@@ -7,19 +7,19 @@ from typing import Final
 
 from twisted.internet.interfaces import IReactorTime
 
+from kestrel.queues.tick_scheduler import TickScheduler
 from kestrel.queues.timer import Timer
-from kestrel.queues.turns import Turns
 
-AGAIN_S: Final = 0.5
+REOPEN_RETRY_S: Final = 0.5
 """What a storage takes its time to open, or cannot open yet, is tried so long after the last time."""
 
 
-class Reopening:
+class StoreReopener:
     """Calls `reopen` once some contents have died, and again until it says that all of them are open."""
 
-    def __init__(self, reopen: Callable[[], bool], turns: Turns, clock: IReactorTime) -> None:
+    def __init__(self, reopen: Callable[[], bool], scheduler: TickScheduler, clock: IReactorTime) -> None:
         self._reopen = reopen
-        self._turns = turns
+        self._scheduler = scheduler
         self._is_under_way = False
         self._timer = Timer(clock, self._try)
 
@@ -27,7 +27,7 @@ class Reopening:
         """Some contents have died: in the next turn."""
         if not self._is_under_way:
             self._is_under_way = True
-            self._turns.go_on_later(self._try)
+            self._scheduler.continue_later(self._try)
 
     def stop(self) -> None:
         """Try no more."""
@@ -36,4 +36,4 @@ class Reopening:
     def _try(self) -> None:
         self._is_under_way = not self._reopen()
         if self._is_under_way:
-            self._timer.start(AGAIN_S)
+            self._timer.start(REOPEN_RETRY_S)

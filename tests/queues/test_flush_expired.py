@@ -8,8 +8,8 @@ import pytest
 from twisted.python.failure import Failure
 
 from kestrel.errors import StorageError
+from kestrel.queues.flush_expired import ExpiredFlush, ExpiredFlushResult
 from kestrel.queues.queue import Queue
-from kestrel.queues.sweep import Sweep, Swept
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
 
@@ -26,27 +26,27 @@ class Bench:
                 expiry_ms = self.server.now_ms() + lives_ms if lives_ms else 0
                 self.server.manager.put(queue.name, b"x", expiry_ms)
         self.server.advance(2)
-        self.outcomes: list[Swept | Failure] = []
+        self.outcomes: list[ExpiredFlushResult | Failure] = []
 
     def sweep(self, *queues: Queue) -> None:
-        sweep = Sweep(queues, self.server.turns)
+        sweep = ExpiredFlush(queues, self.server.scheduler)
         sweep.done.addBoth(self.outcomes.append)
         self.server.settle()
 
     @property
-    def swept(self) -> Swept:
+    def swept(self) -> ExpiredFlushResult:
         (outcome,) = self.outcomes
-        assert isinstance(outcome, Swept)
+        assert isinstance(outcome, ExpiredFlushResult)
         return outcome
 
     def page_out(self, queue: Queue) -> SteppedQueue:
-        assert isinstance(queue.contents, SteppedQueue)
-        queue.contents.page_out()
-        return queue.contents
+        assert isinstance(queue.store, SteppedQueue)
+        queue.store.page_out()
+        return queue.store
 
     @property
     def left(self) -> list[int]:
-        return [queue.contents.items for queue in self.queues]
+        return [queue.store.items for queue in self.queues]
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def bench() -> Bench:
 
 def test_a_sweep_of_no_queue_is_done_at_once(bench: Bench) -> None:
     bench.sweep()
-    assert bench.swept == Swept(0, None)
+    assert bench.swept == ExpiredFlushResult(0, None)
 
 
 def test_a_sweep_counts_what_expired_in_its_queues_alone(bench: Bench) -> None:
@@ -69,7 +69,7 @@ def test_what_had_expired_before_is_not_counted_again(bench: Bench) -> None:
     bench.sweep(*bench.queues)
     bench.outcomes.clear()
     bench.sweep(*bench.queues)
-    assert bench.swept == Swept(0, None)
+    assert bench.swept == ExpiredFlushResult(0, None)
 
 
 def test_its_batch_is_safe_when_all_queues_are(bench: Bench) -> None:
@@ -93,23 +93,23 @@ def test_its_batch_is_lost_with_the_first_that_is_lost(bench: Bench) -> None:
 
 
 def test_a_sweep_waits_for_a_head_that_is_on_disk_alone(bench: Bench) -> None:
-    contents = bench.page_out(bench.queues[1])
+    store = bench.page_out(bench.queues[1])
     bench.sweep(*bench.queues)
     assert bench.outcomes == []
     assert bench.left == [1, 3, 1], "the others are swept meanwhile"
-    contents.end_fill()
+    store.end_fill()
     assert bench.swept.items == 6
 
 
-def fail_to_load(bench: Bench, contents: SteppedQueue) -> None:
-    contents.end_fill(StorageError("unreadable"))
+def fail_to_load(bench: Bench, store: SteppedQueue) -> None:
+    store.end_fill(StorageError("unreadable"))
 
 
-def delete(bench: Bench, contents: SteppedQueue) -> None:
+def delete(bench: Bench, store: SteppedQueue) -> None:
     bench.server.manager.delete(b"b")
 
 
-def stop(bench: Bench, contents: SteppedQueue) -> None:
+def stop(bench: Bench, store: SteppedQueue) -> None:
     bench.server.manager.wake_all()
 
 
@@ -117,16 +117,16 @@ def stop(bench: Bench, contents: SteppedQueue) -> None:
 def test_a_queue_of_which_the_head_never_comes_keeps_a_sweep_of_many_from_nothing(
     bench: Bench, way: Callable[[Bench, SteppedQueue], None]
 ) -> None:
-    contents = bench.page_out(bench.queues[1])
+    store = bench.page_out(bench.queues[1])
     bench.sweep(*bench.queues)
-    way(bench, contents)
+    way(bench, store)
     assert bench.swept.items == 4
 
 
 def test_a_sweep_of_one_queue_fails_with_it(bench: Bench) -> None:
-    contents = bench.page_out(bench.queues[0])
+    store = bench.page_out(bench.queues[0])
     bench.sweep(bench.queues[0])
-    contents.end_fill(StorageError("unreadable"))
+    store.end_fill(StorageError("unreadable"))
     (outcome,) = bench.outcomes
     assert isinstance(outcome, Failure)
     assert str(outcome.value) == "unreadable"
@@ -135,10 +135,10 @@ def test_a_sweep_of_one_queue_fails_with_it(bench: Bench) -> None:
 def test_a_sweep_takes_no_item_and_leaves_nobody_in_line(bench: Bench) -> None:
     bench.sweep(*bench.queues)
     assert bench.left == [1, 1, 1]
-    assert [len(queue.waiting) for queue in bench.queues] == [0, 0, 0]
+    assert [len(queue.waiters) for queue in bench.queues] == [0, 0, 0]
     empty = bench.server.manager.queue(b"empty")
     bench.server.settle()
     bench.outcomes.clear()
     bench.sweep(empty)
-    assert bench.swept == Swept(0, None)
-    assert len(empty.waiting) == 0
+    assert bench.swept == ExpiredFlushResult(0, None)
+    assert len(empty.waiters) == 0

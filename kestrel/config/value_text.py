@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 from typing import Final
 
-LONGEST_TEXT: Final = 60
+MAX_SHOWN_CHARACTERS: Final = 60
 """Characters of a text that are shown; the file's owner can look up the rest."""
 
 
-def shown(value: object) -> str:
+def show_value(value: object) -> str:
     """Short, and as it stands in the file where that is possible."""
     match value:
         case bool():
             return "true" if value else "false"
         case str():
-            is_long = len(value) > LONGEST_TEXT
-            return json.dumps(value[:LONGEST_TEXT], ensure_ascii=False) + ("..." if is_long else "")
+            is_long = len(value) > MAX_SHOWN_CHARACTERS
+            return json.dumps(value[:MAX_SHOWN_CHARACTERS], ensure_ascii=False) + ("..." if is_long else "")
         case int() if value.bit_length() > 128:
             # Python refuses to write out some thousand digits, which TOML may hold in hexadecimal.
             return f"a number of {value.bit_length()} bits"

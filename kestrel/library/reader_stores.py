@@ -12,7 +12,7 @@ from kestrel.storage.scroll.queue import ScrollQueue
 from kestrel.storage.scroll.storage import ScrollStorage
 
 
-class Shelf(Protocol):
+class ReaderStores(Protocol):
     """The items of one queue, by its readers."""
 
     @property
@@ -27,7 +27,7 @@ class Shelf(Protocol):
     def journal_bytes(self) -> int:
         """What its files take; 0 where it has none."""
 
-    def contents(self, reader: bytes) -> IQueueStorage:
+    def store(self, reader: bytes) -> IQueueStorage:
         """What that reader has: what is there, or from now on. Raises `QueueFailed`."""
 
     def rename(self, reader: bytes, name: bytes) -> None:
@@ -40,47 +40,47 @@ class Shelf(Protocol):
         """One item more for all of these, which are all that there are. Raises as `IStorage.put`."""
 
 
-class FileShelf:
-    """In the files of a folder (`Shelf`): ids are the journal's own."""
+class FileReaderStores:
+    """In the files of a folder (`ReaderStores`): ids are the journal's own."""
 
     first_id = 0
 
     def __init__(self, config: JournaledQueueConfig, storage: ScrollStorage) -> None:
         self.storage = storage
         self._config = config
-        self._contents: dict[bytes, ScrollQueue] = {}
+        self._stores: dict[bytes, ScrollQueue] = {}
 
     @property
     def journal_bytes(self) -> int:
         """What the journal's files take."""
-        return next((each.stats["journal_bytes"] for each in self._contents.values()), 0)
+        return next((each.stats["journal_bytes"] for each in self._stores.values()), 0)
 
-    def contents(self, reader: bytes) -> ScrollQueue:
+    def store(self, reader: bytes) -> ScrollQueue:
         """What the files have for it."""
         settings = self._config.settings_for(reader)
-        contents = self._contents[reader] = self.storage.queue(self._stored_name(reader), settings)
-        return contents
+        store = self._stores[reader] = self.storage.queue(self._stored_name(reader), settings)
+        return store
 
     def _stored_name(self, reader: bytes) -> bytes:
         return self._config.name + b"+" + reader if reader else self._config.name
 
     def rename(self, reader: bytes, name: bytes) -> None:
         """Its file has another name."""
-        self.storage.rename(self._contents[reader], self._stored_name(name))
-        self._contents[name] = self._contents.pop(reader)
+        self.storage.rename(self._stores[reader], self._stored_name(name))
+        self._stores[name] = self._stores.pop(reader)
 
     def delete(self, reader: bytes) -> None:
         """Its file goes; with the last one all files of the queue."""
-        self.storage.delete(self._contents[reader])
-        del self._contents[reader]
+        self.storage.delete(self._stores[reader])
+        del self._stores[reader]
 
     def put(self, data: bytes, add_ms: int, expiry_ms: int, readers: Sequence[bytes]) -> None:
         """One record."""
-        self.storage.put([self._contents[reader] for reader in readers], data, add_ms, expiry_ms)
+        self.storage.put([self._stores[reader] for reader in readers], data, add_ms, expiry_ms)
 
 
-class MemoryShelf:
-    """In memory (`Shelf`): contents count from 0 on, whenever they are made."""
+class MemoryReaderStores:
+    """In memory (`ReaderStores`): contents count from 0 on, whenever they are made."""
 
     journal_bytes = 0
 
@@ -89,24 +89,24 @@ class MemoryShelf:
         self.first_id = 1
         self._config = config
         self._made = 0
-        self._contents: dict[bytes, MemoryQueue] = {}
+        self._stores: dict[bytes, MemoryQueue] = {}
 
-    def contents(self, reader: bytes) -> MemoryQueue:
+    def store(self, reader: bytes) -> MemoryQueue:
         """What it has."""
-        if reader not in self._contents:
+        if reader not in self._stores:
             self._made += 1
-            self._contents[reader] = self.storage.queue(b"%d" % self._made, self._config.settings_for(reader))
-        return self._contents[reader]
+            self._stores[reader] = self.storage.queue(b"%d" % self._made, self._config.settings_for(reader))
+        return self._stores[reader]
 
     def rename(self, reader: bytes, name: bytes) -> None:
         """They are another's."""
-        self._contents[name] = self._contents.pop(reader)
+        self._stores[name] = self._stores.pop(reader)
 
     def delete(self, reader: bytes) -> None:
         """They are gone."""
-        self.storage.delete(self._contents.pop(reader))
+        self.storage.delete(self._stores.pop(reader))
 
     def put(self, data: bytes, add_ms: int, expiry_ms: int, readers: Sequence[bytes]) -> None:
         """They share the bytes."""
-        self.storage.put([self._contents[reader] for reader in readers], data, add_ms, expiry_ms)
+        self.storage.put([self._stores[reader] for reader in readers], data, add_ms, expiry_ms)
         self.first_id += 1

@@ -7,18 +7,18 @@ from functools import partial
 from twisted.internet.defer import Deferred
 
 from kestrel.errors import QueueFailed
-from kestrel.library.waits import settled
+from kestrel.library.deferreds import when_batch_settled
 from kestrel.storage.barrier import Batch
 
 
-class Safety:
+class DurabilityTracker:
     """The batches of one queue that are not safe yet, and a loss that nobody was told."""
 
     def __init__(self) -> None:
         self._unsettled: dict[Batch, None] = {}
         self._loss: Exception | None = None
 
-    def depends_on(self, batch: Batch) -> None:
+    def add_batch(self, batch: Batch) -> None:
         """Something was done that is part of that batch."""
         if not batch.is_settled and batch not in self._unsettled:
             self._unsettled[batch] = None
@@ -38,7 +38,7 @@ class Safety:
     async def _safe(self) -> None:
         batches = list(self._unsettled)
         for batch in batches:
-            await settled(batch)
+            await when_batch_settled(batch)
         losses = [batch.failure for batch in batches if batch.failure is not None]
         loss, self._loss = losses[0] if losses else self._loss, None
         if loss is not None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-AT_ONCE: Final = 100
+MAX_SYNCHRONOUS_CALLBACKS: Final = 100
 """Answers in a row that are there when the call returns."""
 
 
-class Streak:
+class RecursionLimit:
     """Counts the answers that are there when a call returns, and says when one must wait for the reactor.
 
     Who has such an answer goes on within the call that gave it, and may ask again, deeper on the stack each time.
@@ -19,7 +19,7 @@ class Streak:
     def __init__(self) -> None:
         self._answers = 0
 
-    def may_go_on(self) -> bool:
+    def may_recurse(self) -> bool:
         """Whether one more may be answered at once; after a False the count begins anew."""
-        self._answers = (self._answers + 1) % (AT_ONCE + 1)
+        self._answers = (self._answers + 1) % (MAX_SYNCHRONOUS_CALLBACKS + 1)
         return self._answers > 0

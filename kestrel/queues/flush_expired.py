@@ -8,36 +8,36 @@ from typing import Final, NamedTuple
 from twisted.internet.defer import Deferred
 
 from kestrel.queues.queue import Queue
-from kestrel.queues.turns import Turns
+from kestrel.queues.tick_scheduler import TickScheduler
 from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Batch, all_of
 
-QUEUES_AT_ONCE: Final = 64
+FLUSHED_QUEUES_PER_SLICE: Final = 64
 """Queues whose heads are looked for in one turn, if its time is not over before."""
 
 
-class Swept(NamedTuple):
+class ExpiredFlushResult(NamedTuple):
     """How many items expired, and the batch that a reply which says so waits for."""
 
     items: int
     batch: Batch | None
 
 
-class Sweep:
+class ExpiredFlush:
     """Waits until the head of each queue is known, which lets all expired ones before it go; queues in turns."""
 
-    def __init__(self, queues: Sequence[Queue], turns: Turns) -> None:
-        self.done: Deferred[Swept] = Deferred()
+    def __init__(self, queues: Sequence[Queue], scheduler: TickScheduler) -> None:
+        self.done: Deferred[ExpiredFlushResult] = Deferred()
         self._before = {queue: queue.counters.expired_items for queue in queues}
         self._missing = len(queues) + 1
         """The queues whose heads are not known yet, and one until all have been looked for."""
         self._problem: Exception | None = None
-        turns.for_each(queues, self._look_for_head, QUEUES_AT_ONCE).addCallbacks(
+        scheduler.for_each(queues, self._look_for_head, FLUSHED_QUEUES_PER_SLICE).addCallbacks(
             lambda _: self._one_is_known(), self.done.errback
         )
 
     def _look_for_head(self, queue: Queue) -> None:
-        queue.join(Waiter(self._head_is_known, opens=False, peeks=True, patient=False))
+        queue.join(Waiter(self._head_is_known, opens=False, peeks=True, is_blocking=False))
 
     def _head_is_known(self, _: object, error: Exception | None) -> None:
         self._problem = self._problem or error
@@ -52,4 +52,4 @@ class Sweep:
             return
         count = sum(queue.counters.expired_items - before for queue, before in self._before.items())
         unsettled = [queue.unsettled_batch for queue in self._before]
-        self.done.callback(Swept(count, all_of([batch for batch in unsettled if batch is not None])))
+        self.done.callback(ExpiredFlushResult(count, all_of([batch for batch in unsettled if batch is not None])))

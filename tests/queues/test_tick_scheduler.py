@@ -1,4 +1,4 @@
-"""Turns: who may work in a tick, and who goes on in the next."""
+"""TickScheduler: who may work in a tick, and who goes on in the next."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable
 
 import pytest
 
-from kestrel.queues.turns import BACKGROUND_S, TICK_S, Turns
+from kestrel.queues.tick_scheduler import BACKGROUND_BUDGET_S, TICK_BUDGET_S, TickScheduler
 from kestrel.storage.barrier import Barrier
 
 
 class Ticking:
-    """Turns on a reactor of which a test runs each tick; `now_s` moves only when a test says so."""
+    """TickScheduler on a reactor of which a test runs each tick; `now_s` moves only when a test says so."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
         self._soon: deque[Callable[[], None]] = deque()
         self.barrier = Barrier(self._soon.append)
-        self.turns = Turns(self.barrier, self._soon.append, lambda: self.now_s)
+        self.scheduler = TickScheduler(self.barrier, self._soon.append, lambda: self.now_s)
         self.done: list[str] = []
 
     def tick(self) -> list[str]:
@@ -32,13 +32,13 @@ class Ticking:
         """Work that takes so long, and asks whether it may, as sessions do."""
 
         def work() -> None:
-            if not self.turns.may_work():
-                self.turns.go_on_later(work)
+            if not self.scheduler.has_time():
+                self.scheduler.continue_later(work)
                 return
             self.done.append(name)
             self.now_s += takes_s
 
-        self.turns.go_on_later(work)
+        self.scheduler.continue_later(work)
 
     def step(self, name: str, takes_s: float = 0.0) -> Callable[[], None]:
         """Return background work that takes this long."""
@@ -61,56 +61,56 @@ class Ticking:
 @pytest.fixture
 def ticking() -> Ticking:
     ticking = Ticking()
-    ticking.turns.open()
+    ticking.scheduler.open()
     return ticking
 
 
 def test_nobody_works_before_the_queues_are_loaded() -> None:
     ticking = Ticking()
-    assert not ticking.turns.may_work()
+    assert not ticking.scheduler.has_time()
     ticking.later("early")
     assert ticking.until_idle() == []
-    ticking.turns.open()
-    assert ticking.turns.may_work()
+    ticking.scheduler.open()
+    assert ticking.scheduler.has_time()
     assert ticking.until_idle() == [["early"]]
 
 
 def test_a_tick_begins_nothing_new_after_its_time(ticking: Ticking) -> None:
-    assert ticking.turns.may_work()
-    ticking.now_s += TICK_S * 0.9
-    assert ticking.turns.may_work()
-    ticking.now_s += TICK_S * 0.2
-    assert not ticking.turns.may_work()
+    assert ticking.scheduler.has_time()
+    ticking.now_s += TICK_BUDGET_S * 0.9
+    assert ticking.scheduler.has_time()
+    ticking.now_s += TICK_BUDGET_S * 0.2
+    assert not ticking.scheduler.has_time()
 
 
 def test_a_tick_is_about_two_milliseconds() -> None:
-    assert 0.001 <= TICK_S <= 0.003
+    assert 0.001 <= TICK_BUDGET_S <= 0.003
 
 
 def test_the_next_tick_has_all_its_time_again(ticking: Ticking) -> None:
-    assert ticking.turns.may_work()
-    ticking.now_s += TICK_S * 5
-    assert not ticking.turns.may_work()
+    assert ticking.scheduler.has_time()
+    ticking.now_s += TICK_BUDGET_S * 5
+    assert not ticking.scheduler.has_time()
     ticking.tick()
-    assert ticking.turns.may_work()
-    ticking.now_s += TICK_S * 0.9
-    assert ticking.turns.may_work()
+    assert ticking.scheduler.has_time()
+    ticking.now_s += TICK_BUDGET_S * 0.9
+    assert ticking.scheduler.has_time()
 
 
 def test_a_tick_that_recorded_and_said_nothing_ends_as_well(ticking: Ticking) -> None:
     """A client that sends half a line, or begins to wait, leaves nothing for the end of the tick."""
-    assert ticking.turns.may_work()
+    assert ticking.scheduler.has_time()
     ticking.tick()
     ticking.now_s += 60
-    assert ticking.turns.may_work()
+    assert ticking.scheduler.has_time()
 
 
 def test_work_that_says_nothing_does_not_hold_up_the_rest(ticking: Ticking) -> None:
     for name in "abc":
-        ticking.later(name, takes_s=TICK_S)
+        ticking.later(name, takes_s=TICK_BUDGET_S)
     ticking.later("the rest")
     assert ticking.until_idle() == [["a"], ["b"], ["c"], ["the rest"]]
-    assert ticking.turns.may_work()
+    assert ticking.scheduler.has_time()
 
 
 def test_work_for_later_is_done_in_the_next_tick_and_in_order(ticking: Ticking) -> None:
@@ -122,46 +122,46 @@ def test_work_for_later_is_done_in_the_next_tick_and_in_order(ticking: Ticking) 
 
 def test_what_a_tick_has_no_time_for_goes_on_in_the_next_in_order(ticking: Ticking) -> None:
     for name in "abcde":
-        ticking.later(name, takes_s=TICK_S / 2)
+        ticking.later(name, takes_s=TICK_BUDGET_S / 2)
     assert ticking.until_idle() == [["a", "b"], ["c", "d"], ["e"]]
 
 
 def test_each_tick_serves_at_least_one_however_slow_the_work(ticking: Ticking) -> None:
     for name in "abc":
-        ticking.later(name, takes_s=TICK_S * 100)
+        ticking.later(name, takes_s=TICK_BUDGET_S * 100)
     assert ticking.until_idle() == [["a"], ["b"], ["c"]]
 
 
 def test_who_asks_again_stands_behind_those_who_asked_before(ticking: Ticking) -> None:
     def again() -> None:
-        ticking.later("first, again", takes_s=TICK_S)
+        ticking.later("first, again", takes_s=TICK_BUDGET_S)
 
-    ticking.later("first", takes_s=TICK_S)
-    ticking.turns.go_on_later(again)
-    ticking.later("second", takes_s=TICK_S)
+    ticking.later("first", takes_s=TICK_BUDGET_S)
+    ticking.scheduler.continue_later(again)
+    ticking.later("second", takes_s=TICK_BUDGET_S)
     assert ticking.until_idle() == [["first"], ["second"], ["first, again"]]
 
 
 def test_a_tick_that_others_have_used_up_costs_nobody_the_place_in_line(ticking: Ticking) -> None:
     for name in "abc":
         ticking.later(name)
-    assert ticking.turns.may_work()
-    ticking.now_s += TICK_S * 2
+    assert ticking.scheduler.has_time()
+    ticking.now_s += TICK_BUDGET_S * 2
     assert [name for each in ticking.until_idle() for name in each] == ["a", "b", "c"]
 
 
 def test_who_asks_again_in_a_tick_is_not_served_twice_in_it(ticking: Ticking) -> None:
     def greedy() -> None:
         ticking.done.append("greedy")
-        ticking.turns.go_on_later(greedy)
+        ticking.scheduler.continue_later(greedy)
 
-    ticking.turns.go_on_later(greedy)
+    ticking.scheduler.continue_later(greedy)
     assert ticking.tick() == ["greedy"]
 
 
 def test_a_turn_that_raises_keeps_nobody_from_theirs(ticking: Ticking) -> None:
-    ticking.turns.go_on_later(lambda: 1 / 0)
-    ticking.later("a", takes_s=TICK_S)
+    ticking.scheduler.continue_later(lambda: 1 / 0)
+    ticking.later("a", takes_s=TICK_BUDGET_S)
     ticking.later("b")
     assert ticking.until_idle() == [["a"], ["b"]]
 
@@ -176,15 +176,15 @@ def test_nothing_is_scheduled_when_nobody_waits(ticking: Ticking) -> None:
 
 def test_background_work_runs_after_other_work_in_the_time_left(ticking: Ticking) -> None:
     for name in "abcd":
-        ticking.turns.in_background(ticking.step(name, BACKGROUND_S * 0.8))
-    ticking.later("work", TICK_S * 0.5)
+        ticking.scheduler.run_in_background(ticking.step(name, BACKGROUND_BUDGET_S * 0.8))
+    ticking.later("work", TICK_BUDGET_S * 0.5)
     assert ticking.until_idle() == [["work", "a", "b"], ["c", "d"]]
 
 
 def test_busy_ticks_run_one_step_of_background_work(ticking: Ticking) -> None:
     for name in "ab":
-        ticking.turns.in_background(ticking.step(name, TICK_S * 0.4))
-        ticking.later(name.upper(), TICK_S * 2)
+        ticking.scheduler.run_in_background(ticking.step(name, TICK_BUDGET_S * 0.4))
+        ticking.later(name.upper(), TICK_BUDGET_S * 2)
     assert ticking.until_idle() == [["A", "a"], ["B", "b"]]
 
 
@@ -192,6 +192,6 @@ def test_failed_background_work_stops_no_other(ticking: Ticking) -> None:
     def failing() -> None:
         raise ZeroDivisionError
 
-    ticking.turns.in_background(failing)
-    ticking.turns.in_background(ticking.step("next"))
+    ticking.scheduler.run_in_background(failing)
+    ticking.scheduler.run_in_background(ticking.step("next"))
     assert ticking.until_idle() == [["next"]]

@@ -13,14 +13,14 @@ from kestrel.storage.barrier import Batch
 T = TypeVar("T")
 
 
-def settled(batch: Batch) -> Deferred[None]:
+def when_batch_settled(batch: Batch) -> Deferred[None]:
     """Fires when the batch is safe or lost."""
     done: Deferred[None] = Deferred()
     batch.when_settled(partial(done.callback, None))
     return done
 
 
-def even_if_cancelled(coroutine: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]:
+def run_to_completion(coroutine: Coroutine[Deferred[Any], Any, T]) -> Deferred[T]:
     """What the coroutine returns; it goes to its end whoever stops waiting: the folder is owned, or it is not."""
     result: Deferred[T] = Deferred()
     Deferred.fromCoroutine(coroutine).addCallbacks(result.callback, result.errback)

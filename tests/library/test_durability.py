@@ -6,7 +6,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from kestrel.errors import QueueFailed
-from kestrel.library.safety import Safety
+from kestrel.library.durability import DurabilityTracker
 from kestrel.storage.barrier import Batch
 
 
@@ -24,17 +24,17 @@ def batches() -> list[Batch]:
 
 
 @pytest.fixture
-def safety(batches: list[Batch]) -> Safety:
+def safety(batches: list[Batch]) -> DurabilityTracker:
     """Of a queue of which something is in each."""
-    safety = Safety()
+    safety = DurabilityTracker()
     for batch in batches:
-        safety.depends_on(batch)
+        safety.add_batch(batch)
     return safety
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
 def test_it_is_told_when_every_batch_is_safe_and_not_before(
-    safety: Safety, batches: list[Batch], order: tuple[int, ...]
+    safety: DurabilityTracker, batches: list[Batch], order: tuple[int, ...]
 ) -> None:
     told = outcome_of(safety.safe())
     for number in order:
@@ -45,7 +45,7 @@ def test_it_is_told_when_every_batch_is_safe_and_not_before(
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
 def test_a_loss_in_any_batch_is_told_when_the_others_are_known(
-    safety: Safety, batches: list[Batch], lost: int
+    safety: DurabilityTracker, batches: list[Batch], lost: int
 ) -> None:
     told = outcome_of(safety.safe())
     for number, batch in enumerate(batches):
@@ -54,15 +54,17 @@ def test_a_loss_in_any_batch_is_told_when_the_others_are_known(
     assert told == ["the disk is gone"]
 
 
-def test_what_is_done_afterwards_is_not_waited_for(safety: Safety, batches: list[Batch]) -> None:
+def test_what_is_done_afterwards_is_not_waited_for(safety: DurabilityTracker, batches: list[Batch]) -> None:
     told = outcome_of(safety.safe())
-    safety.depends_on(Batch())
+    safety.add_batch(Batch())
     for batch in batches:
         batch.settle(None)
     assert told == [None]
 
 
-def test_a_loss_that_nobody_was_told_is_told_who_asks_next_and_once(safety: Safety, batches: list[Batch]) -> None:
+def test_a_loss_that_nobody_was_told_is_told_who_asks_next_and_once(
+    safety: DurabilityTracker, batches: list[Batch]
+) -> None:
     for batch in batches:
         batch.settle(QueueFailed("the disk is gone"))
     assert outcome_of(safety.safe()) == ["the disk is gone"]

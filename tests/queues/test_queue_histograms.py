@@ -7,19 +7,19 @@ import pytest
 from kestrel.admin.summary import summing
 from kestrel.config.load import loads
 from kestrel.errors import QueueFailed
-from kestrel.queues.measures import Measures
+from kestrel.queues.queue_histograms import QueueHistograms
 from kestrel.session.settings import SessionSettings
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
 from tests.promises.speaking import END, STORED, set_, value
 
 
-def of(server: MemoryServer, queue: bytes = b"work") -> Measures:
-    return server.manager.queue(queue).measures
+def of(server: MemoryServer, queue: bytes = b"work") -> QueueHistograms:
+    return server.manager.queue(queue).histograms
 
 
-def of_all(server: MemoryServer) -> Measures:
-    total = Measures()
+def of_all(server: MemoryServer) -> QueueHistograms:
+    total = QueueHistograms()
     for _ in summing(server.manager, total):
         pass
     return total
@@ -37,8 +37,8 @@ def server(storage: SteppedStorage) -> MemoryServer:
 
 def test_puts_and_their_sizes_are_counted(server: MemoryServer) -> None:
     assert server.connect().ask(set_(b"work", b"12345") + set_(b"work", b"") + set_(b"other", b"1")) == STORED * 3
-    measures = of(server)
-    assert (measures.puts, measures.request_size.sum, measures.request_size.maximum) == (2, 5, 5)
+    histograms = of(server)
+    assert (histograms.puts, histograms.request_size.sum, histograms.request_size.maximum) == (2, 5, 5)
 
 
 def test_a_child_counts_what_it_was_put_by_its_parent(server: MemoryServer) -> None:
@@ -59,9 +59,9 @@ def test_hits_and_misses_are_counted_and_looks_are_not(server: MemoryServer) -> 
     client.ask(set_(b"work", b"1") + set_(b"work", b"2"))
     for request in (b"get work/peek", b"get work", b"get work/open", b"get work/close", b"get work/peek", b"get work"):
         client.ask(request + b"\r\n")
-    measures = of(server)
-    assert (measures.hits, measures.misses) == (2, 1)
-    assert (measures.get_hit_latency_usec.count, measures.get_miss_latency_usec.count) == (2, 1)
+    histograms = of(server)
+    assert (histograms.hits, histograms.misses) == (2, 1)
+    assert (histograms.get_hit_latency_usec.count, histograms.get_miss_latency_usec.count) == (2, 1)
 
 
 def test_an_item_that_came_back_is_a_hit_each_time(server: MemoryServer) -> None:
@@ -106,9 +106,9 @@ def test_who_waited_in_vain_is_a_miss_with_its_time(server: MemoryServer) -> Non
     assert waiting.ask(b"get work/t=250\r\n") == b""
     server.advance(0.25)
     assert waiting.take() == END
-    measures = of(server)
-    assert (measures.misses, measures.get_miss_latency_usec.count) == (1, 0)
-    assert (measures.get_timeout_msec.count, measures.get_timeout_msec.sum) == (1, 250)
+    histograms = of(server)
+    assert (histograms.misses, histograms.get_miss_latency_usec.count) == (1, 0)
+    assert (histograms.get_timeout_msec.count, histograms.get_timeout_msec.sum) == (1, 250)
 
 
 def test_who_leaves_the_line_is_no_miss(server: MemoryServer) -> None:
@@ -182,8 +182,8 @@ def test_the_sum_keeps_what_a_deleted_queue_had(server: MemoryServer) -> None:
     client.ask(set_(b"work", b"12") + b"get work\r\n" + b"get work\r\n" + set_(b"other", b"1"))
     client.ask(b"delete work\r\n")
     client.ask(set_(b"work", b"345"))
-    measures = of_all(server)
-    assert (measures.puts, measures.request_size.sum, measures.hits, measures.misses) == (3, 6, 1, 1)
+    histograms = of_all(server)
+    assert (histograms.puts, histograms.request_size.sum, histograms.hits, histograms.misses) == (3, 6, 1, 1)
     assert of(server).puts == 1
 
 
@@ -193,8 +193,8 @@ def test_who_waits_on_a_queue_that_is_deleted_is_a_miss_in_the_sum(server: Memor
     server.advance(2)
     server.connect().ask(b"delete work\r\n")
     assert waiting.take() == END
-    measures = of_all(server)
-    assert (measures.misses, measures.get_timeout_msec.sum) == (1, 2_000)
+    histograms = of_all(server)
+    assert (histograms.misses, histograms.get_timeout_msec.sum) == (1, 2_000)
 
 
 def test_a_put_that_is_safe_after_the_queue_was_deleted_counts_in_the_sum(

@@ -14,9 +14,9 @@ from kestrel.config.model import Config, QueueSettings
 from kestrel.errors import StorageError
 from kestrel.item import Item
 from kestrel.journal.records import encode_item
-from kestrel.queues.expiry import SWEPT_AT_ONCE, SWEPT_BY_A_PUT
-from kestrel.queues.rounds import QUEUES_AT_ONCE
-from kestrel.queues.turns import TICK_S
+from kestrel.queues.expiry import MAX_SWEPT_PER_PUT, MAX_SWEPT_PER_SLICE
+from kestrel.queues.expiry_sweeper import SWEPT_QUEUES_PER_SLICE
+from kestrel.queues.tick_scheduler import TICK_BUDGET_S
 from kestrel.storage.memory import MemoryQueue, MemoryStorage
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
@@ -25,10 +25,10 @@ from tests.promises.speaking import STORED, items, set_, value
 
 EVERY_SECOND: Final = "expirationTimerFrequency = '1s'\n"
 
-ITEM_S: Final = TICK_S / 200
+ITEM_S: Final = TICK_BUDGET_S / 200
 """What it takes to take an item from a queue, or to put one to it."""
 
-MOST_IN_A_TURN: Final = TICK_S / ITEM_S + 2 * SWEPT_AT_ONCE
+MOST_IN_A_TURN: Final = TICK_BUDGET_S / ITEM_S + 2 * MAX_SWEPT_PER_SLICE
 """Whoever begins in time may look at a head, and then stand in line for it: those are two sweeps."""
 
 
@@ -129,7 +129,7 @@ def a_move_to_a_queue_in_which_many_have_expired() -> tuple[SteppingServer, byte
     server.fill(b"work", 100)
     server.fill(b"late", 20_000)
     server.let_expire()
-    return server, b"get work\r\n", 100 + 100 * SWEPT_BY_A_PUT
+    return server, b"get work\r\n", 100 + 100 * MAX_SWEPT_PER_PUT
 
 
 def a_move_to_a_parent_of_many_children() -> tuple[SteppingServer, bytes, int]:
@@ -168,17 +168,17 @@ def test_a_large_work_takes_no_more_than_a_small_share_of_each_tick(
 
 def test_a_round_comes_back_to_a_queue_with_many_expired_items_after_the_others() -> None:
     server = SteppingServer(loads(EVERY_SECOND))
-    server.fill(b"full", 3 * SWEPT_AT_ONCE)
+    server.fill(b"full", 3 * MAX_SWEPT_PER_SLICE)
     for name in (b"a", b"b", b"c"):
         server.fill(name, 1)
     server.let_expire()
     server.watch()
     server.advance(1)
-    assert server.steps == [b"full"] * SWEPT_AT_ONCE + [b"a", b"b", b"c"] + [b"full"] * 2 * SWEPT_AT_ONCE
+    assert server.steps == [b"full"] * MAX_SWEPT_PER_SLICE + [b"a", b"b", b"c"] + [b"full"] * 2 * MAX_SWEPT_PER_SLICE
 
 
 @pytest.mark.parametrize(
-    ("most", "left"), [(1, [1998, 1997, 1996]), (SWEPT_AT_ONCE, [1499, 999, 499]), (1200, [799, 0, 0])]
+    ("most", "left"), [(1, [1998, 1997, 1996]), (MAX_SWEPT_PER_SLICE, [1499, 999, 499]), (1200, [799, 0, 0])]
 )
 def test_max_expire_sweep_bounds_each_round_of_each_queue(most: int, left: list[int]) -> None:
     server = SteppingServer(loads(f"{EVERY_SECOND}[default]\nmaxExpireSweep = {most}"))
@@ -188,7 +188,7 @@ def test_max_expire_sweep_bounds_each_round_of_each_queue(most: int, left: list[
     server.let_expire()
     for each in left:
         server.advance(1)
-        assert [server.manager.queue(name).contents.items for name in names] == [each, each]
+        assert [server.manager.queue(name).store.items for name in names] == [each, each]
 
 
 def test_a_round_that_is_still_under_way_is_not_begun_again() -> None:
@@ -205,31 +205,31 @@ def test_a_round_that_is_still_under_way_is_not_begun_again() -> None:
 
 def test_a_round_over_many_queues_looks_at_some_in_each_tick() -> None:
     server = SteppingServer(loads(EVERY_SECOND))
-    names = [b"work%d" % number for number in range(3 * QUEUES_AT_ONCE + 50)]
+    names = [b"work%d" % number for number in range(3 * SWEPT_QUEUES_PER_SLICE + 50)]
     for name in names:
         server.fill(name, 1)
     server.let_expire()
     server.watch()
     server.advance(1)
     assert expired_items(server, *names) == [1] * len(names)
-    assert server.most_in_a_tick == QUEUES_AT_ONCE
+    assert server.most_in_a_tick == SWEPT_QUEUES_PER_SLICE
 
 
 def test_a_round_over_many_queues_sweeps_a_few_hundred_items_in_each_tick() -> None:
     server = SteppingServer(loads(EVERY_SECOND))
     for number in range(50):
-        server.fill(b"work%d" % number, SWEPT_AT_ONCE - 1)
+        server.fill(b"work%d" % number, MAX_SWEPT_PER_SLICE - 1)
     server.let_expire()
     server.watch()
     server.advance(1)
-    assert len(server.steps) == 50 * (SWEPT_AT_ONCE - 1)
-    assert server.most_in_a_tick < 2 * SWEPT_AT_ONCE
+    assert len(server.steps) == 50 * (MAX_SWEPT_PER_SLICE - 1)
+    assert server.most_in_a_tick < 2 * MAX_SWEPT_PER_SLICE
 
 
 def test_a_queue_that_is_deleted_in_the_midst_of_a_round_is_left_out() -> None:
     server = SteppingServer(loads(EVERY_SECOND))
     for name in (b"a", b"b"):
-        server.fill(name, 3 * SWEPT_AT_ONCE)
+        server.fill(name, 3 * MAX_SWEPT_PER_SLICE)
     server.let_expire()
     server.clock.advance(1)
     while expired_items(server, b"a") == [0]:
@@ -237,20 +237,20 @@ def test_a_queue_that_is_deleted_in_the_midst_of_a_round_is_left_out() -> None:
     deleted = server.manager.queue(b"a")
     server.manager.delete(b"a")
     server.settle()
-    assert deleted.counters.expired_items == SWEPT_AT_ONCE
-    assert expired_items(server, b"b") == [3 * SWEPT_AT_ONCE]
+    assert deleted.counters.expired_items == MAX_SWEPT_PER_SLICE
+    assert expired_items(server, b"b") == [3 * MAX_SWEPT_PER_SLICE]
 
 
 def test_a_stop_ends_the_round_that_is_under_way() -> None:
     server = SteppingServer(loads(EVERY_SECOND))
-    server.fill(b"work", 3 * SWEPT_AT_ONCE)
+    server.fill(b"work", 3 * MAX_SWEPT_PER_SLICE)
     server.let_expire()
     server.clock.advance(1)
     while expired_items(server, b"work") == [0]:
         server.tick()
     server.core.rounds.stop()
     server.advance(10)
-    assert expired_items(server, b"work") == [SWEPT_AT_ONCE]
+    assert expired_items(server, b"work") == [MAX_SWEPT_PER_SLICE]
 
 
 @pytest.mark.parametrize(("before", "after", "is_due_after_s"), [(3, 3, 1), (3, 5, 5), (3, 1, 1), (3, None, None)])
@@ -325,7 +325,7 @@ def test_a_fault_at_one_queue_ends_the_rounds_of_no_other() -> None:
     queues = [server.manager.queue(name) for name in names]
     for _ in range(2):
         for queue in queues:
-            queue.contents.append(encode_item(b"item", server.now_ms(), 0))
+            queue.store.append(encode_item(b"item", server.now_ms(), 0))
         with capturedLogs() as events:
             server.advance(1)
             server.advance(1)

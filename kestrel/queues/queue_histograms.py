@@ -6,7 +6,7 @@ from typing import Final
 
 from kestrel.histogram import Histogram
 
-OF_QUEUES: Final = (
+QUEUE_HISTOGRAM_NAMES: Final = (
     "delivery_latency_msec",
     "get_hit_latency_usec",
     "get_miss_latency_usec",
@@ -16,12 +16,17 @@ OF_QUEUES: Final = (
 )
 """What every queue measures itself."""
 
-OF_STORAGES: Final = ("fill_readbehind_usec", "fsync_delay_usec", "journal_rewrite_usec", "journal_rotation_usec")
+STORAGE_HISTOGRAM_NAMES: Final = (
+    "fill_readbehind_usec",
+    "fsync_delay_usec",
+    "journal_rewrite_usec",
+    "journal_rotation_usec",
+)
 """What Kestrel's storage measures: reading what is on disk alone, the time from a record to the sync that makes it
 safe, writing a journal anew, and going over to a new file."""
 
 
-class Measures:
+class QueueHistograms:
     """Of one queue, or of all that a server has had.
 
     Times of operations are microseconds, sizes are bytes. A put or a get at once has taken as long as the batch that
@@ -69,14 +74,14 @@ class Measures:
         """How often there was none for who asked."""
         return self.get_miss_latency_usec.count + self.get_timeout_msec.count
 
-    def missed(self, waited_s: float, *, is_patient: bool) -> None:
+    def add_miss(self, waited_s: float, *, is_blocking: bool) -> None:
         """Somebody who asked for an item has none."""
-        if is_patient:
+        if is_blocking:
             self.get_timeout_msec.add(int(waited_s * 1_000))
         else:
             self.get_miss_latency_usec.add(int(waited_s * 1_000_000))
 
-    def of_storage(self, what: str, value: int) -> None:
+    def add_storage_value(self, what: str, value: int) -> None:
         """The storage has measured that."""
         histogram = self.by_storage.get(what)
         if histogram is None:
@@ -85,12 +90,12 @@ class Measures:
 
     def all(self) -> dict[str, Histogram]:
         """All of them by name: Kestrel's names."""
-        named = {name: getattr(self, name) for name in OF_QUEUES}
-        return {**named, **{name: Histogram() for name in OF_STORAGES}, **self.by_storage}
+        named = {name: getattr(self, name) for name in QUEUE_HISTOGRAM_NAMES}
+        return {**named, **{name: Histogram() for name in STORAGE_HISTOGRAM_NAMES}, **self.by_storage}
 
-    def merge(self, other: Measures) -> None:
+    def merge(self, other: QueueHistograms) -> None:
         """All that the other has was measured here as well."""
-        for name in OF_QUEUES:
+        for name in QUEUE_HISTOGRAM_NAMES:
             getattr(self, name).merge(getattr(other, name))
         for name, histogram in other.by_storage.items():
             self.by_storage.setdefault(name, Histogram()).merge(histogram)

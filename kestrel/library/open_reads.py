@@ -6,7 +6,7 @@ from kestrel.errors import QueueFailed
 from kestrel.item import Item
 
 
-class OpenItems:
+class ReaderOpenReads:
     """The items that were given and are not done yet, by their ids."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class OpenItems:
         self._items.clear()
         self.bytes = 0
 
-    def lose_all(self) -> None:
+    def mark_all_lost(self) -> None:
         """Their storage failed: the items are back in the queue."""
         self._lost.update(self._items)
         self.end_all()

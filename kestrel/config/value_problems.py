@@ -10,9 +10,9 @@ import attrs
 from cattrs.errors import ClassValidationError, ForbiddenExtraKeysError, IterableValidationError
 
 from kestrel.config.model import AdminSettings, Config, LoggingSettings, QueueSettings, ZooKeeperSettings
-from kestrel.config.paths import entry_path, joined
 from kestrel.config.setting import settings_of
-from kestrel.config.shown import LONGEST_TEXT
+from kestrel.config.setting_paths import entry_path, setting_path
+from kestrel.config.value_text import MAX_SHOWN_CHARACTERS
 
 _PLACES: list[tuple[type[attrs.AttrsInstance], str]] = [
     (Config, "above the first [table]"),
@@ -23,7 +23,7 @@ _PLACES: list[tuple[type[attrs.AttrsInstance], str]] = [
 ]
 
 
-def problems_in(error: Exception, value: Any, path: str = "") -> Iterator[str]:
+def value_problems(error: Exception, value: Any, path: str = "") -> Iterator[str]:
     """A sentence for each mistake that the exception tells of; `value` is what was read, found at `path`."""
     match error:
         case ClassValidationError():
@@ -31,7 +31,7 @@ def problems_in(error: Exception, value: Any, path: str = "") -> Iterator[str]:
         case IterableValidationError():
             for each, note in error.group_exceptions()[0]:
                 entry = value[note.index]
-                yield from problems_in(each, entry, entry_path(path, _name_of(entry) or int(note.index)))
+                yield from value_problems(each, entry, entry_path(path, _name_of(entry) or int(note.index)))
         case KeyError():
             yield f"{path}: is missing"
         case _:
@@ -43,11 +43,11 @@ def _problems_in_table(error: ClassValidationError, table: Any, path: str) -> It
     of_fields, others = error.group_exceptions()
     for each, note in of_fields:
         name = settings[note.name].kestrel_name
-        yield from problems_in(each, table.get(name), joined(path, name))
+        yield from value_problems(each, table.get(name), setting_path(path, name))
     for each in others:
         if isinstance(each, ForbiddenExtraKeysError):
             for name in sorted(each.extra_fields):
-                yield f"{joined(path, name)}: unknown setting{_hint(name, error.cl)}"
+                yield f"{setting_path(path, name)}: unknown setting{_hint(name, error.cl)}"
         else:
             yield f"{path}: {each}"
 
@@ -63,7 +63,7 @@ def _hint(name: str, cls: type[attrs.AttrsInstance]) -> str:
         if name in _names(other) and name not in _names(cls):
             return f"; it belongs {place}"
     names = {_folded(known): known for known in _names(cls)}
-    close = get_close_matches(_folded(name[:LONGEST_TEXT]), names, n=1)
+    close = get_close_matches(_folded(name[:MAX_SHOWN_CHARACTERS]), names, n=1)
     return f"; did you mean {names[close[0]]}?" if close else ""
 
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from kestrel.config.model import Config, QueueOverrides, QueueSettings
-from kestrel.config.paths import entry_path, joined
 from kestrel.config.setting import settings_of
+from kestrel.config.setting_paths import entry_path, setting_path
 from kestrel.config.units import format_size
 
 
 def queue_settings_given(config: Config, names: Collection[str]) -> list[str]:
     """The paths of those settings of queues that are given, of these names of `QueueSettings`."""
-    return [path for table, overrides in _queue_tables(config) for path in _among(table, overrides, names)]
+    return [path for table, overrides in _queue_tables(config) for path in _given_paths(table, overrides, names)]
 
 
-def queue_settings_above(config: Config, most: Mapping[str, int]) -> list[str]:
+def queue_settings_over_limit(config: Config, most: Mapping[str, int]) -> list[str]:
     """Those settings of queues that are given beyond these bytes, as ``default.maxMemorySize above 256KiB``."""
     return [
-        f"{joined(path, settings_of(QueueSettings)[name].kestrel_name)} above {format_size(bound)}"
+        f"{setting_path(path, settings_of(QueueSettings)[name].kestrel_name)} above {format_size(bound)}"
         for path, overrides in _queue_tables(config)
         for name, bound in most.items()
         if _is_above(overrides.values.get(name, bound), bound)
@@ -41,9 +41,13 @@ def _queue_tables(config: Config) -> Iterator[tuple[str, QueueOverrides]]:
         yield _path_of_queue(name), overrides
 
 
-def _among(path: str, overrides: QueueOverrides, names: Collection[str]) -> list[str]:
+def _given_paths(path: str, overrides: QueueOverrides, names: Collection[str]) -> list[str]:
     given = frozenset(overrides.values) & frozenset(names)
-    return [joined(path, setting.kestrel_name) for name, setting in settings_of(QueueSettings).items() if name in given]
+    return [
+        setting_path(path, setting.kestrel_name)
+        for name, setting in settings_of(QueueSettings).items()
+        if name in given
+    ]
 
 
 def _path_of_queue(name: bytes) -> str:

@@ -20,14 +20,14 @@ log = Logger(__name__)
 
 _Thing = TypeVar("_Thing")
 
-TICK_S: Final = 0.002
+TICK_BUDGET_S: Final = 0.002
 """After so much work a tick begins nothing new."""
 
-BACKGROUND_S: Final = TICK_S / 4
+BACKGROUND_BUDGET_S: Final = TICK_BUDGET_S / 4
 """A tick begins no further step of background work after this much of it. Requests that arrive meanwhile wait less."""
 
 
-class Turns:
+class TickScheduler:
     """Says who may work in this tick, and lets the rest go on in the next.
 
     Nobody works before `open`, which is called when the queues are loaded: connections that came earlier wait.
@@ -38,7 +38,7 @@ class Turns:
         self._schedule = schedule
         self.seconds = seconds
         self._tick_ends_at: float | None = None
-        self.looked_at_s = 0.0
+        self.checked_at_s = 0.0
         """What the clock said when somebody last asked whether to work."""
         self._waiting: deque[Callable[[], None]] = deque()
         self._background: deque[Callable[[], None]] = deque()
@@ -50,31 +50,31 @@ class Turns:
         self._is_open = True
         self._schedule_next()
 
-    def may_work(self) -> bool:
+    def has_time(self) -> bool:
         """Whether this tick still begins something new."""
         if not self._is_open:
             return False
-        self.looked_at_s = self.seconds()
+        self.checked_at_s = self.seconds()
         if self._tick_ends_at is None:
-            self._tick_ends_at = self.looked_at_s + TICK_S
+            self._tick_ends_at = self.checked_at_s + TICK_BUDGET_S
             self.barrier.at_end_of_tick(self._tick_ended)
             return True
-        return self.looked_at_s < self._tick_ends_at
+        return self.checked_at_s < self._tick_ends_at
 
-    def is_long(self, began: float) -> bool:
+    def exceeds_tick(self, began: float) -> bool:
         """Whether a turn that began then has used up a whole tick by itself."""
-        return self.seconds() - began > TICK_S
+        return self.seconds() - began > TICK_BUDGET_S
 
     def _tick_ended(self) -> None:
         self._tick_ends_at = None
 
-    def go_on_later(self, work: Callable[[], None]) -> None:
+    def continue_later(self, work: Callable[[], None]) -> None:
         """Call `work` in the next tick, after those who asked before."""
         self._waiting.append(work)
         self._schedule_next()
 
-    def in_background(self, step: Callable[[], None]) -> None:
-        """Call `step` when no `go_on_later` work is due and the tick has time left.
+    def run_in_background(self, step: Callable[[], None]) -> None:
+        """Call `step` when no `continue_later` work is due and the tick has time left.
 
         Each tick runs at least one step, so that a busy server finishes background work too. A step should take much
         less than a tick.
@@ -108,7 +108,7 @@ class Turns:
             for thing in things[first : first + at_once]:
                 work(thing)
                 place += 1
-                if self.is_long(began):
+                if self.exceeds_tick(began):
                     break
         except Exception:
             done.errback()
@@ -116,7 +116,7 @@ class Turns:
         if place == len(things):
             done.callback(None)
         else:
-            self.go_on_later(partial(self._do_some, things, place, work, at_once, done))
+            self.continue_later(partial(self._do_some, things, place, work, at_once, done))
 
     def _schedule_next(self) -> None:
         if (self._waiting or self._background) and self._is_open and not self._is_scheduled:
@@ -126,13 +126,13 @@ class Turns:
     def _next_tick(self) -> None:
         self._is_scheduled = False
         for _ in range(len(self._waiting)):
-            if not self.may_work():  # the tick's time is used up: the remaining work keeps its order
+            if not self.has_time():  # the tick's time is used up: the remaining work keeps its order
                 break
             self._run(self._waiting.popleft())
         began = self.seconds()
         while self._background:
             self._run(self._background.popleft())
-            if self.seconds() - began > BACKGROUND_S or not self.may_work():
+            if self.seconds() - began > BACKGROUND_BUDGET_S or not self.has_time():
                 break
         self._schedule_next()
 

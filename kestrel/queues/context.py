@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from twisted.internet.interfaces import IReactorTime
 
-from kestrel.queues.turns import Turns
+from kestrel.queues.tick_scheduler import TickScheduler
 from kestrel.storage.barrier import Barrier, Batch
 
 _time_ns: Final = time.time_ns
@@ -19,7 +19,7 @@ def wall_clock_ms() -> int:
     return _time_ns() // 1_000_000
 
 
-class PutElsewhere(Protocol):
+class PutByName(Protocol):
     """Puts an item that moves to a queue by its name, as if a client did."""
 
     def __call__(self, name: bytes, data: bytes, done: Collection[bytes]) -> Mapping[bytes, Batch] | None:
@@ -30,7 +30,7 @@ class PutElsewhere(Protocol):
         """
 
 
-class Services:
+class RuntimeContext:
     """The barrier, the turns, and both clocks.
 
     `clock` is for timers and never set back; `now_ms` is the wall's, for times that are stored. `storage_failed` is to
@@ -40,29 +40,29 @@ class Services:
     def __init__(
         self,
         barrier: Barrier,
-        turns: Turns,
+        scheduler: TickScheduler,
         clock: IReactorTime,
         now_ms: Callable[[], int],
         storage_failed: Callable[[], None] = lambda: None,
     ) -> None:
         self.barrier = barrier
-        self.turns = turns
+        self.scheduler = scheduler
         self.clock = clock
         self.now_ms = now_ms
         self.storage_failed = storage_failed
 
 
-class QueueServices(Services):
+class QueueContext(RuntimeContext):
     """The same, and the way to other queues."""
 
     def __init__(
         self,
         barrier: Barrier,
-        turns: Turns,
+        scheduler: TickScheduler,
         clock: IReactorTime,
         now_ms: Callable[[], int],
-        put: PutElsewhere,
+        put: PutByName,
         storage_failed: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(barrier, turns, clock, now_ms, storage_failed)
+        super().__init__(barrier, scheduler, clock, now_ms, storage_failed)
         self.put = put
