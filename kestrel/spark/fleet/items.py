@@ -32,7 +32,7 @@ MOST_BYTES: Final = 4 * 1024 * 1024
 
 
 class ItemSelection(Enum):
-    """ItemSelection items of a queue."""
+    """The choice of items of a queue."""
 
     QUEUED = "queued"
     """Those that a server would have after a restart, in order."""

@@ -45,7 +45,7 @@ Reads: TypeAlias = "dict[str, list[OpenRead]]"
 
 
 class OpenedItems(InputPartition):
-    """OpenedItems of one server, which travel to the task."""
+    """Items of one server, which travel to the task."""
 
     def __init__(self, address: str, items: Sequence[bytes]) -> None:
         super().__init__(None)
@@ -143,7 +143,7 @@ class OpenReadsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # What is taken.
 
     def _take(self, rows: int) -> Reads:
-        """OpenedItems of all servers, as many as make a batch."""
+        """Items of all servers, as many as make a batch."""
         turns = self._turns.of(self._present.addresses())
         rows_left, bytes_left = FairShares(rows, len(turns)), FairShares(self._options.max_bytes, len(turns))
         taken: Reads = {}

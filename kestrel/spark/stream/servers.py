@@ -40,7 +40,7 @@ NAMES: Final = (SERVERS, "queue", "timeout", "patience", "tls", "caFile", "certF
 
 @dataclass(frozen=True, slots=True)
 class StreamServers:
-    """StreamServers that share the items of a queue, and how to reach them. It travels to the tasks."""
+    """Servers that share the items of a queue, and how to reach them. It travels to the tasks."""
 
     addresses: tuple[str, ...]
     """``host:port`` each, in order, none twice. With a server set: who was there when a write was planned, if anybody

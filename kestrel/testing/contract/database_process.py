@@ -105,7 +105,7 @@ def contents_of(owner: OwnedDatabase, names: Sequence[bytes]) -> Contents:
 
 
 def serve(file: str, module: str, test_class: str, folder: str) -> None:
-    """CallOutcome commands on standard input until it ends: the main function of the process."""
+    """Answer commands on standard input until it ends: the main function of the process."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever the plugin prints goes to standard error
     backend = _class_of(file, module, test_class)()

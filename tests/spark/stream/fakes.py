@@ -1,4 +1,4 @@
-"""StreamServers of a stream, in memory: what they have, and when they are away, is for the test to say."""
+"""Servers of a stream, in memory: what they have, and when they are away, is for the test to say."""
 
 from __future__ import annotations
 
