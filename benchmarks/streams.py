@@ -41,7 +41,7 @@ from benchmarks.harness import (
 )
 from benchmarks.process_cost import Watch
 from kestrel.client.call import Call
-from kestrel.client.patient import PatientServer
+from kestrel.client.retrying_server import RetryingServer
 from kestrel.client.thrift import RangeItem, ThriftCalls
 from kestrel.protocols.codec import RangeState
 from kestrel.spark.session import session
@@ -187,7 +187,7 @@ def fill(places: Sequence[Place], item_bytes: int, items: int, seed: int) -> See
     crc = 0
     for part, place in enumerate(places):
         first, end = (items * cut // len(places) for cut in (part, part + 1))
-        with PatientServer(place.address) as server:
+        with RetryingServer(place.address) as server:
             for begin in range(first, end, at_once):
                 batch = [number.to_bytes(8, "big") + body for number in range(begin, min(end, begin + at_once))]
                 crc += sum(map(crc32, batch))
@@ -203,7 +203,7 @@ def _put(calls: ThriftCalls, items: Sequence[bytes]) -> Call[int]:
 def forget(places: Sequence[Place]) -> None:
     """Delete the queues."""
     for place in places:
-        with PatientServer(place.address) as server:
+        with RetryingServer(place.address) as server:
             server.ask_once(lambda calls: calls.delete(QUEUE))
 
 
@@ -214,7 +214,7 @@ def by_ranges(places: Sequence[Place]) -> Seen:
     """The plain client that reads by ids: one server after the other."""
     items = crc = 0
     for place in places:
-        with PatientServer(place.address) as server:
+        with RetryingServer(place.address) as server:
             state = server.ask(lambda calls: calls.open_range(QUEUE, WHO))
             first_id, end_id = state.first_id, state.end_id
             while first_id < end_id and (page := server.ask(partial(_page, first_id=first_id, end_id=end_id))):
@@ -237,7 +237,7 @@ def by_opens(places: Sequence[Place]) -> Seen:
     """The plain client that takes items and confirms them: one server after the other."""
     items = crc = 0
     for place in places:
-        with PatientServer(place.address) as server:
+        with RetryingServer(place.address) as server:
             while page := server.ask_once(lambda calls: calls.get(QUEUE, ITEMS_AT_ONCE, 0, HOLD_MS)):
                 items += len(page)
                 crc += sum(crc32(item.data) for item in page)

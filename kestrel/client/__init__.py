@@ -13,7 +13,7 @@
 | `blocking_servers` | the servers of the blocking client: who, which is next, and their connections |
 | `pipeline`, `server` | one connection of Twisted's, and all to a server |
 | `roster`, `member_servers` | the servers of the Twisted client, and how they follow a server set |
-| `last_words` | the refusals with which a server hangs up |
+| `closing_errors` | the refusals with which a server hangs up |
 | `openssl` | TLS on Twisted's endpoints |
 
 `client`, `server`, `pipeline`, `openssl`, `roster` and `member_servers` import Twisted, and none of the others does.

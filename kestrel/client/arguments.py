@@ -44,7 +44,7 @@ def check_items(items: object) -> None:
         raise TypeError(f"many items are an iterable of bytes, not {type(items).__name__}")
 
 
-def milliseconds(seconds: float) -> int:
+def to_milliseconds(seconds: float) -> int:
     """So many milliseconds, and none for a time that has gone by."""
     return max(0, round(_finite("a time", seconds) * 1000))
 

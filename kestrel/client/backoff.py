@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-FIRST_S: Final = 0.5
-LONGEST_S: Final = 60.0
+INITIAL_BACKOFF_S: Final = 0.5
+MAX_BACKOFF_S: Final = 60.0
 
 
 class Backoff:
@@ -15,7 +15,7 @@ class Backoff:
     Without the random part all clients of a server that was away would come back in the same moment.
     """
 
-    def __init__(self, random: Random, first_s: float = FIRST_S, longest_s: float = LONGEST_S) -> None:
+    def __init__(self, random: Random, first_s: float = INITIAL_BACKOFF_S, longest_s: float = MAX_BACKOFF_S) -> None:
         self._random = random
         self._first_s = first_s
         self._longest_s = longest_s

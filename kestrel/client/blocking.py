@@ -19,7 +19,7 @@ from random import Random
 from typing import Literal, NamedTuple, Self, TypeVar
 
 from kestrel.address import DEFAULT_PORTS, Address
-from kestrel.client.arguments import Name, check_options, expiry_ms, milliseconds, name_bytes
+from kestrel.client.arguments import Name, check_options, expiry_ms, name_bytes, to_milliseconds
 from kestrel.client.blocking_servers import BlockingServers
 from kestrel.client.call import Call
 from kestrel.client.choice import GETS_PER_SERVER
@@ -27,7 +27,7 @@ from kestrel.client.connection import BlockingConnection
 from kestrel.client.dialect import Dialect, MemcacheDialect, ThriftDialect
 from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed, OpenReadsError, RequestError
 from kestrel.client.memcache import MemcacheCalls
-from kestrel.client.plan import of_server
+from kestrel.client.plan import naming_server
 from kestrel.client.put_batch import PutBatch, batches
 from kestrel.client.thrift import OpenRead, ThriftCalls
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
@@ -36,7 +36,7 @@ from kestrel.tls import TlsOptions
 T = TypeVar("T")
 
 
-class _Held(NamedTuple):
+class _BlockingOpenRead(NamedTuple):
     """An open read, and its connection, which is nobody else's meanwhile: memcache confirms the oldest read of one."""
 
     address: Address
@@ -44,7 +44,7 @@ class _Held(NamedTuple):
     read: OpenRead
 
 
-class _Monitored(NamedTuple):
+class _BlockingMonitor(NamedTuple):
     """A monitor that has begun: its first item, or None where it had none, and those that follow."""
 
     address: Address
@@ -146,7 +146,7 @@ class BlockingClient:
 
         def ask(address: Address) -> None:
             sizes_and_calls = self._dialect.put(queue, batch.left, ms)
-            with of_server(address), self._pool.using(address) as connection:
+            with naming_server(address), self._pool.using(address) as connection:
                 answers = connection.ask_all([call for _, call in sizes_and_calls])
                 batch.answered([size for size, _ in sizes_and_calls], answers)
 
@@ -173,7 +173,7 @@ class BlockingClient:
         is tried once more if the connection fails.
         `OpenReadsError` at the end: it was open for too long, and has gone back. `ConnectionFailed`: it may have.
         """
-        name, hold_ms = name_bytes(queue), max(1, milliseconds(hold))  # 0 would take it for good
+        name, hold_ms = name_bytes(queue), max(1, to_milliseconds(hold))  # 0 would take it for good
         held = self._search(lambda address, wait_ms: self._open(address, name, wait_ms, hold_ms), timeout)
         if held is None:
             yield None
@@ -194,18 +194,18 @@ class BlockingClient:
                 held.connection.close()
             self._pool.give_back(held.address, held.connection)
 
-    def _open(self, address: Address, queue: bytes, wait_ms: int, hold_ms: int) -> _Held | None:
+    def _open(self, address: Address, queue: bytes, wait_ms: int, hold_ms: int) -> _BlockingOpenRead | None:
         call = self._dialect.open(queue, wait_ms, hold_ms)
-        with of_server(address):
+        with naming_server(address):
             connection = self._pool.take(address)
             read = connection.ask(call)
         if read is None:
             self._pool.give_back(address, connection)
             return None
-        return _Held(address, connection, read)
+        return _BlockingOpenRead(address, connection, read)
 
-    def _finish(self, held: _Held, make_call: Callable[[], Call[None]]) -> None:
-        with of_server(held.address):
+    def _finish(self, held: _BlockingOpenRead, make_call: Callable[[], Call[None]]) -> None:
+        with naming_server(held.address):
             try:
                 if not held.connection.is_at_rest():
                     raise CannotConnect("the connection has ended meanwhile")
@@ -238,12 +238,12 @@ class BlockingClient:
         calls = self._memcache_calls()
         count = 0
 
-        def begin(address: Address) -> _Monitored:
+        def begin(address: Address) -> _BlockingMonitor:
             stream = calls.monitor(name, seconds, max_items)
-            with of_server(address):
+            with naming_server(address):
                 connection = self._pool.take(address)
                 items = connection.stream(stream)
-                return _Monitored(address, connection, next(items, None), items)
+                return _BlockingMonitor(address, connection, next(items, None), items)
 
         # Nothing is doubled by asking another server before there was an item.
         address, connection, item, items = self._servers.somewhere(self._servers.reads, begin, repeats=True)
@@ -254,10 +254,10 @@ class BlockingClient:
                 while item is not None:
                     count += 1
                     yield item
-                    with of_server(address):
+                    with naming_server(address):
                         item = next(items, None)
             if count:
-                with of_server(address):
+                with naming_server(address):
                     connection.ask(calls.confirm(name, count))
         except BaseException:
             connection.close()  # what is open goes back
@@ -305,13 +305,13 @@ class BlockingClient:
     # Which server.
 
     def _ask(self, address: Address, call: Call[T]) -> T:
-        with of_server(address), self._pool.using(address) as connection:
+        with naming_server(address), self._pool.using(address) as connection:
             return connection.ask(call)
 
     def _of_all(self, make_call: Callable[[], Call[T]]) -> dict[str, T]:
         values = {}
         failures = []
-        for address in self._servers.everybody():
+        for address in self._servers.all_servers():
             try:
                 values[str(address)] = self._ask(address, make_call())
             except ClientFailure as failure:
@@ -321,4 +321,4 @@ class BlockingClient:
         return values
 
     def _search(self, ask: Callable[[Address, int], T | None], timeout: float) -> T | None:
-        return self._servers.search(ask, milliseconds(timeout))
+        return self._servers.search(ask, to_milliseconds(timeout))

@@ -9,7 +9,7 @@ from typing import TypeVar
 from kestrel.address import Address
 from kestrel.client.choice import GETS_PER_SERVER, RandomChoice, StayingChoice
 from kestrel.client.errors import NoServer
-from kestrel.client.members import Addresses, Followed, Named, parse_addresses, server_set_in
+from kestrel.client.members import Addresses, FixedServers, FollowedServers, parse_addresses, parse_single_server_set
 from kestrel.client.plan import Plan, follow, search, somewhere
 from kestrel.client.pool import ConnectionPool
 from kestrel.tls import TlsOptions
@@ -37,44 +37,46 @@ class BlockingServers:
         gets_per_server: int = GETS_PER_SERVER,
     ) -> None:
         given = [servers] if isinstance(servers, str) else list(servers)
-        uri = server_set_in(given)
-        self.members: Named | Followed = (
-            Named(parse_addresses(given, protocol)) if uri is None else Followed(uri, protocol, timeout_s)
+        uri = parse_single_server_set(given)
+        self.members: FixedServers | FollowedServers = (
+            FixedServers(parse_addresses(given, protocol)) if uri is None else FollowedServers(uri, protocol, timeout_s)
         )
         chance = random or Random()
-        self.writes: RandomChoice[Address] = RandomChoice((), chance, seconds, nobody=self.members.nobody.writes)
+        self.writes: RandomChoice[Address] = RandomChoice(
+            (), chance, seconds, no_server_reason=self.members.no_server_reason.writes
+        )
         """For putting items."""
         self.reads: StayingChoice[Address] = StayingChoice(
-            (), chance, seconds, gets_per_server=gets_per_server, nobody=self.members.nobody.reads
+            (), chance, seconds, gets_per_server=gets_per_server, no_server_reason=self.members.no_server_reason.reads
         )
         """For taking them."""
         context, server_name = (None, None) if tls is None else (tls.context(), tls.server_name)
         self.pool = ConnectionPool((), timeout_s, context, server_name)
         self.addresses: tuple[Address, ...] = ()
-        """All, as of the last `meet` or `look`."""
+        """All, as of the last `wait_until_known` or `refresh`."""
         self._met: Addresses | None = None
-        self.look()
+        self.refresh()
 
     @property
     def is_alone(self) -> bool:
         """Whether there is one server, now and later."""
         return self.members.is_alone
 
-    def meet(self) -> None:
+    def wait_until_known(self) -> None:
         """Find out who the servers are. Waits until that is known; raises `NoServer`."""
         self._use(self.members.wait())
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """See whether they have changed. Neither waits nor fails."""
         known = self.members.known
         if known is not None:
             self._use(known)
 
-    def everybody(self) -> tuple[Address, ...]:
+    def all_servers(self) -> tuple[Address, ...]:
         """All servers, for what every one of them is asked. Raises `NoServer`."""
-        self.meet()
+        self.wait_until_known()
         if not self.addresses:
-            raise NoServer(self.members.nobody.all)
+            raise NoServer(self.members.no_server_reason.all)
         return self.addresses
 
     def _use(self, addresses: Addresses) -> None:
@@ -86,31 +88,29 @@ class BlockingServers:
         self.writes.use(addresses.writes)
         self.pool.use(self.addresses)
 
-    def somewhere(
-        self, choice: RandomChoice[Address], ask: Callable[[Address], T], *, repeats: bool = False
-    ) -> T:
+    def somewhere(self, choice: RandomChoice[Address], ask: Callable[[Address], T], *, repeats: bool = False) -> T:
         """Ask one of them, and others as `plan.somewhere` says."""
-        self.meet()
+        self.wait_until_known()
         plan: Plan[Address, T, T] = somewhere(choice, repeats=repeats)
-        return follow(plan, self._and_look(ask))
+        return follow(plan, self._then_refresh(ask))
 
     def search(self, ask: Callable[[Address, int], T | None], timeout_ms: int) -> T | None:
         """Ask them for an item, in turn, as `plan.search` says."""
-        self.meet()
+        self.wait_until_known()
         plan: Plan[tuple[Address, int], T | None, T | None]
         plan = search(self.reads, timeout_ms, is_alone=self.is_alone)
-        return follow(plan, self._and_look(lambda question: ask(*question)))
+        return follow(plan, self._then_refresh(lambda question: ask(*question)))
 
-    def _and_look(self, ask: Callable[[Q], T]) -> Callable[[Q], T]:
+    def _then_refresh(self, ask: Callable[[Q], T]) -> Callable[[Q], T]:
         """The same, and who is asked next is one of those who are there then."""
 
-        def ask_and_look(question: Q) -> T:
+        def ask_and_refresh(question: Q) -> T:
             try:
                 return ask(question)
             finally:
-                self.look()
+                self.refresh()
 
-        return ask_and_look
+        return ask_and_refresh
 
     def close(self) -> None:
         """Hang up. They can be asked again."""

@@ -94,10 +94,10 @@ class Call(Generic[T]):
 
     def then(self, convert: Callable[[T], U]) -> Call[U]:
         """The same call with another value, made of this one's. To be used in place of it."""
-        return _Converted(self, convert)
+        return _MappedCall(self, convert)
 
 
-class _Converted(Call[U], Generic[T, U]):
+class _MappedCall(Call[U], Generic[T, U]):
     """A call whose value is made of that of another."""
 
     def __init__(self, call: Call[T], convert: Callable[[T], U]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from random import Random
 from typing import Final, Generic, TypeVar
 
-from kestrel.client.backoff import FIRST_S, LONGEST_S, Backoff
+from kestrel.client.backoff import INITIAL_BACKOFF_S, MAX_BACKOFF_S, Backoff
 
 S = TypeVar("S", bound=Hashable)
 
@@ -22,7 +22,7 @@ class RandomChoice(Generic[S]):
 
     While all are left alone, the one whose time ends first. `seconds` is a clock that never goes back.
 
-    There may be no server at all; `nobody` is what is said then, a sentence.
+    There may be no server at all; `no_server_reason` is what is said then, a sentence.
     """
 
     def __init__(
@@ -31,16 +31,16 @@ class RandomChoice(Generic[S]):
         random: Random,
         seconds: Callable[[], float],
         *,
-        first_backoff_s: float = FIRST_S,
-        longest_backoff_s: float = LONGEST_S,
-        nobody: str = "there is no server",
+        first_backoff_s: float = INITIAL_BACKOFF_S,
+        longest_backoff_s: float = MAX_BACKOFF_S,
+        no_server_reason: str = "there is no server",
     ) -> None:
         self._random = random
         self._seconds = seconds
         self._first_backoff_s = first_backoff_s
         self._longest_backoff_s = longest_backoff_s
         self._backoffs: dict[S, Backoff] = {}
-        self.nobody = nobody
+        self.no_server_reason = no_server_reason
         self.use(servers)
 
     def use(self, servers: Iterable[S]) -> None:
@@ -87,9 +87,9 @@ class StayingChoice(RandomChoice[S]):
         seconds: Callable[[], float],
         *,
         gets_per_server: int = GETS_PER_SERVER,
-        first_backoff_s: float = FIRST_S,
-        longest_backoff_s: float = LONGEST_S,
-        nobody: str = "there is no server",
+        first_backoff_s: float = INITIAL_BACKOFF_S,
+        longest_backoff_s: float = MAX_BACKOFF_S,
+        no_server_reason: str = "there is no server",
     ) -> None:
         super().__init__(
             servers,
@@ -97,7 +97,7 @@ class StayingChoice(RandomChoice[S]):
             seconds,
             first_backoff_s=first_backoff_s,
             longest_backoff_s=longest_backoff_s,
-            nobody=nobody,
+            no_server_reason=no_server_reason,
         )
         self._gets_per_server = gets_per_server
         self._current: S | None = None

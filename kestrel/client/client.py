@@ -27,9 +27,10 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.python.failure import Failure
 
 from kestrel.address import DEFAULT_PORTS, Address, parse_address
-from kestrel.client.arguments import Name, check_options, expiry_ms, milliseconds, name_bytes
+from kestrel.client.arguments import Name, check_options, expiry_ms, name_bytes, to_milliseconds
 from kestrel.client.call import Call
 from kestrel.client.choice import GETS_PER_SERVER, RandomChoice
+from kestrel.client.closing_errors import closes_connection, never_closes_connection
 from kestrel.client.dialect import Dialect, MemcacheDialect, ThriftDialect
 from kestrel.client.errors import (
     CannotConnect,
@@ -39,13 +40,12 @@ from kestrel.client.errors import (
     Refused,
     RequestError,
 )
-from kestrel.client.last_words import is_last_word, is_never_last
 from kestrel.client.member_servers import MemberServers
-from kestrel.client.members import Nobody, nobody_in, server_set_in
+from kestrel.client.members import NoServerReasons, no_server_reasons, parse_single_server_set
 from kestrel.client.memcache import MemcacheCalls
 from kestrel.client.openssl import tls_endpoint
-from kestrel.client.pipeline import HungUpBefore, Items, Pipeline
-from kestrel.client.plan import Plan, follow_async, of_server, search, somewhere
+from kestrel.client.pipeline import ClosedByEarlierRefusal, Pipeline, StreamItems
+from kestrel.client.plan import Plan, follow_async, naming_server, search, somewhere
 from kestrel.client.put_batch import PutBatch, batches
 from kestrel.client.roster import Roster
 from kestrel.client.server import Server
@@ -61,7 +61,7 @@ Where: TypeAlias = str | IStreamClientEndpoint
 MAX_CONNECTIONS: Final = 100
 
 
-class _Held(NamedTuple):
+class _AsyncOpenRead(NamedTuple):
     """An open read, and its connection, which is nobody else's meanwhile: memcache confirms the oldest read of one."""
 
     server: Server
@@ -69,13 +69,13 @@ class _Held(NamedTuple):
     read: OpenRead
 
 
-class _Monitored(NamedTuple):
+class _AsyncMonitor(NamedTuple):
     """A monitor that has begun, and its first item, if there was one."""
 
     server: Server
     connection: Pipeline
     first: bytes | None
-    items: Items[bytes]
+    items: StreamItems[bytes]
 
 
 class Client:
@@ -131,9 +131,9 @@ class Client:
         chance = random or Random()
         if isinstance(servers, str) or IStreamClientEndpoint.providedBy(servers):
             servers = [servers]
-        server_set = server_set_in(servers)
-        nobody = Nobody() if server_set is None else nobody_in(server_set, protocol)
-        self._roster = Roster(chance, reactor.seconds, gets_per_server, nobody)
+        server_set = parse_single_server_set(servers)
+        no_server_reason = NoServerReasons() if server_set is None else no_server_reasons(server_set, protocol)
+        self._roster = Roster(chance, reactor.seconds, gets_per_server, no_server_reason)
 
         def make(name: str, endpoint: IStreamClientEndpoint) -> Server:
             return Server(
@@ -143,8 +143,8 @@ class Client:
                 timeout_s=timeout_s,
                 max_connections=max_connections,
                 random=chance,
-                is_last_hope=self._roster.all_are_resting,
-                is_last_word=is_never_last if self._memcache is None else is_last_word,
+                waits_for_backoff=self._roster.all_backing_off,
+                closes_connection=never_closes_connection if self._memcache is None else closes_connection,
             )
 
         def make_member(address: Address) -> Server:
@@ -250,7 +250,7 @@ class Client:
         confirm is, the item may be confirmed, or it goes back.
         `OpenReadsError` at the end: it was open for too long, and has gone back. `ConnectionFailed`: it may have.
         """
-        name, hold_ms = name_bytes(queue), max(1, milliseconds(hold))  # 0 would take it for good
+        name, hold_ms = name_bytes(queue), max(1, to_milliseconds(hold))  # 0 would take it for good
         held = await self._search(lambda server, wait_ms: self._open(server, name, wait_ms, hold_ms), timeout)
         if held is None:
             yield None
@@ -264,16 +264,16 @@ class Client:
                     await self._finish(held, lambda: self._dialect.abort(name, held.read))
                 raise
             except BaseException:  # the coroutine itself is at its end, and cannot wait any more
-                connection.ask(self._dialect.abort(name, held.read)).addErrback(_forget)
+                connection.ask(self._dialect.abort(name, held.read)).addErrback(_ignore_result)
                 connection.retire()
                 raise
             await self._finish(held, lambda: self._dialect.confirm(name, held.read))
         finally:
             held.server.give_back(connection)
 
-    async def _finish(self, held: _Held, make_call: Callable[[], Call[None]]) -> None:
+    async def _finish(self, held: _AsyncOpenRead, make_call: Callable[[], Call[None]]) -> None:
         """End an open read. Where it is of no connection, and its own has ended meanwhile, over another one."""
-        with of_server(held.server):
+        with naming_server(held.server):
             try:
                 await held.connection.ask(make_call())
             except ConnectionFailed as failure:
@@ -286,7 +286,7 @@ class Client:
                         raise
                     raise failure from None  # the read may have ended because the first time it was confirmed
 
-    async def _open(self, server: Server, queue: bytes, wait_ms: int, hold_ms: int) -> _Held | None:
+    async def _open(self, server: Server, queue: bytes, wait_ms: int, hold_ms: int) -> _AsyncOpenRead | None:
         call = self._dialect.open(queue, wait_ms, hold_ms)
         connection = await server.take(wait_ms)
         read = None
@@ -295,7 +295,7 @@ class Client:
         finally:
             if read is None:
                 server.give_back(connection)
-        return None if read is None else _Held(server, connection, read)
+        return None if read is None else _AsyncOpenRead(server, connection, read)
 
     async def peek(self, queue: Name) -> bytes | None:
         """The head of the queue, which stays there, of the first server that has one."""
@@ -316,12 +316,12 @@ class Client:
         calls = self._memcache_calls()
         count = 0
 
-        async def begin(server: Server) -> _Monitored:
+        async def begin(server: Server) -> _AsyncMonitor:
             stream = calls.monitor(name, seconds, max_items)
             connection = await server.take()
             items = connection.stream(stream)
             try:
-                return _Monitored(server, connection, await items.next(), items)
+                return _AsyncMonitor(server, connection, await items.next(), items)
             except BaseException:
                 server.give_back(connection)
                 raise
@@ -332,7 +332,7 @@ class Client:
             self._roster.reads.was_empty(server)
         is_over = False
         try:
-            with of_server(server):
+            with naming_server(server):
                 while item is not None:
                     count += 1
                     yield item
@@ -391,7 +391,7 @@ class Client:
         return await self._share(server, lambda connection: connection.ask(call))
 
     async def _ask_of(self, server: Server, call: Call[T]) -> T:
-        with of_server(server):
+        with naming_server(server):
             return await self._ask(server, call)
 
     async def _share(self, server: Server, ask: Callable[[Pipeline], Awaitable[T]]) -> T:
@@ -399,14 +399,14 @@ class Client:
         again, over one where nobody else is: who asks has an answer that is his own.
         """
         for _ in range(2):
-            with suppress(HungUpBefore):
+            with suppress(ClosedByEarlierRefusal):
                 return await ask(await server.shared())
         async with server.own() as connection:
             return await ask(connection)
 
     async def _of_all(self, make_call: Callable[[], Call[T]]) -> dict[str, T]:
         await self._meet()
-        servers = self._roster.everybody()
+        servers = self._roster.all_servers()
         calls = [make_call() for _ in servers]
         values = await _all([self._ask_of(server, call) for server, call in zip(servers, calls, strict=True)])
         return {server.name: value for server, value in zip(servers, values, strict=True)}
@@ -416,16 +416,16 @@ class Client:
     ) -> T:
         await self._meet()
         plan: Plan[Server, T, T] = somewhere(choice, repeats=repeats)
-        return await follow_async(plan, _named(ask))
+        return await follow_async(plan, _naming_server(ask))
 
     async def _search(self, ask: Callable[[Server, int], Awaitable[T | None]], timeout: float) -> T | None:
         plan: Plan[tuple[Server, int], T | None, T | None]
         await self._meet()
         is_alone = self._members is None and len(self._roster.servers) == 1
-        plan = search(self._roster.reads, milliseconds(timeout), is_alone=is_alone)
+        plan = search(self._roster.reads, to_milliseconds(timeout), is_alone=is_alone)
 
         async def ask_named(question: tuple[Server, int]) -> T | None:
-            with of_server(question[0]):
+            with naming_server(question[0]):
                 return await ask(*question)
 
         return await follow_async(plan, ask_named)
@@ -457,11 +457,11 @@ def _endpoint(reactor: Any, address: Address, tls: TlsOptions | None, timeout_s:
     return endpoint if tls is None else tls_endpoint(tls, address.host, endpoint)
 
 
-def _named(ask: Callable[[Server], Awaitable[T]]) -> Callable[[Server], Awaitable[T]]:
+def _naming_server(ask: Callable[[Server], Awaitable[T]]) -> Callable[[Server], Awaitable[T]]:
     """The same, with failures that say which server it was."""
 
     async def ask_named(server: Server) -> T:
-        with of_server(server):
+        with naming_server(server):
             return await ask(server)
 
     return ask_named
@@ -470,7 +470,7 @@ def _named(ask: Callable[[Server], Awaitable[T]]) -> Callable[[Server], Awaitabl
 async def _all(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     """Run all to their ends, side by side; then the first failure is raised, if there is any."""
     values: list[T] = []
-    for result in await _ends([Deferred.fromCoroutine(each) for each in coroutines]):
+    for result in await _wait_for_all([Deferred.fromCoroutine(each) for each in coroutines]):
         if isinstance(result, Failure):
             result.raiseException()
         values.append(result)
@@ -480,7 +480,7 @@ async def _all(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 async def _answers(deferreds: Sequence[Deferred[T]]) -> list[T | Refused | ConnectionFailed]:
     """The answers to calls in their order, refusals and failures of the connection among them."""
     answers: list[T | Refused | ConnectionFailed] = []
-    for result in await _ends(deferreds):
+    for result in await _wait_for_all(deferreds):
         if not isinstance(result, Failure):
             answers.append(result)
         elif isinstance(result.value, Refused | ConnectionFailed):
@@ -490,10 +490,10 @@ async def _answers(deferreds: Sequence[Deferred[T]]) -> list[T | Refused | Conne
     return answers
 
 
-async def _ends(deferreds: Sequence[Deferred[T]]) -> list[T | Failure]:
+async def _wait_for_all(deferreds: Sequence[Deferred[T]]) -> list[T | Failure]:
     """What has become of each of them."""
     return [result for _, result in await DeferredList(deferreds, consumeErrors=True)]
 
 
-def _forget(_: object) -> None:
+def _ignore_result(_: object) -> None:
     """Nobody is there to be told."""

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred, TimeoutError
 
 from kestrel.address import Address
 from kestrel.client.errors import CannotConnect, NoServer
-from kestrel.client.members import Follow, Following, addresses_of, follow_zookeeper
+from kestrel.client.members import Follow, StartedFollower, addresses_of, follow_zookeeper
 from kestrel.client.roster import Roster
 from kestrel.client.server import Server
 from kestrel.cluster.uri import ServerSetUri
@@ -42,7 +42,7 @@ class MemberServers:
         self._roster = roster
         self._make = make
         self._follow = follow
-        self._follower: Following | None = None
+        self._follower: StartedFollower | None = None
         self._servers: dict[Address, Server] = {}
         self._is_known = False
         self._is_closed = False

@@ -33,7 +33,7 @@ class Addresses(NamedTuple):
         return tuple(dict.fromkeys(self.reads + self.writes))
 
 
-class Nobody(NamedTuple):
+class NoServerReasons(NamedTuple):
     """What is said where there is no server, a sentence for each."""
 
     reads: str = "there is no server"
@@ -41,7 +41,7 @@ class Nobody(NamedTuple):
     all: str = "there is no server"
 
 
-class Following(Protocol):
+class StartedFollower(Protocol):
     """What a `kestrel.cluster.follower.Follower` is that was started."""
 
     @property
@@ -59,11 +59,11 @@ class Following(Protocol):
         """The end; may block for a moment."""
 
 
-Follow: TypeAlias = Callable[[ServerSetUri, Callable[["Members"], object]], Following]
+Follow: TypeAlias = Callable[[ServerSetUri, Callable[["Members"], object]], StartedFollower]
 """Begins to follow a server set. What it is given is called in another thread, at first and after each change."""
 
 
-def follow_zookeeper(uri: ServerSetUri, changed: Callable[[Members], object]) -> Following:
+def follow_zookeeper(uri: ServerSetUri, changed: Callable[[Members], object]) -> StartedFollower:
     """The members as ZooKeeper tells them. Raises OSError for a file of TLS that cannot be used."""
     from kestrel.cluster.follower import Follower
 
@@ -72,15 +72,15 @@ def follow_zookeeper(uri: ServerSetUri, changed: Callable[[Members], object]) ->
 
 def addresses_of(members: Members, protocol: str) -> Addresses:
     """Where the members speak that protocol."""
-    return Addresses(_speaking(members.reads, protocol), _speaking(members.writes, protocol))
+    return Addresses(_addresses_speaking(members.reads, protocol), _addresses_speaking(members.writes, protocol))
 
 
-def _speaking(members: Iterable[Member], protocol: str) -> tuple[Address, ...]:
+def _addresses_speaking(members: Iterable[Member], protocol: str) -> tuple[Address, ...]:
     found = dict.fromkeys(member.address_of(protocol) for member in members)
     return tuple(address for address in found if address is not None)
 
 
-def server_set_in(servers: Sequence[object]) -> ServerSetUri | None:
+def parse_single_server_set(servers: Sequence[object]) -> ServerSetUri | None:
     """The server set that stands in place of servers, if there is one.
 
     Raises ValueError with a sentence, also where one stands beside others, OSError for a file of its TLS that cannot be
@@ -105,10 +105,10 @@ def parse_addresses(servers: Iterable[str], protocol: str) -> tuple[Address, ...
     return found
 
 
-class Named:
+class FixedServers:
     """Servers that somebody names: always the same ones."""
 
-    nobody: Final = Nobody()
+    no_server_reason: Final = NoServerReasons()
 
     def __init__(self, addresses: tuple[Address, ...]) -> None:
         self._addresses = Addresses(addresses, addresses)
@@ -127,7 +127,7 @@ class Named:
         """Nothing is to be done."""
 
 
-class Followed:
+class FollowedServers:
     """The members of a server set that speak a protocol, for those who may block.
 
     It is followed from when somebody wants to know, in a process that was forked anew: threads are not in a fork.
@@ -136,17 +136,15 @@ class Followed:
     is_alone: Final = False
     """Whether there is one server, now and later."""
 
-    def __init__(
-        self, uri: ServerSetUri, protocol: str, timeout_s: float, follow: Follow = follow_zookeeper
-    ) -> None:
+    def __init__(self, uri: ServerSetUri, protocol: str, timeout_s: float, follow: Follow = follow_zookeeper) -> None:
         self.uri = uri
-        self.nobody = nobody_in(uri, protocol)
+        self.no_server_reason = no_server_reasons(uri, protocol)
         self._protocol = protocol
         self._timeout_s = timeout_s
         self._follow = follow
-        self._follower: Following | None = None
+        self._follower: StartedFollower | None = None
         self._process = os.getpid()
-        self._at_the_drop: finalize[[Following, int], Followed] | None = None
+        self._finalizer: finalize[[StartedFollower, int], FollowedServers] | None = None
         self._members: Members | None = None
         self._addresses: Addresses | None = None
 
@@ -155,11 +153,11 @@ class Followed:
         """Who is asked, as far as that is known; the same object until it changes. Never blocks."""
         follower = self._own_follower()
         members = None if follower is None else follower.members
-        return None if members is None else self._where(members)
+        return None if members is None else self._addresses_of(members)
 
     def wait(self) -> Addresses:
         """Who is asked. Blocks until it is known, for so long at most; then it is a `NoServer`."""
-        return self._where(self.members())
+        return self._addresses_of(self.members())
 
     def members(self) -> Members:
         """All members, whatever they speak; blocks in the same way."""
@@ -167,9 +165,9 @@ class Followed:
         try:
             if follower is None:
                 self._process = os.getpid()
-                follower = self._follower = self._follow(self.uri, _tell_nobody)
-                self._at_the_drop = finalize(self, _drop, follower, self._process)
-                self._at_the_drop.atexit = False
+                follower = self._follower = self._follow(self.uri, _ignore_change)
+                self._finalizer = finalize(self, _close_in_thread, follower, self._process)
+                self._finalizer.atexit = False
             members = follower.members
             return follower.wait(self._timeout_s) if members is None else members
         except KestrelError as error:
@@ -180,32 +178,34 @@ class Followed:
     def close(self) -> None:
         """Follow no more, until somebody wants to know again. May block for a moment."""
         follower, self._follower = self._own_follower(), None
-        if self._at_the_drop is not None:
-            self._at_the_drop.detach()
+        if self._finalizer is not None:
+            self._finalizer.detach()
         if follower is not None:
             follower.close()
 
-    def _own_follower(self) -> Following | None:
+    def _own_follower(self) -> StartedFollower | None:
         return self._follower if self._process == os.getpid() else None
 
-    def _where(self, members: Members) -> Addresses:
+    def _addresses_of(self, members: Members) -> Addresses:
         if self._addresses is None or members is not self._members:
             self._members = members
             self._addresses = addresses_of(members, self._protocol)
         return self._addresses
 
 
-def _drop(follower: Following, process: int) -> None:
+def _close_in_thread(follower: StartedFollower, process: int) -> None:
     # Its client is gone, and was not closed. That may be found out in any thread, and none of them should wait.
     if process == os.getpid():
         Thread(target=follower.close, name="server-set-close", daemon=True).start()
 
 
-def nobody_in(uri: ServerSetUri, protocol: str) -> Nobody:
+def no_server_reasons(uri: ServerSetUri, protocol: str) -> NoServerReasons:
     """What is said where no member of it speaks that protocol."""
     who = f"no server that speaks {protocol} is in"
-    return Nobody(f"{who} the {READ} set of {uri}", f"{who} the {WRITE} set of {uri}", f"{who} the sets of {uri}")
+    return NoServerReasons(
+        f"{who} the {READ} set of {uri}", f"{who} the {WRITE} set of {uri}", f"{who} the sets of {uri}"
+    )
 
 
-def _tell_nobody(_: object) -> None:
+def _ignore_change(_: object) -> None:
     """Whoever may block looks when he needs it."""

@@ -235,7 +235,7 @@ def _version() -> Reply[str]:
     return _text(version)
 
 
-class _Listing:
+class _ListingReader:
     """Counts the bytes of a listing, so that it has an end."""
 
     def __init__(self) -> None:
@@ -251,7 +251,7 @@ class _Listing:
 
 
 def _stats() -> Reply[dict[str, str]]:
-    listing = _Listing()
+    listing = _ListingReader()
     stats = {}
     while (line := (yield from listing.line())) is not None:
         word, _, rest = line.partition(b" ")
@@ -263,7 +263,7 @@ def _stats() -> Reply[dict[str, str]]:
 
 
 def _dump() -> Reply[dict[bytes, dict[str, str]]]:
-    listing = _Listing()
+    listing = _ListingReader()
     queues: dict[bytes, dict[str, str]] = {}
     block: dict[str, str] | None = None
     while (line := (yield from listing.line())) is not None:

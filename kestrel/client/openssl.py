@@ -48,11 +48,11 @@ def tls_endpoint(options: TlsOptions, host: str, endpoint: IStreamClientEndpoint
     try:
         return wrapClientTLS(client_tls(options, host), endpoint)
     except ValueError as error:
-        return _Nowhere(f"{options.server_name or host!r} cannot be the name of a host: {error}")
+        return _FailingEndpoint(f"{options.server_name or host!r} cannot be the name of a host: {error}")
 
 
 @implementer(IStreamClientEndpoint)
-class _Nowhere:
+class _FailingEndpoint:
     """Connects to nobody, and says why."""
 
     def __init__(self, why: str) -> None:
@@ -73,11 +73,11 @@ def client_tls(options: TlsOptions, host: str) -> IOpenSSLClientConnectionCreato
     if options.cert_file is not None:
         own, extra["extraCertChain"] = own_certificate(options.cert_file, options.key_file or options.cert_file)
     name = options.server_name or host
-    return _Verified(optionsForClientTLS(name, root, own, extraCertificateOptions=extra), name)
+    return _VerifiedConnectionCreator(optionsForClientTLS(name, root, own, extraCertificateOptions=extra), name)
 
 
 @implementer(IOpenSSLClientConnectionCreator)
-class _Verified:
+class _VerifiedConnectionCreator:
     """Makes connections that end unless the server's certificate says that it is for that name.
 
     Twisted's own check lets a certificate pass that names nobody, and logs that it could not look: here whatever keeps

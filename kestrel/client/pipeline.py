@@ -27,7 +27,7 @@ from kestrel.protocols.buffer import ReceiveBuffer
 T = TypeVar("T")
 
 
-class HungUpBefore(CannotConnect):
+class ClosedByEarlierRefusal(CannotConnect):
     """The server refused a request that stood before this one, maybe somebody else's, and hung up on both.
 
     So this one was not carried out, and may be asked again.
@@ -37,7 +37,7 @@ class HungUpBefore(CannotConnect):
         super().__init__(f"the server hung up on a request before this one: {refusal}")
 
 
-class _Asked(Generic[T]):
+class _PendingCall(Generic[T]):
     """A call that is not answered yet."""
 
     is_wanted = True
@@ -47,7 +47,7 @@ class _Asked(Generic[T]):
         self.answer: Deferred[T] = Deferred()
 
     @property
-    def is_given_up(self) -> bool:
+    def is_cancelled(self) -> bool:
         """Whether the answer was cancelled. What comes is still read, and then forgotten."""
         return self.answer.called
 
@@ -55,21 +55,21 @@ class _Asked(Generic[T]):
         """Whether nothing comes after that value."""
         return True
 
-    def came(self, value: T) -> None:
+    def on_value(self, value: T) -> None:
         """That was read."""
-        if not self.is_given_up:
+        if not self.is_cancelled:
             self.answer.callback(value)
 
     def failed(self, error: ClientFailure) -> None:
         """That is the answer, or why there is none."""
-        if not self.is_given_up:
+        if not self.is_cancelled:
             self.answer.errback(error)
 
 
-class Items(Generic[T]):
+class StreamItems(Generic[T]):
     """What a stream brings. It is read from the network no faster than it is asked for."""
 
-    is_given_up = False
+    is_cancelled = False
 
     def __init__(self, call: Stream[T], pipeline: Pipeline) -> None:
         self.call = call
@@ -85,7 +85,7 @@ class Items(Generic[T]):
         if self._is_over:
             return succeed(None)
         waiting = self._waiting = Deferred()
-        self._pipeline.read_on()
+        self._pipeline.resume_reading()
         return waiting
 
     @property
@@ -97,7 +97,7 @@ class Items(Generic[T]):
         """Whether nothing comes after that value."""
         return value is None
 
-    def came(self, value: T | None) -> None:
+    def on_value(self, value: T | None) -> None:
         """That was read."""
         self._is_over = value is None
         waiting, self._waiting = self._waiting, None
@@ -112,7 +112,7 @@ class Items(Generic[T]):
             waiting.errback(error)
 
 
-_UnderWay: TypeAlias = _Asked[Any] | Items[Any]
+_UnderWay: TypeAlias = _PendingCall[Any] | StreamItems[Any]
 
 
 @implementer(IPushProducer, IHandshakeListener)
@@ -125,8 +125,8 @@ class Pipeline(Protocol):
     After a refusal it sends no more requests and ends when all are answered: the server may be about to hang up, and a
     request that is sent into that is one of which nobody knows whether it was carried out.
 
-    Of what stands behind a refusal that `is_last_word` it is known that it was not carried out, when the connection
-    ends and nothing else has come. Behind any other one nobody knows: a server that goes on may have done it, and died.
+    After a refusal that `closes_connection`, the server carries out no later call: if the connection ends and no other
+    reply has come, later calls were not carried out. After any other refusal this is not known.
 
     What the transport cannot take is held back, so that of this much it is known that it was not carried out; nor was
     the last one that the transport took, as long as it has not let go of its end.
@@ -135,10 +135,10 @@ class Pipeline(Protocol):
     # Any: what a stream transport can do is spread over several of Twisted's interfaces.
     transport: Any
 
-    def __init__(self, clock: IReactorTime, timeout_s: float, is_last_word: Callable[[Refused], bool]) -> None:
+    def __init__(self, clock: IReactorTime, timeout_s: float, closes_connection: Callable[[Refused], bool]) -> None:
         self._clock = clock
         self._timeout_s = timeout_s
-        self._is_last_word = is_last_word
+        self._closes_connection = closes_connection
         self._timer: IDelayedCall | None = None
         self._until_abort: IDelayedCall | None = None
         self._buffer = ReceiveBuffer()
@@ -162,10 +162,10 @@ class Pipeline(Protocol):
     def ask(self, call: Call[T]) -> Deferred[T]:
         """Send the request; fires with the value of its reply, or fails with what the call raises.
 
-        `CannotConnect`: it was not carried out, and after `HungUpBefore` the same call may be asked once more.
-        To cancel it is to forget the answer; the server may carry it out.
+        `CannotConnect` means that the call was not carried out. After `ClosedByEarlierRefusal` the caller may repeat
+        the call. Cancelling forgets the answer; the server may still carry out the call.
         """
-        asked = _Asked(call)
+        asked = _PendingCall(call)
         self._begin(asked)
         return asked.answer
 
@@ -173,9 +173,9 @@ class Pipeline(Protocol):
         """The same for several, with nothing between them."""
         return [self.ask(call) for call in calls]
 
-    def stream(self, stream: Stream[T]) -> Items[T]:
+    def stream(self, stream: Stream[T]) -> StreamItems[T]:
         """Send a request that is answered with one value after the other."""
-        items = Items(stream, self)
+        items = StreamItems(stream, self)
         self._begin(items)
         return items
 
@@ -233,7 +233,7 @@ class Pipeline(Protocol):
     def dataReceived(self, data: bytes) -> None:
         """Bytes from the server."""
         self._buffer.receive(data)
-        self.read_on()
+        self.resume_reading()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """The connection has ended, from either side."""
@@ -251,7 +251,7 @@ class Pipeline(Protocol):
         hung_up = reason.check(ConnectionDone) is not None
         for asked in sent:
             if last_word is not None:
-                asked.failed(HungUpBefore(last_word))
+                asked.failed(ClosedByEarlierRefusal(last_word))
             elif hung_up:
                 _server_hung_up(asked)
             else:
@@ -269,7 +269,7 @@ class Pipeline(Protocol):
         self._transport_is_full = False
         while self._held and not self._transport_is_full:
             asked = self._held.popleft()
-            if not asked.is_given_up:
+            if not asked.is_cancelled:
                 self._send(asked)
         self._watch()
 
@@ -279,7 +279,7 @@ class Pipeline(Protocol):
 
     # Replies.
 
-    def read_on(self) -> None:
+    def resume_reading(self) -> None:
         """Read what has come, as far as somebody wants it."""
         if self._is_reading:  # called from what an answer has brought about; the loop below goes on
             return
@@ -302,12 +302,12 @@ class Pipeline(Protocol):
             value = asked.call.read(self._buffer)
         except Refused as refusal:
             self._sent.popleft()
-            self._last_word = refusal if self._is_last_word(refusal) else None
+            self._last_word = refusal if self._closes_connection(refusal) else None
             held, self._held = self._held, deque()
             self.retire()
             asked.failed(refusal)
             for each in held:  # it was not sent, and will not be
-                each.failed(HungUpBefore(refusal))
+                each.failed(ClosedByEarlierRefusal(refusal))
             return True
         except BadReply as error:
             self._drop(error)
@@ -319,7 +319,7 @@ class Pipeline(Protocol):
             self._sent.popleft()
             if not self.is_usable:
                 self.retire()
-        asked.came(value)
+        asked.on_value(value)
         return True
 
     def _listen(self, wanted: bool) -> None:
@@ -384,4 +384,4 @@ def _server_hung_up(asked: _UnderWay) -> None:
     except ConnectionFailed as error:
         asked.failed(error)
     else:
-        asked.came(None)
+        asked.on_value(None)

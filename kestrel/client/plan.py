@@ -21,7 +21,7 @@ T = TypeVar("T")
 Plan: TypeAlias = Generator[Q, A, T]
 """Yields questions `Q`, is sent answers `A`, returns a `T`."""
 
-ONE_WAIT_MS: Final = 1000
+WAIT_PER_SERVER_MS: Final = 1000
 """How long to wait at one of several servers before the next one is asked."""
 
 
@@ -45,7 +45,7 @@ def somewhere(choice: RandomChoice[S], *, repeats: bool = False) -> Plan[S, T, T
         else:
             choice.answered(server)
             return value
-    raise failure or NoServer(choice.nobody)
+    raise failure or NoServer(choice.no_server_reason)
 
 
 def search(choice: StayingChoice[S], timeout_ms: int, *, is_alone: bool) -> Plan[tuple[S, int], T | None, T | None]:
@@ -78,10 +78,10 @@ def search(choice: StayingChoice[S], timeout_ms: int, *, is_alone: bool) -> Plan
             choice.was_empty(server)
             left_ms -= wait_ms
         if not has_answered:
-            raise failure or NoServer(choice.nobody)
+            raise failure or NoServer(choice.no_server_reason)
         if left_ms <= 0:
             return None
-        wait_ms = ONE_WAIT_MS
+        wait_ms = WAIT_PER_SERVER_MS
 
 
 def _tell(choice: RandomChoice[S], server: S, error: ClientFailure) -> None:
@@ -91,7 +91,7 @@ def _tell(choice: RandomChoice[S], server: S, error: ClientFailure) -> None:
 
 
 @contextmanager
-def of_server(server: object) -> Iterator[None]:
+def naming_server(server: object) -> Iterator[None]:
     """What fails within this `with` says which server it was: the text begins with it, once."""
     try:
         yield

@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 from kestrel.client.choice import RandomChoice, StayingChoice
 from kestrel.client.errors import NoServer
-from kestrel.client.members import Nobody
+from kestrel.client.members import NoServerReasons
 from kestrel.client.server import Server
 
 
@@ -18,16 +18,18 @@ class Roster:
     have, and then their connections do.
     """
 
-    def __init__(self, random: Random, seconds: Callable[[], float], gets_per_server: int, nobody: Nobody) -> None:
-        self.writes: RandomChoice[Server] = RandomChoice((), random, seconds, nobody=nobody.writes)
+    def __init__(
+        self, random: Random, seconds: Callable[[], float], gets_per_server: int, no_server_reason: NoServerReasons
+    ) -> None:
+        self.writes: RandomChoice[Server] = RandomChoice((), random, seconds, no_server_reason=no_server_reason.writes)
         """For putting items."""
         self.reads: StayingChoice[Server] = StayingChoice(
-            (), random, seconds, gets_per_server=gets_per_server, nobody=nobody.reads
+            (), random, seconds, gets_per_server=gets_per_server, no_server_reason=no_server_reason.reads
         )
         """For taking them."""
         self.servers: list[Server] = []
         """All, those for taking items first."""
-        self._nobody = nobody.all
+        self._no_server_reason = no_server_reason.all
         self._left: WeakSet[Server] = WeakSet()
         """Those with which somebody may still have to do."""
 
@@ -40,15 +42,15 @@ class Roster:
             self._left.add(server)
             server.leave()
 
-    def everybody(self) -> list[Server]:
+    def all_servers(self) -> list[Server]:
         """All servers, for what every one of them is asked. Raises `NoServer`."""
         if not self.servers:
-            raise NoServer(self._nobody)
+            raise NoServer(self._no_server_reason)
         return self.servers
 
-    def all_are_resting(self) -> bool:
+    def all_backing_off(self) -> bool:
         """Whether all are left alone for a while, since they could not be connected to."""
-        return all(server.is_resting for server in self.servers)
+        return all(server.is_backing_off for server in self.servers)
 
     def close(self) -> list[Coroutine[Any, Any, None]]:
         """Begin nothing more; what is to be awaited until all connections have ended."""

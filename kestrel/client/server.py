@@ -17,7 +17,7 @@ from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime, IS
 from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 
-from kestrel.client.backoff import LONGEST_S, Backoff
+from kestrel.client.backoff import MAX_BACKOFF_S, Backoff
 from kestrel.client.errors import AllInUse, CannotConnect, Refused
 from kestrel.client.pipeline import Pipeline
 
@@ -27,19 +27,19 @@ IDLE_S: Final = 30.0
 """How long a connection is kept that nobody wants."""
 
 
-class _Pipelines(Factory):
+class _ClientPipelineFactory(Factory):
     """Makes them for an endpoint."""
 
     noisy = False
 
-    def __init__(self, clock: IReactorTime, timeout_s: float, is_last_word: Callable[[Refused], bool]) -> None:
+    def __init__(self, clock: IReactorTime, timeout_s: float, closes_connection: Callable[[Refused], bool]) -> None:
         self._clock = clock
         self._timeout_s = timeout_s
-        self._is_last_word = is_last_word
+        self._closes_connection = closes_connection
 
     def buildProtocol(self, addr: IAddress | None) -> Pipeline:
         """One for a connection that is there."""
-        return Pipeline(self._clock, self._timeout_s, self._is_last_word)
+        return Pipeline(self._clock, self._timeout_s, self._closes_connection)
 
 
 class Server:
@@ -48,8 +48,8 @@ class Server:
     There are never more than `max_connections`, besides those that are ending. Who would need one more waits until one
     is given back; `CannotConnect` when that takes longer than `timeout_s` and the time that the request may wait.
 
-    When a connection could not be made, the next attempt is made after a pause, which grows with each failure
-    (`Backoff`). A request that comes meanwhile waits for it if the server `is_last_hope`; else it is a `CannotConnect`
+    After a failed connection attempt the next one is made after a pause, which grows with each failure (`Backoff`).
+    If the server `waits_for_backoff`, a request waits for that attempt. Else the request fails with `CannotConnect`
     at once.
     """
 
@@ -62,23 +62,23 @@ class Server:
         timeout_s: float,
         max_connections: int,
         random: Random,
-        is_last_hope: Callable[[], bool],
-        is_last_word: Callable[[Refused], bool],
+        waits_for_backoff: Callable[[], bool],
+        closes_connection: Callable[[Refused], bool],
     ) -> None:
         self.name = name
         self._endpoint = endpoint
         self._clock = clock
         self._timeout_s = timeout_s
         # One that is away is asked for again within the time that a request may take.
-        self._backoff = Backoff(random, longest_s=min(LONGEST_S, timeout_s))
-        self._why_it_rests = ""
-        self._is_last_hope = is_last_hope
-        self._pipelines = _Pipelines(clock, timeout_s, is_last_word)
+        self._backoff = Backoff(random, longest_s=min(MAX_BACKOFF_S, timeout_s))
+        self._backoff_reason = ""
+        self._waits_for_backoff = waits_for_backoff
+        self._pipelines = _ClientPipelineFactory(clock, timeout_s, closes_connection)
         self._shared: Pipeline | None = None
         self._waiting_for_shared: list[Deferred[Pipeline]] = []
         self._idle: dict[Pipeline, IDelayedCall] = {}  # and when it will have been so for too long
         self._free = max_connections - 1  # besides the shared one
-        self._line: deque[Deferred[Pipeline | None]] = deque()
+        self._waiters: deque[Deferred[Pipeline | None]] = deque()
         self._attempts: set[Deferred[Pipeline]] = set()
         self._connections: set[Pipeline] = set()
         self._has_left = False
@@ -89,7 +89,7 @@ class Server:
         return self.name
 
     @property
-    def is_resting(self) -> bool:
+    def is_backing_off(self) -> bool:
         """Whether it could not be connected to, and is left alone for a while."""
         return self._backoff.ends_s > self._clock.seconds()
 
@@ -129,15 +129,15 @@ class Server:
             too_long.cancel()
             if pipeline.is_at_rest:
                 return pipeline
-            self._one_less()
+            self._connection_freed()
         if self._free:
             self._free -= 1
-        elif (given := await self._stand_in_line(self._timeout_s + wait_ms / 1000)) is not None:
+        elif (given := await self._wait_for_connection(self._timeout_s + wait_ms / 1000)) is not None:
             return given
         try:
             return await self._connect()
         except BaseException:
-            self._one_less()
+            self._connection_freed()
             raise
 
     def give_back(self, pipeline: Pipeline) -> None:
@@ -147,19 +147,19 @@ class Server:
         if pipeline.is_usable and not pipeline.is_at_rest:
             pipeline.drop()
         if not pipeline.is_usable:
-            self._one_less()
-        elif (next_in_line := self._next_in_line()) is not None:
+            self._connection_freed()
+        elif (next_in_line := self._wake_next_waiter()) is not None:
             next_in_line.callback(pipeline)
         elif self._has_left:
             pipeline.retire()
-            self._one_less()
+            self._connection_freed()
         else:
             self._idle[pipeline] = self._clock.callLater(IDLE_S, self._idle_for_too_long, pipeline)
 
     def _idle_for_too_long(self, pipeline: Pipeline) -> None:
         del self._idle[pipeline]
         pipeline.retire()
-        self._one_less()
+        self._connection_freed()
 
     @asynccontextmanager
     async def own(self, wait_ms: int = 0) -> AsyncIterator[Pipeline]:
@@ -170,26 +170,26 @@ class Server:
         finally:
             self.give_back(pipeline)
 
-    async def _stand_in_line(self, limit_s: float) -> Pipeline | None:
+    async def _wait_for_connection(self, limit_s: float) -> Pipeline | None:
         """A connection that was given back, or None: there may be one more now."""
         if self._is_closed:
             raise self._closed()
         waiting: Deferred[Pipeline | None] = Deferred()
-        self._line.append(waiting)
+        self._waiters.append(waiting)
         try:
             return await waiting.addTimeout(limit_s, self._clock)
         except TimeoutError:
             raise AllInUse(f"{self}: all connections that there may be are in use") from None
 
-    def _next_in_line(self) -> Deferred[Pipeline | None] | None:
-        while self._line:
-            waiting = self._line.popleft()
+    def _wake_next_waiter(self) -> Deferred[Pipeline | None] | None:
+        while self._waiters:
+            waiting = self._waiters.popleft()
             if not waiting.called:
                 return waiting
         return None
 
-    def _one_less(self) -> None:
-        next_in_line = self._next_in_line()
+    def _connection_freed(self) -> None:
+        next_in_line = self._wake_next_waiter()
         if next_in_line is None:
             self._free += 1
         else:
@@ -209,19 +209,19 @@ class Server:
 
     async def _attempt(self) -> Pipeline:
         try:
-            await self._rest()
+            await self._start_backoff()
             return await self._establish()
         except CancelledError:
             if self._is_closed:
                 raise self._closed() from None
             raise
 
-    async def _rest(self) -> None:
+    async def _start_backoff(self) -> None:
         if self._is_closed:
             raise self._closed()
-        if self.is_resting:
-            if not self._is_last_hope():
-                raise CannotConnect(f"{self}: {self._why_it_rests}")
+        if self.is_backing_off:
+            if not self._waits_for_backoff():
+                raise CannotConnect(f"{self}: {self._backoff_reason}")
             await deferLater(self._clock, self._backoff.ends_s - self._clock.seconds())
 
     async def _establish(self) -> Pipeline:
@@ -232,10 +232,10 @@ class Server:
             raise
         except Exception as error:
             is_late = isinstance(error, TimeoutError)
-            self._why_it_rests = f"no connection within {self._timeout_s:g} s" if is_late else str(error)
-            if not self.is_resting:  # several attempts that fail together are one failure
+            self._backoff_reason = f"no connection within {self._timeout_s:g} s" if is_late else str(error)
+            if not self.is_backing_off:  # several attempts that fail together are one failure
                 self._backoff.failed(self._clock.seconds())
-            raise CannotConnect(f"{self}: {self._why_it_rests}") from error
+            raise CannotConnect(f"{self}: {self._backoff_reason}") from error
         self._backoff.answered()
         return pipeline
 
@@ -256,7 +256,7 @@ class Server:
         too_long = self._idle.pop(pipeline, None)
         if too_long is not None:
             too_long.cancel()
-            self._one_less()
+            self._connection_freed()
         if not self._connections:
             closing, self._closing = self._closing, []
             for each in closing:
@@ -285,7 +285,7 @@ class Server:
         self.shut()
         for attempt in list(self._attempts):
             attempt.cancel()
-        while (waiting := self._next_in_line()) is not None:
+        while (waiting := self._wake_next_waiter()) is not None:
             waiting.errback(self._closed())
         for pipeline in list(self._connections):
             pipeline.drop("the client was closed")

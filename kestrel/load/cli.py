@@ -14,71 +14,79 @@ from twisted.python.failure import Failure
 
 from kestrel.client.errors import ClientFailure, ConnectionFailed
 from kestrel.load.flood import flood
-from kestrel.load.items import MOST_ITEMS
 from kestrel.load.leaky_reader import leaky_reader
 from kestrel.load.ledger import Ledger
+from kestrel.load.load_queues import LoadQueues
+from kestrel.load.load_run import LoadRun
 from kestrel.load.many_clients import many_clients
-from kestrel.load.options import Defaults, Options, add_options, allow_connections, number, options, share
+from kestrel.load.numbered_items import MAX_ITEMS
+from kestrel.load.options import (
+    LoadDefaults,
+    LoadOptions,
+    add_options,
+    int_in_range,
+    options,
+    parse_share,
+    raise_file_limit,
+)
 from kestrel.load.packing import packing
-from kestrel.load.progress import EVERY_S, RunProgress
 from kestrel.load.put_many import put_many
-from kestrel.load.queues import LoadQueues
-from kestrel.load.report import as_object, table, verdict
-from kestrel.load.work import Work
-from kestrel.tools.arguments import make_parser, sent_duration_s
+from kestrel.load.report import format_table, format_verdict, report_json
+from kestrel.load.run_progress import REDRAW_INTERVAL_S, RunProgress
+from kestrel.tools.arguments import make_parser, wire_duration_s
+from kestrel.tools.connection_errors import ConnectionContext
 from kestrel.tools.output import Output
-from kestrel.tools.reaching import Way
-from kestrel.tools.running import EX_FOUND, EX_INTERRUPTED, EX_OK, EX_SERVER, EX_USAGE, ToolFailed, run, say
+from kestrel.tools.tool_runner import EX_FOUND, EX_INTERRUPTED, EX_OK, EX_SERVER, EX_USAGE, ToolFailed, print_error, run
 
 TOOL: Final = "kestrel-load"
 
-Work_on = Callable[[Work, LoadQueues, Ledger], Awaitable[None]]
+ToolFunction = Callable[[LoadRun, LoadQueues, Ledger], Awaitable[None]]
 
 
-class _Tool(NamedTuple):
+class _LoadTool(NamedTuple):
     """One of them."""
 
-    do: Work_on
+    do: ToolFunction
     short: str
-    defaults: Defaults
-    connections: Callable[[Options], int]
-    total: Callable[[Options], int]
+    defaults: LoadDefaults
+    connections: Callable[[LoadOptions], int]
+    total: Callable[[LoadOptions], int]
     """How many items it puts in all."""
 
 
 _TOOLS: Final = {
-    "flood": _Tool(
+    "flood": _LoadTool(
         flood,
         "push items through a queue as fast as it goes, and see that each comes once",
-        Defaults("load_flood", 100_000, "1024", 1, pipeline=100),
+        LoadDefaults("load_flood", 100_000, "1024", 1, pipeline=100),
         lambda options: 2 * options.clients,
         lambda options: options.items + options.prefill,
     ),
-    "many-clients": _Tool(
+    "many-clients": _LoadTool(
         many_clients,
         "many connections, most of them idle, that put and take an item now and then",
-        Defaults("load_many_clients", 1000, "64", 100, pause_s="1s"),
+        LoadDefaults("load_many_clients", 1000, "64", 100, pause_s="1s"),
         lambda options: options.clients,
         lambda options: options.items,
     ),
-    "put-many": _Tool(
+    "put-many": _LoadTool(
         put_many,
         "many clients put items, and nobody takes them",
-        Defaults("load_put_many", 10_000, "1024", 100, pipeline=1),
+        LoadDefaults("load_put_many", 10_000, "1024", 100, pipeline=1),
         lambda options: options.clients,
         lambda options: options.items,
     ),
-    "packing": _Tool(
+    "packing": _LoadTool(
         packing,
         "fill a queue and empty it, again and again, and see whether its journal becomes small",
-        Defaults("load_packing", 20_000, "1024", 1, pipeline=100),
+        LoadDefaults("load_packing", 20_000, "1024", 1, pipeline=100),
         lambda options: options.clients,
         lambda options: options.items * options.cycles,
     ),
-    "leaky-reader": _Tool(
+    "leaky-reader": _LoadTool(
         leaky_reader,
         "readers that give a share of their items back, until each was confirmed once",
-        Defaults("load_leaky_reader", 10_000, "64", 10, pipeline=10),
+        LoadDefaults("load_leaky_reader", 10_000, "64", 10, pipeline=10),
         lambda options: options.clients + 1,
         lambda options: options.items,
     ),
@@ -121,32 +129,32 @@ def _parsers() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
     parsers["flood"].add_argument(
         "--prefill",
         metavar="N",
-        type=number(0, MOST_ITEMS),
+        type=int_in_range(0, MAX_ITEMS),
         default=0,
         help="put so many items more before anybody takes, which stay ahead of the others (default: 0)",
     )
     parsers["put-many"].add_argument(
         "--queues",
         metavar="N",
-        type=number(1, 10_000),
+        type=int_in_range(1, 10_000),
         default=1,
         help="to so many queues in turn, whose names end in _1, _2 and so on (default: 1)",
     )
     parsers["packing"].add_argument(
         "--cycles",
         metavar="N",
-        type=number(1, 1000),
+        type=int_in_range(1, 1000),
         default=5,
         help="how often; --items are those of one (default: 5)",
     )
     leaky = parsers["leaky-reader"]
     leaky.add_argument(
-        "--leak", metavar="SHARE", type=share, default=0.1, help="so many of all are not confirmed (default: 0.1)"
+        "--leak", metavar="SHARE", type=parse_share, default=0.1, help="so many of all are not confirmed (default: 0.1)"
     )
     leaky.add_argument(
         "--hold",
         metavar="DURATION",
-        type=sent_duration_s,
+        type=wire_duration_s,
         default=0.5,
         help="after that time those go back that are let time out; thrift alone (default: 500ms)",
     )
@@ -165,109 +173,109 @@ def _do(words: Sequence[str]) -> int:
 def _load(parser: ArgumentParser, arguments: Namespace) -> int:
     tool = _TOOLS[arguments.tool]
     asked = options(parser, arguments, tool.defaults)
-    if tool.total(asked) > MOST_ITEMS:
-        parser.error(f"{tool.total(asked):,} items are too many; limit={MOST_ITEMS:,}")
-    allow_connections(parser, tool.connections(asked) + 1)
+    if tool.total(asked) > MAX_ITEMS:
+        parser.error(f"{tool.total(asked):,} items are too many; limit={MAX_ITEMS:,}")
+    raise_file_limit(parser, tool.connections(asked) + 1)
     output = Output()
-    work = _run(arguments.tool, asked)
-    figures = work.figures
+    load_run = _run(arguments.tool, asked)
+    run_stats = load_run.run_stats
     if arguments.json:
         about = {"server": str(asked.address), "protocol": asked.protocol, "seed": asked.seed}
-        output.object(as_object(arguments.tool, figures, **about))
+        output.object(report_json(arguments.tool, run_stats, **about))
     else:
-        if any(lane.items for lane in figures.lanes):
-            for line in table(figures):
+        if any(request_stats.items for request_stats in run_stats.request_stats_list):
+            for line in format_table(run_stats):
                 output.line(line)
-        if figures.failure is None:
-            output.line(verdict(figures))
+        if run_stats.failure is None:
+            output.line(format_verdict(run_stats))
     output.flush()
-    if figures.failure is not None:
-        say(TOOL, figures.failure)
+    if run_stats.failure is not None:
+        print_error(TOOL, run_stats.failure)
         return EX_SERVER
-    if figures.wrong:
+    if run_stats.wrong:
         return EX_FOUND
-    return EX_INTERRUPTED if figures.is_interrupted else EX_OK
+    return EX_INTERRUPTED if run_stats.is_interrupted else EX_OK
 
 
-def _run(name: str, asked: Options) -> Work:
+def _run(name: str, asked: LoadOptions) -> LoadRun:
     """Have the reactor run until the tool has ended. Raises `ToolFailed` where it has not begun."""
     from twisted.internet import reactor  # importing it installs it, which no --help needs
 
     any_reactor: Any = reactor
     try:
-        work = Work(any_reactor, asked)
+        load_run = LoadRun(any_reactor, asked)
     except OSError as error:
         raise ToolFailed(f"--ca, --cert or --key: {error}", EX_USAGE) from None
-    progress = RunProgress(name, work.figures)
+    progress = RunProgress(name, load_run.run_stats)
     problems: list[Failure] = []
 
     def ended(result: object) -> None:
         if isinstance(result, Failure):
             problems.append(result)
-        work.close()
+        load_run.close()
         any_reactor.callLater(0, any_reactor.stop)
 
     def interrupt() -> None:
-        if work.figures.is_interrupted:
-            work.hang_up()
-        work.figures.is_interrupted = True
-        work.stop()
+        if load_run.run_stats.is_interrupted:
+            load_run.hang_up()
+        load_run.run_stats.is_interrupted = True
+        load_run.stop()
 
     def begin() -> None:
         # Behind the reactor's own handlers, which would end it at once.
         for number_ in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number_, lambda *_: any_reactor.callFromThread(interrupt))
-        LoopingCall(progress.draw).start(EVERY_S)
-        Deferred.fromCoroutine(_work(_TOOLS[name], work)).addBoth(ended)
+        LoopingCall(progress.draw).start(REDRAW_INTERVAL_S)
+        Deferred.fromCoroutine(_work(_TOOLS[name], load_run)).addBoth(ended)
 
     any_reactor.callWhenRunning(begin)
     any_reactor.run()
     progress.clear()
     for problem in problems:
         problem.raiseException()
-    return work
+    return load_run
 
 
-async def _work(tool: _Tool, work: Work) -> None:
+async def _work(tool: _LoadTool, load_run: LoadRun) -> None:
     """The run, and what comes before and after it."""
-    asked = work.options
+    asked = load_run.options
     queues = LoadQueues(asked.queue_names, is_default=asked.is_default_queue)
-    ledger = Ledger(work.items(), tool.total(asked))
-    counts = work.figures.counts
+    ledger = Ledger(load_run.items(), tool.total(asked))
+    counts = load_run.run_stats.counts
     try:
-        control = await work.link()
-        await queues.prepare(work, control)
+        control = await load_run.connection()
+        await queues.prepare(load_run, control)
         control.pipeline.drop()
         try:
-            await tool.do(work, queues, ledger)
+            await tool.do(load_run, queues, ledger)
         except ConnectionFailed:
-            if not work.figures.is_interrupted:
+            if not load_run.run_stats.is_interrupted:
                 raise
         finally:
             counts |= {"stored": ledger.stored, "refused": ledger.refused, "foreign": ledger.foreign}
             counts |= {"doubled": ledger.doubled, "spoiled": ledger.spoiled}
             if tool.do is not put_many:
                 counts |= {"seen": ledger.seen, "missing": ledger.missing}
-            work.end()
-        await _restore(work, queues)
+            load_run.end()
+        await _restore(load_run, queues)
     except ClientFailure as failure:
         # What was hung up on to end an interrupted run is no failure.
-        if not (work.figures.is_interrupted and isinstance(failure, ConnectionFailed)):
-            work.figures.failure = _explained(failure, asked)
+        if not (load_run.run_stats.is_interrupted and isinstance(failure, ConnectionFailed)):
+            load_run.run_stats.failure = _explain_failure(failure, asked)
 
 
-async def _restore(work: Work, queues: LoadQueues) -> None:
+async def _restore(load_run: LoadRun, queues: LoadQueues) -> None:
     """Leave the queues as they were. What interrupts that is told."""
     try:
-        await queues.restore(work, await work.link())
+        await queues.restore(load_run, await load_run.connection())
     except ClientFailure:
-        work.figures.is_left = True
+        load_run.run_stats.is_left = True
         raise
 
 
-def _explained(failure: ClientFailure, asked: Options) -> str:
+def _explain_failure(failure: ClientFailure, asked: LoadOptions) -> str:
     """What is said of a failure, and the way out."""
-    return str(Way("--server", asked.protocol, asked.tls is not None).failed(failure, str(asked.address)))
+    return str(ConnectionContext("--server", asked.protocol, asked.tls is not None).failed(failure, str(asked.address)))
 
 
 if __name__ == "__main__":

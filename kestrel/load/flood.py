@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from kestrel.load.figures import Lane
+from kestrel.load.consumer import LoadConsumer, drain_remaining
 from kestrel.load.ledger import Ledger
-from kestrel.load.putting import put_all
-from kestrel.load.queues import LoadQueues
-from kestrel.load.taking import Taking, take_the_rest
-from kestrel.load.work import Work
+from kestrel.load.load_queues import LoadQueues
+from kestrel.load.load_run import LoadRun
+from kestrel.load.producer import put_all
+from kestrel.load.run_stats import RequestStats
 
 
-async def flood(work: Work, queues: LoadQueues, ledger: Ledger) -> None:
+async def flood(load_run: LoadRun, queues: LoadQueues, ledger: Ledger) -> None:
     """`--clients` pairs of a producer and a consumer. Each item must come once."""
     [queue] = queues.names
-    producers = await work.links(work.options.clients)
+    producers = await load_run.connections(load_run.options.clients)
 
-    async def put(lane: Lane, end: int | None) -> None:
-        await work.all([put_all(work, link, lambda _: queue, ledger, lane, end) for link in producers])
+    async def put(request_stats: RequestStats, end: int | None) -> None:
+        await load_run.all(
+            [put_all(load_run, connection, lambda _: queue, ledger, request_stats, end) for connection in producers]
+        )
 
-    if work.options.prefill:
-        await put(work.figures.lane("prefill"), work.options.prefill)
-    consumers = await work.links(work.options.clients)  # not before: a server may hang up on who is idle
-    puts, takes = work.figures.lane("put"), work.figures.lane("take")
-    taking = Taking(work, queue, ledger, takes)
+    if load_run.options.prefill:
+        await put(load_run.run_stats.request_stats("prefill"), load_run.options.prefill)
+    consumers = await load_run.connections(load_run.options.clients)  # not before: a server may hang up on who is idle
+    puts, takes = load_run.run_stats.request_stats("put"), load_run.run_stats.request_stats("take")
+    taking = LoadConsumer(load_run, queue, ledger, takes)
 
     async def put_the_others() -> None:
         await put(puts, None)
-        taking.all_is_put()
+        taking.all_put()
 
-    await work.all([put_the_others(), *(taking.run(link) for link in consumers)])
-    await take_the_rest(work, queue, ledger)
+    await load_run.all([put_the_others(), *(taking.run(connection) for connection in consumers)])
+    await drain_remaining(load_run, queue, ledger)

@@ -7,11 +7,11 @@ from typing import Final
 
 from kestrel.client.errors import OpenReadsError
 from kestrel.client.thrift import OpenRead
+from kestrel.load.consumer import drain_remaining
 from kestrel.load.ledger import Ledger
-from kestrel.load.putting import put_all
-from kestrel.load.queues import LoadQueues
-from kestrel.load.taking import take_the_rest
-from kestrel.load.work import Link, Work
+from kestrel.load.load_queues import LoadQueues
+from kestrel.load.load_run import LoadConnection, LoadRun
+from kestrel.load.producer import put_all
 
 _WAIT_MS: Final = 250
 _LONG_HOLD_MS: Final = 60_000
@@ -20,103 +20,105 @@ _PATIENCE_S: Final = 3.0
 """When nothing has come for so long, and for as long as a read may be held, nothing will."""
 
 
-async def leaky_reader(work: Work, queues: LoadQueues, ledger: Ledger) -> None:
+async def leaky_reader(load_run: LoadRun, queues: LoadQueues, ledger: Ledger) -> None:
     """One producer, and `--clients` readers, until each item was confirmed once."""
     [queue] = queues.names
-    [producer] = await work.links(1)
-    puts = work.figures.lane("put")
-    readers = _Readers(work, queue, ledger)
-    links = await work.links(work.options.clients)
+    [producer] = await load_run.connections(1)
+    puts = load_run.run_stats.request_stats("put")
+    readers = _LeakyReaders(load_run, queue, ledger)
+    connections = await load_run.connections(load_run.options.clients)
 
     async def put() -> None:
-        await put_all(work, producer, lambda _: queue, ledger, puts)
-        readers.all_is_put = True
+        await put_all(load_run, producer, lambda _: queue, ledger, puts)
+        readers.all_put = True
 
-    await work.all([put(), *(readers.run(link, number) for number, link in enumerate(links))])
-    await take_the_rest(work, queue, ledger)
-    counts = work.figures.counts
+    await load_run.all([put(), *(readers.run(connection, number) for number, connection in enumerate(connections))])
+    await drain_remaining(load_run, queue, ledger)
+    counts = load_run.run_stats.counts
     counts |= {"leaked": readers.leaked, "came_again": readers.again}
-    work.figures.remarks.append(f"{readers.leaked:,} were given back, and {readers.again:,} came again")
+    load_run.run_stats.remarks.append(f"{readers.leaked:,} were given back, and {readers.again:,} came again")
 
 
-class _Readers:
+class _LeakyReaders:
     """All of them, and what became of the items between them."""
 
-    def __init__(self, work: Work, queue: bytes, ledger: Ledger) -> None:
-        self._work = work
+    def __init__(self, load_run: LoadRun, queue: bytes, ledger: Ledger) -> None:
+        self._load_run = load_run
         self._queue = queue
         self._ledger = ledger
-        self._lane = work.figures.lane("open, confirm")
+        self._lane = load_run.run_stats.request_stats("open, confirm")
         self._leaks = bytearray(ledger.total)
-        self._last_s = work.seconds()
-        self.all_is_put = False
+        self._last_s = load_run.seconds()
+        self.all_put = False
         self.leaked = 0
         """How often an item was not confirmed."""
         self.again = 0
         """How often an item came that had been leaked before."""
 
-    async def run(self, link: Link, number: int) -> None:
+    async def run(self, connection: LoadConnection, number: int) -> None:
         """One reader, which may have several connections one after the other."""
-        random = Random(f"{self._work.options.seed}.{number}")
+        random = Random(f"{self._load_run.options.seed}.{number}")
         while not self._is_over():
-            link = await self._one(link, random)
+            connection = await self._one(connection, random)
 
     def _is_over(self) -> bool:
-        if self._work.is_stopping or self._ledger.seen >= self._ledger.expected:
+        if self._load_run.is_stopping or self._ledger.seen >= self._ledger.expected:
             return True
-        if not self.all_is_put:
-            self._last_s = self._work.seconds()
-        return self._work.seconds() - self._last_s > _PATIENCE_S + self._work.options.hold_s
+        if not self.all_put:
+            self._last_s = self._load_run.seconds()
+        return self._load_run.seconds() - self._last_s > _PATIENCE_S + self._load_run.options.hold_s
 
-    async def _one(self, link: Link, random: Random) -> Link:
+    async def _one(self, connection: LoadConnection, random: Random) -> LoadConnection:
         """One item, or none; and the connection for the next."""
-        is_leaked = random.random() < self._work.options.leak
-        ways = self._ways(link)
+        is_leaked = random.random() < self._load_run.options.leak
+        ways = self._ways(connection)
         way = random.choice(ways) if is_leaked else "confirm"
-        hold_ms = round(self._work.options.hold_s * 1000) if way == "time out" else _LONG_HOLD_MS
-        began_s = self._work.seconds()
-        read = await link.ask(link.wire.open(self._queue, _WAIT_MS, hold_ms))
+        hold_ms = round(self._load_run.options.hold_s * 1000) if way == "time out" else _LONG_HOLD_MS
+        began_s = self._load_run.seconds()
+        read = await connection.ask(connection.dialect.open(self._queue, _WAIT_MS, hold_ms))
         if read is None:
-            return link
-        self._last_s = self._work.seconds()
-        number = self._ledger.recognised(read.data)
+            return connection
+        self._last_s = self._load_run.seconds()
+        number = self._ledger.identify(read.data)
         if number is None:  # it is not ours to give back
             way = "confirm"
         elif self._leaks[number]:
             self._leaks[number] = 0
             self.again += 1
         if way == "confirm":
-            return await self._confirm(link, read, number, began_s)
+            return await self._confirm(connection, read, number, began_s)
         assert number is not None
         self._leaks[number] = 1
         self.leaked += 1
         if way == "abort":
-            await link.ask(link.wire.abort(self._queue, read))
+            await connection.ask(connection.dialect.abort(self._queue, read))
         elif way == "hang up":
-            link.pipeline.drop()
-            return await self._work.link()
-        return link
+            connection.pipeline.drop()
+            return await self._load_run.connection()
+        return connection
 
-    async def _confirm(self, link: Link, read: OpenRead, number: int | None, began_s: float) -> Link:
+    async def _confirm(
+        self, connection: LoadConnection, read: OpenRead, number: int | None, began_s: float
+    ) -> LoadConnection:
         try:
-            await link.ask(link.wire.confirm(self._queue, read))
+            await connection.ask(connection.dialect.confirm(self._queue, read))
         except OpenReadsError:  # the server has a timeout of its own, and it has passed
             self.leaked += 1
             if number is not None:
                 self._leaks[number] = 1
-            link.pipeline.drop()
-            return await self._work.link()
+            connection.pipeline.drop()
+            return await self._load_run.connection()
         if number is not None:
             self._ledger.done(number)
-            self._lane.add(len(read.data), began_s, self._work.seconds())
-        return link
+            self._lane.add(len(read.data), began_s, self._load_run.seconds())
+        return connection
 
-    def _ways(self, link: Link) -> list[str]:
+    def _ways(self, connection: LoadConnection) -> list[str]:
         """How an item can be given back."""
-        wire = link.wire
+        dialect = connection.dialect
         ways = {
-            "abort": wire.may_abort,
-            "hang up": wire.reads_are_of_connection,
-            "time out": wire.reads_time_out,
+            "abort": dialect.may_abort,
+            "hang up": dialect.reads_are_of_connection,
+            "time out": dialect.reads_time_out,
         }
         return [way for way, is_there in ways.items() if is_there]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kestrel.load.items import Items, Strange
+from kestrel.load.numbered_items import NumberedItems, UnknownItem
 
 _STORED: Final = 1
 _SEEN: Final = 2
@@ -13,7 +13,7 @@ _SEEN: Final = 2
 class Ledger:
     """The items of a run, by their numbers, and how many came that should not."""
 
-    def __init__(self, items: Items, total: int) -> None:
+    def __init__(self, items: NumberedItems, total: int) -> None:
         self.items = items
         self.total = total
         self._states = bytearray(total)
@@ -48,7 +48,7 @@ class Ledger:
         """How many the server said that it stored and that did not come."""
         return self._states.count(_STORED)
 
-    def was_put(self, number: int, is_stored: bool) -> None:
+    def add_put(self, number: int, is_stored: bool) -> None:
         """The server's answer to a put."""
         if is_stored:
             self._states[number] |= _STORED
@@ -58,16 +58,16 @@ class Ledger:
 
     def came(self, data: bytes) -> None:
         """That was taken for good."""
-        number = self.recognised(data)
+        number = self.identify(data)
         if number is not None:
             self.done(number)
 
-    def recognised(self, data: bytes) -> int | None:
+    def identify(self, data: bytes) -> int | None:
         """The number of that item; None for one that has none, which is counted."""
         number = self.items.number_of(data)
-        if number is Strange.FOREIGN:
+        if number is UnknownItem.FOREIGN:
             self.foreign += 1
-        elif number is Strange.SPOILED or number >= self.total:
+        elif number is UnknownItem.SPOILED or number >= self.total:
             self.spoiled += 1
         else:
             return number

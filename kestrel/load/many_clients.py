@@ -4,57 +4,59 @@ from __future__ import annotations
 
 from random import Random
 
+from kestrel.load.consumer import drain_remaining
 from kestrel.load.ledger import Ledger
-from kestrel.load.queues import LoadQueues
-from kestrel.load.taking import take_the_rest
-from kestrel.load.work import WAIT_MS, Link, Work
+from kestrel.load.load_queues import LoadQueues
+from kestrel.load.load_run import WAIT_MS, LoadConnection, LoadRun
 
 
-async def many_clients(work: Work, queues: LoadQueues, ledger: Ledger) -> None:
+async def many_clients(load_run: LoadRun, queues: LoadQueues, ledger: Ledger) -> None:
     """`--clients` connections are made and stay. Each rests, puts, rests and takes, until all items have been put."""
     [queue] = queues.names
-    random = Random(work.options.seed)
-    connects = work.figures.lane("connect")
-    links = await work.links(work.options.clients, lambda began_s, ended_s: connects.add(0, began_s, ended_s))
-    puts, takes = work.figures.lane("put"), work.figures.lane("take")
+    random = Random(load_run.options.seed)
+    connects = load_run.run_stats.request_stats("connect")
+    connections = await load_run.connections(
+        load_run.options.clients, lambda began_s, ended_s: connects.add(0, began_s, ended_s)
+    )
+    puts, takes = load_run.run_stats.request_stats("put"), load_run.run_stats.request_stats("take")
 
     async def rest() -> None:
-        await work.sleep(random.uniform(0, 2 * work.options.pause_s))
+        await load_run.sleep(random.uniform(0, 2 * load_run.options.pause_s))
 
-    async def put(link: Link, number: int) -> None:
+    async def put(connection: LoadConnection, number: int) -> None:
         data = ledger.items.item(number)
-        began_s = work.seconds()
-        is_stored = await link.ask(link.wire.put(queue, data))
-        ledger.was_put(number, is_stored)
+        began_s = load_run.seconds()
+        is_stored = await connection.ask(connection.dialect.put(queue, data))
+        ledger.add_put(number, is_stored)
         if is_stored:
-            puts.add(len(data), began_s, work.seconds())
+            puts.add(len(data), began_s, load_run.seconds())
 
-    async def take(link: Link) -> bool:
-        began_s = work.seconds()
-        data = await link.ask(link.wire.take(queue, WAIT_MS))
+    async def take(connection: LoadConnection) -> bool:
+        began_s = load_run.seconds()
+        data = await connection.ask(connection.dialect.take(queue, WAIT_MS))
         if data is None:
             return False
         ledger.came(data)
-        takes.add(len(data), began_s, work.seconds())
-        finish = link.wire.finish(queue)
+        takes.add(len(data), began_s, load_run.seconds())
+        finish = connection.dialect.finish(queue)
         if finish is not None:
-            await link.ask(finish)
+            await connection.ask(finish)
         return True
 
-    async def client(link: Link) -> None:
+    async def client(connection: LoadConnection) -> None:
         await rest()
-        while not work.is_stopping and (number := ledger.next_number()) is not None:
-            await put(link, number)
+        while not load_run.is_stopping and (number := ledger.next_number()) is not None:
+            await put(connection, number)
             await rest()
-            await take(link)
+            await take(connection)
             await rest()
 
     async def take_the_tail() -> None:
         """With --anyway: for each item of somebody else that was taken, one of the run's own is left behind."""
-        link = await work.link()
-        while not work.is_stopping and ledger.seen < ledger.expected and await take(link):
+        connection = await load_run.connection()
+        while not load_run.is_stopping and ledger.seen < ledger.expected and await take(connection):
             pass
 
-    await work.all([client(link) for link in links])
+    await load_run.all([client(connection) for connection in connections])
     await take_the_tail()
-    await take_the_rest(work, queue, ledger)
+    await drain_remaining(load_run, queue, ledger)

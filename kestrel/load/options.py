@@ -13,18 +13,18 @@ from typing import Final
 from kestrel.address import Address, parse_address
 from kestrel.cluster.uri import is_server_set
 from kestrel.errors import BadQueueName
-from kestrel.load.items import LEAST_BYTES, MOST_BYTES, MOST_ITEMS
-from kestrel.load.wires import PORTS
+from kestrel.load.load_dialects import PORTS
+from kestrel.load.numbered_items import LEAST_BYTES, MAX_ITEMS, MOST_BYTES
 from kestrel.names import check_queue_name
 from kestrel.tls import TlsOptions
 from kestrel.tools.arguments import (
     ENVIRONMENT,
     add_tls_options,
     duration_s,
-    sent_duration_s,
-    sent_queue_name,
-    servers_named,
+    split_servers,
     tls_options,
+    wire_duration_s,
+    wire_queue_name,
 )
 
 MOST_CLIENTS: Final = 50_000
@@ -35,7 +35,7 @@ _OTHER_FILES: Final = 64
 
 
 @dataclass(frozen=True)
-class Options:
+class LoadOptions:
     """What was asked for. Sizes are bytes, times seconds."""
 
     address: Address
@@ -68,7 +68,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Defaults:
+class LoadDefaults:
     """What a tool does unless it is told otherwise; None where it has no such option."""
 
     queue: str
@@ -79,7 +79,7 @@ class Defaults:
     pause_s: str | None = None
 
 
-def number(least: int, most: int) -> Callable[[str], int]:
+def int_in_range(least: int, most: int) -> Callable[[str], int]:
     """A whole number from `least` to `most`."""
 
     def parse(text: str) -> int:
@@ -93,7 +93,7 @@ def number(least: int, most: int) -> Callable[[str], int]:
 
 def sizes(text: str) -> tuple[int, int]:
     """``N``, or ``LEAST..MOST``."""
-    parse = number(LEAST_BYTES, MOST_BYTES)
+    parse = int_in_range(LEAST_BYTES, MOST_BYTES)
     least, dots, most = text.partition("..")
     size = parse(least)
     largest = parse(most) if dots else size
@@ -102,7 +102,7 @@ def sizes(text: str) -> tuple[int, int]:
     return size, largest
 
 
-def share(text: str) -> float:
+def parse_share(text: str) -> float:
     """A part of all, from 0 to 0.9."""
     try:
         value = float(text)
@@ -113,7 +113,7 @@ def share(text: str) -> float:
     return value
 
 
-def add_options(parser: ArgumentParser, defaults: Defaults) -> None:
+def add_options(parser: ArgumentParser, defaults: LoadDefaults) -> None:
     """Those that all tools have, and those that `defaults` says."""
     server = parser.add_argument_group("the server")
     server.add_argument(
@@ -126,7 +126,7 @@ def add_options(parser: ArgumentParser, defaults: Defaults) -> None:
     server.add_argument(
         "--timeout",
         metavar="DURATION",
-        type=sent_duration_s,
+        type=wire_duration_s,
         default=10.0,
         help="how long it may take to answer (default: 10s)",
     )
@@ -134,13 +134,13 @@ def add_options(parser: ArgumentParser, defaults: Defaults) -> None:
     load.add_argument(
         "--queue",
         metavar="NAME",
-        type=sent_queue_name,
+        type=wire_queue_name,
         help=f"the queue (default: {defaults.queue}); it must be empty",
     )
     load.add_argument(
         "--items",
         metavar="N",
-        type=number(1, MOST_ITEMS),
+        type=int_in_range(1, MAX_ITEMS),
         default=defaults.items,
         help=f"how many items (default: {defaults.items})",
     )
@@ -154,7 +154,7 @@ def add_options(parser: ArgumentParser, defaults: Defaults) -> None:
     load.add_argument(
         "--clients",
         metavar="N",
-        type=number(1, MOST_CLIENTS),
+        type=int_in_range(1, MOST_CLIENTS),
         default=defaults.clients,
         help=f"how many (default: {defaults.clients})",
     )
@@ -162,7 +162,7 @@ def add_options(parser: ArgumentParser, defaults: Defaults) -> None:
         load.add_argument(
             "--pipeline",
             metavar="N",
-            type=number(1, 10_000),
+            type=int_in_range(1, 10_000),
             default=defaults.pipeline,
             help=f"so many requests under way on a connection (default: {defaults.pipeline})",
         )
@@ -175,14 +175,18 @@ def add_options(parser: ArgumentParser, defaults: Defaults) -> None:
             help=f"how long a client rests between its requests, on average (default: {defaults.pause_s})",
         )
     load.add_argument(
-        "--seed", metavar="N", type=number(0, 2**32 - 1), default=1, help="of all that is left to chance (default: 1)"
+        "--seed",
+        metavar="N",
+        type=int_in_range(0, 2**32 - 1),
+        default=1,
+        help="of all that is left to chance (default: 1)",
     )
     load.add_argument("--flush", action="store_true", help="drop what is in the queue first")
     load.add_argument("--anyway", action="store_true", help="also on a queue that has items, which may be lost")
     load.add_argument("--json", action="store_true", help="one JSON object, in place of the table")
 
 
-def options(parser: ArgumentParser, arguments: Namespace, defaults: Defaults) -> Options:
+def options(parser: ArgumentParser, arguments: Namespace, defaults: LoadDefaults) -> LoadOptions:
     """What the arguments say. Ends as argparse does where they make no sense; raises `ToolFailed` for TLS files."""
     more = {
         name: value
@@ -198,7 +202,7 @@ def options(parser: ArgumentParser, arguments: Namespace, defaults: Defaults) ->
         if value is not None
     }
     queue = arguments.queue
-    asked = Options(
+    asked = LoadOptions(
         address=_address(parser, arguments),
         protocol=arguments.protocol,
         tls=tls_options(parser, arguments),
@@ -220,7 +224,7 @@ def options(parser: ArgumentParser, arguments: Namespace, defaults: Defaults) ->
     return asked
 
 
-def allow_connections(parser: ArgumentParser, number_: int) -> None:
+def raise_file_limit(parser: ArgumentParser, number_: int) -> None:
     """Let the process have so many. Ends as argparse does where the system does not."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = number_ + _OTHER_FILES
@@ -234,7 +238,7 @@ def allow_connections(parser: ArgumentParser, number_: int) -> None:
 def _address(parser: ArgumentParser, arguments: Namespace) -> Address:
     named = arguments.server
     if named is None:
-        there = servers_named(os.environ.get(ENVIRONMENT, ""))
+        there = split_servers(os.environ.get(ENVIRONMENT, ""))
         named = ",".join(there) or "localhost"
     if is_server_set(named) or "," in named or len(named.split()) > 1:
         parser.error("a load is put on one server: name it with --server HOST[:PORT]")

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
+from kestrel.load.consumer import LoadConsumer, drain_remaining
 from kestrel.load.ledger import Ledger
-from kestrel.load.putting import put_all
-from kestrel.load.queues import LoadQueues, look
-from kestrel.load.taking import Taking, take_the_rest
-from kestrel.load.work import Work
+from kestrel.load.load_queues import LoadQueues, look
+from kestrel.load.load_run import LoadRun
+from kestrel.load.producer import put_all
 
 _MB = 1_000_000
 
 
-async def packing(work: Work, queues: LoadQueues, ledger: Ledger) -> None:
+async def packing(load_run: LoadRun, queues: LoadQueues, ledger: Ledger) -> None:
     """`--cycles` times: `--items` are put, then all are taken. After each half the journal is looked at."""
     [queue] = queues.names
-    links = await work.links(work.options.clients)
+    connections = await load_run.connections(load_run.options.clients)
     largest = last = 0
-    for cycle in range(1, work.options.cycles + 1):
-        if work.is_stopping:
+    for cycle in range(1, load_run.options.cycles + 1):
+        if load_run.is_stopping:
             break
-        end = cycle * work.options.items
-        putting, taken = work.figures.lane(f"put {cycle}"), work.figures.lane(f"take {cycle}")
-        await work.all([put_all(work, link, lambda _: queue, ledger, putting, end) for link in links])
-        putting.journal_bytes = (await look(work, [queue]))[0].journal_bytes
-        taking = Taking(work, queue, ledger, taken, end)
-        taking.all_is_put()
-        await work.all([taking.run(link) for link in links])
-        taken.journal_bytes = last = (await look(work, [queue]))[0].journal_bytes
+        end = cycle * load_run.options.items
+        putting, taken = (
+            load_run.run_stats.request_stats(f"put {cycle}"),
+            load_run.run_stats.request_stats(f"take {cycle}"),
+        )
+        await load_run.all(
+            [put_all(load_run, connection, lambda _: queue, ledger, putting, end) for connection in connections]
+        )
+        putting.journal_bytes = (await look(load_run, [queue]))[0].journal_bytes
+        taking = LoadConsumer(load_run, queue, ledger, taken, end)
+        taking.all_put()
+        await load_run.all([taking.run(connection) for connection in connections])
+        taken.journal_bytes = last = (await look(load_run, [queue]))[0].journal_bytes
         largest = max(largest, putting.journal_bytes, last)
         if ledger.seen + ledger.refused < end:
             break
-    await take_the_rest(work, queue, ledger)
-    work.figures.remarks.append(
+    await drain_remaining(load_run, queue, ledger)
+    load_run.run_stats.remarks.append(
         f"the journal had {largest / _MB:.2f} MB at most after a half, and {last / _MB:.2f} MB at the end"
     )

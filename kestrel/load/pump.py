@@ -35,7 +35,7 @@ class Pump(Generic[Token, T]):
         self._make = make
         self._came = came
         self._seconds = seconds
-        self._under_way = 0
+        self._outstanding = 0
         self._is_filling = False
         self._is_over = False
         self._ended: Deferred[None] = Deferred()
@@ -55,17 +55,17 @@ class Pump(Generic[Token, T]):
         if self._is_filling:
             return
         self._is_filling = True
-        while not self._is_over and self._under_way < self._width and (made := self._make()) is not None:
+        while not self._is_over and self._outstanding < self._width and (made := self._make()) is not None:
             token, call = made
-            self._under_way += 1
+            self._outstanding += 1
             args = (token, self._seconds())
             self._pipeline.ask(call).addCallbacks(self._answered, self._failed, callbackArgs=args)
         self._is_filling = False
-        if not self._under_way:
+        if not self._outstanding:
             self.stop()
 
     def _answered(self, value: T, token: Token, began_s: float) -> None:
-        self._under_way -= 1
+        self._outstanding -= 1
         if self._is_over:
             return
         try:

@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kestrel.load.ledger import Ledger
-from kestrel.load.putting import put_all
-from kestrel.load.queues import LoadQueues, look
-from kestrel.load.work import Work
+from kestrel.load.load_queues import LoadQueues, look
+from kestrel.load.load_run import LoadRun
+from kestrel.load.producer import put_all
 
 
-async def put_many(work: Work, queues: LoadQueues, ledger: Ledger) -> None:
+async def put_many(load_run: LoadRun, queues: LoadQueues, ledger: Ledger) -> None:
     """Items to one queue or to several in turn; then the queues must hold all that was stored."""
     names = queues.names
-    before = await _held(work, names)
-    links = await work.links(work.options.clients)
-    lane = work.figures.lane("put")
-    await work.all([put_all(work, link, lambda number: names[number % len(names)], ledger, lane) for link in links])
-    if not work.is_stopping:
-        work.figures.counts["missing"] = max(0, before + ledger.stored - await _held(work, names))
+    before = await _count_items(load_run, names)
+    connections = await load_run.connections(load_run.options.clients)
+    request_stats = load_run.run_stats.request_stats("put")
+    await load_run.all(
+        [
+            put_all(load_run, connection, lambda number: names[number % len(names)], ledger, request_stats)
+            for connection in connections
+        ]
+    )
+    if not load_run.is_stopping:
+        load_run.run_stats.counts["missing"] = max(0, before + ledger.stored - await _count_items(load_run, names))
 
 
-async def _held(work: Work, names: Sequence[bytes]) -> int:
+async def _count_items(load_run: LoadRun, names: Sequence[bytes]) -> int:
     """How many items the queues say that they have."""
-    return sum(each.items for each in await look(work, names))
+    return sum(each.items for each in await look(load_run, names))

@@ -4,54 +4,60 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kestrel.load.figures import Figures, Lane
-from kestrel.tools.shown import aligned
+from kestrel.load.run_stats import RequestStats, RunStats
+from kestrel.tools.formatting import align_table
 
 _MB: Final = 1_000_000
 _SHARES: Final = (0.5, 0.9, 0.99)
 
 
-def as_object(tool: str, figures: Figures, **about: object) -> dict[str, Any]:
+def report_json(tool: str, run_stats: RunStats, **about: object) -> dict[str, Any]:
     """One JSON object. Times are seconds, but for latencies, which are milliseconds."""
     return {
         "tool": tool,
         **about,
-        "lanes": [_lane_object(lane) for lane in figures.lanes],
-        **figures.counts,
-        "interrupted": figures.is_interrupted,
-        "failure": figures.failure,
-        "verdict": verdict(figures),
+        "lanes": [_lane_object(request_stats) for request_stats in run_stats.request_stats_list],
+        **run_stats.counts,
+        "interrupted": run_stats.is_interrupted,
+        "failure": run_stats.failure,
+        "verdict": format_verdict(run_stats),
     }
 
 
-def table(figures: Figures) -> list[str]:
+def format_table(run_stats: RunStats) -> list[str]:
     """Lines: what was done, how much, how fast, and what the answers took."""
-    lanes = [lane for lane in figures.lanes if lane.items]
-    has_journal = any(lane.journal_bytes is not None for lane in lanes)
+    request_stats_list = [request_stats for request_stats in run_stats.request_stats_list if request_stats.items]
+    has_journal = any(request_stats.journal_bytes is not None for request_stats in request_stats_list)
     head = ["", "items", "seconds", "items/s", "MB/s", "p50 ms", "p90 ms", "p99 ms", "max ms"]
     rows = [head + ["journal MB"] * has_journal]
-    for lane in lanes:
-        rate, mb_rate = _rates(lane)
-        row = [lane.name, f"{lane.items:,}", f"{lane.seconds:.2f}", f"{rate:,.0f}", f"{mb_rate:.2f}"]
-        row += [f"{ms:.2f}" for ms in _latencies_ms(lane)]
+    for request_stats in request_stats_list:
+        rate, mb_rate = _rates(request_stats)
+        row = [
+            request_stats.name,
+            f"{request_stats.items:,}",
+            f"{request_stats.seconds:.2f}",
+            f"{rate:,.0f}",
+            f"{mb_rate:.2f}",
+        ]
+        row += [f"{ms:.2f}" for ms in _latencies_ms(request_stats)]
         if has_journal:
-            row.append("" if lane.journal_bytes is None else f"{lane.journal_bytes / _MB:.2f}")
+            row.append("" if request_stats.journal_bytes is None else f"{request_stats.journal_bytes / _MB:.2f}")
         rows.append(row)
-    return list(aligned(rows))
+    return list(align_table(rows))
 
 
-def verdict(figures: Figures) -> str:
+def format_verdict(run_stats: RunStats) -> str:
     """One sentence."""
-    counts = figures.counts
+    counts = run_stats.counts
     wrong = [f"{counts[name]:,} {name}" for name in ("missing", "doubled", "spoiled", "refused") if counts.get(name)]
-    if figures.failure:
-        return f"the run failed: {figures.failure}"
-    if figures.is_interrupted:
+    if run_stats.failure:
+        return f"the run failed: {run_stats.failure}"
+    if run_stats.is_interrupted:
         wrong = [each for each in wrong if not each.endswith("missing")]
-        left = ["queues of the run are left on the server"] if figures.is_left else []
+        left = ["queues of the run are left on the server"] if run_stats.is_left else []
         return "; ".join(["interrupted: these are the figures so far", *([", ".join(wrong)] if wrong else []), *left])
     foreign = f"; {_counted(counts['foreign'])} of somebody else came too" if counts.get("foreign") else ""
-    more = foreign + "".join(f"; {remark}" for remark in figures.remarks)
+    more = foreign + "".join(f"; {remark}" for remark in run_stats.remarks)
     if wrong:
         stored = _counted(counts.get("stored", 0))
         return f"not all is well: {', '.join(wrong)} of {stored} that the server stored{more}"
@@ -64,19 +70,24 @@ def _counted(number: int) -> str:
     return "1 item" if number == 1 else f"{number:,} items"
 
 
-def _rates(lane: Lane) -> tuple[float, float]:
-    seconds = lane.seconds or 1e-6
-    return lane.items / seconds, lane.bytes / _MB / seconds
+def _rates(request_stats: RequestStats) -> tuple[float, float]:
+    seconds = request_stats.seconds or 1e-6
+    return request_stats.items / seconds, request_stats.bytes / _MB / seconds
 
 
-def _latencies_ms(lane: Lane) -> list[float]:
-    return [us / 1000 for us in (*lane.took_us.at(_SHARES), lane.took_us.maximum)]
+def _latencies_ms(request_stats: RequestStats) -> list[float]:
+    return [us / 1000 for us in (*request_stats.latency_us.at(_SHARES), request_stats.latency_us.maximum)]
 
 
-def _lane_object(lane: Lane) -> dict[str, Any]:
-    rate, mb_rate = _rates(lane) if lane.items else (0.0, 0.0)
-    p50, p90, p99, most = _latencies_ms(lane)
-    told = {"name": lane.name, "items": lane.items, "bytes": lane.bytes, "seconds": round(lane.seconds, 6)}
+def _lane_object(request_stats: RequestStats) -> dict[str, Any]:
+    rate, mb_rate = _rates(request_stats) if request_stats.items else (0.0, 0.0)
+    p50, p90, p99, most = _latencies_ms(request_stats)
+    told = {
+        "name": request_stats.name,
+        "items": request_stats.items,
+        "bytes": request_stats.bytes,
+        "seconds": round(request_stats.seconds, 6),
+    }
     told |= {"items_per_s": round(rate, 3), "mb_per_s": round(mb_rate, 6)}
     told |= {"p50_ms": p50, "p90_ms": p90, "p99_ms": p99, "max_ms": most}
-    return told | ({} if lane.journal_bytes is None else {"journal_bytes": lane.journal_bytes})
+    return told | ({} if request_stats.journal_bytes is None else {"journal_bytes": request_stats.journal_bytes})

@@ -10,9 +10,9 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from kestrel.tools.arguments import add_queue_option, make_parser, path_name
+from kestrel.tools.formatting import count, show_text
 from kestrel.tools.output import Output
-from kestrel.tools.running import EX_FOUND, EX_OK, EX_USAGE, ToolFailed, run, say
-from kestrel.tools.shown import count, show_text
+from kestrel.tools.tool_runner import EX_FOUND, EX_OK, EX_USAGE, ToolFailed, print_error, run
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -212,7 +212,7 @@ def _reports(
     output.flush()
     for report in reports:
         for sentence in report.remarks:
-            say(TOOL, sentence if report.folder in sentence else f"{report.folder}: {sentence}")
+            print_error(TOOL, sentence if report.folder in sentence else f"{report.folder}: {sentence}")
     return max((report.status for report in reports), default=EX_OK)
 
 
@@ -237,7 +237,7 @@ def _export(arguments: Namespace, output: Output) -> int:
     output.line(f"{count(done.items, 'item')} in {show_text(out)}")
     output.flush()
     for remark in done.remarks:
-        say(TOOL, remark.sentence)
+        print_error(TOOL, remark.sentence)
     return EX_FOUND if any(remark.is_complaint for remark in done.remarks) else EX_OK
 
 

@@ -24,7 +24,7 @@ from kestrel.spark.table.files import files_of
 from kestrel.spark.table.locations import JournalLocation, absolute_path, find_locations
 from kestrel.tools.arguments import duration_ms, make_parser, path_name, positive
 from kestrel.tools.output import Output
-from kestrel.tools.running import EX_OK, EX_USAGE, ToolFailed, run, say
+from kestrel.tools.tool_runner import EX_OK, EX_USAGE, ToolFailed, print_error, run
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -128,7 +128,7 @@ def _work(arguments: Namespace, output: Output) -> int:
     output.flush()
     if report.problem_count:
         files = "1 file has a problem" if report.problem_count == 1 else f"{report.problem_count} files have problems"
-        say(TOOL, f"{files}: what could be read of it is in the report, which lists {folder.shown}/problems")
+        print_error(TOOL, f"{files}: what could be read of it is in the report, which lists {folder.shown}/problems")
     return EX_OK
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kestrel.tools.running import EX_FOUND, EX_USAGE, ToolFailed
+from kestrel.tools.tool_runner import EX_FOUND, EX_USAGE, ToolFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,7 +18,7 @@ from kestrel.journal.fileset import Kind, parse_file_name
 from kestrel.names import check_queue_name
 from kestrel.tls import TlsOptions
 from kestrel.tools.completion import add_completion_option
-from kestrel.tools.running import EX_USAGE, ToolFailed
+from kestrel.tools.tool_runner import EX_USAGE, ToolFailed
 
 ENVIRONMENT: Final = "KESTREL_SERVERS"
 """The variable that names the servers where the command line does not."""
@@ -72,14 +72,14 @@ def path_name(text: str) -> str:
     return text
 
 
-def servers_named(text: str) -> list[str]:
+def split_servers(text: str) -> list[str]:
     """The servers in the variable's text: commas or white space, or both, stand between, and about. A server set has
     commas of its own."""
     words = text.split()
     return words if len(words) == 1 and is_server_set(words[0]) else re.findall(r"[^\s,]+", text)
 
 
-def sent_queue_name(text: str) -> bytes:
+def wire_queue_name(text: str) -> bytes:
     """A queue's name as it is sent to a server: the bytes that the shell gave."""
     name = os.fsencode(text)
     try:
@@ -122,7 +122,7 @@ def positive_duration_s(text: str) -> float:
     return seconds
 
 
-def sent_duration_s(text: str) -> float:
+def wire_duration_s(text: str) -> float:
     """The same, and a request can say it, as the system can be asked to wait so long for an answer."""
     seconds = positive_duration_s(text)
     if seconds > LONGEST_TIMEOUT_S:

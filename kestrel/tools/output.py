@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any
 
-from kestrel.tools.running import OutputFailed, output_failure
+from kestrel.tools.tool_runner import OutputFailed, output_failure
 
 
 class Output:

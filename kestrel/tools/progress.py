@@ -50,7 +50,7 @@ class TerminalLine:
             return _COLUMNS
 
 
-class Progress:
+class ByteProgress:
     """How many of `total` bytes are done: drawn on standard error when that is a terminal and the work is large, from
     its beginning on.
 

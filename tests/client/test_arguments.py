@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kestrel.client.arguments import LONGEST_TIMEOUT_S, check_options, expiry_ms, milliseconds, name_bytes
+from kestrel.client.arguments import LONGEST_TIMEOUT_S, check_options, expiry_ms, name_bytes, to_milliseconds
 from kestrel.client.memcache import MemcacheCalls
 from kestrel.client.put_batch import batches
 from kestrel.client.thrift import ThriftCalls
@@ -42,7 +42,7 @@ def test_one_item_is_not_many(wrong: Any) -> None:
 
 @pytest.mark.parametrize("seconds", [float("inf"), float("-inf"), float("nan")])
 def test_a_time_is_finite(seconds: float) -> None:
-    for take in (milliseconds, expiry_ms, lambda seconds: check_options(seconds, None)):
+    for take in (to_milliseconds, expiry_ms, lambda seconds: check_options(seconds, None)):
         with pytest.raises(ValueError, match=r"finite number of seconds, not -?(inf|nan)"):
             take(seconds)
 
@@ -51,7 +51,7 @@ def test_a_time_is_a_number() -> None:
     wrong: Any
     for wrong in (None, "5"):
         with pytest.raises(TypeError, match="a time is a number of seconds"):
-            milliseconds(wrong)
+            to_milliseconds(wrong)
         with pytest.raises(TypeError, match="timeout_s is a number of seconds"):
             check_options(wrong, None)
     with pytest.raises(TypeError, match="expires_in is a number of seconds"):

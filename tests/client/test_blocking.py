@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kestrel.client.backoff import LONGEST_S
+from kestrel.client.backoff import MAX_BACKOFF_S
 from kestrel.client.blocking import BlockingClient
 from kestrel.client.errors import (
     BadReply,
@@ -529,7 +529,7 @@ def test_a_server_that_failed_a_get_is_asked_again_when_it_has_been_left_alone_f
         servers = [first.address, second.address]
         with BlockingClient(servers, random=FirstOfAll(), seconds=lambda: now_s) as client:
             assert [client.get("work"), client.get("work")] == [b"a", None]
-            now_s += LONGEST_S
+            now_s += MAX_BACKOFF_S
             assert client.get("work") == b"a"
 
 

@@ -12,6 +12,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
+from kestrel.client.closing_errors import closes_connection, never_closes_connection
 from kestrel.client.errors import (
     BadReply,
     CannotConnect,
@@ -21,9 +22,8 @@ from kestrel.client.errors import (
     RequestError,
     ServerError,
 )
-from kestrel.client.last_words import is_last_word, is_never_last
 from kestrel.client.memcache import MemcacheCalls
-from kestrel.client.pipeline import HungUpBefore, Pipeline
+from kestrel.client.pipeline import ClosedByEarlierRefusal, Pipeline
 from kestrel.client.thrift import ThriftCalls
 from kestrel.protocols import thrift_binary as binary
 
@@ -36,9 +36,9 @@ READ_ONLY = b"SERVER_ERROR the server is ReadOnly\r\n"
 class Wire:
     """A pipeline on a transport that a test moves."""
 
-    def __init__(self, is_last_word: Callable[[Refused], bool] = is_last_word) -> None:
+    def __init__(self, closes_connection: Callable[[Refused], bool] = closes_connection) -> None:
         self.clock = Clock()
-        self.pipeline = Pipeline(self.clock, TIMEOUT_S, is_last_word)
+        self.pipeline = Pipeline(self.clock, TIMEOUT_S, closes_connection)
         self.transport: Any = StringTransport()
         self.pipeline.makeConnection(self.transport)
 
@@ -141,7 +141,11 @@ def test_what_stood_behind_a_refusal_with_which_the_server_hung_up_was_not_carri
     refused, *behind = wire.pipeline.ask_all([CALLS.put(b"work", b"a") for _ in range(3)])
     wire.receive(READ_ONLY)
     wire.lose(ConnectionDone())
-    assert [error_of(each) for each in (refused, *behind)] == [ServerError, HungUpBefore, HungUpBefore]
+    assert [error_of(each) for each in (refused, *behind)] == [
+        ServerError,
+        ClosedByEarlierRefusal,
+        ClosedByEarlierRefusal,
+    ]
 
 
 @pytest.mark.parametrize("reason", [ConnectionDone(), ConnectionLost()])
@@ -153,7 +157,7 @@ def test_nobody_knows_of_what_stood_behind_a_refusal_with_which_servers_go_on(wi
 
 
 def test_thrift_goes_on_behind_every_refusal() -> None:
-    thrift, wire = ThriftCalls(), Wire(is_never_last)
+    thrift, wire = ThriftCalls(), Wire(never_closes_connection)
     refused, behind = wire.pipeline.ask_all([thrift.put(b"work", [b"a"]), thrift.put(b"work", [b"b"])])
     error = binary.application_exception(binary.INTERNAL_ERROR, "the server is ReadOnly")
     wire.receive(binary.frame(binary.header(b"put", binary.EXCEPTION, 1), error))
@@ -169,7 +173,7 @@ def test_what_was_held_back_behind_a_refusal_is_not_sent_any_more(wire: Wire) ->
     wire.receive(b"SERVER_ERROR disk full\r\n")
     wire.pipeline.resumeProducing()
     assert wire.sent() == b"" and wire.transport.disconnecting
-    assert [error_of(refused), error_of(held)] == [ServerError, HungUpBefore]
+    assert [error_of(refused), error_of(held)] == [ServerError, ClosedByEarlierRefusal]
 
 
 def test_a_reply_that_had_begun_behind_a_refusal_may_have_been_carried_out(wire: Wire) -> None:
@@ -408,6 +412,6 @@ def test_a_stream_may_be_refused(wire: Wire) -> None:
 
 
 def test_a_connection_that_ends_before_it_is_ready_could_not_be_made() -> None:
-    pipeline = Pipeline(Clock(), TIMEOUT_S, is_last_word)
+    pipeline = Pipeline(Clock(), TIMEOUT_S, closes_connection)
     pipeline.connectionLost(Failure(ConnectionLost("the certificate is another's")))
     assert error_of(pipeline.ready) is CannotConnect

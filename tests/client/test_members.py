@@ -15,7 +15,7 @@ from kestrel.client import blocking_servers
 from kestrel.client.blocking import BlockingClient
 from kestrel.client.client import Client
 from kestrel.client.errors import CannotConnect, NoServer
-from kestrel.client.members import Followed, addresses_of, server_set_in
+from kestrel.client.members import FollowedServers, addresses_of, parse_single_server_set
 from kestrel.cluster.extra import NoKazoo
 from kestrel.cluster.follower import Members
 from kestrel.cluster.member import Member
@@ -38,8 +38,8 @@ def sets() -> FakeSets:
     return FakeSets()
 
 
-def follow(sets: FakeSets, protocol: str = "memcache") -> Followed:
-    return Followed(parse_server_set(SETS), protocol, 7.0, sets.follow)
+def follow(sets: FakeSets, protocol: str = "memcache") -> FollowedServers:
+    return FollowedServers(parse_server_set(SETS), protocol, 7.0, sets.follow)
 
 
 # What callers say.
@@ -70,7 +70,7 @@ def test_without_kazoo_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("kestrel.cluster.extra.find_spec", lambda name: None)
     with pytest.raises(NoKazoo, match=r"pip install 'kestrel-mq\[cluster\]'"):
         BlockingClient(SETS)
-    assert server_set_in(["mq1"]) is None
+    assert parse_single_server_set(["mq1"]) is None
 
 
 def test_no_servers_are_no_servers() -> None:
@@ -154,10 +154,10 @@ def test_who_is_closed_follows_anew_when_somebody_wants_to_know(sets: FakeSets) 
 
 
 def make_client(sets: FakeSets, monkeypatch: pytest.MonkeyPatch, protocol: Any = "memcache") -> BlockingClient:
-    def followed(uri: Any, protocol: str, timeout_s: float) -> Followed:
-        return Followed(uri, protocol, timeout_s, sets.follow)
+    def followed(uri: Any, protocol: str, timeout_s: float) -> FollowedServers:
+        return FollowedServers(uri, protocol, timeout_s, sets.follow)
 
-    monkeypatch.setattr(blocking_servers, "Followed", followed)
+    monkeypatch.setattr(blocking_servers, "FollowedServers", followed)
     return BlockingClient(SETS, protocol, timeout_s=PATIENCE_S)
 
 
@@ -264,7 +264,7 @@ def test_thousands_of_changes_leave_nothing_behind(client: BlockingClient, sets:
     with scripted(talk((PUT, STORED), (PUT, STORED))) as one, client:
         for number in range(1, 3000):
             sets.become(members(f"gone:{number}"))
-            client._servers.meet()
+            client._servers.wait_until_known()
         sets.become(members(one.address))
         assert client.put("work", b"a") and client.put("work", b"a")
         servers = client._servers

@@ -124,7 +124,7 @@ def test_a_search_goes_on_where_some_fail_and_fails_where_all_do() -> None:
 
 def test_where_there_is_no_server_that_is_said() -> None:
     servers = Servers()
-    servers.writes.nobody = "nobody is there"
+    servers.writes.no_server_reason = "nobody is there"
     with pytest.raises(NoServer, match=r"^nobody is there$"):
         servers.put()
     for timeout_ms in (0, 5000):

@@ -15,7 +15,7 @@ from tests.child import Child
 from tests.cluster.sets import Sets, items
 from tests.cluster.zookeeper import ZooKeeper
 from tests.server.running import PATIENCE_S, Processes, Server, eventually, own_port
-from tests.tools.running import ENVIRONMENT, command
+from tests.tools.tool_processes import ENVIRONMENT, command
 
 
 def begin(sets: Sets | str, *arguments: str) -> Child[bytes]:

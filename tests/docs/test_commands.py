@@ -28,7 +28,7 @@ from tests.docs.test_journal_format import PAGE as JOURNAL_PAGE
 from tests.docs.test_scroll_format import PAGE as SCROLL_PAGE
 from tests.server.running import PATIENCE_S, Processes, Server
 from tests.server.scratch_environment import ScratchEnvironment
-from tests.tools.running import fill
+from tests.tools.tool_processes import fill
 
 NOT_RUN: Final = {"needs another host": 22, "more than five minutes": 2}
 """The only reasons for which a command may be run by nobody, and how many there are of each."""

@@ -21,7 +21,7 @@ from tests.docs.hexdump import dumps_in
 from tests.docs.test_journal_format import PAGE as JOURNAL_PAGE
 from tests.docs.test_scroll_format import PAGE as SCROLL_PAGE
 from tests.server.running import PATIENCE_S, Processes
-from tests.tools.running import fill
+from tests.tools.tool_processes import fill
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "tools.md").read_text()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.server.running import PATIENCE_S, Processes, Server
-from tests.tools.running import ENVIRONMENT
+from tests.tools.tool_processes import ENVIRONMENT
 
 Load = Callable[..., subprocess.CompletedProcess[str]]
 

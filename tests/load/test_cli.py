@@ -9,7 +9,7 @@ import pytest
 
 import kestrel
 from kestrel.load.cli import main
-from kestrel.load.options import Defaults, add_options, options
+from kestrel.load.options import LoadDefaults, add_options, options
 from kestrel.tools.arguments import make_parser
 
 TOOLS = ("flood", "many-clients", "put-many", "packing", "leaky-reader")
@@ -99,6 +99,6 @@ def test_one_server_in_the_environment_is_named_as_for_kestrel_cli(
 ) -> None:
     monkeypatch.setenv("KESTREL_SERVERS", servers)
     parser = make_parser("kestrel-load", "", "")
-    defaults = Defaults("load_x", 1, "24", 1)
+    defaults = LoadDefaults("load_x", 1, "24", 1)
     add_options(parser, defaults)
     assert options(parser, parser.parse_args([]), defaults).address == ("127.0.0.1", 1)

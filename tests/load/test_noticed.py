@@ -13,7 +13,7 @@ from tests.client.certificates import Authority
 from tests.load.conftest import CONFIG, at, command, run, told
 from tests.load.lossy import Mangled, lossy
 from tests.server.running import PATIENCE_S, Processes, Server, eventually, own_port
-from tests.tools.running import ENVIRONMENT, on_a_terminal
+from tests.tools.tool_processes import ENVIRONMENT, on_a_terminal
 
 ENDLESS = 10_000_000
 """More items than a test has time for."""

@@ -15,7 +15,7 @@ from kestrel.spark.fleet_cli import main
 from tests.journal.made import REMOVE, addx
 from tests.spark.test_docs import PAGE, first_columns
 from tests.spark.walks import section
-from tests.tools.running import fill
+from tests.tools.tool_processes import fill
 
 TITLE: Final = "Looking after many folders"
 

@@ -14,7 +14,7 @@ import pytest
 
 from kestrel.spark.fleet_cli import main
 from kestrel.spark.stderr_capture import MOST_HELD_BYTES, capture_stderr
-from kestrel.tools.running import ToolFailed
+from kestrel.tools.tool_runner import ToolFailed
 from tests.child import Child
 
 ECHO: Final = """\

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 
 from kestrel.spark import reports
 from kestrel.spark.startup import check_installed, first_line, is_spark_error
-from kestrel.tools.running import ToolFailed
+from kestrel.tools.tool_runner import ToolFailed
 from tests.child import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ from kestrel.tools.top.admin_client import AdminClient, AdminFailed
 from tests.child import join
 from tests.client.certificates import Authority
 from tests.server.running import PATIENCE_S, Processes
-from tests.tools.running import ENVIRONMENT, command
+from tests.tools.tool_processes import ENVIRONMENT, command
 
 CONFIG = 'queuePath = "queues"\n'
 NAME = "mq.example"

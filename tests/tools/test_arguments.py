@@ -10,7 +10,7 @@ import pytest
 
 from kestrel.client.arguments import LONGEST_TIMEOUT_S
 from kestrel.load.cli import main as load
-from kestrel.tools.arguments import duration_ms, sent_duration_s
+from kestrel.tools.arguments import duration_ms, wire_duration_s
 from kestrel.tools.cli.command import main as cli
 from kestrel.tools.convert.command import main as convert
 from kestrel.tools.convert_config.command import main as convert_config
@@ -67,6 +67,6 @@ def test_the_longest_duration_overflows_nothing() -> None:
 
 
 def test_the_longest_duration_that_is_sent_fits_31_bits_of_milliseconds() -> None:
-    assert sent_duration_s(str(LONGEST_TIMEOUT_S)) * 1000 < 2**31
+    assert wire_duration_s(str(LONGEST_TIMEOUT_S)) * 1000 < 2**31
     with pytest.raises(ArgumentTypeError, match="24 days"):
-        sent_duration_s("2147483.001")
+        wire_duration_s("2147483.001")

@@ -15,7 +15,7 @@ from tests.child import PATIENCE_S
 from tests.client.scripted import scripted, talk
 from tests.server.running import Server
 from tests.tools.conftest import Cli
-from tests.tools.running import command, environment
+from tests.tools.tool_processes import command, environment
 
 ANY = bytes(range(256))
 

@@ -21,7 +21,7 @@ from tests.child import Child
 from tests.client.scripted import reset, scripted, talk
 from tests.server.running import PATIENCE_S, Processes, Server, eventually, own_port
 from tests.tools.conftest import CONFIG, Cli
-from tests.tools.running import ENVIRONMENT, command, environment, on_a_terminal
+from tests.tools.tool_processes import ENVIRONMENT, command, environment, on_a_terminal
 
 A_B_C = [b"set work 0 0 1\r\n%b\r\n" % data for data in (b"a", b"b", b"c")]
 STORED = b"STORED\r\n"

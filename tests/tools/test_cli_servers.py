@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from kestrel.client.patient import PatientServer
+from kestrel.client.retrying_server import RetryingServer
 from kestrel.tools.cli.command import main
 from kestrel.tools.clock import Clock
 from tests.client.certificates import Authority
@@ -215,7 +215,7 @@ def test_a_queue_that_is_not_there_is_neither_flushed_nor_deleted(
 def test_a_reader_by_ids_that_will_not_come_back_is_given_up(processes: Processes, cli: Cli) -> None:
     server = processes.serve("", "--storage", "scroll:queues")
     address = f"127.0.0.1:{server.port_of('thrift')}"
-    with PatientServer(address) as thrift:
+    with RetryingServer(address) as thrift:
         thrift.ask(lambda calls: calls.open_range(b"work", b"sp{rk"))
         close = ("--server", address, "--protocol", "thrift", "close-range", "work")
         status, _, said = cli(*close, "other")

@@ -15,7 +15,7 @@ from kestrel.tools.arguments import make_parser
 from kestrel.tools.completion import SHELLS, completion
 from kestrel.tools.qpack import command as qpack
 from tests.child import PATIENCE_S
-from tests.tools.running import ENVIRONMENT, run
+from tests.tools.tool_processes import ENVIRONMENT, run
 
 ROOT: Final = Path(__file__).parents[2]
 SETUP: Final = configparser.ConfigParser()

@@ -26,16 +26,16 @@ from kestrel.tools import progress
 from kestrel.tools.convert import command as convert
 from kestrel.tools.convert import sources as convert_sources
 from kestrel.tools.convert import targets as convert_targets
-from kestrel.tools.convert.merge import Stream, merged
-from kestrel.tools.convert.places import Place
+from kestrel.tools.convert.conversion_folders import ConversionFolder
+from kestrel.tools.convert.merge import QueueItems, merge_queues
 from tests.journal.made import NOW_MS, REMOVE, add, addx, confirm, files_of, open_, save_xid, unremove
 from tests.scroll.made import DELETED, READER, WRITER, T, errors, put, read_done, read_head, sealed, targets
 from tests.scroll.test_recorded import GOLDEN as SCROLL_GOLDEN
 from tests.server.running import Processes
 from tests.tools.conftest import Convert
 from tests.tools.converted import Held, served
-from tests.tools.running import fill, run
 from tests.tools.test_qpack import CASES, GOLDEN
+from tests.tools.tool_processes import fill, run
 
 JOURNALS = {
     "work.1000": addx(b"gone") + addx(b"open", 5, 6) + addx(b"a") + addx(b"also open"),
@@ -260,8 +260,8 @@ def test_an_item_that_stands_in_two_writer_files_is_converted_once(tmp_path: Pat
 # Families.
 
 
-def items(*held: tuple[str, int]) -> Stream:
-    return Stream(len(held), iter([Item(data.encode(), add_ms, 0) for data, add_ms in held]))
+def items(*held: tuple[str, int]) -> QueueItems:
+    return QueueItems(len(held), iter([Item(data.encode(), add_ms, 0) for data, add_ms in held]))
 
 
 @pytest.mark.parametrize(
@@ -277,14 +277,14 @@ def items(*held: tuple[str, int]) -> Stream:
         ([items(("a", 1)), items(("a", 2))], ["a 0", "a 1"]),
     ],
 )
-def test_what_several_queues_hold_next_is_one_step(streams: list[Stream], steps: list[str]) -> None:
-    shown = [f"{step.data.decode()} {''.join(map(str, step.takers))}" for step in merged(streams)]
+def test_what_several_queues_hold_next_is_one_step(streams: list[QueueItems], steps: list[str]) -> None:
+    shown = [f"{step.data.decode()} {''.join(map(str, step.queue_indexes))}" for step in merge_queues(streams)]
     assert shown == steps
 
 
 def test_items_with_the_same_data_but_another_expiry_are_two_steps() -> None:
-    streams = [Stream(1, iter([Item(b"a", 1, expiry_ms)])) for expiry_ms in (0, 7)]
-    assert [step.expiry_ms for step in merged(streams)] == [0, 7]
+    streams = [QueueItems(1, iter([Item(b"a", 1, expiry_ms)])) for expiry_ms in (0, 7)]
+    assert [step.expiry_ms for step in merge_queues(streams)] == [0, 7]
 
 
 def test_what_a_parent_and_its_children_share_is_written_once(tmp_path: Path, convert_it: Convert) -> None:
@@ -430,7 +430,7 @@ def test_damage_is_refused_with_file_and_offset_and_the_way_out(
 def test_what_the_other_kind_cannot_hold_is_refused(
     tmp_path: Path, journals: Path, convert_it: Convert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(convert_targets.ScrollTarget, "most_data_bytes", 8)
+    monkeypatch.setattr(convert_targets.ScrollTarget, "max_data_bytes", 8)
     status, _, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new")
     assert (status, said) == (
         1,
@@ -445,7 +445,7 @@ def test_an_item_that_is_just_as_large_as_the_other_kind_can_hold_is_taken(
 ) -> None:
     source = fill(tmp_path / "old", MADE[kind])
     largest = max(len(held.data) for items in served(kind, source).values() for held in items)
-    monkeypatch.setattr(convert_targets.TARGETS[OTHER[kind]], "most_data_bytes", largest)
+    monkeypatch.setattr(convert_targets.TARGETS[OTHER[kind]], "max_data_bytes", largest)
     assert convert_it("-q", f"{kind}:{source}", f"{OTHER[kind]}:{tmp_path}/new") == (0, "", "")
     assert served(OTHER[kind], tmp_path / "new") == served(kind, source)
 
@@ -469,7 +469,7 @@ def test_where_a_disk_is_mounted_nothing_can_take_the_place_of_the_target(
     tmp_path: Path, journals: Path, convert_it: Convert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "new").mkdir()
-    monkeypatch.setattr("kestrel.tools.convert.places.os.path.ismount", lambda path: path.endswith(b"/new"))
+    monkeypatch.setattr("kestrel.tools.convert.conversion_folders.os.path.ismount", lambda path: path.endswith(b"/new"))
     status, out, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new")
     assert (status, out) == (2, "")
     assert said == (
@@ -482,7 +482,7 @@ def test_files_of_another_user_are_left_to_that_user(
     tmp_path: Path, journals: Path, convert_it: Convert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner = os.geteuid()
-    monkeypatch.setattr("kestrel.tools.convert.places.os.geteuid", lambda: owner + 1)
+    monkeypatch.setattr("kestrel.tools.convert.conversion_folders.os.geteuid", lambda: owner + 1)
     status, _, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new")
     assert (status, f"belong to user {owner}, and the new ones would not" in said) == (73, True)
     assert os.listdir(tmp_path) == ["journals"]
@@ -491,7 +491,7 @@ def test_files_of_another_user_are_left_to_that_user(
 
 
 def test_a_file_that_a_server_at_work_has_erased_meanwhile_belongs_to_nobody(journals: Path) -> None:
-    place = Place.parse(f"journal:{journals}")
+    place = ConversionFolder.parse(f"journal:{journals}")
     source = place.open(Disk(), NOW_MS)
     assert b"work.1000" in source.file_names
     (journals / "work.1000").unlink()

@@ -15,10 +15,10 @@ from kestrel.config.model import Config
 from kestrel.config.resolved import ResolvedConfig
 from kestrel.config.units import GIB, MIB
 from kestrel.disk.files import Disk
-from kestrel.tools.convert_config.command import LARGEST_BYTES, converted, main
+from kestrel.tools.convert_config.command import LARGEST_BYTES, convert_text, main
+from kestrel.tools.convert_config.scala.config_converter import ConfigRemark
 from kestrel.tools.convert_config.scala.parser import DEEPEST
-from kestrel.tools.convert_config.scala.reading import Remark
-from kestrel.tools.running import ToolFailed
+from kestrel.tools.tool_runner import ToolFailed
 
 WHOLE = """
 import com.twitter.conversions.storage._
@@ -102,9 +102,9 @@ LOG = "loggers = new LoggerConfig {{ handlers = new FileHandlerConfig {{\n {} }}
 TWIN = 'new QueueBuilder { name = "a" }'
 
 
-def convert(body: str) -> tuple[Config, list[Remark]]:
+def convert(body: str) -> tuple[Config, list[ConfigRemark]]:
     """The configuration that a body is made to, and what was remarked on."""
-    text, taken = converted(f"new KestrelConfig {{\n{body}\n}}\n", "a.scala")
+    text, taken = convert_text(f"new KestrelConfig {{\n{body}\n}}\n", "a.scala")
     return loads(text), taken.remarks
 
 
@@ -114,7 +114,7 @@ def left_out(body: str) -> list[tuple[int, str]]:
 
 
 def test_a_whole_configuration_is_taken_over() -> None:
-    text, taken = converted(WHOLE, "a.scala")
+    text, taken = convert_text(WHOLE, "a.scala")
     assert taken.remarks == []
     config = loads(text)
     assert (config.listen_address, config.memcache_listen_port, config.text_listen_port) == ("10.0.0.7", 22134, None)
@@ -247,14 +247,14 @@ def test_nobody_sees_a_password() -> None:
 )  # fmt: skip
 def test_nothing_is_made_of_what_is_no_configuration(text: str, said: str) -> None:
     with pytest.raises(ToolFailed, match=r"a\.scala") as failed:
-        converted(text, "a.scala")
+        convert_text(text, "a.scala")
     assert said in str(failed.value) and failed.value.status == 2
 
 
 def test_many_brackets_and_lines_cost_little() -> None:
     for text in ("{" * 20_000, "}" * 20_000, "(" * 10_000 + "}" * 10_000, "a = " * 10_000):
         with pytest.raises(ToolFailed):
-            converted(text, "a.scala")
+            convert_text(text, "a.scala")
     assert convert("\n" * 20_000 + "a = b :: c" + "\n" * 20_000)[1]
 
 

@@ -17,16 +17,16 @@ from kestrel.disk.files import Disk
 from kestrel.disk.lock import FolderLock
 from kestrel.journal.fileset import current_name
 from kestrel.testing.faults import KillableDisk, ProcessDied, UnsyncedDisk
-from kestrel.tools.convert import continued
-from kestrel.tools.convert.steps import Sums
+from kestrel.tools.convert import resumable_files
+from kestrel.tools.convert.families import FolderSums
 from kestrel.tools.convert.targets import TARGETS
 from tests.journal.made import NOW_MS, add, addx, files_of
 from tests.sample import of_each_kind
 from tests.scroll.made import WRITER, put
 from tests.tools.conftest import Convert
 from tests.tools.converted import served
-from tests.tools.running import fill
 from tests.tools.test_convert import BOTH_WAYS, MADE, OTHER
+from tests.tools.tool_processes import fill
 from tests.torture.convert import torture
 
 GOING_ON = "kestrel-convert: going on with what an earlier run has left in {}/new.converting\n"
@@ -35,7 +35,7 @@ GOING_ON = "kestrel-convert: going on with what an earlier run has left in {}/ne
 @pytest.fixture(autouse=True)
 def small_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file is written in many parts, so that there are many places to end in."""
-    monkeypatch.setattr(continued, "PART_BYTES", 40)
+    monkeypatch.setattr(resumable_files, "PART_BYTES", 40)
 
 
 class CountingDisk(KillableDisk):
@@ -358,8 +358,8 @@ def test_queues_of_any_name_are_known_to_the_run_that_goes_on(tmp_path: Path, co
 def test_what_waits_to_be_written_is_bounded_for_all_files_together(
     tmp_path: Path, most_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(continued, "_MOST_PENDING_BYTES", most_bytes)
-    files = continued.ContinuedFiles(Disk(), os.fsencode(tmp_path))
+    monkeypatch.setattr(resumable_files, "_MOST_PENDING_BYTES", most_bytes)
+    files = resumable_files.ResumableFiles(Disk(), os.fsencode(tmp_path))
     made = [files.file(b"%d" % number) for number in range(30)]
     given = 0
     for number in range(90):
@@ -605,7 +605,7 @@ def test_the_estimate_is_near_what_the_target_takes(
     asked: list[int] = []
     for target in TARGETS.values():
 
-        def noted(sums: Sums, needed_bytes: Callable[[Sums], int] = target.needed_bytes) -> int:
+        def noted(sums: FolderSums, needed_bytes: Callable[[FolderSums], int] = target.needed_bytes) -> int:
             asked.append(needed_bytes(sums))
             return asked[-1]
 

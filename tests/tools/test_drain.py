@@ -19,7 +19,7 @@ from tests.client.scripted import reset, scripted, talk
 from tests.server.running import PATIENCE_S, Processes, Server, eventually
 from tests.tools.conftest import Cli
 from tests.tools.other_servers import Darner, OtherServer, Siberite, serving
-from tests.tools.running import command, environment
+from tests.tools.tool_processes import command, environment
 
 BINARY = (b"a", bytes(range(256)), b"END\r\nVALUE work 0 1\r\n", b"\r\n", b"x" * 100_000, b"z")
 NUMBERS = [b"%d" % number for number in range(300)]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from twisted.internet.task import Clock
 
-from kestrel.tools.progress import LARGE_BYTES, LARGE_LOAD_BYTES, SLOW_LOAD_S, LoadProgress, Progress
+from kestrel.tools.progress import LARGE_BYTES, LARGE_LOAD_BYTES, SLOW_LOAD_S, ByteProgress, LoadProgress
 from tests.journal.made import addx
-from tests.tools.running import command, on_a_terminal
+from tests.tools.tool_processes import command, on_a_terminal
 
 
 class Terminal(io.StringIO):
@@ -23,7 +23,7 @@ class Terminal(io.StringIO):
 
 def test_it_says_how_much_is_done_how_fast_and_how_long_it_will_take() -> None:
     terminal, clock = Terminal(), Clock()
-    with Progress("work: reading", 400_000_000, terminal, clock.seconds) as progress:
+    with ByteProgress("work: reading", 400_000_000, terminal, clock.seconds) as progress:
         clock.advance(2)
         progress.advance(100_000_000)
         assert terminal.getvalue() == "\rwork: reading: 25%  100 of 400 MB  50 MB/s  0:06 left\x1b[K"
@@ -32,14 +32,14 @@ def test_it_says_how_much_is_done_how_fast_and_how_long_it_will_take() -> None:
 
 def test_large_work_is_drawn_from_its_beginning_on_however_fast_it_is() -> None:
     terminal, clock = Terminal(), Clock()
-    with Progress("work", 400_000_000, terminal, clock.seconds) as progress:
+    with ByteProgress("work", 400_000_000, terminal, clock.seconds) as progress:
         progress.advance(1_000_000)
     assert terminal.getvalue() == "\rwork: 0%  1 of 400 MB  0 MB/s  0:00 left\x1b[K\r\x1b[K"
 
 
 def test_it_is_drawn_no_more_often_than_one_can_see() -> None:
     terminal, clock = Terminal(), Clock()
-    with Progress("work", 400_000_000, terminal, clock.seconds) as progress:
+    with ByteProgress("work", 400_000_000, terminal, clock.seconds) as progress:
         for _ in range(1000):
             clock.advance(0.001)
             progress.advance(1)
@@ -47,7 +47,7 @@ def test_it_is_drawn_no_more_often_than_one_can_see() -> None:
 
 
 def test_what_is_read_again_does_not_count() -> None:
-    progress = Progress("work", 100)
+    progress = ByteProgress("work", 100)
     progress.reached(b"a", 50)
     progress.reached(b"a", 20)
     progress.reached(b"b", 10)
@@ -58,7 +58,7 @@ def test_what_is_read_again_does_not_count() -> None:
 @pytest.mark.parametrize(("make", "total"), [(Terminal, LARGE_BYTES - 1), (io.StringIO, LARGE_BYTES)])
 def test_there_is_none_for_small_work_and_none_where_nobody_looks(make: Callable[[], io.StringIO], total: int) -> None:
     terminal, clock = make(), Clock()
-    with Progress("work", total, terminal, clock.seconds) as progress:
+    with ByteProgress("work", total, terminal, clock.seconds) as progress:
         clock.advance(10)
         progress.advance(1)
     assert terminal.getvalue() == ""

@@ -37,7 +37,7 @@ from tests.journal.made import (
     state_dump,
     unremove,
 )
-from tests.tools.running import ENVIRONMENT, command, fill, run
+from tests.tools.tool_processes import ENVIRONMENT, command, fill, run
 
 GOLDEN = Path(__file__).parents[1] / "journal" / "golden"
 CASES = sorted(path.parent.name for path in GOLDEN.glob("*/journal/"))
@@ -295,7 +295,7 @@ def test_a_file_that_cannot_be_read_is_a_sentence_and_the_others_are_read(tmp_pa
 def test_damage_behind_items_that_are_on_disk_alone_costs_none_of_them(
     tmp_path: Path, dump: Dump, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kestrel.tools.files.contents.SETTINGS", QueueSettings(max_memory_size_bytes=3))
+    monkeypatch.setattr("kestrel.tools.files.journal_contents.SETTINGS", QueueSettings(max_memory_size_bytes=3))
     items = [b"%d" % number for number in range(100)]
     damaged = b"".join(map(addx, items)) + b"\xee" + addx(b"lost")
     fill(tmp_path, {"work.1": damaged, "work": REMOVE + damaged})

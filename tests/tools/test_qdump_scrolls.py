@@ -42,7 +42,7 @@ from tests.scroll.made import (
     targets,
     with_data,
 )
-from tests.tools.running import ENVIRONMENT, fill
+from tests.tools.tool_processes import ENVIRONMENT, fill
 
 UNREAD = READER + read_head(0)
 

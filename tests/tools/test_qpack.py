@@ -22,8 +22,8 @@ from kestrel.errors import FolderInUse
 from kestrel.journal.fileset import JournalFile, Kind
 from kestrel.journal.rewrite import Replacement
 from kestrel.testing.faults import FaultyDisk, ProcessDied
-from kestrel.tools.files.contents import Contents
-from kestrel.tools.files.opened import OpenJournal
+from kestrel.tools.files.journal_contents import JournalContents
+from kestrel.tools.files.snapshot_files import JournalSnapshot
 from kestrel.tools.qpack import packing
 from kestrel.tools.qpack.command import main
 from tests.child import Child
@@ -40,7 +40,7 @@ from tests.journal.made import (
     state_dump,
     unremove,
 )
-from tests.tools.running import ENVIRONMENT, fill, run
+from tests.tools.tool_processes import ENVIRONMENT, fill, run
 
 GOLDEN = Path(__file__).parents[1] / "journal" / "golden"
 CASES = sorted(path.parent.name for path in GOLDEN.glob("*/journal/"))
@@ -164,7 +164,7 @@ def test_a_queue_larger_than_the_window_is_packed_in_order(
 ) -> None:
     settings = QueueSettings(max_memory_size_bytes=1000)
     monkeypatch.setattr("kestrel.tools.qpack.packing.SETTINGS", settings)
-    monkeypatch.setattr("kestrel.tools.files.contents.SETTINGS", settings)
+    monkeypatch.setattr("kestrel.tools.files.journal_contents.SETTINGS", settings)
     items = [(b"%d" % number * 30, number, 0) for number in range(1000)]
     records = [addx(*item) for item in items]
     fill(
@@ -276,8 +276,8 @@ def test_a_new_file_that_does_not_hold_the_same_does_not_take_the_place(
 def test_the_comparison_sees_data_times_and_order(tmp_path: Path, changed: tuple[bytes, int, int]) -> None:
     def digest(*items: tuple[bytes, int, int]) -> bytes:
         (tmp_path / "work").write_bytes(b"".join(addx(*item) for item in items))
-        with OpenJournal(Disk(), os.fsencode(tmp_path), b"work", FILE) as journal:
-            return packing.Inspected(journal, 0).digest
+        with JournalSnapshot(Disk(), os.fsencode(tmp_path), b"work", FILE) as journal:
+            return packing.JournalInspection(journal, 0).digest
 
     same, other = (b"a", 1, 0), (b"b", 1, 0)
     assert digest(same, other) == digest(same, other)
@@ -457,8 +457,8 @@ def test_an_interruption_is_a_word_and_nothing_is_lost(
 
 
 def test_contents_of_a_queue_are_counted_as_a_rewrite_writes_them(folder: Path) -> None:
-    with OpenJournal(Disk(), os.fsencode(folder), b"work2", [FILE[0]._replace(file_name=b"work2")]) as journal:
-        contents = Contents(journal, 0)
+    with JournalSnapshot(Disk(), os.fsencode(folder), b"work2", [FILE[0]._replace(file_name=b"work2")]) as journal:
+        contents = JournalContents(journal, 0)
         contents.replay()
         assert (contents.items_count, contents.packed_bytes) == (1, 28)
 
@@ -469,7 +469,7 @@ def test_a_random_history_over_many_files_holds_the_same_items_afterwards(
 ) -> None:
     settings = QueueSettings(max_memory_size_bytes=200)
     monkeypatch.setattr("kestrel.tools.qpack.packing.SETTINGS", settings)
-    monkeypatch.setattr("kestrel.tools.files.contents.SETTINGS", settings)
+    monkeypatch.setattr("kestrel.tools.files.journal_contents.SETTINGS", settings)
     chance = random.Random(seed)
     files: dict[str, bytes] = {}
     opened: list[int] = []

@@ -16,7 +16,7 @@ from kestrel.testing.faults import FaultyDisk
 from kestrel.tools.qpack.command import main
 from tests.journal.made import REMOVE, addx, files_of
 from tests.scroll.made import DELETED, READER, WRITER, put, read_done, read_head, sealed, targets
-from tests.tools.running import fill
+from tests.tools.tool_processes import fill
 
 FILES = {
     "work.1000": WRITER + put(1, b"one") + put(2, b"two") + targets(0, b"x") + put(3, b"for x"),

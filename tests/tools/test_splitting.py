@@ -8,7 +8,7 @@ import pytest
 
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
 from kestrel.tools.cli.splitting import split_lines, split_prefixed, take_whole
-from kestrel.tools.running import ToolFailed
+from kestrel.tools.tool_runner import ToolFailed
 
 Split = Callable[[Iterable[bytes]], Iterator[list[bytes]]]
 

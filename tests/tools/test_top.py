@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from kestrel.tools.top.cells import clean, clean_name, cut, width
-from kestrel.tools.top.keys import pressed
+from kestrel.tools.top.cells import clean, clean_name, truncate, width
+from kestrel.tools.top.keys import apply_key
 from kestrel.tools.top.overview import COLUMNS, Overview, parse_overview
-from kestrel.tools.top.rates import Row, rows, total
-from kestrel.tools.top.screen import SORTS, View, chosen, screen, table
+from kestrel.tools.top.rates import QueueRates, rows, total
+from kestrel.tools.top.screen import SORTS, ScreenView, screen, table, visible_rows
 
 SERVER: dict[str, Any] = {
     "name": "mq1",
@@ -35,7 +35,7 @@ def rates_of(before: Overview | None, now: Overview) -> dict[bytes, tuple[float 
     return {row.name: (row.puts, row.gets) for row in rows(before, now)}
 
 
-def some(**items: int) -> list[Row]:
+def some(**items: int) -> list[QueueRates]:
     return rows(None, answer(1, **{name: {"items": number} for name, number in items.items()}))
 
 
@@ -73,10 +73,10 @@ def test_a_figure_that_is_no_whole_number_is_refused(value: Any) -> None:
 
 def test_the_largest_come_first_and_names_by_their_alphabet() -> None:
     found = some(c=1, a=5, b=5)
-    assert [row.name for row in chosen(found, View())] == [b"a", b"b", b"c"]
-    assert [row.name for row in chosen(found, View(is_reversed=True))] == [b"c", b"a", b"b"]
-    assert [row.name for row in chosen(found, View(sort="name", is_reversed=True))] == [b"c", b"b", b"a"]
-    assert [row.name for row in chosen(found, View(filter="B"))] == [b"b"]
+    assert [row.name for row in visible_rows(found, ScreenView())] == [b"a", b"b", b"c"]
+    assert [row.name for row in visible_rows(found, ScreenView(is_reversed=True))] == [b"c", b"a", b"b"]
+    assert [row.name for row in visible_rows(found, ScreenView(sort="name", is_reversed=True))] == [b"c", b"b", b"a"]
+    assert [row.name for row in visible_rows(found, ScreenView(filter="B"))] == [b"b"]
 
 
 def test_no_name_reaches_the_terminal_as_it_is() -> None:
@@ -88,8 +88,8 @@ def test_no_name_reaches_the_terminal_as_it_is() -> None:
 
 def test_wide_characters_take_two_columns() -> None:
     assert width("\u5217a") == 3
-    assert cut("\u5217\u5217", 3) == "\u5217~"
-    assert [cut("abc", columns) for columns in (0, 1, 2, 3)] == ["", "~", "a~", "abc"]
+    assert truncate("\u5217\u5217", 3) == "\u5217~"
+    assert [truncate("abc", columns) for columns in (0, 1, 2, 3)] == ["", "~", "a~", "abc"]
 
 
 @pytest.mark.parametrize("columns", [1, 5, 20, 40, 80, 132, 300])
@@ -98,7 +98,12 @@ def test_wide_characters_take_two_columns() -> None:
 def test_a_screen_is_never_larger_than_the_terminal(columns: int, lines: int, sort: str) -> None:
     found = some(**{"a" * 200: 1, "\u00e5\u00b8": 2, "b": 10**12})
     now = answer(1)
-    for view in (View(sort=sort), View(sort=sort, trouble="away " * 100), View(is_helping=True), View(offset=99)):
+    for view in (
+        ScreenView(sort=sort),
+        ScreenView(sort=sort, trouble="away " * 100),
+        ScreenView(is_helping=True),
+        ScreenView(offset=99),
+    ):
         shown = screen(now, found, view, columns, lines)
         assert len(shown) == lines
         assert max(width(line.text) for line in shown) <= columns
@@ -115,7 +120,9 @@ def test_a_bar_shows_how_deep_a_queue_is() -> None:
 
 
 def test_the_server_is_above_its_queues() -> None:
-    shown = [line.text for line in screen(answer(61_000, work={"items": 3}), some(work=3), View(trouble="gone"), 90, 9)]
+    shown = [
+        line.text for line in screen(answer(61_000, work={"items": 3}), some(work=3), ScreenView(trouble="gone"), 90, 9)
+    ]
     assert shown[:4] == [
         "mq1: kestrel 1.0.0 (pure), memory:",
         "Up, up 1m1s, 1 connection, 1 queue",
@@ -125,22 +132,22 @@ def test_the_server_is_above_its_queues() -> None:
     assert shown[5].split()[:2] == ["work", "3"]
 
 
-def after(keys: list[str] | str, view: View | None = None) -> View:
-    view = view or View()
+def after(keys: list[str] | str, view: ScreenView | None = None) -> ScreenView:
+    view = view or ScreenView()
     for key in keys:
-        pressed_view = pressed(key, view, 10, 50)
+        pressed_view = apply_key(key, view, 10, 50)
         assert pressed_view is not None
         view = pressed_view
     return view
 
 
 def test_keys_change_the_view() -> None:
-    assert pressed("q", View(), 10, 50) is None
+    assert apply_key("q", ScreenView(), 10, 50) is None
     assert after("s").sort == "bytes"
     assert after("S").sort == "name"
-    assert after("rp") == View(is_reversed=True, is_paused=True)
+    assert after("rp") == ScreenView(is_reversed=True, is_paused=True)
     assert after("?").is_helping
-    assert after("?j") == View()
+    assert after("?j") == ScreenView()
 
 
 def test_scrolling_ends_at_the_ends() -> None:
@@ -153,7 +160,7 @@ def test_scrolling_ends_at_the_ends() -> None:
 
 
 def test_a_filter_is_typed_and_kept_or_dropped() -> None:
-    assert after("/qp") == View(is_typing=True, filter="qp")
-    assert after("/qp\x7f\n") == View(filter="q")
-    assert after("/qp\x1b") == View()
-    assert after("/a\x07b\n\x1b") == View()
+    assert after("/qp") == ScreenView(is_typing=True, filter="qp")
+    assert after("/qp\x7f\n") == ScreenView(filter="q")
+    assert after("/qp\x1b") == ScreenView()
+    assert after("/a\x07b\n\x1b") == ScreenView()

@@ -19,7 +19,7 @@ import pytest
 
 from tests.child import Child
 from tests.server.running import ANY_PORT, PATIENCE_S, Processes, Server, own_port
-from tests.tools.running import ENVIRONMENT, command
+from tests.tools.tool_processes import ENVIRONMENT, command
 
 CONFIG = 'queuePath = "queues"\n'
 

@@ -27,7 +27,7 @@ from tests.child import LONG_S, Child
 from tests.journal.made import REMOVE, confirm
 from tests.scroll.made import T
 from tests.tools.converted import each_served
-from tests.tools.running import ENVIRONMENT, command
+from tests.tools.tool_processes import ENVIRONMENT, command
 from tests.torture.kill_restart import Ledger
 
 FAMILY: Final = (b"orders", b"orders+log", b"orders+mail")

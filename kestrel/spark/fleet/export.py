@@ -20,7 +20,7 @@ from kestrel.spark.fleet.items import ItemSelection, export_rows, with_problem
 from kestrel.spark.fleet.jobs import map_units
 from kestrel.spark.fleet.units import Unit, folders_of, reader_units
 from kestrel.tools.files.folder import Folder
-from kestrel.tools.qpack.outcomes import Remark
+from kestrel.tools.qpack.outcomes import OutcomeRemark
 
 
 class ExportFormat(Enum):
@@ -34,7 +34,7 @@ class Exported(NamedTuple):
     """What was written, and what is wrong with the files it was read from."""
 
     items: int
-    remarks: list[Remark]
+    remarks: list[OutcomeRemark]
 
 
 def items_of(
@@ -89,7 +89,7 @@ def export(
             raise SourceFailed(f"{out} is there already: name another folder for the items") from None
         raise
     problems = sorted(seen.get["problems"], key=lambda each: each["place"])
-    return Exported(seen.get["items"], [Remark(each["sentence"], each["is_complaint"]) for each in problems])
+    return Exported(seen.get["items"], [OutcomeRemark(each["sentence"], each["is_complaint"]) for each in problems])
 
 
 def whole_path(path: str) -> str:

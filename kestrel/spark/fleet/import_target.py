@@ -17,8 +17,8 @@ from kestrel.server.failures import EX_CANNOT_CREATE, EX_TRY_AGAIN
 from kestrel.storage.folder_kind import kind_of
 from kestrel.tools.convert.targets import JournalTarget
 from kestrel.tools.files.folder import Folder
-from kestrel.tools.running import EX_USAGE, ToolFailed, explained
-from kestrel.tools.shown import count, show_path, show_queue, show_size, show_text
+from kestrel.tools.formatting import count, show_path, show_queue, show_size, show_text
+from kestrel.tools.tool_runner import EX_USAGE, ToolFailed, explain_os_error
 
 _MOST_SHOWN: Final = 10
 
@@ -82,7 +82,7 @@ class ImportTarget:
             sentence = f"{show_text(str(error))}: stop it first, or import into another folder"
             raise ToolFailed(sentence, EX_TRY_AGAIN) from error
         except OSError as error:
-            sentence = f"the folder {show_path(self.path)} cannot be used: {explained(error)}"
+            sentence = f"the folder {show_path(self.path)} cannot be used: {explain_os_error(error)}"
             raise ToolFailed(sentence, EX_CANNOT_CREATE) from error
         try:
             self._target.make()
@@ -133,7 +133,7 @@ class ImportTarget:
                 if self._disk.is_there(path):
                     left.append(queue)
         if left:
-            why = explained(error) if isinstance(error, OSError) else str(error) or type(error).__name__
+            why = explain_os_error(error) if isinstance(error, OSError) else str(error) or type(error).__name__
             raise ToolFailed(
                 f"the import ended halfway ({why}), and the folder {show_path(self.path)} has {_some(left)} of it,"
                 " whole: delete what is there with its server, and import again"

@@ -14,12 +14,12 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from kestrel.disk.files import Disk
 from kestrel.journal.fileset import JournalFile, Kind, temporary_name
 from kestrel.journal.records import encode_item
-from kestrel.tools.convert.continued import ContinuedFiles
+from kestrel.tools.convert.resumable_files import ResumableFiles
 from kestrel.tools.convert.targets import RewrittenFile
-from kestrel.tools.files.opened import OpenJournal
-from kestrel.tools.qpack.packing import Inspected, ItemsSum
-from kestrel.tools.running import ToolFailed, explained
-from kestrel.tools.shown import show_queue
+from kestrel.tools.files.snapshot_files import JournalSnapshot
+from kestrel.tools.formatting import show_queue
+from kestrel.tools.qpack.packing import ItemsDigest, JournalInspection
+from kestrel.tools.tool_runner import ToolFailed, explain_os_error
 
 WRITTEN: Final = StructType(
     [
@@ -63,7 +63,7 @@ class ImportWriter:
             if queue is not None:
                 yield queue.finished()
         except (OSError, ToolFailed) as error:
-            problem = explained(error) if isinstance(error, OSError) else str(error)
+            problem = explain_os_error(error) if isinstance(error, OSError) else str(error)
             yield _batch("" if queue is None else queue.spelled, number, 0, 0, problem)
 
 
@@ -93,10 +93,10 @@ class _Queue:
         self._writing = writing
         self._number = number
         self._name = spelled.encode("latin-1")
-        self._files = ContinuedFiles(disk, writing.folder)
+        self._files = ResumableFiles(disk, writing.folder)
         self._file = self._files.file(temporary_name(self._name, number))
         self._rewritten = RewrittenFile(self._file, writing.fronts.get(spelled, 0))
-        self._sum = ItemsSum()
+        self._sum = ItemsDigest()
         self._position: int | None = None
 
     def put(self, row: _ImportRow) -> None:
@@ -116,8 +116,8 @@ class _Queue:
         self._files.finish()
         name = self._name
         file = JournalFile(name, Kind.TEMPORARY, self._number, temporary_name(name, self._number))
-        with OpenJournal(self._disk, self._writing.folder, name, [file]) as journal:
-            inspected = Inspected(journal, self._writing.now_ms, may_show_progress=False)
+        with JournalSnapshot(self._disk, self._writing.folder, name, [file]) as journal:
+            inspected = JournalInspection(journal, self._writing.now_ms, may_show_progress=False)
         if inspected.damaged or (inspected.items, inspected.digest) != (self._sum.items, self._sum.digest):
             raise ToolFailed(
                 f"queue {show_queue(name)}: the new file did not hold what was written to it, so nothing is imported;"

@@ -36,8 +36,8 @@ from kestrel.spark.fleet.import_target import ImportTarget
 from kestrel.spark.fleet.import_writer import WRITTEN, ImportWriter
 from kestrel.spark.fleet.jobs import max_tasks
 from kestrel.tools.convert.targets import JournalTarget
-from kestrel.tools.running import EX_USAGE, ToolFailed
-from kestrel.tools.shown import count, show_text
+from kestrel.tools.formatting import count, show_text
+from kestrel.tools.tool_runner import EX_USAGE, ToolFailed
 
 _MOST_ERRORS: Final = 2**31 - 1
 _NEEDED: Final[dict[str, DataType]] = {"queue": StringType()}
@@ -238,8 +238,8 @@ def check_survey(seen: Sequence[Mapping[str, Any]]) -> list[bytes]:
         names.append(name)
         if row["without_data"]:
             raise ToolFailed(f"queue {shown}: {row['without_data']} of its items have no data", EX_USAGE)
-        if row["largest"] > JournalTarget.most_data_bytes:
-            raise ToolFailed(f"queue {shown}: an item has at most {JournalTarget.most_data_bytes} bytes", EX_USAGE)
+        if row["largest"] > JournalTarget.max_data_bytes:
+            raise ToolFailed(f"queue {shown}: an item has at most {JournalTarget.max_data_bytes} bytes", EX_USAGE)
         if row["least_errors"] < 0:
             raise ToolFailed(f"queue {shown}: errors are a number from 0 to {_MOST_ERRORS}", EX_USAGE)
     return names
@@ -257,7 +257,7 @@ def _name_of(spelled: str) -> bytes:
         ) from None
     except BadQueueName as error:
         raise ToolFailed(f"no queue can have the name {show_text(spelled)}: {error}", EX_USAGE) from None
-    if not JournalTarget.can_have(name):
+    if not JournalTarget.accepts_name(name):
         raise ToolFailed(f"the name {show_text(spelled)} is too long for a file", EX_USAGE)
     return name
 

@@ -13,17 +13,17 @@ from pyspark.sql.types import StructType
 
 from kestrel.spark.fleet.columns import ITEMS, PROBLEM, TEXT_ITEMS
 from kestrel.spark.fleet.units import Unit, UnitKind
-from kestrel.tools.files.contents import Contents
 from kestrel.tools.files.folder import Folder
-from kestrel.tools.files.found import Found, FoundJournal, FoundScroll
-from kestrel.tools.files.opened import FileRead, OpenJournal
+from kestrel.tools.files.found_files import Found, FoundJournal, FoundScroll
+from kestrel.tools.files.journal_contents import JournalContents
 from kestrel.tools.files.scroll_contents import ScrollContents
-from kestrel.tools.files.scrolls import OpenScroll
+from kestrel.tools.files.scrolls import ScrollSnapshot
+from kestrel.tools.files.snapshot_files import FileReadResult, JournalSnapshot
 from kestrel.tools.files.summary import damage_sentence
+from kestrel.tools.formatting import show_path, spell_queue
 from kestrel.tools.qdump.journal_dump import adds
-from kestrel.tools.qpack.outcomes import Remark
-from kestrel.tools.running import ToolFailed, explained
-from kestrel.tools.shown import show_path, spell_queue
+from kestrel.tools.qpack.outcomes import OutcomeRemark
+from kestrel.tools.tool_runner import ToolFailed, explain_os_error
 
 MOST_ROWS: Final = 4096
 """In a batch."""
@@ -62,9 +62,9 @@ def export_rows(
             yield from _of_found(batches, folder, found, which, now_ms)
             yield from batches.left()
     except OSError as error:
-        batches.problem(Remark(f"{show_path(unit.folder)}: cannot be read: {explained(error)}"))
+        batches.problem(OutcomeRemark(f"{show_path(unit.folder)}: cannot be read: {explain_os_error(error)}"))
     except ToolFailed as failed:
-        batches.problem(Remark(f"{show_path(unit.folder)}: {failed}"))
+        batches.problem(OutcomeRemark(f"{show_path(unit.folder)}: {failed}"))
     yield from batches.problems()
 
 
@@ -91,7 +91,9 @@ def _of_found(
     """Its items; the last ones are left to wait."""
     try:
         with _open(folder, found) as opened:
-            queue = _JournalItems(opened, now_ms) if isinstance(opened, OpenJournal) else _ScrollItems(opened, now_ms)
+            queue = (
+                _JournalItems(opened, now_ms) if isinstance(opened, JournalSnapshot) else _ScrollItems(opened, now_ms)
+            )
             batches.begin(queue.name)
             for item in queue.queued() if which is ItemSelection.QUEUED else queue.added():
                 batches.add(item)
@@ -99,20 +101,22 @@ def _of_found(
                     yield batches.take()
             files = queue.files
     except OSError as error:
-        batches.problem(Remark(f"{show_path(folder.path)}: {found.shown}: cannot be read: {explained(error)}"))
+        batches.problem(
+            OutcomeRemark(f"{show_path(folder.path)}: {found.shown}: cannot be read: {explain_os_error(error)}")
+        )
         return
     except ToolFailed as failed:
-        batches.problem(Remark(f"{show_path(folder.path)}: {failed}"))
+        batches.problem(OutcomeRemark(f"{show_path(folder.path)}: {failed}"))
         return
     if queue.name is None:
         sentence = f"{show_path(folder.path)}: {found.shown}: the name of one of its queues is not known"
-        batches.problem(Remark(sentence, is_complaint=False))
+        batches.problem(OutcomeRemark(sentence, is_complaint=False))
     for read in files:
         if read.end.problem is not None:
-            batches.problem(Remark(f"{show_path(folder.path)}: {damage_sentence(read)}", read.is_damaged))
+            batches.problem(OutcomeRemark(f"{show_path(folder.path)}: {damage_sentence(read)}", read.is_damaged))
 
 
-def _open(folder: Folder, found: Found) -> OpenJournal | OpenScroll:
+def _open(folder: Folder, found: Found) -> JournalSnapshot | ScrollSnapshot:
     if isinstance(found, FoundJournal):
         return folder.open_journal(found.queue)
     return folder.open_scroll(found) if isinstance(found, FoundScroll) else folder.open_file(found.file_name)
@@ -121,12 +125,12 @@ def _open(folder: Folder, found: Found) -> OpenJournal | OpenScroll:
 class _JournalItems:
     """Those of a queue that has a journal of its own."""
 
-    def __init__(self, journal: OpenJournal, now_ms: int) -> None:
+    def __init__(self, journal: JournalSnapshot, now_ms: int) -> None:
         self.name: str | None = spell_queue(journal.queue)
-        self._contents = Contents(journal, now_ms, may_show_progress=False)
+        self._contents = JournalContents(journal, now_ms, may_show_progress=False)
 
     @property
-    def files(self) -> Sequence[FileRead]:
+    def files(self) -> Sequence[FileReadResult]:
         return self._contents.files
 
     def queued(self) -> Iterator[ReadItem]:
@@ -135,7 +139,7 @@ class _JournalItems:
             yield ReadItem(item.data, item.add_ms, item.expiry_ms, item.errors)
 
     def added(self) -> Iterator[ReadItem]:
-        for _, _, record in self._contents.records(are_done=False):
+        for _, _, record in self._contents.records(apply_records=False):
             if adds(record):
                 yield ReadItem(record.data, record.add_ms, record.expiry_ms, 0)
 
@@ -143,13 +147,13 @@ class _JournalItems:
 class _ScrollItems:
     """Those of one queue of a scroll."""
 
-    def __init__(self, scroll: OpenScroll, now_ms: int) -> None:
+    def __init__(self, scroll: ScrollSnapshot, now_ms: int) -> None:
         name = scroll.chosen[0].name
         self.name = None if name is None else spell_queue(name)
         self._contents = ScrollContents(scroll, now_ms, may_show_progress=False)
 
     @property
-    def files(self) -> Sequence[FileRead]:
+    def files(self) -> Sequence[FileReadResult]:
         return self._contents.files
 
     def queued(self) -> Iterator[ReadItem]:
@@ -175,7 +179,7 @@ class Batches:
         self._position = 0
         self._items: list[ReadItem] = []
         self._bytes = 0
-        self._problems: list[Remark] = []
+        self._problems: list[OutcomeRemark] = []
 
     def begin(self, queue: str | None) -> None:
         """Items of that queue come now, and none waits."""
@@ -187,7 +191,7 @@ class Batches:
         self._items.append(item)
         self._bytes += len(item.data)
 
-    def problem(self, remark: Remark) -> None:
+    def problem(self, remark: OutcomeRemark) -> None:
         """Something is wrong with files."""
         self._problems.append(remark)
 

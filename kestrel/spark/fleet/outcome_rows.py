@@ -10,8 +10,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, BooleanType, IntegerType, LongType, StringType, StructField, StructType
 
 from kestrel.spark.fleet.units import Unit
-from kestrel.tools.qpack.outcomes import Outcome
-from kestrel.tools.shown import aligned, count, show_path, show_text
+from kestrel.tools.formatting import align_table, count, show_path, show_text
+from kestrel.tools.qpack.outcomes import QueueOutcome
 
 _STRING, _INT, _LONG = StringType(), IntegerType(), LongType()
 
@@ -92,7 +92,7 @@ class OutcomeRow:
         return [show_text(self.server), show_text(row["queue"] or row["line"].partition(": ")[0]), row["state"], *shown]
 
 
-def outcome_batch(unit: Unit, outcomes: Iterable[tuple[Outcome, int]]) -> pa.RecordBatch:
+def outcome_batch(unit: Unit, outcomes: Iterable[tuple[QueueOutcome, int]]) -> pa.RecordBatch:
     """The rows of a unit's outcomes, each with its exit status."""
     rows = [
         {
@@ -131,4 +131,4 @@ def _in_columns(header: list[str], rows: list[list[str]]) -> Iterator[str]:
     table = [header, *rows]
     widths = [max(map(len, column)) for column in zip(*(row[:3] for row in table), strict=True)]
     words = ["  ".join(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)) for row in table]
-    yield from aligned([[name, *row[3:]] for name, row in zip(words, table, strict=True)])
+    yield from align_table([[name, *row[3:]] for name, row in zip(words, table, strict=True)])

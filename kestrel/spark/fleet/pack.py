@@ -15,9 +15,9 @@ from kestrel.spark.fleet.jobs import map_units
 from kestrel.spark.fleet.outcome_rows import REPORTS, outcome_batch
 from kestrel.spark.fleet.units import Unit, folder_units, folders_of
 from kestrel.tools.files.folder import Folder
-from kestrel.tools.qpack.outcomes import Outcome, failed
-from kestrel.tools.qpack.upkeep import Upkeep
-from kestrel.tools.running import EX_FOUND, EX_OK, ToolFailed, explained
+from kestrel.tools.qpack.maintenance import FolderMaintenance
+from kestrel.tools.qpack.outcomes import QueueOutcome, failed_outcome
+from kestrel.tools.tool_runner import EX_FOUND, EX_OK, ToolFailed, explain_os_error
 
 IN_USE: Final = "in use"
 """The state of a folder that a server owns."""
@@ -49,13 +49,13 @@ def pack_folder(unit: Unit, now_ms: int) -> Iterator[pa.RecordBatch]:
         yield outcome_batch(unit, outcomes)
 
 
-def _outcomes(unit: Unit, folder: Folder, now_ms: int) -> Iterator[tuple[Outcome, int]]:
-    upkeep = Upkeep("kestrel-fleet", "kestrel-fleet verify", folder, now_ms, may_show_progress=False)
+def _outcomes(unit: Unit, folder: Folder, now_ms: int) -> Iterator[tuple[QueueOutcome, int]]:
+    upkeep = FolderMaintenance("kestrel-fleet", "kestrel-fleet verify", folder, now_ms, may_show_progress=False)
     try:
         for each in upkeep.pack(unit.names):
             yield each, EX_FOUND if any(each.complaints) else EX_OK
     except OSError as error:
-        yield failed(None, f"not packed: {explained(error)}"), EX_FOUND
+        yield failed_outcome(None, f"not packed: {explain_os_error(error)}"), EX_FOUND
     except ToolFailed as error:
         state = IN_USE if error.status == EX_TRY_AGAIN else "failed"
-        yield failed(None, str(error), state), error.status
+        yield failed_outcome(None, str(error), state), error.status

@@ -16,9 +16,9 @@ from kestrel.disk.files import Disk
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.table.locations import JournalLocation, find_locations
 from kestrel.tools.files.folder import Folder
-from kestrel.tools.files.found import Found, FoundJournal, FoundScroll
-from kestrel.tools.running import ToolFailed
-from kestrel.tools.shown import show_queue
+from kestrel.tools.files.found_files import Found, FoundJournal, FoundScroll
+from kestrel.tools.formatting import show_queue
+from kestrel.tools.tool_runner import ToolFailed
 
 _OPENING_BYTES: Final = 64 * 1024
 """What it costs to begin with a unit, in bytes that are read in that time."""

@@ -13,9 +13,9 @@ from kestrel.spark.fleet.jobs import map_units
 from kestrel.spark.fleet.outcome_rows import REPORTS, outcome_batch
 from kestrel.spark.fleet.units import Unit, UnitKind, folders_of, queue_units
 from kestrel.tools.files.folder import Folder
-from kestrel.tools.qpack.outcomes import Outcome, failed
-from kestrel.tools.qpack.upkeep import Upkeep
-from kestrel.tools.running import EX_FOUND, EX_OK, ToolFailed, explained
+from kestrel.tools.qpack.maintenance import FolderMaintenance
+from kestrel.tools.qpack.outcomes import QueueOutcome, failed_outcome
+from kestrel.tools.tool_runner import EX_FOUND, EX_OK, ToolFailed, explain_os_error
 
 
 def verify(
@@ -44,8 +44,8 @@ def verify_unit(unit: Unit, folder: Folder, now_ms: int) -> Iterator[pa.RecordBa
         yield outcome_batch(unit, [(each, EX_FOUND if any(each.complaints) else EX_OK) for each in outcomes])
 
 
-def _outcomes(unit: Unit, folder: Folder, now_ms: int) -> Iterator[Outcome]:
-    upkeep = Upkeep("kestrel-fleet", "kestrel-fleet verify", folder, now_ms, may_show_progress=False)
+def _outcomes(unit: Unit, folder: Folder, now_ms: int) -> Iterator[QueueOutcome]:
+    upkeep = FolderMaintenance("kestrel-fleet", "kestrel-fleet verify", folder, now_ms, may_show_progress=False)
     try:
         if unit.kind is UnitKind.FOLDER:
             yield from upkeep.verify(unit.names)
@@ -54,6 +54,6 @@ def _outcomes(unit: Unit, folder: Folder, now_ms: int) -> Iterator[Outcome]:
         elif unit.found is not None:
             yield from upkeep.verify_found(unit.found)
     except OSError as error:
-        yield failed(None, f"cannot be read: {explained(error)}")
+        yield failed_outcome(None, f"cannot be read: {explain_os_error(error)}")
     except ToolFailed as error:
-        yield failed(None, str(error))
+        yield failed_outcome(None, str(error))

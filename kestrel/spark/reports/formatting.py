@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from kestrel.tools.shown import show_duration, show_text
+from kestrel.tools.formatting import show_duration, show_text
 
 LONGEST_LABEL: Final = 32
 """Characters of a name in a picture."""

@@ -18,7 +18,7 @@ from kestrel.spark.reports import charts as pictures
 from kestrel.spark.reports import formatting as words
 from kestrel.spark.reports.charts import Chart
 from kestrel.spark.reports.report_data import ReportData, ReportSection
-from kestrel.tools.shown import show_duration, show_size
+from kestrel.tools.formatting import show_duration, show_size
 
 _TEMPLATE: Final = "page.html"
 

@@ -16,8 +16,8 @@ from kestrel.journal import fileset as journals
 from kestrel.scroll import fileset as scrolls
 from kestrel.spark.reports.report_text import MARK, unfinished_summary
 from kestrel.tools.files.formats import Format, format_of
-from kestrel.tools.running import EX_USAGE, ToolFailed
-from kestrel.tools.shown import show_text
+from kestrel.tools.formatting import show_text
+from kestrel.tools.tool_runner import EX_USAGE, ToolFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

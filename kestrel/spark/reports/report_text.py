@@ -17,7 +17,7 @@ from kestrel.spark.reports.formatting import (
     format_time,
 )
 from kestrel.spark.reports.report_data import ReportData, ReportSection
-from kestrel.tools.shown import aligned, show_duration, show_size
+from kestrel.tools.formatting import align_table, show_duration, show_size
 
 MARK: Final = "kestrel_report"
 """The key by which the summary of a report is known; its value is the version of what stands there."""
@@ -85,7 +85,7 @@ def format_lines(report: ReportData) -> Iterator[str]:
         taken, returns = format_number(back.items), format_count(back.returns, "time")
         yield f"came back: {format_percent(back.share)} of {taken} taken, {returns} in all"
     yield ""
-    yield from aligned([_HEADINGS, *_rows(whole)])
+    yield from align_table([_HEADINGS, *_rows(whole)])
     if figures.queues > len(whole.busiest):
         queues = format_number(figures.queues)
         yield f"the {len(whole.busiest)} busiest of {queues} queues; the table queues has them all"

@@ -43,8 +43,8 @@ from kestrel.spark.table.reader import schema_of
 from kestrel.spark.table.slice_reader import SliceReader
 from kestrel.spark.table.slices import FileSlice, ReadTask, group_slices
 from kestrel.tools.files.formats import Format, format_of
-from kestrel.tools.running import explained
-from kestrel.tools.shown import show_path
+from kestrel.tools.formatting import show_path
+from kestrel.tools.tool_runner import explain_os_error
 
 _LOOKED_INTO: Final = 100
 """So many files of a folder are looked into, to see whether a server is at work in it."""
@@ -122,7 +122,7 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             self._arrivals.catch_up()
         except OSError as error:
-            raise SourceFailed(f"the index cannot be read and written: {explained(error)}") from None
+            raise SourceFailed(f"the index cannot be read and written: {explain_os_error(error)}") from None
 
     # What comes.
 
@@ -140,7 +140,7 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 append(sorted(new, key=_by_number))
                 self._listed = listed
         except OSError as error:
-            raise SourceFailed(explained(error)) from None
+            raise SourceFailed(explain_os_error(error)) from None
 
     def _check_place(self, place: JournalLocation) -> None:
         """Refuse what will never get a file from a server."""
@@ -204,7 +204,7 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             slices = [*self._slices(self._arrivals.files[self._files_of(start) : self._files_of(end)])]
         except OSError as error:
-            raise SourceFailed(explained(error)) from None
+            raise SourceFailed(explain_os_error(error)) from None
         return group_slices(slices, table.partition_bytes, table.parallelism)
 
     def _slices(self, arrivals: Iterable[Arrival]) -> Iterator[FileSlice]:

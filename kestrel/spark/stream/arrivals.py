@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from kestrel.disk.files import Disk
 from kestrel.spark.failures import SourceFailed
-from kestrel.tools.shown import show_path
+from kestrel.tools.formatting import show_path
 
 _FORMAT: Final = "kestrel arrivals 1"
 

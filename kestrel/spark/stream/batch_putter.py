@@ -10,8 +10,8 @@ from typing import Final, TypeAlias
 
 from kestrel.client.backoff import Backoff
 from kestrel.client.errors import CannotConnect, ClientFailure, RequestError, ServerError
-from kestrel.client.patient import LONGEST_PAUSE_S
 from kestrel.client.put_batch import batches
+from kestrel.client.retrying_server import LONGEST_PAUSE_S
 from kestrel.config.units import format_duration_ms
 from kestrel.spark.failures import SourceFailed
 

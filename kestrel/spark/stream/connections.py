@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from kestrel.client.backoff import Backoff
 from kestrel.client.call import Call
 from kestrel.client.errors import ClientFailure, RequestError
-from kestrel.client.patient import PatientServer
+from kestrel.client.retrying_server import RetryingServer
 from kestrel.client.thrift import ThriftCalls
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.stream.servers import StreamServers
@@ -49,7 +49,7 @@ class ServerConnections:
         self._servers = servers
         self._seconds = seconds
         self._random = random or Random()
-        self._open: dict[str, PatientServer] = {}
+        self._open: dict[str, RetryingServer] = {}
         self._pauses: dict[str, Backoff] = {}
         self._waits_until_s: dict[str, float] = {}
 
@@ -96,7 +96,7 @@ class ServerConnections:
         for server in self._open.values():
             server.close()
 
-    def _server(self, address: str) -> PatientServer:
+    def _server(self, address: str) -> RetryingServer:
         if address not in self._open:
             self._open[address] = self._servers.open(address)
         return self._open[address]

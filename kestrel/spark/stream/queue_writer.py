@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from kestrel.client.patient import PatientServer
+from kestrel.client.retrying_server import RetryingServer
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.stream.batch_putter import BatchPutter
 from kestrel.spark.stream.item_columns import ItemColumns
@@ -82,7 +82,7 @@ class _Task:
         )
 
 
-def _put(server: PatientServer, queue: bytes, items: Sequence[bytes], expiry_ms: int) -> int:
+def _put(server: RetryingServer, queue: bytes, items: Sequence[bytes], expiry_ms: int) -> int:
     return server.ask_once(lambda calls: calls.put(queue, items, expiry_ms))
 
 

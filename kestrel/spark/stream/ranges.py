@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from kestrel.client.call import Call
 from kestrel.client.errors import ClientFailure, RequestError
-from kestrel.client.patient import PatientServer
+from kestrel.client.retrying_server import RetryingServer
 from kestrel.client.thrift import RangeItem, ThriftCalls
 from kestrel.protocols.codec import RangeState
 from kestrel.spark.failures import SourceFailed
@@ -277,7 +277,7 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield rows.by_ids(items)
                 first_id = items[-1].id + 1
 
-    def _page(self, server: PatientServer, slice_: IdSlice, first_id: int) -> list[RangeItem]:
+    def _page(self, server: RetryingServer, slice_: IdSlice, first_id: int) -> list[RangeItem]:
         queue, reader = self._servers.queue, self._options.reader
         try:
             return server.ask(lambda calls: calls.read_range(queue, reader, first_id, slice_.end_id, PAGE_BYTES))

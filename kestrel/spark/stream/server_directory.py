@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from kestrel.client.members import Follow, Following, addresses_of, follow_zookeeper
+from kestrel.client.members import Follow, StartedFollower, addresses_of, follow_zookeeper
 from kestrel.cluster.extra import NoKazoo, require_kazoo
 from kestrel.cluster.member import READ
 from kestrel.cluster.uri import ServerSetUri
 from kestrel.config.units import format_duration_ms
 from kestrel.spark.failures import SourceFailed
-from kestrel.tools.running import explained
+from kestrel.tools.tool_runner import explain_os_error
 
 if TYPE_CHECKING:  # it imports kazoo, which is an extra
     from kestrel.cluster.follower import Members
@@ -71,12 +71,12 @@ def check_can_follow(uri: ServerSetUri) -> None:
     except NoKazoo as error:
         raise SourceFailed(f"{error}, on the driver and on every worker") from None
     except OSError as error:
-        raise SourceFailed(f"{uri}: {explained(error)}; every worker needs this file of TLS") from None
+        raise SourceFailed(f"{uri}: {explain_os_error(error)}; every worker needs this file of TLS") from None
     except ValueError as error:
         raise SourceFailed(f"{uri}: {error}") from None
 
 
-def follow(uri: ServerSetUri, changed: Callable[[Members], object]) -> Following:
+def follow(uri: ServerSetUri, changed: Callable[[Members], object]) -> StartedFollower:
     """Begin to follow these sets. Raises `SourceFailed`."""
     check_can_follow(uri)
     return follow_zookeeper(uri, changed)
@@ -94,7 +94,7 @@ class ServerSetDirectory:
         self._name = name
         self._patience_s = patience_s
         self._begin = begin
-        self._follower: Following | None = None
+        self._follower: StartedFollower | None = None
         self._changes = threading.Condition()
         self._held: Sequence[str] = ()
         self._told: Sequence[str] = ()
@@ -137,7 +137,7 @@ class ServerSetDirectory:
         found = addresses_of(members, THRIFT)
         return tuple(map(str, found.reads if self._name == READ else found.writes))
 
-    def _following(self) -> Following:
+    def _following(self) -> StartedFollower:
         if self._follower is None:
             self._follower = self._begin(self._uri, self._changed)
         return self._follower

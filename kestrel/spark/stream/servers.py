@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from kestrel.address import DEFAULT_PORTS, parse_address
 from kestrel.client.arguments import name_bytes
-from kestrel.client.patient import PATIENCE_S, PatientServer
+from kestrel.client.retrying_server import PATIENCE_S, RetryingServer
 from kestrel.cluster.member import READ, WRITE
 from kestrel.cluster.uri import ServerSetUri, is_server_set, parse_server_set
 from kestrel.config.units import format_duration_ms, parse_duration_ms
@@ -21,7 +21,7 @@ from kestrel.spark.failures import SourceFailed
 from kestrel.spark.option_values import parse_boolean
 from kestrel.spark.stream.server_directory import FixedServerList, ServerDirectory, ServerSetDirectory, check_can_follow
 from kestrel.tls import TlsOptions
-from kestrel.tools.running import explained
+from kestrel.tools.tool_runner import explain_os_error
 
 logger = logging.getLogger("kestrel.spark")
 
@@ -77,15 +77,15 @@ class StreamServers:
     def _in_set(self, uri: ServerSetUri, name: str) -> ServerSetDirectory:
         return ServerSetDirectory(uri, name, self.patience_s)
 
-    def open(self, address: str) -> PatientServer:
+    def open(self, address: str) -> RetryingServer:
         """A connection to one of them, made when something is asked. To be closed.
 
         Raises `SourceFailed` where this machine does not have the files of TLS.
         """
         try:
-            return PatientServer(address, tls=self.tls, timeout_s=self.timeout_s, patience_s=self.patience_s)
+            return RetryingServer(address, tls=self.tls, timeout_s=self.timeout_s, patience_s=self.patience_s)
         except OSError as error:
-            raise SourceFailed(f"{explained(error)}; every worker needs this file of TLS") from None
+            raise SourceFailed(f"{explain_os_error(error)}; every worker needs this file of TLS") from None
 
 
 def has_server_options(given: Mapping[str, str]) -> bool:
@@ -164,7 +164,7 @@ def _tls_of(values: Mapping[str, str]) -> TlsOptions | None:
     try:
         options.context()  # here rather than in a task
     except OSError as error:
-        raise SourceFailed(f"TLS: {explained(error)}") from None
+        raise SourceFailed(f"TLS: {explain_os_error(error)}") from None
     except ValueError as error:
         raise SourceFailed(f"TLS: {error}") from None
     return options

@@ -19,8 +19,8 @@ from kestrel.spark.table.listing import ARCHIVE_PREFIX, ListedFile, list_archive
 from kestrel.spark.table.locations import JournalLocation
 from kestrel.spark.table.planned_file import JOURNAL, SCROLL, FileKind, PlannedFile
 from kestrel.tools.files.formats import Format, format_of
-from kestrel.tools.files.scrolls import owners_of
-from kestrel.tools.shown import show_path, spell_queue
+from kestrel.tools.files.scrolls import parse_scroll_file_name
+from kestrel.tools.formatting import show_path, spell_queue
 
 _FIRST_BYTES: Final = 4096
 """A writer file's first item is looked for in steps of that many."""
@@ -111,7 +111,7 @@ def _alone(disk: Disk, place: JournalLocation) -> PlannedFile:
         file = journals.parse_file_name(name)
         queue = show_path(name) if file is None else spell_queue(file.queue)
         return plan_file(disk, place, JOURNAL, queue, ListedFile(name, FileKind.ALONE, queue))
-    _, parent, reader = owners_of(disk, place.folder, name.removeprefix(ARCHIVE_PREFIX))
+    _, parent, reader = parse_scroll_file_name(disk, place.folder, name.removeprefix(ARCHIVE_PREFIX))
     journal = show_path(reader.stem) if parent is None else spell_queue(parent)
     if form is Format.WRITER:
         return plan_file(disk, place, SCROLL, journal, ListedFile(name, FileKind.ALONE, journal))

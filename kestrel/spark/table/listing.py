@@ -12,7 +12,7 @@ from kestrel.spark.table.locations import JournalLocation
 from kestrel.spark.table.planned_file import JOURNAL, SCROLL, FileKind, FileOrigin, PlannedFile, snapshot_file
 from kestrel.tools.files.folder import Folder
 from kestrel.tools.files.scrolls import Scroll, scrolls_in
-from kestrel.tools.shown import show_path, spell_queue
+from kestrel.tools.formatting import show_path, spell_queue
 
 ARCHIVE_PREFIX: Final = scrolls.archived_name(b"")
 

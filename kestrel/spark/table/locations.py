@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from kestrel.spark.failures import SourceFailed
-from kestrel.tools.shown import show_path
+from kestrel.tools.formatting import show_path
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//[^/]*)?(/.*)?")
 

@@ -19,7 +19,7 @@ from kestrel.spark.table.locations import find_locations
 from kestrel.spark.table.options import SourceOptions, TableView
 from kestrel.spark.table.slice_reader import SliceReader
 from kestrel.spark.table.slices import ReadTask, plan_tasks
-from kestrel.tools.running import explained
+from kestrel.tools.tool_runner import explain_os_error
 
 
 def schema_of(options: SourceOptions) -> StructType:
@@ -49,7 +49,7 @@ class JournalReader(DataSourceReader):
         try:
             return self._tasks(Disk())
         except OSError as error:
-            raise SourceFailed(explained(error)) from None
+            raise SourceFailed(explain_os_error(error)) from None
 
     def _tasks(self, disk: Disk) -> list[ReadTask]:
         options = self._options

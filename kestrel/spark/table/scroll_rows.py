@@ -15,7 +15,7 @@ from kestrel.scroll.hop import Hops
 from kestrel.scroll.records import READER_MAGIC, WRITER_MAGIC, Command, Record, decode_record
 from kestrel.spark.table.fields import PART_BYTES, SMALL_PART_BYTES, Numbers, items_of, names_of, numbers_where
 from kestrel.spark.table.record_runs import RecordRun, iterate_runs, with_headers
-from kestrel.tools.shown import show_path
+from kestrel.tools.formatting import show_path
 
 _DONE: Final = (Command.READ_DONE, Command.DONE_RANGES)
 

@@ -22,7 +22,7 @@ from kestrel.spark.table.planned_reader import PlannedReader
 from kestrel.spark.table.record_runs import MOST_ROWS
 from kestrel.spark.table.scroll_rows import ScrollRows
 from kestrel.spark.table.slices import FileSlice
-from kestrel.tools.running import explained
+from kestrel.tools.tool_runner import explain_os_error
 
 logger = logging.getLogger("kestrel.spark")
 
@@ -116,7 +116,7 @@ class SliceReader:
         except FileNotFoundError:
             problem = FileProblem("vanished", None, VANISHED)
         except OSError as error:
-            problem = FileProblem("unreadable", None, explained(error))
+            problem = FileProblem("unreadable", None, explain_os_error(error))
         if problem is not None:
             yield problem
 

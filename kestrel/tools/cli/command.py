@@ -18,16 +18,16 @@ from kestrel.tools.arguments import (
     make_parser,
     positive,
     positive_duration_s,
-    sent_duration_s,
-    sent_queue_name,
-    servers_named,
+    split_servers,
     tls_files,
     tls_options,
+    wire_duration_s,
+    wire_queue_name,
 )
 from kestrel.tools.cli import drain_command, item_commands, member_commands, server_commands
-from kestrel.tools.cli.servers import TOOL, Servers
+from kestrel.tools.cli.servers import TOOL, CommandServers
 from kestrel.tools.clock import Clock
-from kestrel.tools.running import EX_USAGE, ToolFailed, explained, run
+from kestrel.tools.tool_runner import EX_USAGE, ToolFailed, explain_os_error, run
 from kestrel.tools.top.admin_client import DEFAULT_ADMIN, AdminClient
 from kestrel.tools.top.command import top
 from kestrel.tools.top.screen import SORTS
@@ -39,7 +39,7 @@ _SERVER_OPTIONS: Final = (
 _MAKES_A_QUEUE: Final = "\nA queue that is not there is made by it: servers do that."
 
 Command = Callable[..., int]
-"""Called with whom to ask (`Servers`, or an `AdminClient`), the command line and a clock."""
+"""Called with whom to ask (`CommandServers`, or an `AdminClient`), the command line and a clock."""
 
 _DESCRIPTION: Final = "Puts, takes and shows items of a Kestrel server, and tells how the server is."
 
@@ -79,18 +79,18 @@ def _do(argv: Sequence[str] | None, clock: Clock) -> int:
         servers.close()
 
 
-def _servers(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> Servers:
+def _servers(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> CommandServers:
     named = [each for servers in arguments.servers for each in _split(servers)]
-    addresses = named or servers_named(os.environ.get(ENVIRONMENT, "")) or ["localhost"]
+    addresses = named or split_servers(os.environ.get(ENVIRONMENT, "")) or ["localhost"]
     tls = tls_options(parser, arguments)
     try:
-        return Servers(addresses, arguments.protocol, tls, arguments.timeout, clock.seconds)
+        return CommandServers(addresses, arguments.protocol, tls, arguments.timeout, clock.seconds)
     except ValueError as error:
         parser.error(str(error))
     except NoKazoo as error:
         raise ToolFailed(str(error), EX_USAGE) from None
     except OSError as error:  # a file of the server set's TLS
-        raise ToolFailed(f"{explained(error)}; is it PEM? say another one in the zks://...", EX_USAGE) from None
+        raise ToolFailed(f"{explain_os_error(error)}; is it PEM? say another one in the zks://...", EX_USAGE) from None
 
 
 def _split(servers: str) -> list[str]:
@@ -143,7 +143,7 @@ def _server_options(parser: ArgumentParser, *, is_of_command: bool = False) -> N
         help="how long a server may take to answer (default: 10s)",
         default=10.0,
         metavar="DURATION",
-        type=sent_duration_s,
+        type=wire_duration_s,
     )
 
 
@@ -226,7 +226,7 @@ class _Commands:
         )
         form.add_argument("--whole", action="store_true", help="standard input is one item")
         parser.add_argument(
-            "--expires-in", metavar="DURATION", type=sent_duration_s, help="nobody gets them after that time"
+            "--expires-in", metavar="DURATION", type=wire_duration_s, help="nobody gets them after that time"
         )
         parser.add_argument("-q", "--quiet", action="store_true", help="say nothing when all went well")
 
@@ -305,7 +305,7 @@ class _Commands:
         )
         parser.add_argument("--all", action="store_true", help="all of its queues")
         parser.add_argument(
-            "--as", metavar="NAME", dest="new_name", type=sent_queue_name, help="what the one queue is called here"
+            "--as", metavar="NAME", dest="new_name", type=wire_queue_name, help="what the one queue is called here"
         )
         form = parser.add_mutually_exclusive_group()
         form.add_argument("--json", action="store_true", help="JSON, an object a queue")
@@ -439,11 +439,11 @@ class _Commands:
 
 
 def _queue(parser: ArgumentParser) -> None:
-    parser.add_argument("queue", metavar="QUEUE", type=sent_queue_name, help="the queue's name")
+    parser.add_argument("queue", metavar="QUEUE", type=wire_queue_name, help="the queue's name")
 
 
 def _queues(parser: ArgumentParser, what: str) -> None:
-    parser.add_argument("queues", metavar="QUEUE", nargs="*", default=[], type=sent_queue_name, help=what)
+    parser.add_argument("queues", metavar="QUEUE", nargs="*", default=[], type=wire_queue_name, help=what)
 
 
 def _form(parser: ArgumentParser) -> None:

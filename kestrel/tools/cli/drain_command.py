@@ -15,15 +15,15 @@ from kestrel.address import DEFAULT_PORTS, Address, parse_address
 from kestrel.client.errors import CannotConnect, ClientFailure
 from kestrel.errors import BadQueueName
 from kestrel.names import check_queue_name, children_among
-from kestrel.tools.cli.drain_source import DrainSource, Queues
-from kestrel.tools.cli.draining import Doubt, Draining
-from kestrel.tools.cli.servers import TOOL, Servers
+from kestrel.tools.cli.drain_source import DrainSource, SourceQueues
+from kestrel.tools.cli.item_mover import ItemMover, UncertainItem
+from kestrel.tools.cli.servers import TOOL, CommandServers
 from kestrel.tools.clock import Clock
+from kestrel.tools.connection_errors import ConnectionContext
+from kestrel.tools.formatting import count, show_data, show_text
 from kestrel.tools.output import Output
 from kestrel.tools.progress import LoadProgress
-from kestrel.tools.reaching import Way
-from kestrel.tools.running import EX_FOUND, EX_INTERRUPTED, EX_OK, EX_SERVER, EX_USAGE, ToolFailed, say
-from kestrel.tools.shown import count, show_data, show_text
+from kestrel.tools.tool_runner import EX_FOUND, EX_INTERRUPTED, EX_OK, EX_SERVER, EX_USAGE, ToolFailed, print_error
 
 _NAME: Final = re.compile(rb"[^/\s\x00-\x1f\x7f]{1,250}")
 """What all the servers can be asked for, whether or not it can be a queue's name here."""
@@ -45,7 +45,7 @@ def source_address(text: str) -> Address:
         raise ArgumentTypeError(str(error)) from None
 
 
-def drain(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+def drain(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     """Move the items of queues. Status 0 if none is left there."""
     names: list[bytes] = arguments.queues
     if bool(names) is arguments.all:
@@ -59,7 +59,7 @@ def drain(servers: Servers, arguments: Namespace, clock: Clock) -> int:
         connection = DrainSource(source, arguments.timeout)
     except CannotConnect as failure:
         raise _source_failed(failure, source) from None
-    with closing(connection), _until_interrupted() as is_over:
+    with closing(connection), _catch_interrupt() as is_over:
         try:
             queues = connection.queues()
         except ClientFailure as failure:
@@ -67,7 +67,7 @@ def drain(servers: Servers, arguments: Namespace, clock: Clock) -> int:
         work = _Drain(servers, connection, arguments, clock, is_over)
         status = work.do(_chosen(queues, names), queues, there)
         if is_over():
-            say(TOOL, "interrupted; run this again to go on")
+            print_error(TOOL, "interrupted; run this again to go on")
             return EX_INTERRUPTED
     return status
 
@@ -75,7 +75,7 @@ def drain(servers: Servers, arguments: Namespace, clock: Clock) -> int:
 class _Drain:
     def __init__(
         self,
-        servers: Servers,
+        servers: CommandServers,
         source: DrainSource,
         arguments: Namespace,
         clock: Clock,
@@ -92,7 +92,7 @@ class _Drain:
         self._seconds = clock.seconds
         self._is_same = _is_same(source.address, servers)
 
-    def do(self, names: list[bytes], queues: Queues, there: set[bytes]) -> int:
+    def do(self, names: list[bytes], queues: SourceQueues, there: set[bytes]) -> int:
         """Drain these, one after the other. Returns the exit status.
 
         `queues` are those of the source: it would make one that is asked for an item. `there` are those of the target.
@@ -100,13 +100,13 @@ class _Drain:
         status = EX_OK
         for name in names:
             if not queues.has(name):
-                say(TOOL, f"there is no queue {show_data(name)} at {show_text(str(self._source.address))}")
+                print_error(TOOL, f"there is no queue {show_data(name)} at {show_text(str(self._source.address))}")
                 status = EX_FOUND
                 continue
             target = name if self._new_name is None else self._new_name
             reason = self._reason_against(name, target, there)
             if reason is not None:
-                say(TOOL, f"{show_data(name)} is not drained: {reason}")
+                print_error(TOOL, f"{show_data(name)} is not drained: {reason}")
                 status = EX_FOUND
             elif self._is_over():
                 break
@@ -139,7 +139,7 @@ class _Drain:
                 size += item_bytes
                 progress.reached(draining.moved, size)
 
-            draining = Draining(self._source, name, self._servers, target, is_over=self._is_over, moved=moved)
+            draining = ItemMover(self._source, name, self._servers, target, is_over=self._is_over, moved=moved)
             failed: ToolFailed | None = None
             left = 0
             try:
@@ -149,11 +149,11 @@ class _Drain:
             except ToolFailed as failure:
                 failed = failure
             except KeyboardInterrupt:  # the second one
-                say(TOOL, f"{show_data(name)}: {_account(draining)}")
+                print_error(TOOL, f"{show_data(name)}: {_format_account(draining)}")
                 raise
         if failed is not None:
-            say(TOOL, str(failed))
-            raise ToolFailed(f"{show_data(name)}: {_account(draining)}", failed.status)
+            print_error(TOOL, str(failed))
+            raise ToolFailed(f"{show_data(name)}: {_format_account(draining)}", failed.status)
         self._tell(name, target, draining.moved, left)
         return left
 
@@ -161,7 +161,7 @@ class _Drain:
         if left:
             where = show_text(str(self._source.address))
             way_out = "held by other clients, or just come: run this again"
-            say(TOOL, f"{show_data(name)}: {count(left, 'item')} left at {where}, {way_out}")
+            print_error(TOOL, f"{show_data(name)}: {count(left, 'item')} left at {where}, {way_out}")
         if self._is_json:
             self._output.object({"queue": show_data(name), "to": show_data(target), "moved": moved, "left": left})
         elif not self._is_quiet and (moved or not self._is_all):
@@ -170,35 +170,35 @@ class _Drain:
         self._output.flush()
 
 
-def _chosen(queues: Queues, names: list[bytes]) -> list[bytes]:
+def _chosen(queues: SourceQueues, names: list[bytes]) -> list[bytes]:
     """The queues to drain. Parents come first: an item that is put to one also goes to the children that are there."""
     if not names:
         for cursor in sorted(queues.cursors):
-            say(TOOL, f"{show_data(cursor)} is a cursor, which has no items of its own, and is not drained")
+            print_error(TOOL, f"{show_data(cursor)} is a cursor, which has no items of its own, and is not drained")
         names = sorted(queues.figures.keys() - queues.cursors)
     return sorted(dict.fromkeys(names), key=lambda name: b"+" in name)
 
 
-def _account(draining: Draining) -> str:
+def _format_account(draining: ItemMover) -> str:
     said = f"{count(draining.moved, 'item')} moved"
-    match draining.doubt:
-        case Doubt.MAY_COME_AGAIN:
+    match draining.uncertain_item:
+        case UncertainItem.MAY_COME_AGAIN:
             return f"{said}, of which the last one may be at the source as well"
-        case Doubt.MAY_BE_PUT:
+        case UncertainItem.MAY_BE_PUT:
             return f"{said}; the next one is at the source, and may be at the target as well"
-        case Doubt.NONE:
+        case UncertainItem.NONE:
             return f"{said}; all others are at the source"
 
 
 def _source_failed(failure: ClientFailure, address: Address) -> ToolFailed:
-    failed = Way("--from", "memcache", is_tls=False, prefix="--from ").failed(failure, str(address))
+    failed = ConnectionContext("--from", "memcache", is_tls=False, prefix="--from ").failed(failure, str(address))
     return ToolFailed(str(failed), EX_SERVER)  # also where it says that the request is wrong: then it is no such server
 
 
-def _is_same(source: Address, servers: Servers) -> bool:
+def _is_same(source: Address, servers: CommandServers) -> bool:
     """Whether a server that is put to is the one that is drained, as far as names tell."""
     theirs = _places(source)
-    return any(theirs & _places(address) for address in servers.everybody())
+    return any(theirs & _places(address) for address in servers.all_servers())
 
 
 def _places(address: Address) -> set[tuple[str, int]]:
@@ -211,7 +211,7 @@ def _places(address: Address) -> set[tuple[str, int]]:
 
 
 @contextmanager
-def _until_interrupted() -> Iterator[Callable[[], bool]]:
+def _catch_interrupt() -> Iterator[Callable[[], bool]]:
     """Whether Ctrl-C was pressed: the item that is on its way gets there first. A second one ends at once."""
     is_interrupted = False
 

@@ -26,17 +26,17 @@ _END_OF_ITEM: Final = b"\r\nEND\r\n"
 _SIBERITE: Final = "siberite"
 
 
-class Figures(NamedTuple):
+class QueueCounts(NamedTuple):
     """How many items of a queue are there to be taken, and how many clients hold."""
 
     items: int
     open: int
 
 
-class Queues(NamedTuple):
+class SourceQueues(NamedTuple):
     """What a server says that it has."""
 
-    figures: Mapping[bytes, Figures]
+    figures: Mapping[bytes, QueueCounts]
     cursors: frozenset[bytes]
     """Those of them that are second readers of a queue, which only siberite has: without items of their own."""
     has_cursors: bool
@@ -73,7 +73,7 @@ class DrainSource:
         """Put it back."""
         self._get(queue, b"/abort")
 
-    def queues(self) -> Queues:
+    def queues(self) -> SourceQueues:
         """All queues."""
         stats = self._connection.ask(MemcacheCalls().stats())
         found: dict[str, dict[str, int]] = {}
@@ -83,12 +83,12 @@ class DrainSource:
                 found.setdefault(figure[1], {})[figure[2]] = int(value)
         # Of the figure `queue_mail_total_items` it is not the queue `mail_total`.
         figures = {
-            name_shown(name.encode("utf-8", "surrogateescape")): Figures(each["items"], each["open_transactions"])
+            name_shown(name.encode("utf-8", "surrogateescape")): QueueCounts(each["items"], each["open_transactions"])
             for name, each in found.items()
             if len(each) == 2
         }
         has_cursors = stats.get("version", "").startswith(_SIBERITE)
-        return Queues(figures, frozenset(name for name in figures if has_cursors and b"." in name), has_cursors)
+        return SourceQueues(figures, frozenset(name for name in figures if has_cursors and b"." in name), has_cursors)
 
     def close(self) -> None:
         """Hang up. What is open goes back."""

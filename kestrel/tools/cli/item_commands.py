@@ -14,16 +14,24 @@ from typing import Final, cast
 
 from kestrel.client.dialect import LONGEST_EXPIRY_S
 from kestrel.client.errors import ClientFailure
-from kestrel.tools.cli.item_forms import RawLines, WriteItem, as_json, escaped_lines, length_prefixed
-from kestrel.tools.cli.loading import Load
-from kestrel.tools.cli.servers import TOOL, Servers
+from kestrel.tools.cli.batch_load import BatchLoad
+from kestrel.tools.cli.item_formats import RawLines, WriteItem, as_json, escaped_lines, length_prefixed
+from kestrel.tools.cli.item_taker import ItemTaker
+from kestrel.tools.cli.servers import TOOL, CommandServers
 from kestrel.tools.cli.splitting import split_lines, split_prefixed, take_whole
-from kestrel.tools.cli.taking import Taking
 from kestrel.tools.clock import Clock
+from kestrel.tools.formatting import count
 from kestrel.tools.output import Output
 from kestrel.tools.progress import LoadProgress
-from kestrel.tools.running import EX_FOUND, EX_INTERRUPTED, EX_OK, EX_USAGE, ToolFailed, explained, say
-from kestrel.tools.shown import count
+from kestrel.tools.tool_runner import (
+    EX_FOUND,
+    EX_INTERRUPTED,
+    EX_OK,
+    EX_USAGE,
+    ToolFailed,
+    explain_os_error,
+    print_error,
+)
 
 _READ_BYTES: Final = 256 * 1024
 
@@ -36,30 +44,30 @@ _LONGEST_WAIT_S: Final = 86_400.0
 _PAUSE_S: Final = 1.0
 
 
-def put(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+def put(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     """Put the items of the command line, or those of standard input."""
     expires_in_s: float | None = arguments.expires_in
     if expires_in_s is not None and math.ceil(expires_in_s) >= LONGEST_EXPIRY_S and arguments.protocol == "memcache":
         raise ToolFailed(
             f"memcache cannot say an expiry of {LONGEST_EXPIRY_S} seconds and more: use --protocol thrift", EX_USAGE
         )
-    load = Load(servers, arguments.queue, expires_in_s)
+    load = BatchLoad(servers, arguments.queue, expires_in_s)
     if arguments.items:
         if arguments.length_prefixed or arguments.whole:
             raise ToolFailed("--length-prefixed and --whole are for standard input: leave out the items", EX_USAGE)
         return _put(load, lambda: load.put(map(os.fsencode, arguments.items)), arguments, len(arguments.items))
-    source = _Input(may_show_progress=not arguments.quiet)
+    source = _StandardInput(may_show_progress=not arguments.quiet)
     return _put(load, lambda: _load_input(load, source, arguments, clock), arguments, None)
 
 
-def _put(load: Load, work: Callable[[], str | None], arguments: Namespace, total: int | None) -> int:
+def _put(load: BatchLoad, work: Callable[[], str | None], arguments: Namespace, total: int | None) -> int:
     try:
         took = work() or ""
     except ToolFailed as failed:
-        say(TOOL, str(failed))
+        print_error(TOOL, str(failed))
         raise ToolFailed(load.outcome(total), failed.status) from None
     except KeyboardInterrupt:
-        say(TOOL, f"interrupted; {load.outcome(total)}")
+        print_error(TOOL, f"interrupted; {load.outcome(total)}")
         return EX_INTERRUPTED
     if not arguments.quiet and sys.stdout is not None:
         output = Output()
@@ -68,11 +76,11 @@ def _put(load: Load, work: Callable[[], str | None], arguments: Namespace, total
     return EX_OK
 
 
-def _load_input(load: Load, source: _Input, arguments: Namespace, clock: Clock) -> str:
+def _load_input(load: BatchLoad, source: _StandardInput, arguments: Namespace, clock: Clock) -> str:
     """Put the items of standard input as they come. Returns how long that took, in words."""
     if source.is_terminal and not arguments.quiet:
         how = "all that you type is one item" if arguments.whole else "one item a line"
-        say(TOOL, f"reading from the terminal, {how}; Ctrl-D ends")
+        print_error(TOOL, f"reading from the terminal, {how}; Ctrl-D ends")
     split = split_prefixed if arguments.length_prefixed else take_whole if arguments.whole else split_lines
     start_s = clock.seconds()
     progress = LoadProgress(source.size, seconds=clock.seconds) if source.may_show_progress else nullcontext()
@@ -84,7 +92,7 @@ def _load_input(load: Load, source: _Input, arguments: Namespace, clock: Clock) 
     return f" in {clock.seconds() - start_s:.1f} s"
 
 
-class _Input:
+class _StandardInput:
     """Standard input."""
 
     def __init__(self, *, may_show_progress: bool) -> None:
@@ -117,10 +125,10 @@ class _Input:
         try:
             return self._stream.read1(_READ_BYTES)
         except OSError as error:
-            raise ToolFailed(f"standard input cannot be read: {explained(error)}") from None
+            raise ToolFailed(f"standard input cannot be read: {explain_os_error(error)}") from None
 
 
-def get(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+def get(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     """Take items. Status 0 if there was one."""
     most = math.inf if arguments.all else arguments.number
     with closing(_taking(servers, arguments)) as taking:
@@ -129,8 +137,8 @@ def get(servers: Servers, arguments: Namespace, clock: Clock) -> int:
         return EX_OK if taking.count else EX_FOUND
 
 
-def _take(taking: Taking, wait_s: float, most: float) -> bool:
-    """`Taking.take`, also where no request can say how long to wait: then it is asked anew."""
+def _take(taking: ItemTaker, wait_s: float, most: float) -> bool:
+    """`ItemTaker.take`, also where no request can say how long to wait: then it is asked anew."""
     while wait_s > _LONGEST_WAIT_S:
         if taking.take(_LONGEST_WAIT_S, most):
             return True
@@ -138,7 +146,7 @@ def _take(taking: Taking, wait_s: float, most: float) -> bool:
     return taking.take(wait_s, most)
 
 
-def monitor(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+def monitor(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     """Take items as they come: until there were so many, the time is up, or Ctrl-C."""
     most = math.inf if arguments.number is None else arguments.number
     end_s = math.inf if arguments.duration is None else clock.seconds() + arguments.duration
@@ -151,12 +159,12 @@ def monitor(servers: Servers, arguments: Namespace, clock: Clock) -> int:
     return EX_OK
 
 
-def _taking(servers: Servers, arguments: Namespace) -> Taking:
+def _taking(servers: CommandServers, arguments: Namespace) -> ItemTaker:
     output = Output()
-    return Taking(servers, arguments.queue, output, _form(arguments, output))
+    return ItemTaker(servers, arguments.queue, output, _form(arguments, output))
 
 
-def peek(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+def peek(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     """Show the head. Status 0 if there is one."""
     output = Output()
     write = _form(arguments, output)

@@ -7,19 +7,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from kestrel.client.errors import NoServer
-from kestrel.client.members import Followed
+from kestrel.client.members import FollowedServers
 from kestrel.cluster.member import READ, WRITE, Member
-from kestrel.tools.cli.servers import TOOL, Servers
+from kestrel.tools.cli.servers import TOOL, CommandServers
 from kestrel.tools.clock import Clock
+from kestrel.tools.formatting import align_table, show_text
 from kestrel.tools.output import Output
-from kestrel.tools.running import EX_FOUND, EX_OK, EX_USAGE, ToolFailed, say
-from kestrel.tools.shown import aligned, show_text
+from kestrel.tools.tool_runner import EX_FOUND, EX_OK, EX_USAGE, ToolFailed, print_error
 
 _OURS: Final = ("memcache", "thrift", "text")
 """The protocols that are shown first."""
 
 
-class _Entry(NamedTuple):
+class _MemberRow(NamedTuple):
     """A server, and the sets that it is in."""
 
     member: Member
@@ -27,25 +27,25 @@ class _Entry(NamedTuple):
     is_written: bool
 
 
-def servers(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+def servers(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     """Show the members of both sets. Status 0 if there is one."""
     followed = servers.members
-    if not isinstance(followed, Followed):
+    if not isinstance(followed, FollowedServers):
         raise ToolFailed("these are servers, and no server set: name one with --server zk://HOST/PATH", EX_USAGE)
     try:
         reads, writes = followed.members()
     except NoServer as failure:
         raise servers.failed(failure) from None
-    entries = [_Entry(member, member in reads, member in writes) for member in _each_once((*reads, *writes))]
+    entries = [_MemberRow(member, member in reads, member in writes) for member in _each_once((*reads, *writes))]
     if not entries:
-        say(TOOL, f"nobody is in {show_text(str(followed.uri))}")
+        print_error(TOOL, f"nobody is in {show_text(str(followed.uri))}")
         return EX_FOUND
     output = Output()
     if arguments.json:
         for entry in entries:
             output.object(_json(entry))
     else:
-        for line in aligned(_table(entries)):
+        for line in align_table(_table(entries)):
             output.line(line)
     output.flush()
     return EX_OK
@@ -56,7 +56,7 @@ def _each_once(members: Iterable[Member]) -> list[Member]:
     return list({(member.service, tuple(sorted(member.additional.items()))): member for member in members}.values())
 
 
-def _json(entry: _Entry) -> dict[str, Any]:
+def _json(entry: _MemberRow) -> dict[str, Any]:
     member = entry.member
     return {
         "service": str(member.service),
@@ -66,7 +66,7 @@ def _json(entry: _Entry) -> dict[str, Any]:
     }
 
 
-def _table(entries: Sequence[_Entry]) -> list[list[str]]:
+def _table(entries: Sequence[_MemberRow]) -> list[list[str]]:
     """Where each speaks what, and which sets it is in, under a line of headings."""
     spoken = dict.fromkeys(name for entry in entries for name in entry.member.additional)
     protocols = [*(name for name in _OURS if name in spoken), *(name for name in spoken if name not in _OURS)]

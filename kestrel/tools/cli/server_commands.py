@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 from kestrel.client.call import Call
 from kestrel.client.connection import BlockingConnection
-from kestrel.tools.cli.servers import TOOL, Servers
+from kestrel.tools.cli.servers import TOOL, CommandServers
 from kestrel.tools.clock import Clock
-from kestrel.tools.figures import figures_json, queue_table, server_line, stat_lines
+from kestrel.tools.formatting import show_data, show_text
 from kestrel.tools.output import Output
-from kestrel.tools.running import EX_FOUND, EX_OK, EX_SERVER, ToolFailed, say
-from kestrel.tools.shown import show_data, show_text
+from kestrel.tools.stats_output import queue_table, server_line, stat_lines, stats_json
+from kestrel.tools.tool_runner import EX_FOUND, EX_OK, EX_SERVER, ToolFailed, print_error
 
 
-def stats(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+def stats(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     """Show the figures, once or again and again. Status 1 when a queue that was named is not there."""
     output = Output()
     if arguments.watch is None:
@@ -33,7 +33,7 @@ def stats(servers: Servers, arguments: Namespace, clock: Clock) -> int:
         return EX_OK
 
 
-def _stats_or_why_not(servers: Servers, arguments: Namespace, output: Output) -> None:
+def _stats_or_why_not(servers: CommandServers, arguments: Namespace, output: Output) -> None:
     """Show the figures, or say that a server is away: it may come back."""
     try:
         _stats(servers, arguments, output)
@@ -41,10 +41,10 @@ def _stats_or_why_not(servers: Servers, arguments: Namespace, output: Output) ->
         if failed.status != EX_SERVER:
             raise
         output.flush()
-        say(TOOL, str(failed))
+        print_error(TOOL, str(failed))
 
 
-def _stats(servers: Servers, arguments: Namespace, output: Output) -> int:
+def _stats(servers: CommandServers, arguments: Namespace, output: Output) -> int:
     missing: set[bytes] = set(arguments.queues)
     calls = servers.memcache
 
@@ -55,7 +55,7 @@ def _stats(servers: Servers, arguments: Namespace, output: Output) -> int:
         of_queues = {name: queues[name] for name in arguments.queues or queues if name in queues}
         missing.difference_update(of_queues)
         if arguments.json:
-            output.object(figures_json(str(address), figures, of_queues))
+            output.object(stats_json(str(address), figures, of_queues))
         elif arguments.raw:
             for line in stat_lines(figures, of_queues, is_of_queues=bool(arguments.queues)):
                 output.line(show_text(line) if output.is_terminal else line)
@@ -65,23 +65,23 @@ def _stats(servers: Servers, arguments: Namespace, output: Output) -> int:
                 output.line(line)
     output.flush()
     for name in sorted(missing):
-        say(TOOL, f"there is no queue {show_data(name)}")
+        print_error(TOOL, f"there is no queue {show_data(name)}")
     return EX_FOUND if missing else EX_OK
 
 
-def status(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+def status(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     """Show the status, or have the servers take another one first."""
     if arguments.status is not None:
         _have_done(servers, lambda: servers.dialect.set_status(arguments.status))
     return _tell(servers, lambda connection: connection.ask(servers.dialect.status()))
 
 
-def version(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+def version(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     """Show which release the servers are."""
     return _tell(servers, lambda connection: connection.ask(servers.dialect.version()))
 
 
-def flush_expired(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+def flush_expired(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     """Drop what has expired, and show how many items that were."""
     calls = servers.memcache
     queues: list[bytes] = arguments.queues
@@ -94,7 +94,7 @@ def flush_expired(servers: Servers, arguments: Namespace, clock: Clock) -> int:
     return _tell(servers, ask)
 
 
-def _tell(servers: Servers, ask: Callable[[BlockingConnection], object]) -> int:
+def _tell(servers: CommandServers, ask: Callable[[BlockingConnection], object]) -> int:
     """Show one server's answer; of several, or of a server set, each behind the server's name."""
     output = Output()
     for address, answer in servers.each(ask):
@@ -104,7 +104,7 @@ def _tell(servers: Servers, ask: Callable[[BlockingConnection], object]) -> int:
     return EX_OK
 
 
-def dump_config(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+def dump_config(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     """Show settings in effect."""
     output = Output()
     calls = servers.memcache
@@ -123,19 +123,19 @@ def dump_config(servers: Servers, arguments: Namespace, clock: Clock) -> int:
     return EX_OK
 
 
-def flush(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+def flush(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     """Drop what is in a queue."""
     return _change(servers, arguments, "drop all items of the queue {queue}, on {servers}?", servers.dialect.flush)
 
 
-def delete(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+def delete(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     """Forget a queue."""
     return _change(
         servers, arguments, "delete the queue {queue} with all its items, on {servers}?", servers.dialect.delete
     )
 
 
-def close_range(servers: Servers, arguments: Namespace, clock: Clock) -> int:
+def close_range(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
     """Keep nothing for a reader any more."""
     calls, reader = servers.thrift, arguments.reader.encode(errors="surrogateescape")
     shown = show_data(reader).replace("{", "{{").replace("}", "}}")
@@ -143,27 +143,29 @@ def close_range(servers: Servers, arguments: Namespace, clock: Clock) -> int:
     return _change(servers, arguments, question, lambda queue: calls.close_range(queue, reader))
 
 
-def _change(servers: Servers, arguments: Namespace, question: str, make_call: Callable[[bytes], Call[None]]) -> int:
+def _change(
+    servers: CommandServers, arguments: Namespace, question: str, make_call: Callable[[bytes], Call[None]]
+) -> int:
     queue: bytes = arguments.queue
     if servers.has_memcache and not _is_there(servers, queue):  # thrift does not tell
         raise ToolFailed(f"there is no queue {show_data(queue)}", EX_FOUND)
     if not arguments.yes and sys.stdin is not None and sys.stdin.isatty():
-        where = ", ".join(show_text(str(address)) for address in servers.everybody())
+        where = ", ".join(show_text(str(address)) for address in servers.all_servers())
         sys.stderr.write(f"{question.format(queue=show_data(queue), servers=where)} [y/N] ")
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            say(TOOL, "nothing was done")
+            print_error(TOOL, "nothing was done")
             return EX_FOUND
     _have_done(servers, lambda: make_call(queue))
     return EX_OK
 
 
-def _is_there(servers: Servers, queue: bytes) -> bool:
+def _is_there(servers: CommandServers, queue: bytes) -> bool:
     """Whether a server has that queue. Raises `ToolFailed` where some do not, and others do not answer."""
     calls = servers.memcache
     return any(queues.get(queue) for _, queues in servers.each(lambda each: each.ask(calls.dump_stats(queue))))
 
 
-def _have_done(servers: Servers, make_call: Callable[[], Call[None]]) -> None:
+def _have_done(servers: CommandServers, make_call: Callable[[], Call[None]]) -> None:
     for _ in servers.each(lambda connection: connection.ask(make_call())):
         pass

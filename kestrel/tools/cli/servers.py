@@ -12,18 +12,18 @@ from kestrel.client.connection import BlockingConnection
 from kestrel.client.dialect import Dialect, MemcacheDialect, ThriftDialect
 from kestrel.client.errors import ClientFailure
 from kestrel.client.memcache import MemcacheCalls
-from kestrel.client.plan import of_server
+from kestrel.client.plan import naming_server
 from kestrel.client.thrift import ThriftCalls
 from kestrel.tls import TlsOptions
-from kestrel.tools.reaching import Way
-from kestrel.tools.running import EX_USAGE, ToolFailed, say
+from kestrel.tools.connection_errors import ConnectionContext
+from kestrel.tools.tool_runner import EX_USAGE, ToolFailed, print_error
 
 T = TypeVar("T")
 
 TOOL: Final = "kestrel-cli"
 
 
-class Servers:
+class CommandServers:
     """One server or several that share the work, or the members of a server set.
 
     Raises ValueError for what is no address, OSError for TLS files that cannot be used, and `NoKazoo`. `seconds` is a
@@ -46,7 +46,7 @@ class Servers:
         self.dialect: Dialect = ThriftDialect(self._thrift)
         if self._memcache is not None:
             self.dialect = MemcacheDialect(self._memcache)
-        self._way = Way("--server", protocol, tls is not None)
+        self._connection_context = ConnectionContext("--server", protocol, tls is not None)
 
     @property
     def has_memcache(self) -> bool:
@@ -69,20 +69,20 @@ class Servers:
 
     def ask(self, address: Address, call: Call[T]) -> T:
         """The answer of that server. Raises `ClientFailure`."""
-        with of_server(address), self.pool.using(address) as connection:
+        with naming_server(address), self.pool.using(address) as connection:
             return connection.ask(call)
 
-    def everybody(self) -> tuple[Address, ...]:
+    def all_servers(self) -> tuple[Address, ...]:
         """All servers, as they are now. Raises `ToolFailed`."""
         try:
-            return self.asked.everybody()
+            return self.asked.all_servers()
         except ClientFailure as failure:
             raise self.failed(failure) from None
 
     def each(self, ask: Callable[[BlockingConnection], T]) -> Iterator[tuple[Address, T]]:
         """What each server answers. All are asked, also when some fail; then a `ToolFailed` is raised."""
         failed: list[ToolFailed] = []
-        for address in self.everybody():
+        for address in self.all_servers():
             try:
                 with self.pool.using(address) as connection:
                     answer = ask(connection)
@@ -91,7 +91,7 @@ class Servers:
             else:
                 yield address, answer
         for each in failed[:-1]:
-            say(TOOL, str(each))
+            print_error(TOOL, str(each))
         if failed:
             raise failed[-1]
 
@@ -99,7 +99,7 @@ class Servers:
         """What is said of a failure, at that server or at some server."""
         if address is None and len(self.asked.addresses) == 1:
             address = self.asked.addresses[0]
-        return self._way.failed(failure, "a server" if address is None else str(address))
+        return self._connection_context.failed(failure, "a server" if address is None else str(address))
 
     def close(self) -> None:
         """Hang up."""

@@ -12,7 +12,7 @@ from typing import Final
 
 from kestrel.protocols.buffer import ReceiveBuffer
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
-from kestrel.tools.running import ToolFailed
+from kestrel.tools.tool_runner import ToolFailed
 
 LENGTH_BYTES: Final = 4
 

@@ -14,17 +14,17 @@ from kestrel.disk.files import Disk
 from kestrel.server.failures import EX_CANNOT_CREATE
 from kestrel.server.reactor import raise_file_limit
 from kestrel.tools.arguments import make_parser
-from kestrel.tools.convert.places import Place, check_places
-from kestrel.tools.convert.report import Converted, report_json, report_lines
-from kestrel.tools.convert.sources import SOURCES, Source
-from kestrel.tools.convert.staging import Staging, State
-from kestrel.tools.convert.steps import Family, Step, Summing, Sums
-from kestrel.tools.convert.targets import TARGETS, Target
+from kestrel.tools.convert.conversion_folders import ConversionFolder, check_folders
+from kestrel.tools.convert.families import Family, FamilyItem, FolderSummer, FolderSums
+from kestrel.tools.convert.report import FolderSize, report_json, report_lines
+from kestrel.tools.convert.sources import SOURCES, ConversionSource
+from kestrel.tools.convert.staging import ConversionState, Staging
+from kestrel.tools.convert.targets import TARGETS, ConversionTarget
 from kestrel.tools.files.folder import Folder
+from kestrel.tools.formatting import show_path, show_queue, show_size
 from kestrel.tools.output import Output
-from kestrel.tools.progress import Progress
-from kestrel.tools.running import EX_OK, EX_USAGE, ToolFailed, run, say
-from kestrel.tools.shown import show_path, show_queue, show_size
+from kestrel.tools.progress import ByteProgress
+from kestrel.tools.tool_runner import EX_OK, EX_USAGE, ToolFailed, print_error, run
 
 TOOL: Final = "kestrel-convert"
 
@@ -54,16 +54,19 @@ def main(
     now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
 ) -> int:
     """The command. Returns its exit status."""
-    return run(TOOL, lambda: _Work(_parser().parse_args(argv), disk or Disk(), now_ms()).do())
+    return run(TOOL, lambda: _Conversion(_parser().parse_args(argv), disk or Disk(), now_ms()).do())
 
 
 def _parser() -> ArgumentParser:
     parser = make_parser(TOOL, _DESCRIPTION, _EPILOG)
     parser.add_argument(
-        "source", metavar="SOURCE", type=Place.parse, help="journal:FOLDER or scroll:FOLDER; it is only read"
+        "source", metavar="SOURCE", type=ConversionFolder.parse, help="journal:FOLDER or scroll:FOLDER; it is only read"
     )
     parser.add_argument(
-        "target", metavar="TARGET", type=Place.parse, help="the other kind: a folder that is not there yet, or empty"
+        "target",
+        metavar="TARGET",
+        type=ConversionFolder.parse,
+        help="the other kind: a folder that is not there yet, or empty",
     )
     parser.add_argument(
         "--anew", action="store_true", help="begin at the beginning, whatever an earlier run has left unfinished"
@@ -74,13 +77,13 @@ def _parser() -> ArgumentParser:
     return parser
 
 
-class _Work:
+class _Conversion:
     """One conversion. `now_ms` is the time, for one that begins now."""
 
     def __init__(self, arguments: Namespace, disk: Disk, now_ms: int) -> None:
-        self._source: Place = arguments.source
-        self._target: Place = arguments.target
-        self._is_anew: bool = arguments.anew
+        self._source: ConversionFolder = arguments.source
+        self._target: ConversionFolder = arguments.target
+        self._starts_over: bool = arguments.anew
         self._is_json: bool = arguments.json
         self._is_quiet: bool = arguments.quiet
         self._disk = disk
@@ -91,7 +94,7 @@ class _Work:
     def do(self) -> int:
         """All of it, or the rest of it. Returns the exit status."""
         raise_file_limit()  # all files of a family are open at once
-        check_places(self._source, self._target, self._staging.path)
+        check_folders(self._source, self._target, self._staging.path)
         state = self._published()
         if state is not None:
             with self._staging.owned():
@@ -103,7 +106,7 @@ class _Work:
         with self._source.owned(self._disk):
             source = self._open_source()
             for sentence in source.folder.strays().unread():
-                say(TOOL, sentence)
+                print_error(TOOL, sentence)
             with self._staging.owned():
                 try:
                     self._end(self._convert(source))
@@ -112,20 +115,20 @@ class _Work:
                     raise
         return EX_OK
 
-    def _published(self) -> State | None:
+    def _published(self) -> ConversionState | None:
         """What an earlier run has done, of which only the very end is missing; else None."""
         state = self._staging.published()
         return state if state is not None and self._is_about(state) else None
 
-    def _open_source(self) -> Source:
+    def _open_source(self) -> ConversionSource:
         source = self._source.open(self._disk, self._now_ms)
         self._source.check_owner(source, TOOL)
         return source
 
-    def _is_about(self, state: State) -> bool:
+    def _is_about(self, state: ConversionState) -> bool:
         return (state.source, state.target) == (self._source.full, self._target.full)
 
-    def _convert(self, source: Source) -> State:
+    def _convert(self, source: ConversionSource) -> ConversionState:
         staging = self._staging
         state = self._begun(source)
         source.now_ms = state.now_ms
@@ -145,7 +148,7 @@ class _Work:
         staging.publish()
         return state
 
-    def _end(self, state: State) -> None:
+    def _end(self, state: ConversionState) -> None:
         """Tell of it, and forget it: who is killed before tells of it when it is run again."""
         try:
             self._tell(state)
@@ -154,12 +157,12 @@ class _Work:
             raise
         self._staging.end()
 
-    def _begun(self, source: Source) -> State:
+    def _begun(self, source: ConversionSource) -> ConversionState:
         """What an earlier run has found, if it was about the same; else the beginning of a new one."""
         staging = self._staging
-        new = State(self._source.full, self._target.full, self._files_of(source), self._now_ms)
+        new = ConversionState(self._source.full, self._target.full, self._files_of(source), self._now_ms)
         state = staging.state()
-        if state is not None and not self._is_anew:
+        if state is not None and not self._starts_over:
             shown = show_path(staging.path)
             if not self._is_about(state):
                 raise ToolFailed(
@@ -178,9 +181,9 @@ class _Work:
 
     def _remark(self, sentence: str) -> None:
         if not self._is_quiet:
-            say(TOOL, sentence)
+            print_error(TOOL, sentence)
 
-    def _files_of(self, source: Source) -> str:
+    def _files_of(self, source: ConversionSource) -> str:
         """Something else whenever a file of the source is not what it was."""
         digest = blake2b(digest_size=16)
         for name in source.file_names:
@@ -190,24 +193,24 @@ class _Work:
 
     # The steps of it.
 
-    def _sums(self, source: Source, doing: str, target: Target | None = None) -> Sums:
+    def _sums(self, source: ConversionSource, doing: str, target: ConversionTarget | None = None) -> FolderSums:
         """What a folder holds. Raises `ToolFailed` at what the target cannot take."""
-        summing = Summing()
+        summing = FolderSummer()
         if target is not None:
             for family in source.families:
                 for name in family.queues:
-                    if not target.can_have(name):
+                    if not target.accepts_name(name):
                         raise ToolFailed(
                             f"the queue {show_queue(name)} cannot be kept in a journal, whose file is called like it:"
                             " move its items to a queue of another name, and delete it"
                         )
-        with Progress(doing, source.readings * source.size) as progress:
+        with ByteProgress(doing, source.readings * source.size) as progress:
             for family in source.families:
                 steps = source.steps(family, progress)
                 summing.add(family, steps if target is None else _checked(family, steps, target))
         return summing.result()
 
-    def _check_room(self, target: Target, sums: Sums) -> None:
+    def _check_room(self, target: ConversionTarget, sums: FolderSums) -> None:
         disk, path = self._disk, self._staging.queues
         names = disk.list_files(path) if disk.is_there(path) else []
         there = sum(disk.length(path + b"/" + name) + _BLOCK_BYTES for name in names)
@@ -220,11 +223,11 @@ class _Work:
                 EX_CANNOT_CREATE,
             )
 
-    def _write(self, source: Source, target: Target, sums: Sums) -> None:
+    def _write(self, source: ConversionSource, target: ConversionTarget, sums: FolderSums) -> None:
         target.make()
         done = self._staging.families_done
-        quiet = Progress("", 0)
-        with Progress("writing", sum(each.data_bytes for each in sums.queues.values())) as progress:
+        quiet = ByteProgress("", 0)
+        with ByteProgress("writing", sum(each.data_bytes for each in sums.queues.values())) as progress:
             for number, family in enumerate(source.families):
                 if number < done:
                     progress.advance(sum(sums.queues[name].data_bytes for name in family.queues))
@@ -233,7 +236,7 @@ class _Work:
                 target.sync()
                 self._staging.family_is_done()
 
-    def _compare(self, sums: Sums, now_ms: int) -> None:
+    def _compare(self, sums: FolderSums, now_ms: int) -> None:
         """Raise `ToolFailed` unless a restart finds in the new folder what one finds in the source."""
         made = self._target._replace(path=self._staging.queues).open(self._disk, now_ms)
         found = self._sums(made, "comparing").queues
@@ -244,12 +247,12 @@ class _Work:
                     " run this again with --anew, and if that ends like this, please report it"
                 )
 
-    def _tell(self, state: State) -> None:
+    def _tell(self, state: ConversionState) -> None:
         if self._is_quiet or state.sums is None:
             return
         bytes_after = SOURCES[self._target.kind](Folder(self._disk, self._target.path), state.now_ms).size
-        source = Converted(self._source.shown, state.source_bytes)
-        target = Converted(self._target.shown, bytes_after)
+        source = FolderSize(self._source.shown, state.source_bytes)
+        target = FolderSize(self._target.shown, bytes_after)
         if self._is_json:
             for each in report_json(state.sums, source, target):
                 self._output.object(each)
@@ -259,21 +262,21 @@ class _Work:
         self._output.flush()
 
 
-def _checked(family: Family, steps: Iterator[Step], target: Target) -> Iterator[Step]:
+def _checked(family: Family, steps: Iterator[FamilyItem], target: ConversionTarget) -> Iterator[FamilyItem]:
     for step in steps:
-        if len(step.data) > target.most_data_bytes:
-            queue = show_queue(family.queues[step.takers[0]])
+        if len(step.data) > target.max_data_bytes:
+            queue = show_queue(family.queues[step.queue_indexes[0]])
             raise ToolFailed(
                 f"the queue {queue} has an item of {len(step.data)} bytes, and one of a {target.kind} has at most"
-                f" {target.most_data_bytes}: take it from the queue first"
+                f" {target.max_data_bytes}: take it from the queue first"
             )
         yield step
 
 
-def _counted(steps: Iterator[Step], progress: Progress) -> Iterator[Step]:
+def _counted(steps: Iterator[FamilyItem], progress: ByteProgress) -> Iterator[FamilyItem]:
     for step in steps:
         yield step
-        progress.advance(len(step.data) * len(step.takers))
+        progress.advance(len(step.data) * len(step.queue_indexes))
 
 
 if __name__ == "__main__":

@@ -7,17 +7,17 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from kestrel.item import Item
-from kestrel.tools.convert.steps import Step
+from kestrel.tools.convert.families import FamilyItem
 
 
-class Stream(NamedTuple):
+class QueueItems(NamedTuple):
     """The items of one queue in their order, and how many they are."""
 
     left: int
     items: Iterator[Item]
 
 
-class _Next(NamedTuple):
+class _QueueHead(NamedTuple):
     """What a queue holds next. The least of these comes first."""
 
     add_ms: int
@@ -33,21 +33,21 @@ class _Next(NamedTuple):
         return item.data == other.data and item.expiry_ms == other.expiry_ms
 
 
-def merged(streams: Sequence[Stream]) -> Iterator[Step]:
+def merge_queues(streams: Sequence[QueueItems]) -> Iterator[FamilyItem]:
     """The steps of queues, by their places: each queue is given its items in its order.
 
     Steps go by add time as far as that order lets them. Items are one step if they are next in their queues at the same
     time, and have the same data, add time and expiry.
     """
     left = [stream.left for stream in streams]
-    heads: list[_Next] = []
+    heads: list[_QueueHead] = []
     for place, stream in enumerate(streams):
         if (item := next(stream.items, None)) is not None:
-            heads.append(_Next(item.add_ms, -left[place], place, item))
+            heads.append(_QueueHead(item.add_ms, -left[place], place, item))
     heapify(heads)
     while heads:
         first = heappop(heads)
-        taken, others = [first], list[_Next]()
+        taken, others = [first], list[_QueueHead]()
         while heads and heads[0].add_ms == first.add_ms:
             head = heappop(heads)
             (taken if head.is_same_as(first.item) else others).append(head)
@@ -58,9 +58,9 @@ def merged(streams: Sequence[Stream]) -> Iterator[Step]:
         for _, _, place, _ in taken:
             left[place] -= 1
             if (item := next(streams[place].items, None)) is not None:
-                heappush(heads, _Next(item.add_ms, -left[place], place, item))
+                heappush(heads, _QueueHead(item.add_ms, -left[place], place, item))
         item = first.item
-        yield Step(
+        yield FamilyItem(
             item.data,
             item.add_ms,
             item.expiry_ms,
@@ -69,5 +69,5 @@ def merged(streams: Sequence[Stream]) -> Iterator[Step]:
         )
 
 
-def _place_of(head: _Next) -> int:
+def _place_of(head: _QueueHead) -> int:
     return head.place

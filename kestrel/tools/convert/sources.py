@@ -14,19 +14,19 @@ import attrs
 
 from kestrel.scroll.names import place_of
 from kestrel.scroll.records import Targets
-from kestrel.tools.convert.merge import Stream, merged
-from kestrel.tools.convert.steps import Family, Step
-from kestrel.tools.files.contents import SETTINGS, Contents
+from kestrel.tools.convert.families import Family, FamilyItem
+from kestrel.tools.convert.merge import QueueItems, merge_queues
 from kestrel.tools.files.folder import Folder
-from kestrel.tools.files.found import FoundScroll
-from kestrel.tools.files.opened import FileRead
-from kestrel.tools.files.scroll_contents import QueueRead, ScrollContents
-from kestrel.tools.files.scroll_left import changes
-from kestrel.tools.files.scrolls import OpenScroll, Scroll
+from kestrel.tools.files.found_files import FoundScroll
+from kestrel.tools.files.journal_contents import SETTINGS, JournalContents
+from kestrel.tools.files.scroll_contents import ScrollContents, ScrollQueueContents
+from kestrel.tools.files.scroll_remaining import iter_boundaries
+from kestrel.tools.files.scrolls import Scroll, ScrollSnapshot
+from kestrel.tools.files.snapshot_files import FileReadResult
 from kestrel.tools.files.summary import damage_sentence
-from kestrel.tools.progress import Progress
-from kestrel.tools.running import ToolFailed
-from kestrel.tools.shown import show_path, show_queue
+from kestrel.tools.formatting import show_path, show_queue
+from kestrel.tools.progress import ByteProgress
+from kestrel.tools.tool_runner import ToolFailed
 
 _WINDOWS_BYTES: Final = 32 * 1024 * 1024
 _LEAST_WINDOW_BYTES: Final = 64 * 1024
@@ -38,7 +38,7 @@ _NO_RECORD_AT_ALL: Final = (
 """The way out where a file begins with no record: it may be no queue's."""
 
 
-class Source(ABC):
+class ConversionSource(ABC):
     """A folder of one kind. `now_ms` is the add time of items whose record has none; the folder must not change."""
 
     kind: str
@@ -81,13 +81,13 @@ class Source(ABC):
         return sum(disk.length(path + b"/" + name) for name in self.file_names)
 
     @abstractmethod
-    def steps(self, family: Family, progress: Progress) -> Iterator[Step]:
+    def steps(self, family: Family, progress: ByteProgress) -> Iterator[FamilyItem]:
         """The items of a family as a restart would serve them.
 
         Raises OSError, or `ToolFailed` at damage, at the latest with the last step; an unfinished last record is none.
         """
 
-    def _check(self, files: Sequence[FileRead]) -> None:
+    def _check(self, files: Sequence[FileReadResult]) -> None:
         for read in files:
             if read.is_damaged:
                 self._refuse(damage_sentence(read), None if read.end.offset else _NO_RECORD_AT_ALL)
@@ -96,7 +96,7 @@ class Source(ABC):
         raise ToolFailed(f"{damage}; {way_out or self.way_out}, and then run this again")
 
 
-class JournalSource(Source):
+class JournalSource(ConversionSource):
     """Kestrel's journals. A parent and its children are a family."""
 
     kind = "journal"
@@ -115,7 +115,7 @@ class JournalSource(Source):
         """Those that count."""
         return sorted(file.file_name for files in self.folder.journals().values() for file in files.counting())
 
-    def steps(self, family: Family, progress: Progress) -> Iterator[Step]:
+    def steps(self, family: Family, progress: ByteProgress) -> Iterator[FamilyItem]:
         """Each journal is replayed; then they are read forward side by side."""
         share_bytes = max(_LEAST_WINDOW_BYTES, _WINDOWS_BYTES // len(family.queues))
         window_bytes = min(SETTINGS.max_memory_size_bytes, share_bytes)
@@ -124,14 +124,14 @@ class JournalSource(Source):
             streams = []
             for name in family.queues:
                 journal = stack.enter_context(self.folder.open_journal(name))
-                contents = Contents(journal, self.now_ms, progress=progress, settings=settings)
+                contents = JournalContents(journal, self.now_ms, progress=progress, settings=settings)
                 contents.replay()
                 self._check(contents.files)
-                streams.append(Stream(contents.items_count + contents.open_reads, contents.items()))
-            yield from merged(streams)
+                streams.append(QueueItems(contents.items_count + contents.open_reads, contents.items()))
+            yield from merge_queues(streams)
 
 
-class ScrollSource(Source):
+class ScrollSource(ConversionSource):
     """Scrolls. Each is a family."""
 
     kind = "scroll"
@@ -163,10 +163,10 @@ class ScrollSource(Source):
         self._check(contents.writers)
         return False
 
-    def _opened(self, scroll: Scroll) -> OpenScroll:
+    def _opened(self, scroll: Scroll) -> ScrollSnapshot:
         return self.folder.open_scroll(FoundScroll(scroll.stem))
 
-    def _live(self, contents: ScrollContents) -> list[QueueRead]:
+    def _live(self, contents: ScrollContents) -> list[ScrollQueueContents]:
         """Those that are not deleted. Raises `ToolFailed` when the name of one is not known, and at damage."""
         live = [read for read in contents.queues if not read.state.is_deleted]
         for read in live:
@@ -183,12 +183,12 @@ class ScrollSource(Source):
         """Those of writers and of readers."""
         return sorted(name for scroll in self.folder.scrolls().values() for name in scroll.file_names)
 
-    def steps(self, family: Family, progress: Progress) -> Iterator[Step]:
+    def steps(self, family: Family, progress: ByteProgress) -> Iterator[FamilyItem]:
         """The writer files are read once for all queues."""
         with self._opened(self._scrolls[family.name]) as opened:
             contents = ScrollContents(opened, self.now_ms, progress=progress)
             live = sorted(self._live(contents), key=_name_of)
-            takers = _Takers(live)
+            queue_indexes = _ItemReaders(live)
             error_counts = [read.state.errors for read in live]
             have_errors = any(error_counts)
             file, last_id = None, 0
@@ -202,22 +202,22 @@ class ScrollSource(Source):
                     where = f"{show_path(read.file_name)}, offset {offset}"
                     self._refuse(f"damaged: {where}: the id {item.id} is not higher than the one before it")
                 last_id = item.id
-                if shown.is_ignored or not (places := takers.of(item.id, shown.targets)):
+                if shown.is_ignored or not (places := queue_indexes.of(item.id, shown.targets)):
                     continue
                 usual = max(0, item.errors)
                 errors = [usual] * len(places)
                 if have_errors:
                     errors = [error_counts[place].get(item.id, usual) for place in places]
-                yield Step(item.data, item.add_ms, item.expiry_ms, places, errors)
+                yield FamilyItem(item.data, item.add_ms, item.expiry_ms, places, errors)
             self._check(contents.writers)
 
 
-class _Takers:
+class _ItemReaders:
     """Who still has an item. It costs no more if they are many, as long as nothing changes from item to item."""
 
-    def __init__(self, queues: Sequence[QueueRead]) -> None:
+    def __init__(self, queues: Sequence[ScrollQueueContents]) -> None:
         self._readers = [read.queue.reader for read in queues]
-        self._rest = [changes(read.state.done) for read in queues]
+        self._rest = [iter_boundaries(read.state.done) for read in queues]
         self._next = [(next(rest), place) for place, rest in enumerate(self._rest)]
         heapify(self._next)
         self._has = [False] * len(queues)
@@ -236,7 +236,7 @@ class _Takers:
         return [place for place in self._all if targets.has(self._readers[place])]
 
 
-def _name_of(read: QueueRead) -> bytes:
+def _name_of(read: ScrollQueueContents) -> bytes:
     assert read.queue.name is not None  # who has none is not among them
     return read.queue.name
 

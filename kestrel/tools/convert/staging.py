@@ -22,9 +22,9 @@ from kestrel.disk.whole_file import WholeFile
 from kestrel.errors import FolderInUse
 from kestrel.scroll.names import NAMES_FOLDER
 from kestrel.server.failures import EX_CANNOT_CREATE, EX_TRY_AGAIN
-from kestrel.tools.convert.steps import Sums
-from kestrel.tools.running import EX_USAGE, ToolFailed, explained
-from kestrel.tools.shown import show_path
+from kestrel.tools.convert.families import FolderSums
+from kestrel.tools.formatting import show_path
+from kestrel.tools.tool_runner import EX_USAGE, ToolFailed, explain_os_error
 
 _SUFFIX: Final = b".converting"
 _VERSION: Final = 1
@@ -36,7 +36,7 @@ _FOLDERS: Final = (NAMES_FOLDER, PRIVATE_FOLDER, b"")
 """Those in the new folder, the innermost first."""
 
 
-class State:
+class ConversionState:
     """What is known of a conversion. `files` tells one state of the source's files from another."""
 
     def __init__(self, source: str, target: str, files: str, now_ms: int) -> None:
@@ -45,7 +45,7 @@ class State:
         self.files = files
         self.now_ms = now_ms
         """The add time of items whose record has none, and the number of the first new file that has one."""
-        self.sums: Sums | None = None
+        self.sums: FolderSums | None = None
         """What the source holds; None until it has been read."""
         self.source_bytes = 0
         self.is_verified = False
@@ -57,12 +57,12 @@ class State:
         return {**vars(self), "version": _VERSION, "sums": sums}
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> State:
+    def from_json(cls, value: dict[str, Any]) -> ConversionState:
         """What `as_json` gave. Raises ValueError, TypeError or KeyError at anything else."""
         if value["version"] != _VERSION:
             raise ValueError
         state = cls(value["source"], value["target"], value["files"], value["now_ms"])
-        state.sums = None if value["sums"] is None else Sums.from_json(value["sums"])
+        state.sums = None if value["sums"] is None else FolderSums.from_json(value["sums"])
         state.source_bytes = value["source_bytes"]
         state.is_verified = value["is_verified"]
         return state
@@ -107,7 +107,9 @@ class Staging:
                 EX_CANNOT_CREATE,
             ) from error
         except OSError as error:
-            raise ToolFailed(f"the folder {shown} cannot be made: {explained(error)}", EX_CANNOT_CREATE) from error
+            raise ToolFailed(
+                f"the folder {shown} cannot be made: {explain_os_error(error)}", EX_CANNOT_CREATE
+            ) from error
 
     def _is_ours(self) -> bool:
         """Whether an earlier run has made it. The lock comes first."""
@@ -116,11 +118,11 @@ class Staging:
         names = os.listdir(self.path)
         return _ENTRIES.issuperset(names) and (b"lock" in names or not names)
 
-    def state(self) -> State | None:
+    def state(self) -> ConversionState | None:
         """What an earlier run noted; None if there was none, or it did not come so far."""
         return _noted(self._state)
 
-    def note(self, state: State) -> None:
+    def note(self, state: ConversionState) -> None:
         """Let `state` know that, also after a power failure."""
         self._state.write(json.dumps(state.as_json()).encode("ascii"))
 
@@ -138,7 +140,7 @@ class Staging:
         finally:
             self._disk.close(descriptor)
 
-    def published(self) -> State | None:
+    def published(self) -> ConversionState | None:
         """What has become the target, where only the rest of this folder is left, or nothing but a note; else None."""
         state = _noted(self._converted)
         if state is not None:
@@ -190,8 +192,8 @@ class Staging:
             self._disk.erase(self.path + b"/" + name)
 
 
-def _noted(file: WholeFile) -> State | None:
+def _noted(file: WholeFile) -> ConversionState | None:
     try:
-        return State.from_json(json.loads(file.read(_MOST_BYTES)))
+        return ConversionState.from_json(json.loads(file.read(_MOST_BYTES)))
     except (FileNotFoundError, NotADirectoryError, PermissionError, ValueError, TypeError, KeyError):
         return None

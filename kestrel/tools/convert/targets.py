@@ -19,20 +19,20 @@ from kestrel.scroll.names import DEFAULT_READER, OWN_READER, TrueNames, place_of
 from kestrel.scroll.reader_file import ReaderState, encode_changes, encode_state, sealed
 from kestrel.scroll.records import MAX_DATA_BYTES, WRITER_MAGIC, Targets, encode_errors, encode_put, encode_targets
 from kestrel.storage.folder_kind import claim_folder
-from kestrel.tools.convert.continued import ContinuedFile, ContinuedFiles
-from kestrel.tools.convert.steps import Family, QueueSum, Step, Sums
+from kestrel.tools.convert.families import Family, FamilyItem, FolderSums, QueueSum
+from kestrel.tools.convert.resumable_files import ResumableFile, ResumableFiles
 
 _MOST_ERRORS: Final = 4096
 """So many error counts of a queue of a scroll wait to be written."""
 
 
-class Target(ABC):
+class ConversionTarget(ABC):
     """A folder of one kind that is being written. `number` is that of its first file that has one."""
 
     kind: str
     """As its storage is called."""
 
-    most_data_bytes: int
+    max_data_bytes: int
     """An item has no more."""
 
     files_per_queue: int
@@ -55,46 +55,46 @@ class Target(ABC):
         self._disk.sync_folder(self._path)
 
     @staticmethod
-    def can_have(queue: bytes) -> bool:
+    def accepts_name(queue: bytes) -> bool:
         """Whether there can be a queue of that name."""
         return True
 
     @staticmethod
     @abstractmethod
-    def needed_bytes(sums: Sums) -> int:
+    def needed_bytes(sums: FolderSums) -> int:
         """About how long the files of a folder are that holds that."""
 
     @abstractmethod
-    def write(self, family: Family, sums: Mapping[bytes, QueueSum], steps: Iterable[Step]) -> None:
+    def write(self, family: Family, sums: Mapping[bytes, QueueSum], steps: Iterable[FamilyItem]) -> None:
         """Write a family, which holds what `sums` says, to its files, and sync them. Raises OSError."""
 
 
-class JournalTarget(Target):
+class JournalTarget(ConversionTarget):
     """Kestrel's journals: each queue is one file, as a rewrite makes it."""
 
     kind = "journal"
-    most_data_bytes = journal_records.MAX_DATA_BYTES
+    max_data_bytes = journal_records.MAX_DATA_BYTES
     files_per_queue = 1
 
     @staticmethod
-    def can_have(queue: bytes) -> bool:
+    def accepts_name(queue: bytes) -> bool:
         """Its file is called like it."""
         file_name = journals.current_name(queue)
         file = journals.parse_file_name(file_name)
         return file is not None and file.queue == queue and len(file_name) <= journals.MAX_FILE_NAME_BYTES
 
     @staticmethod
-    def needed_bytes(sums: Sums) -> int:
+    def needed_bytes(sums: FolderSums) -> int:
         """As a folder of journals."""
         return sums.journal_bytes
 
-    def write(self, family: Family, sums: Mapping[bytes, QueueSum], steps: Iterable[Step]) -> None:
+    def write(self, family: Family, sums: Mapping[bytes, QueueSum], steps: Iterable[FamilyItem]) -> None:
         """All files of the family side by side."""
-        files = ContinuedFiles(self._disk, self._path)
+        files = ResumableFiles(self._disk, self._path)
         queues = [RewrittenFile(files.file(journals.current_name(name)), sums[name].front) for name in family.queues]
         for step in steps:
             record = encode_item(step.data, step.add_ms, step.expiry_ms)
-            for place, errors in zip(step.takers, step.errors, strict=True):
+            for place, errors in zip(step.queue_indexes, step.errors, strict=True):
                 queues[place].put(record, errors)
         files.finish()
 
@@ -103,7 +103,7 @@ class RewrittenFile:
     """The one file of a queue, as a rewrite makes it. Only an item that goes back has errors: the first `front` do, the
     last of which is the last that has some."""
 
-    def __init__(self, file: ContinuedFile, front: int) -> None:
+    def __init__(self, file: ResumableFile, front: int) -> None:
         self._file = file
         self._front = front
         self._errors: list[int] = []
@@ -119,24 +119,24 @@ class RewrittenFile:
                     self._file.append(encode_put_back(xid, self._errors[xid - 1]))
 
 
-class ScrollTarget(Target):
+class ScrollTarget(ConversionTarget):
     """Scrolls: a parent and its children read the same items."""
 
     kind = "scroll"
-    most_data_bytes = MAX_DATA_BYTES
+    max_data_bytes = MAX_DATA_BYTES
     files_per_queue = 2
 
     @staticmethod
-    def needed_bytes(sums: Sums) -> int:
+    def needed_bytes(sums: FolderSums) -> int:
         """As a folder of scrolls."""
         return sums.scroll_bytes
 
-    def write(self, family: Family, sums: Mapping[bytes, QueueSum], steps: Iterable[Step]) -> None:
+    def write(self, family: Family, sums: Mapping[bytes, QueueSum], steps: Iterable[FamilyItem]) -> None:
         """The writer files one after the other, the reader files beside them."""
         names = TrueNames(self._disk, self._path)
         stem = stem_of(family.name)
         names.remember(stem, family.name)
-        files = ContinuedFiles(self._disk, self._path)
+        files = ResumableFiles(self._disk, self._path)
         readers = []
         for name in family.queues:
             child = place_of(name).child
@@ -146,12 +146,12 @@ class ScrollTarget(Target):
             part = DEFAULT_READER if family.queues == (family.name,) else reader
             readers.append(_ReaderFile(reader, files.file(reader_name(stem, part)), sums[name].items))
         writers = _WriterFiles(files, stem, self._number)
-        among = _Among(readers)
+        among = _TargetsEncoder(readers)
         item_id = 0
         for item_id, step in enumerate(steps, 1):
-            targets = among.targets_of(step.takers)
+            targets = among.targets_of(step.queue_indexes)
             errors = step.errors[0]
-            for place, others in zip(step.takers, step.errors, strict=True):
+            for place, others in zip(step.queue_indexes, step.errors, strict=True):
                 readers[place].take(item_id, others if others != errors else None)
             writers.append(targets + encode_put(item_id, step.data, step.add_ms, step.expiry_ms, errors))
         for each in readers:
@@ -162,11 +162,11 @@ class ScrollTarget(Target):
 class _WriterFiles:
     """The writer files of a scroll, which are as large as a server makes them by default."""
 
-    def __init__(self, files: ContinuedFiles, stem: bytes, number: int) -> None:
+    def __init__(self, files: ResumableFiles, stem: bytes, number: int) -> None:
         self._files = files
         self._stem = stem
         self._numbers = count(number)
-        self._file: ContinuedFile | None = None
+        self._file: ResumableFile | None = None
         self._most_bytes = QueueSettings().default_journal_size_bytes
 
     def append(self, records: bytes) -> None:
@@ -182,7 +182,7 @@ class _WriterFiles:
 class _ReaderFile:
     """The reader file of one queue. What lies before its first item and behind its last one is done in it."""
 
-    def __init__(self, reader: bytes, file: ContinuedFile, items: int) -> None:
+    def __init__(self, reader: bytes, file: ResumableFile, items: int) -> None:
         self.reader = reader
         self.left = items
         self._file = file
@@ -214,7 +214,7 @@ class _ReaderFile:
             self._errors.clear()
 
 
-class _Among:
+class _TargetsEncoder:
     """For whom an item is, among the queues that are between their first item and their last one.
 
     Of the others the reader files say that it is not for them, which takes nothing in the writer files.
@@ -224,17 +224,17 @@ class _Among:
         self._readers = readers
         self._active: set[int] = set()
 
-    def targets_of(self, takers: Sequence[int]) -> bytes:
+    def targets_of(self, queue_indexes: Sequence[int]) -> bytes:
         """The record before an item for those; nothing when they are all."""
         readers, active = self._readers, self._active
-        active.update(takers)
+        active.update(queue_indexes)
         targets = b""
-        if len(active) > len(takers):
-            others = active.difference(takers)
-            are_left_out = len(others) < len(takers)
-            named = others if are_left_out else takers
+        if len(active) > len(queue_indexes):
+            others = active.difference(queue_indexes)
+            are_left_out = len(others) < len(queue_indexes)
+            named = others if are_left_out else queue_indexes
             targets = encode_targets(Targets(frozenset(readers[place].reader for place in named), are_left_out))
-        active.difference_update([place for place in takers if readers[place].left == 1])
+        active.difference_update([place for place in queue_indexes if readers[place].left == 1])
         return targets
 
 

@@ -15,13 +15,13 @@ from kestrel.config.load import ConfigError, loads
 from kestrel.disk.files import Disk
 from kestrel.disk.whole_file import WholeFile
 from kestrel.tools.arguments import make_parser, path_name
+from kestrel.tools.convert_config.scala.config_converter import ConfigRemark, ConvertedConfig, read
 from kestrel.tools.convert_config.scala.errors import ScalaError
 from kestrel.tools.convert_config.scala.parser import parse
-from kestrel.tools.convert_config.scala.reading import Remark, Taken, read
 from kestrel.tools.convert_config.scala.toml import comment_lines, toml_lines
+from kestrel.tools.formatting import show_path, show_text
 from kestrel.tools.output import Output
-from kestrel.tools.running import EX_FOUND, EX_OK, EX_USAGE, ToolFailed, explained, run, say
-from kestrel.tools.shown import show_path, show_text
+from kestrel.tools.tool_runner import EX_FOUND, EX_OK, EX_USAGE, ToolFailed, explain_os_error, print_error, run
 
 TOOL: Final = "kestrel-convert-config"
 
@@ -75,9 +75,9 @@ def _convert(arguments: Namespace, disk: Disk) -> int:
     if folder is not None and not os.path.isdir(folder):
         raise ToolFailed(f"there is no folder {show_path(folder)} for the file: make it first", EX_USAGE)
     name = "standard input" if source == _STANDARD_INPUT else show_path(os.fsencode(source))
-    text, taken = converted(_read(source, name), name)
+    text, taken = convert_text(_read(source, name), name)
     for remark in taken.remarks:
-        say(TOOL, f"{name}, {_said(remark)}")
+        print_error(TOOL, f"{name}, {_said(remark)}")
     if path is None:
         output = Output()
         output.exactly(text.encode())
@@ -89,16 +89,16 @@ def _convert(arguments: Namespace, disk: Disk) -> int:
 
 def _write(disk: Disk, path: bytes, data: bytes) -> None:
     """Write the file as a whole, or nothing of it. What else is in the folder is somebody's, whatever it is called."""
-    beside = next(name for number in count() if not os.path.lexists(name := b"%b.new%d" % (path, number)))
+    unread_statements = next(name for number in count() if not os.path.lexists(name := b"%b.new%d" % (path, number)))
     try:
-        WholeFile(disk, path, beside).write(data)
+        WholeFile(disk, path, unread_statements).write(data)
     except BaseException:
         with suppress(OSError):
-            disk.erase(beside)
+            disk.erase(unread_statements)
         raise
 
 
-def converted(text: str, name: str) -> tuple[str, Taken]:
+def convert_text(text: str, name: str) -> tuple[str, ConvertedConfig]:
     """The TOML of a configuration in Scala, and what it was made of. Raises `ToolFailed`."""
     try:
         taken = read(parse(text))
@@ -113,7 +113,7 @@ def converted(text: str, name: str) -> tuple[str, Taken]:
     return toml, taken
 
 
-def _lines(taken: Taken, name: str) -> Iterator[str]:
+def _lines(taken: ConvertedConfig, name: str) -> Iterator[str]:
     yield f"# By {TOOL} {kestrel.__version__} from {name}"
     left_out = [remark for remark in taken.remarks if remark.is_left_out]
     yield from _remarks("Left out, and to be looked at:", left_out)
@@ -122,12 +122,12 @@ def _lines(taken: Taken, name: str) -> Iterator[str]:
     yield from toml_lines(taken.tables)
 
 
-def _remarks(head: str, remarks: Iterable[Remark]) -> Iterator[str]:
+def _remarks(head: str, remarks: Iterable[ConfigRemark]) -> Iterator[str]:
     if sentences := [show_text(str(remark)) for remark in remarks]:
         yield from comment_lines(["", head, *sentences])
 
 
-def _said(remark: Remark) -> str:
+def _said(remark: ConfigRemark) -> str:
     return ("left out: " if remark.is_left_out else "") + show_text(str(remark))
 
 
@@ -141,7 +141,7 @@ def _read(source: str, name: str) -> str:
             with open(source, "rb") as file:
                 data = file.read(LARGEST_BYTES + 1)
     except OSError as error:
-        raise ToolFailed(f"{name} cannot be read: {error.strerror or explained(error)}", EX_USAGE) from None
+        raise ToolFailed(f"{name} cannot be read: {error.strerror or explain_os_error(error)}", EX_USAGE) from None
     if len(data) > LARGEST_BYTES:
         raise ToolFailed(f"{name} has more than {LARGEST_BYTES} bytes, and is no configuration", EX_USAGE)
     try:

@@ -13,19 +13,19 @@ from kestrel.journal.fileset import JournalFile, QueueFiles, group_by_queue
 from kestrel.scroll import fileset as scrolls
 from kestrel.scroll.names import OWN_READER
 from kestrel.tools.files.formats import Format, Sorter, format_of
-from kestrel.tools.files.found import Found, FoundJournal, FoundOnce, FoundScroll
-from kestrel.tools.files.opened import OpenFiles, OpenJournal
-from kestrel.tools.files.scrolls import OpenScroll, Scroll, ScrollQueue, reader_alone, scrolls_in, writer_alone
+from kestrel.tools.files.found_files import DistinctFound, Found, FoundJournal, FoundScroll
+from kestrel.tools.files.scrolls import Scroll, ScrollQueueFile, ScrollSnapshot, reader_alone, scrolls_in, writer_alone
+from kestrel.tools.files.snapshot_files import JournalSnapshot, SnapshotFiles
 from kestrel.tools.files.strays import Strays
-from kestrel.tools.running import EX_FOUND, EX_USAGE, ToolFailed
-from kestrel.tools.shown import show_path, show_queue
+from kestrel.tools.formatting import show_path, show_queue
+from kestrel.tools.tool_runner import EX_FOUND, EX_USAGE, ToolFailed
 
 _ATTEMPTS: Final = 20
 _SETTLED_NS: Final = 1_000_000_000
 """A folder's time is coarse: two changes may bear the same one, but not if so much has passed since."""
 
 _Files = TypeVar("_Files")
-_Opened = TypeVar("_Opened", bound=OpenFiles)
+_Opened = TypeVar("_Opened", bound=SnapshotFiles)
 
 
 class Folder:
@@ -91,7 +91,7 @@ class Folder:
         for name in names:
             if name not in by_name:
                 raise self._has_no(name, EX_USAGE)
-        chosen = FoundOnce()
+        chosen = DistinctFound()
         for name in names or sorted(by_name):
             for found in by_name[name]:
                 chosen.add(self.path, found)
@@ -137,7 +137,7 @@ class Folder:
         more = f" and {len(there) - 10} more" if len(there) > 10 else ""
         return f"has {', '.join(there[:10])}{more}" if there else "has no queues; name another folder"
 
-    def open_journal(self, queue: bytes) -> OpenJournal:
+    def open_journal(self, queue: bytes) -> JournalSnapshot:
         """All files of that queue that count, as they are at one moment. Raises `ToolFailed` or OSError."""
 
         def counting() -> list[JournalFile]:
@@ -146,14 +146,14 @@ class Folder:
                 raise self._has_no(queue)
             return files.counting()
 
-        return _at_one_moment(counting, lambda files: OpenJournal(self.disk, self.path, queue, files))
+        return _at_one_moment(counting, lambda files: JournalSnapshot(self.disk, self.path, queue, files))
 
-    def open_scroll(self, found: FoundScroll) -> OpenScroll:
+    def open_scroll(self, found: FoundScroll) -> ScrollSnapshot:
         """All files of that scroll, as they are at one moment. Raises `ToolFailed` or OSError."""
 
         return _at_one_moment(
             lambda: self.scroll(found),
-            lambda scroll: OpenScroll(self.disk, self.path, scroll, chosen_queues(scroll, found)),
+            lambda scroll: ScrollSnapshot(self.disk, self.path, scroll, chosen_queues(scroll, found)),
         )
 
     def scroll(self, found: FoundScroll) -> Scroll:
@@ -163,7 +163,7 @@ class Folder:
             raise ToolFailed(f"the {found.shown} is not there any more: its queues were deleted")
         return scroll
 
-    def open_file(self, name: bytes) -> OpenJournal | OpenScroll:
+    def open_file(self, name: bytes) -> JournalSnapshot | ScrollSnapshot:
         """A file by itself, as what its first bytes say that it is. Raises `ToolFailed` or OSError."""
         match format_of(self.disk, self.path + b"/" + name):
             case Format.WRITER:
@@ -172,11 +172,11 @@ class Folder:
                 return reader_alone(self.disk, self.path, name)
             case Format.JOURNAL:
                 file = journals.parse_file_name(name) or JournalFile(name, journals.Kind.CURRENT, 0, name)
-                return OpenJournal(self.disk, self.path, file.queue, [file])
+                return JournalSnapshot(self.disk, self.path, file.queue, [file])
         raise ToolFailed(f"{show_path(name)} is neither a journal file of Kestrel nor a file of a scroll")
 
 
-def chosen_queues(scroll: Scroll, found: FoundScroll) -> Sequence[ScrollQueue]:
+def chosen_queues(scroll: Scroll, found: FoundScroll) -> Sequence[ScrollQueueFile]:
     """Its queues that are asked for, in that order. Raises `ToolFailed`."""
     if found.readers is None:
         return scroll.queues

@@ -15,11 +15,11 @@ from kestrel.scroll.records import LARGEST_ID, READER_MAGIC, WRITER_MAGIC, Comma
 from kestrel.scroll.scan import RecordScan
 from kestrel.scroll.survey import survey
 from kestrel.scroll.writer_file import WriterFile
-from kestrel.tools.files.opened import FileRead
-from kestrel.tools.files.scroll_left import LeftItems
-from kestrel.tools.files.scrolls import OpenScroll, ScrollQueue
-from kestrel.tools.files.tally import Tally
-from kestrel.tools.progress import Progress
+from kestrel.tools.files.item_tally import ItemTally
+from kestrel.tools.files.scroll_remaining import RemainingItems
+from kestrel.tools.files.scrolls import ScrollQueueFile, ScrollSnapshot
+from kestrel.tools.files.snapshot_files import FileReadResult
+from kestrel.tools.progress import ByteProgress
 
 ZEROS_BEFORE_OTHERS: Final = "zeros stand before other bytes"
 
@@ -48,14 +48,14 @@ class ScrollRecord(NamedTuple):
         return self.record.size
 
 
-class QueueRead:
+class ScrollQueueContents:
     """One queue: what its reader file says, and what is left to it."""
 
-    def __init__(self, queue: ScrollQueue, file: FileRead | None, state: ReaderState, now_ms: int) -> None:
+    def __init__(self, queue: ScrollQueueFile, file: FileReadResult | None, state: ReaderState, now_ms: int) -> None:
         self.queue = queue
         self.file = file
         self.state = state
-        self.left = Tally(now_ms)
+        self.left = ItemTally(now_ms)
 
     def has(self, item_id: int, targets: Targets | None) -> bool:
         """Whether it still has that item."""
@@ -64,40 +64,45 @@ class QueueRead:
 
 
 class ScrollContents:
-    """What an `OpenScroll` holds. All of it may raise OSError.
+    """What an `ScrollSnapshot` holds. All of it may raise OSError.
 
     A large one shows its progress if it may, or tells it to the `progress` of who has many.
     """
 
     def __init__(
-        self, scroll: OpenScroll, now_ms: int, *, may_show_progress: bool = True, progress: Progress | None = None
+        self,
+        scroll: ScrollSnapshot,
+        now_ms: int,
+        *,
+        may_show_progress: bool = True,
+        progress: ByteProgress | None = None,
     ) -> None:
         self.scroll = scroll.scroll
         self.size = scroll.size
         self._opened = scroll
         self._now_ms = now_ms
         self._may_show_progress = may_show_progress
-        self._of_all = progress
-        self.writers: list[FileRead] = []
+        self._shared_progress = progress
+        self.writers: list[FileReadResult] = []
         """In order, when they have been read."""
         queues = {queue.reader: self._read_queue(queue) for queue in self.scroll.queues}
         self.queues = [queues[queue.reader] for queue in scroll.chosen]
         """Those that are asked for."""
-        self.items = Tally(now_ms)
+        self.items = ItemTally(now_ms)
         """All items there are, where there is no queue to which they are left: of a writer file alone."""
         self.next_id = max((read.state.done.last for read in queues.values()), default=0) + 1
         """Of the next item that is put, when the writer files have been read."""
 
-    def _read_queue(self, queue: ScrollQueue) -> QueueRead:
+    def _read_queue(self, queue: ScrollQueueFile) -> ScrollQueueContents:
         if queue.file_name is None:
-            return QueueRead(queue, None, ReaderState(), self._now_ms)
+            return ScrollQueueContents(queue, None, ReaderState(), self._now_ms)
         reader = self._opened.readers[queue.file_name]
-        file = FileRead(queue.file_name, reader.size)
+        file = FileReadResult(queue.file_name, reader.size)
         state, end = read_state(reader)
         if not state.is_checked and state.last_id:
             state, end = refuse_impossible_ids(state, end, self._last_written_id)
         file.end = _checked(end, reader)
-        return QueueRead(queue, file, state, self._now_ms)
+        return ScrollQueueContents(queue, file, state, self._now_ms)
 
     @cached_property
     def _last_written_id(self) -> int:
@@ -112,7 +117,7 @@ class ScrollContents:
         return file.last_id
 
     @property
-    def files(self) -> list[FileRead]:
+    def files(self) -> list[FileReadResult]:
         """Those that were read: the writer files, and the reader files of the queues that are asked for."""
         return [*self.writers, *(read.file for read in self.queues if read.file is not None)]
 
@@ -121,9 +126,9 @@ class ScrollContents:
         for _ in self.records():
             pass
 
-    def records(self) -> Iterator[tuple[FileRead, int, ScrollRecord]]:
+    def records(self) -> Iterator[tuple[FileReadResult, int, ScrollRecord]]:
         """Every record with its file and offset, those of the writer files first; what is left is counted."""
-        left = LeftItems(
+        left = RemainingItems(
             {read.queue.reader: read.state.done for read in self.queues if not read.state.is_deleted}, self._now_ms
         )
         for file, offset, shown in self.written():
@@ -143,14 +148,14 @@ class ScrollContents:
                     read.file.records[shown.name] += 1
                     yield read.file, offset, shown
 
-    def written(self) -> Iterator[tuple[FileRead, int, ScrollRecord]]:
+    def written(self) -> Iterator[tuple[FileReadResult, int, ScrollRecord]]:
         """The records of the writer files, in their order."""
         self.writers = []
         last_id = 0
         with self._progress() as progress:
             in_order, last_one = self._in_order(progress)
             for reader, file_name in in_order:
-                file = FileRead(file_name, reader.size)
+                file = FileReadResult(file_name, reader.size)
                 self.writers.append(file)
                 scan = RecordScan(reader, WRITER_MAGIC)
                 file.end = scan.end
@@ -172,7 +177,7 @@ class ScrollContents:
             self._opened.watch(None)
         self.next_id = max(self.next_id, last_id + 1)
 
-    def _in_order(self, progress: Progress) -> tuple[list[tuple[FileReader, bytes]], int]:
+    def _in_order(self, progress: ByteProgress) -> tuple[list[tuple[FileReader, bytes]], int]:
         """The writer files in the order of their first items, those without one at the end; and the last that has one.
 
         Whoever begins a file has ended the one before: only the last can be cut short by a crash, or be being written.
@@ -183,10 +188,10 @@ class ScrollContents:
         last_one = sum(first_id <= LARGEST_ID for first_id, _, _ in files) - 1
         return [(readers[name], name) for _, _, name in files], last_one
 
-    def _progress(self) -> AbstractContextManager[Progress]:
-        if self._of_all is not None:
-            return nullcontext(self._of_all)
-        return Progress(f"{self.scroll.shown}: reading", self.size if self._may_show_progress else 0)
+    def _progress(self) -> AbstractContextManager[ByteProgress]:
+        if self._shared_progress is not None:
+            return nullcontext(self._shared_progress)
+        return ByteProgress(f"{self.scroll.shown}: reading", self.size if self._may_show_progress else 0)
 
     def added(self) -> Iterator[Item]:
         """All items that the files still have and that are for one of the queues, or the items of a file alone."""

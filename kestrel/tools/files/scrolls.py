@@ -10,11 +10,11 @@ from kestrel.disk.reader import FileReader
 from kestrel.scroll.fileset import group_by_stem, parse_file_name
 from kestrel.scroll.names import DEFAULT_READER, OWN_READER, Place, TrueNames, queue_of
 from kestrel.scroll.reader_file import read_state
-from kestrel.tools.files.opened import OpenFiles
-from kestrel.tools.shown import show_path, show_queue
+from kestrel.tools.files.snapshot_files import SnapshotFiles
+from kestrel.tools.formatting import show_path, show_queue
 
 
-class ScrollQueue(NamedTuple):
+class ScrollQueueFile(NamedTuple):
     """A queue that reads a scroll."""
 
     name: bytes | None
@@ -48,10 +48,10 @@ class Scroll(NamedTuple):
 
     stem: bytes
     name: bytes | None
-    """That of its parent queue; None as with `ScrollQueue`."""
+    """That of its parent queue; None as with `ScrollQueueFile`."""
     writers: tuple[bytes, ...]
     """File names, in the order of their numbers."""
-    queues: tuple[ScrollQueue, ...]
+    queues: tuple[ScrollQueueFile, ...]
 
     @property
     def shown(self) -> str:
@@ -64,7 +64,7 @@ class Scroll(NamedTuple):
         return [*self.writers, *(queue.file_name for queue in self.queues if queue.file_name is not None)]
 
 
-class OpenScroll(OpenFiles):
+class ScrollSnapshot(SnapshotFiles):
     """The files of a scroll; of its queues, `chosen` are those that are asked for."""
 
     def __init__(
@@ -72,7 +72,7 @@ class OpenScroll(OpenFiles):
         disk: Disk,
         folder: bytes,
         scroll: Scroll,
-        chosen: Sequence[ScrollQueue],
+        chosen: Sequence[ScrollQueueFile],
         *,
         is_file_alone: bool = False,
     ) -> None:
@@ -95,9 +95,9 @@ def scrolls_in(disk: Disk, folder: bytes, file_names: Iterable[bytes]) -> dict[b
         queues = []
         for part, file_name in sorted(readers.items()):
             child = None if part in (DEFAULT_READER, OWN_READER) else part
-            queues.append(ScrollQueue(_name_of(names, parent, child), part or OWN_READER, file_name, stem))
+            queues.append(ScrollQueueFile(_name_of(names, parent, child), part or OWN_READER, file_name, stem))
         if not queues and files.writers:
-            queues.append(ScrollQueue(parent, OWN_READER, None, stem))
+            queues.append(ScrollQueueFile(parent, OWN_READER, None, stem))
         if queues:
             writers = tuple(file.file_name for file in files.writers)
             scrolls[stem] = Scroll(stem, parent, writers, tuple(queues))
@@ -120,25 +120,25 @@ def _name_of(names: TrueNames, parent: bytes | None, part: bytes | None) -> byte
     return None if child is None else queue_of(Place(parent, child))
 
 
-def writer_alone(disk: Disk, folder: bytes, file_name: bytes) -> OpenScroll:
+def writer_alone(disk: Disk, folder: bytes, file_name: bytes) -> ScrollSnapshot:
     """A writer file, whatever it is called. Raises OSError."""
-    stem, name, _ = owners_of(disk, folder, file_name)
-    return OpenScroll(disk, folder, Scroll(stem, name, (file_name,), ()), (), is_file_alone=True)
+    stem, name, _ = parse_scroll_file_name(disk, folder, file_name)
+    return ScrollSnapshot(disk, folder, Scroll(stem, name, (file_name,), ()), (), is_file_alone=True)
 
 
-def reader_alone(disk: Disk, folder: bytes, file_name: bytes) -> OpenScroll:
+def reader_alone(disk: Disk, folder: bytes, file_name: bytes) -> ScrollSnapshot:
     """A reader file, whatever it is called. Raises OSError."""
-    stem, parent, queue = owners_of(disk, folder, file_name)
-    return OpenScroll(disk, folder, Scroll(stem, parent, (), (queue,)), (queue,), is_file_alone=True)
+    stem, parent, queue = parse_scroll_file_name(disk, folder, file_name)
+    return ScrollSnapshot(disk, folder, Scroll(stem, parent, (), (queue,)), (queue,), is_file_alone=True)
 
 
-def owners_of(disk: Disk, folder: bytes, file_name: bytes) -> tuple[bytes, bytes | None, ScrollQueue]:
+def parse_scroll_file_name(disk: Disk, folder: bytes, file_name: bytes) -> tuple[bytes, bytes | None, ScrollQueueFile]:
     """The stem and the name of the scroll that the file's name speaks of, and the queue."""
     file = parse_file_name(file_name)
     if file is None:
-        return file_name, None, ScrollQueue(None, OWN_READER, file_name, file_name)
+        return file_name, None, ScrollQueueFile(None, OWN_READER, file_name, file_name)
     names = TrueNames(disk, folder)
     parent = names.name_of(file.stem)
     child = None if file.part in (DEFAULT_READER, OWN_READER) else file.part
     name = _name_of(names, parent, child)
-    return file.stem, parent, ScrollQueue(name, file.part or OWN_READER, file_name, file.stem)
+    return file.stem, parent, ScrollQueueFile(name, file.part or OWN_READER, file_name, file.stem)

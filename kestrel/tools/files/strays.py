@@ -8,7 +8,7 @@ from kestrel.disk.files import Disk
 from kestrel.journal import fileset as journals
 from kestrel.scroll import fileset as scrolls
 from kestrel.tools.files.formats import Format, format_of
-from kestrel.tools.shown import count, show_path
+from kestrel.tools.formatting import count, show_path
 
 
 class Strays:

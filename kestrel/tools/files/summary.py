@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from kestrel.tools.files.opened import FileRead
-from kestrel.tools.files.tally import Tally
-from kestrel.tools.shown import count, show_path, show_time
+from kestrel.tools.files.item_tally import ItemTally
+from kestrel.tools.files.snapshot_files import FileReadResult
+from kestrel.tools.formatting import count, show_path, show_time
 
 
-def damage_sentence(read: FileRead) -> str:
+def damage_sentence(read: FileReadResult) -> str:
     """What is wrong with a file that does not end where its last record does."""
     behind = count(read.bytes_behind, "byte")
     where = f"{show_path(read.file_name)}, offset {read.end.offset}"
@@ -20,14 +20,14 @@ def damage_sentence(read: FileRead) -> str:
     return f"unfinished: {where}: {read.end.problem} ({behind}), by a crash, or it is being written"
 
 
-def damage_lines(files: Sequence[FileRead]) -> Iterator[str]:
+def damage_lines(files: Sequence[FileReadResult]) -> Iterator[str]:
     """That of every such file, for a person."""
     for read in files:
         if read.end.problem is not None:
             yield f"  {damage_sentence(read)}"
 
 
-def damage_json(files: Sequence[FileRead]) -> list[dict[str, Any]]:
+def damage_json(files: Sequence[FileReadResult]) -> list[dict[str, Any]]:
     """Every file that does not end where its last record does."""
     return [
         {
@@ -42,7 +42,7 @@ def damage_json(files: Sequence[FileRead]) -> list[dict[str, Any]]:
     ]
 
 
-def file_lines(what: str, files: Sequence[FileRead]) -> Iterator[str]:
+def file_lines(what: str, files: Sequence[FileReadResult]) -> Iterator[str]:
     """Files for a person, those of `what`."""
     size = sum(read.size for read in files)
     yield f"{what}: {count(len(files), 'file')}, {count(size, 'byte')}"
@@ -52,7 +52,7 @@ def file_lines(what: str, files: Sequence[FileRead]) -> Iterator[str]:
         yield f"  all files: {_records(_all_records(files))}"
 
 
-def files_json(files: Sequence[FileRead]) -> dict[str, Any]:
+def files_json(files: Sequence[FileReadResult]) -> dict[str, Any]:
     """Files for a program."""
     return {
         "bytes": sum(read.size for read in files),
@@ -63,7 +63,7 @@ def files_json(files: Sequence[FileRead]) -> dict[str, Any]:
     }
 
 
-def age_lines(tally: Tally) -> Iterator[str]:
+def age_lines(tally: ItemTally) -> Iterator[str]:
     """How old items are, for a person; nothing if there is none."""
     if tally.oldest_ms is not None and tally.newest_ms is not None:
         yield f"  of these, expired by now: {tally.expired}"
@@ -71,17 +71,17 @@ def age_lines(tally: Tally) -> Iterator[str]:
         yield f"  newest: added {show_time(tally.newest_ms)}"
 
 
-def age_json(tally: Tally) -> dict[str, Any]:
+def age_json(tally: ItemTally) -> dict[str, Any]:
     """The same for a program."""
     return {"expired": tally.expired, "oldest_add_ms": tally.oldest_ms, "newest_add_ms": tally.newest_ms}
 
 
-def items_line(what: str, tally: Tally) -> str:
+def items_line(what: str, tally: ItemTally) -> str:
     """How many items, for a person."""
     return f"  {what}: {count(tally.items, 'item')}, {count(tally.data_bytes, 'byte')} of data"
 
 
-def _all_records(files: Sequence[FileRead]) -> Counter[str]:
+def _all_records(files: Sequence[FileReadResult]) -> Counter[str]:
     return sum((read.records for read in files), Counter())
 
 

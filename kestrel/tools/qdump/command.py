@@ -15,16 +15,25 @@ from kestrel.disk.files import Disk
 from kestrel.server.reactor import raise_file_limit
 from kestrel.tools.arguments import add_queue_option, make_parser, path_name
 from kestrel.tools.files.folder import Folder
-from kestrel.tools.files.found import Found, FoundFile, FoundJournal, FoundOnce, FoundScroll
-from kestrel.tools.files.opened import FileRead, OpenJournal
-from kestrel.tools.files.scrolls import OpenScroll
+from kestrel.tools.files.found_files import DistinctFound, Found, FoundFile, FoundJournal, FoundScroll
+from kestrel.tools.files.scrolls import ScrollSnapshot
+from kestrel.tools.files.snapshot_files import FileReadResult, JournalSnapshot
 from kestrel.tools.files.summary import damage_sentence
+from kestrel.tools.formatting import show_data, show_path
 from kestrel.tools.output import Output
 from kestrel.tools.qdump.dump import Dump, ShownRecord
 from kestrel.tools.qdump.journal_dump import JournalDump
 from kestrel.tools.qdump.scroll_dump import ScrollDump
-from kestrel.tools.running import EX_FOUND, EX_OK, EX_USAGE, OutputFailed, ToolFailed, explained, run, say
-from kestrel.tools.shown import show_data, show_path
+from kestrel.tools.tool_runner import (
+    EX_FOUND,
+    EX_OK,
+    EX_USAGE,
+    OutputFailed,
+    ToolFailed,
+    explain_os_error,
+    print_error,
+    run,
+)
 
 TOOL: Final = "kestrel-qdump"
 
@@ -94,12 +103,12 @@ def _dump_all(parser: ArgumentParser, arguments: Namespace, disk: Disk) -> int:
         except (OSError, ToolFailed) as error:
             status = EX_FOUND
             output.flush()
-            say(TOOL, f"{found.shown}: {explained(error)}" if isinstance(error, OSError) else str(error))
+            print_error(TOOL, f"{found.shown}: {explain_os_error(error)}" if isinstance(error, OSError) else str(error))
             continue
         output.flush()
         for read in dump.files:
             if read.end.problem is not None:
-                say(TOOL, damage_sentence(read))
+                print_error(TOOL, damage_sentence(read))
                 status = EX_FOUND if read.is_damaged else status
     form.end()
     output.flush()
@@ -112,7 +121,7 @@ def _dump_all(parser: ArgumentParser, arguments: Namespace, disk: Disk) -> int:
 def _found(parser: ArgumentParser, arguments: Namespace, disk: Disk) -> Iterator[tuple[Folder, Found]]:
     """What the paths stand for. Two paths that are files of one queue stand for it once."""
     folders: dict[bytes, Folder] = {}
-    once = FoundOnce()
+    once = DistinctFound()
     for text in arguments.paths:
         path = os.fsencode(text)
         is_folder = os.path.isdir(path)
@@ -128,10 +137,10 @@ def _found(parser: ArgumentParser, arguments: Namespace, disk: Disk) -> Iterator
         for found in chosen:
             once.add(folder_path, found)
         if is_folder and not chosen and (archived := folder.strays().archived()) is not None:
-            say(TOOL, f"{show_path(path)}: {archived}")
+            print_error(TOOL, f"{show_path(path)}: {archived}")
         if is_folder and not arguments.queues:
             for sentence in folder.strays().unread():
-                say(TOOL, sentence)
+                print_error(TOOL, sentence)
     return ((folders[folder_path], found) for folder_path, found in once.each())
 
 
@@ -154,14 +163,14 @@ def _found_at(folder: Folder, name: bytes, arguments: Namespace) -> Found:
     return found
 
 
-def _open(folder: Folder, found: Found) -> OpenJournal | OpenScroll:
+def _open(folder: Folder, found: Found) -> JournalSnapshot | ScrollSnapshot:
     if isinstance(found, FoundJournal):
         return folder.open_journal(found.queue)
     return folder.open_scroll(found) if isinstance(found, FoundScroll) else folder.open_file(found.file_name)
 
 
-def _dump_of(opened: OpenJournal | OpenScroll, now_ms: int, *, may_show_progress: bool) -> Dump[Any]:
-    if isinstance(opened, OpenJournal):
+def _dump_of(opened: JournalSnapshot | ScrollSnapshot, now_ms: int, *, may_show_progress: bool) -> Dump[Any]:
+    if isinstance(opened, JournalSnapshot):
         return JournalDump(opened, now_ms, may_show_progress=may_show_progress)
     return ScrollDump(opened, now_ms, may_show_progress=may_show_progress)
 
@@ -215,7 +224,7 @@ class _Queued:
         pass
 
 
-class _Listing(ABC):
+class _RecordListing(ABC):
     """Records, if they are wanted, and a summary."""
 
     def __init__(self, output: Output, *, is_quiet: bool, has_data: bool) -> None:
@@ -232,7 +241,7 @@ class _Listing(ABC):
         self._summary(dump)
 
     @abstractmethod
-    def _record(self, dump: Dump[Any], read: FileRead, offset: int, record: ShownRecord) -> None:
+    def _record(self, dump: Dump[Any], read: FileReadResult, offset: int, record: ShownRecord) -> None:
         """Show a record."""
 
     @abstractmethod
@@ -244,12 +253,12 @@ class _Listing(ABC):
         """There are no more."""
 
 
-class _Text(_Listing):
+class _Text(_RecordListing):
     """For a person."""
 
-    _file: FileRead | None = None
+    _file: FileReadResult | None = None
 
-    def _record(self, dump: Dump[Any], read: FileRead, offset: int, record: ShownRecord) -> None:
+    def _record(self, dump: Dump[Any], read: FileReadResult, offset: int, record: ShownRecord) -> None:
         if read is not self._file:
             self._file = read
             self._output.line(f"file {show_path(read.file_name)}")
@@ -266,14 +275,14 @@ class _Text(_Listing):
         pass
 
 
-class _Json(_Listing):
+class _Json(_RecordListing):
     """For a program."""
 
     def __init__(self, output: Output, *, is_quiet: bool, has_data: bool) -> None:
         super().__init__(output, is_quiet=is_quiet, has_data=has_data)
         self._summaries: dict[str, list[dict[str, Any]]] = {"summary": []}
 
-    def _record(self, dump: Dump[Any], read: FileRead, offset: int, record: ShownRecord) -> None:
+    def _record(self, dump: Dump[Any], read: FileReadResult, offset: int, record: ShownRecord) -> None:
         fields = {
             **dump.place_json(read),
             "offset": offset,

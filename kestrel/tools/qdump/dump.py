@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from kestrel.tools.files.opened import FileRead
+from kestrel.tools.files.snapshot_files import FileReadResult
 
 
 class ShownRecord(Protocol):
@@ -29,13 +29,13 @@ class Dump(ABC, Generic[_Record]):
 
     @property
     @abstractmethod
-    def files(self) -> Sequence[FileRead]:
+    def files(self) -> Sequence[FileReadResult]:
         """Those that have been read."""
 
     # One way: `records` to their end, or `read`, and then the summary.
 
     @abstractmethod
-    def records(self) -> Iterator[tuple[FileRead, int, _Record]]:
+    def records(self) -> Iterator[tuple[FileReadResult, int, _Record]]:
         """Every record with its file and offset."""
 
     @abstractmethod
@@ -51,7 +51,7 @@ class Dump(ABC, Generic[_Record]):
         """The same for a program."""
 
     @abstractmethod
-    def place_json(self, file: FileRead) -> dict[str, Any]:
+    def place_json(self, file: FileReadResult) -> dict[str, Any]:
         """Whose file that is, for a program."""
 
     @abstractmethod

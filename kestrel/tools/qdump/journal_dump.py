@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from kestrel.journal.opcodes import Opcode
 from kestrel.journal.records import Record
-from kestrel.tools.files.contents import Contents
-from kestrel.tools.files.opened import FileRead, OpenJournal
+from kestrel.tools.files.item_tally import ItemTally
+from kestrel.tools.files.journal_contents import JournalContents
+from kestrel.tools.files.snapshot_files import FileReadResult, JournalSnapshot
 from kestrel.tools.files.summary import (
     age_json,
     age_lines,
@@ -18,9 +19,8 @@ from kestrel.tools.files.summary import (
     files_json,
     items_line,
 )
-from kestrel.tools.files.tally import Tally
+from kestrel.tools.formatting import count, show_path, show_queue, show_time, spell_queue
 from kestrel.tools.qdump.dump import Dump
-from kestrel.tools.shown import count, show_path, show_queue, show_time, spell_queue
 
 _ADDING: Final = frozenset({Opcode.ADD, Opcode.ADDX, Opcode.ADD_XID, Opcode.CONTINUE})
 
@@ -28,17 +28,17 @@ _ADDING: Final = frozenset({Opcode.ADD, Opcode.ADDX, Opcode.ADD_XID, Opcode.CONT
 class JournalDump(Dump[Record]):
     """The journal of one queue."""
 
-    def __init__(self, journal: OpenJournal, now_ms: int, *, may_show_progress: bool) -> None:
+    def __init__(self, journal: JournalSnapshot, now_ms: int, *, may_show_progress: bool) -> None:
         self._queue = journal.queue
-        self._contents = Contents(journal, now_ms, may_show_progress=may_show_progress)
-        self._left = Tally(now_ms)
+        self._contents = JournalContents(journal, now_ms, may_show_progress=may_show_progress)
+        self._left = ItemTally(now_ms)
         self._open_reads = 0
 
     @property
-    def files(self) -> Sequence[FileRead]:
+    def files(self) -> Sequence[FileReadResult]:
         return self._contents.files
 
-    def records(self) -> Iterator[tuple[FileRead, int, Record]]:
+    def records(self) -> Iterator[tuple[FileReadResult, int, Record]]:
         yield from self._contents.records()
         self._open_reads = self._contents.open_reads
         for item in self._contents.items():
@@ -73,7 +73,7 @@ class JournalDump(Dump[Record]):
             fields |= {"data_bytes": len(record.data), "add_ms": record.add_ms, "expiry_ms": record.expiry_ms or None}
         return fields
 
-    def place_json(self, file: FileRead) -> dict[str, Any]:
+    def place_json(self, file: FileReadResult) -> dict[str, Any]:
         return {"queue": spell_queue(self._queue), "file": show_path(file.file_name)}
 
     def data_of(self, record: Record) -> bytes | None:
@@ -100,7 +100,7 @@ class JournalDump(Dump[Record]):
         return {"summary": [queue]}
 
     def added(self) -> Iterator[bytes]:
-        for _, _, record in self._contents.records(are_done=False):
+        for _, _, record in self._contents.records(apply_records=False):
             if adds(record):
                 yield record.data
 

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from kestrel.scroll.names import OWN_READER, Place, decode_part, queue_of
 from kestrel.scroll.records import Command, Held, Targets
-from kestrel.tools.files.opened import FileRead
-from kestrel.tools.files.scroll_contents import QueueRead, ScrollContents, ScrollRecord
-from kestrel.tools.files.scrolls import OpenScroll
+from kestrel.tools.files.item_tally import ItemTally
+from kestrel.tools.files.scroll_contents import ScrollContents, ScrollQueueContents, ScrollRecord
+from kestrel.tools.files.scrolls import ScrollSnapshot
+from kestrel.tools.files.snapshot_files import FileReadResult
 from kestrel.tools.files.summary import (
     age_json,
     age_lines,
@@ -19,9 +20,8 @@ from kestrel.tools.files.summary import (
     files_json,
     items_line,
 )
-from kestrel.tools.files.tally import Tally
+from kestrel.tools.formatting import count, show_path, show_queue, show_time, spell_queue
 from kestrel.tools.qdump.dump import Dump
-from kestrel.tools.shown import count, show_path, show_queue, show_time, spell_queue
 
 _MOST_SHOWN: Final = 20
 """Of what a record lists, for a person; a program gets all."""
@@ -30,17 +30,17 @@ _MOST_SHOWN: Final = 20
 class ScrollDump(Dump[ScrollRecord]):
     """A scroll, with the queues of it that are asked for."""
 
-    def __init__(self, scroll: OpenScroll, now_ms: int, *, may_show_progress: bool) -> None:
+    def __init__(self, scroll: ScrollSnapshot, now_ms: int, *, may_show_progress: bool) -> None:
         self._contents = ScrollContents(scroll, now_ms, may_show_progress=may_show_progress)
         self._scroll = scroll.scroll
         self._is_file_alone = scroll.is_file_alone
         self._names = {queue.reader: queue.name for queue in self._scroll.queues}
 
     @property
-    def files(self) -> Sequence[FileRead]:
+    def files(self) -> Sequence[FileReadResult]:
         return self._contents.files
 
-    def records(self) -> Iterator[tuple[FileRead, int, ScrollRecord]]:
+    def records(self) -> Iterator[tuple[FileReadResult, int, ScrollRecord]]:
         return self._contents.records()
 
     def read(self) -> None:
@@ -126,7 +126,7 @@ class ScrollDump(Dump[ScrollRecord]):
             return {"crc32": _crc_spelled(raw.checksum)}
         return {} if raw.command == Command.DELETED else {"command": raw.command}
 
-    def place_json(self, file: FileRead) -> dict[str, Any]:
+    def place_json(self, file: FileReadResult) -> dict[str, Any]:
         place: dict[str, Any] = {"scroll": _spelled(self._scroll.name)}
         for read in self._contents.queues:
             if read.file is file:
@@ -148,7 +148,7 @@ class ScrollDump(Dump[ScrollRecord]):
         for read in contents.queues:
             yield from self._queue_lines(read)
 
-    def _queue_lines(self, read: QueueRead) -> Iterator[str]:
+    def _queue_lines(self, read: ScrollQueueContents) -> Iterator[str]:
         files = [] if read.file is None else [read.file]
         yield from file_lines(read.queue.shown, files)
         if read.queue.name is None and not self._is_file_alone:
@@ -179,7 +179,7 @@ class ScrollDump(Dump[ScrollRecord]):
             scroll |= _items_json(contents.items)
         return {"summary": queues, "scrolls": [scroll]}
 
-    def _queue_json(self, read: QueueRead, scroll: str | None) -> dict[str, Any]:
+    def _queue_json(self, read: ScrollQueueContents, scroll: str | None) -> dict[str, Any]:
         files = [] if read.file is None else [read.file]
         ranges = read.state.done.ranges()
         return {
@@ -196,7 +196,7 @@ class ScrollDump(Dump[ScrollRecord]):
         }
 
 
-def _items_json(tally: Tally) -> dict[str, Any]:
+def _items_json(tally: ItemTally) -> dict[str, Any]:
     return {"items": tally.items, "data_bytes": tally.data_bytes, **age_json(tally)}
 
 
@@ -226,7 +226,7 @@ def _spelled(name: bytes | None) -> str | None:
     return None if name is None else spell_queue(name)
 
 
-def _done_shown(read: QueueRead) -> str:
+def _done_shown(read: ScrollQueueContents) -> str:
     done = read.state.done
     ranges = done.ranges()
     head = f"all up to id {done.head}" if done.head else "nothing"

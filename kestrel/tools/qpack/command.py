@@ -13,11 +13,11 @@ from kestrel.disk.files import Disk
 from kestrel.server.reactor import raise_file_limit
 from kestrel.tools.arguments import add_queue_option, make_parser, path_name
 from kestrel.tools.files.folder import Folder
+from kestrel.tools.formatting import show_path
 from kestrel.tools.output import Output
-from kestrel.tools.qpack.outcomes import Outcome
-from kestrel.tools.qpack.upkeep import Upkeep
-from kestrel.tools.running import EX_FOUND, EX_OK, EX_USAGE, ToolFailed, run, say
-from kestrel.tools.shown import show_path
+from kestrel.tools.qpack.maintenance import FolderMaintenance
+from kestrel.tools.qpack.outcomes import QueueOutcome
+from kestrel.tools.tool_runner import EX_FOUND, EX_OK, EX_USAGE, ToolFailed, print_error, run
 
 TOOL: Final = "kestrel-qpack"
 
@@ -40,7 +40,7 @@ packed; 2 when the command line makes no sense; 73 when the folder cannot be wri
 
 def main(argv: Sequence[str] | None = None, disk: Disk | None = None) -> int:
     """The command. Returns its exit status."""
-    return run(TOOL, lambda: _Work(_parser().parse_args(argv), disk or Disk()).do())
+    return run(TOOL, lambda: _PackRun(_parser().parse_args(argv), disk or Disk()).do())
 
 
 def _parser() -> ArgumentParser:
@@ -54,7 +54,7 @@ def _parser() -> ArgumentParser:
     return parser
 
 
-class _Work:
+class _PackRun:
     """The queues of one folder, one after the other."""
 
     def __init__(self, arguments: Namespace, disk: Disk) -> None:
@@ -71,7 +71,7 @@ class _Work:
         raise_file_limit()  # all files of a queue are open at once
         if not os.path.isdir(self._path):
             raise ToolFailed(f"there is no folder {show_path(self._path)}: name the one of the journals", EX_USAGE)
-        upkeep = Upkeep(TOOL, "--verify", Folder(self._disk, self._path), self._now_ms)
+        upkeep = FolderMaintenance(TOOL, "--verify", Folder(self._disk, self._path), self._now_ms)
         status = EX_OK
         for outcome in upkeep.verify(self._names) if self._is_verifying else upkeep.pack(self._names):
             self._tell(outcome)
@@ -79,7 +79,7 @@ class _Work:
                 status = EX_FOUND
         return status
 
-    def _tell(self, outcome: Outcome) -> None:
+    def _tell(self, outcome: QueueOutcome) -> None:
         text, fields = outcome.text(), outcome.json()
         if self._is_json and fields is not None:
             self._output.object(fields)
@@ -87,7 +87,7 @@ class _Work:
             self._output.line(text)
         self._output.flush()
         for remark in outcome.remarks:
-            say(TOOL, remark.sentence)
+            print_error(TOOL, remark.sentence)
 
 
 if __name__ == "__main__":

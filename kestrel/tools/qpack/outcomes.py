@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 
-class Remark(NamedTuple):
+class OutcomeRemark(NamedTuple):
     """A sentence for a person, beside the report."""
 
     sentence: str
@@ -14,10 +14,10 @@ class Remark(NamedTuple):
     """Whether it is damage, or something could not be read or done: the exit status tells of it."""
 
 
-class Outcome(NamedTuple):
+class QueueOutcome(NamedTuple):
     """What there is to say of one queue, or of its folder."""
 
-    remarks: tuple[Remark, ...] = ()
+    remarks: tuple[OutcomeRemark, ...] = ()
     line: str | None = None
     """For a person; None where the remarks say it all."""
     fields: dict[str, Any] | None = None
@@ -37,6 +37,6 @@ class Outcome(NamedTuple):
         return (remark.sentence for remark in self.remarks if remark.is_complaint)
 
 
-def failed(queue: str | None, sentence: str, state: str = "failed") -> Outcome:
+def failed_outcome(queue: str | None, sentence: str, state: str = "failed") -> QueueOutcome:
     """A queue could not be read or packed; None for all those of a scroll, or of the folder."""
-    return Outcome((Remark(sentence),), None, {"queue": queue, "state": state, "reason": sentence})
+    return QueueOutcome((OutcomeRemark(sentence),), None, {"queue": queue, "state": state, "reason": sentence})

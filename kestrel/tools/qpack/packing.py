@@ -13,14 +13,14 @@ from kestrel.journal.records import encode_item
 from kestrel.journal.rewrite import Replacement
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.journal.load import load_queue
-from kestrel.tools.files.contents import SETTINGS, Contents
-from kestrel.tools.files.opened import FileRead, OpenJournal, WatchedReader
-from kestrel.tools.progress import Progress
-from kestrel.tools.running import ToolFailed
-from kestrel.tools.shown import show_queue
+from kestrel.tools.files.journal_contents import SETTINGS, JournalContents
+from kestrel.tools.files.snapshot_files import FileReadResult, JournalSnapshot, ProgressReader
+from kestrel.tools.formatting import show_queue
+from kestrel.tools.progress import ByteProgress
+from kestrel.tools.tool_runner import ToolFailed
 
 
-class ItemsSum:
+class ItemsDigest:
     """How many items there were, and a digest of every one's data, add time, expiry and errors, in order."""
 
     def __init__(self) -> None:
@@ -38,19 +38,19 @@ class ItemsSum:
         return self._digest.digest()
 
 
-class Inspected:
+class JournalInspection:
     """What a queue's files hold: as much as tells whether other files hold the same."""
 
-    def __init__(self, journal: OpenJournal, now_ms: int, *, may_show_progress: bool = True) -> None:
+    def __init__(self, journal: JournalSnapshot, now_ms: int, *, may_show_progress: bool = True) -> None:
         """Read all of it. Raises OSError."""
-        contents = Contents(journal, now_ms, may_show_progress=may_show_progress)
+        contents = JournalContents(journal, now_ms, may_show_progress=may_show_progress)
         contents.replay()
         contents.restart()
-        self.files: list[FileRead] = contents.files
+        self.files: list[FileReadResult] = contents.files
         self._kinds = [file.kind for file in journal.files]
         self.bytes = contents.size
         self.packed_bytes = contents.packed_bytes
-        self.sum = ItemsSum()
+        self.sum = ItemsDigest()
         for item in contents.items():
             self.sum.add(encode_item(item.data, item.add_ms, item.expiry_ms), item.errors)
 
@@ -65,7 +65,7 @@ class Inspected:
         return self.sum.digest
 
     @property
-    def damaged(self) -> list[FileRead]:
+    def damaged(self) -> list[FileReadResult]:
         """The files that do not end where their last record does, unfinished ones among them."""
         return [read for read in self.files if read.end.problem is not None]
 
@@ -79,7 +79,7 @@ def pack_queue(
     disk: Disk,
     folder: bytes,
     files: QueueFiles,
-    before: Inspected,
+    before: JournalInspection,
     numbers: FileNumbers,
     now_ms: int,
     *,
@@ -92,7 +92,7 @@ def pack_queue(
     """
     name = files.queue
     writer = JournalWriter(disk, folder, name, numbers.next)
-    with Progress(f"{show_queue(name)}: sorting", before.bytes if may_show_progress else 0) as progress:
+    with ByteProgress(f"{show_queue(name)}: sorting", before.bytes if may_show_progress else 0) as progress:
         queue = load_queue(disk, folder, files, SETTINGS, writer, now_ms, _watched(disk, folder, progress))
     boundary = queue.boundary()
     replacement = queue.replacement(boundary)
@@ -102,7 +102,7 @@ def pack_queue(
         writer.close()
     number = replacement.boundary.number
     replaced = queue.history.up_to(number)
-    with Progress(f"{show_queue(name)}: writing", before.packed_bytes if may_show_progress else 0) as progress:
+    with ByteProgress(f"{show_queue(name)}: writing", before.packed_bytes if may_show_progress else 0) as progress:
         runs = _counted(replacement.runs(disk, folder, replaced), progress)
         write_temporary(disk, folder, name, number, runs, replacement.most_bytes(), lambda: False)
     try:
@@ -118,11 +118,11 @@ def pack_queue(
     return replacement.size
 
 
-def _watched(disk: Disk, folder: bytes, progress: Progress) -> Callable[[bytes], WatchedReader]:
-    return lambda file_name: WatchedReader(disk, folder + b"/" + file_name, progress)
+def _watched(disk: Disk, folder: bytes, progress: ByteProgress) -> Callable[[bytes], ProgressReader]:
+    return lambda file_name: ProgressReader(disk, folder + b"/" + file_name, progress)
 
 
-def _counted(runs: Iterable[bytes], progress: Progress) -> Iterator[bytes]:
+def _counted(runs: Iterable[bytes], progress: ByteProgress) -> Iterator[bytes]:
     for run in runs:
         yield run
         progress.advance(len(run))
@@ -133,14 +133,14 @@ def _check(
     folder: bytes,
     name: bytes,
     number: int,
-    before: Inspected,
+    before: JournalInspection,
     replacement: Replacement,
     now_ms: int,
     may_show_progress: bool,
 ) -> None:
     temporary = JournalFile(name, Kind.TEMPORARY, number, temporary_name(name, number))
-    with OpenJournal(disk, folder, name, [temporary]) as journal:
-        after = Inspected(journal, now_ms, may_show_progress=may_show_progress)
+    with JournalSnapshot(disk, folder, name, [temporary]) as journal:
+        after = JournalInspection(journal, now_ms, may_show_progress=may_show_progress)
     sizes = {after.bytes, replacement.size, before.packed_bytes}
     if after.damaged or (after.items, after.digest) != (before.items, before.digest) or len(sizes) > 1:
         raise ToolFailed(

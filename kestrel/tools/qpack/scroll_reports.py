@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from kestrel.tools.files.opened import FileRead
-from kestrel.tools.files.scroll_contents import QueueRead, ScrollContents
-from kestrel.tools.files.scrolls import ScrollQueue
+from kestrel.tools.files.scroll_contents import ScrollContents, ScrollQueueContents
+from kestrel.tools.files.scrolls import ScrollQueueFile
+from kestrel.tools.files.snapshot_files import FileReadResult
 from kestrel.tools.files.summary import damage_json
-from kestrel.tools.shown import count, spell_queue
+from kestrel.tools.formatting import count, spell_queue
 
 NOT_PACKED: Final = "a scroll is not packed: the server erases its files as soon as nobody needs them"
 
 
-def state_of(files: Sequence[FileRead]) -> str:
+def state_of(files: Sequence[FileReadResult]) -> str:
     """In a word, how files are that were read."""
     if any(read.is_damaged for read in files):
         return "damaged"
@@ -24,7 +24,7 @@ def state_of(files: Sequence[FileRead]) -> str:
 class ScrollReport:
     """One queue of a scroll that was read: its own file, and the writer files that it shares with the others."""
 
-    def __init__(self, contents: ScrollContents, read: QueueRead) -> None:
+    def __init__(self, contents: ScrollContents, read: ScrollQueueContents) -> None:
         self._queue = read.queue
         self._left = read.left
         self._files = [*contents.writers, *([] if read.file is None else [read.file])]
@@ -65,12 +65,12 @@ class ScrollReport:
         }
 
 
-def not_packed(queues: Sequence[ScrollQueue]) -> Iterator[tuple[str, dict[str, Any]]]:
+def unpacked_queue_reports(queues: Sequence[ScrollQueueFile]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Of each queue of a scroll that is not packed what there is to say, for a person and for a program."""
     for queue in queues:
         text = f"{queue.shown_name}: unchanged: {NOT_PACKED}"
         yield text, {"queue": _spelled(queue), "state": "unchanged", "reason": NOT_PACKED}
 
 
-def _spelled(queue: ScrollQueue) -> str | None:
+def _spelled(queue: ScrollQueueFile) -> str | None:
     return None if queue.name is None else spell_queue(queue.name)

@@ -77,7 +77,7 @@ class AdminClient:
             return HTTPConnection(self._host, self._port, timeout=self._timeout_s)
         if self._server_name is None:
             return HTTPSConnection(self._host, self._port, timeout=self._timeout_s, context=self._context)
-        return _Renamed(self._host, self._port, self._timeout_s, self._context, self._server_name)
+        return _NamedHttpsConnection(self._host, self._port, self._timeout_s, self._context, self._server_name)
 
     def _body(self, response: HTTPResponse, deadline_s: float) -> bytes:
         body = bytearray()
@@ -92,7 +92,7 @@ class AdminClient:
         return bytes(body)
 
 
-class _Renamed(HTTPSConnection):
+class _NamedHttpsConnection(HTTPSConnection):
     """Wants a certificate for another name than that of the host."""
 
     def __init__(self, host: str, port: int, timeout_s: float, context: ssl.SSLContext, name: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from typing import Final
 
-from kestrel.tools.shown import show_text
+from kestrel.tools.formatting import show_text
 
 CUT: Final = "~"
 """Ends what was cut off."""
@@ -36,7 +36,7 @@ def width(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(each) in ("W", "F") else 1 for each in text)
 
 
-def cut(text: str, columns: int) -> str:
+def truncate(text: str, columns: int) -> str:
     """No more of a clean text than that."""
     if width(text) <= columns:
         return text
@@ -51,11 +51,11 @@ def cut(text: str, columns: int) -> str:
 
 def left(text: str, columns: int) -> str:
     """At the left of exactly so many columns."""
-    text = cut(text, columns)
+    text = truncate(text, columns)
     return text + " " * (columns - width(text))
 
 
 def right(text: str, columns: int) -> str:
     """At the right of exactly so many columns."""
-    text = cut(text, columns)
+    text = truncate(text, columns)
     return " " * (columns - width(text)) + text

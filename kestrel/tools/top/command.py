@@ -21,15 +21,15 @@ from typing import Final
 from attrs import evolve
 
 from kestrel.tools.clock import Clock
+from kestrel.tools.formatting import show_duration
 from kestrel.tools.output import Output
-from kestrel.tools.running import EX_OK, EX_SERVER, ToolFailed
-from kestrel.tools.shown import show_duration
+from kestrel.tools.tool_runner import EX_OK, EX_SERVER, ToolFailed
 from kestrel.tools.top.admin_client import AdminClient, AdminFailed
 from kestrel.tools.top.cells import clean
-from kestrel.tools.top.keys import pressed
+from kestrel.tools.top.keys import apply_key
 from kestrel.tools.top.overview import Overview
-from kestrel.tools.top.rates import Row, rows
-from kestrel.tools.top.screen import View, chosen, header, last_offset, page_size, screen, table
+from kestrel.tools.top.rates import QueueRates, rows
+from kestrel.tools.top.screen import ScreenView, header, last_offset, page_size, screen, table, visible_rows
 
 _KEYS: Final = {
     curses.KEY_DOWN: "down",
@@ -48,7 +48,7 @@ _REDRAW_S: Final = 1.0
 
 def top(client: AdminClient, arguments: Namespace, clock: Clock) -> int:
     """The dashboard; where it cannot be drawn, or with --once, a plain table."""
-    view = View(sort=arguments.sort, filter=arguments.filter)
+    view = ScreenView(sort=arguments.sort, filter=arguments.filter)
     first = _first(client)
     if arguments.once or not _can_draw():
         return _once(client, first, view, arguments.interval, clock)
@@ -102,13 +102,13 @@ def _way_out(failed: AdminFailed) -> str:
             return "is the server running, is httpPort set in its table [admin]? name another admin port with --admin"
 
 
-def _once(client: AdminClient, first: Overview, view: View, interval_s: float, clock: Clock) -> int:
+def _once(client: AdminClient, first: Overview, view: ScreenView, interval_s: float, clock: Clock) -> int:
     """Two answers, for the rates, and everything that they say."""
     clock.pause(interval_s)
     now = _first(client)
     found = rows(first, now)
     output = Output()
-    for line in [*header(now, found), *table(chosen(found, view), view.sort, None)]:
+    for line in [*header(now, found), *table(visible_rows(found, view), view.sort, None)]:
         output.line(line)
     output.flush()
     return EX_OK
@@ -118,11 +118,11 @@ class Dashboard:
     """The screen, the keys, and a thread that waits for the server's answers."""
 
     def __init__(
-        self, client: AdminClient, first: Overview, view: View, interval_s: float, seconds: Callable[[], float]
+        self, client: AdminClient, first: Overview, view: ScreenView, interval_s: float, seconds: Callable[[], float]
     ) -> None:
         self._client = client
         self._now = first
-        self._rows: list[Row] = rows(None, first)
+        self._rows: list[QueueRates] = rows(None, first)
         self._view = view
         self._interval_s = interval_s
         self._seconds = seconds
@@ -130,8 +130,8 @@ class Dashboard:
         self._answers: SimpleQueue[Overview | AdminFailed] = SimpleQueue()
         self._is_asking = False
         self._next_s = seconds() + min(interval_s, 1.0)  # the first rates come soon
-        self._away_s: float | None = None
-        self._away_at = self._why = ""
+        self._unreachable_since_s: float | None = None
+        self._away_at = self._error_text = ""
         self._wake_read, self._wake_write = socket.socketpair()
         self._styles: dict[str, int] = {}
 
@@ -183,7 +183,7 @@ class Dashboard:
             self._wanted.put(None)
 
     def _pause_s(self) -> float | None:
-        redraw_s = _REDRAW_S if self._away_s is not None else None
+        redraw_s = _REDRAW_S if self._unreachable_since_s is not None else None
         if self._is_asking or self._view.is_paused:
             return redraw_s
         due_s = max(0.0, self._next_s - self._seconds())
@@ -194,11 +194,11 @@ class Dashboard:
             answer = self._answers.get()
             self._is_asking = False
             if isinstance(answer, AdminFailed):
-                if self._away_s is None:
-                    self._away_s, self._away_at = self._seconds(), time.strftime("%H:%M:%S")
-                self._why = str(answer)
+                if self._unreachable_since_s is None:
+                    self._unreachable_since_s, self._away_at = self._seconds(), time.strftime("%H:%M:%S")
+                self._error_text = str(answer)
             else:
-                self._away_s = None
+                self._unreachable_since_s = None
                 self._rows, self._now = rows(self._now, answer), answer
 
     def _take_keys(self, window: curses.window) -> bool:
@@ -208,9 +208,9 @@ class Dashboard:
             except curses.error:
                 return True
             lines, _ = window.getmaxyx()
-            last = last_offset(len(chosen(self._rows, self._view)), lines, self._view)
+            last = last_offset(len(visible_rows(self._rows, self._view)), lines, self._view)
             name = key if isinstance(key, str) else _KEYS.get(key, "")
-            view = pressed(name, self._view, page_size(lines, self._view), last)
+            view = apply_key(name, self._view, page_size(lines, self._view), last)
             if view is None:
                 return False
             self._view = view
@@ -218,9 +218,9 @@ class Dashboard:
     def _draw(self, window: curses.window) -> None:
         lines, columns = window.getmaxyx()
         trouble = ""
-        if self._away_s is not None:
-            away = show_duration(int(self._seconds() - self._away_s) * 1000)
-            trouble = f"no answer since {self._away_at} ({away}): {self._why}; trying again"
+        if self._unreachable_since_s is not None:
+            away = show_duration(int(self._seconds() - self._unreachable_since_s) * 1000)
+            trouble = f"no answer since {self._away_at} ({away}): {self._error_text}; trying again"
         view = evolve(self._view, trouble=trouble)
         window.erase()
         for number, line in enumerate(screen(self._now, self._rows, view, columns, lines)):

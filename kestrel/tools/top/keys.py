@@ -6,7 +6,7 @@ from typing import Final
 
 from attrs import evolve
 
-from kestrel.tools.top.screen import SORTS, View
+from kestrel.tools.top.screen import SORTS, ScreenView
 
 _END: Final = 10**9
 _ENTER: Final = ("\n", "\r", "enter")
@@ -14,7 +14,7 @@ _BACKSPACE: Final = ("\b", "\x7f", "backspace")
 _LONGEST_FILTER: Final = 200
 
 
-def pressed(key: str, view: View, page: int, last: int) -> View | None:
+def apply_key(key: str, view: ScreenView, page: int, last: int) -> ScreenView | None:
     """The view after a key: a character, or a name such as ``down``. None: quit.
 
     `page` is how many queues fit, `last` how far one can scroll.
@@ -46,7 +46,7 @@ def pressed(key: str, view: View, page: int, last: int) -> View | None:
     return view
 
 
-def _typed(key: str, view: View) -> View:
+def _typed(key: str, view: ScreenView) -> ScreenView:
     if key in _ENTER:
         return evolve(view, is_typing=False)
     if key == "\x1b":

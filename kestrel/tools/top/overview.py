@@ -23,7 +23,7 @@ COLUMNS: Final = (
 
 
 @frozen
-class QueueNow:
+class QueueSample:
     """A queue as it is now. `puts` and `gets` count from when it was made, or opened."""
 
     items: int
@@ -49,7 +49,7 @@ class Overview:
     in_force: str
     uptime_ms: int
     figures: Mapping[str, int]
-    queues: Mapping[bytes, QueueNow]
+    queues: Mapping[bytes, QueueSample]
 
 
 def parse_overview(body: bytes) -> Overview:
@@ -70,7 +70,7 @@ def parse_overview(body: bytes) -> Overview:
             uptime_ms=_number(server["uptime_ms"]),
             figures={name: value for name, value in server["figures"].items() if type(value) is int},
             queues={
-                row[name_at].encode("latin-1"): QueueNow(*[_number(row[place]) for place in places])
+                row[name_at].encode("latin-1"): QueueSample(*[_number(row[place]) for place in places])
                 for row in told["queues"]
             },
         )

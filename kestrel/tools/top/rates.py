@@ -6,31 +6,31 @@ from collections.abc import Iterable
 
 from attrs import frozen
 
-from kestrel.tools.top.overview import Overview, QueueNow
+from kestrel.tools.top.overview import Overview, QueueSample
 
 
 @frozen
-class Row:
+class QueueRates:
     """A queue, and what was put and taken a second; None where nobody can know."""
 
     name: bytes
-    now: QueueNow
+    now: QueueSample
     puts: float | None
     gets: float | None
 
 
-def rows(before: Overview | None, now: Overview) -> list[Row]:
+def rows(before: Overview | None, now: Overview) -> list[QueueRates]:
     """A row for each queue that there is now."""
     passed_s = _passed_s(before, now)
     if before is None or passed_s is None:
-        return [Row(name, queue, None, None) for name, queue in now.queues.items()]
+        return [QueueRates(name, queue, None, None) for name, queue in now.queues.items()]
     return [_row(name, before.queues.get(name), queue, passed_s) for name, queue in now.queues.items()]
 
 
-def _row(name: bytes, before: QueueNow | None, now: QueueNow, passed_s: float) -> Row:
+def _row(name: bytes, before: QueueSample | None, now: QueueSample, passed_s: float) -> QueueRates:
     if before is None or now.puts < before.puts or now.gets < before.gets:  # made anew, since then
-        return Row(name, now, now.puts / passed_s, now.gets / passed_s)
-    return Row(name, now, (now.puts - before.puts) / passed_s, (now.gets - before.gets) / passed_s)
+        return QueueRates(name, now, now.puts / passed_s, now.gets / passed_s)
+    return QueueRates(name, now, (now.puts - before.puts) / passed_s, (now.gets - before.gets) / passed_s)
 
 
 def _passed_s(before: Overview | None, now: Overview) -> float | None:

@@ -7,10 +7,10 @@ from typing import Any, Final, NamedTuple
 
 from attrs import frozen
 
-from kestrel.tools.shown import count, show_duration, show_size
-from kestrel.tools.top.cells import clean, clean_name, cut, left, right, width
+from kestrel.tools.formatting import count, show_duration, show_size
+from kestrel.tools.top.cells import clean, clean_name, left, right, truncate, width
 from kestrel.tools.top.overview import Overview
-from kestrel.tools.top.rates import Row, total
+from kestrel.tools.top.rates import QueueRates, total
 
 _GAP: Final = "  "
 _LEAST_NAME: Final = 12
@@ -18,12 +18,12 @@ _MOST_NAME: Final = 60
 _BAR: Final = 12
 
 
-class Column(NamedTuple):
+class ScreenColumn(NamedTuple):
     """A column of the table: its heading, its width, what it shows and sorts by."""
 
     heading: str
     width: int
-    value: Callable[[Row], Any]
+    value: Callable[[QueueRates], Any]
     text: Callable[[Any], str]
 
 
@@ -35,15 +35,15 @@ def rate(value: float | None) -> str:
 
 
 COLUMNS: Final = {
-    "items": Column("items", 9, lambda row: row.now.items, str),
-    "bytes": Column("bytes", 10, lambda row: row.now.bytes, show_size),
-    "puts": Column("puts/s", 8, lambda row: row.puts, rate),
-    "gets": Column("gets/s", 8, lambda row: row.gets, rate),
-    "age": Column("age", 7, lambda row: row.now.age_ms, show_duration),
-    "waiters": Column("waiters", 7, lambda row: row.now.waiters, str),
-    "open": Column("open", 6, lambda row: row.now.open_reads, str),
-    "journal": Column("journal", 10, lambda row: row.now.journal_bytes, show_size),
-    "memory": Column("memory", 10, lambda row: row.now.mem_bytes, show_size),
+    "items": ScreenColumn("items", 9, lambda row: row.now.items, str),
+    "bytes": ScreenColumn("bytes", 10, lambda row: row.now.bytes, show_size),
+    "puts": ScreenColumn("puts/s", 8, lambda row: row.puts, rate),
+    "gets": ScreenColumn("gets/s", 8, lambda row: row.gets, rate),
+    "age": ScreenColumn("age", 7, lambda row: row.now.age_ms, show_duration),
+    "waiters": ScreenColumn("waiters", 7, lambda row: row.now.waiters, str),
+    "open": ScreenColumn("open", 6, lambda row: row.now.open_reads, str),
+    "journal": ScreenColumn("journal", 10, lambda row: row.now.journal_bytes, show_size),
+    "memory": ScreenColumn("memory", 10, lambda row: row.now.mem_bytes, show_size),
 }
 
 SORTS: Final = ("items", "bytes", "puts", "gets", "age", "waiters", "open", "journal", "name")
@@ -60,7 +60,7 @@ HELP: Final = (
 
 
 @frozen
-class View:
+class ScreenView:
     """What the person wants to see, and how the server is."""
 
     sort: str = "items"
@@ -74,7 +74,7 @@ class View:
     """Why there is no newer answer."""
 
 
-def chosen(rows: Sequence[Row], view: View) -> list[Row]:
+def visible_rows(rows: Sequence[QueueRates], view: ScreenView) -> list[QueueRates]:
     """The rows that the filter lets through, sorted: the largest first, names by their alphabet."""
     wanted = view.filter.casefold()
     found = [row for row in rows if not wanted or wanted in clean_name(row.name).casefold()]
@@ -85,7 +85,7 @@ def chosen(rows: Sequence[Row], view: View) -> list[Row]:
     return found
 
 
-def header(now: Overview, rows: Sequence[Row]) -> list[str]:
+def header(now: Overview, rows: Sequence[QueueRates]) -> list[str]:
     """The server on three lines."""
     figures = now.figures
     status = now.status if now.status == now.in_force else f"{now.status} ({now.in_force} in force)"
@@ -100,7 +100,7 @@ def header(now: Overview, rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def table(rows: Sequence[Row], sort: str, columns: int | None, deepest: int = 0) -> list[str]:
+def table(rows: Sequence[QueueRates], sort: str, columns: int | None, deepest: int = 0) -> list[str]:
     """A line of headings and one for each row; in so many columns, or as many as they need.
 
     `deepest` is how many items a full bar means. Where there is no room, the columns at the right are left out, but not
@@ -125,49 +125,52 @@ def table(rows: Sequence[Row], sort: str, columns: int | None, deepest: int = 0)
         if has_bar:
             cells.append("#" * -(-_BAR * row.now.items // deepest))
         lines.append(_line(left(name, name_width), cells))
-    return lines if columns is None else [cut(line, columns) for line in lines]
+    return lines if columns is None else [truncate(line, columns) for line in lines]
 
 
 def _line(name: str, cells: Sequence[str]) -> str:
     return _GAP.join([name, *cells]).rstrip()
 
 
-class Line(NamedTuple):
+class ScreenLine(NamedTuple):
     """A line of the screen. `style` is plain, bold, reverse, or alarm."""
 
     text: str
     style: str = "plain"
 
 
-def screen(now: Overview, rows: Sequence[Row], view: View, columns: int, lines: int) -> list[Line]:
+def screen(now: Overview, rows: Sequence[QueueRates], view: ScreenView, columns: int, lines: int) -> list[ScreenLine]:
     """What fills a screen of that size."""
-    top = [Line(text, "bold" if number == 0 else "plain") for number, text in enumerate(header(now, rows))]
+    top = [ScreenLine(text, "bold" if number == 0 else "plain") for number, text in enumerate(header(now, rows))]
     if view.trouble:
-        top.append(Line(clean(view.trouble), "alarm"))
-    found = chosen(rows, view)
+        top.append(ScreenLine(clean(view.trouble), "alarm"))
+    found = visible_rows(rows, view)
     if view.is_helping:
-        body = [Line(text) for text in HELP]
+        body = [ScreenLine(text) for text in HELP]
     else:
         start = min(view.offset, last_offset(len(found), lines, view))
         page = found[start : start + page_size(lines, view)]
         texts = table(page, view.sort, columns, max((row.now.items for row in rows), default=0))
-        body = [Line(left(texts[0], columns), "reverse"), *map(Line, texts[1:])]
+        body = [ScreenLine(left(texts[0], columns), "reverse"), *map(ScreenLine, texts[1:])]
     middle = [*top, *body][: max(0, lines - 1)]
-    middle += [Line("")] * (lines - 1 - len(middle))
-    return [Line(cut(line.text, columns), line.style) for line in [*middle, Line(_footer(view, len(found)))]][:lines]
+    middle += [ScreenLine("")] * (lines - 1 - len(middle))
+    return [
+        ScreenLine(truncate(line.text, columns), line.style)
+        for line in [*middle, ScreenLine(_footer(view, len(found)))]
+    ][:lines]
 
 
-def page_size(lines: int, view: View) -> int:
+def page_size(lines: int, view: ScreenView) -> int:
     """How many queues fit on the screen."""
     return max(1, lines - 5 - bool(view.trouble))
 
 
-def last_offset(rows: int, lines: int, view: View) -> int:
+def last_offset(rows: int, lines: int, view: ScreenView) -> int:
     """How far so many rows can be scrolled."""
     return max(0, rows - page_size(lines, view))
 
 
-def _footer(view: View, found: int) -> str:
+def _footer(view: ScreenView, found: int) -> str:
     if view.is_typing:
         return f"/{clean(view.filter)}_"
     parts = [f"sorted by {view.sort}" + (", reversed" if view.is_reversed else "")]

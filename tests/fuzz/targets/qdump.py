@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 
 from kestrel.tools.qdump.command import main
-from kestrel.tools.running import EX_FOUND, EX_OK
+from kestrel.tools.tool_runner import EX_FOUND, EX_OK
 from tests.fuzz import journals, scrolls
 from tests.fuzz.fed import Fed, fed
 from tests.fuzz.folders import a_folder

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from kestrel.config.load import loads
 from kestrel.config.model import Config, QueueSettings, ZooKeeperSettings
 from kestrel.config.setting import settings_of
-from kestrel.tools.convert_config.command import converted
-from kestrel.tools.running import EX_USAGE, ToolFailed
+from kestrel.tools.convert_config.command import convert_text
+from kestrel.tools.tool_runner import EX_USAGE, ToolFailed
 from tests.fuzz.target import Target
 
 
@@ -17,7 +17,7 @@ def check(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
     lines = text.count("\n") + 1
     try:
-        toml, taken = converted(text, "a.scala")
+        toml, taken = convert_text(text, "a.scala")
     except ToolFailed as failed:
         assert failed.status == EX_USAGE
         assert str(failed).startswith("a.scala")

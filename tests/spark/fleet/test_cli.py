@@ -8,7 +8,7 @@ import pytest
 
 from kestrel.spark.fleet_cli import main
 from tests.journal.made import addx
-from tests.tools.running import fill
+from tests.tools.tool_processes import fill
 
 
 def ends(*arguments: object) -> int:

@@ -21,7 +21,7 @@ from kestrel.spark.failures import SourceFailed
 from kestrel.spark.fleet.columns import ITEMS, TEXT_ITEMS
 from kestrel.spark.fleet.export import ExportFormat
 from kestrel.spark.fleet.importing import check_columns, check_survey, read_items
-from kestrel.tools.running import ToolFailed
+from kestrel.tools.tool_runner import ToolFailed
 
 ROW: dict[str, Any] = {
     "queue": "work",

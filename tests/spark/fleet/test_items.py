@@ -23,7 +23,7 @@ from kestrel.tools.qdump import command as qdump
 from tests.journal.made import REMOVE, add, addx, files_of, open_, restarted_errors, restarted_items, save_xid, unremove
 from tests.scroll.made import DELETED, READER, WRITER, put, read_done, read_head, sealed, targets
 from tests.spark.fleet.folders import NOW_MS, RECORDED, name_of, rows_of
-from tests.tools.running import fill
+from tests.tools.tool_processes import fill
 
 Qdump = Callable[..., tuple[int, bytes, list[str]]]
 

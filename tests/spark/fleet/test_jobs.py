@@ -20,7 +20,7 @@ from kestrel.spark.fleet.pack import pack
 from kestrel.spark.fleet.verify import verify
 from kestrel.spark.fleet_cli import main
 from kestrel.tools.qpack import command as qpack
-from kestrel.tools.running import ToolFailed
+from kestrel.tools.tool_runner import ToolFailed
 from tests.journal.made import (
     REMOVE,
     addx,
@@ -32,7 +32,7 @@ from tests.journal.made import (
     unremove,
 )
 from tests.spark.fleet.folders import NOW_MS, RECORDED, fleet, name_of, rows_of, said_by_qpack, told
-from tests.tools.running import fill
+from tests.tools.tool_processes import fill
 
 ODD = [b"", b"plain", "caf\xe9 \u2028 \U0001f95d\0".encode(), b'"\\\n\r\t', b"\xff\x00", b"\xed\xa0\x80", b"x" * 3000]
 

@@ -16,7 +16,7 @@ from kestrel.spark.fleet.units import Unit, UnitKind, folder_units, folders_of
 from kestrel.tools.qpack import command as qpack
 from tests.journal.made import REMOVE, addx, files_of
 from tests.spark.fleet.folders import NOW_MS, RECORDED, name_of, reports_of, said_by_qpack, told
-from tests.tools.running import fill
+from tests.tools.tool_processes import fill
 
 Qpack = Callable[..., tuple[int, str, str]]
 
@@ -86,7 +86,7 @@ def test_a_folder_is_free_again_when_its_rows_are_there(tmp_path: Path) -> None:
 def test_files_of_another_user_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path, {"work": addx(b"a") + REMOVE})
     owner = os.geteuid()
-    monkeypatch.setattr("kestrel.tools.qpack.upkeep.os.geteuid", lambda: owner + 1)
+    monkeypatch.setattr("kestrel.tools.qpack.maintenance.os.geteuid", lambda: owner + 1)
     (report,) = reports_of(folder_units(Disk(), folders_of([str(tmp_path)], None), []), pack_folder)
     assert (report.state, report.status) == ("failed", 73)
     assert f"(sudo -u '#{owner}' kestrel-fleet ...)" in report.remarks[0]

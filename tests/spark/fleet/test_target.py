@@ -14,10 +14,10 @@ from kestrel.disk.lock import FolderLock
 from kestrel.errors import FolderInUse
 from kestrel.spark.fleet.import_target import ImportTarget
 from kestrel.testing.faults import FaultyDisk
-from kestrel.tools.running import ToolFailed
+from kestrel.tools.tool_runner import ToolFailed
 from tests.journal.made import addx, files_of
 from tests.scroll.made import WRITER, put
-from tests.tools.running import fill
+from tests.tools.tool_processes import fill
 
 
 def target_at(path: Path, disk: Disk | None = None) -> ImportTarget:

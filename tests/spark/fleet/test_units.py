@@ -27,7 +27,7 @@ from kestrel.spark.fleet.verify import verify_unit
 from kestrel.testing.faults import FaultyDisk
 from tests.journal.made import addx
 from tests.scroll.made import READER, WRITER, put, read_done, read_head
-from tests.tools.running import fill
+from tests.tools.tool_processes import fill
 
 SCROLL = {
     "news.1000": WRITER + put(1, b"one"),

@@ -19,7 +19,7 @@ from kestrel.tools.qpack import command as qpack
 from tests.journal.made import REMOVE, addx, files_of
 from tests.scroll.made import READER, read_done, read_head
 from tests.spark.fleet.folders import NOW_MS, RECORDED, fleet, name_of, reports_of, said_by_qpack, told
-from tests.tools.running import fill
+from tests.tools.tool_processes import fill
 
 Qpack = Callable[..., tuple[int, str, str]]
 

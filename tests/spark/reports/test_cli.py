@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from kestrel.spark.report_cli import main
 from kestrel.spark.reports.report_folder import ReportFolder
 from kestrel.spark.reports.report_text import MARK
-from kestrel.tools.running import ToolFailed
+from kestrel.tools.tool_runner import ToolFailed
 from tests.journal.made import REMOVE, addx, confirm, open_, unremove
 
 START_MS: Final = 1_700_000_000_000

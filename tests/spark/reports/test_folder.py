@@ -10,7 +10,7 @@ import pytest
 
 from kestrel.scroll.records import READER_MAGIC
 from kestrel.spark.reports.report_folder import PAGE, SUMMARY, TABLES, ReportFolder
-from kestrel.tools.running import ToolFailed
+from kestrel.tools.tool_runner import ToolFailed
 from tests.journal.made import REMOVE
 
 

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from kestrel.address import parse_address
 from kestrel.client.call import Call
 from kestrel.client.errors import CannotConnect, ConnectionFailed, RequestError
-from kestrel.client.patient import PatientServer
+from kestrel.client.retrying_server import RetryingServer
 from kestrel.client.thrift import OpenRead, RangeItem, ThriftCalls
 from kestrel.cluster.follower import Members
 from kestrel.cluster.member import Member
@@ -230,7 +230,7 @@ _WORLDS: Final[dict[str, World]] = {}
 """A reader that was pickled finds its world again."""
 
 
-class _FakeServer(PatientServer):
+class _FakeServer(RetryingServer):
     def __init__(self, address: str, world: World) -> None:
         super().__init__(address, seconds=world.seconds, sleep=world.sleep, random=Random(1))
         self._world = world
@@ -268,5 +268,5 @@ class _FakeServers(StreamServers):
     def _in_set(self, uri: ServerSetUri, name: str) -> ServerSetDirectory:
         return ServerSetDirectory(uri, name, 0, _WORLDS[self.world].set.follow)
 
-    def open(self, address: str) -> PatientServer:
+    def open(self, address: str) -> RetryingServer:
         return _FakeServer(address, _WORLDS[self.world])

@@ -15,21 +15,21 @@ from __future__ import annotations
 from typing import Final, NoReturn
 
 from kestrel.tools.convert_config.scala.errors import ScalaError
-from kestrel.tools.convert_config.scala.tokens import Kind, Token, tokens
+from kestrel.tools.convert_config.scala.tokens import Token, TokenKind, tokens
 from kestrel.tools.convert_config.scala.tree import (
-    Assignment,
-    Call,
-    Chain,
     Expression,
-    Member,
-    Name,
-    New,
-    Number,
-    Program,
-    Several,
+    ScalaAssignment,
+    ScalaCall,
+    ScalaConsList,
+    ScalaMember,
+    ScalaName,
+    ScalaNew,
+    ScalaNumber,
+    ScalaProgram,
+    ScalaText,
+    ScalaTuple,
     Statement,
-    Text,
-    Unread,
+    UnreadStatement,
 )
 
 ROOT: Final = "KestrelConfig"
@@ -44,11 +44,11 @@ _PAIRS: Final = {"(": ")", "[": "]", "{": "}"}
 _WITHOUT_EFFECT: Final = ("import", "package")
 
 
-class _NotKnown(Exception):
+class _UnknownStatement(Exception):
     """This statement is none that is known."""
 
 
-def parse(text: str) -> Program:
+def parse(text: str) -> ScalaProgram:
     """What the text says. Raises `ScalaError` where it is no configuration of Kestrel, or ends too early."""
     return _Parser(text).program()
 
@@ -60,27 +60,27 @@ class _Parser:
         self._position = 0
         self._depth = 0
 
-    def program(self) -> Program:
-        root: New | None = None
-        beside: list[Unread] = []
-        while (token := self._skip_line_ends()).kind is not Kind.END:
-            if token.kind is Kind.NAME and token.text in _WITHOUT_EFFECT:
+    def program(self) -> ScalaProgram:
+        root: ScalaNew | None = None
+        unread_statements: list[UnreadStatement] = []
+        while (token := self._skip_line_ends()).kind is not TokenKind.END:
+            if token.kind is TokenKind.NAME and token.text in _WITHOUT_EFFECT:
                 self._skip_statement()
-            elif root is None and token.kind is Kind.NAME and token.text == "new":
+            elif root is None and token.kind is TokenKind.NAME and token.text == "new":
                 root = self._root()
                 if not self._is_at_end_of_statement():
-                    beside.append(self._unread(self._position))
+                    unread_statements.append(self._unread(self._position))
             else:
-                beside.append(self._unread(self._position))
+                unread_statements.append(self._unread(self._position))
         if root is None:
             raise ScalaError(1, f"there is no new {ROOT} {{ ... }}: is this a configuration of Kestrel 2.0 or later?")
-        return Program(root, tuple(beside))
+        return ScalaProgram(root, tuple(unread_statements))
 
-    def _root(self) -> New:
+    def _root(self) -> ScalaNew:
         line = self._here.line
         try:
             made = self._new()
-        except _NotKnown:
+        except _UnknownStatement:
             raise ScalaError(line, f"what stands here is no new {ROOT} {{ ... }} that can be read") from None
         if made.type != ROOT:
             raise ScalaError(line, f"this makes another thing than a {ROOT}, which a configuration of Kestrel makes")
@@ -94,7 +94,7 @@ class _Parser:
         self._deeper(opening)
         statements: list[Statement] = []
         while not self._is_sign(self._skip_line_ends(), "}"):
-            if self._here.kind is Kind.END:
+            if self._here.kind is TokenKind.END:
                 raise ScalaError(opening.line, "this { is never closed")
             statements.append(self._statement())
         self._take("}")
@@ -113,30 +113,32 @@ class _Parser:
             value = self._expression()
             if not self._is_at_end_of_statement():
                 self._not_known()
-        except _NotKnown:
+        except _UnknownStatement:
             self._position, self._depth = start, depth
             return self._unread(start)
         first, last = self._tokens[start], self._tokens[self._position - 1]
-        return Assignment(first.line, last.line, tuple(path), value, self._text[first.start : last.end])
+        return ScalaAssignment(first.line, last.line, tuple(path), value, self._text[first.start : last.end])
 
     def _is_at_end_of_statement(self) -> bool:
         here = self._here
-        return here.kind in (Kind.LINE_END, Kind.END) or (here.kind is Kind.SIGN and here.text in (";", "}"))
+        return here.kind in (TokenKind.LINE_END, TokenKind.END) or (
+            here.kind is TokenKind.SIGN and here.text in (";", "}")
+        )
 
-    def _unread(self, start: int) -> Unread:
+    def _unread(self, start: int) -> UnreadStatement:
         """The statement that begins there, whatever it is."""
         self._position = start
         self._skip_statement()
         first, last = self._tokens[start], self._tokens[max(start, self._position - 1)]
-        return Unread(first.line, last.line + last.text.count("\n"), self._text[first.start : last.end])
+        return UnreadStatement(first.line, last.line + last.text.count("\n"), self._text[first.start : last.end])
 
     def _skip_statement(self) -> None:
         """Go to where the next one begins, at least one token on."""
         depth = 0
-        while (token := self._here).kind is not Kind.END:
-            if depth == 0 and token.kind is Kind.LINE_END and not self._goes_on():
+        while (token := self._here).kind is not TokenKind.END:
+            if depth == 0 and token.kind is TokenKind.LINE_END and not self._goes_on():
                 return
-            if token.kind is Kind.SIGN:
+            if token.kind is TokenKind.SIGN:
                 if depth == 0 and token.text == ";":
                     return
                 if token.text in _PAIRS:
@@ -150,10 +152,10 @@ class _Parser:
     def _goes_on(self) -> bool:
         """Whether the statement goes on behind the line end that is here."""
         before = self._tokens[self._position - 1]
-        if before.kind is Kind.SIGN and before.text not in (")", "]", "}", ";"):
+        if before.kind is TokenKind.SIGN and before.text not in (")", "]", "}", ";"):
             return True
         after = self._after_line_ends()
-        return after.kind is Kind.SIGN and after.text in _GOES_ON
+        return after.kind is TokenKind.SIGN and after.text in _GOES_ON
 
     # Expressions.
 
@@ -167,7 +169,7 @@ class _Parser:
             self._skip_line_ends()
             parts.append(self._simple())
         self._depth -= 1
-        return parts[0] if len(parts) == 1 else Chain(first.line, tuple(parts))
+        return parts[0] if len(parts) == 1 else ScalaConsList(first.line, tuple(parts))
 
     def _simple(self) -> Expression:
         value = self._first()
@@ -176,33 +178,33 @@ class _Parser:
             if self._is_sign(self._after_line_ends(), "."):
                 self._skip_line_ends()
                 self._next()
-                value = Member(here.line, value, self._name())
+                value = ScalaMember(here.line, value, self._name())
             elif self._is_sign(here, "("):
-                value = Call(here.line, value, self._arguments())
+                value = ScalaCall(here.line, value, self._arguments())
             elif self._is_sign(here, "["):
                 self._types()
-            elif here.kind is Kind.NAME and isinstance(value, Number):
-                value = Member(here.line, value, self._name())  # 30 seconds
+            elif here.kind is TokenKind.NAME and isinstance(value, ScalaNumber):
+                value = ScalaMember(here.line, value, self._name())  # 30 seconds
             else:
                 return value
 
     def _first(self) -> Expression:
         token = self._here
-        if token.kind is Kind.NAME and token.text == "new":
+        if token.kind is TokenKind.NAME and token.text == "new":
             return self._new()
         if self._is_sign(token, "("):
             parts = self._arguments()
-            return parts[0] if len(parts) == 1 else Several(token.line, parts)
+            return parts[0] if len(parts) == 1 else ScalaTuple(token.line, parts)
         match token.kind:
-            case Kind.NUMBER:
+            case TokenKind.NUMBER:
                 self._next()
-                return Number(token.line, int(token.text))
-            case Kind.TEXT:
+                return ScalaNumber(token.line, int(token.text))
+            case TokenKind.TEXT:
                 self._next()
-                return Text(token.line, token.text)
-            case Kind.NAME:
+                return ScalaText(token.line, token.text)
+            case TokenKind.NAME:
                 self._next()
-                return Name(token.line, token.text)
+                return ScalaName(token.line, token.text)
             case _:
                 self._not_known()
 
@@ -224,7 +226,7 @@ class _Parser:
         depth = 0
         while True:
             token = self._here
-            if token.kind is Kind.NAME or self._is_sign(token, ",", "."):
+            if token.kind is TokenKind.NAME or self._is_sign(token, ",", "."):
                 self._next()
             elif self._is_sign(token, "["):
                 depth += 1
@@ -237,14 +239,14 @@ class _Parser:
             else:
                 self._not_known()
 
-    def _new(self) -> New:
+    def _new(self) -> ScalaNew:
         line = self._next().line
         type_ = self._type()
         arguments: tuple[Expression, ...] = ()
         others: list[str] = []
         if self._is_sign(self._here, "("):
             arguments = self._arguments()
-        while (token := self._after_line_ends()).kind is Kind.NAME and token.text == "with":
+        while (token := self._after_line_ends()).kind is TokenKind.NAME and token.text == "with":
             self._skip_line_ends()
             self._next()
             others.append(self._type())
@@ -252,7 +254,7 @@ class _Parser:
         if self._is_sign(self._after_line_ends(), "{"):
             self._skip_line_ends()
             body = self._block()
-        return New(line, type_, arguments, tuple(others), body)
+        return ScalaNew(line, type_, arguments, tuple(others), body)
 
     def _type(self) -> str:
         """The last word of a type's name, which says what it is."""
@@ -273,26 +275,26 @@ class _Parser:
     def _next(self) -> Token:
         """The token that is here, and the one behind it is here then."""
         token = self._tokens[self._position]
-        if token.kind is not Kind.END:
+        if token.kind is not TokenKind.END:
             self._position += 1
         return token
 
     def _after_line_ends(self) -> Token:
         """What stands here, or below."""
         position = self._position
-        while self._tokens[position].kind is Kind.LINE_END:
+        while self._tokens[position].kind is TokenKind.LINE_END:
             position += 1
         return self._tokens[position]
 
     def _skip_line_ends(self) -> Token:
         """Go there. Semicolons between statements are skipped as well."""
-        while self._here.kind is Kind.LINE_END or self._is_sign(self._here, ";"):
+        while self._here.kind is TokenKind.LINE_END or self._is_sign(self._here, ";"):
             self._position += 1
         return self._here
 
     @staticmethod
     def _is_sign(token: Token, *signs: str) -> bool:
-        return token.kind is Kind.SIGN and token.text in signs
+        return token.kind is TokenKind.SIGN and token.text in signs
 
     def _take(self, sign: str) -> Token:
         if not self._is_sign(self._here, sign):
@@ -300,7 +302,7 @@ class _Parser:
         return self._next()
 
     def _name(self) -> str:
-        if self._here.kind is not Kind.NAME:
+        if self._here.kind is not TokenKind.NAME:
             self._not_known()
         return self._next().text
 
@@ -311,4 +313,4 @@ class _Parser:
 
     @staticmethod
     def _not_known() -> NoReturn:
-        raise _NotKnown
+        raise _UnknownStatement

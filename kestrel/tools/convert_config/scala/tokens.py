@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from kestrel.tools.convert_config.scala.errors import ScalaError
 
 
-class Kind(Enum):
+class TokenKind(Enum):
     """What a token is."""
 
     NAME = auto()
@@ -27,7 +27,7 @@ class Kind(Enum):
 class Token(NamedTuple):
     """One of them. `text` is what it says: a text without its quotes. `start` and `end` are where it stands."""
 
-    kind: Kind
+    kind: TokenKind
     text: str
     line: int
     start: int
@@ -59,7 +59,12 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
-_KINDS: Final = {"name": Kind.NAME, "quoted_name": Kind.NAME, "bracket": Kind.SIGN, "sign": Kind.SIGN}
+_KINDS: Final = {
+    "name": TokenKind.NAME,
+    "quoted_name": TokenKind.NAME,
+    "bracket": TokenKind.SIGN,
+    "sign": TokenKind.SIGN,
+}
 _ESCAPE: Final = re.compile(r"\\(u+[0-9A-Fa-f]{4}|.)")
 _ESCAPES: Final = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", '"': '"', "'": "'", "\\": "\\"}
 _EDGE_OF_REMARK: Final = re.compile(r"/\*|\*/")
@@ -84,23 +89,27 @@ def tokens(text: str) -> list[Token]:
                 found.append(_token(group, piece[0], line, position, end))
         line += text.count("\n", position, end)
         position = end
-    found.append(Token(Kind.END, "", line, position, position))
+    found.append(Token(TokenKind.END, "", line, position, position))
     return found
 
 
 def _token(group: str, written: str, line: int, start: int, end: int) -> Token:
     if group == "line_end":
-        return Token(Kind.LINE_END, "", line, start, end)
+        return Token(TokenKind.LINE_END, "", line, start, end)
     if group == "raw":
-        kind = Kind.OTHER if "\\u" in written else Kind.TEXT  # a character to one Scala, and six of them to the next
+        kind = (
+            TokenKind.OTHER if "\\u" in written else TokenKind.TEXT
+        )  # a character to one Scala, and six of them to the next
         return Token(kind, written[3:-3], line, start, end)
     if group == "text":
         said = _unescaped(written[1:-1])
-        return Token(Kind.OTHER if said is None else Kind.TEXT, written if said is None else said, line, start, end)
+        return Token(
+            TokenKind.OTHER if said is None else TokenKind.TEXT, written if said is None else said, line, start, end
+        )
     if group == "number":
         digits = written.rstrip("lL").replace("_", "")
-        return Token(Kind.NUMBER if len(digits) <= _LONGEST_NUMBER else Kind.OTHER, digits, line, start, end)
-    return Token(_KINDS.get(group, Kind.OTHER), written.strip("`"), line, start, end)
+        return Token(TokenKind.NUMBER if len(digits) <= _LONGEST_NUMBER else TokenKind.OTHER, digits, line, start, end)
+    return Token(_KINDS.get(group, TokenKind.OTHER), written.strip("`"), line, start, end)
 
 
 def _unescaped(written: str) -> str | None:

@@ -5,28 +5,28 @@ from __future__ import annotations
 from typing import NamedTuple, TypeAlias
 
 
-class Number(NamedTuple):
+class ScalaNumber(NamedTuple):
     """A whole number."""
 
     line: int
     value: int
 
 
-class Text(NamedTuple):
+class ScalaText(NamedTuple):
     """A text, without its quotes."""
 
     line: int
     value: str
 
 
-class Name(NamedTuple):
+class ScalaName(NamedTuple):
     """A name that stands by itself: ``true``, ``None``, ``Up``."""
 
     line: int
     word: str
 
 
-class Member(NamedTuple):
+class ScalaMember(NamedTuple):
     """What stands behind a dot: ``16.megabytes``, ``Duration.MaxValue``."""
 
     line: int
@@ -34,7 +34,7 @@ class Member(NamedTuple):
     word: str
 
 
-class Call(NamedTuple):
+class ScalaCall(NamedTuple):
     """A call: ``Some(1)``, ``List("a", "b")``."""
 
     line: int
@@ -42,21 +42,21 @@ class Call(NamedTuple):
     arguments: tuple[Expression, ...]
 
 
-class Several(NamedTuple):
+class ScalaTuple(NamedTuple):
     """Some in brackets, with commas between: ``("user", "password")``."""
 
     line: int
     parts: tuple[Expression, ...]
 
 
-class Chain(NamedTuple):
+class ScalaConsList(NamedTuple):
     """Some that ``::`` and its kin join to a list."""
 
     line: int
     parts: tuple[Expression, ...]
 
 
-class New(NamedTuple):
+class ScalaNew(NamedTuple):
     """``new Type(arguments) with Others { body }``."""
 
     line: int
@@ -66,10 +66,12 @@ class New(NamedTuple):
     body: tuple[Statement, ...]
 
 
-Expression: TypeAlias = Number | Text | Name | Member | Call | Several | Chain | New
+Expression: TypeAlias = (
+    ScalaNumber | ScalaText | ScalaName | ScalaMember | ScalaCall | ScalaTuple | ScalaConsList | ScalaNew
+)
 
 
-class Assignment(NamedTuple):
+class ScalaAssignment(NamedTuple):
     """``admin.httpPort = 2223``. `path` are the words before the ``=``; `last_line` is where the value ends."""
 
     line: int
@@ -80,7 +82,7 @@ class Assignment(NamedTuple):
     """As it is written."""
 
 
-class Unread(NamedTuple):
+class UnreadStatement(NamedTuple):
     """A statement that is none of a configuration, or is written in a way that is not known."""
 
     line: int
@@ -88,11 +90,11 @@ class Unread(NamedTuple):
     source: str
 
 
-Statement: TypeAlias = Assignment | Unread
+Statement: TypeAlias = ScalaAssignment | UnreadStatement
 
 
-class Program(NamedTuple):
+class ScalaProgram(NamedTuple):
     """The configuration, and what stands beside it."""
 
-    root: New
-    beside: tuple[Unread, ...]
+    root: ScalaNew
+    unread_statements: tuple[UnreadStatement, ...]

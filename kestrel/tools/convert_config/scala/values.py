@@ -7,12 +7,22 @@ from fractions import Fraction
 from typing import Final
 
 from kestrel.config.units import GIB, KIB, MAX_AMOUNT, MIB, TIB, format_duration_ms, format_size
-from kestrel.tools.convert_config.scala.tree import Call, Chain, Expression, Member, Name, New, Number, Several, Text
+from kestrel.tools.convert_config.scala.tree import (
+    Expression,
+    ScalaCall,
+    ScalaConsList,
+    ScalaMember,
+    ScalaName,
+    ScalaNew,
+    ScalaNumber,
+    ScalaText,
+    ScalaTuple,
+)
 
 Value = bool | int | str | list[str]
 
 
-class Mark(Enum):
+class SpecialValue(Enum):
     """What is no value, but stands in the place of one."""
 
     NOTHING = auto()
@@ -45,19 +55,19 @@ _LARGEST_INT: Final = 2**31 - 1
 _ENDLESS: Final = ("MaxValue", "Top", "forever", "Forever")
 
 
-def some(expression: Expression) -> Expression:
+def unwrap_some(expression: Expression) -> Expression:
     """What ``Some(...)`` holds; all else as it is."""
     match expression:
-        case Call(_, Name(_, "Some"), (inner,)):
-            return some(inner)
+        case ScalaCall(_, ScalaName(_, "Some"), (inner,)):
+            return unwrap_some(inner)
         case _:
             return expression
 
 
-def last_word(expression: Expression) -> str | None:
+def last_name(expression: Expression) -> str | None:
     """The name that stands last: ``INFO`` of ``Level.INFO``. None where it is no name."""
     match expression:
-        case Name(_, word) | Member(_, _, word):
+        case ScalaName(_, word) | ScalaMember(_, _, word):
             return word
         case _:
             return None
@@ -65,69 +75,71 @@ def last_word(expression: Expression) -> str | None:
 
 def parts(expression: Expression) -> list[Expression]:
     """The members of a list, however that is written; one that stands alone is a list of one."""
-    match some(expression):
-        case Name(_, "Nil" | "None"):
+    match unwrap_some(expression):
+        case ScalaName(_, "Nil" | "None"):
             return []
-        case Member(_, Name(_, "List" | "Seq"), "empty"):
+        case ScalaMember(_, ScalaName(_, "List" | "Seq"), "empty"):
             return []
-        case Call(_, Name(_, "List" | "Seq"), members):
+        case ScalaCall(_, ScalaName(_, "List" | "Seq"), members):
             return [each for member in members for each in parts(member)]
-        case Chain(_, members):
+        case ScalaConsList(_, members):
             return [each for member in members for each in parts(member)]
         case one:
             return [one]
 
 
-def value(expression: Expression) -> Value | Mark:
+def value(expression: Expression) -> Value | SpecialValue:
     """The value that it says. A duration of a fraction of a millisecond, and what is beyond all bounds, is none."""
-    match some(expression):
-        case Number(_, number):
+    match unwrap_some(expression):
+        case ScalaNumber(_, number):
             return number
-        case Text(_, text):
+        case ScalaText(_, text):
             return text
-        case Name(_, "true"):
+        case ScalaName(_, "true"):
             return True
-        case Name(_, "false"):
+        case ScalaName(_, "false"):
             return False
-        case Name(_, "None"):
-            return Mark.NOTHING
-        case Member(_, Number(_, number), unit):
+        case ScalaName(_, "None"):
+            return SpecialValue.NOTHING
+        case ScalaMember(_, ScalaNumber(_, number), unit):
             return _with_unit(number, unit)
-        case Member(_, Name(_, "Int"), "MaxValue"):
-            return Mark.LARGEST_INT
-        case Member(_, Member(_, Name(_, "Int"), "MaxValue"), unit):
+        case ScalaMember(_, ScalaName(_, "Int"), "MaxValue"):
+            return SpecialValue.LARGEST_INT
+        case ScalaMember(_, ScalaMember(_, ScalaName(_, "Int"), "MaxValue"), unit):
             return _with_unit(_LARGEST_INT, unit)
-        case Member(_, Member(_, Name(_, "Long"), "MaxValue"), unit) if unit in _DURATIONS_MS or _SIZES.get(unit) == 1:
-            return Mark.NOTHING  # so many kilobytes Scala takes for -1024 bytes
-        case Member(_, Name(_, "Long"), "MaxValue"):
-            return Mark.NOTHING
-        case Member(_, Name(_, "Duration"), word) if word in _ENDLESS:
-            return Mark.NOTHING
-        case Name(_, "Never"):
-            return Mark.NOTHING
-        case Call() | Chain() as listed:
+        case ScalaMember(_, ScalaMember(_, ScalaName(_, "Long"), "MaxValue"), unit) if (
+            unit in _DURATIONS_MS or _SIZES.get(unit) == 1
+        ):
+            return SpecialValue.NOTHING  # so many kilobytes Scala takes for -1024 bytes
+        case ScalaMember(_, ScalaName(_, "Long"), "MaxValue"):
+            return SpecialValue.NOTHING
+        case ScalaMember(_, ScalaName(_, "Duration"), word) if word in _ENDLESS:
+            return SpecialValue.NOTHING
+        case ScalaName(_, "Never"):
+            return SpecialValue.NOTHING
+        case ScalaCall() | ScalaConsList() as listed:
             return _texts(listed)
-        case Name(_, "Nil"):
+        case ScalaName(_, "Nil"):
             return []
-        case Member() | Name() | New() | Several():
-            return Mark.NO_VALUE
+        case ScalaMember() | ScalaName() | ScalaNew() | ScalaTuple():
+            return SpecialValue.NO_VALUE
 
 
-def _with_unit(number: int, unit: str) -> Value | Mark:
+def _with_unit(number: int, unit: str) -> Value | SpecialValue:
     if unit in _SIZES:
         size = number * _SIZES[unit]
-        return format_size(size) if size <= MAX_AMOUNT else Mark.NO_VALUE
+        return format_size(size) if size <= MAX_AMOUNT else SpecialValue.NO_VALUE
     duration_ms = number * _DURATIONS_MS.get(unit, Fraction(-1))
     if not 0 <= duration_ms <= MAX_AMOUNT or duration_ms.denominator != 1:
-        return Mark.NO_VALUE
+        return SpecialValue.NO_VALUE
     return format_duration_ms(duration_ms.numerator)
 
 
-def _texts(listed: Expression) -> Value | Mark:
+def _texts(listed: Expression) -> Value | SpecialValue:
     """A list of texts."""
     texts: list[str] = []
     for each in parts(listed):
-        if each is listed or not isinstance(each, Text):
-            return Mark.NO_VALUE
+        if each is listed or not isinstance(each, ScalaText):
+            return SpecialValue.NO_VALUE
         texts.append(each.value)
     return texts

@@ -1,0 +1,81 @@
+"""Takes the items of a run for good, and sees whether all of them come."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kestrel.client.call import Call
+from kestrel.load.ledger import Ledger
+from kestrel.load.load_run import WAIT_MS, LoadConnection, LoadRun
+from kestrel.load.pump import Pump
+from kestrel.load.run_stats import RequestStats
+
+_MAX_REMAINING: Final = 10_000
+"""So many items that should not be there are looked at, and no more."""
+
+
+class LoadConsumer:
+    """Several connections that take from one queue until `end` items have come.
+
+    No more gets are under way than there are items to come: so at the end none is left waiting for one.
+    """
+
+    def __init__(
+        self, load_run: LoadRun, queue: bytes, ledger: Ledger, request_stats: RequestStats, end: int | None = None
+    ) -> None:
+        self._load_run = load_run
+        self._queue = queue
+        self._ledger = ledger
+        self._lane = request_stats
+        self._end = ledger.total if end is None else end
+        self._outstanding = 0
+        self._all_put_s = float("inf")
+        self._is_given_up = False
+        self._pumps: list[tuple[Pump[LoadConnection, bytes | None], LoadConnection]] = []
+
+    def all_put(self) -> None:
+        """Told by whoever puts. A get that begins after that and finds nothing means that nothing more will come."""
+        self._all_put_s = self._load_run.seconds()
+
+    async def run(self, connection: LoadConnection) -> None:
+        """Take over that connection, to the end."""
+        width = self._load_run.options.pipeline
+        pump = Pump(connection.pipeline, width, lambda: self._make(connection), self._came, self._load_run.seconds)
+        self._pumps.append((pump, connection))
+        await pump.run()
+        if connection.pipeline.is_usable and (finish := connection.dialect.finish(self._queue)) is not None:
+            await connection.ask(finish)
+
+    def _make(self, connection: LoadConnection) -> tuple[LoadConnection, Call[bytes | None]] | None:
+        expected = self._ledger.expected_below(self._end)
+        if self._load_run.is_stopping or self._is_given_up or self._ledger.seen + self._outstanding >= expected:
+            return None
+        self._outstanding += 1
+        return connection, connection.dialect.take(self._queue, WAIT_MS)
+
+    def _came(self, connection: LoadConnection, data: bytes | None, began_s: float, ended_s: float) -> None:
+        self._outstanding -= 1
+        if data is not None:
+            self._ledger.came(data)
+            self._lane.add(len(data), began_s, ended_s)
+        elif began_s >= self._all_put_s:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Nothing more will come; what is still asked for would only wait, one get after the other."""
+        self._is_given_up = True
+        for pump, connection in self._pumps:
+            pump.stop()
+            connection.pipeline.drop()
+
+
+async def drain_remaining(load_run: LoadRun, queue: bytes, ledger: Ledger) -> None:
+    """Take what should not be there any more, so that it is counted. Not where others' items are in the queue."""
+    if load_run.options.anyway or load_run.is_stopping:
+        return
+    connection = await load_run.connection()
+    for _ in range(_MAX_REMAINING):
+        data = await connection.ask(connection.dialect.take(queue, 0))
+        if data is None:
+            return
+        ledger.came(data)

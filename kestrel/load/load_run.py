@@ -1,0 +1,229 @@
+"""What every tool works with: connections to the server, the time, and the end of it all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from time import perf_counter
+from typing import Any, Final, NamedTuple, TypeVar
+
+from OpenSSL import SSL
+from twisted.internet.defer import Deferred, DeferredList, FirstError
+from twisted.internet.endpoints import HostnameEndpoint
+from twisted.internet.error import ConnectionDone, ConnectionLost, DNSLookupError
+from twisted.internet.error import TimeoutError as ConnectingTimedOut
+from twisted.internet.interfaces import IAddress, IDelayedCall, IStreamClientEndpoint
+from twisted.internet.protocol import Factory
+
+from kestrel.client.call import Call
+from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed
+from kestrel.client.openssl import tls_endpoint
+from kestrel.client.pipeline import Pipeline
+from kestrel.load.load_dialects import PROTOCOLS, LoadDialect
+from kestrel.load.numbered_items import NumberedItems
+from kestrel.load.options import LoadOptions
+from kestrel.load.run_stats import RunStats
+
+T = TypeVar("T")
+
+WAIT_MS: Final = 1000
+"""How long a get waits at the server for an item, before it asks again."""
+
+_GRACE_S: Final = 1.5
+"""What is under way has so long to end, once the run is to end."""
+
+_SILENCE_CHECK_S: Final = 0.5
+"""Who answers nothing in the last part of that is not answering any more. Before, something may be on its way."""
+
+_MAX_CONNECTING: Final = 50
+"""So many connections are made at a time: more would only stand in the server's line."""
+
+
+class LoadConnection(NamedTuple):
+    """A connection, and what is said over it."""
+
+    pipeline: Pipeline
+    dialect: LoadDialect
+
+    def ask(self, call: Call[T]) -> Deferred[T]:
+        """Its answer."""
+        return self.pipeline.ask(call)
+
+
+class _LoadPipelineFactory(Factory):
+    noisy = False
+
+    def __init__(self, make: Callable[[], Pipeline]) -> None:
+        self._make = make
+
+    def buildProtocol(self, addr: IAddress | None) -> Pipeline:
+        return self._make()
+
+
+class LoadRun:
+    """One run of a tool. `reactor` is Twisted's."""
+
+    def __init__(self, reactor: Any, options: LoadOptions) -> None:
+        self.options = options
+        self.run_stats = RunStats()
+        self.seconds = perf_counter
+        self.is_stopping = False
+        self._reactor = reactor
+        endpoint: IStreamClientEndpoint = HostnameEndpoint(reactor, *options.address, timeout=options.timeout_s)
+        self._endpoint = endpoint if options.tls is None else tls_endpoint(options.tls, options.address.host, endpoint)
+        self._protocol = PROTOCOLS[options.protocol]
+        self._pipelines: set[Pipeline] = set()
+        self._connecting: set[Deferred[Any]] = set()
+        self._sleeping: dict[Deferred[None], IDelayedCall] = {}
+        self._dropping: IDelayedCall | None = None
+        self._is_silent = False
+        """Whether the server has answered nothing at the end of the time that what was under way had to end."""
+
+    def items(self) -> NumberedItems:
+        """Those of this run, and of no other."""
+        return NumberedItems(os.urandom(4).hex(), *self.options.sizes, self.options.seed)
+
+    async def connection(self) -> LoadConnection:
+        """A new connection. Raises `CannotConnect`."""
+        if self._is_silent:  # nobody who has pressed Ctrl-C waits for the timeout as well
+            raise CannotConnect("the server says nothing")
+        make = self._protocol
+        timeout_s = self.options.timeout_s
+        factory = _LoadPipelineFactory(lambda: Pipeline(self._reactor, timeout_s, make.closes_connection))
+        connecting = self._endpoint.connect(factory)
+        self._connecting.add(connecting)
+        try:
+            pipeline = await connecting
+            assert isinstance(pipeline, Pipeline)
+            self._pipelines.add(pipeline)
+            pipeline.ended.addCallback(lambda _: self._pipelines.discard(pipeline))
+            await pipeline.ready.addTimeout(timeout_s, self._reactor)
+        except Exception as error:
+            cause = _to_socket_error(error, timeout_s)
+            if cause is None:
+                raise
+            raise CannotConnect(f"{self.options.address}: {cause}") from cause
+        finally:
+            self._connecting.discard(connecting)
+        return LoadConnection(pipeline, make.make())
+
+    async def connections(
+        self, number: int, connected: Callable[[float, float], None] | None = None
+    ) -> list[LoadConnection]:
+        """So many connections. `connected` is told of each when it was begun and when it was there."""
+        connections: list[LoadConnection] = []
+        begun = 0
+
+        async def connect() -> None:
+            nonlocal begun
+            while begun < number and not self.is_stopping:
+                begun += 1
+                began_s = self.seconds()
+                connections.append(await self.connection())
+                if connected is not None:
+                    connected(began_s, self.seconds())
+
+        await self.all([connect() for _ in range(min(number, _MAX_CONNECTING))])
+        return connections
+
+    async def sleep(self, seconds: float) -> None:
+        """For so long, or until the run is to end."""
+        if self.is_stopping:
+            return
+        waiting: Deferred[None] = Deferred()
+        self._sleeping[waiting] = self._reactor.callLater(seconds, self._wake, waiting)
+        await waiting
+
+    async def all(self, works: Sequence[Awaitable[object]]) -> None:
+        """Side by side to their ends. The first failure ends the wait, unless the run is to end anyway."""
+        deferreds = [work if isinstance(work, Deferred) else Deferred.fromCoroutine(_coroutine(work)) for work in works]
+        try:
+            await DeferredList(deferreds, fireOnOneErrback=True, consumeErrors=True)
+        except FirstError as first:
+            if not (self.is_stopping and first.subFailure.check(ConnectionFailed)):
+                first.subFailure.raiseException()
+
+    def stop(self) -> None:
+        """The run is to end: nothing new is begun, and what is under way has a moment."""
+        if not self.is_stopping:
+            self.is_stopping = True
+            self._dropping = self._reactor.callLater(_GRACE_S - _SILENCE_CHECK_S, self._check_silence)
+            for waiting in list(self._sleeping):
+                self._wake(waiting)
+
+    def _check_silence(self) -> None:
+        self._dropping = self._reactor.callLater(_SILENCE_CHECK_S, self._end_now, self._answered())
+
+    def _end_now(self, answered: int) -> None:
+        self._is_silent = self._answered() == answered
+        self.hang_up()
+
+    def _answered(self) -> int:
+        return sum(request_stats.items for request_stats in self.run_stats.request_stats_list)
+
+    def end(self) -> None:
+        """The run is over. What comes after it is not cut short by a signal that came before; by another one it is."""
+        self.is_stopping = True
+        if self._dropping is not None and self._dropping.active():
+            self._dropping.cancel()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """End all connections, those that are being made too."""
+        for connecting in list(self._connecting):
+            connecting.cancel()
+        for pipeline in list(self._pipelines):
+            pipeline.drop()
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        self.end()
+        for waiting in list(self._sleeping):
+            self._wake(waiting)
+
+    def _wake(self, waiting: Deferred[None]) -> None:
+        timer = self._sleeping.pop(waiting)
+        if timer.active():
+            timer.cancel()
+        waiting.callback(None)
+
+
+def _to_socket_error(error: Exception, timeout_s: float) -> OSError | ValueError | None:
+    """The error of a plain socket for what Twisted says of a connection; None for what is said in words of ours."""
+    number = getattr(error, "osError", None)
+    match error:
+        case CannotConnect(__cause__=SSL.Error() as cause):
+            return ssl.SSLError(ssl.SSL_ERROR_SSL, _reason(cause))
+        case CannotConnect(__cause__=CannotConnect() as cause):
+            return ssl.SSLCertVerificationError(ssl.SSL_ERROR_SSL, str(cause))
+        case CannotConnect(__cause__=ConnectionLost() | ConnectionDone()):
+            return ConnectionResetError(errno.ECONNRESET, "the server hung up")
+        case ClientFailure():
+            return None
+        case DNSLookupError():
+            return socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        case TimeoutError() | ConnectingTimedOut():
+            return TimeoutError(errno.ETIMEDOUT, f"no connection within {timeout_s:g} s")
+        case _ if isinstance(number, int):
+            return OSError(number, os.strerror(number))
+        case _:
+            return ValueError(str(error))
+
+
+def _reason(error: SSL.Error) -> str:
+    """The last of OpenSSL's reasons."""
+    try:
+        return str(error.args[0][-1][-1])
+    except (LookupError, TypeError):
+        return "it does not speak TLS"
+
+
+async def _run(work: Awaitable[T]) -> T:
+    return await work
+
+
+def _coroutine(work: Awaitable[T]) -> Coroutine[Any, Any, T]:
+    return work if isinstance(work, Coroutine) else _run(work)

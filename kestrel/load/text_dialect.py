@@ -1,0 +1,130 @@
+"""The text protocol from the client's side, as far as the load tools need it. Items are lines."""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+from kestrel.client.call import LINE, Call, Reply
+from kestrel.client.errors import BadReply, OpenReadsError, RequestError, ServerError
+from kestrel.client.thrift import OpenRead
+from kestrel.load.queue_state import QueueState
+from kestrel.names import check_queue_name
+from kestrel.protocols.buffer import ReceiveBuffer
+
+T = TypeVar("T")
+
+_MOST_LINE_BYTES: Final = 32 * 1024 * 1024
+_MOST_LINES: Final = 10_000
+"""Of a listing of one queue."""
+
+_OPEN_READS: Final = b"Not that many transactions open."
+
+
+class TextLoadDialect:
+    """`Wire` of the text protocol."""
+
+    may_abort = False
+    reads_are_of_connection = True
+    reads_time_out = False
+
+    def put(self, queue: bytes, data: bytes) -> Call[bool]:
+        """The item must be a line, without its end."""
+        check_queue_name(queue)
+        if b"\n" in data:
+            raise RequestError("an item of the text protocol is a line")
+        return _TextCall(b"put %b:\n%b\n\n" % (queue, data), _number()).then(bool)
+
+    def take(self, queue: bytes, wait_ms: int) -> Call[bytes | None]:
+        """The head; it is taken for good by the next `take` or `finish` of this connection."""
+        check_queue_name(queue)
+        return _TextCall(b"get %b %d\n" % (queue, wait_ms), _item(), wait_ms=wait_ms)
+
+    def finish(self, queue: bytes) -> Call[None]:
+        """A peek confirms all that this connection has open of the queue."""
+        check_queue_name(queue)
+        return _TextCall(b"peek %b\n" % queue, _item()).then(_nothing)
+
+    def open(self, queue: bytes, wait_ms: int, hold_ms: int) -> Call[OpenRead | None]:
+        """The head, as an open read. What this connection had open is confirmed."""
+        return self.take(queue, wait_ms).then(lambda data: None if data is None else OpenRead(data))
+
+    def confirm(self, queue: bytes, read: OpenRead) -> Call[None]:
+        """Finish the oldest open read."""
+        check_queue_name(queue)
+        return _TextCall(b"confirm %b 1\n" % queue, _number()).then(_nothing)
+
+    def abort(self, queue: bytes, read: OpenRead) -> Call[None]:
+        """Text has no such request."""
+        raise RequestError("the text protocol cannot put an item back; hang up")
+
+    def look(self, queue: bytes) -> Call[QueueState]:
+        """How much there is in the queue."""
+        check_queue_name(queue)
+        return _TextCall(b"dump_stats %b\n" % queue, _figures()).then(QueueState.of)
+
+    def names(self) -> None:
+        """It lists queues with all their figures: more than is read here."""
+        return None
+
+    def flush(self, queue: bytes) -> Call[None]:
+        """Drop what is in it."""
+        check_queue_name(queue)
+        return _TextCall(b"flush %b\n" % queue, _number()).then(_nothing)
+
+    def delete(self, queue: bytes) -> Call[None]:
+        """Forget it."""
+        check_queue_name(queue)
+        return _TextCall(b"delete %b\n" % queue, _number()).then(_nothing)
+
+
+class _TextCall(Call[T]):
+    """A call whose lines end in a line feed alone."""
+
+    def _line(self, buffer: ReceiveBuffer) -> bytes | None:
+        line = buffer.take_line()
+        if (len(buffer) if line is None else len(line)) > _MOST_LINE_BYTES:
+            raise BadReply(f"a line is longer than {_MOST_LINE_BYTES} bytes")
+        return line
+
+
+def _line() -> Reply[bytes]:
+    """A line that is no error."""
+    line = yield LINE
+    if line.startswith(b"-"):
+        if line[1:] == _OPEN_READS:
+            raise OpenReadsError("the read had gone back")
+        raise ServerError(line[1:].decode("utf-8", "replace"))
+    return line
+
+
+def _item() -> Reply[bytes | None]:
+    line = yield from _line()
+    if line == b"*":
+        return None
+    if not line.startswith(b":"):
+        raise BadReply(f"a line of {len(line)} bytes is no item")
+    return line[1:]
+
+
+def _number() -> Reply[int]:
+    line = yield from _line()
+    if not (line.startswith(b"+") and line[1:].isdigit() and len(line) < 20):
+        raise BadReply(f"a line of {len(line)} bytes is no number")
+    return int(line[1:])
+
+
+def _figures() -> Reply[dict[str, str]]:
+    figures: dict[str, str] = {}
+    for _ in range(_MOST_LINES):
+        line = yield from _item()
+        if line is None:
+            return figures
+        words = line.decode("utf-8", "surrogateescape").split(" ", 2)
+        if len(words) != 3:
+            raise BadReply(f"a line of {len(line)} bytes is no figure")
+        figures[words[1]] = words[2]
+    raise BadReply(f"the listing has more than {_MOST_LINES} lines")
+
+
+def _nothing(_: object) -> None:
+    pass

@@ -1,0 +1,164 @@
+"""Putting many items, at full speed, and knowing of each what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import IntEnum, auto
+from typing import Final
+
+from kestrel.address import Address
+from kestrel.client.errors import CannotConnect, ClientFailure, ConnectionFailed, NoServer, Refused, ServerError
+from kestrel.client.put_batch import batches
+from kestrel.tools.cli.servers import CommandServers
+from kestrel.tools.formatting import count, show_data
+from kestrel.tools.tool_runner import EX_FOUND, ToolFailed
+
+_MAX_RANGES: Final = 8
+"""So many runs of numbers are said one by one."""
+
+
+class _PutOutcome(IntEnum):
+    """What became of an item."""
+
+    NOT_PUT = 0
+    PUT = auto()
+    REFUSED = auto()
+    """By a limit of the queue."""
+    UNKNOWN = auto()
+    """It was sent, and no answer came."""
+
+
+class BatchLoad:
+    """Items on their way to a queue, which are numbered from 1.
+
+    They are sent many at once, each batch to one server, and to another one as far as the first will not or cannot have
+    them. With the first item that is not put the load ends: `put` raises, what follows is not sent, and `outcome` says
+    exactly what is in the queue.
+    """
+
+    def __init__(self, servers: CommandServers, queue: bytes, expires_in_s: float | None) -> None:
+        self._servers = servers
+        self._queue = queue
+        self._expiry_ms = 0 if expires_in_s is None else round(expires_in_s * 1000)
+        self.stored = 0
+        """How many are in the queue."""
+        self._sent = 0
+        self._not_put: list[int] = []
+        self._unknown: list[int] = []
+
+    @property
+    def is_uncertain(self) -> bool:
+        """Whether there is an item of which nobody knows if it is in the queue."""
+        return bool(self._unknown)
+
+    def put(self, items: Iterable[bytes]) -> None:
+        """Put them. Raises `ToolFailed` with the reason when one of them was not put, or perhaps not."""
+        for batch in batches(items):
+            self._put_batch(batch)
+
+    def outcome(self, total: int | None) -> str:
+        """How many are in the queue, and which are not. `total` is how many there are; None where nobody knows."""
+        said = [f"{count(self.stored, 'item')} put"]
+        if self._unknown:
+            said.append(f"perhaps put: {_format_ranges(self._unknown)}")
+        not_put = list(self._not_put)
+        if total is None:
+            # What was not put at the end, and what was not sent, are one.
+            first_after = self._sent + 1
+            while not_put and not_put[-1] == first_after - 1:
+                first_after = not_put.pop()
+            before = f"{_format_ranges(not_put)}, and " if not_put else ""
+            said.append(f"not put: {before}{first_after} and all that follow")
+        elif not_put := [*not_put, *range(self._sent + 1, total + 1)]:
+            said.append(f"not put: {_format_ranges(not_put)}")
+        return "; ".join(said)
+
+    def _put_batch(self, batch: Sequence[bytes]) -> None:
+        fates = [_PutOutcome.NOT_PUT] * len(batch)
+        servers = self._servers.asked
+        failure: ClientFailure | None = None
+        asked: set[Address] = set()
+        try:
+            servers.wait_until_known()
+            failure = NoServer(servers.writes.no_server_reason)
+            while _PutOutcome.NOT_PUT in fates and (address := servers.writes.next(asked)) is not None:
+                asked.add(address)
+                try:
+                    self._send(address, batch, fates)
+                except (ServerError, ConnectionFailed) as error:
+                    servers.writes.failed(address)
+                    failure = error
+                    if _PutOutcome.UNKNOWN in fates:
+                        break
+                    servers.refresh()
+                else:
+                    servers.writes.answered(address)
+                    failure = None
+                    break
+        except (Refused, NoServer) as error:
+            failure = error
+        finally:
+            first = self._sent + 1
+            self._sent += len(batch)
+            self.stored += fates.count(_PutOutcome.PUT)
+            for number, fate in enumerate(fates, first):
+                if fate is _PutOutcome.UNKNOWN:
+                    self._unknown.append(number)
+                elif fate is not _PutOutcome.PUT:
+                    self._not_put.append(number)
+        if failure is not None:
+            raise self._servers.failed(failure)
+        if _PutOutcome.REFUSED in fates:
+            number = first + fates.index(_PutOutcome.REFUSED)
+            queue = show_data(self._queue)
+            why = f"item {number} was refused by a limit of the queue {queue} (maxItems, maxSize or maxItemSize)"
+            if not self._servers.has_memcache:  # a thrift reply only says how many went in
+                why += ", or the server failed at it"
+            raise ToolFailed(why, EX_FOUND)
+
+    def _send(self, address: Address, batch: Sequence[bytes], fates: list[_PutOutcome]) -> None:
+        """Put what is not put yet. Raises `Refused` when the server refused some of that, and `ConnectionFailed`."""
+        positions = [position for position, fate in enumerate(fates) if fate is _PutOutcome.NOT_PUT]
+        calls = self._servers.dialect.put(self._queue, [batch[position] for position in positions], self._expiry_ms)
+        refusal: Refused | None = None
+        answer: int | Refused = 0
+        done = 0
+        with self._servers.pool.using(address) as connection:
+            for position in positions:
+                fates[position] = _PutOutcome.UNKNOWN
+            try:
+                answers = connection.ask_all([call for _, call in calls])
+                for (size, _), answer in zip(calls, answers, strict=True):
+                    part = positions[done : done + size]
+                    done += size
+                    if isinstance(answer, Refused):
+                        refusal = answer
+                        stored = 0
+                    else:
+                        stored = answer
+                    for position in part[:stored]:
+                        fates[position] = _PutOutcome.PUT
+                    for position in part[stored:]:
+                        fates[position] = _PutOutcome.NOT_PUT
+                    if stored < size and answer is not refusal:
+                        fates[part[stored]] = _PutOutcome.REFUSED
+            except CannotConnect:
+                if not isinstance(answer, Refused):
+                    raise
+                for position in positions[done:]:  # it hung up with the refusal, and did nothing of what came behind
+                    fates[position] = _PutOutcome.NOT_PUT
+        if refusal is not None:
+            raise refusal
+
+
+def _format_ranges(numbers: Sequence[int]) -> str:
+    """Rising numbers as runs: ``3 to 5, 8``."""
+    spans: list[tuple[int, int]] = []
+    for number in numbers:
+        if spans and spans[-1][1] == number - 1:
+            spans[-1] = (spans[-1][0], number)
+        else:
+            spans.append((number, number))
+    said = [str(first) if first == last else f"{first} to {last}" for first, last in spans[:_MAX_RANGES]]
+    more = sum(last - first + 1 for first, last in spans[_MAX_RANGES:])
+    return ", ".join(said) + (f" and {more} more" if more else "")

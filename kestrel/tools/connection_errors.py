@@ -1,0 +1,94 @@
+"""What is said where a server cannot be reached, or fails: the same in all tools, with the way out."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from typing import NamedTuple
+
+from kestrel.client.errors import (
+    BadReply,
+    CannotConnect,
+    ClientFailure,
+    ConnectionFailed,
+    NoServer,
+    OpenReadsError,
+    ServerError,
+)
+from kestrel.tools.formatting import show_text
+from kestrel.tools.tool_runner import EX_FOUND, EX_SERVER, ToolFailed
+
+
+class ConnectionContext(NamedTuple):
+    """How servers are reached."""
+
+    option: str
+    """The one that names them."""
+    protocol: str
+    is_tls: bool
+    prefix: str = ""
+    """What stands before the server, where it is not the only one that can fail."""
+
+    @property
+    def protocol_question(self) -> str:
+        """A question."""
+        return f"does it speak {self.protocol} there, {'with' if self.is_tls else 'without'} TLS?"
+
+    def failed(self, failure: ClientFailure, where: str) -> ToolFailed:
+        """What is said of a failure. `where` is the server, or ``a server`` where nobody knows which."""
+        place, reason = self.prefix + show_text(where), show_text(str(failure).removeprefix(f"{where}: "))
+        match failure:
+            case NoServer(__cause__=None):
+                way_out = f"is one running that joins it? name a server with {self.option}"
+                return ToolFailed(f"{reason}; {way_out}", EX_SERVER)
+            case NoServer():
+                way_out = f"is ZooKeeper running? give it more time with --timeout, or name a server with {self.option}"
+                return ToolFailed(f"it is not known who the servers are: {reason}; {way_out}", EX_SERVER)
+            case CannotConnect(__cause__=OSError() | ValueError() as cause):
+                # The text is the address, and the system's words with a number that nobody needs.
+                which = show_text(str(failure).removesuffix(str(cause)).removesuffix(": ") or where)
+                said = show_text(_in_words(cause))
+                return ToolFailed(f"cannot connect to {which}: {said}; {self._advice(cause)}", EX_SERVER)
+            case BadReply():
+                return ToolFailed(
+                    f"{place}: {reason}; {self.protocol_question} name another port with {self.option}", EX_SERVER
+                )
+            case ConnectionFailed(__cause__=TimeoutError()):
+                return ToolFailed(
+                    f"{place}: {reason}; give it more time with --timeout; {self.protocol_question}", EX_SERVER
+                )
+            case ConnectionFailed():
+                return ToolFailed(
+                    f"{place}: {reason}; is the server still running? {self.protocol_question}", EX_SERVER
+                )
+            case OpenReadsError():
+                return ToolFailed(f"{place}: {reason}; were items held for longer than it allows?", EX_SERVER)
+            case ServerError():
+                return ToolFailed(f"{place} will not or cannot: {reason}", EX_SERVER)
+            case _:
+                return ToolFailed(f"{place}: {reason}", EX_FOUND)
+
+    def _advice(self, cause: OSError | ValueError) -> str:
+        match cause:
+            case ssl.SSLCertVerificationError():
+                return "say with --ca who signs its certificate, and with --server-name whom it is for"
+            case ssl.SSLError() | ConnectionResetError():
+                return self.protocol_question
+            case socket.gaierror() | ValueError():
+                return f"name another with {self.option}"
+            case TimeoutError():
+                return f"name another with {self.option}, or give it more time with --timeout; {self.protocol_question}"
+            case _:
+                return f"is the server running? name another with {self.option}"
+
+
+def _in_words(cause: OSError | ValueError) -> str:
+    match cause:
+        case ssl.SSLCertVerificationError(verify_message=str(message)):
+            return f"certificate verify failed: {message.rstrip('.')}"
+        case ssl.SSLError(reason=str(reason)) if reason:
+            return reason.replace("_", " ").lower()
+        case OSError(strerror=str(words)) if words:
+            return words
+        case _:
+            return str(cause)

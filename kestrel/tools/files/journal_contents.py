@@ -1,0 +1,126 @@
+"""What one queue's files hold: the records, and what is in the queue behind them. Nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final
+
+from kestrel.config.model import QueueSettings
+from kestrel.item import Item
+from kestrel.journal.reader import RecordScan
+from kestrel.journal.records import ADDX_HEADER_BYTES, Record
+from kestrel.journal.replay import do_record, replay
+from kestrel.journal.rewrite import ERRORS_BYTES
+from kestrel.journal.writer import JournalWriter
+from kestrel.storage.journal.queue import JournalQueue
+from kestrel.storage.journal.replayed import ReplayedQueue
+from kestrel.tools.files.snapshot_files import FileReadResult, JournalSnapshot
+from kestrel.tools.formatting import show_queue
+from kestrel.tools.progress import ByteProgress
+
+SETTINGS: Final = QueueSettings(max_memory_size_bytes=8 * 1024 * 1024)
+"""However large a queue is, no more of it is in memory than that, its open reads, and an item."""
+
+
+class JournalContents:
+    """The queue that the files of an `JournalSnapshot` make.
+
+    `now_ms` is the add time of items whose record has none. Read the files once, with `records` or `replay`, then
+    the items that are left, once. All of it may raise OSError. A large journal shows its progress if it may, or tells
+    it to the `progress` of who has many.
+    """
+
+    def __init__(
+        self,
+        journal: JournalSnapshot,
+        now_ms: int,
+        *,
+        may_show_progress: bool = True,
+        progress: ByteProgress | None = None,
+        settings: QueueSettings = SETTINGS,
+    ) -> None:
+        self.files: list[FileReadResult] = []
+        self._journal = journal
+        self._may_show_progress = may_show_progress
+        self._shared_progress = progress
+        self._now_ms = now_ms
+        writer = JournalWriter(journal.disk, journal.folder, journal.queue, lambda: 0)  # opens nothing by itself
+        self._queue = JournalQueue(journal.queue, settings, writer)
+        self._queue.now_ms = now_ms
+        self._replayed = ReplayedQueue(self._queue, journal.open_file)
+
+    @property
+    def size(self) -> int:
+        """The files together, in bytes."""
+        return self._journal.size
+
+    def records(self, *, apply_records: bool = True) -> Iterator[tuple[FileReadResult, int, Record]]:
+        """Every record with its file and offset; they are done to the queue unless not wanted."""
+        for read in self._files():
+            scan = RecordScan(self._journal.readers[read.file_name])
+            read.end = scan.end
+            start = self._queue.history.current_start
+            for offset, record in scan:
+                read.records[record.name] += 1
+                if apply_records:
+                    do_record(record, self._replayed, self._now_ms, start + offset)
+                yield read, offset, record
+
+    def replay(self) -> None:
+        """Do all records, as fast as may be."""
+        for read in self._files():
+            reader = self._journal.readers[read.file_name]
+            read.end = replay(reader, self._replayed, self._now_ms, self._queue.history.current_start)
+
+    def _files(self) -> Iterator[FileReadResult]:
+        with self._progress("reading", self.size) as progress:
+            self._journal.watch(progress)
+            number = 0
+            for file in self._journal.files:
+                if self.files:
+                    last = self.files[-1]
+                    self._queue.history.rotate(number, last.end.offset, last.file_name)
+                number = file.number
+                self._replayed.file_name = file.file_name
+                self.files.append(FileReadResult(file.file_name, self._journal.readers[file.file_name].size))
+                yield self.files[-1]
+            self._journal.watch(None)
+
+    def _progress(self, doing: str, total: int) -> AbstractContextManager[ByteProgress]:
+        if self._shared_progress is not None:
+            return nullcontext(self._shared_progress)
+        return ByteProgress(f"{show_queue(self._journal.queue)}: {doing}", total if self._may_show_progress else 0)
+
+    def restart(self) -> None:
+        """Open reads go back to the head, the lowest xid first, as at a start."""
+        self._queue.put_back(self._queue.open_xids(), failed=False)
+
+    @property
+    def open_reads(self) -> int:
+        """How many reads are open."""
+        return self._queue.open_reads
+
+    @property
+    def items_count(self) -> int:
+        """How many items are in the queue; open reads are not counted."""
+        return self._queue.items
+
+    @property
+    def data_bytes(self) -> int:
+        """The data of the items and of the open reads."""
+        return self._queue.bytes + self._queue.open_bytes
+
+    @property
+    def packed_bytes(self) -> int:
+        """What a file takes that holds them and their errors, once the open reads have gone back, and nothing else."""
+        headers = (self.items_count + self.open_reads) * ADDX_HEADER_BYTES
+        return self.data_bytes + headers + self._queue.front_to_last_with_errors * ERRORS_BYTES
+
+    def items(self) -> Iterator[Item]:
+        """Take out all items in order, the open reads being back at the head."""
+        self.restart()
+        with self._progress("going through what is left", self.data_bytes) as progress:
+            while (item := self._replayed.pop_head()) is not None:
+                progress.advance(len(item.data))
+                yield item

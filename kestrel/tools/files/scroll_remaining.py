@@ -1,0 +1,71 @@
+"""How much each reader of a scroll has left, counted in one go through the items."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import heapify, heapreplace
+from typing import Final
+
+from kestrel.scroll.done_set import DoneSet
+from kestrel.scroll.records import Targets
+from kestrel.tools.files.item_tally import ItemTally
+
+_NEVER: Final = sys.maxsize
+_MOST_TARGETS: Final = 64
+"""So many kinds of items are counted apart before they are told to the readers."""
+
+
+def iter_boundaries(done: DoneSet) -> Iterator[int]:
+    """The ids, in order, from which on items are left to the reader, and from which on they are not, in turns."""
+    yield done.head + 1
+    for first, last in done.ranges():
+        yield first
+        yield last + 1
+
+
+class RemainingItems:
+    """What is left to each of some readers. It costs an item no more if they are many, as long as nothing changes."""
+
+    def __init__(self, done: Mapping[bytes, DoneSet], now_ms: int) -> None:
+        self._tallies = {reader: ItemTally(now_ms) for reader in done}
+        self._now_ms = now_ms
+        self._pending_tallies: dict[Targets | None, ItemTally] = {}
+        """Items since the last change, by whom they are for."""
+        self._has_items = dict.fromkeys(done, False)
+        self._rest = {reader: iter_boundaries(each) for reader, each in done.items()}
+        self._next = [(next(rest), reader) for reader, rest in self._rest.items()]
+        heapify(self._next)
+
+    def add(self, item_id: int, size: int, add_ms: int, expiry_ms: int, targets: Targets | None) -> None:
+        """The next item: its id is higher than those before."""
+        if self._next and self._next[0][0] <= item_id:
+            self._change(item_id)
+        tally = self._pending_tallies.get(targets)
+        if tally is None:
+            if len(self._pending_tallies) >= _MOST_TARGETS:
+                self._tell()
+            tally = self._pending_tallies[targets] = ItemTally(self._now_ms)
+        tally.add(size, add_ms, expiry_ms)
+
+    def _change(self, item_id: int) -> None:
+        self._tell()
+        while self._next[0][0] <= item_id:
+            _, reader = self._next[0]
+            self._has_items[reader] = not self._has_items[reader]
+            heapreplace(self._next, (next(self._rest[reader], _NEVER), reader))
+
+    def _tell(self) -> None:
+        for targets, tally in self._pending_tallies.items():
+            for reader in self._readers_of(targets):
+                self._tallies[reader].join(tally)
+        self._pending_tallies.clear()
+
+    def _readers_of(self, targets: Targets | None) -> Sequence[bytes]:
+        among = self._tallies if targets is None or targets.are_left_out else targets.readers
+        return [each for each in among if self._has_items.get(each) and (targets is None or targets.has(each))]
+
+    def tallies(self) -> Mapping[bytes, ItemTally]:
+        """What is left to each."""
+        self._tell()
+        return self._tallies

@@ -1,0 +1,91 @@
+"""Values as a person reads them: names, times, sizes, data, and tables of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_UNSAFE_CHARACTERS: Final = re.compile(r"[^ -\[\]-~\xa0-\U0010ffff]|[\ud800-\udfff]")
+"""Control characters, the backslash, and bytes that are no UTF-8."""
+_ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
+
+
+def show_data(data: bytes) -> str:
+    """Data as text: UTF-8 where it is that, other bytes and control characters escaped, all on one line."""
+    return show_text(data.decode("utf-8", "surrogateescape"))
+
+
+def show_text(text: str) -> str:
+    """Text without control characters, which a terminal might obey."""
+    return _UNSAFE_CHARACTERS.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    character = match[0]
+    return _ESCAPES.get(character) or f"\\x{ord(character) & 0xFF:02x}"
+
+
+def spell_queue(name: bytes) -> str:
+    """A queue's name as its files spell it: a byte above 127 is the Latin-1 character of that number."""
+    return name.decode("latin-1")
+
+
+def show_queue(name: bytes) -> str:
+    """The same, for a terminal."""
+    return show_text(spell_queue(name))
+
+
+def show_path(path: bytes) -> str:
+    """A path or file name, for a terminal."""
+    return show_text(path.decode("utf-8", "surrogateescape"))
+
+
+def show_time(ms: int) -> str:
+    """A time in UTC, and its milliseconds since the epoch; the number alone where no calendar has it."""
+    try:
+        time = _EPOCH + timedelta(milliseconds=ms)
+    except OverflowError:
+        return str(ms)
+    return f"{time:%Y-%m-%dT%H:%M:%S}.{time.microsecond // 1000:03d}Z ({ms})"
+
+
+def show_size(size: int) -> str:
+    """A size in the unit that suits it, in 1024s, with three digits or four."""
+    if size < 1024:
+        return f"{size} B"
+    amount = float(size)
+    for unit in ("KiB", "MiB", "GiB"):
+        amount /= 1024
+        if amount < 1024:
+            return f"{amount:.{1 if amount < 100 else 0}f} {unit}"
+    return f"{amount / 1024:.1f} TiB"
+
+
+def show_duration(ms: int) -> str:
+    """A duration in its two largest units: ``3d2h``, ``1m30s``; below a minute ``1.5s``, below a second ``350ms``."""
+    if ms < 1000:
+        return f"{ms}ms" if ms else "0"
+    if ms < 60_000:
+        return f"{ms / 1000:.1f}".removesuffix(".0") + "s"
+    minutes, seconds = divmod(ms // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d{hours}h"
+    return f"{hours}h{minutes}m" if hours else f"{minutes}m{seconds}s"
+
+
+def count(number: int, noun: str) -> str:
+    """The number with its noun."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def align_table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A table: names to the left of their column, all else to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, *others in rows:
+        cells = [name.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]
+        yield "  ".join(cells).rstrip()

@@ -1,0 +1,206 @@
+"""Looking after the queues of one folder: whether their files are whole, and that they are small."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from kestrel.disk.folders import PRIVATE_FOLDER
+from kestrel.disk.lock import FolderLock
+from kestrel.disk.numbers import FileNumbers
+from kestrel.errors import FolderInUse
+from kestrel.server.failures import EX_CANNOT_CREATE, EX_TRY_AGAIN
+from kestrel.tools.files.folder import Folder, chosen_queues
+from kestrel.tools.files.found_files import Found, FoundJournal, FoundScroll
+from kestrel.tools.files.scroll_contents import ScrollContents
+from kestrel.tools.files.snapshot_files import FileReadResult
+from kestrel.tools.files.summary import damage_json, damage_sentence
+from kestrel.tools.formatting import count, show_path, show_queue, show_text, spell_queue
+from kestrel.tools.qpack.outcomes import OutcomeRemark, QueueOutcome, failed_outcome
+from kestrel.tools.qpack.packing import JournalInspection, pack_queue
+from kestrel.tools.qpack.scroll_reports import ScrollReport, state_of, unpacked_queue_reports
+from kestrel.tools.tool_runner import ToolFailed, explain_os_error
+
+
+class FolderMaintenance:
+    """The queues of one folder, one after the other. What is wrong with one of them is an outcome.
+
+    `tool` is who does it and `look` how it is told only to look, for a sentence; `now_ms` the add time of items whose
+    record has none. A large queue shows its progress if it may.
+    """
+
+    def __init__(
+        self, tool: str, look: str, folder: Folder, now_ms: int, *, may_show_progress: bool = True
+    ) -> None:
+        self._tool = tool
+        self._look = look
+        self._folder = folder
+        self._now_ms = now_ms
+        self._may_show_progress = may_show_progress
+
+    def verify(self, names: Sequence[bytes]) -> Iterator[QueueOutcome]:
+        """Read the queues of these names, or all, and change nothing. Raises `ToolFailed` or OSError for the folder."""
+        chosen = self._folder.chosen(names)
+        for found in chosen:
+            yield from self.verify_found(found)
+        yield from self.verify_rest(has_queues=bool(chosen), is_all=not names)
+
+    def verify_found(self, found: Found) -> Iterator[QueueOutcome]:
+        """One journal, or some queues of a scroll."""
+        if isinstance(found, FoundJournal):
+            yield self._journal(found.queue, None)
+        elif isinstance(found, FoundScroll):
+            yield from self._verify_scroll(found)
+
+    def verify_rest(self, *, has_queues: bool, is_all: bool) -> Iterator[QueueOutcome]:
+        """What is in the folder beside queues. Raises OSError."""
+        strays = self._folder.strays()
+        if not has_queues and (archived := strays.archived()) is not None:
+            yield QueueOutcome((OutcomeRemark(f"{show_path(self._folder.path)}: {archived}", is_complaint=False),))
+        if is_all:
+            for sentence in strays.unread():
+                yield QueueOutcome((OutcomeRemark(sentence),))
+
+    def pack(self, names: Sequence[bytes]) -> Iterator[QueueOutcome]:
+        """Make the queues of these names small, or all. The folder is locked until all have been told of.
+
+        Raises `ToolFailed` where the folder may not be changed: a server owns it, or its files are another user's.
+        """
+        if not any(isinstance(found, FoundJournal) for found in self._folder.chosen(names)):
+            yield from self._pack(names, None)
+            return
+        with self._owned(names):
+            self._folder.hold()
+            numbers = FileNumbers(lambda: self._now_ms)
+            numbers.know(number for files in self._folder.journals().values() for number in files.numbers())
+            yield from self._pack(names, numbers)
+
+    def _pack(self, names: Sequence[bytes], numbers: FileNumbers | None) -> Iterator[QueueOutcome]:
+        chosen = self._folder.chosen(names)
+        for found in chosen:
+            if isinstance(found, FoundJournal):
+                yield self._journal(found.queue, numbers)
+            elif isinstance(found, FoundScroll):
+                yield from self._report_unpacked_scroll(found)
+        yield from self.verify_rest(has_queues=bool(chosen), is_all=False)
+
+    @contextmanager
+    def _owned(self, names: Sequence[bytes]) -> Iterator[None]:
+        folder = self._folder
+        try:
+            self._check_owner(names)
+            folder.disk.make_folder(folder.path + b"/" + PRIVATE_FOLDER)
+            lock = FolderLock(folder.path + b"/" + PRIVATE_FOLDER + b"/lock")
+        except FolderInUse as error:
+            sentence = f"{show_text(str(error))}: stop it first, or look with {self._look}"
+            raise ToolFailed(sentence, EX_TRY_AGAIN) from error
+        except OSError as error:
+            sentence = f"the folder {show_path(folder.path)} cannot be used: {explain_os_error(error)}"
+            raise ToolFailed(sentence, EX_CANNOT_CREATE) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _check_owner(self, names: Sequence[bytes]) -> None:
+        """A new file belongs to who makes it: the server could not read those of another user."""
+        folder = self._folder
+        for found in folder.chosen(names):
+            if not isinstance(found, FoundJournal):
+                continue
+            for file in folder.journals()[found.queue].counting():
+                owner = os.stat(folder.path + b"/" + file.file_name).st_uid
+                if owner != os.geteuid():
+                    raise ToolFailed(
+                        f"the files in {show_path(folder.path)} belong to user {owner}, and the new ones would not: run"
+                        f" this as that user (sudo -u '#{owner}' {self._tool} ...)",
+                        EX_CANNOT_CREATE,
+                    )
+
+    def _journal(self, name: bytes, numbers: FileNumbers | None) -> QueueOutcome:
+        """Without numbers for new files it is verified."""
+        folder = self._folder
+        try:
+            with folder.open_journal(name) as journal:
+                before = JournalInspection(journal, self._now_ms, may_show_progress=self._may_show_progress)
+            after_bytes = before.packed_bytes
+            state = state_of(before.files)
+            if numbers is not None:
+                state = "unchanged" if before.is_packed else "packed"
+                if not before.is_packed:
+                    files = folder.journals()[name]
+                    after_bytes = pack_queue(
+                        folder.disk,
+                        folder.path,
+                        files,
+                        before,
+                        numbers,
+                        self._now_ms,
+                        may_show_progress=self._may_show_progress,
+                    )
+        except OSError as error:
+            sentence = "cannot be read" if numbers is None else "not packed, and nothing is lost"
+            return failed_outcome(spell_queue(name), f"queue {show_queue(name)}: {sentence}: {explain_os_error(error)}")
+        except ToolFailed as error:
+            return failed_outcome(spell_queue(name), str(error))
+        return QueueOutcome(
+            tuple(_damage(before.files, is_repaired=numbers is not None)),
+            _as_text(name, state, before, after_bytes),
+            _as_json(name, state, before, after_bytes),
+        )
+
+    def _verify_scroll(self, found: FoundScroll) -> Iterator[QueueOutcome]:
+        try:
+            with self._folder.open_scroll(found) as scroll:
+                contents = ScrollContents(scroll, self._now_ms, may_show_progress=self._may_show_progress)
+                contents.read()
+        except OSError as error:
+            yield failed_outcome(None, f"{found.shown}: cannot be read: {explain_os_error(error)}")
+            return
+        except ToolFailed as error:
+            yield failed_outcome(None, str(error))
+            return
+        for read in contents.queues:
+            report = ScrollReport(contents, read)
+            remarks = () if report.complaint is None else (OutcomeRemark(report.complaint),)
+            yield QueueOutcome(remarks, report.text(), report.json())
+        if damage := tuple(_damage(contents.files, is_repaired=False)):
+            yield QueueOutcome(damage)
+
+    def _report_unpacked_scroll(self, found: FoundScroll) -> Iterator[QueueOutcome]:
+        try:
+            queues = chosen_queues(self._folder.scroll(found), found)
+        except OSError as error:
+            yield failed_outcome(None, f"{found.shown}: cannot be read: {explain_os_error(error)}")
+        except ToolFailed as error:
+            yield failed_outcome(None, str(error))
+        else:
+            for text, fields in unpacked_queue_reports(queues):
+                yield QueueOutcome((), text, fields)
+
+
+def _damage(files: Sequence[FileReadResult], *, is_repaired: bool) -> Iterator[OutcomeRemark]:
+    """An unfinished last record is no damage, and damage that was repaired is none any more."""
+    for read in files:
+        if read.end.problem is not None:
+            was_repaired = "; what could not be read is in .kestrel/damaged/" if is_repaired else ""
+            yield OutcomeRemark(damage_sentence(read) + was_repaired, read.is_damaged and not is_repaired)
+
+
+def _as_json(name: bytes, state: str, before: JournalInspection, after_bytes: int) -> dict[str, Any]:
+    return {
+        "queue": spell_queue(name),
+        "state": state,
+        "items": before.items,
+        "files": len(before.files),
+        "bytes_before": before.bytes,
+        "bytes_after": after_bytes,
+        "damage": damage_json(before.files),
+    }
+
+
+def _as_text(name: bytes, state: str, before: JournalInspection, after_bytes: int) -> str:
+    files = f"{count(len(before.files), 'file')}, {before.bytes} -> {count(after_bytes, 'byte')}"
+    return f"{show_queue(name)}: {state}: {files}, {count(before.items, 'item')}"

@@ -1,0 +1,87 @@
+"""The figures of servers and queues, for a person and for a program."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from kestrel.tools.formatting import align_table, count, show_data, show_duration, show_size, show_text
+
+Figures = Mapping[str, str]
+
+_QUEUE_FIGURE: Final = "queue_"
+_FRACTION: Final = re.compile(r"[0-9]{1,15}\.[0-9]{1,15}")
+
+
+def server_line(address: str, figures: Figures, queues: int, shown: int) -> str:
+    """A server on a line: all that it has, and how many of its queues are shown below."""
+    of_queues = count(queues, "queue") if shown == queues else f"{shown} of {count(queues, 'queue')}"
+    up_ms = 1000 * stat_number(figures, "uptime")
+    return (
+        f"{show_text(address)}: kestrel {show_text(figures.get('version', '?'))}, up {show_duration(up_ms)}, "
+        f"{of_queues}, {count(stat_number(figures, 'curr_items'), 'item')}, "
+        f"{show_size(stat_number(figures, 'bytes'))}, {count(stat_number(figures, 'curr_connections'), 'connection')}"
+    )
+
+
+def queue_table(queues: Mapping[bytes, Figures]) -> Iterator[str]:
+    """A line for each queue under a line of headings, and behind them one for each alias."""
+    rows = [
+        [
+            show_data(name),
+            str(stat_number(figures, "items")),
+            show_size(stat_number(figures, "bytes")),
+            show_duration(stat_number(figures, "age")),
+            str(stat_number(figures, "waiters")),
+            str(stat_number(figures, "open_transactions")),
+        ]
+        for name, figures in queues.items()
+        if "items" in figures
+    ]
+    if rows:
+        yield from align_table([["queue", "items", "bytes", "last wait", "waiters", "open reads"], *rows])
+    for name, figures in queues.items():
+        if "put_items" in figures:
+            put = count(stat_number(figures, "put_items"), "item")
+            yield f"{show_data(name)}: alias of {show_text(figures.get('children', ''))}, {put} put to it"
+
+
+def stat_lines(figures: Figures, queues: Mapping[bytes, Figures], *, is_of_queues: bool) -> Iterator[str]:
+    """What the server says, line by line: everything, or what it says of some queues."""
+    if not is_of_queues:
+        yield from (f"STAT {name} {value}" for name, value in figures.items())
+        return
+    for queue, of_queue in queues.items():
+        spelled = queue.decode("utf-8", "surrogateescape")
+        yield from (f"STAT queue_{spelled}_{name} {value}" for name, value in of_queue.items())
+
+
+def stats_json(address: str, figures: Figures, queues: Mapping[bytes, Figures]) -> dict[str, Any]:
+    """A server and its queues for a program."""
+    own = {name: value for name, value in figures.items() if not name.startswith(_QUEUE_FIGURE) or "_" not in name[6:]}
+    return {
+        "server": address,
+        "stats": _values(own),
+        "queues": {show_data(name): _values(of_queue) for name, of_queue in queues.items()},
+    }
+
+
+def _values(figures: Figures) -> dict[str, int | float | str]:
+    return {name: _value(value) for name, value in figures.items()}
+
+
+def _value(value: str) -> int | float | str:
+    if _is_number(value):
+        return int(value)
+    return float(value) if _FRACTION.fullmatch(value) else show_text(value)
+
+
+def stat_number(figures: Figures, name: str) -> int:
+    """A figure; 0 where there is none of that name, or it is no number."""
+    value = figures.get(name, "")
+    return int(value) if _is_number(value) else 0
+
+
+def _is_number(value: str) -> bool:
+    return value.isascii() and value.isdigit() and len(value) <= 20

@@ -1,0 +1,83 @@
+"""What is left to the readers of a scroll, counted in one go, is what each would count by itself."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+import pytest
+
+from kestrel.scroll.done_set import DoneSet
+from kestrel.scroll.records import Targets
+from kestrel.tools.files.item_tally import ItemTally
+from kestrel.tools.files.scroll_remaining import RemainingItems
+
+NOW_MS = 1000
+
+
+def values(tally: ItemTally) -> tuple[int, int, int, int | None, int | None]:
+    return tally.items, tally.data_bytes, tally.expired, tally.oldest_ms, tally.newest_ms
+
+
+def done(head: int, *ranges: tuple[int, int]) -> DoneSet:
+    made = DoneSet(head)
+    for first, last in ranges:
+        made.add(first, last)
+    return made
+
+
+def counted(readers: Mapping[bytes, DoneSet], ids: range, targets: Targets | None = None) -> dict[bytes, int]:
+    left = RemainingItems(readers, NOW_MS)
+    for item_id in ids:
+        left.add(item_id, 1, 1, 0, targets)
+    return {reader: tally.items for reader, tally in left.tallies().items()}
+
+
+def test_what_is_done_is_not_left() -> None:
+    readers = {b"new": done(0), b"far": done(5), b"gaps": done(2, (4, 4), (8, 9)), b"beyond": done(99)}
+    assert counted(readers, range(1, 11)) == {b"new": 10, b"far": 5, b"gaps": 5, b"beyond": 0}
+    assert counted(readers, range(5, 11, 5)) == {b"new": 2, b"far": 1, b"gaps": 2, b"beyond": 0}
+
+
+def test_what_is_for_others_is_not_left() -> None:
+    readers = {b"a": done(0), b"b": done(3)}
+    assert counted(readers, range(1, 6), Targets(frozenset([b"a", b"gone"]), are_left_out=False)) == {b"a": 5, b"b": 0}
+    assert counted(readers, range(1, 6), Targets(frozenset([b"a", b"gone"]), are_left_out=True)) == {b"a": 0, b"b": 2}
+
+
+def test_without_readers_nothing_is_left_to_anybody() -> None:
+    assert counted({}, range(1, 3)) == {}
+
+
+def test_items_for_more_readers_than_are_counted_apart_are_counted() -> None:
+    readers = {b"%d" % number: done(0) for number in range(200)}
+    left = RemainingItems(readers, NOW_MS)
+    for item_id in range(1, 601):
+        left.add(item_id, 2, 1, 0, Targets(frozenset([b"%d" % (item_id % 200)]), are_left_out=False))
+    assert {values(tally)[:2] for tally in left.tallies().values()} == {(3, 6)}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_it_is_what_each_would_count_by_itself(seed: int) -> None:
+    chance = random.Random(seed)
+    readers = {}
+    for reader in (b"a", b"b", b"c", b":own"):
+        readers[reader] = DoneSet(chance.choice([0, 0, 20, 60, 300]))
+        for _ in range(chance.choice([0, 3, 40])):
+            first = chance.randrange(1, 250)
+            readers[reader].add(first, first + chance.choice([0, 1, 9]))
+    left = RemainingItems(readers, NOW_MS)
+    alone = {reader: ItemTally(NOW_MS) for reader in readers}
+    item_id = chance.randrange(1, 30)
+    for _ in range(200):
+        some = frozenset(chance.sample([*readers, b"gone"], chance.randrange(4)))
+        targets = chance.choice([None, None, Targets(some, chance.random() < 0.5)])
+        item = chance.randrange(9), chance.randrange(2000), chance.choice([0, 999, 1000, 2000])
+        left.add(item_id, *item, targets)
+        for reader, tally in alone.items():
+            if item_id not in readers[reader] and (targets is None or targets.has(reader)):
+                tally.add(*item)
+        item_id += chance.choice([1, 1, 1, 5])
+    assert {reader: values(tally) for reader, tally in left.tallies().items()} == {
+        reader: values(tally) for reader, tally in alone.items()
+    }
