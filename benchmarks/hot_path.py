@@ -26,8 +26,8 @@ from benchmarks.harness import Column, Results, in_fresh_process, options_parser
 from kestrel.compiled import BUILD
 from kestrel.config.model import Config
 from kestrel.config.resolved import ResolvedConfig
+from kestrel.net.codec_factories import CODEC_FACTORIES
 from kestrel.net.connection import Connection
-from kestrel.net.protocols import PROTOCOLS
 from kestrel.net.queue_server import QueueServer
 from kestrel.queues.context import wall_clock_ms
 from kestrel.storage.journal.storage import JournalStorage
@@ -99,7 +99,7 @@ class _Server:
         self.status = core.status
         core.start()
         core.serve()
-        factory = core.connections("memcache", PROTOCOLS["memcache"], self)  # type: ignore[arg-type]  # of which only the status
+        factory = core.connections("memcache", CODEC_FACTORIES["memcache"], self)  # type: ignore[arg-type]  # of which only the status
         self.replies = _Replies()
         self.connections: list[Connection] = []
         for _ in range(CONNECTIONS):

@@ -119,7 +119,7 @@ class GetMany(Command):
         self.auto_abort_ms = auto_abort_ms
 
 
-class _OfReads(Command):
+class _OpenReadIdsCommand(Command):
     __slots__ = ("ids", "queue")
 
     def __init__(self, queue: bytes, ids: Set[int]) -> None:
@@ -127,13 +127,13 @@ class _OfReads(Command):
         self.ids = ids
 
 
-class ConfirmIds(_OfReads):
+class ConfirmIds(_OpenReadIdsCommand):
     """Finish those open reads of a queue, by the numbers that `GetMany` gave out; others are passed over."""
 
     __slots__ = ()
 
 
-class AbortIds(_OfReads):
+class AbortIds(_OpenReadIdsCommand):
     """Return those open reads of a queue to its head, by the numbers that `GetMany` gave out."""
 
     __slots__ = ()
@@ -191,32 +191,32 @@ class CloseRange(RangeCommand):
     __slots__ = ()
 
 
-class _OfQueue(Command):
+class _QueueCommand(Command):
     __slots__ = ("queue",)
 
     def __init__(self, queue: bytes) -> None:
         self.queue = queue
 
 
-class Delete(_OfQueue):
+class Delete(_QueueCommand):
     """Forget a queue, its items, open reads and files."""
 
     __slots__ = ()
 
 
-class Inspect(_OfQueue):
+class Inspect(_QueueCommand):
     """Look at the head of a queue and at a few of its figures."""
 
     __slots__ = ()
 
 
-class Flush(_OfQueue):
+class Flush(_QueueCommand):
     """Drop every item of a queue that is not an open read."""
 
     __slots__ = ()
 
 
-class FlushExpired(_OfQueue):
+class FlushExpired(_QueueCommand):
     """Drop the expired items at the head of a queue."""
 
     __slots__ = ()

@@ -20,9 +20,9 @@ from types import ModuleType
 from typing import Final, NamedTuple
 
 _PACKAGE: Final = Path(__file__).parent
-_NOTE: Final = _PACKAGE / "compiled.json"
+_DIGESTS_FILE: Final = _PACKAGE / "compiled.json"
 """Written by the build: each module that went into it, and the SHA-256 of its source."""
-_SHARED: Final = "kestrel__mypyc"
+_SHARED_EXTENSION: Final = "kestrel__mypyc"
 """The extension that holds them all, beside the package; those of the modules only point there."""
 
 
@@ -52,13 +52,13 @@ def _choose() -> _Choice:
     if os.environ.get("KESTREL_PURE", "") not in ("", "0"):
         return _Choice("pure", "KESTREL_PURE is set")
     try:
-        digests: dict[str, str] = json.loads(_NOTE.read_text())
+        digests: dict[str, str] = json.loads(_DIGESTS_FILE.read_text())
     except FileNotFoundError:  # or it is half built
         return _Choice("pure", "there is no compiled extension")
     for module, digest in digests.items():
         if _digest(_PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")) != digest:
             return _Choice("pure", f"{module} has changed since the extension was built", is_outdated=True)
-    if not any((_PACKAGE.parent / (_SHARED + suffix)).exists() for suffix in EXTENSION_SUFFIXES):
+    if not any((_PACKAGE.parent / (_SHARED_EXTENSION + suffix)).exists() for suffix in EXTENSION_SUFFIXES):
         return _Choice("pure", "the extension was built for another Python", is_outdated=True)
     return _Choice("compiled")
 

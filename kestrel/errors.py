@@ -26,23 +26,23 @@ class TooManyOpenReads(ClientError):
     """The connection already holds as many open reads of that queue as maxOpenTransactions allows."""
 
 
-class ReadIsOpen(ClientError):
+class OpenReadExists(ClientError):
     """A plain get of a queue on which this connection holds an open read."""
 
 
-class NoSuchStatus(ClientError):
+class UnknownStatus(ClientError):
     """The server has no status of that name."""
 
 
-class StatusForbidden(NoSuchStatus):
+class StatusForbidden(UnknownStatus):
     """A status that the server takes by itself alone."""
 
 
-class TooSlow(ClientError):
+class RequestTooSlow(ClientError):
     """What the client began has not ended in time, or is in the way of others."""
 
 
-class NotThatManyOpen(ClientError):
+class TooFewOpenReads(ClientError):
     """A confirm of more reads than are open; nothing was confirmed."""
 
 
@@ -57,7 +57,7 @@ class Unavailable(KestrelError):
     """The server refuses this command at present (status, connection limit, allow-list)."""
 
 
-class NotListed(Unavailable):
+class NotAuthorized(Unavailable):
     """The client is not in the list of those who may do that."""
 
 

@@ -1,7 +1,7 @@
 r"""Names and text that are safe to show: what could forge a line of a log or control a terminal is escaped.
 
 A name is shown as UTF-8 where it is that. Its other bytes, those of control characters, and of the separators U+2028
-and U+2029, are shown as `\xNN`, and a backslash as `\\`. Two names never look the same; `name_shown` finds the name.
+and U+2029, are shown as `\xNN`, and a backslash as `\\`. Two names never look the same; `unescape_name` finds the name.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _ESCAPES: Final = re.compile(rb"\\(?:x([0-9a-f]{2})|\\)")
 
 def escape_controls(text: str) -> str:
     r"""Return the text on one line, with each control character and separator as `\xNN` or `\uNNNN`."""
-    return _UNSAFE.sub(_escaped, text)
+    return _UNSAFE.sub(_escape_match, text)
 
 
-def _escaped(match: re.Match[str]) -> str:
+def _escape_match(match: re.Match[str]) -> str:
     number = ord(match[0])
     return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
 
 
 def show_name(name: bytes) -> str:
     """Return a queue's name as text, the same everywhere."""
-    return _UNSAFE_IN_NAMES.sub(_escaped_in_name, name.decode("utf-8", "surrogateescape"))
+    return _UNSAFE_IN_NAMES.sub(_escape_name_match, name.decode("utf-8", "surrogateescape"))
 
 
 def show_names(names: Iterable[bytes]) -> str:
@@ -38,19 +38,19 @@ def show_names(names: Iterable[bytes]) -> str:
     return ",".join(map(show_name, names))
 
 
-def _escaped_in_name(match: re.Match[str]) -> str:
-    return "\\\\" if match[0] == "\\" else _bytes_escaped(match)
+def _escape_name_match(match: re.Match[str]) -> str:
+    return "\\\\" if match[0] == "\\" else _escape_bytes(match)
 
 
-def _bytes_escaped(match: re.Match[str]) -> str:
+def _escape_bytes(match: re.Match[str]) -> str:
     return "".join(f"\\x{byte:02x}" for byte in match[0].encode("utf-8", "surrogateescape"))
 
 
-def name_shown(shown: bytes) -> bytes:
+def unescape_name(shown: bytes) -> bytes:
     r"""Return the name that is shown so, in UTF-8 or with `\xNN` for any byte. Other backslashes stay."""
     return _ESCAPES.sub(lambda match: bytes.fromhex(match[1].decode()) if match[1] else b"\\", shown)
 
 
-def ascii_only(text: str) -> str:
-    r"""Return text of shown names with each byte above 127 as `\xNN`, which `name_shown` takes as well."""
-    return text if text.isascii() else _NOT_ASCII.sub(_bytes_escaped, text)
+def escape_non_ascii(text: str) -> str:
+    r"""Return text of shown names with each byte above 127 as `\xNN`, which `unescape_name` takes as well."""
+    return text if text.isascii() else _NOT_ASCII.sub(_escape_bytes, text)

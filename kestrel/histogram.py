@@ -12,7 +12,7 @@ _EXACT: Final = 16
 within 6 % of all that is in it."""
 
 
-def bucket_of(value: int) -> int:
+def bucket_index(value: int) -> int:
     """The place of the bucket that a number falls into. What is below 0 counts as 0."""
     if value < _EXACT:
         return value if value > 0 else 0
@@ -20,7 +20,7 @@ def bucket_of(value: int) -> int:
     return (shift << 3) + (value >> shift)
 
 
-def first_of(bucket: int) -> int:
+def bucket_start(bucket: int) -> int:
     """The smallest number that falls into the bucket at that place."""
     if bucket < _EXACT:
         return bucket
@@ -46,7 +46,7 @@ class Histogram:
         """That was measured so many times."""
         if value < 0:  # a clock was set back
             value = 0
-        bucket = bucket_of(value)
+        bucket = bucket_index(value)
         buckets = self.buckets
         if bucket >= len(buckets):
             buckets.extend([0] * (bucket + 1 - len(buckets)))
@@ -93,23 +93,23 @@ class Histogram:
         newer.buckets = buckets
         newer.count = self.count - earlier.count
         newer.sum = self.sum - earlier.sum
-        newer.minimum = max(self.minimum, first_of(filled[0]))
-        newer.maximum = min(self.maximum, first_of(filled[-1] + 1) - 1)
+        newer.minimum = max(self.minimum, bucket_start(filled[0]))
+        newer.maximum = min(self.maximum, bucket_start(filled[-1] + 1) - 1)
         return newer
 
-    def at(self, shares: Sequence[float]) -> list[int]:
+    def quantiles(self, shares: Sequence[float]) -> list[int]:
         """About the numbers that so much of all (0 to 1, rising) was not above; 0 if there were none."""
         found: list[int] = []
         passed, wanted = 0, len(shares)
         for bucket, times in enumerate(self.buckets):
             passed += times
             while times and len(found) < wanted and passed >= shares[len(found)] * self.count:
-                middle = (first_of(bucket) + first_of(bucket + 1)) // 2
+                middle = (bucket_start(bucket) + bucket_start(bucket + 1)) // 2
                 found.append(min(max(middle, self.minimum), self.maximum))
             if len(found) == wanted:
                 break
         return found + [self.maximum] * (wanted - len(found))
 
-    def below(self, bound: int) -> int:
+    def count_below(self, bound: int) -> int:
         """How many were below that power of two, or below that number if it is under 16: exactly."""
-        return sum(self.buckets[: bucket_of(bound)])
+        return sum(self.buckets[: bucket_index(bound)])

@@ -11,11 +11,11 @@ from twisted.internet.ssl import Certificate, PrivateCertificate
 
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
-MOST_BYTES: Final = 16 * 1024 * 1024
+MAX_PEM_BYTES: Final = 16 * 1024 * 1024
 """More than all authorities of the world take. A device, or a log by mistake, is not read to its end."""
 
 
-def certificates(path: str) -> list[Certificate]:
+def load_certificates(path: str) -> list[Certificate]:
     """The certificates in a file, of which there is one at least.
 
     Raises OSError, whose text names the file, where it cannot be read or used.
@@ -29,12 +29,12 @@ def certificates(path: str) -> list[Certificate]:
     return found
 
 
-def own_certificate(cert_file: str, key_file: str) -> tuple[PrivateCertificate, list[X509]]:
+def load_certificate_and_key(cert_file: str, key_file: str) -> tuple[PrivateCertificate, list[X509]]:
     """The first certificate of the file with its key, and those between it and its authority.
 
     Raises OSError, whose text names the file, where one cannot be read or used.
     """
-    own, *chain = certificates(cert_file)
+    own, *chain = load_certificates(cert_file)
     try:
         key_and_certificate = _read(key_file) + b"\n" + own.dumpPEM()
         return PrivateCertificate.loadPEM(key_and_certificate), [certificate.original for certificate in chain]
@@ -44,7 +44,7 @@ def own_certificate(cert_file: str, key_file: str) -> tuple[PrivateCertificate, 
 
 def _read(path: str) -> bytes:
     with Path(path).open("rb") as file:
-        data = file.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise OSError(f"{path}: this is no file of certificates: it is larger than {MOST_BYTES} bytes")
+        data = file.read(MAX_PEM_BYTES + 1)
+    if len(data) > MAX_PEM_BYTES:
+        raise OSError(f"{path}: this is no file of certificates: it is larger than {MAX_PEM_BYTES} bytes")
     return data

@@ -8,7 +8,7 @@ from math import ceil
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kestrel.histogram import Histogram, bucket_of, first_of
+from kestrel.histogram import Histogram, bucket_index, bucket_start
 
 SHARES = (0.0, 0.01, 0.5, 0.9, 0.95, 0.99, 0.999, 0.9999, 1.0)
 
@@ -33,14 +33,14 @@ def told(histogram: Histogram) -> tuple[int, int, int, int, list[int]]:
 
 @given(NUMBERS)
 def test_a_number_lies_in_its_bucket(number: int) -> None:
-    bucket = bucket_of(number)
-    assert first_of(bucket) <= number < first_of(bucket + 1)
+    bucket = bucket_index(number)
+    assert bucket_start(bucket) <= number < bucket_start(bucket + 1)
 
 
 @given(st.integers(0, 400))
 def test_a_bucket_begins_with_a_number_that_falls_into_it(bucket: int) -> None:
-    assert bucket_of(first_of(bucket)) == bucket
-    assert bucket_of(first_of(bucket + 1) - 1) == bucket
+    assert bucket_index(bucket_start(bucket)) == bucket
+    assert bucket_index(bucket_start(bucket + 1) - 1) == bucket
 
 
 @given(LISTS)
@@ -53,13 +53,13 @@ def test_count_sum_least_and_most_are_exact(numbers: list[int]) -> None:
 @given(LISTS.filter(bool))
 def test_percentiles_are_within_a_sixteenth(numbers: list[int]) -> None:
     in_order = sorted(numbers)
-    for share, found in zip(SHARES, of(numbers).at(SHARES), strict=True):
+    for share, found in zip(SHARES, of(numbers).quantiles(SHARES), strict=True):
         exact = in_order[max(1, ceil(share * len(numbers))) - 1]
         assert abs(found - exact) <= exact * 0.065, share
 
 
 def test_of_no_numbers_percentiles_are_nought() -> None:
-    assert Histogram().at(SHARES) == [0] * len(SHARES)
+    assert Histogram().quantiles(SHARES) == [0] * len(SHARES)
 
 
 @given(LISTS, LISTS)
@@ -87,8 +87,8 @@ def test_since_is_what_came_in_between(before: list[int], after: list[int]) -> N
     newer, exact = histogram.since(earlier), of(after)
     assert (newer.count, newer.sum, told(newer)[4]) == (exact.count, exact.sum, told(exact)[4])
     if after:
-        assert bucket_of(newer.minimum) == bucket_of(exact.minimum)
-        assert bucket_of(newer.maximum) == bucket_of(exact.maximum)
+        assert bucket_index(newer.minimum) == bucket_index(exact.minimum)
+        assert bucket_index(newer.maximum) == bucket_index(exact.maximum)
         assert newer.minimum <= exact.minimum
         assert newer.maximum >= exact.maximum
 
@@ -97,13 +97,13 @@ def test_since_is_what_came_in_between(before: list[int], after: list[int]) -> N
 def test_of_one_that_was_begun_anew_all_of_it_is_new(before: list[int], anew: list[int]) -> None:
     """It is seen where there are fewer of a size than there were."""
     earlier, histogram = of(before), of(anew)
-    if any(earlier.below(1 << power) > histogram.below(1 << power) for power in range(62)):
+    if any(earlier.count_below(1 << power) > histogram.count_below(1 << power) for power in range(62)):
         assert told(histogram.since(earlier)) == told(histogram)
 
 
 @given(LISTS, st.one_of(st.integers(0, 15), powers))
 def test_how_many_are_below_a_power_of_two_is_exact(numbers: list[int], bound: int) -> None:
-    assert of(numbers).below(bound) == sum(number < bound for number in numbers)
+    assert of(numbers).count_below(bound) == sum(number < bound for number in numbers)
 
 
 def test_a_number_that_was_measured_more_than_once_counts_so_often() -> None:

@@ -42,7 +42,7 @@ def syncing_each() -> Iterator[None]:
 
     with (
         mock.patch("kestrel.server.service.deferToThreadPool", _here),
-        mock.patch("kestrel.session.session.COMMANDS_PER_TURN", 1),
+        mock.patch("kestrel.session.session.MAX_COMMANDS_PER_SLICE", 1),
         mock.patch.object(TickScheduler, "has_time", nothing_is_recorded_yet),
     ):
         yield

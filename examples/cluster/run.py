@@ -24,7 +24,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from kestrel.cluster.extra import NoKazoo, require_kazoo
+from kestrel.cluster.kazoo_extra import KazooMissing, require_kazoo
 from kestrel.cluster.member import Member
 from kestrel.cluster.uri import ServerSetUri, parse_server_set
 
@@ -261,7 +261,7 @@ def options() -> argparse.Namespace:
         hosts = arguments.zookeeper or f"{LOCAL}:{arguments.zookeeper_port}"
         arguments.uri = parse_server_set(f"zk://{hosts}{arguments.path}")
         require_kazoo()
-    except (ValueError, NoKazoo) as error:
+    except (ValueError, KazooMissing) as error:
         parser.error(str(error))
     if arguments.uri.credentials or not re.fullmatch(r"[\w./-]+", arguments.uri.path):
         parser.error("--zookeeper has hosts alone, and --path letters, digits and . _ - /")
@@ -270,7 +270,7 @@ def options() -> argparse.Namespace:
 
 def run(stack: ExitStack, arguments: argparse.Namespace) -> NoReturn:
     """Start everything; what must be stopped is on the stack."""
-    from kestrel.cluster.follower import Follower, ZooKeeperAway
+    from kestrel.cluster.follower import Follower, ZooKeeperUnavailable
 
     folder = arguments.folder.absolute()
     uri: ServerSetUri = arguments.uri
@@ -284,7 +284,7 @@ def run(stack: ExitStack, arguments: argparse.Namespace) -> NoReturn:
     else:
         try:
             follower.start().wait(ANSWER_S)
-        except ZooKeeperAway as error:
+        except ZooKeeperUnavailable as error:
             sys.exit(f"ZooKeeper does not say who is in {error}")
     tell(f"ZooKeeper is there, and {uri} names the server sets")
     servers: list[Server] = []

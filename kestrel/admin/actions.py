@@ -11,7 +11,7 @@ from twisted.logger import Logger
 from kestrel.admin.asked import Answer, Asked, Refusal, as_json
 from kestrel.admin.one_queue import queue_named
 from kestrel.admin.watched import Watched
-from kestrel.errors import NoSuchStatus
+from kestrel.errors import UnknownStatus
 from kestrel.queues.flush_expired import ExpiredFlushResult
 from kestrel.storage.barrier import Batch
 
@@ -22,7 +22,7 @@ def change_status(watched: Watched, asked: Asked, name: bytes) -> Deferred[Answe
     """Change the status to the one of that name."""
     try:
         changing = watched.control.status.change(name)
-    except NoSuchStatus as error:
+    except UnknownStatus as error:
         raise Refusal(409, str(error)) from None
     return changing.addCallback(lambda _: _done(f"the status is {watched.control.status.published.value}"))
 

@@ -174,7 +174,7 @@ def _histogram(name: str, histogram: Histogram) -> Metric:
     for power in _BOUNDS[ending]:
         # A time that was cut to a whole number is below the bound; a size may be the bound itself, so that is one less.
         bound = (1 << power) * unit if unit < 1 else (1 << power) - 1
-        buckets.append((f"{bound:.9g}", histogram.below(1 << power)))
+        buckets.append((f"{bound:.9g}", histogram.count_below(1 << power)))
     buckets.append(("+Inf", histogram.count))
     family = HistogramMetricFamily(f"kestrel_{name.removesuffix(ending)}{new_ending}", _HELP[name])
     family.add_metric([], buckets, histogram.sum * unit)

@@ -44,7 +44,7 @@ def one_queue(watched: Watched, asked: Asked, name: bytes) -> Answer:
         "name": name.decode("latin-1"),
         "exists": True,
         "figures": figures,
-        "settings": dict(next(watched.control.config_of([name]))[1]),
+        "settings": dict(next(watched.control.iter_config([name]))[1]),
         "failure": None if failure is None else str(failure),
         "latencies": summaries(queue.histograms),
     }
@@ -75,7 +75,7 @@ def _server_pieces(watched: Watched) -> Iterator[bytes]:
     histograms = QueueHistograms()
     for _ in summing(watched.manager, histograms):
         yield b""
-    settings = dict(watched.core.settings_shown())
+    settings = dict(watched.core.server_settings())
     sight = watched.sight()
     for _ in sight.gather():
         yield b""

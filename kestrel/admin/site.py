@@ -22,7 +22,7 @@ from kestrel.admin.guard import check_host, is_of_another_site
 from kestrel.admin.sending import Sending
 from kestrel.admin.watched import Watched
 from kestrel.errors import KestrelError
-from kestrel.net.identity import identity_of
+from kestrel.net.certificate_subject import certificate_subject
 
 log = Logger(__name__)
 
@@ -161,7 +161,7 @@ class AdminChannel(HTTPChannel):
         transport: Any = self.transport
         certificate = transport.getPeerCertificate()
         if certificate is not None:
-            self.identity = identity_of(certificate)
+            self.identity = certificate_subject(certificate)
 
     def resetTimeout(self) -> None:
         """Nothing: that a part of a request has come buys no time for the rest."""
@@ -190,7 +190,7 @@ class AdminChannel(HTTPChannel):
         """Say in the log who was refused what."""
         transport: Any = self.transport
         peer = "gone" if transport is None else str(transport.getPeer())
-        self.site.watched.refusals.log(peer, self.identity, f"admin: {what}")
+        self.site.watched.refusal_log.log(peer, self.identity, f"admin: {what}")
 
     def connectionMade(self) -> None:
         """A client came."""
@@ -261,7 +261,7 @@ class AdminSite(HTTPFactory):
         if not self._is_open:
             return None
         if len(self._channels) >= MAX_CONNECTIONS and not self.is_trusted:
-            self.watched.refusals.log(str(addr), None, f"admin: too many connections; limit={MAX_CONNECTIONS}")
+            self.watched.refusal_log.log(str(addr), None, f"admin: too many connections; limit={MAX_CONNECTIONS}")
             return None
         channel: Any = AdminChannel()  # type: ignore[no-untyped-call]
         channel.site = channel.factory = self

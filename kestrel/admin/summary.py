@@ -23,7 +23,7 @@ def summary(histogram: Histogram) -> dict[str, int]:
         "count": histogram.count,
         "maximum": histogram.maximum,
         "minimum": histogram.minimum,
-        **dict(zip(SHARES, histogram.at(_SHARES), strict=True)),
+        **dict(zip(SHARES, histogram.quantiles(_SHARES), strict=True)),
         "sum": histogram.sum,
     }
 

@@ -9,7 +9,7 @@ from kestrel.config.model import Config
 from kestrel.net.queue_server import QueueServer
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.stat_definitions import ServerSnapshot
-from kestrel.session.refusals import Refusals
+from kestrel.session.refusal_log import RefusalLog
 from kestrel.session.settings import ServerControl
 
 
@@ -36,7 +36,7 @@ class Watched:
         self.is_ready: Final = is_ready
         self.server_sets: Final = server_sets
         self.manager: Final[QueueManager] = core.manager
-        self.refusals: Final[Refusals] = core.sessions.refusals
+        self.refusal_log: Final[RefusalLog] = core.session_context.refusal_log
         self.started_s: Final = seconds()
 
     @property

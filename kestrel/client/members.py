@@ -10,7 +10,7 @@ from weakref import finalize
 
 from kestrel.address import DEFAULT_PORTS, Address, parse_address
 from kestrel.client.errors import NoServer
-from kestrel.cluster.extra import require_kazoo
+from kestrel.cluster.kazoo_extra import require_kazoo
 from kestrel.cluster.member import READ, WRITE, Member
 from kestrel.cluster.uri import ServerSetUri, is_server_set, parse_server_set
 from kestrel.errors import KestrelError

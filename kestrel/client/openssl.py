@@ -28,7 +28,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from kestrel.client.errors import CannotConnect
-from kestrel.pem import certificates, own_certificate
+from kestrel.pem import load_certificate_and_key, load_certificates
 from kestrel.tls import TlsOptions
 
 _Codes: Final = SSL.X509VerificationCodes
@@ -67,11 +67,13 @@ def client_tls(options: TlsOptions, host: str) -> IOpenSSLClientConnectionCreato
     """What connections to that host are made with; they fail unless the server proves that it is the host, or the
     `server_name` of the options. TLS 1.2 at least. Raises OSError where a file cannot be read or used.
     """
-    root = None if options.ca_file is None else trustRootFromCertificates(certificates(options.ca_file))
+    root = None if options.ca_file is None else trustRootFromCertificates(load_certificates(options.ca_file))
     own: PrivateCertificate | None = None
     extra: dict[str, Any] = {"raiseMinimumTo": TLSVersion.TLSv1_2}
     if options.cert_file is not None:
-        own, extra["extraCertChain"] = own_certificate(options.cert_file, options.key_file or options.cert_file)
+        own, extra["extraCertChain"] = load_certificate_and_key(
+            options.cert_file, options.key_file or options.cert_file
+        )
     name = options.server_name or host
     return _VerifiedConnectionCreator(optionsForClientTLS(name, root, own, extraCertificateOptions=extra), name)
 

@@ -186,7 +186,7 @@ class ThriftCalls:
         method: bytes,
         arguments: Sequence[bytes],
         type_: int,
-        read: Callable[[binary.Reader], T],
+        read: Callable[[binary.ThriftReader], T],
         *,
         wait_ms: int = 0,
     ) -> Call[T]:
@@ -204,12 +204,12 @@ class ThriftCalls:
             raise RequestError(f"the request is too large; limit={self._max_frame_bytes}")
         return number, request
 
-    def _frame(self, method: bytes, number: int) -> Reply[binary.Reader]:
+    def _frame(self, method: bytes, number: int) -> Reply[binary.ThriftReader]:
         """The frame of the reply, read up to the fields of its result."""
         size = int.from_bytes((yield binary.LENGTH_BYTES), "big", signed=True)
         if not 0 <= size <= self._max_frame_bytes:
             raise BadReply(f"the frame has {size} bytes; limit={self._max_frame_bytes}")
-        reader = binary.Reader((yield size))
+        reader = binary.ThriftReader((yield size))
         header = reader.header()
         if (header.name, header.seqid) != (method, number):
             raise BadReply("the reply is that of another request")
@@ -221,7 +221,7 @@ class ThriftCalls:
             raise BadReply("the message is no reply")
         return reader
 
-    def _reply(self, method: bytes, number: int, type_: int, read: Callable[[binary.Reader], T]) -> Reply[T]:
+    def _reply(self, method: bytes, number: int, type_: int, read: Callable[[binary.ThriftReader], T]) -> Reply[T]:
         try:
             reader = yield from self._frame(method, number)
             if _first_field(reader) != (type_, 0):
@@ -240,7 +240,7 @@ class ThriftCalls:
             raise BadReply(str(error)) from None
 
 
-def _first_field(reader: binary.Reader) -> tuple[int, int]:
+def _first_field(reader: binary.ThriftReader) -> tuple[int, int]:
     """Type and id of a result's first field. Raises `RequestError` where that is why a range was refused."""
     field = reader.field()
     if field == _REFUSED:
@@ -248,7 +248,7 @@ def _first_field(reader: binary.Reader) -> tuple[int, int]:
     return field
 
 
-def _reason(reader: binary.Reader) -> str:
+def _reason(reader: binary.ThriftReader) -> str:
     reason = ""
     while (field := reader.field())[0] != binary.STOP:
         if field == (binary.STRING, 1):
@@ -258,12 +258,12 @@ def _reason(reader: binary.Reader) -> str:
     return reason
 
 
-def _finish(reader: binary.Reader, type_: int) -> None:
+def _finish(reader: binary.ThriftReader, type_: int) -> None:
     """Pass over the rest of a result, whose next field is of that type."""
     while type_ != binary.STOP:
         reader.skip(type_)
         type_ = reader.field()[0]
-    if reader.left:
+    if reader.remaining_bytes:
         raise BadReply("there are bytes behind the end of the message")
 
 
@@ -288,23 +288,23 @@ def _ids(id_: int, ids: Collection[int]) -> bytes:
     return binary.set_field(id_, binary.I64, len(ids)) + b"".join(map(binary.i64, ids))
 
 
-def _text(reader: binary.Reader) -> str:
+def _text(reader: binary.ThriftReader) -> str:
     return reader.binary().decode("utf-8", "replace")
 
 
-def _status(reader: binary.Reader) -> str:
+def _status(reader: binary.ThriftReader) -> str:
     number = reader.i32()
     return STATUSES[number] if 0 <= number < len(STATUSES) else STATUSES[0]
 
 
-def _count(reader: binary.Reader, *, most: int) -> int:
+def _count(reader: binary.ThriftReader, *, most: int) -> int:
     number = reader.i32()
     if not 0 <= number <= most:
         raise BadReply(f"the reply counts {number} of {most}")
     return number
 
 
-def _items(reader: binary.Reader, *, most: int) -> list[OpenRead]:
+def _items(reader: binary.ThriftReader, *, most: int) -> list[OpenRead]:
     type_, size = reader.list_header()
     if size > most:  # before any is made: an empty one is a byte on the wire and many in memory
         raise BadReply(f"the reply has {size} items; limit={most}")
@@ -313,7 +313,7 @@ def _items(reader: binary.Reader, *, most: int) -> list[OpenRead]:
     return [_item(reader) for _ in range(size)]
 
 
-def _item(reader: binary.Reader) -> OpenRead:
+def _item(reader: binary.ThriftReader) -> OpenRead:
     data = b""
     id_ = 0
     while (field := reader.field())[0] != binary.STOP:
@@ -326,7 +326,7 @@ def _item(reader: binary.Reader) -> OpenRead:
     return OpenRead(data, id_)
 
 
-def _queue_info(reader: binary.Reader) -> QueueInfo:
+def _queue_info(reader: binary.ThriftReader) -> QueueInfo:
     head: bytes | None = None
     numbers = dict.fromkeys(range(2, 8), 0)
     while (field := reader.field())[0] != binary.STOP:
@@ -342,7 +342,7 @@ def _queue_info(reader: binary.Reader) -> QueueInfo:
     return QueueInfo(head, *numbers.values())
 
 
-def _range_state(reader: binary.Reader) -> RangeState:
+def _range_state(reader: binary.ThriftReader) -> RangeState:
     numbers = dict.fromkeys((1, 2, 3), 0)
     while (field := reader.field())[0] != binary.STOP:
         type_, id_ = field
@@ -353,7 +353,7 @@ def _range_state(reader: binary.Reader) -> RangeState:
     return RangeState(*numbers.values())
 
 
-def _range_items(first_id: int, end_id: int, reader: binary.Reader) -> list[RangeItem]:
+def _range_items(first_id: int, end_id: int, reader: binary.ThriftReader) -> list[RangeItem]:
     type_, size = reader.list_header()
     if size and type_ != binary.STRUCT:
         raise BadReply("the result is not of the type that it should be")
@@ -367,7 +367,7 @@ def _range_items(first_id: int, end_id: int, reader: binary.Reader) -> list[Rang
     return items
 
 
-def _range_item(reader: binary.Reader) -> RangeItem:
+def _range_item(reader: binary.ThriftReader) -> RangeItem:
     data = b""
     numbers = dict.fromkeys((1, 3, 4), 0)
     while (field := reader.field())[0] != binary.STOP:

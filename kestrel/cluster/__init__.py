@@ -5,8 +5,8 @@ them.
 |---|---|
 | `member` | what stands in a set of one server, as JSON that Twitter's programs read and write too |
 | `uri` | which sets are meant: ``zk://zk1,zk2/services/kestrel`` |
-| `extra` | whether kazoo is there, which comes with the extra ``cluster`` |
-| `connection` | kazoo's connection, which nothing that is sent can end for good |
+| `kazoo_extra` | whether kazoo is there, which comes with the extra ``cluster`` |
+| `kazoo_connection` | kazoo's connection, which nothing that is sent can end for good |
 | `zookeeper` | a client of ZooKeeper, as servers and clients have it |
 | `follower` | the members of both sets as they are at present |
 

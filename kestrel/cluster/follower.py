@@ -12,17 +12,17 @@ from kazoo.exceptions import NoNodeError
 
 from kestrel.cluster.member import READ, WRITE, Member, parse_member
 from kestrel.cluster.uri import ServerSetUri
-from kestrel.cluster.zookeeper import problem_of, zookeeper_client
+from kestrel.cluster.zookeeper import connection_problem, zookeeper_client
 from kestrel.errors import KestrelError
 
 logger = logging.getLogger("kestrel.cluster")
 
 SESSION_TIMEOUT_S: Final = 10.0
-LOOK_AGAIN_S: Final = 5.0
+READ_RETRY_S: Final = 5.0
 """How long after a failure of ZooKeeper's that is not its connection's."""
-_END_S: Final = 1.0
+_CLOSE_TIMEOUT_S: Final = 1.0
 """How long a close waits for the session to be ended."""
-_ONE_WAIT_S: Final = 0.25
+_WAIT_POLL_S: Final = 0.25
 """Who waits looks up so often: Python notices a signal (Ctrl-C) that comes just before a wait only behind it."""
 
 
@@ -35,11 +35,11 @@ class Members(NamedTuple):
     """Those that puts may go to."""
 
 
-class ZooKeeperAway(KestrelError):
+class ZooKeeperUnavailable(KestrelError):
     """ZooKeeper did not say who the members are."""
 
 
-def _tell_nobody(members: Members) -> None:
+def _ignore_change(members: Members) -> None:
     pass
 
 
@@ -55,15 +55,15 @@ class Follower:
     def __init__(
         self,
         uri: ServerSetUri,
-        changed: Callable[[Members], object] = _tell_nobody,
+        changed: Callable[[Members], object] = _ignore_change,
         *,
         session_timeout_s: float = SESSION_TIMEOUT_S,
     ) -> None:
         self._uri = uri
         self._changed = changed
         self._client = zookeeper_client(uri.hosts, session_timeout_s, credentials=uri.credentials, tls=uri.tls)
-        self._client.add_listener(self._look_again)
-        self._look = threading.Event()
+        self._client.add_listener(self._on_change)
+        self._wake = threading.Event()
         self._is_known = threading.Event()
         self._closing = threading.Event()
         self._members = Members()
@@ -80,9 +80,9 @@ class Follower:
     def close(self) -> None:
         """End the session; blocks for a moment where ZooKeeper does not answer."""
         self._closing.set()
-        self._look.set()
+        self._wake.set()
         if self._thread.is_alive():
-            self._thread.join(_END_S)
+            self._thread.join(_CLOSE_TIMEOUT_S)
 
     @property
     def members(self) -> Members | None:
@@ -90,30 +90,30 @@ class Follower:
         return self._members if self._is_known.is_set() else None
 
     def wait(self, timeout_s: float) -> Members:
-        """The members, as soon as they are known. Blocks; raises `ZooKeeperAway`."""
+        """The members, as soon as they are known. Blocks; raises `ZooKeeperUnavailable`."""
         end_s = time.monotonic() + timeout_s
-        while not self._is_known.wait(min(_ONE_WAIT_S, max(0.0, end_s - time.monotonic()))):
+        while not self._is_known.wait(min(_WAIT_POLL_S, max(0.0, end_s - time.monotonic()))):
             if time.monotonic() >= end_s:
-                raise ZooKeeperAway(f"{self._uri}: {self.problem}")
+                raise ZooKeeperUnavailable(f"{self._uri}: {self.problem}")
         return self._members
 
     @property
     def problem(self) -> str:
         """Why the members are not known, or not any more, as a part of a sentence."""
-        return self._problem or problem_of(self._client)
+        return self._problem or connection_problem(self._client)
 
     # In the thread.
 
-    def _look_again(self, _: object) -> None:
+    def _on_change(self, _: object) -> None:
         # Called when the connection has come or gone, and when a set has changed; must not block.
-        self._look.set()
+        self._wake.set()
 
     def _run(self) -> None:
         self._client.start_async()
         pause_s: float | None = None
         while not self._closing.is_set():
-            self._look.wait(pause_s)
-            self._look.clear()
+            self._wake.wait(pause_s)
+            self._wake.clear()
             pause_s = None
             if self._closing.is_set() or not self._client.connected:
                 continue
@@ -123,7 +123,7 @@ class Follower:
             except Exception as error:  # a fault of ours must not end the thread
                 self._problem = str(error) or type(error).__name__
                 logger.warning("%s cannot be read: %s", self._uri, self._problem)
-                pause_s = LOOK_AGAIN_S
+                pause_s = READ_RETRY_S
         self._client.stop()
         self._client.close()
 
@@ -138,7 +138,7 @@ class Follower:
 
     def _read(self, name: str) -> tuple[Member, ...]:
         path = f"{self._uri.path}/{name}"
-        nodes = _children(self._client, path, self._look_again)
+        nodes = _children(self._client, path, self._on_change)
         known = self._parsed[name]
         parsed = {node: known[node] if node in known else _member_at(self._client, f"{path}/{node}") for node in nodes}
         self._parsed[name] = parsed

@@ -11,10 +11,10 @@ from kestrel.address import Address
 
 READ: Final = "read"
 WRITE: Final = "write"
-SETS: Final = (READ, WRITE)
+SERVER_SETS: Final = (READ, WRITE)
 """The two sets, by the last part of their paths."""
 
-LONGEST: Final = 64 * 1024
+MAX_MEMBER_BYTES: Final = 64 * 1024
 """Bytes of a member that are looked at; one of ours has a few hundred."""
 
 _HOST: Final = re.compile(r"[\w.:%-]{1,255}")
@@ -45,8 +45,8 @@ class Member(NamedTuple):
 
 def parse_member(data: bytes) -> Member:
     """What somebody has put there. Raises ValueError for what is no member, or none that is alive."""
-    if len(data) > LONGEST:
-        raise ValueError(f"it has {len(data)} bytes, and no more than {LONGEST} are looked at")
+    if len(data) > MAX_MEMBER_BYTES:
+        raise ValueError(f"it has {len(data)} bytes, and no more than {MAX_MEMBER_BYTES} are looked at")
     try:
         said = json.loads(data)
     except RecursionError:

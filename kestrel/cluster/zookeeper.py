@@ -14,28 +14,28 @@ from kazoo.client import KazooClient
 from kazoo.handlers.threading import AsyncResult, KazooTimeoutError, SequentialThreadingHandler
 
 from kestrel.address import Address
-from kestrel.cluster.connection import Connection
+from kestrel.cluster.kazoo_connection import ZooKeeperConnection
 from kestrel.tls import TlsOptions
 
-FIRST_PAUSE_S: Final = 0.1
-LONGEST_PAUSE_S: Final = 1.0
+MIN_RECONNECT_DELAY_S: Final = 0.1
+MAX_RECONNECT_DELAY_S: Final = 1.0
 """Between two attempts to connect, and never more than a quarter of the session's time: kazoo's own pauses grow to an
 hour, in which nobody would know of its return."""
 
-ANSWER_S: Final = 30.0
+RESPONSE_TIMEOUT_S: Final = 30.0
 """How long an answer is waited for. kazoo would wait for ever for one that the end of a session has swallowed."""
 
-SHORTEST_ATTEMPT_S: Final = 0.25
-LONGEST_ATTEMPT_S: Final = 10.0
+MIN_CONNECT_TIMEOUT_S: Final = 0.25
+MAX_CONNECT_TIMEOUT_S: Final = 10.0
 """However short or long a session may be, an attempt to connect gets so long."""
 
-_silent = logging.getLogger("kestrel.zookeeper")
+_kazoo_logger = logging.getLogger("kestrel.zookeeper")
 """kazoo tells a line of each attempt; whoever has the client tells what came of them."""
-_silent.addHandler(logging.NullHandler())
-_silent.propagate = False
+_kazoo_logger.addHandler(logging.NullHandler())
+_kazoo_logger.propagate = False
 
 
-class _Answer(AsyncResult):  # type: ignore[misc]
+class _TimedAsyncResult(AsyncResult):  # type: ignore[misc]
     """To a request: it comes, or that it does not."""
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
@@ -43,12 +43,12 @@ class _Answer(AsyncResult):  # type: ignore[misc]
         if not block or timeout is not None:
             return super().get(block, timeout)
         try:
-            return super().get(timeout=ANSWER_S)
+            return super().get(timeout=RESPONSE_TIMEOUT_S)
         except KazooTimeoutError:
-            raise KazooTimeoutError(f"no answer for {ANSWER_S:.0f} s") from None
+            raise KazooTimeoutError(f"no answer for {RESPONSE_TIMEOUT_S:.0f} s") from None
 
 
-class Connector(SequentialThreadingHandler):  # type: ignore[misc]
+class ZooKeeperHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """Makes kazoo's connections: over TLS with the name of the host verified, which kazoo would not do by itself.
 
     An attempt to connect gets a third of the session's time, where kazoo would give it all of it: who is let in and not
@@ -63,12 +63,12 @@ class Connector(SequentialThreadingHandler):  # type: ignore[misc]
         self._context = None if tls is None else tls.context()
         self._server_name = None if tls is None else tls.server_name
         self._session_timeout_s = session_timeout_s
-        self._longest_attempt_s = min(max(SHORTEST_ATTEMPT_S, session_timeout_s / 3), LONGEST_ATTEMPT_S)
+        self._longest_attempt_s = min(max(MIN_CONNECT_TIMEOUT_S, session_timeout_s / 3), MAX_CONNECT_TIMEOUT_S)
         self._forget = forget
         self._away_since_s: float | None = time.monotonic()
         self.problem = ""
         """Why the last attempt failed; nothing after one that did not."""
-        self.times_let_in = 0
+        self.connect_count = 0
         """How often there was a connection to ZooKeeper."""
 
     def start(self) -> None:
@@ -78,7 +78,7 @@ class Connector(SequentialThreadingHandler):  # type: ignore[misc]
 
     def async_result(self) -> AsyncResult:
         """What kazoo waits for answers with."""
-        return _Answer(self)
+        return _TimedAsyncResult(self)
 
     def select(self, *arguments: Any, **named: Any) -> Any:
         """What kazoo waits with, for an answer to its attempt as well: readers, writers, troubled, and how long."""
@@ -89,10 +89,10 @@ class Connector(SequentialThreadingHandler):  # type: ignore[misc]
             arguments = (*arguments[:3], min(arguments[3], self._longest_attempt_s))
         return super().select(*arguments, **named)
 
-    def told(self, state: object) -> None:
+    def on_state_change(self, state: object) -> None:
         """A listener of the client's."""
         self._away_since_s = None if state == "CONNECTED" else time.monotonic()
-        self.times_let_in += state == "CONNECTED"
+        self.connect_count += state == "CONNECTED"
 
     def create_connection(
         self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **_: object
@@ -105,7 +105,7 @@ class Connector(SequentialThreadingHandler):  # type: ignore[misc]
         try:
             connection = socket.create_connection(address, timeout)
             if self._context is not None:
-                connection = _secured(connection, self._context, self._server_name or hostname or address[0])
+                connection = _start_tls(connection, self._context, self._server_name or hostname or address[0])
         except OSError as error:
             self.problem = _reason(error)
             raise
@@ -114,7 +114,7 @@ class Connector(SequentialThreadingHandler):  # type: ignore[misc]
         return connection
 
 
-def _secured(connection: socket.socket, context: ssl.SSLContext, name: str) -> socket.socket:
+def _start_tls(connection: socket.socket, context: ssl.SSLContext, name: str) -> socket.socket:
     try:
         return context.wrap_socket(connection, server_hostname=name)
     except BaseException:
@@ -147,22 +147,26 @@ def zookeeper_client(
     def forget() -> None:
         client.last_zxid = 0
 
-    longest_pause_s = min(LONGEST_PAUSE_S, session_timeout_s / 4)
-    connector = Connector(tls, session_timeout_s, forget)
+    longest_pause_s = min(MAX_RECONNECT_DELAY_S, session_timeout_s / 4)
+    connector = ZooKeeperHandler(tls, session_timeout_s, forget)
     client = KazooClient(
         ",".join(map(str, hosts)),
         timeout=session_timeout_s,
         handler=connector,
         auth_data=None if credentials is None else [("digest", credentials)],
         default_acl=acl,
-        connection_retry={"max_tries": -1, "delay": min(FIRST_PAUSE_S, longest_pause_s), "max_delay": longest_pause_s},
-        logger=_silent,
+        connection_retry={
+            "max_tries": -1,
+            "delay": min(MIN_RECONNECT_DELAY_S, longest_pause_s),
+            "max_delay": longest_pause_s,
+        },
+        logger=_kazoo_logger,
     )
-    client._connection = Connection(client)
-    client.add_listener(connector.told)
+    client._connection = ZooKeeperConnection(client)
+    client.add_listener(connector.on_state_change)
     return client
 
 
-def problem_of(client: Any) -> str:
+def connection_problem(client: Any) -> str:
     """Why it has no connection, as far as that is known, as a part of a sentence."""
     return getattr(client.handler, "problem", "") or "no answer"

@@ -76,7 +76,7 @@ def _rates(request_stats: RequestStats) -> tuple[float, float]:
 
 
 def _latencies_ms(request_stats: RequestStats) -> list[float]:
-    return [us / 1000 for us in (*request_stats.latency_us.at(_SHARES), request_stats.latency_us.maximum)]
+    return [us / 1000 for us in (*request_stats.latency_us.quantiles(_SHARES), request_stats.latency_us.maximum)]
 
 
 def _lane_object(request_stats: RequestStats) -> dict[str, Any]:

@@ -26,20 +26,20 @@ from zope.interface import classImplements
 
 from kestrel.commands import Command
 from kestrel.errors import Unavailable
-from kestrel.net.identity import identity_of
-from kestrel.net.refused import Refused
+from kestrel.net.certificate_subject import certificate_subject
+from kestrel.net.rejecting_protocol import RejectingProtocol
 from kestrel.protocols.codec import Codec
 from kestrel.session.access import Access
+from kestrel.session.client_transport import ClientTransport
 from kestrel.session.handlers import HANDLERS
-from kestrel.session.services import SessionServices
 from kestrel.session.session import Session
+from kestrel.session.session_context import SessionContext
 from kestrel.session.settings import ServerControl
-from kestrel.session.wire import Wire
 
 log = Logger(__name__)
 
 
-class Connection(Wire):
+class Connection(ClientTransport):
     """One client's connection, over TCP, TLS, a Unix socket or anything else that an endpoint makes (`IProtocol`).
 
     It is its transport's push producer, so that a client that does not read its replies is not listened to.
@@ -75,7 +75,7 @@ class Connection(Wire):
         self.session.handshake_ended()
         certificate = self.transport.getPeerCertificate()
         if certificate is not None:
-            self.session.access.subject = identity_of(certificate)
+            self.session.access.subject = certificate_subject(certificate)
 
     def dataReceived(self, data: bytes) -> None:
         """Bytes from the client."""
@@ -91,13 +91,13 @@ class Connection(Wire):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """The client is gone."""
         if isinstance(reason.value, SSL.Error):
-            self._connections.no_tls(self, reason.value)
+            self._connections.log_tls_failure(self, reason.value)
         try:
             self.session.lost()
         finally:  # or it would take a place of maxConnections for ever
             self._connections.closed(self)
 
-    def has_ended(self) -> bool:
+    def peer_has_closed(self) -> bool:
         """Whether a plain connection's end is there to be read. (Of TLS it is not known.)"""
         handle = _socket_of(self.transport)
         if handle is None:
@@ -115,7 +115,7 @@ class Connection(Wire):
         """Hand replies to the transport."""
         self.transport.write(data)
 
-    def lose(self) -> None:
+    def close_when_sent(self) -> None:
         """Hang up when everything written has left. (A TLS transport would wait for its producer for ever.)"""
         self.transport.unregisterProducer()
         self.transport.loseConnection()
@@ -129,9 +129,9 @@ class Connection(Wire):
         """Who that is, for the log."""
         return "gone" if self.transport is None else str(self.transport.getPeer())
 
-    def listen(self, wanted: bool) -> None:
+    def set_reading(self, is_wanted: bool) -> None:
         """Read from the client, or not for a while."""
-        if wanted:
+        if is_wanted:
             self.transport.resumeProducing()
         else:
             self.transport.pauseProducing()
@@ -160,44 +160,44 @@ class ConnectionFactory(Factory):
 
     def __init__(
         self,
-        services: SessionServices,
+        context: SessionContext,
         make_codec: Callable[[], Codec],
         control: ServerControl,
         *,
         is_trusted: bool = False,
     ) -> None:
-        self._services = services
-        self._counters = services.manager.counters
+        self._context = context
+        self._counters = context.manager.counters
         self._make_codec = make_codec
         self._control = control
         self._is_trusted = is_trusted
         self._connections: set[Connection] = set()
         self._emptied: Deferred[None] | None = None
 
-    def buildProtocol(self, addr: IAddress | None) -> Connection | Refused:  # type: ignore[override]  # Protocol there
+    def buildProtocol(self, addr: IAddress | None) -> Connection | RejectingProtocol:  # type: ignore[override]  # Protocol there
         """A connection for a client that came; when there are too many, one on which it is told so.
 
         Those who are trusted are none too many: they may be coming to do something about it.
         """
-        limit = self._services.settings.max_connections
+        limit = self._context.settings.max_connections
         if self._is_trusted or self._counters.curr_connections < limit:
             return Connection(self)
         self._counters.rejected_connections += 1
         error = Unavailable(f"too many connections; limit={limit}")
-        self._services.refusals.log(str(addr), None, str(error))
+        self._context.refusal_log.log(str(addr), None, str(error))
         reply, _ = self._make_codec().error(Command(), error)
-        return Refused(reply)
+        return RejectingProtocol(reply)
 
     def session(self, connection: Connection) -> Session:
         """The session behind a connection."""
         codec = self._make_codec()
-        access = Access(self._services, self._control.status, codec, is_trusted=self._is_trusted)
-        return Session(self._services, codec, self._control, HANDLERS, access, connection)
+        access = Access(self._context, self._control.status, codec, is_trusted=self._is_trusted)
+        return Session(self._context, codec, self._control, HANDLERS, access, connection)
 
     def opened(self, connection: Connection) -> None:
         """A connection is there."""
         self._connections.add(connection)
-        counters, settings = self._counters, self._services.settings
+        counters, settings = self._counters, self._context.settings
         counters.total_connections += 1
         counters.curr_connections += 1
         access = connection.session.access
@@ -211,17 +211,17 @@ class ConnectionFactory(Factory):
         """A connection is gone."""
         self._connections.discard(connection)
         self._counters.curr_connections -= 1
-        if self._services.settings.traces_sessions:
+        if self._context.settings.traces_sessions:
             log.info("Session closed: {peer}", peer=connection.peer)
         if not self._connections and self._emptied is not None:
             emptied, self._emptied = self._emptied, None
             emptied.callback(None)
 
-    def no_tls(self, connection: Connection, error: SSL.Error) -> None:
+    def log_tls_failure(self, connection: Connection, error: SSL.Error) -> None:
         """A client and the port did not agree on TLS, or no longer do."""
         # What OpenSSL has to say is a list of (library, function, reason).
         reasons = [why for said in error.args if isinstance(said, list) for *_, why in said] or ["failed"]
-        self._services.refusals.log(connection.peer, connection.session.access.identity, f"TLS: {', '.join(reasons)}")
+        self._context.refusal_log.log(connection.peer, connection.session.access.identity, f"TLS: {', '.join(reasons)}")
 
     @property
     def count(self) -> int:

@@ -26,36 +26,36 @@ log = Logger(__name__)
 IS_AVAILABLE: Final = hasattr(select, "epoll")
 """Linux has what the hub is made of."""
 
-GONE: Final = BROKEN | PEER_ENDED
+PEER_GONE: Final = BROKEN | PEER_ENDED
 
-MOST_EVENTS: Final = 128
+MAX_EVENTS_PER_TICK: Final = 128
 """How many connections are served in one turn. The others are first in the next: the system goes round all."""
 
-WORK_S: Final = 0.002
+TIME_SLICE_S: Final = 0.002
 """After so much work timers and other descriptors have their turn."""
 
 
 class Hub:
     """Serves its connections when the reactor calls `doRead`, in turns that begin and end as they are told.
 
-    `end_turn` follows each `begin_turn`, whatever happens between them. `seconds` measures work, `schedule` calls
+    `end_tick` follows each `begin_tick`, whatever happens between them. `seconds` measures work, `schedule` calls
     something soon on the reactor's thread.
     """
 
     def __init__(
         self,
         seconds: Callable[[], float],
-        begin_turn: Callable[[], None],
-        end_turn: Callable[[], None],
+        begin_tick: Callable[[], None],
+        end_tick: Callable[[], None],
         schedule: Callable[[Callable[[], None]], Any],
     ) -> None:
         self._seconds = seconds
-        self._begin_turn = begin_turn
-        self._end_turn = end_turn
+        self._begin_tick = begin_tick
+        self._end_tick = end_tick
         self._schedule = schedule
         self._epoll = select.epoll()
         self._transports: dict[int, HubTransport] = {}
-        self._over: list[tuple[HubTransport, Failure]] = []
+        self._ending: list[tuple[HubTransport, Failure]] = []
         self._is_working = False
 
     def __len__(self) -> int:
@@ -64,7 +64,7 @@ class Hub:
 
     def connect(self, sock: socket.socket, protocol: Any, peer: tuple[Any, ...]) -> HubTransport:
         """The transport of a connection that was accepted; it reads from now on."""
-        transport = HubTransport(sock, protocol, peer, self._epoll, self._over_soon)
+        transport = HubTransport(sock, protocol, peer, self._epoll, self._end_later)
         self._epoll.register(transport.descriptor, transport.interest)
         self._transports[transport.descriptor] = transport
         return transport
@@ -76,7 +76,7 @@ class Hub:
         why = Failure(ConnectionLost()) if reason is None else reason
         for transport in list(self._transports.values()):
             self._end(transport, why)
-        self._over.clear()
+        self._ending.clear()
         self._epoll.close()
 
     # IReadDescriptor.
@@ -95,41 +95,41 @@ class Hub:
 
     def doRead(self) -> None:
         """Serve those that have something to do, round by round while there are any, for about 2 ms."""
-        ends_at = self._seconds() + WORK_S
+        ends_at = self._seconds() + TIME_SLICE_S
         self._is_working = True
         try:
             while not self._epoll.closed:  # a stop closes it when the last client has gone, which may be in here
-                events = self._epoll.poll(0, MOST_EVENTS)
-                if not events and not self._over:
+                events = self._epoll.poll(0, MAX_EVENTS_PER_TICK)
+                if not events and not self._ending:
                     break
-                self._turn(events, ends_at)
+                self._tick(events, ends_at)
                 if self._seconds() >= ends_at:
                     break
         except BaseException:  # what comes out of here would make the reactor drop the hub with all connections
             log.failure("A turn of the hub failed")
         self._is_working = False
-        if self._over:
+        if self._ending:
             self._schedule(self.doRead)
 
     # Turns.
 
-    def _turn(self, events: list[tuple[int, int]], ends_at: float) -> None:
+    def _tick(self, events: list[tuple[int, int]], ends_at: float) -> None:
         transports = self._transports
-        self._begin_turn()
+        self._begin_tick()
         try:
-            if self._over:
-                self._end_those_over()
+            if self._ending:
+                self._end_pending()
             for fd, flags in events:
-                if flags & GONE:  # first, so that what they held open is there for those who ask now
+                if flags & PEER_GONE:  # first, so that what they held open is there for those who ask now
                     transport = transports.get(fd)
                     if transport is not None:
-                        self._work(transport, partial(_peer_gone, transport, flags))
+                        self._work(transport, partial(_read_after_hang_up, transport, flags))
                         if self._seconds() >= ends_at:
                             break  # a crowd has left: nobody waits for the end of it, which the next turns bring
 
             came: list[tuple[HubTransport, bytes]] = []
             for fd, flags in events:
-                if flags & GONE:
+                if flags & PEER_GONE:
                     continue
                 transport = transports.get(fd)
                 if transport is None:
@@ -150,7 +150,7 @@ class Hub:
                     if why is not None:
                         self._end(transport, Failure(why))
         finally:
-            self._end_turn()
+            self._end_tick()
 
     def _work(self, transport: HubTransport, work: Callable[[], Exception | None]) -> None:
         """Have it do that, which says why the connection is over, or None."""
@@ -170,14 +170,14 @@ class Hub:
 
     # Ends.
 
-    def _over_soon(self, transport: HubTransport, reason: Failure) -> None:
+    def _end_later(self, transport: HubTransport, reason: Failure) -> None:
         """End it for that reason, but not from within what its protocol is doing."""
-        if not self._over and not self._is_working:
+        if not self._ending and not self._is_working:
             self._schedule(self.doRead)
-        self._over.append((transport, reason))
+        self._ending.append((transport, reason))
 
-    def _end_those_over(self) -> None:
-        over, self._over = self._over, []
+    def _end_pending(self) -> None:
+        over, self._ending = self._ending, []
         for transport, reason in over:
             self._end(transport, reason)
 
@@ -195,7 +195,7 @@ class Hub:
 classImplements(Hub, IReadDescriptor)
 
 
-def _peer_gone(transport: HubTransport, flags: int) -> Exception | None:
+def _read_after_hang_up(transport: HubTransport, flags: int) -> Exception | None:
     """It sent its last byte, or hung up. What it sent before is still read, a piece in each turn."""
     why = transport.read()
     if why is None and flags & BROKEN:

@@ -38,32 +38,32 @@ BROKEN: Final = 0x008 | 0x010
 """An error, or both directions are at their end. Told of every socket in the set, whether it was asked for or not."""
 PEER_ENDED: Final = 0x2000
 
-READ: Final = READABLE | PEER_ENDED
+READ_EVENTS: Final = READABLE | PEER_ENDED
 
-READ_BYTES: Final = 64 * 1024
+MAX_READ_BYTES: Final = 64 * 1024
 """What one read takes at most: Twisted's own number. Large inputs come in few pieces, and no connection holds up the
 others for longer than a piece takes. (Smaller reads are not faster: the memory for one costs as good as nothing.)"""
 
-SEND_BYTES: Final = 1024 * 1024
+MAX_SEND_BYTES: Final = 1024 * 1024
 """What one send is given at most. It is copied meanwhile, which takes about 0.3 ms."""
 
-SEND_PIECES: Final = 512
+MAX_SEND_PIECES: Final = 512
 """How many writes one send is given together at most; the system takes 1024."""
 
-FULL_BYTES: Final = 64 * 1024
+PAUSE_PRODUCER_BYTES: Final = 64 * 1024
 """A producer is paused while more than that is unsent: Twisted's own number."""
 
 half_closeable_protocol: Any = IHalfCloseableProtocol
 """The interface as what it adapts by, which type checkers do not know of without their plugin."""
 
-RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
+LINGER_RESET: Final = struct.pack("ii", 1, 0)
 
 
 class HubTransport:
     """A connection that was accepted, as its protocol sees it.
 
     `peer` is what `accept` told of the other side. The hub calls `read`, or `receive` and then `received`, `flush`,
-    `peer_gone` and `end`, protocols all else. `over_soon` is the hub's: it ends the connection for that reason, but not
+    `peer_gone` and `end`, protocols all else. `end_later` is the hub's: it ends the connection for that reason, but not
     before the caller has returned.
     """
 
@@ -73,7 +73,7 @@ class HubTransport:
         protocol: Any,
         peer: tuple[Any, ...],
         epoll: select.epoll,
-        over_soon: Callable[[HubTransport, Failure], None],
+        end_later: Callable[[HubTransport, Failure], None],
     ) -> None:
         sock.setblocking(False)
         self.descriptor = sock.fileno()
@@ -81,12 +81,12 @@ class HubTransport:
         self.connected = True
         self.disconnecting = False
         self.disconnected = False
-        self.interest = READ
+        self.interest = READ_EVENTS
         """What the epoll set has of it: the hub puts it there."""
         self._socket = sock
         self._peer = peer
         self._epoll = epoll
-        self._over_soon = over_soon
+        self._end_later = end_later
         self._recv: Callable[[int], bytes] = sock.recv
         self._send: Callable[[bytes], int] = sock.send
         self._is_reading = True
@@ -94,9 +94,9 @@ class HubTransport:
         self._has_input_ended = False
         self._has_output_ended = False
         self._ends_output = False
-        self._goes_on_when_sent = False  # something is to be done when all is sent, also if nothing was kept
+        self._acts_when_sent = False  # something is to be done when all is sent, also if nothing was kept
         self._is_over = False  # it will be ended soon: nothing moves any more
-        self._wants_room = False
+        self._awaits_writable = False
         self._unsent: deque[bytes] = deque()
         self._unsent_bytes = 0
         self._sent_of_first = 0
@@ -116,7 +116,7 @@ class HubTransport:
         if not self._is_reading:
             return None
         try:
-            return self._recv(READ_BYTES)
+            return self._recv(MAX_READ_BYTES)
         except BlockingIOError:
             return None
         except OSError:
@@ -164,7 +164,7 @@ class HubTransport:
             self._is_sent(sent)
             if self._unsent:
                 return None
-        self._wants_room = False
+        self._awaits_writable = False
         why = self._all_sent()
         if why is None:
             self._watch()
@@ -178,7 +178,7 @@ class HubTransport:
 
     def end(self, reason: Failure) -> None:
         """Close the socket, which is in no epoll set any more, and tell producer and protocol."""
-        self.connected = self._is_reading = self._wants_room = False
+        self.connected = self._is_reading = self._awaits_writable = False
         self.disconnected = self._is_over = True
         self._unsent.clear()
         self._unsent_bytes = 0
@@ -200,7 +200,7 @@ class HubTransport:
             if is_orderly:
                 self._socket.shutdown(socket.SHUT_RDWR)
             else:
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_CLOSE)
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
         self._socket.close()
 
     # What is unsent.
@@ -208,12 +208,12 @@ class HubTransport:
     def _next_pieces(self) -> list[bytes | memoryview]:
         """What the next send is given: no byte of a large piece is copied, however little each send takes of it."""
         begin = self._sent_of_first
-        first = memoryview(self._unsent[0])[begin : begin + SEND_BYTES]
+        first = memoryview(self._unsent[0])[begin : begin + MAX_SEND_BYTES]
         pieces: list[bytes | memoryview] = [first]
         size = len(first)
-        for piece in islice(self._unsent, 1, SEND_PIECES):
+        for piece in islice(self._unsent, 1, MAX_SEND_PIECES):
             size += len(piece)
-            if size > SEND_BYTES:
+            if size > MAX_SEND_BYTES:
                 break
             pieces.append(piece)
         return pieces
@@ -242,28 +242,28 @@ class HubTransport:
                 half_closeable.writeConnectionLost()
         return None
 
-    def _want_room(self) -> None:
+    def _await_writable(self) -> None:
         """Be told by `flush` when there is room, which may be at once."""
-        self._wants_room = True
+        self._awaits_writable = True
         self._watch()
 
     def _watch(self) -> None:
         """Have the epoll set say what is wanted now. What is paused or half-closed stays in it, for a hang-up."""
-        interest = READ if self._is_reading else 0
-        if self._wants_room:
+        interest = READ_EVENTS if self._is_reading else 0
+        if self._awaits_writable:
             interest |= WRITABLE
         if interest != self.interest and self.connected:
             self.interest = interest
             self._epoll.modify(self.descriptor, interest)
 
-    def _over(self, error: Exception) -> None:
+    def _request_end(self, error: Exception) -> None:
         """Nothing is read or sent any more; the hub ends the connection when the caller has returned."""
         if self._is_over or not self.connected:
             return
         self._is_over = True
-        self._is_reading = self._wants_room = False
+        self._is_reading = self._awaits_writable = False
         self._watch()
-        self._over_soon(self, Failure(error))
+        self._end_later(self, Failure(error))
 
     # ITransport.
 
@@ -283,22 +283,22 @@ class HubTransport:
             sent = 0
         except OSError as error:
             if error.errno != ENOBUFS:
-                self._over(ConnectionLost())
+                self._request_end(ConnectionLost())
                 return
             sent = 0
         if sent < len(data):
             self._sent_of_first = sent
             self._unsent_bytes = -sent  # of what is kept now
             self._keep(data)
-        elif self._goes_on_when_sent:
-            self._want_room()  # and not on from here: a pull producer would be asked for more from within its write
+        elif self._acts_when_sent:
+            self._await_writable()  # not now: a pull producer would be asked for more within its write
 
     def _keep(self, data: bytes) -> None:
         self._unsent.append(data)
         self._unsent_bytes += len(data)
-        if not self._wants_room:
-            self._want_room()
-        if self._unsent_bytes > FULL_BYTES and self._is_streaming and not self._is_producer_paused:
+        if not self._awaits_writable:
+            self._await_writable()
+        if self._unsent_bytes > PAUSE_PRODUCER_BYTES and self._is_streaming and not self._is_producer_paused:
             self._is_producer_paused = True
             self._producer.pauseProducing()
 
@@ -310,22 +310,22 @@ class HubTransport:
         """Hang up when all is sent and a producer that was paused has had its turn. Nothing more is read."""
         if self.disconnecting or self._is_over:
             return
-        self.disconnecting = self._goes_on_when_sent = True
+        self.disconnecting = self._acts_when_sent = True
         self._is_reading = False
         if self._has_output_ended:
-            self._over(ConnectionDone())
+            self._request_end(ConnectionDone())
         else:
-            self._want_room()
+            self._await_writable()
 
     def loseWriteConnection(self) -> None:
         """Say when all is sent that nothing more will come, and go on reading."""
         if not self._is_over:
-            self._ends_output = self._goes_on_when_sent = True
-            self._want_room()
+            self._ends_output = self._acts_when_sent = True
+            self._await_writable()
 
     def abortConnection(self) -> None:
         """Hang up at once: what is unsent is dropped, and the other side told so."""
-        self._over(ConnectionAborted())
+        self._request_end(ConnectionAborted())
 
     def getPeer(self) -> IPv4Address | IPv6Address:
         """The client's address."""
@@ -375,16 +375,16 @@ class HubTransport:
         self._is_streaming = bool(streaming)
         self._is_producer_paused = False
         if not streaming:
-            self._goes_on_when_sent = True
+            self._acts_when_sent = True
             producer.resumeProducing()
 
     def unregisterProducer(self) -> None:
         """The producer has written all it wants to."""
         self._producer = None
         self._is_streaming = False
-        self._goes_on_when_sent = self.disconnecting or (self._ends_output and not self._has_output_ended)
-        if self._goes_on_when_sent and not self._is_over:
-            self._want_room()
+        self._acts_when_sent = self.disconnecting or (self._ends_output and not self._has_output_ended)
+        if self._acts_when_sent and not self._is_over:
+            self._await_writable()
 
     # IPushProducer.
 

@@ -7,29 +7,29 @@ from typing import Any, Final
 from twisted.internet import tcp
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 
-MOST_ACCEPTS: Final = 16
+MAX_ACCEPTS_PER_TICK: Final = 16
 """So many connections are accepted in one turn: who is connected already does not wait for a whole burst."""
 
 
-MOST_HANDSHAKES: Final = 2
+MAX_HANDSHAKES_PER_TICK: Final = 2
 """With TLS: what the first bytes of one cost is a hundred times what a request does."""
 
 
 class PacedPort(tcp.Port):
     """Twisted's port: binding, accepting, a table of descriptors that is full, stopping."""
 
-    most_accepts = MOST_ACCEPTS
+    max_accepts = MAX_ACCEPTS_PER_TICK
 
     def doRead(self) -> None:
         """Accept some of those who wait. Twisted would take in ever more in one go while there are ever more."""
-        self.numberAccepts = min(self.numberAccepts, self.most_accepts)
+        self.numberAccepts = min(self.numberAccepts, self.max_accepts)
         super().doRead()  # type: ignore[no-untyped-call]
 
 
 class TlsPort(PacedPort):
     """One with TLS."""
 
-    most_accepts = MOST_HANDSHAKES
+    max_accepts = MAX_HANDSHAKES_PER_TICK
 
 
 class TlsListener:

@@ -21,7 +21,7 @@ from kestrel.queues.expiry_sweeper import ExpirySweeper
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.status import ServerStatus, StatusFile, StatusLevel
 from kestrel.queues.tick_scheduler import TickScheduler
-from kestrel.session.services import SessionServices
+from kestrel.session.session_context import SessionContext
 from kestrel.session.settings import ServerControl, SessionSettings
 from kestrel.storage.barrier import Barrier, Schedule
 from kestrel.storage.interfaces import InThread, IStorage
@@ -70,9 +70,9 @@ class QueueServer:
             clock,
             in_thread,
         )
-        self.rounds = ExpirySweeper(self.manager, self.scheduler, clock)
+        self.expiry_sweeper = ExpirySweeper(self.manager, self.scheduler, clock)
         self.barrier.uncommitted.use(self.config.max_uncommitted_bytes)
-        self.sessions = SessionServices(self.manager, self.scheduler, clock, _session_settings(self.config))
+        self.session_context = SessionContext(self.manager, self.scheduler, clock, _session_settings(self.config))
         self._compacts_at_close = False
         self._is_stopping = False
         self._factories: list[ConnectionFactory] = []
@@ -87,12 +87,12 @@ class QueueServer:
         *,
         is_trusted: bool = False,
     ) -> ConnectionFactory:
-        """The factory for those who speak one protocol (`kestrel.net.protocols`), bounded as is configured then.
+        """The factory for those who speak one protocol (`kestrel.net.codec_factories`), bounded as is configured then.
 
         Those who are trusted are administrators.
         """
         factory = ConnectionFactory(
-            self.sessions, lambda: make_codec(self.config), control, is_trusted=is_trusted
+            self.session_context, lambda: make_codec(self.config), control, is_trusted=is_trusted
         )
         self._factories.append(factory)
         self._protocols.append(protocol)
@@ -115,7 +115,7 @@ class QueueServer:
 
     def serve(self) -> None:
         """The queues are there: begin to work."""
-        self.rounds.every(self.config.expiration_timer_frequency_ms)
+        self.expiry_sweeper.every(self.config.expiration_timer_frequency_ms)
         self.scheduler.open()
 
     def use(self, resolved: ResolvedConfig) -> Deferred[None]:
@@ -127,33 +127,33 @@ class QueueServer:
             return succeed(None)
         config = self.config = resolved.config
         self._configured_names = sorted(config.queues)
-        self.use_for_sessions(_session_settings(config))
+        self.apply_session_settings(_session_settings(config))
         self.barrier.uncommitted.use(config.max_uncommitted_bytes)
         self.manager.memory_limit.most_bytes = config.max_total_memory_bytes
-        self.rounds.every(config.expiration_timer_frequency_ms)
+        self.expiry_sweeper.every(config.expiration_timer_frequency_ms)
         return self.manager.use(resolved)
 
     @property
     def session_settings(self) -> SessionSettings:
         """What connections are bounded by."""
-        return self.sessions.settings
+        return self.session_context.settings
 
-    def use_for_sessions(self, settings: SessionSettings) -> None:
+    def apply_session_settings(self, settings: SessionSettings) -> None:
         """Bound connections by these from now on, those that are there as well."""
-        self.sessions.use(settings)
+        self.session_context.use(settings)
         for factory in self._factories:
             factory.settings_changed()
 
-    def settings_shown(self) -> list[tuple[str, str]]:
+    def server_settings(self) -> list[tuple[str, str]]:
         """The settings of the server itself, as they are shown."""
         return server_config(self.config)
 
-    def config_of(self, names: Sequence[bytes]) -> Iterator[tuple[bytes, list[tuple[str, str]]]]:
+    def iter_config(self, names: Sequence[bytes]) -> Iterator[tuple[bytes, list[tuple[str, str]]]]:
         """Yield the settings of these queues and aliases, or of all that exist or are configured.
 
         A queue that does not exist has settings too; a name that no queue can have has none.
         """
-        chosen = dict.fromkeys(names) or _merged(self.manager.names_in_order(), self._configured_names)
+        chosen = dict.fromkeys(names) or _merge_sorted(self.manager.names_in_order(), self._configured_names)
         settings: QueueSettings | None = None
         shown: list[tuple[str, str]] = []
         for name in chosen:
@@ -180,9 +180,9 @@ class QueueServer:
         """Take no more commands, answer those who wait, and hang up on everyone; fires when all are gone."""
         self._is_stopping = True
         self._compacts_at_close = self.status.in_force in (StatusLevel.READ_ONLY, StatusLevel.QUIESCENT)
-        self.rounds.stop()
+        self.expiry_sweeper.stop()
         self.status.stop()
-        self.sessions.stop()
+        self.session_context.stop()
         self.manager.wake_all()
         return DeferredList([factory.hang_up() for factory in self._factories])
 
@@ -196,7 +196,7 @@ class QueueServer:
         return self.manager.close(self._compacts_at_close)
 
 
-def _merged(*sorted_names: Iterable[bytes]) -> Iterator[bytes]:
+def _merge_sorted(*sorted_names: Iterable[bytes]) -> Iterator[bytes]:
     """Yield each name of several sorted sequences once, in order."""
     return (name for name, _ in groupby(merge(*sorted_names)))
 

@@ -14,7 +14,7 @@ from twisted.internet.ssl import CertificateOptions, TLSVersion, trustRootFromCe
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 from zope.interface import implementer
 
-from kestrel.pem import certificates, own_certificate
+from kestrel.pem import load_certificate_and_key, load_certificates
 
 MINIMUM_VERSIONS: Final = {"1.2": TLSVersion.TLSv1_2, "1.3": TLSVersion.TLSv1_3}
 """What may be asked for as the oldest version. Those before are broken (RFC 8996)."""
@@ -35,10 +35,10 @@ class TlsFiles:
 
     def load(self) -> CertificateOptions:
         """Read them. Slow, and safe in a thread. Raises OSError, whose text names the file that cannot be used."""
-        own, chain = own_certificate(self.certificate, self.private_key)
+        own, chain = load_certificate_and_key(self.certificate, self.private_key)
         trusted = None
         if self.client_authorities is not None:
-            trusted = trustRootFromCertificates(certificates(self.client_authorities))
+            trusted = trustRootFromCertificates(load_certificates(self.client_authorities))
         options = CertificateOptions(
             privateKey=own.privateKey.original,
             certificate=own.original,
@@ -51,7 +51,7 @@ class TlsFiles:
 
 
 @implementer(IOpenSSLServerConnectionCreator)
-class ServerTls:
+class ReloadableTls:
     """What TLS connections of one port are made with."""
 
     def __init__(self, files: TlsFiles) -> None:

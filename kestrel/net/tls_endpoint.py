@@ -23,16 +23,16 @@ from twisted.plugin import IPlugin
 from zope.interface import implementer
 
 from kestrel.net.paced_port import TlsListener
-from kestrel.net.tls import MINIMUM_VERSIONS, ServerTls, TlsFiles
+from kestrel.net.tls import MINIMUM_VERSIONS, ReloadableTls, TlsFiles
 
 
 @implementer(IStreamServerEndpoint)
 class TlsServerEndpoint:
     """Listens on what lies below it, and speaks TLS there."""
 
-    def __init__(self, below: IStreamServerEndpoint, tls: ServerTls) -> None:
-        self._listening = wrapServerTLS(tls, below)
-        self.below = below
+    def __init__(self, inner: IStreamServerEndpoint, tls: ReloadableTls) -> None:
+        self._listening = wrapServerTLS(tls, inner)
+        self.inner = inner
         self.tls = tls
 
     def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
@@ -41,12 +41,12 @@ class TlsServerEndpoint:
 
 
 @implementer(IPlugin, IStreamServerEndpointStringParser)
-class TlsParser:
+class TlsEndpointParser:
     """Makes endpoints of strings with that prefix."""
 
-    def __init__(self, prefix: str, *, asks_clients: bool) -> None:
+    def __init__(self, prefix: str, *, requires_client_certificate: bool) -> None:
         self.prefix = prefix
-        self._asks_clients = asks_clients
+        self._requires_client_certificate = requires_client_certificate
 
     def parseStreamServer(  # type: ignore[override]  # its arguments are those of the string
         self,
@@ -62,9 +62,9 @@ class TlsParser:
         """The endpoint. Raises ValueError or OSError with a sentence."""
         if certKey is None:
             raise ValueError(f"{self.prefix}: needs certKey=FILE, the server's certificate")
-        if self._asks_clients and caCerts is None:
+        if self._requires_client_certificate and caCerts is None:
             raise ValueError(f"{self.prefix}: needs caCerts=FILE, who must have signed the certificates of clients")
-        if not self._asks_clients and caCerts is not None:
+        if not self._requires_client_certificate and caCerts is not None:
             raise ValueError(f"{self.prefix}: asks clients for no certificates; where caCerts is given, write mtls:")
         if minimum not in MINIMUM_VERSIONS:
             raise ValueError(f"minimum is one of {', '.join(MINIMUM_VERSIONS)}, not {minimum}")
@@ -76,5 +76,5 @@ class TlsParser:
             minimum=minimum,
         )
         return TlsServerEndpoint(
-            endpoint(TlsListener(reactor), int(port), int(backlog), interface), ServerTls(files)
+            endpoint(TlsListener(reactor), int(port), int(backlog), interface), ReloadableTls(files)
         )

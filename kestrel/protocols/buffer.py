@@ -8,7 +8,7 @@ from typing import Final
 _LF: Final = b"\n"
 _CRLF: Final = b"\r\n"
 
-_WORTH_A_COPY_BYTES: Final = 4096
+_MIN_COPY_BYTES: Final = 4096
 """What is used of the transport's bytes is let go of when it is more than that, and more than what is left of them."""
 
 _EMPTY_LINE: Final = re.compile(rb"^\r?\n", re.MULTILINE)
@@ -131,7 +131,7 @@ class ReceiveBuffer:
         if not left:  # an idle connection keeps nothing
             self._data = b""
             position = 0
-        elif position > _WORTH_A_COPY_BYTES and position > left:
+        elif position > _MIN_COPY_BYTES and position > left:
             self._data = self._data[position:]
             position = 0
         self._position = self._scanned = position

@@ -117,13 +117,13 @@ class LineCodec(Codec):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class ManyCodec(Codec):
+class GetManyCodec(Codec):
     """A protocol that has `GetMany` and `Inspect`."""
 
     max_reply_items: int
     """How many items one reply may have."""
     max_reply_bytes: int
-    """What they may take together, each with `ITEM_BYTES` besides its data; but a reply always has room for one."""
+    """Limit of all items together, each with its data and `ITEM_OVERHEAD_BYTES`. One item always fits."""
 
     @abstractmethod
     def items(self, command: GetMany, items: Sequence[tuple[bytes, int]]) -> bytes:
@@ -135,7 +135,7 @@ class ManyCodec(Codec):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class RangeCodec(ManyCodec):
+class RangeCodec(GetManyCodec):
     """A protocol that has the commands for ranges of ids."""
 
     @abstractmethod
@@ -144,8 +144,8 @@ class RangeCodec(ManyCodec):
 
     @abstractmethod
     def range_items(self, command: RangeCommand, items: Sequence[tuple[int, Item]]) -> bytes:
-        """Items with their ids; each takes at most twice `ITEM_BYTES` besides its data."""
+        """Items with their ids; each takes at most twice `ITEM_OVERHEAD_BYTES` besides its data."""
 
 
-ITEM_BYTES: Final = 32
+ITEM_OVERHEAD_BYTES: Final = 32
 """More than any protocol adds to an item's data."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from kestrel.protocols import thrift_binary as binary
 
-UPGRADE: Final = b"__can__finagle__trace__v3__"
+UPGRADE_METHOD: Final = b"__can__finagle__trace__v3__"
 """The method that asks for it."""
 
 RESPONSE_HEADER: Final = binary.END
@@ -27,7 +27,7 @@ _CLIENT_ID: Final = (binary.STRUCT, 6)
 _NAME: Final = (binary.STRING, 1)
 
 
-def read_request_header(reader: binary.Reader) -> bytes | None:
+def read_request_header(reader: binary.ThriftReader) -> bytes | None:
     """Read a `RequestHeader`: the name that the client gives itself in it, or None. Raises `BadThrift`."""
     name = None
     while (field := reader.field())[0] != binary.STOP:
@@ -38,7 +38,7 @@ def read_request_header(reader: binary.Reader) -> bytes | None:
     return name
 
 
-def _read_client_id(reader: binary.Reader) -> bytes | None:
+def _read_client_id(reader: binary.ThriftReader) -> bytes | None:
     name = None
     while (field := reader.field())[0] != binary.STOP:
         if field == _NAME:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from kestrel import commands, errors
-from kestrel.escaping import ascii_only
+from kestrel.escaping import escape_non_ascii
 from kestrel.protocols.buffer import NoLineEnd, ReceiveBuffer
 from kestrel.protocols.codec import LineCodec, Stat
-from kestrel.protocols.words import BadNumber, number, one_line, other_protocol, words_of
+from kestrel.protocols.line_parsing import BadNumber, detect_other_protocol, encode_one_line, parse_int32, split_words
 
 MAX_LINE_BYTES: Final = 8 * 1024
 MAX_ITEM_BYTES: Final = 16 * 1024 * 1024
@@ -21,13 +21,13 @@ MAX_ITEM_BYTES: Final = 16 * 1024 * 1024
 _ABSOLUTE_EXPIRY_S: Final = 1_000_000
 """From here on an expiry is seconds since the epoch, below it seconds from now."""
 
-_REMEMBERED_LINES: Final = 4096
-_REMEMBERED_LINE_BYTES: Final = 128
+_MAX_CACHED_LINES: Final = 4096
+_MAX_CACHED_LINE_BYTES: Final = 128
 """Longer ones are parsed each time: some three megabytes are taken at most."""
 
 _UNSUPPORTED_STORES: Final = frozenset({b"add", b"replace", b"append", b"prepend", b"cas"})
 
-_DONE: Final[dict[type[commands.Command], bytes]] = {
+_SUCCESS_REPLIES: Final[dict[type[commands.Command], bytes]] = {
     commands.Delete: b"DELETED\r\n",
     commands.Flush: b"END\r\n",
     commands.FlushAll: b"Flushed all queues.\r\n",
@@ -40,9 +40,9 @@ _DONE: Final[dict[type[commands.Command], bytes]] = {
 _ERRORS: Final[tuple[tuple[type[Exception], bytes, bool], ...]] = (
     # class, first word, whether the connection ends; the first class that fits counts
     (errors.TooManyOpenReads, b"ERROR", True),
-    (errors.ReadIsOpen, b"ERROR", True),
-    (errors.NotThatManyOpen, b"ERROR", False),
-    (errors.NoSuchStatus, b"CLIENT_ERROR", True),
+    (errors.OpenReadExists, b"ERROR", True),
+    (errors.TooFewOpenReads, b"ERROR", False),
+    (errors.UnknownStatus, b"CLIENT_ERROR", True),
     (errors.ClientError, b"CLIENT_ERROR", False),
     (errors.Unavailable, b"SERVER_ERROR", True),
     (errors.KestrelError, b"SERVER_ERROR", False),
@@ -64,7 +64,7 @@ class _AnnouncedSet:
         self.closes = closes
 
 
-_REMEMBERED: Final[dict[bytes, commands.Get | _AnnouncedSet]] = {}
+_PARSED_LINES: Final[dict[bytes, commands.Get | _AnnouncedSet]] = {}
 """Lines of any client, and what they ask for."""
 
 
@@ -114,7 +114,7 @@ class MemcacheCodec(LineCodec):
                 return None
             if len(line) > self._max_line_bytes:
                 return self._out_of_step("line too long")
-            request = _REMEMBERED.get(line) or _parsed(line)
+            request = _PARSED_LINES.get(line) or _parse_line(line)
             if not isinstance(request, _AnnouncedSet):
                 if isinstance(request, commands.Malformed) and request.closes:
                     self.end()
@@ -156,7 +156,7 @@ class MemcacheCodec(LineCodec):
 
     def done(self, command: commands.Command) -> bytes:
         """The word for success, which differs from command to command; `shutdown` has none."""
-        return _DONE[type(command)]
+        return _SUCCESS_REPLIES[type(command)]
 
     def number(self, command: commands.Command, value: int) -> bytes:
         """The number alone on a line."""
@@ -172,7 +172,7 @@ class MemcacheCodec(LineCodec):
 
     def stats(self, command: commands.Command, stats: Iterable[Stat]) -> bytes:
         """Return STAT lines in ASCII: python-memcached fails on anything else."""
-        return ascii_only("".join([f"STAT {name} {value}\r\n" for name, value in stats])).encode()
+        return escape_non_ascii("".join([f"STAT {name} {value}\r\n" for name, value in stats])).encode()
 
     def dump_stats(self, command: commands.Command, queue: bytes, stats: Sequence[Stat]) -> bytes:
         """A block in braces."""
@@ -190,36 +190,36 @@ class MemcacheCodec(LineCodec):
         if word == b"ERROR":
             return b"ERROR\r\n", closes
         reason = str(error) if isinstance(error, errors.KestrelError) else "internal error"
-        return b"%b %b\r\n" % (word, one_line(reason)), closes
+        return b"%b %b\r\n" % (word, encode_one_line(reason)), closes
 
 
 # One line to one request: the same line always means the same, whoever sends it.
 
 
-def _parsed(line: bytes) -> commands.Command | _AnnouncedSet:
+def _parse_line(line: bytes) -> commands.Command | _AnnouncedSet:
     """Return the request of a line. The stream is out of step after a `Malformed` that closes."""
-    words = words_of(line[:-1] if line.endswith(b"\r") else line)
+    words = split_words(line[:-1] if line.endswith(b"\r") else line)
     if not words:
         return _fatal("empty line")
     parse = _PARSERS.get(words[0].lower())
     if parse is None or b"/" in line:
-        protocol = other_protocol(line)
+        protocol = detect_other_protocol(line)
         if protocol is not None:
             return commands.OtherProtocol(protocol)
     if parse is None:
         return _fatal("unknown command")
     request = parse(words)
     if isinstance(request, (commands.Get, _AnnouncedSet)):
-        _remember(line, request)
+        _cache_request(line, request)
     return request
 
 
-def _remember(line: bytes, request: commands.Get | _AnnouncedSet) -> None:
+def _cache_request(line: bytes, request: commands.Get | _AnnouncedSet) -> None:
     """Clients repeat their gets and sets. Nobody may change what is remembered."""
-    if len(line) <= _REMEMBERED_LINE_BYTES:
-        if len(_REMEMBERED) >= _REMEMBERED_LINES:
-            _REMEMBERED.clear()
-        _REMEMBERED[line] = request
+    if len(line) <= _MAX_CACHED_LINE_BYTES:
+        if len(_PARSED_LINES) >= _MAX_CACHED_LINES:
+            _PARSED_LINES.clear()
+        _PARSED_LINES[line] = request
 
 
 def _malformed(reason: str) -> commands.Malformed:
@@ -236,7 +236,7 @@ def _set(words: list[bytes]) -> commands.Command | _AnnouncedSet:
     if words[0].lower() in _UNSUPPORTED_STORES:
         problem, closes = "only set is supported", True
     try:
-        size = number(words[4])
+        size = parse_int32(words[4])
     except IndexError:
         return _fatal("set needs a queue, flags, an expiry and a length")
     except BadNumber:
@@ -245,11 +245,11 @@ def _set(words: list[bytes]) -> commands.Command | _AnnouncedSet:
         return _fatal("length is negative")
     expiry_s = 0
     try:
-        number(words[2])
+        parse_int32(words[2])
     except BadNumber:
         problem = problem or "flags are not a number"
     try:
-        expiry_s = number(words[3])
+        expiry_s = parse_int32(words[3])
     except BadNumber:
         problem = problem or "expiry is not a number"
     return _AnnouncedSet(words[1], expiry_s, size, problem, closes)
@@ -277,7 +277,7 @@ def _get(words: list[bytes]) -> commands.Command:
             peeks = True
         elif option.startswith(b"t="):
             try:
-                wait_ms = number(option[2:])
+                wait_ms = parse_int32(option[2:])
             except BadNumber:
                 return _malformed("t= is not a number")
     if (aborts and peeks) or ((aborts or peeks) and (opens or closes)):
@@ -289,8 +289,8 @@ def _monitor(words: list[bytes]) -> commands.Command:
     if len(words) < 3:
         return _malformed("monitor needs a queue and seconds")
     try:
-        seconds = number(words[2])
-        max_items = number(words[3]) if len(words) > 3 else None
+        seconds = parse_int32(words[2])
+        max_items = parse_int32(words[3]) if len(words) > 3 else None
     except BadNumber:
         return _malformed("monitor takes numbers after the queue")
     return commands.Monitor(words[1], seconds * 1000, max_items)
@@ -300,7 +300,7 @@ def _confirm(words: list[bytes]) -> commands.Command:
     if len(words) < 3:
         return _malformed("confirm needs a queue and a count")
     try:
-        return commands.Confirm(words[1], number(words[2]))
+        return commands.Confirm(words[1], parse_int32(words[2]))
     except BadNumber:
         return _malformed("count is not a number")
 
@@ -333,7 +333,7 @@ def _name_required() -> commands.Malformed:
     return _malformed("queue name required")
 
 
-def _bare(command: type[commands.Command]) -> Callable[[list[bytes]], commands.Command]:
+def _without_arguments(command: type[commands.Command]) -> Callable[[list[bytes]], commands.Command]:
     """A request that is its word alone; further words are ignored."""
     return lambda words: command()
 
@@ -344,18 +344,18 @@ _PARSERS: Final[dict[bytes, Callable[[list[bytes]], commands.Command | _Announce
     b"gets": _get,
     b"delete": _delete,
     b"flush": _flush,
-    b"flush_all": _bare(commands.FlushAll),
+    b"flush_all": _without_arguments(commands.FlushAll),
     b"flush_expired": _flush_expired,
-    b"flush_all_expired": _bare(commands.FlushAllExpired),
+    b"flush_all_expired": _without_arguments(commands.FlushAllExpired),
     b"monitor": _monitor,
     b"confirm": _confirm,
-    b"version": _bare(commands.Version),
-    b"stats": _bare(commands.Stats),
+    b"version": _without_arguments(commands.Version),
+    b"stats": _without_arguments(commands.Stats),
     b"dump_stats": _dump_stats,
     b"dump_config": _dump_config,
-    b"reload": _bare(commands.Reload),
+    b"reload": _without_arguments(commands.Reload),
     b"status": _status,
-    b"shutdown": _bare(commands.Shutdown),
-    b"quit": _bare(commands.Quit),
+    b"shutdown": _without_arguments(commands.Shutdown),
+    b"quit": _without_arguments(commands.Quit),
     **dict.fromkeys(_UNSUPPORTED_STORES, _set),
 }

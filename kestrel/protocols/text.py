@@ -14,17 +14,17 @@ from kestrel import commands, errors
 from kestrel.escaping import show_name
 from kestrel.protocols.buffer import ReceiveBuffer
 from kestrel.protocols.codec import LineCodec, Stat
-from kestrel.protocols.words import BadNumber, number, one_line, other_protocol, words_of
+from kestrel.protocols.line_parsing import BadNumber, detect_other_protocol, encode_one_line, parse_int32, split_words
 
 MAX_LINE_BYTES: Final = 8 * 1024
 MAX_ITEM_BYTES: Final = 16 * 1024 * 1024
 MAX_PUT_ITEMS: Final = 1024
 MAX_REQUEST_BYTES: Final = 32 * 1024 * 1024
 
-HELD_ITEM_BYTES: Final = 56
+PARTIAL_PUT_ITEM_OVERHEAD_BYTES: Final = 56
 """What an item of a put that has not come whole takes besides its data."""
 
-_OPERATIONS: Final[dict[type[commands.Command], str]] = {
+_KESTREL_OPERATION_NAMES: Final[dict[type[commands.Command], str]] = {
     commands.Put: "setItem",
     commands.Get: "getItem",
     commands.Monitor: "monitorUntil",
@@ -70,7 +70,7 @@ class TextCodec(LineCodec):
             self._buffer.receive(data)
 
     def __len__(self) -> int:
-        held_bytes = len(self._buffer) + self._items_bytes + HELD_ITEM_BYTES * len(self._items)
+        held_bytes = len(self._buffer) + self._items_bytes + PARTIAL_PUT_ITEM_OVERHEAD_BYTES * len(self._items)
         return held_bytes or int(self._announced is not None)
 
     def end(self) -> None:
@@ -90,7 +90,7 @@ class TextCodec(LineCodec):
         if line is None:
             return None
         line = line.removesuffix(b"\r")
-        command = _command_in(line)
+        command = _parse_command(line)
         if isinstance(command, commands.OtherProtocol):
             self.end()
             return command
@@ -194,21 +194,21 @@ class TextCodec(LineCodec):
         if isinstance(command, commands.Malformed) and isinstance(error, errors.ClientError):
             # As it is: behind "Unknown command: " there may be nothing, and any bytes but a line feed.
             return b"-%b\n" % command.reason.encode("latin-1"), False
-        return b"-%b\n" % one_line(_reason(command, error)), False
+        return b"-%b\n" % encode_one_line(_reason(command, error)), False
 
 
 def _reason(command: commands.Command, error: errors.KestrelError) -> str:
-    operation = _OPERATIONS.get(type(command))
+    operation = _KESTREL_OPERATION_NAMES.get(type(command))
     match error:
         case errors.TooManyOpenReads():
             return "Too many open transactions" + "".join(str(error).partition(";")[1:])  # "; limit=N"
-        case errors.NotThatManyOpen():
+        case errors.TooFewOpenReads():
             return "Not that many transactions open."
         case errors.StatusForbidden():
             return "Status forbidden."
-        case errors.NoSuchStatus():
+        case errors.UnknownStatus():
             return "Unknown status."
-        case errors.NotListed() if operation is not None:
+        case errors.NotAuthorized() if operation is not None:
             return f"The operation {operation} is disallowed: {error}"
         case errors.Unavailable() if operation is not None:
             return f"Server not available for operation {operation}"
@@ -222,13 +222,13 @@ def _malformed(reason: str) -> commands.Malformed:
     return commands.Malformed(reason, closes=False)
 
 
-def _command_in(line: bytes) -> commands.Command:
+def _parse_command(line: bytes) -> commands.Command:
     """Return the command of a request line without its line end; a put has no items yet."""
-    words = words_of(line.removesuffix(b":"))
+    words = split_words(line.removesuffix(b":"))
     word = words[0].lower() if words else b""
-    request = _REQUESTS.get(word)
+    request = _SYNTAX.get(word)
     if request is None or b"/" in line:
-        protocol = other_protocol(line)
+        protocol = detect_other_protocol(line)
         if protocol is not None:
             return commands.OtherProtocol(protocol)
     if request is None:
@@ -242,7 +242,7 @@ def _command_in(line: bytes) -> commands.Command:
         return _malformed(request.bad_number)
 
 
-class _Request(NamedTuple):
+class _CommandSyntax(NamedTuple):
     """How a command is made of the words behind its own, and what is said where they do not do."""
 
     make: Callable[[list[bytes]], commands.Command]
@@ -251,59 +251,59 @@ class _Request(NamedTuple):
     bad_number: str = ""
 
 
-def _bare(command: type[commands.Command]) -> _Request:
+def _without_arguments(command: type[commands.Command]) -> _CommandSyntax:
     """A request that is its word alone; further words are ignored."""
-    return _Request(lambda arguments: command())
+    return _CommandSyntax(lambda arguments: command())
 
 
-def _of_queue(make: Callable[[list[bytes]], commands.Command], bad_number: str = "") -> _Request:
-    return _Request(make, 1, "Queue name required.", bad_number)
+def _with_queue_name(make: Callable[[list[bytes]], commands.Command], bad_number: str = "") -> _CommandSyntax:
+    return _CommandSyntax(make, 1, "Queue name required.", bad_number)
 
 
-def _ms(arguments: list[bytes]) -> int:
+def _optional_ms(arguments: list[bytes]) -> int:
     """The number behind the queue's name; 0 without one."""
-    return number(arguments[1]) if len(arguments) > 1 else 0
+    return parse_int32(arguments[1]) if len(arguments) > 1 else 0
 
 
 def _put(arguments: list[bytes]) -> commands.Command:
-    return commands.Put(arguments[0], (), _ms(arguments), True)
+    return commands.Put(arguments[0], (), _optional_ms(arguments), True)
 
 
 def _get(arguments: list[bytes]) -> commands.Command:
-    return commands.Get(arguments[0], _ms(arguments), opens=True, closes_all=True)
+    return commands.Get(arguments[0], _optional_ms(arguments), opens=True, closes_all=True)
 
 
 def _peek(arguments: list[bytes]) -> commands.Command:
-    return commands.Get(arguments[0], _ms(arguments), peeks=True, closes_all=True)
+    return commands.Get(arguments[0], _optional_ms(arguments), peeks=True, closes_all=True)
 
 
 def _monitor(arguments: list[bytes]) -> commands.Command:
-    return commands.Monitor(arguments[0], _ms(arguments), None, closes_all=True)
+    return commands.Monitor(arguments[0], _optional_ms(arguments), None, closes_all=True)
 
 
 def _confirm(arguments: list[bytes]) -> commands.Command:
-    return commands.Confirm(arguments[0], number(arguments[1]))
+    return commands.Confirm(arguments[0], parse_int32(arguments[1]))
 
 
 _BAD_TIMEOUT: Final = "Error parsing timeout."
 
-_REQUESTS: Final[dict[bytes, _Request]] = {
-    b"put": _of_queue(_put, "Error parsing expiration time."),
-    b"get": _of_queue(_get, _BAD_TIMEOUT),
-    b"peek": _of_queue(_peek, _BAD_TIMEOUT),
-    b"monitor": _Request(_monitor, 2, "Queue name & timeout required.", _BAD_TIMEOUT),
-    b"confirm": _Request(_confirm, 2, "Queue name & count required.", "Error parsing count."),
-    b"delete": _of_queue(lambda arguments: commands.Delete(arguments[0])),
-    b"flush": _of_queue(lambda arguments: commands.Flush(arguments[0])),
-    b"flush_all": _bare(commands.FlushAll),
-    b"flush_expired": _of_queue(lambda arguments: commands.FlushExpired(arguments[0])),
-    b"flush_all_expired": _bare(commands.FlushAllExpired),
-    b"version": _bare(commands.Version),
-    b"stats": _bare(commands.Stats),
-    b"dump_stats": _Request(commands.DumpStats),
-    b"dump_config": _Request(commands.DumpConfig),
-    b"reload": _bare(commands.Reload),
-    b"status": _Request(lambda arguments: commands.Status(arguments[0] if arguments else None)),
-    b"shutdown": _bare(commands.Shutdown),
-    b"quit": _bare(commands.Quit),
+_SYNTAX: Final[dict[bytes, _CommandSyntax]] = {
+    b"put": _with_queue_name(_put, "Error parsing expiration time."),
+    b"get": _with_queue_name(_get, _BAD_TIMEOUT),
+    b"peek": _with_queue_name(_peek, _BAD_TIMEOUT),
+    b"monitor": _CommandSyntax(_monitor, 2, "Queue name & timeout required.", _BAD_TIMEOUT),
+    b"confirm": _CommandSyntax(_confirm, 2, "Queue name & count required.", "Error parsing count."),
+    b"delete": _with_queue_name(lambda arguments: commands.Delete(arguments[0])),
+    b"flush": _with_queue_name(lambda arguments: commands.Flush(arguments[0])),
+    b"flush_all": _without_arguments(commands.FlushAll),
+    b"flush_expired": _with_queue_name(lambda arguments: commands.FlushExpired(arguments[0])),
+    b"flush_all_expired": _without_arguments(commands.FlushAllExpired),
+    b"version": _without_arguments(commands.Version),
+    b"stats": _without_arguments(commands.Stats),
+    b"dump_stats": _CommandSyntax(commands.DumpStats),
+    b"dump_config": _CommandSyntax(commands.DumpConfig),
+    b"reload": _without_arguments(commands.Reload),
+    b"status": _CommandSyntax(lambda arguments: commands.Status(arguments[0] if arguments else None)),
+    b"shutdown": _without_arguments(commands.Shutdown),
+    b"quit": _without_arguments(commands.Quit),
 }

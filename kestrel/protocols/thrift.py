@@ -15,12 +15,12 @@ from kestrel.item import Item
 from kestrel.protocols import thrift_binary as binary
 from kestrel.protocols.buffer import ReceiveBuffer
 from kestrel.protocols.codec import QueueInfo, RangeCodec, RangeState
-from kestrel.protocols.finagle import MAX_REQUEST_HEADER_BYTES, RESPONSE_HEADER, UPGRADE, read_request_header
+from kestrel.protocols.finagle import MAX_REQUEST_HEADER_BYTES, RESPONSE_HEADER, UPGRADE_METHOD, read_request_header
 
-LARGEST_FRAME_THAT_ALL_TAKE: Final = 16_384_000
+DEFAULT_CLIENT_MAX_FRAME_BYTES: Final = 16_384_000
 """What Apache thrift's libraries take unless they are told otherwise; a client that refuses a reply loses its items."""
 
-_REPLY_BYTES: Final = len(RESPONSE_HEADER) + binary.MAX_HEADER_BYTES + 16
+_REPLY_OVERHEAD_BYTES: Final = len(RESPONSE_HEADER) + binary.MAX_HEADER_BYTES + 16
 """More than a reply has around its items."""
 
 _STATUS_NUMBERS: Final = {"Quiescent": 1, "ReadOnly": 2, "Up": 3}
@@ -30,7 +30,7 @@ _NOT_CONFIGURED: Final = 0
 _STATUS_NAMES: Final = {number: name.encode("ascii") for name, number in _STATUS_NUMBERS.items()}
 
 
-class Call(NamedTuple):
+class ThriftCall(NamedTuple):
     """What a reply repeats of its request; `exception_type` is that of the TApplicationException that refuses it.
 
     `is_upgraded`: the request came with a header of Finagle's, and so must the reply.
@@ -43,11 +43,11 @@ class Call(NamedTuple):
     is_upgraded: bool = False
 
 
-_NO_CALL: Final = Call()
-_NO_UPGRADED_CALL: Final = Call(is_upgraded=True)
+_NO_CALL: Final = ThriftCall()
+_NO_UPGRADED_CALL: Final = ThriftCall(is_upgraded=True)
 
 
-class _Refused(Exception):
+class _UnacceptableCall(Exception):
     """A well-formed request that is not taken; the text is the reason."""
 
 
@@ -64,13 +64,13 @@ class ThriftCodec(RangeCodec):
         self._max_list_size = max_list_size
         self._frame_bytes: int | None = None
         """The length of the frame that is coming in, once it is known."""
-        self._beginning_of_too_large: bytes | None = None
+        self._oversized_frame_head: bytes | None = None
         """What is known of a frame that is not taken, until it shows whom to tell."""
         self._is_out_of_step = False
         self._is_upgraded = False
         """Whether a header of Finagle's is in front of each message."""
         self.max_reply_items = max_list_size
-        self.max_reply_bytes = min(max_frame_bytes, LARGEST_FRAME_THAT_ALL_TAKE) - _REPLY_BYTES
+        self.max_reply_bytes = min(max_frame_bytes, DEFAULT_CLIENT_MAX_FRAME_BYTES) - _REPLY_OVERHEAD_BYTES
 
     # Bytes to commands.
 
@@ -85,13 +85,13 @@ class ThriftCodec(RangeCodec):
     def end(self) -> None:
         """The connection is gone: hold nothing any more."""
         self._is_out_of_step = True
-        self._frame_bytes = self._beginning_of_too_large = None
+        self._frame_bytes = self._oversized_frame_head = None
         self._buffer.clear()
 
     def next_command(self) -> commands.Command | None:
         """The next request, or None until more bytes arrive."""
-        if self._beginning_of_too_large is not None:
-            return self._refuse_frame(self._beginning_of_too_large)
+        if self._oversized_frame_head is not None:
+            return self._refuse_frame(self._oversized_frame_head)
         if self._frame_bytes is None:
             length = self._buffer.take(binary.LENGTH_BYTES)
             if length is None:
@@ -103,32 +103,32 @@ class ThriftCodec(RangeCodec):
         if frame is None:
             return None
         self._frame_bytes = None
-        return self._message(binary.Reader(frame))
+        return self._message(binary.ThriftReader(frame))
 
     def _refuse_frame(self, beginning: bytes) -> commands.Malformed | None:
         """Of a frame that is too large only the header is looked at, and only as far as it takes to answer it."""
         most = binary.MAX_HEADER_BYTES + (MAX_REQUEST_HEADER_BYTES if self._is_upgraded else 0)
         beginning += self._buffer.take(min(most - len(beginning), len(self._buffer))) or b""
-        reader = binary.Reader(beginning)
+        reader = binary.ThriftReader(beginning)
         try:
             if self._is_upgraded:
                 read_request_header(reader)
             call = self._call_of(reader.header())
-        except binary.CutShort:
+        except binary.TruncatedThrift:
             if len(beginning) < most:
-                self._beginning_of_too_large = beginning
+                self._oversized_frame_head = beginning
                 return None
             call = self._no_call
         except binary.BadThrift:
             call = self._no_call
         return self._out_of_step(call, f"frame too large; limit={self._max_frame_bytes}")
 
-    def _out_of_step(self, call: Call, reason: str) -> commands.Malformed:
+    def _out_of_step(self, call: ThriftCall, reason: str) -> commands.Malformed:
         """After this nothing of the stream can be trusted: drop it."""
         self.end()
         return _malformed(call, reason, closes=True)
 
-    def _message(self, reader: binary.Reader) -> commands.Command:
+    def _message(self, reader: binary.ThriftReader) -> commands.Command:
         try:
             if self._is_upgraded:
                 self.client_id = read_request_header(reader)
@@ -141,7 +141,7 @@ class ThriftCodec(RangeCodec):
             return _malformed(call, "the message is no call")
         method = _METHODS.get(header.name)
         if method is None:
-            if header.name == UPGRADE and not self._is_upgraded:
+            if header.name == UPGRADE_METHOD and not self._is_upgraded:
                 return self._upgrade(call, reader)
             call = call._replace(exception_type=binary.UNKNOWN_METHOD)
             return _malformed(call, f"unknown method: {header.name.decode('utf-8', 'backslashreplace')}")
@@ -150,12 +150,12 @@ class ThriftCodec(RangeCodec):
             command = make(*self._read(reader, arguments))
         except binary.BadThrift as error:
             return _malformed(call._replace(exception_type=binary.PROTOCOL_ERROR), str(error))
-        except _Refused as refusal:
+        except _UnacceptableCall as refusal:
             return _malformed(call, str(refusal))
         command.call = call
         return command
 
-    def _upgrade(self, call: Call, reader: binary.Reader) -> commands.Command:
+    def _upgrade(self, call: ThriftCall, reader: binary.ThriftReader) -> commands.Command:
         """Its reply is the last without a header. (Of the options that the call brings there are none yet.)"""
         try:
             self._read(reader, ())
@@ -166,15 +166,15 @@ class ThriftCodec(RangeCodec):
         command.call = call
         return command
 
-    def _call_of(self, header: binary.Header) -> Call:
-        return Call(header.name, header.seqid, header.is_strict, binary.INTERNAL_ERROR, self._is_upgraded)
+    def _call_of(self, header: binary.MessageHeader) -> ThriftCall:
+        return ThriftCall(header.name, header.seqid, header.is_strict, binary.INTERNAL_ERROR, self._is_upgraded)
 
     @property
-    def _no_call(self) -> Call:
+    def _no_call(self) -> ThriftCall:
         """That of what is said before there was a request, or about none."""
         return _NO_UPGRADED_CALL if self._is_upgraded else _NO_CALL
 
-    def _read(self, reader: binary.Reader, arguments: Sequence[_Argument]) -> Sequence[Any]:
+    def _read(self, reader: binary.ThriftReader, arguments: Sequence[_Argument]) -> Sequence[Any]:
         """The values of the arguments, in their order.
 
         A field of an unknown id or of another type than its argument's is passed over, as generated code does; one
@@ -188,8 +188,8 @@ class ThriftCodec(RangeCodec):
             elif id_ in values:
                 raise binary.BadThrift(f"the argument {arguments[id_ - 1].name} is there twice")
             else:
-                values[id_] = _READERS[type_](self, reader)
-        if reader.left:
+                values[id_] = _ARGUMENT_READERS[type_](self, reader)
+        if reader.remaining_bytes:
             raise binary.BadThrift("there are bytes behind the end of the message")
         in_order = []
         for id_, argument in enumerate(arguments, start=1):
@@ -199,21 +199,21 @@ class ThriftCodec(RangeCodec):
             in_order.append(value)
         return in_order
 
-    def _items(self, reader: binary.Reader) -> Sequence[bytes]:
+    def _items(self, reader: binary.ThriftReader) -> Sequence[bytes]:
         items = reader.binaries(self._count(reader, binary.STRING))
         if any(len(data) > self._max_item_bytes for data in items):
-            raise _Refused(f"item too large; limit={self._max_item_bytes}")
+            raise _UnacceptableCall(f"item too large; limit={self._max_item_bytes}")
         return items
 
-    def _ids(self, reader: binary.Reader) -> frozenset[int]:
+    def _ids(self, reader: binary.ThriftReader) -> frozenset[int]:
         return frozenset(reader.i64s(self._count(reader, binary.I64)))
 
-    def _count(self, reader: binary.Reader, element_type: int) -> int:
+    def _count(self, reader: binary.ThriftReader, element_type: int) -> int:
         type_, count = reader.list_header()
         if count and type_ != element_type:
             raise binary.BadThrift("the elements of a list or set are of the wrong type")
         if count > self._max_list_size:
-            raise _Refused(f"too many items in one call; limit={self._max_list_size}")
+            raise _UnacceptableCall(f"too many items in one call; limit={self._max_list_size}")
         return count
 
     # Results to bytes.
@@ -289,14 +289,14 @@ class ThriftCodec(RangeCodec):
         if isinstance(error, errors.RangeRefused):  # which these methods declare, as thrift's own errors are
             refused = binary.binary_field(1, str(error).encode("utf-8", "backslashreplace"))
             return _reply(command, binary.struct_field(1), refused, binary.END), False
-        call: Call = getattr(command, "call", self._no_call)
+        call: ThriftCall = getattr(command, "call", self._no_call)
         is_ours = isinstance(error, errors.KestrelError)
         reason = str(error) if is_ours else "internal error"
         exception = binary.application_exception(call.exception_type, reason)
         return binary.frame(_header(call, binary.EXCEPTION), exception), not is_ours
 
 
-def _malformed(call: Call, reason: str, *, closes: bool = False) -> commands.Malformed:
+def _malformed(call: ThriftCall, reason: str, *, closes: bool = False) -> commands.Malformed:
     command = commands.Malformed(reason, closes=closes)
     command.call = call
     return command
@@ -304,11 +304,11 @@ def _malformed(call: Call, reason: str, *, closes: bool = False) -> commands.Mal
 
 def _reply(command: commands.Command, *result: bytes) -> bytes:
     """A reply whose result struct has these fields."""
-    call: Call = command.call
+    call: ThriftCall = command.call
     return binary.frame(_header(call, binary.REPLY), *result, binary.END)
 
 
-def _header(call: Call, type_: int) -> bytes:
+def _header(call: ThriftCall, type_: int) -> bytes:
     header = binary.header(call.name, type_, call.seqid, call.is_strict)
     return RESPONSE_HEADER + header if call.is_upgraded else header
 
@@ -320,7 +320,7 @@ def _put(queue: bytes, items: Sequence[bytes], expiry_ms: int) -> commands.Comma
 def _set_status(number: int) -> commands.Command:
     name = _STATUS_NAMES.get(number)
     if name is None:
-        raise _Refused(f"{number} is no status that can be set")
+        raise _UnacceptableCall(f"{number} is no status that can be set")
     return commands.Status(name)
 
 
@@ -373,7 +373,7 @@ _METHODS: Final[dict[bytes, tuple[tuple[_Argument, ...], Callable[..., commands.
     b"get_version": ((), commands.Version),
 }
 
-_READERS: Final[dict[int, Callable[[ThriftCodec, binary.Reader], Any]]] = {
+_ARGUMENT_READERS: Final[dict[int, Callable[[ThriftCodec, binary.ThriftReader], Any]]] = {
     binary.STRING: lambda codec, reader: reader.binary(),
     binary.I32: lambda codec, reader: reader.i32(),
     binary.I64: lambda codec, reader: reader.i64(),

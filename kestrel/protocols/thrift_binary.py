@@ -1,6 +1,6 @@
 """Thrift's binary protocol and the framing around it: bytes to values and back, for servers and clients alike.
 
-A `Reader` walks one whole frame; the functions below it make the bytes of the same things. Numbers are big-endian
+A `ThriftReader` walks one whole frame; the functions below it make the bytes of the same things. Numbers are big-endian
 and signed. No length or count that the frame claims is believed: it is compared with what is left of the frame
 before anything is made of it, so reading costs time and memory in proportion to the bytes that came, never more.
 """
@@ -41,7 +41,7 @@ PROTOCOL_ERROR: Final = 7
 MAX_DEPTH: Final = 64
 """How deeply structs and containers may stand in each other where they are skipped."""
 
-MAX_SKIPPED: Final = 10_000
+MAX_SKIPPED_VALUES: Final = 10_000
 """How many values of one frame may be skipped. Those of a container whose size is plain count as one."""
 
 MAX_NAME_BYTES: Final = 100
@@ -59,7 +59,7 @@ _VERSION_MASK: Final = 0xFFFF_0000
 _SIZES: Final = {BOOL: 1, BYTE: 1, DOUBLE: 8, I16: 2, I32: 4, I64: 8, UUID: 16}
 """Bytes of a value, for the types where they are always the same."""
 
-_LEAST_SIZES: Final = {**_SIZES, STRING: 4, STRUCT: 1, MAP: 6, SET: 5, LIST: 5}
+_MIN_SIZES: Final = {**_SIZES, STRING: 4, STRUCT: 1, MAP: 6, SET: 5, LIST: 5}
 """The fewest bytes that a value of a type can have."""
 
 _BYTE: Final = struct.Struct(">b")
@@ -79,11 +79,11 @@ class BadThrift(Exception):
     """Bytes that are not thrift's; the text is a sentence that says what is wrong with them."""
 
 
-class CutShort(BadThrift):
+class TruncatedThrift(BadThrift):
     """The bytes end before the value does: with more of them it might be a good one."""
 
 
-class Header(NamedTuple):
+class MessageHeader(NamedTuple):
     """What stands before the struct of a message. `is_strict`: in the form that begins with a version."""
 
     name: bytes
@@ -95,7 +95,7 @@ class Header(NamedTuple):
 # Bytes to values.
 
 
-class Reader:
+class ThriftReader:
     """Reads values one after the other from the bytes of one frame. Whatever is wrong raises `BadThrift`."""
 
     __slots__ = ("_data", "_position", "_skipped")
@@ -106,7 +106,7 @@ class Reader:
         self._skipped = 0
 
     @property
-    def left(self) -> int:
+    def remaining_bytes(self) -> int:
         """How many bytes have not been read."""
         return len(self._data) - self._position
 
@@ -115,7 +115,7 @@ class Reader:
         start = self._position
         end = start + size
         if end > len(self._data):
-            raise CutShort("the message ends too soon")
+            raise TruncatedThrift("the message ends too soon")
         self._position = end
         return start
 
@@ -151,15 +151,15 @@ class Reader:
             raise BadThrift("a length is negative")
         return size
 
-    def header(self) -> Header:
+    def header(self) -> MessageHeader:
         """The header of a message, strict or not. A name over `MAX_NAME_BYTES` is refused before it is all there."""
         first = self.i32()
         if first >= 0:
             name = self._name(first)
-            return Header(name, self.byte(), self.i32(), is_strict=False)
+            return MessageHeader(name, self.byte(), self.i32(), is_strict=False)
         if first & _VERSION_MASK != _STRICT_VERSION:
             raise BadThrift("the message is of an unknown version of the binary protocol")
-        return Header(self._name(self._length()), first & 0xFF, self.i32(), is_strict=True)
+        return MessageHeader(self._name(self._length()), first & 0xFF, self.i32(), is_strict=True)
 
     def _name(self, size: int) -> bytes:
         if size > MAX_NAME_BYTES:
@@ -194,7 +194,7 @@ class Reader:
 
     @staticmethod
     def _least_size(type_: int) -> int:
-        size = _LEAST_SIZES.get(type_)
+        size = _MIN_SIZES.get(type_)
         if size is None:
             raise BadThrift(f"{type_} is not the number of a type")
         return size
@@ -202,8 +202,8 @@ class Reader:
     def _check_count(self, count: int, least_size: int) -> None:
         if count < 0:
             raise BadThrift("a number of elements is negative")
-        if count > self.left // least_size:
-            raise CutShort("the message ends before the elements that it promises")
+        if count > self.remaining_bytes // least_size:
+            raise TruncatedThrift("the message ends before the elements that it promises")
 
     def binaries(self, count: int) -> list[bytes]:
         """The elements of a list or set of binaries, behind its header."""
@@ -216,8 +216,8 @@ class Reader:
     def skip(self, type_: int, depth: int = MAX_DEPTH) -> None:
         """Read over a value of that type; `depth` is how many levels may stand within each other."""
         self._skipped += 1
-        if self._skipped > MAX_SKIPPED:
-            raise BadThrift(f"there are too many values that nobody asked for; limit={MAX_SKIPPED}")
+        if self._skipped > MAX_SKIPPED_VALUES:
+            raise BadThrift(f"there are too many values that nobody asked for; limit={MAX_SKIPPED_VALUES}")
         size = _SIZES.get(type_)
         if size is not None:
             self._advance(size)
@@ -246,7 +246,7 @@ class Reader:
                 self.skip(type_, depth)
 
 
-def read_application_exception(reader: Reader) -> tuple[int, str]:
+def read_application_exception(reader: ThriftReader) -> tuple[int, str]:
     """Type and message of the TApplicationException that an `EXCEPTION` message carries; 0 and "" where left out."""
     type_ = 0
     message = ""

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from kestrel.config.model import QueueSettings
-from kestrel.errors import KestrelError, NotThatManyOpen, Unavailable
+from kestrel.errors import KestrelError, TooFewOpenReads, Unavailable
 from kestrel.item import Item
 from kestrel.queues.context import QueueContext
 from kestrel.queues.counters import QueueCounters
@@ -308,7 +308,7 @@ class Queue(HeadOwner):
 
         Where the storage cannot do both at once the read is finished when the item is safe; so a crash may leave both.
         The batch of both, or None if a limit refuses the item, and nothing has changed. Nor has it when this raises:
-        `NotThatManyOpen`, or as a put.
+        `TooFewOpenReads`, or as a put.
         """
         self.check_open_read(xid)
         if not self.admits(len(data)):
@@ -323,9 +323,9 @@ class Queue(HeadOwner):
         return self.item_was_put(len(data))
 
     def check_open_read(self, xid: int) -> None:
-        """Raise `NotThatManyOpen` unless a client holds that read."""
+        """Raise `TooFewOpenReads` unless a client holds that read."""
         if xid not in self.open_read_table:
-            raise NotThatManyOpen("the read is not open any more: it timed out, or was ended before")
+            raise TooFewOpenReads("the read is not open any more: it timed out, or was ended before")
 
     def confirm_after(self, batch: Batch, xid: int) -> Batch:
         """Finish a read that a client holds as soon as that batch is safe; if it is lost, the item goes back.

@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from kestrel.errors import NoSuchStatus, StatusForbidden, StorageError
+from kestrel.errors import StatusForbidden, StorageError, UnknownStatus
 from kestrel.queues.timer import Timer
 from kestrel.storage.interfaces import InThread
 
@@ -120,14 +120,14 @@ class ServerStatus:
         """Change to the status of that name, in capitals or not.
 
         Fires when it is remembered; fails with `StorageError` when it cannot be, and is changed all the same. Raises
-        `NoSuchStatus`.
+        `UnknownStatus`.
         """
         status = _SETTABLE.get(name.decode("latin-1").lower())
         if name.lower() == b"down":
             raise StatusForbidden("a server is Down only while it stops; the command shutdown stops it")
         if status is None:
             names = ", ".join(each.value for each in _SETTABLE.values())
-            raise NoSuchStatus(f"there is no such status; there are {names}")
+            raise UnknownStatus(f"there is no such status; there are {names}")
         if self._grace.is_running and not self.published.is_stricter_than(status):
             log.warn(
                 "The status does not change to {status}: the change to {published} is under way",

@@ -15,8 +15,8 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from kestrel.cluster.member import READ, SETS, WRITE
-from kestrel.cluster.zookeeper import problem_of
+from kestrel.cluster.member import READ, SERVER_SETS, WRITE
+from kestrel.cluster.zookeeper import connection_problem
 from kestrel.queues.status import StatusLevel
 from kestrel.server.interfaces import IServerSet
 from kestrel.storage.interfaces import InThread
@@ -133,7 +133,7 @@ class Announcer:
         log.warn(
             "ZooKeeper cannot be reached, and {where} does not name this server yet: {reason}",
             where=self._where,
-            reason=problem_of(self._client),
+            reason=connection_problem(self._client),
         )
 
     def status_is(self, status: StatusLevel) -> None:
@@ -194,7 +194,7 @@ class Announcer:
             self._working.addBoth(self._has_ended)
 
     def _join_and_leave(self, wanted: frozenset[str]) -> None:
-        for name in sorted(SETS, key=lambda name: name in wanted):  # nobody is sent who would be refused
+        for name in sorted(SERVER_SETS, key=lambda name: name in wanted):  # nobody is sent who would be refused
             if name in wanted:
                 self._sets[name].join()
             else:

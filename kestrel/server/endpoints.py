@@ -17,14 +17,14 @@ from twisted.python.failure import Failure
 
 from kestrel.address import Address
 from kestrel.config.model import Config
-from kestrel.net.protocols import PROTOCOLS
+from kestrel.net.codec_factories import CODEC_FACTORIES
 from kestrel.net.tls_endpoint import TlsServerEndpoint
 from kestrel.server.failures import EX_CONFIG, EX_UNAVAILABLE, CannotServe
 
 ADMIN: Final = "admin"
 """What is listened on besides the protocols."""
 
-SERVED: Final = (*PROTOCOLS, ADMIN)
+SERVED: Final = (*CODEC_FACTORIES, ADMIN)
 
 _LAST_PORT: Final = 65535
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9.])?")
@@ -81,7 +81,7 @@ def parse_endpoint(reactor: Any, endpoint: str) -> IStreamServerEndpoint:
 def _check_place(server: IStreamServerEndpoint, endpoint: str) -> None:
     """Raise `CannotServe` where there can be no such port, or no such address. Names of hosts are not looked up."""
     while isinstance(server, TlsServerEndpoint):
-        server = server.below
+        server = server.inner
     # What Twisted's own endpoints know of themselves, and do not tell.
     port, interface = getattr(server, "_port", None), getattr(server, "_interface", None)
     if isinstance(port, int) and not 0 <= port <= _LAST_PORT:

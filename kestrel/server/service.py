@@ -20,8 +20,8 @@ from twisted.python.threadpool import ThreadPool
 
 from kestrel import __version__, compiled
 from kestrel.address import Address
-from kestrel.cluster.extra import NoKazoo, require_kazoo
-from kestrel.cluster.member import SETS
+from kestrel.cluster.kazoo_extra import KazooMissing, require_kazoo
+from kestrel.cluster.member import SERVER_SETS
 from kestrel.config.aliases import masked_queues
 from kestrel.config.model import Config, ZooKeeperSettings
 from kestrel.config.resolved import ResolvedConfig
@@ -35,10 +35,10 @@ from kestrel.disk.whole_file import WholeFile
 from kestrel.errors import KestrelError, StorageError
 from kestrel.escaping import show_name
 from kestrel.net import hub
+from kestrel.net.codec_factories import CODEC_FACTORIES
 from kestrel.net.hub_port import HubListener
-from kestrel.net.protocols import PROTOCOLS
 from kestrel.net.queue_server import QueueServer
-from kestrel.net.tls import ServerTls
+from kestrel.net.tls import ReloadableTls
 from kestrel.net.tls_endpoint import TlsServerEndpoint
 from kestrel.queues.context import wall_clock_ms
 from kestrel.server.admin_port import AdminPort
@@ -122,7 +122,7 @@ class KestrelService(Service):
         self._admin_is_there = False
         self._admin_is_wanted = bool((endpoints or {}).get(ADMIN)) or "http_port" in config.admin.given
         self._ports: list[IListeningPort] = []
-        self._tls: list[ServerTls] = []
+        self._tls: list[ReloadableTls] = []
         self._announcer: Announcer | None = None
         self._advertised: dict[str, list[Address]] = {}
         self._try_it_port: int | None = None
@@ -156,8 +156,8 @@ class KestrelService(Service):
         barrier = self._core.barrier
         return hub.Hub(
             seconds=self._reactor.seconds,
-            begin_turn=barrier.begin_turn,
-            end_turn=barrier.end_of_tick,
+            begin_tick=barrier.begin_tick,
+            end_tick=barrier.end_of_tick,
             schedule=self._reactor.callFromThread,
         )
 
@@ -165,7 +165,7 @@ class KestrelService(Service):
 
     def privilegedStartService(self) -> None:
         """Bind the ports. Clients may connect from now on and are served when the queues are loaded."""
-        if not any(self._endpoints[protocol] for protocol in PROTOCOLS):
+        if not any(self._endpoints[protocol] for protocol in CODEC_FACTORIES):
             raise CannotServe("every protocol is turned off: there is nothing to serve", EX_CONFIG)
         if self._hub is not None:
             self._reactor.addReader(self._hub)
@@ -175,7 +175,7 @@ class KestrelService(Service):
                 if protocol == ADMIN:
                     factory = self._admin.site(is_trusted=is_trusted)
                 else:
-                    codec = PROTOCOLS[protocol]
+                    codec = CODEC_FACTORIES[protocol]
                     factory = self._core.connections(protocol, codec, self, is_trusted=is_trusted)
                 for endpoint in endpoints:
                     self._listen(protocol, endpoint, factory, is_trusted=is_trusted)
@@ -352,15 +352,15 @@ class KestrelService(Service):
         log.error("The configuration was not reloaded: {reason}", reason=failure.getErrorMessage())
         return failure
 
-    def config_of(self, names: Sequence[bytes]) -> Iterator[tuple[bytes, list[tuple[str, str]]]]:
+    def iter_config(self, names: Sequence[bytes]) -> Iterator[tuple[bytes, list[tuple[str, str]]]]:
         """Yield the settings of queues and aliases, as `dump_config` shows them."""
-        return self._core.config_of(names)
+        return self._core.iter_config(names)
 
     def _server_sets(self) -> dict[str, bool]:
         if self._announcer is None:
             return {}
         is_in = self._announcer.is_in or ()
-        return {name: name in is_in for name in SETS}
+        return {name: name in is_in for name in SERVER_SETS}
 
     def shutdown(self) -> None:
         """Stop the process in order."""
@@ -390,7 +390,7 @@ def _check_zookeeper(settings: ZooKeeperSettings) -> None:
     """Raise `CannotServe` for what will not do."""
     try:
         require_kazoo()
-    except NoKazoo as error:
+    except KazooMissing as error:
         raise CannotServe(str(error), EX_CONFIG) from error
     from kestrel.server.zookeeper import check_zookeeper
 
@@ -454,10 +454,10 @@ class _Loaded(NamedTuple):
     """What was read again."""
 
     config: ResolvedConfig | None
-    certificates: list[tuple[ServerTls, CertificateOptions]]
+    certificates: list[tuple[ReloadableTls, CertificateOptions]]
 
 
-def _load_certificates(tls: ServerTls) -> CertificateOptions:
+def _load_certificates(tls: ReloadableTls) -> CertificateOptions:
     try:
         return tls.files.load()
     except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Final
 
-from kestrel.cluster.member import SETS, Member
+from kestrel.cluster.member import SERVER_SETS, Member
 from kestrel.cluster.uri import ServerSetUri, parse_hosts
 from kestrel.cluster.zookeeper import zookeeper_client
 from kestrel.config.model import ZooKeeperSettings
@@ -40,7 +40,7 @@ def make_announcer(settings: ZooKeeperSettings, member: Member, reactor: Any) ->
     make_set = _server_set if settings.server_set_initializer is None else _named(settings.server_set_initializer)
     try:
         client = make_client(settings)
-        sets = {name: make_set(settings, client, f"{uri.path}/{name}", member) for name in SETS}
+        sets = {name: make_set(settings, client, f"{uri.path}/{name}", member) for name in SERVER_SETS}
     except Exception as error:  # it may be anybody's
         reason = str(error) or type(error).__name__
         raise CannotServe(f"ZooKeeper's client cannot be made: {reason}", EX_CONFIG) from error

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from kestrel.errors import NotListed, Unavailable
+from kestrel.errors import NotAuthorized, Unavailable
 from kestrel.escaping import show_name
 from kestrel.protocols.codec import Codec
 from kestrel.queues.limits import QueueLimits
 from kestrel.queues.status import ServerStatus
-from kestrel.session.services import SessionServices
+from kestrel.session.session_context import SessionContext
 
 
 class Access:
@@ -19,14 +19,14 @@ class Access:
 
     def __init__(
         self,
-        services: SessionServices,
+        context: SessionContext,
         status: ServerStatus,
         codec: Codec,
         *,
         is_trusted: bool,
     ) -> None:
-        self._services = services
-        self._manager = services.manager
+        self._context = context
+        self._manager = context.manager
         self._status = status
         self._codec = codec
         self._is_trusted = is_trusted
@@ -48,8 +48,8 @@ class Access:
 
     def check_administration(self, what: str) -> None:
         """Before a command about the server, or one that drops all that a queue has."""
-        if not self._services.settings.is_administrator(self.identity, is_trusted=self._is_trusted):
-            raise NotListed(f"only an administrator may {what}")
+        if not self._context.settings.is_administrator(self.identity, is_trusted=self._is_trusted):
+            raise NotAuthorized(f"only an administrator may {what}")
 
     def check_change(self) -> None:
         """Before a command that changes queues: flush, delete, and puts."""
@@ -89,4 +89,4 @@ class Access:
 
     def _check_listed(self, listed: tuple[bytes, ...], what: str, queue: bytes) -> None:
         if self.identity not in listed:
-            raise NotListed(f"this client may not {what} {show_name(queue)}")
+            raise NotAuthorized(f"this client may not {what} {show_name(queue)}")

@@ -38,25 +38,25 @@ def flush_all(session: Session, command: commands.FlushAll) -> None:
     session.access.check_administration("flush all queues")
     session.access.check_change()
     done = session.codec.done(command)
-    session.answer_when_done(session.manager.flush_all(), lambda batch: session.outbox.reply(done, batch))
+    session.reply_when_done(session.manager.flush_all(), lambda batch: session.outbox.reply(done, batch))
 
 
 def flush_expired(session: Session, command: commands.FlushExpired) -> None:
     """Drop a queue's expired items."""
     session.access.check_change()
-    _tell_swept(session, session.manager.flush_expired(command.queue))
+    _reply_with_expired_count(session, session.manager.flush_expired(command.queue))
 
 
 def flush_all_expired(session: Session, command: commands.FlushAllExpired) -> None:
     """Drop the expired items of every queue, whatever the status."""
-    _tell_swept(session, session.manager.flush_all_expired())
+    _reply_with_expired_count(session, session.manager.flush_all_expired())
 
 
-def _tell_swept(session: Session, sweep: Deferred[ExpiredFlushResult]) -> None:
+def _reply_with_expired_count(session: Session, sweep: Deferred[ExpiredFlushResult]) -> None:
     def tell(swept: ExpiredFlushResult) -> None:
-        session.outbox.reply(session.codec.number(session.outbox.answering, swept.items), swept.batch)
+        session.outbox.reply(session.codec.number(session.outbox.current_command, swept.items), swept.batch)
 
-    session.answer_when_done(sweep, tell)
+    session.reply_when_done(sweep, tell)
 
 
 def version(session: Session, command: commands.Version) -> None:
@@ -76,11 +76,11 @@ def _stats_pieces(session: Session, command: commands.Stats) -> Iterator[bytes]:
         yield b""
     yield codec.stats(command, server_stats(sight))
     for name in manager.names_in_order():
-        yield from iter_encoded_stats(manager, name, partial(_prefixed, codec, command, name))
+        yield from iter_encoded_stats(manager, name, partial(_encode_queue_stats, codec, command, name))
     yield codec.end_of_list(command)
 
 
-def _prefixed(codec: LineCodec, command: commands.Stats, name: bytes, figures: list[Stat]) -> bytes:
+def _encode_queue_stats(codec: LineCodec, command: commands.Stats, name: bytes, figures: list[Stat]) -> bytes:
     prefix = f"queue_{show_name(name)}_"
     return codec.stats(command, [(prefix + figure, value) for figure, value in figures])
 
@@ -106,7 +106,7 @@ def dump_config(session: Session, command: commands.DumpConfig) -> None:
 
 def _dump_config_pieces(session: Session, command: commands.DumpConfig) -> Iterator[bytes]:
     codec = line_codec(session)
-    for name, settings in session.control.config_of(command.queues):
+    for name, settings in session.control.iter_config(command.queues):
         yield codec.dump_stats(command, name, settings)
     yield codec.end_of_list(command)
 
@@ -114,7 +114,7 @@ def _dump_config_pieces(session: Session, command: commands.DumpConfig) -> Itera
 def reload(session: Session, command: commands.Reload) -> None:
     """Read the configuration again."""
     session.access.check_administration("reload the configuration")
-    session.answer_when_done(session.control.reload(), lambda _: session.outbox.reply(session.codec.done(command)))
+    session.reply_when_done(session.control.reload(), lambda _: session.outbox.reply(session.codec.done(command)))
 
 
 def status(session: Session, command: commands.Status) -> None:
@@ -126,10 +126,10 @@ def status(session: Session, command: commands.Status) -> None:
     session.access.check_administration("change the status")
     try:
         changed = server_status.change(command.new_status)
-    except errors.NoSuchStatus as error:
+    except errors.UnknownStatus as error:
         session.refuse(error)
     else:
-        session.answer_when_done(changed, lambda _: session.outbox.reply(session.codec.done(command)))
+        session.reply_when_done(changed, lambda _: session.outbox.reply(session.codec.done(command)))
 
 
 def upgrade(session: Session, command: commands.Upgrade) -> None:
@@ -156,7 +156,7 @@ def shutdown(session: Session, command: commands.Shutdown) -> None:
 def other_protocol(session: Session, command: commands.OtherProtocol) -> None:
     """Refuse a request of another protocol, count and log it, and hang up."""
     session.counters.foreign_requests += 1
-    session.turn_away(errors.ClientError(command.reason))
+    session.refuse_and_close(errors.ClientError(command.reason))
 
 
 def malformed(session: Session, command: commands.Malformed) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from kestrel.protocols.codec import LineCodec, ManyCodec, RangeCodec
+from kestrel.protocols.codec import GetManyCodec, LineCodec, RangeCodec
 from kestrel.session.session import Session
 
 
@@ -13,9 +13,9 @@ def line_codec(session: Session) -> LineCodec:
     return cast(LineCodec, session.codec)
 
 
-def many_codec(session: Session) -> ManyCodec:
+def get_many_codec(session: Session) -> GetManyCodec:
     """For commands that take many items."""
-    return cast(ManyCodec, session.codec)
+    return cast(GetManyCodec, session.codec)
 
 
 def range_codec(session: Session) -> RangeCodec:

@@ -7,45 +7,45 @@ from typing import Final
 
 from kestrel.session.session import Session
 
-HELD_BYTES: Final = 32 * 1024
+MAX_HELD_BYTES: Final = 32 * 1024
 """No further piece is made while the outbox holds this much."""
 
 
 class LongReply:
     """One long reply under way. Its session carries out no other command until the last piece is made.
 
-    A piece should be small: one piece more than `HELD_BYTES` may be held for each connection. An empty piece is a step
+    A piece should be small: each connection may hold `MAX_HELD_BYTES` and one piece more. An empty piece is a step
     without output.
     """
 
     def __init__(self, session: Session, pieces: Iterator[bytes]) -> None:
         self._session = session
         self._pieces = pieces
-        self._is_turn_due = False
+        self._is_slice_due = False
         self._is_over = False
 
     def start(self) -> None:
         """Make the first piece now, and the others in the background."""
         self._session.wait_for_server(self._stop, self._continue_later)
-        self._go_on()
+        self._add_next_piece()
 
-    def _go_on(self) -> None:
-        self._is_turn_due = False
+    def _add_next_piece(self) -> None:
+        self._is_slice_due = False
         session = self._session
-        if self._is_over or session.outbox.is_paused or session.outbox.held_bytes >= HELD_BYTES:
+        if self._is_over or session.outbox.is_paused or session.outbox.held_bytes >= MAX_HELD_BYTES:
             return  # the outbox calls `_continue_later` when replies have left
         piece = next(self._pieces, None)
         if piece is None:
-            session.answered()
+            session.finish_command()
             return
         if piece:
             session.outbox.reply(piece)
         self._continue_later()
 
     def _continue_later(self) -> None:
-        if not self._is_turn_due and not self._is_over:
-            self._is_turn_due = True
-            self._session.go_on_in_background(self._go_on)
+        if not self._is_slice_due and not self._is_over:
+            self._is_slice_due = True
+            self._session.continue_in_background(self._add_next_piece)
 
     def _stop(self) -> None:
         self._is_over = True

@@ -19,23 +19,23 @@ Sent = Callable[[bool], None]
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Speaker(ABC):
+class OutboxOwner(ABC):
     """Who says the replies."""
 
     @abstractmethod
-    def say(self, replies: bytes) -> None:
+    def send_replies(self, replies: bytes) -> None:
         """Hand them to the transport."""
 
     @abstractmethod
-    def say_lost(self, command: Command, failure: Exception) -> bytes:
+    def encode_lost_reply(self, command: Command, failure: Exception) -> bytes:
         """What is said in place of a reply whose batch was lost."""
 
     @abstractmethod
-    def has_left(self) -> bool:
+    def peer_has_left(self) -> bool:
         """Whether the client is known to be gone, of which the session is told next."""
 
     @abstractmethod
-    def replies_left(self) -> None:
+    def on_replies_sent(self) -> None:
         """Replies have left: there is room for others."""
 
     @abstractmethod
@@ -43,10 +43,10 @@ class Speaker(ABC):
         """Hang up when all that was said has left."""
 
 
-class _Entry:
+class _PendingReplies:
     """Replies that wait for the same batch; where something is to be told of a reply, that one alone."""
 
-    __slots__ = ("batch", "commands", "lost", "replies", "sent", "size", "was_waited_for")
+    __slots__ = ("batch", "commands", "lost", "replies", "sent", "size", "answers_waiter")
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class _Entry:
         batch: Batch | None,
         sent: Sent | None,
         lost: Callable[[], None] | None,
-        was_waited_for: bool,
+        answers_waiter: bool,
     ) -> None:
         self.commands = [command]
         """What each of them answers."""
@@ -63,14 +63,14 @@ class _Entry:
         self.batch = batch
         self.sent = sent
         self.lost = lost
-        self.was_waited_for = was_waited_for
+        self.answers_waiter = answers_waiter
         self.size = len(reply)
         """What the replies take, in bytes."""
 
-    def one_by_one(self) -> list[_Entry]:
+    def split(self) -> list[_PendingReplies]:
         """The same, each reply apart."""
         return [
-            _Entry(command, reply, self.batch, self.sent, self.lost, self.was_waited_for)
+            _PendingReplies(command, reply, self.batch, self.sent, self.lost, self.answers_waiter)
             for command, reply in zip(self.commands, self.replies, strict=True)
         ]
 
@@ -82,14 +82,14 @@ class Outbox:
     what waits here.
     """
 
-    def __init__(self, barrier: Barrier, speaker: Speaker, memory: MemoryShare) -> None:
+    def __init__(self, barrier: Barrier, owner: OutboxOwner, memory: MemoryShare) -> None:
         self._barrier = barrier
-        self._speaker = speaker
+        self._owner = owner
         self._memory = memory
-        self._entries: list[_Entry] = []
-        self._left = 0
+        self._entries: list[_PendingReplies] = []
+        self._sent_count = 0
         """How many of them have left already, while replies leave."""
-        self._last: _Entry | None = None
+        self._last: _PendingReplies | None = None
         """The entry at the end, where further replies may join it."""
         self._closes = False
         self._is_release_due = False
@@ -97,12 +97,12 @@ class Outbox:
         """Made once, since each tick asks for it."""
         self._blocked_on: Batch | None = None
         self._is_gone = False
-        self.answering = Command()
+        self.current_command = Command()
         """What the next replies are about."""
         self.is_paused = False
         """Whether the transport takes no more for now."""
         self.held_bytes = 0
-        self.stuck_bytes = 0
+        self.transport_bytes = 0
         """What the transport was given last, if it takes no more since."""
 
     def reply(
@@ -112,12 +112,12 @@ class Outbox:
         sent: Sent | None = None,
         lost: Callable[[], None] | None = None,
         *,
-        was_waited_for: bool = False,
+        answers_waiter: bool = False,
     ) -> None:
         """Say this next, when `batch` is safe.
 
         `lost` is called when the batch is lost and an error is said instead. `sent` is given where items are to be
-        taken back if the reply does not leave as it stands. What `was_waited_for` does not leave once the client has
+        taken back if the reply does not leave as it stands. What `answers_waiter` does not leave once the client has
         sent its last byte: as if that had been while it waited.
         """
         if self._is_gone or self._closes:
@@ -125,17 +125,17 @@ class Outbox:
                 sent(False)
             return
         self.held_bytes += len(reply)
-        if sent is None and lost is None and not was_waited_for:
+        if sent is None and lost is None and not answers_waiter:
             last = self._last
             if last is not None and last.batch is batch:
-                last.commands.append(self.answering)
+                last.commands.append(self.current_command)
                 last.replies.append(reply)
                 last.size += len(reply)
                 return
-            self._last = entry = _Entry(self.answering, reply, batch, None, None, False)
+            self._last = entry = _PendingReplies(self.current_command, reply, batch, None, None, False)
         else:
             self._last = None
-            entry = _Entry(self.answering, reply, batch, sent, lost, was_waited_for)
+            entry = _PendingReplies(self.current_command, reply, batch, sent, lost, answers_waiter)
         self._entries.append(entry)
         self._release_at_end_of_tick()
 
@@ -156,17 +156,17 @@ class Outbox:
 
     def release(self) -> None:
         """Let out what is safe."""
-        while self._let_out():
+        while self._release_some():
             pass
 
-    def _let_out(self) -> bool:
+    def _release_some(self) -> bool:
         """Say what is safe. Whether there may be more: who is told of a loss has to know what has left in front."""
         entries = self._entries
         leaving: list[bytes] | None = None
         told: list[tuple[Sent, bool]] | None = None
         comes_a_loss = False
-        while self._left < len(entries) and not self.is_paused:  # what is told of a loss may change what follows
-            entry = entries[self._left]
+        while self._sent_count < len(entries) and not self.is_paused:  # what is told of a loss may change what follows
+            entry = entries[self._sent_count]
             batch = entry.batch
             failure: Exception | None = None
             if batch is not None:
@@ -177,14 +177,14 @@ class Outbox:
                 if failure is not None and entry.lost is not None and told is not None:
                     comes_a_loss = True
                     break
-            if entry.was_waited_for and self._speaker.has_left():
+            if entry.answers_waiter and self._owner.peer_has_left():
                 break  # who left while it waited swallows no item; `retract` or `lost` comes next
-            self._left += 1
+            self._sent_count += 1
             if entry is self._last:
                 self._last = None
             replies = entry.replies
             if failure is not None:
-                replies = [self._speaker.say_lost(command, failure) for command in entry.commands]
+                replies = [self._owner.encode_lost_reply(command, failure) for command in entry.commands]
                 if entry.lost is not None:
                     entry.lost()
                     entries = self._entries
@@ -197,32 +197,32 @@ class Outbox:
                     told = []
                 told.append((entry.sent, failure is None))
             self.held_bytes -= entry.size
-        self._forget_left()
+        self._drop_sent()
         hangs_up = self._closes and not self._is_gone and not self._entries and not self.is_paused
         self._memory.is_now(self.held_bytes)
         if leaving is not None:
             said = leaving[0] if len(leaving) == 1 else b"".join(leaving)
-            self._speaker.say(said)
+            self._owner.send_replies(said)
             if self.is_paused:  # it stays in the transport until the client reads on
-                self.stuck_bytes = len(said)
-                self._memory.is_now(self.held_bytes + self.stuck_bytes)
+                self.transport_bytes = len(said)
+                self._memory.is_now(self.held_bytes + self.transport_bytes)
         if told is not None:
-            for sent, as_it_stands in told:
-                sent(as_it_stands and not self._is_gone)
+            for sent, was_sent in told:
+                sent(was_sent and not self._is_gone)
         if hangs_up:
             self.lost()
-            self._speaker.hang_up()
+            self._owner.hang_up()
         elif leaving is not None:
-            self._speaker.replies_left()
+            self._owner.on_replies_sent()
         return comes_a_loss
 
-    def _forget_left(self) -> None:
-        if self._left == len(self._entries):
+    def _drop_sent(self) -> None:
+        if self._sent_count == len(self._entries):
             self._entries.clear()
-            self._left = 0
-        elif self._left:
-            del self._entries[: self._left]
-            self._left = 0
+            self._sent_count = 0
+        elif self._sent_count:
+            del self._entries[: self._sent_count]
+            self._sent_count = 0
 
     def _wait_for(self, batch: Batch) -> None:
         if self._blocked_on is not batch:
@@ -242,22 +242,22 @@ class Outbox:
         return bool(self._entries) or (self._closes and not self._is_gone)
 
     @property
-    def holds_waited_for(self) -> bool:
+    def holds_waiter_reply(self) -> bool:
         """Whether a reply is still here that was waited for."""
-        return any(entry.was_waited_for for entry in self._entries)
+        return any(entry.answers_waiter for entry in self._entries)
 
     def retract(self) -> None:
         """The client has left what it waited for: nothing is said from there on, and the items go back."""
-        self._forget_left()
+        self._drop_sent()
         entries = self._entries
-        kept = next((place for place, entry in enumerate(entries) if entry.was_waited_for), len(entries))
+        kept = next((place for place, entry in enumerate(entries) if entry.answers_waiter), len(entries))
         self._keep(entries[:kept])
         self._drop(entries[kept:])
 
     def forget(self, command: Command) -> None:
         """Of what is held, nothing that answers that command will be said: as if it were all lost."""
-        self._forget_left()
-        each = [entry for together in self._entries for entry in together.one_by_one()]
+        self._drop_sent()
+        each = [entry for together in self._entries for entry in together.split()]
         dropped = [entry for entry in each if entry.commands[0] is command]
         self._keep(entry for entry in each if entry.commands[0] is not command)
         self._drop(dropped)
@@ -265,12 +265,12 @@ class Outbox:
             if entry.lost is not None:
                 entry.lost()
 
-    def _keep(self, entries: Iterable[_Entry]) -> None:
+    def _keep(self, entries: Iterable[_PendingReplies]) -> None:
         self._entries = list(entries)
-        self._left = 0
+        self._sent_count = 0
         self._last = None
 
-    def _drop(self, entries: Iterable[_Entry]) -> None:
+    def _drop(self, entries: Iterable[_PendingReplies]) -> None:
         for entry in entries:
             self.held_bytes -= entry.size
             if entry.sent is not None:
@@ -290,7 +290,7 @@ class Outbox:
     def lost(self) -> None:
         """The client is gone: whatever is still here will not be said."""
         self._is_gone = True
-        self._forget_left()
+        self._drop_sent()
         entries = self._entries
         self._keep(())
         self.held_bytes = 0

@@ -11,7 +11,7 @@ from kestrel.session.session import Handlers, Session
 from kestrel.storage.barrier import Batch
 from kestrel.storage.uncommitted import PUT_BYTES, PlaceInLine
 
-_LEFT_ITEM_BYTES: Final = 56
+_PENDING_ITEM_OVERHEAD_BYTES: Final = 56
 """What an item that is still to be put takes besides its data."""
 
 
@@ -24,7 +24,7 @@ def put(session: Session, command: commands.Put) -> None:
     if len(command.items) == 1 and not (session.uncommitted.is_full and session.manager.is_durable(command.queue)):
         _put_one(session, command, expiry_ms)
     else:
-        _Putting(session, command, expiry_ms).begin()
+        _SlicedPut(session, command, expiry_ms).begin()
 
 
 def _put_one(session: Session, command: commands.Put, expiry_ms: int) -> None:
@@ -34,7 +34,7 @@ def _put_one(session: Session, command: commands.Put, expiry_ms: int) -> None:
     session.outbox.reply(session.codec.stored(command, 0 if batch is None else 1), batch)
 
 
-class _Putting:
+class _SlicedPut:
     """A put of any number of items, which may take several turns. The reply says how many are in and safe."""
 
     def __init__(self, session: Session, command: commands.Put, expiry_ms: int) -> None:
@@ -45,40 +45,40 @@ class _Putting:
         self._batches: dict[Batch, int] = {}
         """How many items are in each."""
         self._place: PlaceInLine | None = None
-        self._is_let_in = False
+        self._is_admitted = False
         """Whether the next item is put however little room there is."""
         self._is_stopped = False
 
     def begin(self) -> None:
         """The first turn. Raises a `KestrelError` where nothing was stored."""
-        is_over = self._is_over_after_a_turn() or not self._stands_in_line_if_need_be()
+        is_over = self._put_for_one_slice() or not self._wait_for_room_if_needed()
         if is_over and len(self._batches) <= 1:
             batch, stored = next(iter(self._batches.items()), (None, 0))
             self._session.outbox.reply(self._session.codec.stored(self._command, stored), batch)
             return
         self._session.wait_for_server(self._stop)
         left = self._command.items[self._done :]
-        self._session.carried_bytes = sum(map(len, left)) + len(left) * _LEFT_ITEM_BYTES
+        self._session.pending_put_bytes = sum(map(len, left)) + len(left) * _PENDING_ITEM_OVERHEAD_BYTES
         if is_over:
             self._wait_until_safe()
         elif self._place is None:
-            self._session.continue_later(self._go_on)
+            self._session.continue_later(self._continue)
 
     @property
     def _must_wait(self) -> bool:
         """Whether there is too much that is not safe yet, and this would be more of it."""
         uncommitted = self._session.uncommitted
-        has_room = self._is_let_in or (uncommitted.has_room if self._done else not uncommitted.is_full)
+        has_room = self._is_admitted or (uncommitted.has_room if self._done else not uncommitted.is_full)
         return not has_room and self._session.manager.is_durable(self._command.queue)
 
-    def _stands_in_line_if_need_be(self) -> bool:
+    def _wait_for_room_if_needed(self) -> bool:
         """Whether the rest may go on: soon, or when the storage has room. Raises a `KestrelError` only where nothing
         was stored."""
         if not self._must_wait:
             return True
         items = self._command.items[self._done :]
         size = sum(map(len, items)) + len(items) * PUT_BYTES
-        go_on = partial(self._session.continue_later, self._go_on)
+        go_on = partial(self._session.continue_later, self._continue)
         try:
             self._place = self._session.uncommitted.wait(size, go_on)
         except StorageRefused:
@@ -87,14 +87,14 @@ class _Putting:
             return False
         return True
 
-    def _is_over_after_a_turn(self) -> bool:
+    def _put_for_one_slice(self) -> bool:
         """Put as many as this turn has time for. Raises a `KestrelError` only where none was stored."""
         scheduler, items = self._session.scheduler, self._command.items
         began = scheduler.seconds()
         while self._done < len(items):
             if self._must_wait:
                 return False
-            self._is_let_in = False
+            self._is_admitted = False
             if not self._put(items[self._done]):
                 return True
             self._done += 1
@@ -116,7 +116,7 @@ class _Putting:
         self._batches[batch] = self._batches.get(batch, 0) + 1
         return True
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         """The next turn."""
         if self._is_stopped:
             return
@@ -126,7 +126,7 @@ class _Putting:
             return
         uncommitted = self._session.uncommitted
         uncommitted.begins(place)
-        self._is_let_in = True
+        self._is_admitted = True
         try:
             self._put_more()
         finally:
@@ -136,15 +136,15 @@ class _Putting:
         """Go on; but behind items that were lost no others are put."""
         is_lost = any(batch.is_settled and batch.failure is not None for batch in self._batches)
         try:
-            is_over = is_lost or self._is_over_after_a_turn() or not self._stands_in_line_if_need_be()
+            is_over = is_lost or self._put_for_one_slice() or not self._wait_for_room_if_needed()
         except KestrelError as error:
             self._session.refuse(error)
-            self._session.answered()
+            self._session.finish_command()
             return
         if is_over:
             self._wait_until_safe()
         elif self._place is None:
-            self._session.continue_later(self._go_on)
+            self._session.continue_later(self._continue)
 
     def _wait_until_safe(self) -> None:
         missing = len(self._batches)
@@ -167,7 +167,7 @@ class _Putting:
             self._session.refuse(failure)
         else:
             self._session.outbox.reply(self._session.codec.stored(self._command, stored))
-        self._session.answered()
+        self._session.finish_command()
 
     def _stop(self) -> None:
         """The client is gone, or has its answer."""

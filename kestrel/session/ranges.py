@@ -10,13 +10,13 @@ from twisted.python.failure import Failure
 from kestrel import commands
 from kestrel.errors import KestrelError, QueueFailed, RangeRefused
 from kestrel.item import Item
-from kestrel.protocols.codec import ITEM_BYTES
+from kestrel.protocols.codec import ITEM_OVERHEAD_BYTES
 from kestrel.queues import ranges
 from kestrel.queues.queue import Queue
 from kestrel.session.codecs import range_codec
 from kestrel.session.session import Handlers, Session
 
-BYTES_WHEN_MEMORY_IS_FULL: Final = 64 * 1024
+MAX_RANGE_BYTES_WHEN_MEMORY_IS_FULL: Final = 64 * 1024
 """While the server's memory is full, an answer has no more than that, and one item in any case."""
 
 
@@ -36,7 +36,7 @@ def read_range(session: Session, command: commands.ReadRange) -> None:
     room = codec.max_reply_bytes
     max_bytes = min(command.max_bytes, room) if command.max_bytes > 0 else room
     if session.manager.memory_limit.is_reached:
-        max_bytes = min(max_bytes, BYTES_WHEN_MEMORY_IS_FULL)
+        max_bytes = min(max_bytes, MAX_RANGE_BYTES_WHEN_MEMORY_IS_FULL)
     queue = _queue_of(session, command)
     reading = ranges.read_range(queue, command.reader, command.first_id, command.end_id, max_bytes)
 
@@ -49,26 +49,26 @@ def read_range(session: Session, command: commands.ReadRange) -> None:
     def arrived(pairs: list[tuple[int, Item]]) -> None:
         if not is_awaited:
             return
-        fitting = _what_fits(pairs, codec.max_reply_items, room)
+        fitting = _fit_into_reply(pairs, codec.max_reply_items, room)
         session.counters.get_hits += len(fitting)
         session.outbox.reply(codec.range_items(command, fitting))
-        session.answered()
+        session.finish_command()
 
     def failed(failure: Failure) -> None:
         if is_awaited:
             error = failure.value
             session.refuse(error if isinstance(error, KestrelError) else QueueFailed("the items cannot be read"))
-            session.answered()
+            session.finish_command()
 
     session.wait_for_server(stop)
     reading.addCallbacks(arrived, failed)
 
 
-def _what_fits(pairs: list[tuple[int, Item]], most_items: int, room: int) -> list[tuple[int, Item]]:
+def _fit_into_reply(pairs: list[tuple[int, Item]], most_items: int, room: int) -> list[tuple[int, Item]]:
     """The first of them, as many as one reply holds; one at least."""
     fitting: list[tuple[int, Item]] = []
     for pair in pairs[:most_items]:
-        room -= len(pair[1].data) + 2 * ITEM_BYTES
+        room -= len(pair[1].data) + 2 * ITEM_OVERHEAD_BYTES
         if fitting and room < 0:
             break
         fitting.append(pair)

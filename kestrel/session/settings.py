@@ -55,7 +55,7 @@ class ServerControl(Protocol):
     def reload(self) -> Deferred[None]:
         """Read the configuration again; fails with a `KestrelError` and keeps the old one when it is wrong."""
 
-    def config_of(self, names: Sequence[bytes]) -> Iterator[tuple[bytes, list[tuple[str, str]]]]:
+    def iter_config(self, names: Sequence[bytes]) -> Iterator[tuple[bytes, list[tuple[str, str]]]]:
         """Yield the settings of these queues and aliases, or of all when none is given, as they are shown."""
 
     def shutdown(self) -> None:

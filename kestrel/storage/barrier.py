@@ -155,7 +155,7 @@ class Barrier:
         self._held.append(release)
         self._arm()
 
-    def begin_turn(self) -> None:
+    def begin_tick(self) -> None:
         """Somebody works now and will call `end_of_tick` whatever happens: until then nothing has to be scheduled."""
         self._is_armed = True
 

@@ -29,7 +29,7 @@ from kestrel.config.resolved import ResolvedConfig
 from kestrel.disk.files import Disk
 from kestrel.disk.whole_file import WholeFile
 from kestrel.errors import KestrelError
-from kestrel.net.protocols import PROTOCOLS
+from kestrel.net.codec_factories import CODEC_FACTORIES
 from kestrel.net.queue_server import QueueServer
 from kestrel.protocols.codec import Codec
 from kestrel.queues.manager import QueueManager
@@ -124,9 +124,9 @@ class MemoryControl:
             return self._server.core.use(ResolvedConfig(self.new_config))
         return succeed(None)
 
-    def config_of(self, names: Sequence[bytes]) -> Iterator[tuple[bytes, list[tuple[str, str]]]]:
+    def iter_config(self, names: Sequence[bytes]) -> Iterator[tuple[bytes, list[tuple[str, str]]]]:
         """Yield the settings of queues and aliases."""
-        return self._server.core.config_of(names)
+        return self._server.core.iter_config(names)
 
     def shutdown(self) -> None:
         """Note it; the server goes on."""
@@ -222,7 +222,7 @@ class MemoryServer:
             status_file=self._status_file(),
             memory_limit=memory_limit,
         )
-        protocols = {**PROTOCOLS, **self._protocols}
+        protocols = {**CODEC_FACTORIES, **self._protocols}
         self.factories = {name: self.core.connections(name, codec, self.control) for name, codec in protocols.items()}
         self.started: Deferred[None] = self.core.start().addCallback(lambda _: self.core.serve())
         self.settle()
@@ -256,7 +256,7 @@ class MemoryServer:
 
     @session_settings.setter
     def session_settings(self, settings: SessionSettings) -> None:
-        self.core.use_for_sessions(settings)
+        self.core.apply_session_settings(settings)
 
     def reload(self, config: Config) -> None:
         """Go by another configuration, as after a reload of the file."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from kestrel.config.load import loads
-from kestrel.escaping import ascii_only, show_name
+from kestrel.escaping import escape_non_ascii, show_name
 from kestrel.session.settings import SessionSettings
 from kestrel.testing.server import MemoryClient, MemoryServer
 from tests.admin.browsing import Admin
@@ -149,7 +149,7 @@ def check_agreement(admin: Admin, asking: MemoryClient) -> None:
     aliases = [name.decode("latin-1") for name in admin.server.manager.aliases]
     assert list(rows) == queues
     alone = {queue: admin.get("/api/queue/" + quote(queue, encoding="latin-1")).json["figures"] for queue in queues}
-    named = {ascii_only(shown(queue)): queue for queue in ["", *queues, *aliases]}
+    named = {escape_non_ascii(shown(queue)): queue for queue in ["", *queues, *aliases]}
     for name, value in stats(asking).items():
         in_stats, figure = split(name, list(named))
         queue = named[in_stats]

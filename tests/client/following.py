@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from kestrel.address import Address
-from kestrel.cluster.follower import Members, ZooKeeperAway
+from kestrel.cluster.follower import Members, ZooKeeperUnavailable
 from kestrel.cluster.member import Member
 from kestrel.cluster.uri import ServerSetUri
 
@@ -48,7 +48,7 @@ class FakeFollower:
         self._sets.waited_s.append(timeout_s)
         self._sets.at_each_wait()
         if self._sets.members is None:
-            raise ZooKeeperAway(f"zk1: {self.problem}")
+            raise ZooKeeperUnavailable(f"zk1: {self.problem}")
         return self._sets.members
 
     def close(self) -> None:

@@ -16,8 +16,8 @@ from kestrel.client.blocking import BlockingClient
 from kestrel.client.client import Client
 from kestrel.client.errors import CannotConnect, NoServer
 from kestrel.client.members import FollowedServers, addresses_of, parse_single_server_set
-from kestrel.cluster.extra import NoKazoo
 from kestrel.cluster.follower import Members
+from kestrel.cluster.kazoo_extra import KazooMissing
 from kestrel.cluster.member import Member
 from kestrel.cluster.uri import parse_server_set
 from kestrel.testing.network import MemoryNetwork
@@ -67,8 +67,8 @@ def test_a_file_that_cannot_be_used_is_said_when_the_client_is_made(tmp_path: Pa
 
 def test_without_kazoo_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr("kestrel.cluster.extra.find_spec", lambda name: None)
-    with pytest.raises(NoKazoo, match=r"pip install 'kestrel-mq\[cluster\]'"):
+    monkeypatch.setattr("kestrel.cluster.kazoo_extra.find_spec", lambda name: None)
+    with pytest.raises(KazooMissing, match=r"pip install 'kestrel-mq\[cluster\]'"):
         BlockingClient(SETS)
     assert parse_single_server_set(["mq1"]) is None
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kazoo.exceptions import ConnectionLoss, NoNodeError, SessionExpiredError
 
-from kestrel.cluster.member import READ, SETS, WRITE
+from kestrel.cluster.member import READ, SERVER_SETS, WRITE
 from tests.cluster.zookeeper import ZooKeeper
 from tests.server.running import Server, eventually
 
@@ -30,7 +30,7 @@ def config(zookeeper: ZooKeeper, prefix: str, more: str = "", session_timeout: s
 
 def members(client: Any, prefix: str) -> dict[str, list[int]]:
     """The ports of the main endpoints in both sets; none where ZooKeeper does not say."""
-    return {name: _ports(client, f"{prefix}/{name}") for name in SETS}
+    return {name: _ports(client, f"{prefix}/{name}") for name in SERVER_SETS}
 
 
 def _ports(client: Any, path: str) -> list[int]:
@@ -45,7 +45,7 @@ def _ports(client: Any, path: str) -> list[int]:
 
 def expected(statuses: dict[int, str]) -> dict[str, list[int]]:
     """What the sets should be, of servers by port."""
-    return {name: sorted(port for port, status in statuses.items() if name in IN_SETS[status]) for name in SETS}
+    return {name: sorted(port for port, status in statuses.items() if name in IN_SETS[status]) for name in SERVER_SETS}
 
 
 def await_members(zookeeper: ZooKeeper, prefix: str, statuses: dict[int, str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kestrel.address import Address
-from kestrel.cluster.member import SETS, Member
+from kestrel.cluster.member import SERVER_SETS, Member
 from tests.cluster.zookeeper import ZooKeeper
 from tests.server.running import Server
 
@@ -28,7 +28,7 @@ class Sets:
 
     def join(self, server: Server, *names: str) -> None:
         """Have it be in these sets, or both."""
-        for name in names or SETS:
+        for name in names or SERVER_SETS:
             self._nodes[server.pid, name] = self.put(name, member_of(server).to_json())
 
     def put(self, name: str, data: bytes) -> str:
@@ -40,7 +40,7 @@ class Sets:
 
     def leave(self, server: Server, *names: str) -> None:
         """Have it be in them no more."""
-        for name in names or SETS:
+        for name in names or SERVER_SETS:
             self._zookeeper.client.delete(self._nodes.pop((server.pid, name)))
 
     def replace(self, old: Server, new: Server, name: str) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from kestrel.client.blocking import BlockingClient
 from kestrel.client.errors import ClientFailure, NoServer
-from kestrel.cluster.member import SETS
+from kestrel.cluster.member import SERVER_SETS
 from kestrel.tls import TlsOptions
 from tests.child import Child, join
 from tests.client.certificates import Authority
@@ -138,7 +138,7 @@ def test_garbage_in_a_set_is_passed_over(sets: Sets, servers: list[Server], clie
     one, _ = servers
     endpoint = b'{"host": "a b\\u0000", "port": 1}'
     for data in (b"", b"\xff", b"[]", b"[" * 50_000, b'{"serviceEndpoint": %b}' % endpoint):
-        for name in SETS:
+        for name in SERVER_SETS:
             sets.put(name, data)
     sets.join(one)
     assert [client.put("work", b"a") for _ in range(20)] == [True] * 20
@@ -294,7 +294,7 @@ def lines_of(program: Child[str]) -> list[str]:
 
 def test_a_twisted_program_follows_the_sets(sets: Sets, servers: list[Server]) -> None:
     one, two = servers
-    for name in SETS:
+    for name in SERVER_SETS:
         sets.put(name, b'{"serviceEndpoint": {"host": "a..b-", "port": 1}}')
     sets.join(one, "write")
     sets.join(two, "read")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kestrel.cluster.member import SETS
+from kestrel.cluster.member import SERVER_SETS
 from tests.client.certificates import Authority
 from tests.cluster.servers import await_members, members, set_status
 from tests.cluster.zookeeper import ZooKeeper, over_tls
@@ -48,7 +48,7 @@ def test_a_server_by_it_joins_when_it_is_told_to(processes: Processes, zookeeper
     with own_port() as port:
         server = serve(processes, TEXT, zookeeper.hosts, "127.0.0.1", port)
         eventually(lambda: "this server is now in none of the two sets" in server.logged(), "it knows ZooKeeper")
-        assert members(zookeeper.client, PREFIX) == {name: [] for name in SETS}
+        assert members(zookeeper.client, PREFIX) == {name: [] for name in SERVER_SETS}
         set_status(server, "Up")
         await_members(zookeeper, PREFIX, {port: "Up"})
         server.stop()
@@ -68,7 +68,7 @@ def test_what_it_has_as_comments_holds_as_well(processes: Processes, tmp_path: P
             server = serve(processes, text, f"127.0.0.1:{over}", "mq1.example", port)
             set_status(server, "Up")
             await_members(zookeeper, PREFIX, {port: "Up"})
-            for name in SETS:
+            for name in SERVER_SETS:
                 [node] = zookeeper.client.get_children(f"{PREFIX}/{name}")
                 data, _ = zookeeper.client.get(f"{PREFIX}/{name}/{node}")
                 assert b'"mq1.example"' in data and b"127.0.0.1" not in data

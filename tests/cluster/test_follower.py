@@ -16,7 +16,7 @@ from types import CodeType
 import pytest
 
 from kestrel.address import Address
-from kestrel.cluster.follower import Follower, Members, ZooKeeperAway
+from kestrel.cluster.follower import Follower, Members, ZooKeeperUnavailable
 from kestrel.cluster.member import Member
 from kestrel.cluster.uri import parse_server_set
 from tests import child
@@ -116,7 +116,7 @@ def test_while_zookeeper_is_away_members_stay_and_then_are_followed_again(tmp_pa
 
 def test_no_zookeeper_is_said_with_the_reason() -> None:
     with own_port() as port, closing(Follower(parse_server_set(f"zk://127.0.0.1:{port}/sets")).start()) as follower:
-        with pytest.raises(ZooKeeperAway, match=rf"zk://127\.0\.0\.1:{port}/sets: Connection refused"):
+        with pytest.raises(ZooKeeperUnavailable, match=rf"zk://127\.0\.0\.1:{port}/sets: Connection refused"):
             follower.wait(0.5)
         assert follower.members is None
 

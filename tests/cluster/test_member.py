@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kestrel.address import Address
-from kestrel.cluster.member import LONGEST, Member, parse_member
+from kestrel.cluster.member import MAX_MEMBER_BYTES, Member, parse_member
 
 MEMBER = Member(
     Address("192.0.2.1", 22133),
@@ -62,8 +62,8 @@ def test_where_a_member_does_not_say_what_it_speaks_its_main_endpoint_is_tried()
         b'{"serviceEndpoint": {"host": "a", "port": 1}, "status": "DEAD"}',
         b'{"serviceEndpoint": {"host": "a", "port": 1}, "additionalEndpoints": [1]}',
         b'{"serviceEndpoint": {"host": "a", "port": 1}, "additionalEndpoints": {"thrift": 1}}',
-        b'{"serviceEndpoint": {"host": "a", "port": 1}}' + b" " * LONGEST,
-        b"[" * LONGEST,
+        b'{"serviceEndpoint": {"host": "a", "port": 1}}' + b" " * MAX_MEMBER_BYTES,
+        b"[" * MAX_MEMBER_BYTES,
         b"\xff",
     ],
 )

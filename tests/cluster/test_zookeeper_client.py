@@ -17,9 +17,9 @@ import pytest
 from kazoo.handlers.threading import KazooTimeoutError
 
 from kestrel.address import Address
-from kestrel.cluster import connection as connection_module
+from kestrel.cluster import kazoo_connection as connection_module
 from kestrel.cluster import zookeeper as under_test
-from kestrel.cluster.zookeeper import problem_of, zookeeper_client
+from kestrel.cluster.zookeeper import connection_problem, zookeeper_client
 from tests.server.running import eventually
 
 SESSION_S = 0.9
@@ -101,13 +101,13 @@ def sends(*answers: bytes) -> Callable[[socket.socket], object]:
 def test_nothing_that_is_sent_ends_the_attempts(sent: list[bytes], problem: str) -> None:
     with impostor(sends(*sent)) as (server, client):
         eventually(lambda: len(server.times) > 2, "it tries again")
-        eventually(lambda: problem_of(client) == problem, "it says why")
+        eventually(lambda: connection_problem(client) == problem, "it says why")
 
 
 def test_whose_credentials_are_refused_tries_again() -> None:
     with impostor(sends(LET_IN, AUTH_FAILED), credentials="user:secret") as (server, client):
         eventually(lambda: len(server.times) > 2, "it tries again")
-        eventually(lambda: problem_of(client) == "the credentials are refused", "it says why")
+        eventually(lambda: connection_problem(client) == "the credentials are refused", "it says why")
 
 
 class Pauses(threading.Event):
@@ -133,7 +133,7 @@ def test_pauses_grow_while_a_server_accepts_and_closes(monkeypatch: pytest.Monke
 
 
 def test_an_answer_that_never_comes_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(under_test, "ANSWER_S", 0.05)
+    monkeypatch.setattr(under_test, "RESPONSE_TIMEOUT_S", 0.05)
     with impostor(sends(LET_IN)) as (_, client):
         eventually(lambda: client.connected, "it is connected")
         with pytest.raises(KazooTimeoutError, match="no answer for"):
@@ -145,7 +145,7 @@ def test_a_name_that_is_not_known_is_the_reason(name: str) -> None:
     client = zookeeper_client([Address(name, 1)], SESSION_S)
     client.start_async()
     try:
-        eventually(lambda: problem_of(client) == "its name is not known", "it says why")
+        eventually(lambda: connection_problem(client) == "its name is not known", "it says why")
     finally:
         client.stop()
         client.close()
@@ -172,4 +172,4 @@ def test_who_is_let_in_and_not_answered_tries_again_within_the_time_of_the_sessi
 
 def test_why_there_is_no_connection_is_known() -> None:
     client = zookeeper_client([Address("127.0.0.1", 1)], SESSION_S)
-    assert problem_of(client) == "no answer"
+    assert connection_problem(client) == "no answer"

@@ -13,7 +13,7 @@ from kestrel.config.load import loads
 from kestrel.config.model import AliasSettings, QueueSettings
 from kestrel.config.setting import settings_of
 from kestrel.config.setting_kinds import BOOLEAN, COUNT, IDENTITIES, PORT, QUEUE_NAME, SettingKind, optional
-from kestrel.escaping import name_shown
+from kestrel.escaping import unescape_name
 from tests.config.made import queue_settings
 
 KIND_OF = {setting.kestrel_name: setting.kind.name for setting in settings_of(QueueSettings).values()}
@@ -27,7 +27,7 @@ def as_toml(name: str, text: str) -> str:
     if kind == optional(IDENTITIES).name and text != "none":
         return json.dumps(text.split(",") if text else [], ensure_ascii=False)
     if kind == optional(QUEUE_NAME).name:
-        text = name_shown(text.encode()).decode()
+        text = unescape_name(text.encode()).decode()
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -110,7 +110,7 @@ def test_an_alias_is_told_by_its_destinations() -> None:
 @pytest.mark.parametrize("name", [b"\xff\x00", "Größe".encode()])
 def test_a_shown_name_leads_back_to_the_name(name: bytes) -> None:
     ((_, told),) = alias_config(AliasSettings(name=b"all", destination_queues=(name,)))
-    assert name_shown(told.encode()) == name
+    assert unescape_name(told.encode()) == name
 
 
 @pytest.mark.parametrize(

@@ -316,14 +316,14 @@ def test_the_bounds_and_their_defaults_are_those_of_the_configuration() -> None:
 def test_every_setting_that_is_named_exists() -> None:
     classes = (ServerSettings, QueueSettings, AliasSettings)
     known = {each.kestrel_name for cls in classes for each in settings_of(cls).values()}
-    known.update(text._OPERATIONS.values())
+    known.update(text._KESTREL_OPERATION_NAMES.values())
     for page in PAGES.values():
         named = set(re.findall(r"`([a-z]+(?:[A-Z][a-z]+)+)(?: = [^`]*)?`", page))
         assert named and named <= known
 
 
 @pytest.mark.parametrize(
-    ("page", "words"), [("protocol_memcache", memcache._PARSERS), ("protocol_text", text._REQUESTS)]
+    ("page", "words"), [("protocol_memcache", memcache._PARSERS), ("protocol_text", text._SYNTAX)]
 )
 def test_every_request_is_in_the_table_of_its_protocol(page: str, words: Mapping[bytes, object]) -> None:
     codes = [code for row in cells_below("Requests", page) for code in re.findall(r"`([^`]+)`", row[0])]
@@ -332,4 +332,4 @@ def test_every_request_is_in_the_table_of_its_protocol(page: str, words: Mapping
 
 
 def test_every_operation_that_text_may_refuse_is_named() -> None:
-    assert all(f"`{operation}`" in PAGES["protocol_text"] for operation in text._OPERATIONS.values())
+    assert all(f"`{operation}`" in PAGES["protocol_text"] for operation in text._KESTREL_OPERATION_NAMES.values())

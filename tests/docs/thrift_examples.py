@@ -212,12 +212,12 @@ class _Lines:
     def __init__(self, frame: bytes) -> None:
         self._frame = frame
         self._shown = 0
-        self._reader = binary.Reader(frame)
+        self._reader = binary.ThriftReader(frame)
         self.lines: list[str] = []
 
     def show(self, comment: str, depth: int = 0) -> None:
         """What was read since the last line is a line."""
-        end = len(self._frame) - self._reader.left
+        end = len(self._frame) - self._reader.remaining_bytes
         for start in range(self._shown, end, _BYTES_PER_LINE):
             shown = f"    {'  ' * depth}{self._frame[start : min(end, start + _BYTES_PER_LINE)].hex(' ')}"
             self.lines.append(f"{shown:<{_COMMENT_COLUMN}}  {comment}" if start == self._shown else shown)
@@ -231,7 +231,7 @@ class _Lines:
             self.fields(TRACING.RequestHeader.thrift_spec, 0, "the end of the header")
         elif self._frame[4:6] == b"\x00\x80":
             self.fields(TRACING.ResponseHeader.thrift_spec, 0, "the end of the header")
-        if self._frame[-reader.left] & 0x80:
+        if self._frame[-reader.remaining_bytes] & 0x80:
             kind = reader.i32() & 0xFF
             self.show(f"the binary protocol, version 1; {_KINDS[kind]}")
             name = reader.binary().decode()
@@ -248,7 +248,7 @@ class _Lines:
             part = "args" if kind == binary.CALL else "result"
             spec = getattr(getattr(IDL.Kestrel, f"{name}_{part}", None), "thrift_spec", {})
         self.fields(spec, 0)
-        assert not reader.left
+        assert not reader.remaining_bytes
 
     def fields(self, spec: dict[int, Any], depth: int, end: str = "the end of the struct") -> None:
         """The fields of a struct, one a line."""
@@ -264,7 +264,7 @@ class _Lines:
             else:
                 value = self.value(type_)
                 self.show(f"field {id_}, {name}, {_TYPES[type_]}: {value}", depth)
-        self.show(end if depth or self._reader.left else "the end", depth)
+        self.show(end if depth or self._reader.remaining_bytes else "the end", depth)
 
     def elements(self, comment: str, spec: Any, depth: int) -> None:
         """A list or a set, an element a line, or a field of one."""

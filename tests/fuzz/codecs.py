@@ -8,7 +8,7 @@ from kestrel import errors
 from kestrel.commands import Command, Malformed
 from kestrel.protocols.codec import Codec
 from tests.fuzz.fed import cut
-from tests.protocols.told import Told, byte_by_byte, drain, told
+from tests.protocols.command_values import Told, byte_by_byte, drain, told
 
 
 def check_codec(make: Callable[[], Codec], stream: bytes, sizes: Sequence[int], most_held: int) -> None:

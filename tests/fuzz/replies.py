@@ -9,7 +9,7 @@ from kestrel.client.call import NOT_YET, Call, Stream
 from kestrel.client.errors import BadReply, ConnectionFailed, Refused
 from kestrel.protocols.buffer import ReceiveBuffer
 from tests.fuzz.fed import cut
-from tests.protocols.told import byte_by_byte
+from tests.protocols.command_values import byte_by_byte
 
 Asked = Call[Any] | Stream[Any]
 

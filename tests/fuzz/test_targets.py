@@ -149,7 +149,7 @@ def _raise(error: Exception, *_: object) -> None:
         ("units", b"1s", "tests.fuzz.targets.units.parse_size"),
         ("scala", b"new KestrelConfig", "tests.fuzz.targets.scala.loads"),
         ("qdump", addx(b"a") + fed(b"", 0, 1, 0), "tests.fuzz.targets.qdump.main"),
-        ("pem", fed(b"x", 0), "tests.fuzz.targets.pem.certificates"),
+        ("pem", fed(b"x", 0), "tests.fuzz.targets.pem.load_certificates"),
     ],
 )
 def test_an_exception_that_nobody_promised_is_found(

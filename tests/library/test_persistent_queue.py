@@ -18,10 +18,10 @@ from kestrel.config.model import QueueSettings
 from kestrel.errors import (
     BadQueueName,
     FolderInUse,
-    NotThatManyOpen,
     QueueFailed,
     StorageError,
     StorageRefused,
+    TooFewOpenReads,
 )
 from kestrel.item import Item
 from kestrel.library import XIDS, FolderQueue, PersistentQueue, QueueFolder
@@ -509,7 +509,7 @@ def test_of_a_read_that_is_not_open_any_more_nothing_is_added(program: Program) 
     add(queue, b"first")
     item = opened(queue)
     program.reactor.pass_time(1)
-    with pytest.raises(NotThatManyOpen):
+    with pytest.raises(TooFewOpenReads):
         queue.continue_(item.xid, b"next")
     assert all_of(queue) == [b"first"]
 
@@ -546,7 +546,7 @@ def test_the_next_item_of_a_parent_with_a_limit_leaves_the_read_open(program: Pr
     add(parent, b"second")
     assert not parent.continue_(item.xid, b"next")
     assert parent.confirm_remove(item.xid)
-    with pytest.raises(NotThatManyOpen):
+    with pytest.raises(TooFewOpenReads):
         parent.continue_(item.xid, b"next")
     assert all_of(parent) == [b"second"]
 

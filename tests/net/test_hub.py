@@ -22,10 +22,10 @@ from twisted.python.failure import Failure
 from zope.interface.verify import verifyObject
 
 from kestrel.net import hub, hub_transport
-from kestrel.net.hub import MOST_EVENTS, WORK_S, Hub
+from kestrel.net.hub import MAX_EVENTS_PER_TICK, TIME_SLICE_S, Hub
 from kestrel.net.hub_port import HubListener
 from kestrel.net.hub_transport import HubTransport
-from kestrel.net.paced_port import MOST_ACCEPTS
+from kestrel.net.paced_port import MAX_ACCEPTS_PER_TICK
 from kestrel.testing.server import MemoryServer
 from tests.net.sockets import LITTLE, Client, HalfCloseable, Net, Seen
 from tests.server.running import set_request
@@ -173,7 +173,7 @@ def test_after_2_ms_the_reactor_goes_on(hub_net: Net) -> None:
 
     def never_enough(data: bytes) -> None:
         nonlocal now, count
-        now += WORK_S / 4
+        now += TIME_SLICE_S / 4
         count += 1
         client.send(b"x")
 
@@ -189,7 +189,7 @@ def test_after_2_ms_the_reactor_goes_on(hub_net: Net) -> None:
 
 
 def test_a_turn_serves_so_many_and_the_others_are_first_in_the_next(hub_net: Net) -> None:
-    pairs = [hub_net.connect() for _ in range(MOST_EVENTS + 10)]
+    pairs = [hub_net.connect() for _ in range(MAX_EVENTS_PER_TICK + 10)]
     order: list[int] = []
     for number, (client, protocol) in enumerate(pairs):
         protocol.on_data = lambda data, number=number: order.append(number)
@@ -198,17 +198,17 @@ def test_a_turn_serves_so_many_and_the_others_are_first_in_the_next(hub_net: Net
 
     def seconds() -> float:
         nonlocal now
-        now += WORK_S
+        now += TIME_SLICE_S
         return now
 
     hub_net.seconds = seconds
     hub_net.turn()
-    assert len(order) == MOST_EVENTS
+    assert len(order) == MAX_EVENTS_PER_TICK
     for number in order:
         pairs[number][0].send(b"x")
     first, order[:] = set(order), []
     hub_net.turn()
-    assert len(order) == MOST_EVENTS
+    assert len(order) == MAX_EVENTS_PER_TICK
     assert set(order[:10]) == set(range(len(pairs))) - first
 
 
@@ -293,7 +293,7 @@ def test_while_a_crowd_leaves_the_others_are_served(hub_net: Net) -> None:
         def connectionLost(self, reason: Failure = connectionDone) -> None:
             nonlocal now
             super().connectionLost(reason)
-            now += WORK_S
+            now += TIME_SLICE_S
             hub_net.turns.append("left")
 
     pairs = [hub_net.connect(Leaving) for _ in range(5)]
@@ -316,7 +316,7 @@ def test_an_end_that_no_time_was_left_for_is_made_soon(hub_net: Net) -> None:
 
     def abort(data: bytes) -> None:
         nonlocal now
-        now += WORK_S
+        now += TIME_SLICE_S
         protocol.transport.abortConnection()
 
     hub_net.seconds = lambda: now
@@ -485,7 +485,7 @@ class Served:
         self.server = MemoryServer(folder=folder)
         self._net = net
         barrier = self.server.barrier
-        self.hub = Hub(self.server.clock.seconds, barrier.begin_turn, barrier.end_of_tick, self.server.soon)
+        self.hub = Hub(self.server.clock.seconds, barrier.begin_tick, barrier.end_of_tick, self.server.soon)
         self._port: Any = HubListener(net.reactor, self.hub).listenTCP(0, self.server.factories["memcache"])
         self._clients: list[Client] = []
 
@@ -561,10 +561,10 @@ def test_what_a_client_that_hangs_up_had_open_is_there_for_who_asks_in_the_same_
 def test_a_burst_of_connections_is_accepted_a_few_a_turn(hub_net: Net) -> None:
     for _ in range(3):  # Twisted's own port takes in more with each burst
         before = len(hub_net.factory.made)
-        clients = [hub_net.client() for _ in range(3 * MOST_ACCEPTS)]
+        clients = [hub_net.client() for _ in range(3 * MAX_ACCEPTS_PER_TICK)]
         taken_in = []
         while len(hub_net.factory.made) < before + len(clients):
             already = len(hub_net.factory.made)
             hub_net.turn()
             taken_in.append(len(hub_net.factory.made) - already)
-        assert max(taken_in) <= MOST_ACCEPTS
+        assert max(taken_in) <= MAX_ACCEPTS_PER_TICK

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from twisted.internet.protocol import Factory, Protocol
 
-from kestrel.net.paced_port import MOST_HANDSHAKES, TlsListener, TlsPort
-from kestrel.net.tls_endpoint import TlsParser
+from kestrel.net.paced_port import MAX_HANDSHAKES_PER_TICK, TlsListener, TlsPort
+from kestrel.net.tls_endpoint import TlsEndpointParser
 from tests.client.certificates import Authority
 
-BURST = 3 * MOST_HANDSHAKES
+BURST = 3 * MAX_HANDSHAKES_PER_TICK
 
 
 class Idle:
@@ -45,12 +45,12 @@ def test_a_burst_is_taken_in_bit_by_bit_however_often_it_comes(port: TlsPort) ->
                 before = port.sessionno
                 port.doRead()
                 taken_in.append(port.sessionno - before)
-        assert max(taken_in) == MOST_HANDSHAKES
+        assert max(taken_in) == MAX_HANDSHAKES_PER_TICK
 
 
 def test_ports_with_tls_are_such_ports(tmp_path: Path) -> None:
     certificate, key = Authority(tmp_path).sign("localhost")
-    endpoint = TlsParser("reloadtls", asks_clients=False).parseStreamServer(
+    endpoint = TlsEndpointParser("reloadtls", requires_client_certificate=False).parseStreamServer(
         Idle(), "0", certKey=certificate, privateKey=key, interface="127.0.0.1"
     )
     listening: list[Any] = []

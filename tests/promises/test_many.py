@@ -8,9 +8,9 @@ import pytest
 from twisted.logger import capturedLogs
 
 from kestrel.config.load import loads
+from kestrel.net.codec_factories import CODEC_FACTORIES
 from kestrel.net.connection import Connection
-from kestrel.net.protocols import PROTOCOLS
-from kestrel.net.refused import Refused
+from kestrel.net.rejecting_protocol import RejectingProtocol
 from kestrel.testing.server import MemoryServer
 
 STORED = b"STORED\r\n"
@@ -121,8 +121,10 @@ def test_one_connection_too_many_is_told_so_and_closed_and_the_others_go_on(prot
 def test_who_is_trusted_is_none_too_many() -> None:
     server = MemoryServer(config=loads("maxConnections = 1"))
     server.connect()
-    for is_trusted, kind in ((False, Refused), (True, Connection)):
-        factory = server.core.connections("memcache", PROTOCOLS["memcache"], server.control, is_trusted=is_trusted)
+    for is_trusted, kind in ((False, RejectingProtocol), (True, Connection)):
+        factory = server.core.connections(
+            "memcache", CODEC_FACTORIES["memcache"], server.control, is_trusted=is_trusted
+        )
         assert isinstance(factory.buildProtocol(None), kind)
 
 

@@ -7,7 +7,7 @@ from twisted.logger import capturedLogs, formatEvent
 
 from kestrel.config.load import loads
 from kestrel.testing.server import MemoryServer
-from tests.protocols.told import byte_by_byte
+from tests.protocols.command_values import byte_by_byte
 
 ITEM = b"VALUE work 0 1\r\nx\r\nEND\r\n"
 HEADERS = b"Host: 127.0.0.1:2222\r\nContent-Type: text/plain\r\n\r\n"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kestrel import commands, errors
 from kestrel.protocols.memcache import MemcacheCodec
-from tests.protocols.told import (
+from tests.protocols.command_values import (
     MANY_BYTES,
     Told,
     byte_by_byte,
@@ -19,7 +19,7 @@ from tests.protocols.told import (
     parse_with,
     small_pieces_cost_the_same_behind_much,
 )
-from tests.protocols.told import told as all_told
+from tests.protocols.command_values import told as all_told
 
 OPEN, CLOSES = False, True
 
@@ -451,8 +451,8 @@ def test_names_of_any_bytes_come_back_as_they_are() -> None:
     ("error", "reply", "closes"),
     [
         (errors.TooManyOpenReads("why"), b"ERROR\r\n", CLOSES),
-        (errors.ReadIsOpen("why"), b"ERROR\r\n", CLOSES),
-        (errors.NotThatManyOpen("why"), b"ERROR\r\n", OPEN),
+        (errors.OpenReadExists("why"), b"ERROR\r\n", CLOSES),
+        (errors.TooFewOpenReads("why"), b"ERROR\r\n", OPEN),
         (errors.ClientError("expiry is not a number"), b"CLIENT_ERROR expiry is not a number\r\n", OPEN),
         (errors.BadQueueName("why"), b"CLIENT_ERROR why\r\n", OPEN),
         (errors.Unavailable("why"), b"SERVER_ERROR why\r\n", CLOSES),

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kestrel import commands, errors
-from kestrel.protocols.text import HELD_ITEM_BYTES, TextCodec
-from tests.protocols.told import (
+from kestrel.protocols.text import PARTIAL_PUT_ITEM_OVERHEAD_BYTES, TextCodec
+from tests.protocols.command_values import (
     MANY_BYTES,
     Told,
     byte_by_byte,
@@ -287,7 +287,7 @@ def test_what_an_item_is_over_is_the_narrower_of_its_two_bounds() -> None:
 def test_an_unfinished_put_counts_as_held_with_all_its_items() -> None:
     codec = TextCodec()
     assert parse_with(codec, [b"put work:\nhello\nwor", b"ld\r\nx"]) == []
-    assert len(codec) == len(b"hello" + b"world" + b"x") + 2 * HELD_ITEM_BYTES
+    assert len(codec) == len(b"hello" + b"world" + b"x") + 2 * PARTIAL_PUT_ITEM_OVERHEAD_BYTES
     assert len(parse_with(codec, [b"\n\nget"])) == 1
     assert len(codec) == len(b"get")
 
@@ -300,7 +300,7 @@ def test_no_more_is_held_than_the_items_of_a_put_and_one_read() -> None:
         most = max(most, len(codec))
         if codec.next_command() is not None:
             break
-    assert most == 111 * (9 + HELD_ITEM_BYTES) + 10
+    assert most == 111 * (9 + PARTIAL_PUT_ITEM_OVERHEAD_BYTES) + 10
     assert len(codec) == 0
 
 
@@ -465,12 +465,12 @@ def test_each_line_of_a_dump_names_its_queue() -> None:
     [
         (errors.TooManyOpenReads("too many open reads; limit=100"), b"-Too many open transactions; limit=100\n"),
         (errors.TooManyOpenReads("why"), b"-Too many open transactions\n"),
-        (errors.NotThatManyOpen("why"), b"-Not that many transactions open.\n"),
-        (errors.NoSuchStatus("why"), b"-Unknown status.\n"),
+        (errors.TooFewOpenReads("why"), b"-Not that many transactions open.\n"),
+        (errors.UnknownStatus("why"), b"-Unknown status.\n"),
         (errors.StatusForbidden("why"), b"-Status forbidden.\n"),
         (errors.BadQueueName("why"), b"-why\n"),
         (errors.Unavailable("why"), b"-Server not available for operation setItem\n"),
-        (errors.NotListed("why"), b"-The operation setItem is disallowed: why\n"),
+        (errors.NotAuthorized("why"), b"-The operation setItem is disallowed: why\n"),
         (errors.StorageRefused("disk full"), b"-disk full\n"),
         (errors.ItemTooLarge("why"), b"-why\n"),
         (errors.QueueFailed("one\r\ntwo\nthree"), b"-one two three\n"),
@@ -502,7 +502,7 @@ def test_a_server_that_is_not_available_says_for_what(command: commands.Command,
     codec = TextCodec()
     unavailable = codec.error(command, errors.Unavailable("the server is ReadOnly"))
     assert unavailable == (b"-Server not available for operation " + operation + b"\n", OPEN)
-    disallowed = codec.error(command, errors.NotListed("not you"))
+    disallowed = codec.error(command, errors.NotAuthorized("not you"))
     assert disallowed == (b"-The operation " + operation + b" is disallowed: not you\n", OPEN)
 
 

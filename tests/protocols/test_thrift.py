@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from kestrel import commands, errors
 from kestrel.commands import Command, Malformed
 from kestrel.protocols import thrift
-from kestrel.protocols.codec import ITEM_BYTES, ManyCodec, QueueInfo
+from kestrel.protocols.codec import ITEM_OVERHEAD_BYTES, GetManyCodec, QueueInfo
 from kestrel.protocols.thrift import ThriftCodec
 from tests.costs import Work, peak_bytes
+from tests.protocols.command_values import MANY_BYTES, fields_of, small_pieces_cost_the_same_behind_much
 from tests.protocols.thrift_clients import CLIENTS, REFUSALS, Connect, connector
-from tests.protocols.told import MANY_BYTES, fields_of, small_pieces_cost_the_same_behind_much
 
 Told = tuple[Any, ...]
 """A command as plain values: its class and its fields."""
@@ -526,28 +526,28 @@ def test_a_reply_is_in_the_form_of_its_request(
 
 
 def test_a_reply_may_have_as_many_items_as_a_put() -> None:
-    codec: ManyCodec = codec_of(max_list_size=5)
+    codec: GetManyCodec = codec_of(max_list_size=5)
     assert codec.max_reply_items == 5
 
 
 def test_the_items_of_a_reply_fit_what_a_frame_may_be() -> None:
-    codec: ManyCodec = codec_of(max_frame_bytes=5000)
+    codec: GetManyCodec = codec_of(max_frame_bytes=5000)
     assert codec.max_reply_bytes > 4000
     codec.receive(strict(b"get", WORK + b"\x08\x00\x02\xff\xff\xff\xff" + END))
     command = codec.next_command()
     assert isinstance(command, commands.GetMany)
-    for size in (0, 1, 100, codec.max_reply_bytes - ITEM_BYTES):
-        count = codec.max_reply_bytes // (size + ITEM_BYTES)
+    for size in (0, 1, 100, codec.max_reply_bytes - ITEM_OVERHEAD_BYTES):
+        count = codec.max_reply_bytes // (size + ITEM_OVERHEAD_BYTES)
         reply = codec.items(command, [(b"x" * size, (1 << 63) - 1)] * count)
         assert len(reply) - 4 <= 5000
 
 
 def test_no_reply_is_larger_than_what_the_libraries_take_unless_they_are_told_otherwise() -> None:
-    codec: ManyCodec = codec_of(max_frame_bytes=32 * 1024 * 1024)
+    codec: GetManyCodec = codec_of(max_frame_bytes=32 * 1024 * 1024)
     codec.receive(strict(b"get", WORK + b"\x08\x00\x02\xff\xff\xff\xff" + END))
     command = codec.next_command()
     assert isinstance(command, commands.GetMany)
-    reply = codec.items(command, [(b"x" * (codec.max_reply_bytes - ITEM_BYTES), 1)])
+    reply = codec.items(command, [(b"x" * (codec.max_reply_bytes - ITEM_OVERHEAD_BYTES), 1)])
     assert 16_000_000 < len(reply) - 4 <= 16_384_000
 
 
@@ -555,7 +555,7 @@ def test_no_reply_is_larger_than_what_the_libraries_take_unless_they_are_told_ot
     ("error", "reason", "closes"),
     [
         (errors.Unavailable("Server not available for operation put"), "Server not available for operation put", False),
-        (errors.NotListed("you are not listed"), "you are not listed", False),
+        (errors.NotAuthorized("you are not listed"), "you are not listed", False),
         (errors.BadQueueName("that is no name"), "that is no name", False),
         (errors.TooManyOpenReads("too many open"), "too many open", False),
         (errors.StorageRefused("disk full"), "disk full", False),

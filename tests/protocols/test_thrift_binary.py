@@ -10,73 +10,85 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kestrel.protocols import thrift_binary as binary
-from kestrel.protocols.thrift_binary import BadThrift, CutShort, Header, Reader
+from kestrel.protocols.thrift_binary import BadThrift, MessageHeader, ThriftReader, TruncatedThrift
 from tests.costs import Work, peak_bytes
 
-VALUES: list[tuple[Callable[[Reader], Any], bytes, Any]] = [
-    (Reader.byte, b"\x7f", 127),
-    (Reader.byte, b"\xff", -1),
-    (Reader.i16, b"\x01\x02", 258),
-    (Reader.i16, b"\xff\xfe", -2),
-    (Reader.i32, b"\x00\x01\x00\x00", 65536),
-    (Reader.i32, b"\x80\x00\x00\x00", -(1 << 31)),
-    (Reader.i64, b"\x00\x00\x00\x01\x00\x00\x00\x00", 1 << 32),
-    (Reader.i64, b"\xff" * 8, -1),
-    (Reader.binary, b"\x00\x00\x00\x00", b""),
-    (Reader.binary, b"\x00\x00\x00\x03\x00\xff\x80", b"\x00\xff\x80"),
-    (Reader.field, b"\x00", (binary.STOP, 0)),
-    (Reader.field, b"\x0b\x00\x01", (binary.STRING, 1)),
-    (Reader.field, b"\x08\xff\xff", (binary.I32, -1)),
-    (Reader.list_header, b"\x0b\x00\x00\x00\x00", (binary.STRING, 0)),
-    (Reader.list_header, b"\x00\x00\x00\x00\x00", (binary.STOP, 0)),
-    (Reader.map_header, b"\x0b\x08\x00\x00\x00\x00", (binary.STRING, binary.I32, 0)),
-    (Reader.map_header, b"\x00\x00\x00\x00\x00\x00", (binary.STOP, binary.STOP, 0)),
-    (Reader.header, b"\x80\x01\x00\x01\x00\x00\x00\x03put\x00\x00\x00\x07", Header(b"put", binary.CALL, 7, True)),
-    (Reader.header, b"\x80\x01\x00\x04\x00\x00\x00\x00\xff\xff\xff\xff", Header(b"", binary.ONEWAY, -1, True)),
-    (Reader.header, b"\x00\x00\x00\x03get\x02\x7f\xff\xff\xff", Header(b"get", binary.REPLY, (1 << 31) - 1, False)),
+VALUES: list[tuple[Callable[[ThriftReader], Any], bytes, Any]] = [
+    (ThriftReader.byte, b"\x7f", 127),
+    (ThriftReader.byte, b"\xff", -1),
+    (ThriftReader.i16, b"\x01\x02", 258),
+    (ThriftReader.i16, b"\xff\xfe", -2),
+    (ThriftReader.i32, b"\x00\x01\x00\x00", 65536),
+    (ThriftReader.i32, b"\x80\x00\x00\x00", -(1 << 31)),
+    (ThriftReader.i64, b"\x00\x00\x00\x01\x00\x00\x00\x00", 1 << 32),
+    (ThriftReader.i64, b"\xff" * 8, -1),
+    (ThriftReader.binary, b"\x00\x00\x00\x00", b""),
+    (ThriftReader.binary, b"\x00\x00\x00\x03\x00\xff\x80", b"\x00\xff\x80"),
+    (ThriftReader.field, b"\x00", (binary.STOP, 0)),
+    (ThriftReader.field, b"\x0b\x00\x01", (binary.STRING, 1)),
+    (ThriftReader.field, b"\x08\xff\xff", (binary.I32, -1)),
+    (ThriftReader.list_header, b"\x0b\x00\x00\x00\x00", (binary.STRING, 0)),
+    (ThriftReader.list_header, b"\x00\x00\x00\x00\x00", (binary.STOP, 0)),
+    (ThriftReader.map_header, b"\x0b\x08\x00\x00\x00\x00", (binary.STRING, binary.I32, 0)),
+    (ThriftReader.map_header, b"\x00\x00\x00\x00\x00\x00", (binary.STOP, binary.STOP, 0)),
+    (
+        ThriftReader.header,
+        b"\x80\x01\x00\x01\x00\x00\x00\x03put\x00\x00\x00\x07",
+        MessageHeader(b"put", binary.CALL, 7, True),
+    ),
+    (
+        ThriftReader.header,
+        b"\x80\x01\x00\x04\x00\x00\x00\x00\xff\xff\xff\xff",
+        MessageHeader(b"", binary.ONEWAY, -1, True),
+    ),
+    (
+        ThriftReader.header,
+        b"\x00\x00\x00\x03get\x02\x7f\xff\xff\xff",
+        MessageHeader(b"get", binary.REPLY, (1 << 31) - 1, False),
+    ),
 ]
 
 
 @pytest.mark.parametrize(("read", "data", "value"), VALUES)
-def test_a_value_is_read_and_nothing_behind_it(read: Callable[[Reader], Any], data: bytes, value: Any) -> None:
-    reader = Reader(data + b"behind")
+def test_a_value_is_read_and_nothing_behind_it(read: Callable[[ThriftReader], Any], data: bytes, value: Any) -> None:
+    reader = ThriftReader(data + b"behind")
     assert read(reader) == value
-    assert reader.left == len(b"behind")
+    assert reader.remaining_bytes == len(b"behind")
 
 
 @pytest.mark.parametrize(("read", "data", "value"), VALUES)
 def test_a_value_that_is_cut_short_is_told_from_a_bad_one(
-    read: Callable[[Reader], Any], data: bytes, value: Any
+    read: Callable[[ThriftReader], Any], data: bytes, value: Any
 ) -> None:
     for size in range(len(data)):
-        with pytest.raises(CutShort):
-            read(Reader(data[:size]))
+        with pytest.raises(TruncatedThrift):
+            read(ThriftReader(data[:size]))
 
 
 def test_elements_are_read_behind_their_header() -> None:
     binaries = b"\x0b\x00\x00\x00\x02\x00\x00\x00\x01a\x00\x00\x00\x00"
-    reader = Reader(binaries + b"\x0a\x00\x00\x00\x02" + b"\xff" * 8 + bytes(8))
+    reader = ThriftReader(binaries + b"\x0a\x00\x00\x00\x02" + b"\xff" * 8 + bytes(8))
     assert reader.list_header() == (binary.STRING, 2)
     assert reader.binaries(2) == [b"a", b""]
     assert reader.list_header() == (binary.I64, 2)
     assert list(reader.i64s(2)) == [-1, 0]
-    assert reader.left == 0
+    assert reader.remaining_bytes == 0
 
 
 @pytest.mark.parametrize(
     ("read", "data"),
     [
-        (Reader.binary, b"\xff\xff\xff\xff"),
-        (Reader.header, b"\x80\x02\x00\x01\x00\x00\x00\x03put\x00\x00\x00\x07"),
-        (Reader.header, b"\xff\xff\xff\xff"),
-        (Reader.header, b"\x80\x01\x00\x01\xff\xff\xff\xff"),
-        (Reader.header, b"\x80\x01\x00\x01\x00\x00\x00\x65"),
-        (Reader.header, b"\x00\x00\x00\x65"),
-        (Reader.list_header, b"\x0b\xff\xff\xff\xff"),
-        (Reader.list_header, b"\x00\x00\x00\x00\x01" + bytes(10)),
-        (Reader.list_header, b"\x09\x00\x00\x00\x01" + bytes(10)),
-        (Reader.map_header, b"\x08\x08\x80\x00\x00\x00"),
-        (Reader.map_header, b"\x08\x01\x00\x00\x00\x01" + bytes(10)),
+        (ThriftReader.binary, b"\xff\xff\xff\xff"),
+        (ThriftReader.header, b"\x80\x02\x00\x01\x00\x00\x00\x03put\x00\x00\x00\x07"),
+        (ThriftReader.header, b"\xff\xff\xff\xff"),
+        (ThriftReader.header, b"\x80\x01\x00\x01\xff\xff\xff\xff"),
+        (ThriftReader.header, b"\x80\x01\x00\x01\x00\x00\x00\x65"),
+        (ThriftReader.header, b"\x00\x00\x00\x65"),
+        (ThriftReader.list_header, b"\x0b\xff\xff\xff\xff"),
+        (ThriftReader.list_header, b"\x00\x00\x00\x00\x01" + bytes(10)),
+        (ThriftReader.list_header, b"\x09\x00\x00\x00\x01" + bytes(10)),
+        (ThriftReader.map_header, b"\x08\x08\x80\x00\x00\x00"),
+        (ThriftReader.map_header, b"\x08\x01\x00\x00\x00\x01" + bytes(10)),
     ],
     ids=[
         "negative length",
@@ -92,17 +104,17 @@ def test_elements_are_read_behind_their_header() -> None:
         "values of no known type",
     ],
 )
-def test_what_no_further_bytes_would_make_good_is_bad(read: Callable[[Reader], Any], data: bytes) -> None:
+def test_what_no_further_bytes_would_make_good_is_bad(read: Callable[[ThriftReader], Any], data: bytes) -> None:
     with pytest.raises(BadThrift) as raised:
-        read(Reader(data))
-    assert not isinstance(raised.value, CutShort)
+        read(ThriftReader(data))
+    assert not isinstance(raised.value, TruncatedThrift)
     assert str(raised.value)
 
 
 def test_a_name_at_the_bound_is_read_and_makes_the_longest_header() -> None:
     headers = {is_strict: binary.header(b"n" * 100, binary.CALL, 1, is_strict) for is_strict in (True, False)}
     for is_strict, data in headers.items():
-        assert Reader(data).header() == (b"n" * 100, binary.CALL, 1, is_strict)
+        assert ThriftReader(data).header() == (b"n" * 100, binary.CALL, 1, is_strict)
     assert max(map(len, headers.values())) == binary.MAX_HEADER_BYTES
 
 
@@ -133,27 +145,27 @@ WHOLE: list[tuple[int, bytes]] = [
 
 @pytest.mark.parametrize(("type_", "data"), WHOLE)
 def test_a_value_is_skipped_to_its_last_byte(type_: int, data: bytes) -> None:
-    reader = Reader(data + b"behind")
+    reader = ThriftReader(data + b"behind")
     reader.skip(type_)
-    assert reader.left == len(b"behind")
+    assert reader.remaining_bytes == len(b"behind")
 
 
 @pytest.mark.parametrize(("type_", "data"), WHOLE)
 def test_a_value_that_is_cut_short_cannot_be_skipped(type_: int, data: bytes) -> None:
     for size in range(len(data)):
-        with pytest.raises(CutShort):
-            Reader(data[:size]).skip(type_)
+        with pytest.raises(TruncatedThrift):
+            ThriftReader(data[:size]).skip(type_)
 
 
 @pytest.mark.parametrize("type_", [-1, 0, 1, 5, 7, 9, 17, 127])
 def test_a_value_of_no_known_type_cannot_be_skipped(type_: int) -> None:
     with pytest.raises(BadThrift, match=f"{type_} is not the number of a type"):
-        Reader(bytes(100)).skip(type_)
+        ThriftReader(bytes(100)).skip(type_)
 
 
 def test_a_string_of_negative_length_cannot_be_skipped() -> None:
     with pytest.raises(BadThrift, match="negative"):
-        Reader(b"\xff\xff\xff\xff").skip(binary.STRING)
+        ThriftReader(b"\xff\xff\xff\xff").skip(binary.STRING)
 
 
 NESTED: list[tuple[int, bytes, bytes]] = [
@@ -169,9 +181,9 @@ NESTED: list[tuple[int, bytes, bytes]] = [
 def test_nesting_is_skipped_sixty_four_levels_deep_and_no_deeper(type_: int, level: bytes, innermost: bytes) -> None:
     def skip(levels: int) -> int:
         ends = levels - 1 if type_ == binary.STRUCT else 0
-        reader = Reader(level * (levels - 1) + innermost + b"\x00" * ends)
+        reader = ThriftReader(level * (levels - 1) + innermost + b"\x00" * ends)
         reader.skip(type_)
-        return reader.left
+        return reader.remaining_bytes
 
     assert skip(64) == 0
     with pytest.raises(BadThrift, match="too deeply in each other; limit=64"):
@@ -181,10 +193,10 @@ def test_nesting_is_skipped_sixty_four_levels_deep_and_no_deeper(type_: int, lev
 
 
 def test_many_values_of_plain_size_are_skipped_as_one() -> None:
-    reader = Reader(b"\x02\x00\x10\x00\x00" + bytes(1 << 20) + b"\x06\x02\x00\x10\x00\x00" + bytes(3 << 20))
+    reader = ThriftReader(b"\x02\x00\x10\x00\x00" + bytes(1 << 20) + b"\x06\x02\x00\x10\x00\x00" + bytes(3 << 20))
     reader.skip(binary.LIST)
     reader.skip(binary.MAP)
-    assert reader.left == 0
+    assert reader.remaining_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -197,14 +209,14 @@ def test_many_values_of_plain_size_are_skipped_as_one() -> None:
     ids=["empty structs", "empty strings", "fields"],
 )
 def test_what_would_take_long_to_skip_is_given_up(type_: int, data: bytes) -> None:
-    reader = Reader(data)
+    reader = ThriftReader(data)
     with pytest.raises(BadThrift, match="too many values that nobody asked for; limit=10000"):
         reader.skip(type_)
-    assert reader.left > len(data) - 50_000
+    assert reader.remaining_bytes > len(data) - 50_000
 
 
 def test_skipped_values_are_counted_over_the_whole_frame() -> None:
-    reader = Reader(bytes(10_001))
+    reader = ThriftReader(bytes(10_001))
     for _ in range(10_000):
         reader.skip(binary.BOOL)
     with pytest.raises(BadThrift, match="too many values"):
@@ -215,11 +227,11 @@ def test_skipped_values_are_counted_over_the_whole_frame() -> None:
 
 HUGE = b"\x7f\xff\xff\xff"
 
-CLAIMS: list[tuple[Callable[[Reader], Any], bytes]] = [
-    (Reader.binary, HUGE),
+CLAIMS: list[tuple[Callable[[ThriftReader], Any], bytes]] = [
+    (ThriftReader.binary, HUGE),
     (lambda reader: reader.skip(binary.STRING), HUGE),
-    *((Reader.list_header, bytes([type_]) + HUGE) for type_ in (2, 3, 4, 6, 8, 10, 11, 12, 13, 14, 15, 16)),
-    *((Reader.map_header, bytes([type_, type_]) + HUGE) for type_ in (2, 3, 4, 6, 8, 10, 11, 12, 13, 14, 15, 16)),
+    *((ThriftReader.list_header, bytes([type_]) + HUGE) for type_ in (2, 3, 4, 6, 8, 10, 11, 12, 13, 14, 15, 16)),
+    *((ThriftReader.map_header, bytes([type_, type_]) + HUGE) for type_ in (2, 3, 4, 6, 8, 10, 11, 12, 13, 14, 15, 16)),
     (lambda reader: reader.skip(binary.LIST), b"\x02" + HUGE),
     (lambda reader: reader.skip(binary.MAP), b"\x02\x0c" + HUGE),
     (lambda reader: reader.i64s((1 << 31) - 1), b""),
@@ -228,13 +240,15 @@ CLAIMS: list[tuple[Callable[[Reader], Any], bytes]] = [
 
 
 @pytest.mark.parametrize(("read", "claim"), CLAIMS)
-def test_a_claim_of_more_than_the_frame_holds_takes_no_memory(read: Callable[[Reader], Any], claim: bytes) -> None:
+def test_a_claim_of_more_than_the_frame_holds_takes_no_memory(
+    read: Callable[[ThriftReader], Any], claim: bytes
+) -> None:
     def reading() -> Work:
-        reader = Reader(claim + b"\x00\x00\x00\x01x" * 10)
+        reader = ThriftReader(claim + b"\x00\x00\x00\x01x" * 10)
         return lambda: _cut_short(reader)
 
-    def _cut_short(reader: Reader) -> None:
-        with pytest.raises(CutShort):
+    def _cut_short(reader: ThriftReader) -> None:
+        with pytest.raises(TruncatedThrift):
             read(reader)
 
     assert peak_bytes(reading) < 20_000
@@ -259,16 +273,16 @@ def test_a_claim_of_more_than_the_frame_holds_takes_no_memory(read: Callable[[Re
 )
 def test_a_count_is_held_against_the_least_size_of_its_elements(type_: int, least: int) -> None:
     header = bytes([type_]) + b"\x00\x00\x00\x07"
-    assert Reader(header + bytes(7 * least)).list_header() == (type_, 7)
-    with pytest.raises(CutShort):
-        Reader(header + bytes(7 * least - 1)).list_header()
+    assert ThriftReader(header + bytes(7 * least)).list_header() == (type_, 7)
+    with pytest.raises(TruncatedThrift):
+        ThriftReader(header + bytes(7 * least - 1)).list_header()
 
 
 def test_a_count_of_pairs_is_held_against_key_and_value() -> None:
     header = b"\x08\x0b\x00\x00\x00\x07"
-    assert Reader(header + bytes(7 * 8)).map_header() == (binary.I32, binary.STRING, 7)
-    with pytest.raises(CutShort):
-        Reader(header + bytes(7 * 8 - 1)).map_header()
+    assert ThriftReader(header + bytes(7 * 8)).map_header() == (binary.I32, binary.STRING, 7)
+    with pytest.raises(TruncatedThrift):
+        ThriftReader(header + bytes(7 * 8 - 1)).map_header()
 
 
 # Writing.
@@ -307,43 +321,43 @@ def test_the_bytes_of_a_value(written: bytes, expected: bytes) -> None:
     is_strict=st.booleans(),
 )
 def test_a_header_comes_back_as_it_was(name: bytes, type_: int, seqid: int, is_strict: bool) -> None:
-    reader = Reader(binary.header(name, type_, seqid, is_strict) + b"behind")
+    reader = ThriftReader(binary.header(name, type_, seqid, is_strict) + b"behind")
     assert reader.header() == (name, type_, seqid, is_strict)
-    assert reader.left == len(b"behind")
+    assert reader.remaining_bytes == len(b"behind")
 
 
 @given(type_=st.integers(-(1 << 31), (1 << 31) - 1), message=st.text())
 def test_an_application_exception_comes_back_as_it_was(type_: int, message: str) -> None:
-    reader = Reader(binary.application_exception(type_, message))
+    reader = ThriftReader(binary.application_exception(type_, message))
     assert binary.read_application_exception(reader) == (type_, message)
-    assert reader.left == 0
+    assert reader.remaining_bytes == 0
 
 
 def test_an_application_exception_may_leave_out_all_and_bring_what_nobody_knows() -> None:
-    assert binary.read_application_exception(Reader(b"\x00")) == (0, "")
+    assert binary.read_application_exception(ThriftReader(b"\x00")) == (0, "")
     unknown = b"\x02\x00\x00\x01" + b"\x02\x00\x09\x01" + b"\x08\x00\x01\x00\x00\x00\x05"
     more = unknown + b"\x08\x00\x02\x00\x00\x00\x07" + b"\x00"
-    assert binary.read_application_exception(Reader(more)) == (7, "")
-    assert binary.read_application_exception(Reader(b"\x0b\x00\x01\x00\x00\x00\x01\xff\x00")) == (0, "\ufffd")
+    assert binary.read_application_exception(ThriftReader(more)) == (7, "")
+    assert binary.read_application_exception(ThriftReader(b"\x0b\x00\x01\x00\x00\x00\x01\xff\x00")) == (0, "\ufffd")
 
 
 def test_a_reason_that_is_no_utf_8_is_said_all_the_same() -> None:
-    reader = Reader(binary.application_exception(6, "queue \udcff"))
+    reader = ThriftReader(binary.application_exception(6, "queue \udcff"))
     assert binary.read_application_exception(reader) == (6, "queue \\udcff")
 
 
 # Any bytes.
 
-READS: list[Callable[[Reader], Any]] = [
-    Reader.byte,
-    Reader.i16,
-    Reader.i32,
-    Reader.i64,
-    Reader.binary,
-    Reader.header,
-    Reader.field,
-    Reader.list_header,
-    Reader.map_header,
+READS: list[Callable[[ThriftReader], Any]] = [
+    ThriftReader.byte,
+    ThriftReader.i16,
+    ThriftReader.i32,
+    ThriftReader.i64,
+    ThriftReader.binary,
+    ThriftReader.header,
+    ThriftReader.field,
+    ThriftReader.list_header,
+    ThriftReader.map_header,
     lambda reader: reader.skip(binary.STRUCT),
     lambda reader: reader.skip(binary.LIST),
     lambda reader: reader.skip(binary.MAP),
@@ -355,13 +369,13 @@ THRIFTY = st.lists(st.one_of(TYPES, st.binary(max_size=3), st.just(b"\x00\x00\x0
 
 
 @given(data=st.one_of(st.binary(max_size=200), THRIFTY), reads=st.lists(st.sampled_from(READS), max_size=20))
-def test_any_bytes_are_read_or_are_bad(data: bytes, reads: list[Callable[[Reader], Any]]) -> None:
-    reader = Reader(data)
+def test_any_bytes_are_read_or_are_bad(data: bytes, reads: list[Callable[[ThriftReader], Any]]) -> None:
+    reader = ThriftReader(data)
     for read in reads:
-        left = reader.left
+        remaining_bytes = reader.remaining_bytes
         try:
             read(reader)
         except BadThrift as error:
             assert str(error)
             return
-        assert 0 <= reader.left < left
+        assert 0 <= reader.remaining_bytes < remaining_bytes

@@ -248,7 +248,7 @@ def test_a_stop_ends_the_round_that_is_under_way() -> None:
     server.clock.advance(1)
     while expired_items(server, b"work") == [0]:
         server.tick()
-    server.core.rounds.stop()
+    server.core.expiry_sweeper.stop()
     server.advance(10)
     assert expired_items(server, b"work") == [MAX_SWEPT_PER_SLICE]
 
@@ -258,11 +258,11 @@ def test_another_frequency_counts_from_when_it_is_set_and_the_same_one_goes_on(
     before: int, after: int | None, is_due_after_s: int | None
 ) -> None:
     server = SteppingServer(loads(""))
-    server.core.rounds.every(1000 * before)
+    server.core.expiry_sweeper.every(1000 * before)
     server.fill(b"work", 1)
     server.let_expire()
     server.advance(2)
-    server.core.rounds.every(None if after is None else 1000 * after)
+    server.core.expiry_sweeper.every(None if after is None else 1000 * after)
     if is_due_after_s is None:
         server.advance(1000)
         assert expired_items(server, b"work") == [0]

@@ -13,7 +13,7 @@ from zope.interface import implementer_only
 
 from kestrel.config.load import loads
 from kestrel.config.model import QueueSettings
-from kestrel.errors import KestrelError, NotThatManyOpen, QueueFailed, StorageError, StorageRefused
+from kestrel.errors import KestrelError, QueueFailed, StorageError, StorageRefused, TooFewOpenReads
 from kestrel.item import Item
 from kestrel.journal.records import decode_item
 from kestrel.queues.context import QueueContext
@@ -671,7 +671,7 @@ def test_a_read_that_nobody_holds_puts_no_item(make: Callable[[], SteppedStorage
     bench = Bench(make())
     xid = take_open_read(bench, b"first")
     bench.queue.abort([xid])
-    with pytest.raises(NotThatManyOpen):
+    with pytest.raises(TooFewOpenReads):
         bench.queue.continue_(xid, b"next", 0)
     assert bench.items() == [b"first"]
 

@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 from twisted.logger import LogEvent, LogLevel, capturedLogs, formatEvent
 
 from kestrel.errors import ClientError, StorageError
-from kestrel.queues.status import NoSuchStatus, ServerStatus, StatusLevel
+from kestrel.queues.status import ServerStatus, StatusLevel, UnknownStatus
 from kestrel.testing.server import MemoryStatusFile
 from kestrel.testing.threads import SteppedThreads
 
@@ -160,7 +160,7 @@ def test_the_grace_period_is_what_it_is_when_the_change_is_made() -> None:
 @pytest.mark.parametrize("name", [b"", b"down", b"Down", b"up ", b" up", b"write_avoid", b"read only", b"\xff", b"5"])
 def test_what_is_no_status_to_be_set_is_refused_and_changes_nothing(name: bytes) -> None:
     bench = Bench(StatusLevel.WRITE_AVOID)
-    with pytest.raises(NoSuchStatus) as refused:
+    with pytest.raises(UnknownStatus) as refused:
         bench.status.change(name)
     assert isinstance(refused.value, ClientError)
     assert bench.now == (StatusLevel.WRITE_AVOID, StatusLevel.WRITE_AVOID)

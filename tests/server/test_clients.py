@@ -14,7 +14,7 @@ import memcache
 import pymemcache
 import pytest
 
-from kestrel.escaping import name_shown
+from kestrel.escaping import unescape_name
 from tests.server.running import PATIENCE_S, Processes, Server
 
 CONFIG = 'queuePath = "queues"\nmaxOpenTransactions = 100\n'
@@ -161,7 +161,7 @@ def test_python_memcached_reads_stats_of_any_name(plain: Server, name: bytes, sh
         client.put(name, b"hello")
     ((_, stats),) = memcache.Client([f"127.0.0.1:{plain.port}"], socket_timeout=PATIENCE_S).get_stats()
     assert stats[f"queue_{shown}_items"] == "1"
-    assert name_shown(shown.encode()) == name
+    assert unescape_name(shown.encode()) == name
 
 
 @pytest.mark.needs("pylibmc")

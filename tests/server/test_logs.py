@@ -11,7 +11,7 @@ from twisted.logger import FileLogObserver, Logger, globalLogPublisher
 
 from kestrel.config.load import loads
 from kestrel.server.logs import json_line, text_line
-from kestrel.session.refusals import Refusals
+from kestrel.session.refusal_log import RefusalLog
 from kestrel.testing.server import MemoryServer
 from tests.admin.browsing import Admin
 
@@ -54,7 +54,7 @@ def test_queue_name_forges_no_line(written: Written) -> None:
 
 @pytest.mark.parametrize("identity", [FORGED.encode(), b"CN=" + FORGED.encode(), b"CN=\x85\xff\r\n"])
 def test_client_id_and_certificate_subject_forge_no_line(written: Written, identity: bytes) -> None:
-    Refusals(lambda: 0.0).log("peer", identity, "no")
+    RefusalLog(lambda: 0.0).log("peer", identity, "no")
     assert len(written.lines()) == 1
 
 

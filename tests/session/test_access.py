@@ -39,7 +39,7 @@ def access(
     """With what a certificate says, and what the client says."""
     codec = ThriftCodec(100, 100, 8)
     codec.client_id = claimed
-    made = Access(server.core.sessions, server.core.status, codec, is_trusted=is_trusted)
+    made = Access(server.core.session_context, server.core.status, codec, is_trusted=is_trusted)
     made.subject = subject
     return made
 

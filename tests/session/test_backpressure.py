@@ -14,7 +14,7 @@ from kestrel.protocols.memcache import MemcacheCodec
 from kestrel.protocols.text import TextCodec
 from kestrel.protocols.thrift import ThriftCodec
 from kestrel.queues.tick_scheduler import TICK_BUDGET_S
-from kestrel.session.session import COMMANDS_PER_TURN
+from kestrel.session.session import MAX_COMMANDS_PER_SLICE
 from kestrel.session.settings import SessionSettings
 from kestrel.storage.interfaces import IStorage
 from kestrel.storage.memory import MemoryQueue, MemoryStorage
@@ -171,7 +171,7 @@ def test_a_client_that_does_not_read_is_made_few_replies() -> None:
     client.reads = False
     client.send(b"version\r\n" * 100_000)
     server.settle()
-    assert server.codecs[0].reply_bytes_made <= READ_BYTES + 2 * COMMANDS_PER_TURN * len(VERSION)
+    assert server.codecs[0].reply_bytes_made <= READ_BYTES + 2 * MAX_COMMANDS_PER_SLICE * len(VERSION)
 
 
 def test_a_client_that_does_not_read_is_not_listened_to() -> None:
@@ -473,7 +473,7 @@ def test_ticks_are_bounded_however_many_clients_pipeline() -> None:
     server.settle()
     assert [bytes(client.received) for client in clients] == [b"END\r\n" * 2000] * 50
     # A reactor's turn sees the end of one tick and the beginning of the next; a tick runs over by a turn at most.
-    assert server.most_in_a_tick <= 2 * (TICK_BUDGET_S / command_s + COMMANDS_PER_TURN)
+    assert server.most_in_a_tick <= 2 * (TICK_BUDGET_S / command_s + MAX_COMMANDS_PER_SLICE)
 
 
 def test_slow_commands_are_still_carried_out() -> None:
@@ -518,14 +518,14 @@ def test_floods_come_forward_evenly() -> None:
         server.tick()
     made = [codec.commands_made for codec in server.codecs]
     assert 0 < min(made) < 5000, "nobody has finished, and nobody stands still"
-    assert max(made) - min(made) <= 2 * COMMANDS_PER_TURN
+    assert max(made) - min(made) <= 2 * MAX_COMMANDS_PER_SLICE
 
 
 def test_one_turn_carries_out_a_bounded_number_of_commands() -> None:
     server = MeteredServer()
     client = server.connect()
     client.send(b"version\r\n" * 7000)
-    assert server.codecs[0].commands_made <= COMMANDS_PER_TURN
+    assert server.codecs[0].commands_made <= MAX_COMMANDS_PER_SLICE
 
 
 def test_replies_of_a_flood_leave_before_it_is_over() -> None:

@@ -8,12 +8,12 @@ import pytest
 
 from kestrel.commands import Command
 from kestrel.errors import QueueFailed
-from kestrel.session.outbox import Outbox, Speaker
+from kestrel.session.outbox import Outbox, OutboxOwner
 from kestrel.storage.barrier import Barrier, Batch
 from kestrel.storage.total_memory import MemoryLimit, MemoryShare
 
 
-class Wire(Speaker):
+class Wire(OutboxOwner):
     """An outbox between a barrier whose ticks a test ends and a speaker that notes what it is told."""
 
     def __init__(self, barrier: Barrier | None = None) -> None:
@@ -25,16 +25,16 @@ class Wire(Speaker):
         self.releases = 0
         self.outbox = Outbox(self.barrier, self, MemoryShare(MemoryLimit()))
 
-    def say(self, replies: bytes) -> None:
+    def send_replies(self, replies: bytes) -> None:
         self.written.append(replies)
 
-    def say_lost(self, command: Command, failure: Exception) -> bytes:
+    def encode_lost_reply(self, command: Command, failure: Exception) -> bytes:
         return b"<lost: %b>" % str(failure).encode()
 
-    def has_left(self) -> bool:
+    def peer_has_left(self) -> bool:
         return self.is_left
 
-    def replies_left(self) -> None:
+    def on_replies_sent(self) -> None:
         self.releases += 1
 
     def hang_up(self) -> None:
@@ -49,7 +49,7 @@ class Wire(Speaker):
 class BrokenWire(Wire):
     """Its transport fails."""
 
-    def say(self, replies: bytes) -> None:
+    def send_replies(self, replies: bytes) -> None:
         raise OSError("no such transport")
 
 
@@ -65,7 +65,7 @@ def test_what_was_waited_for_does_not_leave_to_a_client_that_has_left(wire: Wire
     told: list[bool] = []
     wire.is_left = True
     wire.outbox.reply(b"first")
-    wire.outbox.reply(b"item", sent=told.append, was_waited_for=True)
+    wire.outbox.reply(b"item", sent=told.append, answers_waiter=True)
     wire.barrier.end_of_tick()
     assert wire.said == b"first"
     assert told == []
@@ -177,7 +177,7 @@ def test_a_batch_that_was_lost_before_the_end_of_the_tick_replaces_its_reply_too
 def test_sent_is_told_when_the_reply_was_handed_to_the_transport(wire: Wire) -> None:
     told: list[tuple[bool, bytes]] = []
     batch = Batch()
-    wire.outbox.reply(b"item", batch, lambda as_it_stands: told.append((as_it_stands, wire.said)))
+    wire.outbox.reply(b"item", batch, lambda was_sent: told.append((was_sent, wire.said)))
     wire.barrier.end_of_tick()
     assert told == []
     batch.settle(None)
@@ -195,8 +195,8 @@ def test_sent_is_told_false_for_a_reply_that_was_replaced(wire: Wire) -> None:
 
 def test_sent_is_told_false_for_each_reply_of_a_client_that_is_gone(wire: Wire) -> None:
     told: list[tuple[int, bool]] = []
-    wire.outbox.reply(b"one", None, lambda as_it_stands: told.append((1, as_it_stands)))
-    wire.outbox.reply(b"two", Batch(), lambda as_it_stands: told.append((2, as_it_stands)))
+    wire.outbox.reply(b"one", None, lambda was_sent: told.append((1, was_sent)))
+    wire.outbox.reply(b"two", Batch(), lambda was_sent: told.append((2, was_sent)))
     wire.outbox.lost()
     assert told == [(1, False), (2, False)]
     wire.barrier.end_of_tick()
@@ -213,7 +213,7 @@ def test_sent_is_told_false_at_once_when_the_client_is_gone_already(wire: Wire) 
 
 def test_sent_is_told_false_when_the_client_turns_out_to_be_gone_in_the_write() -> None:
     class LosingWire(Wire):
-        def say(self, replies: bytes) -> None:
+        def send_replies(self, replies: bytes) -> None:
             self.outbox.lost()
 
     told: list[bool] = []
@@ -283,10 +283,10 @@ def test_what_is_forgotten_of_a_command_is_not_said_and_counts_as_lost(wire: Wir
     batch, monitor = Batch(), Command()
     wire.outbox.reply(b"one ")
     wire.barrier.end_of_tick()
-    wire.outbox.answering = monitor
+    wire.outbox.current_command = monitor
     wire.outbox.reply(b"two ", batch, told.append, lambda: told.append("lost"))
     wire.outbox.reply(b"three ")
-    wire.outbox.answering = Command()
+    wire.outbox.current_command = Command()
     wire.outbox.reply(b"four")
     wire.outbox.forget(monitor)
     assert told == [False, "lost"]
@@ -314,9 +314,9 @@ def test_what_has_left_in_front_is_told_before_a_loss(wire: Wire) -> None:
     told: list[object] = []
     slow, lost = Batch(), Batch()
     wire.outbox.reply(b"slow ", slow)
-    wire.outbox.reply(b"one ", None, lambda as_it_stands: told.append(("one", as_it_stands)))
+    wire.outbox.reply(b"one ", None, lambda was_sent: told.append(("one", was_sent)))
     wire.outbox.reply(
-        b"two", lost, lambda as_it_stands: told.append(("two", as_it_stands)), lambda: told.append("lost")
+        b"two", lost, lambda was_sent: told.append(("two", was_sent)), lambda: told.append("lost")
     )
     wire.barrier.end_of_tick()
     lost.settle(LOST)

@@ -11,8 +11,8 @@ from kestrel.errors import StorageError
 from kestrel.item import Item
 from kestrel.queues.queue import MAX_SERVED_PER_SLICE
 from kestrel.queues.waiters import Waiter
-from kestrel.session.monitor import ITEMS_PER_TURN
-from kestrel.session.session import COMMANDS_PER_TURN
+from kestrel.session.item_feed import MAX_FED_ITEMS_PER_SLICE
+from kestrel.session.session import MAX_COMMANDS_PER_SLICE
 from kestrel.session.settings import SessionSettings
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
@@ -544,7 +544,7 @@ def test_a_wait_that_a_half_closed_connection_would_begin_is_leaving(
     assert all_items(server) == [b"one"]
 
 
-@pytest.mark.parametrize("times", [1, COMMANDS_PER_TURN])
+@pytest.mark.parametrize("times", [1, MAX_COMMANDS_PER_SLICE])
 def test_requests_and_an_end_at_once_are_all_answered_before_the_connection_closes(
     server: MemoryServer, times: int
 ) -> None:
@@ -861,7 +861,7 @@ def test_an_item_that_leaves_with_the_loss_of_the_next_is_the_clients_and_its_cl
 def test_a_monitor_over_many_items_that_are_lost_says_one_error_and_gives_all_back(
     storage: SteppedStorage, server: MemoryServer, writer: MemoryClient
 ) -> None:
-    items = [b"%d" % number for number in range(2 * ITEMS_PER_TURN)]
+    items = [b"%d" % number for number in range(2 * MAX_FED_ITEMS_PER_SLICE)]
     put(writer, *items)
     watcher = server.connect()
     storage.holds_commits = True
@@ -951,7 +951,7 @@ def test_a_monitor_between_two_turns_ends_when_its_queue_is_deleted(
 ) -> None:
     writer.send(b"delete work\r\n")
     *items, last, rest = between_turns.take().split(b"END\r\n")
-    assert len(items) == ITEMS_PER_TURN
+    assert len(items) == MAX_FED_ITEMS_PER_SLICE
     assert (last, rest) == (b"", b"")
     assert writer.take() == b"DELETED\r\n"
     assert between_turns.ask(b"version\r\n") == b"VERSION 1.2.3\r\n"
@@ -971,7 +971,7 @@ def test_a_monitor_between_two_turns_is_told_when_its_queue_cannot_be_used_any_m
 ) -> None:
     contents_of(server).failure = "disk failed"
     *items, last = between_turns.take().split(b"END\r\n")
-    assert len(items) == ITEMS_PER_TURN
+    assert len(items) == MAX_FED_ITEMS_PER_SLICE
     assert last == b"SERVER_ERROR disk failed\r\n"
 
 

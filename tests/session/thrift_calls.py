@@ -265,7 +265,7 @@ def ids_of(taken: Iterable[Taken]) -> list[int]:
 
 
 def _reply_in(frame: bytes) -> Reply:
-    reader = binary.Reader(frame)
+    reader = binary.ThriftReader(frame)
     header = reader.header()
     result: object
     if header.type == binary.EXCEPTION:
@@ -273,11 +273,11 @@ def _reply_in(frame: bytes) -> Reply:
     else:
         assert header.type == binary.REPLY, header
         result = _result(reader)
-    assert reader.left == 0, "there are bytes behind the reply"
+    assert reader.remaining_bytes == 0, "there are bytes behind the reply"
     return Reply(header.name, header.seqid, result, header.is_strict)
 
 
-def _result(reader: binary.Reader) -> object:
+def _result(reader: binary.ThriftReader) -> object:
     """The field 0 of a result struct, if there is one; there is no other."""
     type_, id_ = reader.field()
     if type_ == binary.STOP:
@@ -288,7 +288,7 @@ def _result(reader: binary.Reader) -> object:
     return result
 
 
-def _value(reader: binary.Reader, type_: int) -> object:
+def _value(reader: binary.ThriftReader, type_: int) -> object:
     if type_ == binary.I32:
         return reader.i32()
     if type_ == binary.STRING:
@@ -315,7 +315,7 @@ def _int(value: object) -> int:
     return value
 
 
-def _fields(reader: binary.Reader) -> dict[int, object]:
+def _fields(reader: binary.ThriftReader) -> dict[int, object]:
     values: dict[int, object] = {}
     readers = {binary.STRING: reader.binary, binary.I32: reader.i32, binary.I64: reader.i64}
     while (field := reader.field())[0] != binary.STOP:

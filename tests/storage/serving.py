@@ -18,7 +18,7 @@ from kestrel.protocols.memcache import MemcacheCodec
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.status import ServerStatus, StatusLevel
 from kestrel.queues.tick_scheduler import TickScheduler
-from kestrel.session.services import SessionServices
+from kestrel.session.session_context import SessionContext
 from kestrel.session.settings import SessionSettings
 from kestrel.storage.barrier import Barrier
 from kestrel.storage.journal.storage import JournalStorage
@@ -82,7 +82,7 @@ class Control:
         """Nothing to reload."""
         return succeed(None)
 
-    def config_of(self, names: Sequence[bytes]) -> list[tuple[bytes, list[tuple[str, str]]]]:
+    def iter_config(self, names: Sequence[bytes]) -> list[tuple[bytes, list[tuple[str, str]]]]:
         """Nothing to show."""
         return []
 
@@ -175,8 +175,8 @@ class Server:
         self.manager = QueueManager(
             self.storage, MemoryStorage(), self._config(), scheduler, self.clock, self.now_ms
         )
-        sessions = SessionServices(self.manager, scheduler, self.clock, SessionSettings(max_open_reads=10))
-        self.connections = ConnectionFactory(sessions, MemcacheCodec, Control(self.clock))
+        session_context = SessionContext(self.manager, scheduler, self.clock, SessionSettings(max_open_reads=10))
+        self.connections = ConnectionFactory(session_context, MemcacheCodec, Control(self.clock))
         self.start_failures: list[Failure] = []
         self.manager.start().addErrback(self.start_failures.append)
         self.threads.run_all()

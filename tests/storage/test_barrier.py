@@ -600,7 +600,7 @@ def test_within_a_turn_nothing_is_scheduled_and_its_end_commits_and_releases(
     barrier: Barrier, storage: FakeStorage, queue: FakeQueue, scheduled: list[Callable[[], None]]
 ) -> None:
     released: list[str] = []
-    barrier.begin_turn()
+    barrier.begin_tick()
     batch = barrier.touch(queue)
     barrier.at_end_of_tick(lambda: released.append(str(outcome(batch))))
     assert (scheduled, storage.commits) == ([], [])
@@ -611,7 +611,7 @@ def test_within_a_turn_nothing_is_scheduled_and_its_end_commits_and_releases(
 def test_after_a_turn_what_is_recorded_is_scheduled_as_ever(
     barrier: Barrier, storage: FakeStorage, queue: FakeQueue, scheduled: list[Callable[[], None]]
 ) -> None:
-    barrier.begin_turn()
+    barrier.begin_tick()
     barrier.end_of_tick()
     assert storage.commits == []
     barrier.touch(queue)
@@ -623,7 +623,7 @@ def test_after_a_turn_what_is_recorded_is_scheduled_as_ever(
 def test_a_release_at_the_end_of_a_turn_may_record_more_which_is_scheduled(
     barrier: Barrier, storage: FakeStorage, queue: FakeQueue, scheduled: list[Callable[[], None]]
 ) -> None:
-    barrier.begin_turn()
+    barrier.begin_tick()
     barrier.at_end_of_tick(lambda: barrier.touch(queue) and None)
     barrier.end_of_tick()
     assert (storage.commits, scheduled) == ([], [barrier.end_of_tick])
@@ -636,7 +636,7 @@ def test_a_turn_whose_end_fails_is_over_all_the_same(
     def fail() -> None:
         raise KeyboardInterrupt if fails == "release for good" else ValueError
 
-    barrier.begin_turn()
+    barrier.begin_tick()
     barrier.touch(queue)
     if fails == "commit":
         storage.error = ValueError()
@@ -654,7 +654,7 @@ def test_what_was_scheduled_before_a_turn_finds_nothing_to_do_after_it(
     barrier: Barrier, storage: FakeStorage, queue: FakeQueue, scheduled: list[Callable[[], None]]
 ) -> None:
     barrier.touch(queue)
-    barrier.begin_turn()
+    barrier.begin_tick()
     barrier.end_of_tick()
     assert storage.commits == [[queue.store]]
     scheduled.pop()()
@@ -666,7 +666,7 @@ def test_a_commit_that_settles_between_turns_is_followed_by_the_next(
 ) -> None:
     pending = queue.will_wait()
     for _ in range(2):
-        barrier.begin_turn()
+        barrier.begin_tick()
         barrier.touch(queue)
         barrier.end_of_tick()
     assert (len(storage.commits), scheduled) == (1, [])

@@ -112,15 +112,15 @@ def test_a_put_of_many_items_goes_on_bit_by_bit(server: MemoryServer, storage: S
 
 
 def test_what_a_put_still_has_to_do_counts_in_what_requests_take(server: MemoryServer, storage: SteppedStorage) -> None:
-    unfinished = server.core.sessions.unfinished
+    request_deadlines = server.core.session_context.request_deadlines
     putting(server, 1000, 1)
     client = server.connect("text")
     assert client.ask(b"put work:\n" + (b"x" * 200 + b"\n") * 3 + b"\n") == b""
-    assert unfinished.bytes >= 600
+    assert request_deadlines.bytes >= 600
     storage.holds_commits = False
     storage.end_commits()
     assert client.take() == b"+3\n"
-    assert (unfinished.bytes, len(unfinished)) == (0, 0)
+    assert (request_deadlines.bytes, len(request_deadlines)) == (0, 0)
 
 
 def test_what_needs_no_disk_goes_on(storage: SteppedStorage) -> None:

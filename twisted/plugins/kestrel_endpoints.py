@@ -1,6 +1,6 @@
 """Makes the endpoint strings `reloadtls:` and `mtls:` known to Twisted."""
 
-from kestrel.net.tls_endpoint import TlsParser
+from kestrel.net.tls_endpoint import TlsEndpointParser
 
-reloadtls = TlsParser("reloadtls", asks_clients=False)
-mtls = TlsParser("mtls", asks_clients=True)
+reloadtls = TlsEndpointParser("reloadtls", requires_client_certificate=False)
+mtls = TlsEndpointParser("mtls", requires_client_certificate=True)

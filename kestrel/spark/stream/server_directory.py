@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from kestrel.client.members import Follow, StartedFollower, addresses_of, follow_zookeeper
-from kestrel.cluster.extra import NoKazoo, require_kazoo
+from kestrel.cluster.kazoo_extra import KazooMissing, require_kazoo
 from kestrel.cluster.member import READ
 from kestrel.cluster.uri import ServerSetUri
 from kestrel.config.units import format_duration_ms
@@ -68,7 +68,7 @@ def check_can_follow(uri: ServerSetUri) -> None:
         require_kazoo()
         if uri.tls is not None:
             uri.tls.context()
-    except NoKazoo as error:
+    except KazooMissing as error:
         raise SourceFailed(f"{error}, on the driver and on every worker") from None
     except OSError as error:
         raise SourceFailed(f"{uri}: {explain_os_error(error)}; every worker needs this file of TLS") from None

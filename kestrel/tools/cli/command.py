@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from kestrel.address import DEFAULT_PORTS
-from kestrel.cluster.extra import NoKazoo
+from kestrel.cluster.kazoo_extra import KazooMissing
 from kestrel.cluster.uri import is_server_set
 from kestrel.tools.arguments import (
     ENVIRONMENT,
@@ -87,7 +87,7 @@ def _servers(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> Comm
         return CommandServers(addresses, arguments.protocol, tls, arguments.timeout, clock.seconds)
     except ValueError as error:
         parser.error(str(error))
-    except NoKazoo as error:
+    except KazooMissing as error:
         raise ToolFailed(str(error), EX_USAGE) from None
     except OSError as error:  # a file of the server set's TLS
         raise ToolFailed(f"{explain_os_error(error)}; is it PEM? say another one in the zks://...", EX_USAGE) from None

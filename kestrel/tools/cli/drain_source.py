@@ -15,7 +15,7 @@ from kestrel.client.call import LINE, Call, Reply
 from kestrel.client.connection import BlockingConnection
 from kestrel.client.errors import BadReply, RequestError, ServerError
 from kestrel.client.memcache import MemcacheCalls
-from kestrel.escaping import name_shown
+from kestrel.escaping import unescape_name
 from kestrel.protocols.memcache import MAX_ITEM_BYTES
 
 _VALUE: Final = re.compile(rb"VALUE ([^ ]+) \d{1,10} (\d{1,10})")
@@ -83,7 +83,9 @@ class DrainSource:
                 found.setdefault(figure[1], {})[figure[2]] = int(value)
         # Of the figure `queue_mail_total_items` it is not the queue `mail_total`.
         figures = {
-            name_shown(name.encode("utf-8", "surrogateescape")): QueueCounts(each["items"], each["open_transactions"])
+            unescape_name(name.encode("utf-8", "surrogateescape")): QueueCounts(
+                each["items"], each["open_transactions"]
+            )
             for name, each in found.items()
             if len(each) == 2
         }

@@ -19,7 +19,7 @@ LIMITS = ((8192, 1 << 24), (60, 40), (16, 1), (1, 0))
 
 def check(data: bytes) -> None:
     """Nothing is remembered of inputs before: an input must do the same alone."""
-    memcache._REMEMBERED.clear()
+    memcache._PARSED_LINES.clear()
     choices = Fed(data)
     (most_line, most_item), sizes = choose(choices)
     make = partial(MemcacheCodec, most_line, most_item, bool(len(sizes) & 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 
-from kestrel.pem import certificates, own_certificate
+from kestrel.pem import load_certificate_and_key, load_certificates
 from tests.fuzz.fed import Fed, fed
 from tests.fuzz.folders import a_folder
 from tests.fuzz.target import CORPUS, Target
@@ -25,9 +25,9 @@ def check(data: bytes) -> None:
         cert_file.write_bytes(contents)
         key_file.write_bytes(contents[-key_bytes:])
         with suppress(OSError):
-            assert certificates(str(cert_file))
+            assert load_certificates(str(cert_file))
         try:
-            own_certificate(str(cert_file), str(key_file))
+            load_certificate_and_key(str(cert_file), str(key_file))
         except OSError as error:
             assert str(cert_file) in str(error) or str(key_file) in str(error)
 

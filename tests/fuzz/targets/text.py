@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from kestrel.protocols.text import HELD_ITEM_BYTES, TextCodec
+from kestrel.protocols.text import PARTIAL_PUT_ITEM_OVERHEAD_BYTES, TextCodec
 from tests.fuzz import spoken
 from tests.fuzz.codecs import check_codec
 from tests.fuzz.fed import Fed, fed
@@ -21,7 +21,7 @@ def check(data: bytes) -> None:
     sizes = choices.numbers(15)
     most_line, _, most_items, most_request = limits
     # A CR at the end may still turn out to be none of the data; of data that is dropped two bytes are held.
-    most_held = max(most_line, most_request + 1 + most_items * HELD_ITEM_BYTES, 2)
+    most_held = max(most_line, most_request + 1 + most_items * PARTIAL_PUT_ITEM_OVERHEAD_BYTES, 2)
     check_codec(partial(TextCodec, *limits), choices.rest(), sizes, most_held)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kestrel.net.protocols import PROTOCOLS
+from kestrel.net.codec_factories import CODEC_FACTORIES
 from kestrel.protocols import thrift_binary as binary
-from kestrel.protocols.thrift import Call
+from kestrel.protocols.thrift import ThriftCall
 from tests.fuzz import sessions, spoken
 from tests.fuzz.fed import Fed, fed, mending
 from tests.fuzz.sessions import CONFIGS, LATER, OTHER_CLIENT, SEND, check_session
 from tests.fuzz.target import Target
-from tests.protocols.told import parse_with
+from tests.protocols.command_values import parse_with
 
 _CLIENT_TIMEOUT: Final = 2
 """The configuration that hangs up on clients that say nothing."""
@@ -23,7 +23,7 @@ def check(data: bytes) -> None:
     config, _ = sessions.choose(Fed(data))
 
     def check_replies(sent: bytes, received: bytes, is_all: bool) -> None:
-        calls = [_repeated(command.call) for command in parse_with(PROTOCOLS["thrift"](CONFIGS[config]), [sent])]
+        calls = [_repeated(command.call) for command in parse_with(CODEC_FACTORIES["thrift"](CONFIGS[config]), [sent])]
         replies = _replies_in(received, is_whole=is_all)
         assert replies == calls[: len(replies)]
         if is_all and config != _CLIENT_TIMEOUT and len(replies) < len(calls):
@@ -32,7 +32,7 @@ def check(data: bytes) -> None:
     check_session("thrift", data, check_replies)
 
 
-def _repeated(call: Call) -> tuple[bytes, int, bool]:
+def _repeated(call: ThriftCall) -> tuple[bytes, int, bool]:
     return call.name, call.seqid, call.is_strict
 
 
@@ -43,7 +43,7 @@ def _replies_in(received: bytes, *, is_whole: bool) -> list[tuple[bytes, int, bo
         frame = received[binary.LENGTH_BYTES :][:size]
         if len(frame) < size:
             break
-        header = binary.Reader(frame).header()
+        header = binary.ThriftReader(frame).header()
         assert header.type in (binary.REPLY, binary.EXCEPTION)
         found.append((header.name, header.seqid, header.is_strict))
         received = received[binary.LENGTH_BYTES + size :]

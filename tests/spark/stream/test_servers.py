@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kestrel.cluster.extra import NoKazoo
+from kestrel.cluster.kazoo_extra import KazooMissing
 from kestrel.cluster.uri import parse_server_set
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.option_values import check_option_names
@@ -73,7 +73,7 @@ def test_what_is_no_server_set_is_told_without_its_password(text: str, sentence:
 
 def test_a_server_set_without_the_library_that_speaks_to_zookeeper_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def is_missing() -> None:
-        raise NoKazoo
+        raise KazooMissing
 
     monkeypatch.setattr(server_directory, "require_kazoo", is_missing)
     sentence = r"pip install 'kestrel-mq\[cluster\]', on the driver and on every worker$"

@@ -29,5 +29,9 @@ def _thrift(config: Config) -> Codec:
     return ThriftCodec(config.max_request_size_bytes, config.max_request_item_size_bytes, config.max_thrift_list_size)
 
 
-PROTOCOLS: Final[Mapping[str, Callable[[Config], Codec]]] = {"memcache": _memcache, "text": _text, "thrift": _thrift}
+CODEC_FACTORIES: Final[Mapping[str, Callable[[Config], Codec]]] = {
+    "memcache": _memcache,
+    "text": _text,
+    "thrift": _thrift,
+}
 """By name, in the order in which they are listened on."""

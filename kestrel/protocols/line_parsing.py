@@ -19,7 +19,7 @@ class BadNumber(Exception):
     """A word that is no signed 32-bit decimal."""
 
 
-def words_of(line: bytes) -> list[bytes]:
+def split_words(line: bytes) -> list[bytes]:
     """The words of a line, separated by single spaces; empty ones at its end do not count."""
     words = line.split(b" ")
     while words and not words[-1]:
@@ -27,7 +27,7 @@ def words_of(line: bytes) -> list[bytes]:
     return words
 
 
-def other_protocol(line: bytes) -> str | None:
+def detect_other_protocol(line: bytes) -> str | None:
     """Return the protocol that a request line belongs to if it is HTTP or TLS; else None.
 
     A web page can make a browser send such lines to any port, with commands behind them. No request of the memcache or
@@ -38,7 +38,7 @@ def other_protocol(line: bytes) -> str | None:
     return "TLS" if _TLS.match(line) else None
 
 
-def number(word: bytes) -> int:
+def parse_int32(word: bytes) -> int:
     """A signed 32-bit decimal, or `BadNumber`."""
     digits = word[1:] if word[:1] in (b"-", b"+") else word
     # isdigit() keeps out what int() would forgive (spaces, underscores); the length, endless digits.
@@ -50,6 +50,6 @@ def number(word: bytes) -> int:
     return value
 
 
-def one_line(reason: str) -> bytes:
+def encode_one_line(reason: str) -> bytes:
     """A text without line ends, in Latin-1; characters that it lacks become question marks."""
     return " ".join(reason.split()).encode("latin-1", "replace")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.logger import capturedLogs, formatEvent
 
 from kestrel.config.load import loads
-from kestrel.session.refusals import LINES, WITHIN_S, Refusals
+from kestrel.session.refusal_log import LOG_WINDOW_S, MAX_LOG_LINES, RefusalLog
 from kestrel.testing.server import MemoryServer
 
 
@@ -22,19 +22,22 @@ def test_who_and_what_is_logged() -> None:
 
 def test_no_more_than_so_many_lines_a_second() -> None:
     now = 0.0
-    refusals = Refusals(lambda: now)
+    refusal_log = RefusalLog(lambda: now)
     with capturedLogs() as events:
         for _ in range(1000):
-            refusals.log("peer", b"CN=shop", "no")
-        assert len(events) == LINES
-        now += WITHIN_S
-        refusals.log("peer", b"CN=shop", "no")
-        refusals.log("peer", b"CN=shop", "no")
-    assert formatEvent(events[LINES]) == "Refused: peer ('CN=shop'): no; 990 more refusals before it are not logged"
-    assert formatEvent(events[LINES + 1]) == "Refused: peer ('CN=shop'): no"
+            refusal_log.log("peer", b"CN=shop", "no")
+        assert len(events) == MAX_LOG_LINES
+        now += LOG_WINDOW_S
+        refusal_log.log("peer", b"CN=shop", "no")
+        refusal_log.log("peer", b"CN=shop", "no")
+    assert (
+        formatEvent(events[MAX_LOG_LINES])
+        == "Refused: peer ('CN=shop'): no; 990 more refusals before it are not logged"
+    )
+    assert formatEvent(events[MAX_LOG_LINES + 1]) == "Refused: peer ('CN=shop'): no"
 
 
 def test_a_name_cannot_begin_a_line_of_its_own() -> None:
     with capturedLogs() as events:
-        Refusals(lambda: 0.0).log("peer", b"CN=\nshop\xff", "no")
+        RefusalLog(lambda: 0.0).log("peer", b"CN=\nshop\xff", "no")
     assert "\n" not in formatEvent(events[0])

@@ -12,9 +12,9 @@ import pytest
 from twisted.logger import LogLevel, capturedLogs
 
 from kestrel.config.load import loads
-from kestrel.errors import TooSlow
+from kestrel.errors import RequestTooSlow
+from kestrel.session.request_deadlines import MAX_TIMED_OUT_REQUESTS_PER_SLICE
 from kestrel.session.session import Session
-from kestrel.session.unfinished import LOOKED_AT_ONCE
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
 from tests.costs import costs_about_the_same
@@ -44,9 +44,9 @@ def server() -> MemoryServer:
     return MemoryServer(config=loads(TEN_SECONDS))
 
 
-def unfinished(server: MemoryServer) -> tuple[int, int]:
+def request_deadlines(server: MemoryServer) -> tuple[int, int]:
     """How many are at something, and the bytes of it."""
-    return len(server.core.sessions.unfinished), server.core.sessions.unfinished.bytes
+    return len(server.core.session_context.request_deadlines), server.core.session_context.request_deadlines.bytes
 
 
 def session_of(server: MemoryServer) -> Session:
@@ -66,7 +66,7 @@ def test_a_request_that_does_not_come_whole_ends_the_connection(
     assert client.ask(beginning) == b""
     assert closes_after(server, client, 10)
     assert b"this took too long" in client.take()
-    assert unfinished(server) == (0, 0)
+    assert request_deadlines(server) == (0, 0)
     assert server.clock.getDelayedCalls() == []
 
 
@@ -180,14 +180,14 @@ def test_a_reload_brings_another_timeout_for_those_who_are_there(server: MemoryS
 
 
 def test_others_are_served_between_many_who_are_late(server: MemoryServer) -> None:
-    late = [server.connect() for _ in range(2 * LOOKED_AT_ONCE + 1)]
+    late = [server.connect() for _ in range(2 * MAX_TIMED_OUT_REQUESTS_PER_SLICE + 1)]
     for client in late:
         client.send(b"se")
     server.settle()
     server.clock.rightNow += 10
-    server.core.sessions.unfinished._look()
+    server.core.session_context.request_deadlines._look()
     connections = server.factories["memcache"]._connections
-    assert sum(connection.session._has_ended for connection in connections) == LOOKED_AT_ONCE
+    assert sum(connection.session._has_ended for connection in connections) == MAX_TIMED_OUT_REQUESTS_PER_SLICE
     server.settle()
     assert all(client.is_closed for client in late)
 
@@ -197,7 +197,7 @@ def test_who_is_not_late_costs_nothing() -> None:
         server = MemoryServer(config=loads(TEN_SECONDS))
         for _ in range(count):
             server.connect().send(b"se")
-        look = server.core.sessions.unfinished._look
+        look = server.core.session_context.request_deadlines._look
         return lambda: [look() for _ in range(100)]
 
     assert costs_about_the_same(partial(prepared, 10), partial(prepared, 3000))
@@ -208,7 +208,7 @@ def test_who_was_too_slow_stands_in_the_log(server: MemoryServer) -> None:
     client.ask(b"set secret")
     with capturedLogs() as events:
         server.advance(10)
-    (event,) = [event for event in events if event["log_namespace"] == "kestrel.session.refusals"]
+    (event,) = [event for event in events if event["log_namespace"] == "kestrel.session.refusal_log"]
     assert event["what"] == "this took too long"
     assert "secret" not in str(event)
 
@@ -234,7 +234,7 @@ def test_when_there_is_too_much_the_slowest_with_more_than_their_share_are_hung_
     assert [client.is_closed for client in large] == [True, False, False, False, False]
     assert not small.is_closed
     assert b"too many requests that have not come whole" in large[0].take()
-    assert unfinished(server) == (5, 4 * 250_000 + 100)
+    assert request_deadlines(server) == (5, 4 * 250_000 + 100)
 
 
 def test_when_a_reload_allows_less_however_many_are_too_many_are_hung_up_on_at_once() -> None:
@@ -244,7 +244,7 @@ def test_when_a_reload_allows_less_however_many_are_too_many_are_hung_up_on_at_o
         client.ask(half_a_request(60_000))
     server.reload(loads(LITTLE_ROOM))
     server.settle()
-    count, size = unfinished(server)
+    count, size = request_deadlines(server)
     assert size <= 1 << 20
     assert [client.is_closed for client in clients] == [True] * (400 - count) + [False] * count
 
@@ -256,14 +256,14 @@ def test_however_much_is_sent_no_more_is_held() -> None:
     for client in chain.from_iterable([clients] * 10):
         if not client.is_closed:
             client.ask(half_a_request(90_000) if not client.transport.unread else bytes(90_000))
-        most = max(most, unfinished(server)[1])
+        most = max(most, request_deadlines(server)[1])
     assert most <= 1 << 20
 
 
 def test_small_items_take_more_than_their_data(server: MemoryServer) -> None:
     client = server.connect("text")
     client.ask(b"put work:\n" + b"xy\n" * 1000)
-    assert unfinished(server)[1] > 1000 * sys.getsizeof(b"xy")
+    assert request_deadlines(server)[1] > 1000 * sys.getsizeof(b"xy")
 
 
 def test_a_whole_request_is_served_while_others_fill_the_memory() -> None:
@@ -281,11 +281,11 @@ def test_what_was_begun_is_forgotten_with_the_connection() -> None:
     clients = [server.connect(protocol) for protocol, _ in BEGINNINGS]
     for client, (_, beginning) in zip(clients, BEGINNINGS, strict=True):
         client.ask(beginning)
-    assert unfinished(server)[0] == len(BEGINNINGS)
+    assert request_deadlines(server)[0] == len(BEGINNINGS)
     for client in clients:
         client.disconnect()
     server.settle()
-    assert unfinished(server) == (0, 0)
+    assert request_deadlines(server) == (0, 0)
     assert server.clock.getDelayedCalls() == []
 
 
@@ -293,9 +293,9 @@ def test_what_has_come_whole_is_no_longer_held() -> None:
     server = MemoryServer()
     client = server.connect()
     client.ask(b"set work 0 0 1000\r\n" + bytes(500))
-    assert unfinished(server) == (1, 500)
+    assert request_deadlines(server) == (1, 500)
     client.ask(bytes(500) + b"\r\n")
-    assert unfinished(server) == (0, 0)
+    assert request_deadlines(server) == (0, 0)
 
 
 @pytest.mark.parametrize("protocol", ["memcache", "text"])
@@ -317,18 +317,18 @@ def test_a_client_that_has_its_reply_keeps_nothing_of_what_it_put(protocol: str)
 def test_a_fault_while_one_is_hung_up_on_is_not_that_of_another(server: MemoryServer) -> None:
     other = server.connect()
     other.ask(b"set wo")
-    unfinished_ = server.core.sessions.unfinished
-    (second,) = unfinished_._begun
+    unfinished_ = server.core.session_context.request_deadlines
+    (second,) = unfinished_._pending
 
     class Broken:
-        waits_for_us = False
+        waits_for_server = False
 
-        def give_up(self, why: TooSlow) -> None:
+        def abandon(self, why: RequestTooSlow) -> None:
             raise ValueError("a fault of ours")
 
-    unfinished_.is_done(second)
-    unfinished_.is_at(Broken(), 1, anew=True)
-    unfinished_.is_at(second, 1, anew=True)
+    unfinished_.untrack(second)
+    unfinished_.track(Broken(), 1, is_new=True)
+    unfinished_.track(second, 1, is_new=True)
     with capturedLogs() as events:
         server.advance(10)
     assert [event for event in events if event["log_level"] is LogLevel.critical] != []

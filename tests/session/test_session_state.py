@@ -9,7 +9,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from kestrel.errors import StorageError
-from kestrel.session.lifecycle import RUNNING, TRANSITIONS, Event, State, after
+from kestrel.session.session_state import RUNNING_STATES, TRANSITIONS, SessionEvent, SessionState, next_state
 from kestrel.session.settings import SessionSettings
 from kestrel.testing.server import MemoryClient, MemoryServer
 from kestrel.testing.storage import SteppedQueue, SteppedStorage
@@ -17,56 +17,58 @@ from kestrel.testing.storage import SteppedQueue, SteppedStorage
 # The table.
 
 COLUMNS: Final = [
-    Event.CLIENT_WAITS,
-    Event.STORAGE_WAITS,
-    Event.ANSWERED,
-    Event.INPUT_ENDED,
-    Event.ALL_DONE,
-    Event.CLOSE,
-    Event.LOST,
+    SessionEvent.CLIENT_WAITS,
+    SessionEvent.STORAGE_WAITS,
+    SessionEvent.ANSWERED,
+    SessionEvent.INPUT_ENDED,
+    SessionEvent.ALL_DONE,
+    SessionEvent.CLOSE,
+    SessionEvent.LOST,
 ]
 
 # What waits is one command at a time, so nothing else begins to wait and nothing is all done meanwhile.
 EXPECTED: Final = {
-    State.OPEN: "WAITING LOADING - DRAINING OPEN CLOSING GONE",
-    State.WAITING: "- - OPEN CLOSING - CLOSING GONE",
-    State.LOADING: "- - OPEN DRAINING_LOADING - CLOSING GONE",
-    State.DRAINING: "CLOSING DRAINING_LOADING - DRAINING CLOSING CLOSING GONE",
-    State.DRAINING_LOADING: "- - DRAINING DRAINING_LOADING - CLOSING GONE",
-    State.CLOSING: "- - CLOSING CLOSING CLOSING CLOSING GONE",
-    State.GONE: "GONE GONE GONE GONE GONE GONE GONE",
+    SessionState.OPEN: "WAITING LOADING - DRAINING OPEN CLOSING GONE",
+    SessionState.WAITING: "- - OPEN CLOSING - CLOSING GONE",
+    SessionState.LOADING: "- - OPEN DRAINING_LOADING - CLOSING GONE",
+    SessionState.DRAINING: "CLOSING DRAINING_LOADING - DRAINING CLOSING CLOSING GONE",
+    SessionState.DRAINING_LOADING: "- - DRAINING DRAINING_LOADING - CLOSING GONE",
+    SessionState.CLOSING: "- - CLOSING CLOSING CLOSING CLOSING GONE",
+    SessionState.GONE: "GONE GONE GONE GONE GONE GONE GONE",
 }
 
 PAIRS: Final = [
-    (state, event, None if name == "-" else State[name])
+    (state, event, None if name == "-" else SessionState[name])
     for state, row in EXPECTED.items()
     for event, name in zip(COLUMNS, row.split(), strict=True)
 ]
 
 
 @pytest.mark.parametrize(("state", "event", "expected"), PAIRS)
-def test_the_state_after_each_event(state: State, event: Event, expected: State | None) -> None:
+def test_the_state_after_each_event(state: SessionState, event: SessionEvent, expected: SessionState | None) -> None:
     if expected is None:
         with pytest.raises(KeyError):
-            after(state, event)
+            next_state(state, event)
     else:
-        assert after(state, event) is expected
+        assert next_state(state, event) is expected
 
 
 def test_every_pair_is_walked() -> None:
-    assert {(state, event) for state, event, _ in PAIRS} == {(state, event) for state in State for event in Event}
+    assert {(state, event) for state, event, _ in PAIRS} == {
+        (state, event) for state in SessionState for event in SessionEvent
+    }
 
 
 def test_commands_are_carried_out_only_while_nothing_waits_and_nobody_hung_up() -> None:
-    assert {State.OPEN, State.DRAINING} == RUNNING
+    assert {SessionState.OPEN, SessionState.DRAINING} == RUNNING_STATES
 
 
 def test_every_state_can_be_reached_and_left_for_gone() -> None:
-    reached = {State.OPEN}
-    while more := {after(state, event) for state in reached for event in TRANSITIONS[state]} - reached:
+    reached = {SessionState.OPEN}
+    while more := {next_state(state, event) for state in reached for event in TRANSITIONS[state]} - reached:
         reached |= more
-    assert reached | {State.GONE} == set(State)
-    assert {after(state, Event.LOST) for state in State} == {State.GONE}
+    assert reached | {SessionState.GONE} == set(SessionState)
+    assert {next_state(state, SessionEvent.LOST) for state in SessionState} == {SessionState.GONE}
 
 
 # Each state with each input, from the outside: what the client reads, whether it is hung up on, and how many

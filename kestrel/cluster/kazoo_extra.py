@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from kestrel.errors import KestrelError
 
 
-class NoKazoo(KestrelError):
+class KazooMissing(KestrelError):
     """It is not."""
 
     def __init__(self) -> None:
@@ -15,6 +15,6 @@ class NoKazoo(KestrelError):
 
 
 def require_kazoo() -> None:
-    """Raise `NoKazoo` unless `zookeeper` and `follower`, which import it, can be imported."""
+    """Raise `KazooMissing` unless `zookeeper` and `follower`, which import it, can be imported."""
     if find_spec("kazoo") is None:
-        raise NoKazoo
+        raise KazooMissing

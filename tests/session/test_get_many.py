@@ -13,7 +13,7 @@ import pytest
 from kestrel.errors import StorageError
 from kestrel.protocols import thrift_binary as binary
 from kestrel.queues.counters import QueueCounters
-from kestrel.session.monitor import ITEMS_PER_TURN
+from kestrel.session.item_feed import MAX_FED_ITEMS_PER_SLICE
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
@@ -137,7 +137,7 @@ def test_who_leaves_a_get_that_waited_over_a_failure_takes_nothing_along(
     assert drained(slow) == many(5)
 
 
-@pytest.mark.parametrize("max_items", [ITEMS_PER_TURN, ITEMS_PER_TURN + 10, -1])
+@pytest.mark.parametrize("max_items", [MAX_FED_ITEMS_PER_SLICE, MAX_FED_ITEMS_PER_SLICE + 10, -1])
 def test_a_get_whose_storage_fails_between_two_of_its_turns_costs_no_item(
     slow: MemoryServer, storage: SteppedStorage, max_items: int
 ) -> None:

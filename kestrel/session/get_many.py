@@ -7,10 +7,10 @@ from typing import Final
 from kestrel import commands
 from kestrel.errors import QueueFailed
 from kestrel.item import Item
-from kestrel.protocols.codec import ITEM_BYTES
+from kestrel.protocols.codec import ITEM_OVERHEAD_BYTES
 from kestrel.queues.queue import Queue
-from kestrel.session.codecs import many_codec
-from kestrel.session.monitor import NO_LIMIT, Monitoring
+from kestrel.session.codecs import get_many_codec
+from kestrel.session.item_feed import NO_LIMIT, ItemFeed
 from kestrel.session.session import Handlers, Session
 
 
@@ -20,13 +20,13 @@ def get_many(session: Session, command: commands.GetMany) -> None:
     session.counters.cmd_get += 1
     queue = session.manager.queue_to_read(command.queue)
     if queue is None or command.max_items == 0:
-        session.outbox.reply(many_codec(session).items(command, ()))
+        session.outbox.reply(get_many_codec(session).items(command, ()))
     else:
-        _Collecting(session, command, queue).begin()
+        _GetManySink(session, command, queue).begin()
 
 
-class _Collecting:
-    """A `GetMany` under way (`kestrel.session.monitor.Audience`).
+class _GetManySink:
+    """A `GetMany` under way (`kestrel.session.item_feed.ItemSink`).
 
     What it takes are open reads inside, so that nothing is lost with a client that leaves meanwhile. They become the
     client's, or are finished, when the reply has left.
@@ -43,12 +43,12 @@ class _Collecting:
         self._is_full = False
         self._is_over = False
         self._waits = False
-        self._monitoring = Monitoring(self, queue, NO_LIMIT, is_blocking=command.wait_ms > 0)
+        self._feed = ItemFeed(self, queue, NO_LIMIT, is_blocking=command.wait_ms > 0)
         self.continue_later = session.continue_later
 
     def begin(self) -> None:
         """Take what is there, and wait for more if the client does."""
-        self._monitoring.go_on()
+        self._feed.continue_now()
         if self._is_over:
             return
         self._waits = True
@@ -68,7 +68,7 @@ class _Collecting:
         session = self._session
         return session.lease_counts.of(self._queue.name) + len(self._items) < session.settings.max_open_reads
 
-    def is_held_up(self) -> bool:
+    def is_backpressured(self) -> bool:
         """Never: there is one reply."""
         return False
 
@@ -78,8 +78,8 @@ class _Collecting:
             self._store = self._queue.store
             self._items.clear()  # they went back by themselves
             self._bytes = 0
-        size = len(item.data) + ITEM_BYTES
-        codec = many_codec(self._session)
+        size = len(item.data) + ITEM_OVERHEAD_BYTES
+        codec = get_many_codec(self._session)
         if self._items and self._bytes + size > codec.max_reply_bytes:
             self._is_full = True
             self._queue.put_back([item.xid], failed=False)
@@ -90,11 +90,11 @@ class _Collecting:
 
     def _time_is_up(self) -> None:
         if not self._items and self._queue.is_head_pending:
-            self._monitoring.settle_for_what_is_there()
+            self._feed.make_non_blocking()
         else:
-            self._monitoring.end(None)
+            self._feed.end(None)
 
-    def monitor_ended(self, error: Exception | None) -> None:
+    def feed_ended(self, error: Exception | None) -> None:
         """Nothing more comes: give out what there is."""
         queue = self._queue
         if error is None and self._items and not queue.is_deleted and not queue.owns_store(self._store):
@@ -106,11 +106,11 @@ class _Collecting:
             self._session.refuse(error)
         self._is_over = True
         if self._waits:
-            self._session.answered()
+            self._session.finish_command()
 
     def _stop(self) -> None:
         """The client is gone, or has its answer: what is still ours goes back."""
-        self._monitoring.cancel()
+        self._feed.cancel()
         items, self._items = self._items, []
         self._put_back(items)
 
@@ -118,12 +118,12 @@ class _Collecting:
         if items and self._queue.owns_store(self._store):
             self._queue.put_back([item.xid for item in items], failed=False)
 
-    def _given_out(self) -> list[Item]:
+    def _take_deliverable(self) -> list[Item]:
         """Those that the client is to have: what has expired meanwhile goes back, and leaves as it would have."""
         items, self._items = self._items, []
         if not self._queue.owns_store(self._store):
             return []  # they went with the queue
-        if self._command.auto_abort_ms > 0 and not self._session.leases.can_be_ended:
+        if self._command.auto_abort_ms > 0 and not self._session.leases.can_be_confirmed:
             self._put_back(items)
             return []
         if not self._has_waited:
@@ -142,11 +142,11 @@ class _Collecting:
 
     def _reply(self) -> None:
         session, command, queue = self._session, self._command, self._queue
-        items = self._given_out()
+        items = self._take_deliverable()
         if not items:
             session.counters.get_misses += 1
             queue.histograms.add_miss(session.clock.seconds() - self._began_s, is_blocking=command.wait_ms > 0)
-            session.outbox.reply(many_codec(session).items(command, ()), queue.unsettled_batch)
+            session.outbox.reply(get_many_codec(session).items(command, ()), queue.unsettled_batch)
             return
         session.counters.get_hits += len(items)
         is_leased = command.auto_abort_ms > 0
@@ -154,8 +154,8 @@ class _Collecting:
         if is_leased:
             session.lease_counts.change(queue.name, len(items))
 
-        def sent(as_it_stands: bool) -> None:
-            is_given = as_it_stands and queue.owns_store(self._store)
+        def sent(was_sent: bool) -> None:
+            is_given = was_sent and queue.owns_store(self._store)
             if is_given and is_leased:
                 for number, item in zip(numbers, items, strict=True):
                     session.leases.open(number, queue, item, command.auto_abort_ms, session.lease_counts)
@@ -168,10 +168,10 @@ class _Collecting:
 
         numbered = [(item.data, number) for item, number in zip(items, numbers, strict=True)]
         session.outbox.reply(
-            many_codec(session).items(command, numbered),
+            get_many_codec(session).items(command, numbered),
             queue.touch(),
             sent=sent,
-            was_waited_for=self._has_waited,
+            answers_waiter=self._has_waited,
         )
 
 
@@ -187,7 +187,7 @@ def abort_ids(session: Session, command: commands.AbortIds) -> None:
     session.outbox.reply(session.codec.number(command, count), batch)
 
 
-MANY: Final[Handlers] = {
+GET_MANY: Final[Handlers] = {
     commands.GetMany: get_many,
     commands.ConfirmIds: confirm_ids,
     commands.AbortIds: abort_ids,

@@ -9,12 +9,12 @@ from twisted.logger import Logger
 
 log = Logger(__name__)
 
-LINES: Final = 10
-WITHIN_S: Final = 1.0
+MAX_LOG_LINES: Final = 10
+LOG_WINDOW_S: Final = 1.0
 
 
-class Refusals:
-    """Logs refusals, `LINES` in a second at most; how many were left out stands in the next line that there is."""
+class RefusalLog:
+    """A log of refusals with at most `MAX_LOG_LINES` per second. The next line says how many were left out."""
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         self._seconds = seconds
@@ -25,9 +25,9 @@ class Refusals:
     def log(self, who: str, identity: bytes | None, what: str) -> None:
         """A client was refused that. `who` says where it came from, `what` is a sentence without an item's data."""
         now_s = self._seconds()
-        if now_s >= self._began_s + WITHIN_S:
+        if now_s >= self._began_s + LOG_WINDOW_S:
             self._began_s, self._lines = now_s, 0
-        if self._lines >= LINES:
+        if self._lines >= MAX_LOG_LINES:
             self._left_out += 1
             return
         self._lines += 1

@@ -9,34 +9,34 @@ from twisted.internet.interfaces import IReactorTime
 from kestrel.queues.timer import CLOCK_TOLERANCE_S, Timer
 
 
-class Idleness:
+class IdleTimeout:
     """How long one client has been idle. One timer, which is not moved at each request: that would cost more than
     the request.
 
-    While `waits_for_us` says that it is the server's turn, the client is not idle. `timed_out` is called again after
-    another timeout, until `stop`.
+    The client is not idle while `waits_for_server` returns True. `timed_out` is called again after each further
+    timeout, until `stop`.
     """
 
     def __init__(
         self,
         clock: IReactorTime,
         timeout_ms: Callable[[], int | None],
-        waits_for_us: Callable[[], bool],
+        waits_for_server: Callable[[], bool],
         timed_out: Callable[[], None],
     ) -> None:
         self._clock = clock
         self._timeout_ms = timeout_ms
-        self._waits_for_us = waits_for_us
+        self._waits_for_server = waits_for_server
         self._timed_out = timed_out
-        self._counts = timeout_ms() is not None
+        self._has_timeout = timeout_ms() is not None
         """Whether there is a timeout. Without one nobody looks at the clock for it at each request."""
         self._since_s = clock.seconds()
         self._timer = Timer(clock, self._look)
         self._is_over = False
 
-    def interrupted(self) -> None:
+    def reset(self) -> None:
         """The client asked for something, took something, or was answered after it had waited."""
-        if not self._counts:
+        if not self._has_timeout:
             return
         self._since_s = self._clock.seconds()
         if not self._timer.is_running and not self._is_over:
@@ -47,9 +47,9 @@ class Idleness:
         if self._is_over:
             return
         timeout_ms = self._timeout_ms()
-        if timeout_ms is not None and not self._counts:
+        if timeout_ms is not None and not self._has_timeout:
             self._since_s = self._clock.seconds()  # since when it has been silent nobody knows
-        self._counts = timeout_ms is not None
+        self._has_timeout = timeout_ms is not None
         self._timer.stop()
         self._start(timeout_ms)
 
@@ -69,8 +69,8 @@ class Idleness:
             return
         now_s = self._clock.seconds()
         is_late = self._since_s + timeout_ms / 1000 <= now_s + CLOCK_TOLERANCE_S
-        if is_late or self._waits_for_us():
+        if is_late or self._waits_for_server():
             self._since_s = now_s
         self._start(timeout_ms)
-        if is_late and not self._waits_for_us():
+        if is_late and not self._waits_for_server():
             self._timed_out()

@@ -10,8 +10,8 @@ from kestrel.item import Item
 from kestrel.queues.queue import Queue
 from kestrel.queues.waiters import Waiter
 from kestrel.session.codecs import line_codec
-from kestrel.session.monitor import Monitoring
-from kestrel.session.reads import OpenRead
+from kestrel.session.item_feed import ItemFeed
+from kestrel.session.open_reads import ConnectionOpenRead
 from kestrel.session.session import Handlers, Session
 from kestrel.storage.barrier import Batch
 
@@ -21,11 +21,11 @@ def get(session: Session, command: commands.Get) -> None:
     name = command.queue
     ended: Batch | None = None
     if command.closes:
-        ended = session.reads.close_oldest(name)
+        ended = session.open_reads.close_oldest(name)
     if command.closes_all:
-        ended = session.reads.close_all(name)
+        ended = session.open_reads.close_all(name)
     if command.aborts:
-        ended = session.reads.abort_oldest(name)
+        ended = session.open_reads.abort_oldest(name)
     if command.aborts or (command.closes and not command.opens):
         session.outbox.reply(line_codec(session).no_item(command), ended)
         return
@@ -41,20 +41,20 @@ def get(session: Session, command: commands.Get) -> None:
         return
     item = queue.peek_now() if command.peeks else queue.take_now(command.opens)
     if item is not None:
-        _hand_over(session, command, queue, item, is_open=command.opens)
+        _reply_with_item(session, command, queue, item, is_open=command.opens)
     else:
         _wait(session, command, queue, ended)
 
 
 def _check_open_reads(session: Session, name: bytes, opens: bool) -> None:
-    count = session.reads.count(name)
+    count = session.open_reads.count(name)
     if opens and count >= session.settings.max_open_reads:
         raise errors.TooManyOpenReads(f"too many open reads; limit={session.settings.max_open_reads}")
     if count and not opens:
-        raise errors.ReadIsOpen("a read of this queue is open")
+        raise errors.OpenReadExists("a read of this queue is open")
 
 
-def _hand_over(session: Session, command: commands.Get, queue: Queue, item: Item, *, is_open: bool) -> None:
+def _reply_with_item(session: Session, command: commands.Get, queue: Queue, item: Item, *, is_open: bool) -> None:
     """An item goes to the client. One that was waited for is an open read inside, confirmed when it has gone out."""
     reply = line_codec(session).item(command, item.data)
     session.counters.get_hits += 1
@@ -65,28 +65,28 @@ def _hand_over(session: Session, command: commands.Get, queue: Queue, item: Item
     elif command.opens:
         _reply_with_open_read(session, queue, item, reply)
     else:
-        _reply_with_waited_for(session, queue, item, reply)
+        _reply_with_waiter_item(session, queue, item, reply)
 
 
 def _reply_with_open_read(session: Session, queue: Queue, item: Item, reply: bytes) -> None:
     """The connection holds the item from now on; but a client that is told of an error instead never had it."""
-    read = session.reads.add(queue, item)
-    session.outbox.reply(reply, queue.touch(), lost=lambda: session.reads.forget(read))
+    read = session.open_reads.add(queue, item)
+    session.outbox.reply(reply, queue.touch(), lost=lambda: session.open_reads.forget(read))
 
 
-def _reply_with_waited_for(session: Session, queue: Queue, item: Item, reply: bytes) -> None:
+def _reply_with_waiter_item(session: Session, queue: Queue, item: Item, reply: bytes) -> None:
     """It is confirmed when it has gone out, and put back when it cannot."""
     store, xid = queue.store, item.xid
 
-    def sent(as_it_stands: bool) -> None:
+    def sent(was_sent: bool) -> None:
         if not queue.owns_store(store):
             return  # there is nothing to finish
-        if as_it_stands:
+        if was_sent:
             queue.confirm([xid])
         else:
             queue.put_back([xid], failed=False)
 
-    session.outbox.reply(reply, queue.touch(), sent=sent, was_waited_for=True)
+    session.outbox.reply(reply, queue.touch(), sent=sent, answers_waiter=True)
 
 
 def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | None) -> None:
@@ -109,8 +109,8 @@ def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | 
                 queue.histograms.add_miss(session.clock.seconds() - waiter.began_s, is_blocking=is_blocking)
             session.outbox.reply(line_codec(session).no_item(command), queue.unsettled_batch or ended)
         else:
-            _hand_over(session, command, queue, item, is_open=is_open)
-        session.answered()
+            _reply_with_item(session, command, queue, item, is_open=is_open)
+        session.finish_command()
 
     waiter = Waiter(on_result, opens=is_open, peeks=command.peeks, is_blocking=is_blocking)
 
@@ -140,90 +140,90 @@ def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | 
 
 def monitor(session: Session, command: commands.Monitor) -> None:
     """Stream items as open reads."""
-    ended = session.reads.close_all(command.queue) if command.closes_all else None
+    ended = session.open_reads.close_all(command.queue) if command.closes_all else None
     session.access.check_get(command.queue)
     queue = session.manager.queue_to_read(command.queue)
     max_items = session.settings.max_open_reads if command.max_items is None else command.max_items
     if queue is None or command.wait_ms <= 0 or max_items == 0:
         session.outbox.reply(line_codec(session).no_item(command), ended)
         return
-    audience = _MonitorAudience(session, command, queue, ended)
-    if not audience.may_open():
+    sink = _MonitorSink(session, command, queue, ended)
+    if not sink.may_open():
         session.outbox.reply(line_codec(session).no_item(command), ended)
         return
-    monitoring = audience.monitoring = Monitoring(audience, queue, max_items)
+    feed = sink.feed = ItemFeed(sink, queue, max_items)
     if session.wait_for_client(
-        command.wait_ms, monitoring.cancel, lambda: monitoring.end(None), when_replies_left=monitoring.continue_later
+        command.wait_ms, feed.cancel, lambda: feed.end(None), when_replies_sent=feed.continue_later
     ):
-        monitoring.go_on()
+        feed.continue_now()
         if ended is not None:
-            ended.when_settled(lambda: monitoring.end(ended.failure) if ended.failure else None)
+            ended.when_settled(lambda: feed.end(ended.failure) if ended.failure else None)
 
 
-class _MonitorAudience:
-    """A session that watches a queue (`kestrel.session.monitor.Audience`)."""
+class _MonitorSink:
+    """A session that watches a queue (`kestrel.session.item_feed.ItemSink`)."""
 
-    monitoring: Monitoring
+    feed: ItemFeed
 
     def __init__(self, session: Session, command: commands.Monitor, queue: Queue, ended: Batch | None) -> None:
         self._session = session
         self._command = command
         self._queue = queue
         self._ended = ended
-        self._on_their_way: deque[OpenRead] = deque()
+        self._unsent_reads: deque[ConnectionOpenRead] = deque()
         self._is_over = False
         self._has_lost = False
         self.continue_later = session.continue_later
 
     def may_open(self) -> bool:
-        return self._session.reads.count(self._queue.name) < self._session.settings.max_open_reads
+        return self._session.open_reads.count(self._queue.name) < self._session.settings.max_open_reads
 
-    def is_held_up(self) -> bool:
-        return self._session.is_held_up
+    def is_backpressured(self) -> bool:
+        return self._session.is_backpressured
 
     def deliver(self, item: Item) -> None:
         session = self._session
         session.counters.get_hits += 1
         reply = line_codec(session).item(self._command, item.data)
-        self._on_their_way.append(session.reads.add(self._queue, item))
+        self._unsent_reads.append(session.open_reads.add(self._queue, item))
         session.outbox.reply(reply, self._queue.touch(), sent=self._sent_one, lost=self._lost_one)
 
-    def _sent_one(self, as_it_stands: bool) -> None:
-        if as_it_stands:
-            self._on_their_way.popleft()
+    def _sent_one(self, was_sent: bool) -> None:
+        if was_sent:
+            self._unsent_reads.popleft()
 
     def _lost_one(self) -> None:
         """An error is said in place of an item. To the client that is the end: it never has what would come behind."""
         if self._has_lost:
             return
         self._has_lost = True
-        self.monitoring.cancel()
+        self.feed.cancel()
         self._session.outbox.forget(self._command)
-        for read in self._on_their_way:
-            self._session.reads.forget(read)
-        still_open = [read.xid for read in self._on_their_way if read.is_open]
+        for read in self._unsent_reads:
+            self._session.open_reads.forget(read)
+        still_open = [read.xid for read in self._unsent_reads if read.is_open]
         if still_open:
             self._queue.put_back(still_open, failed=False)
         if not self._is_over:
             self._is_over = True
-            self._session.answered()
+            self._session.finish_command()
 
-    def monitor_ended(self, error: Exception | None) -> None:
+    def feed_ended(self, error: Exception | None) -> None:
         self._is_over = True
         if error is None:
             self._session.outbox.reply(line_codec(self._session).no_item(self._command), self._ended)
         else:
             self._session.refuse(error)
-        self._session.answered()
+        self._session.finish_command()
 
 
 def confirm(session: Session, command: commands.Confirm) -> None:
     """Finish the oldest open reads."""
-    batch = session.reads.confirm(command.queue, command.count)
+    batch = session.open_reads.confirm(command.queue, command.count)
     session.outbox.reply(session.codec.done(command), batch)
 
 
-READS: Final[Handlers] = {
+GETS: Final[Handlers] = {
     commands.Get: get,
     commands.Monitor: monitor,
     commands.Confirm: confirm,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kestrel.errors import NotThatManyOpen, QueueFailed, StorageError
+from kestrel.errors import QueueFailed, StorageError, TooFewOpenReads
 from kestrel.queues.queue import Queue
-from kestrel.session.reads import ENDED_READS, OpenRead, OpenReads
+from kestrel.session.open_reads import MAX_REMEMBERED_ENDED_READS, ConnectionOpenRead, ConnectionOpenReads
 from kestrel.session.settings import SessionSettings
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
@@ -18,7 +18,7 @@ class Bench:
     def __init__(self) -> None:
         self.storage = SteppedStorage()
         self.server = MemoryServer(self.storage, session_settings=SessionSettings(max_open_reads=1))
-        self.reads = OpenReads()
+        self.reads = ConnectionOpenReads()
 
     @property
     def queue(self) -> Queue:
@@ -29,7 +29,7 @@ class Bench:
             self.server.manager.put(b"work", data, 0)
         self.server.settle()
 
-    def open(self, count: int = 1) -> list[OpenRead]:
+    def open(self, count: int = 1) -> list[ConnectionOpenRead]:
         """Open so many reads."""
         opened = []
         for _ in range(count):
@@ -81,7 +81,7 @@ def test_closing_ends_the_oldest_and_aborting_returns_it(bench: Bench) -> None:
 def test_confirming_ends_the_oldest_or_leaves_all_as_they_are(bench: Bench) -> None:
     bench.open(3)
     for count in (4, 0, -1):
-        with pytest.raises(NotThatManyOpen):
+        with pytest.raises(TooFewOpenReads):
             bench.reads.confirm(b"work", count)
     bench.reads.confirm(b"work", 2)
     bench.reads.put_back_all()
@@ -143,7 +143,7 @@ def test_what_is_on_its_way_elsewhere_is_not_closed_with_the_others(ending: Benc
 
 
 def test_a_confirm_that_counts_what_is_on_its_way_elsewhere_is_refused_once(ending: Bench) -> None:
-    with pytest.raises(NotThatManyOpen):
+    with pytest.raises(TooFewOpenReads):
         ending.reads.confirm(b"work", 3)
     assert ending.queue.store.open_reads == 3
     assert ending.reads.confirm(b"work", 2) is not None
@@ -219,7 +219,7 @@ def test_a_lost_read_that_the_client_never_had_is_not_told(bench: Bench) -> None
 
 def test_a_client_that_never_closes_does_not_make_the_server_remember_without_end(bench: Bench) -> None:
     bench.put(*[b"x"] * 100)
-    for _ in range(ENDED_READS // 100 + 2):
+    for _ in range(MAX_REMEMBERED_ENDED_READS // 100 + 2):
         bench.open(100)
         bench.fail()
     told = 0
@@ -229,7 +229,7 @@ def test_a_client_that_never_closes_does_not_make_the_server_remember_without_en
             break
         except QueueFailed:
             told += 1
-    assert told == ENDED_READS
+    assert told == MAX_REMEMBERED_ENDED_READS
 
 
 def test_a_client_that_leaves_with_lost_reads_returns_nobody_elses(bench: Bench) -> None:
@@ -259,7 +259,7 @@ def test_closing_a_read_of_a_deleted_queue_touches_nothing_and_ends_no_other_rea
 def test_a_confirm_counts_no_read_of_a_deleted_queue(bench: Bench) -> None:
     bench.open(1)
     bench.delete()
-    with pytest.raises(NotThatManyOpen):
+    with pytest.raises(TooFewOpenReads):
         bench.reads.confirm(b"work", 1)
     bench.put(b"new")
     bench.open(1)

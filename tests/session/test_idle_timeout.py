@@ -7,7 +7,7 @@ from twisted.internet.task import Clock
 
 from kestrel.config.load import loads
 from kestrel.errors import StorageError
-from kestrel.session.idleness import Idleness
+from kestrel.session.idle_timeout import IdleTimeout
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.storage import SteppedStorage
 from tests.session.hang_ups import closes_after
@@ -270,14 +270,14 @@ def test_a_shorter_timeout_holds_for_connections_that_are_there() -> None:
 
 
 class Watched:
-    """An `Idleness` and what it asked and told."""
+    """An `IdleTimeout` and what it asked and told."""
 
     def __init__(self, timeout_ms: int | None) -> None:
         self.clock = Clock()
         self.timeout_ms = timeout_ms
         self.is_idle = True
         self.ends = 0
-        self.idleness = Idleness(self.clock, lambda: self.timeout_ms, lambda: not self.is_idle, self._timed_out)
+        self.idleness = IdleTimeout(self.clock, lambda: self.timeout_ms, lambda: not self.is_idle, self._timed_out)
 
     def _timed_out(self) -> None:
         self.ends += 1
@@ -285,7 +285,7 @@ class Watched:
 
 def test_it_is_told_again_after_another_timeout_until_it_is_stopped() -> None:
     watched = Watched(1000)
-    watched.idleness.interrupted()
+    watched.idleness.reset()
     watched.clock.advance(1)
     assert watched.ends == 1
     watched.clock.pump([0.5] * 4)
@@ -297,9 +297,9 @@ def test_it_is_told_again_after_another_timeout_until_it_is_stopped() -> None:
 
 def test_what_was_stopped_does_not_begin_again() -> None:
     watched = Watched(1000)
-    watched.idleness.interrupted()
+    watched.idleness.reset()
     watched.idleness.stop()
-    watched.idleness.interrupted()
+    watched.idleness.reset()
     watched.clock.pump([1] * 10)
     assert watched.ends == 0
     assert watched.clock.getDelayedCalls() == []
@@ -307,11 +307,11 @@ def test_what_was_stopped_does_not_begin_again() -> None:
 
 def test_time_spent_waiting_is_no_idle_time() -> None:
     watched = Watched(1000)
-    watched.idleness.interrupted()
+    watched.idleness.reset()
     watched.is_idle = False
     watched.clock.pump([0.5] * 9)
     watched.is_idle = True
-    watched.idleness.interrupted()
+    watched.idleness.reset()
     watched.clock.pump([0.25] * 3)
     assert watched.ends == 0
     watched.clock.advance(0.25)
@@ -323,7 +323,7 @@ def test_a_timeout_that_no_float_holds_ends_all_the_same() -> None:
     for _ in range(1000):
         watched.clock.advance(0.1)
         watched.ends = 0
-        watched.idleness.interrupted()
+        watched.idleness.reset()
         watched.clock.advance(0.0099)
         assert watched.ends == 0
         watched.clock.advance(0.0001)

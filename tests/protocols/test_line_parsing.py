@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kestrel.protocols.words import BadNumber, number, one_line, other_protocol, words_of
+from kestrel.protocols.line_parsing import BadNumber, detect_other_protocol, encode_one_line, parse_int32, split_words
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from kestrel.protocols.words import BadNumber, number, one_line, other_protocol,
 def test_words_stand_between_single_spaces_and_empty_ones_at_the_end_do_not_count(
     line: bytes, words: list[bytes]
 ) -> None:
-    assert words_of(line) == words
+    assert split_words(line) == words
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_words_stand_between_single_spaces_and_empty_ones_at_the_end_do_not_coun
     ],
 )
 def test_a_number_is_a_signed_32_bit_decimal(word: bytes, value: int) -> None:
-    assert number(word) == value
+    assert parse_int32(word) == value
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_number_is_a_signed_32_bit_decimal(word: bytes, value: int) -> None:
 )
 def test_anything_else_is_no_number(word: bytes) -> None:
     with pytest.raises(BadNumber):
-        number(word)
+        parse_int32(word)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_anything_else_is_no_number(word: bytes) -> None:
     ],
 )
 def test_a_reason_is_one_line_of_bytes(reason: str, line: bytes) -> None:
-    assert one_line(reason) == line
+    assert encode_one_line(reason) == line
 
 
 @pytest.mark.parametrize(
@@ -88,4 +88,4 @@ def test_a_reason_is_one_line_of_bytes(reason: str, line: bytes) -> None:
     ],
 )
 def test_lines_of_http_and_tls_are_recognized(line: bytes, protocol: str | None) -> None:
-    assert other_protocol(line) == protocol
+    assert detect_other_protocol(line) == protocol

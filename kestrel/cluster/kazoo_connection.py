@@ -14,11 +14,11 @@ from kazoo.exceptions import ConnectionDropped
 from kazoo.protocol.connection import STOP_CONNECTING, ConnectionHandler
 from kazoo.protocol.states import KeeperState
 
-LONGEST_ANSWER: Final = 16 * 1024 * 1024
+MAX_ZOOKEEPER_RESPONSE_BYTES: Final = 16 * 1024 * 1024
 """Bytes. Half a million members of a set have fewer; of others ZooKeeper itself takes no more than one MiB."""
 
 
-class Connection(ConnectionHandler):  # type: ignore[misc]
+class ZooKeeperConnection(ConnectionHandler):  # type: ignore[misc]
     """In place of that of a client whose handler remembers a `problem`. Overrides parts of kazoo that are its own."""
 
     def __init__(self, client: KazooClient) -> None:
@@ -28,7 +28,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         self._pause_s = self._first_pause_s
 
     def _read(self, length: int, timeout: float) -> Any:
-        if not 0 <= length <= LONGEST_ANSWER:
+        if not 0 <= length <= MAX_ZOOKEEPER_RESPONSE_BYTES:
             self.handler.problem = "what answers is no ZooKeeper"
             raise ConnectionDropped(f"an answer of {length} bytes")
         return super()._read(length, timeout)
@@ -44,7 +44,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
 
     def _connect_attempt(self, host: str, number: str, port: int, retry: Any) -> Any:
         """Connect, and be connected for as long as it lasts."""
-        began_s, times = time.monotonic(), self.handler.times_let_in
+        began_s, times = time.monotonic(), self.handler.connect_count
         try:
             status = super()._connect_attempt(host, number, port, retry)
         except Exception:
@@ -58,7 +58,7 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
             self.handler.problem = "the credentials are refused"
         if time.monotonic() - began_s > self._longest_pause_s:
             self._pause_s = self._first_pause_s
-        elif self.handler.times_let_in != times:
+        elif self.handler.connect_count != times:
             self.client._stopped.wait(self._pause_s)
             self._pause_s = min(2 * self._pause_s, self._longest_pause_s)
         return None

@@ -8,10 +8,10 @@ from typing import Final
 
 from kestrel.item import Item
 from kestrel.queues.queue import Queue
-from kestrel.session.reads import OpenRead
+from kestrel.session.open_reads import ConnectionOpenRead
 from kestrel.storage.barrier import Batch
 
-IDS_PER_MS: Final = 4096
+LEASE_IDS_PER_MS: Final = 4096
 """Numbers begin at the time of the start in these units: no run gives one out that an earlier run gave out, and
 they stay below 2^53, which is as far as some clients can count."""
 
@@ -35,13 +35,13 @@ class LeaseCounts:
             self._counts.pop(queue, None)
 
 
-class LeasedReads:
+class LeasedOpenReads:
     """All of a server's, by number. They survive the connection that took them, but not the server."""
 
     def __init__(self, started_ms: int) -> None:
-        self._last_id = started_ms * IDS_PER_MS
+        self._last_id = started_ms * LEASE_IDS_PER_MS
         self._leases: dict[int, _Lease] = {}
-        self.can_be_ended = True
+        self.can_be_confirmed = True
         """Whether somebody who is given a number now may still use it; not once the server stops."""
 
     def numbers(self, count: int) -> Sequence[int]:
@@ -55,11 +55,11 @@ class LeasedReads:
 
         After `auto_abort_ms` it goes back to the head.
         """
-        queue.add_open_read(item, _Lease(self._leases, number, OpenRead(queue, item), auto_abort_ms, counts))
+        queue.add_open_read(item, _Lease(self._leases, number, ConnectionOpenRead(queue, item), auto_abort_ms, counts))
 
     def stop(self) -> None:
         """The server stops: nobody will be there to confirm what is given out from now on."""
-        self.can_be_ended = False
+        self.can_be_confirmed = False
 
     def confirm(self, queue: bytes, ids: Set[int]) -> tuple[int, Batch | None]:
         """Finish those that are open on that queue: how many, and their batch."""
@@ -71,7 +71,7 @@ class LeasedReads:
         reads = self._open(queue, ids)
         return len(reads), reads[0].queue.abort([read.xid for read in reads]) if reads else None
 
-    def _open(self, queue: bytes, ids: Set[int]) -> list[OpenRead]:
+    def _open(self, queue: bytes, ids: Set[int]) -> list[ConnectionOpenRead]:
         known = (self._leases.get(number) for number in ids)
         reads = [lease.read for lease in known if lease is not None and lease.is_of(queue)]
         return sorted(reads, key=attrgetter("xid"))  # the order of taking; who was answered first may have taken last
@@ -83,7 +83,7 @@ class _Lease:
     __slots__ = ("_counts", "_id", "_leases", "auto_abort_ms", "read")
 
     def __init__(
-        self, leases: dict[int, _Lease], number: int, read: OpenRead, auto_abort_ms: int, counts: LeaseCounts
+        self, leases: dict[int, _Lease], number: int, read: ConnectionOpenRead, auto_abort_ms: int, counts: LeaseCounts
     ) -> None:
         self.read = read
         self.auto_abort_ms = auto_abort_ms

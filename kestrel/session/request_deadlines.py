@@ -12,31 +12,31 @@ from typing import Final, Protocol
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from kestrel.errors import TooSlow
+from kestrel.errors import RequestTooSlow
 from kestrel.queues.timer import CLOCK_TOLERANCE_S, Timer
 from kestrel.session.settings import SessionSettings
 
 log = Logger(__name__)
 
-ROOM_AGAIN: Final = 7 / 8
+RELIEF_RATIO: Final = 7 / 8
 """When there is too much, as many are given up on as leave this part of what is allowed: not one for each byte."""
 
-LOOKED_AT_ONCE: Final = 256
+MAX_TIMED_OUT_REQUESTS_PER_SLICE: Final = 256
 """However many are late, the others are served in between."""
 
 
-class Beginner(Protocol):
+class DeadlineOwner(Protocol):
     """Who has begun something: a session."""
 
     @property
-    def waits_for_us(self) -> bool:
+    def waits_for_server(self) -> bool:
         """Whether it is the server's turn, and not the client's."""
 
-    def give_up(self, why: TooSlow) -> None:
+    def abandon(self, why: RequestTooSlow) -> None:
         """Say why, and hang up; at once if that was the last time already."""
 
 
-class _Begun:
+class _PendingRequest:
     """Since when, and how many bytes there are of it."""
 
     __slots__ = ("since_s", "size")
@@ -46,7 +46,7 @@ class _Begun:
         self.size = size
 
 
-class Unfinished:
+class RequestDeadlines:
     """Who has begun something, the one who is at it longest first.
 
     Who is at it for longer than `request_timeout_ms` is given up on. So are, when all requests together take more than
@@ -58,33 +58,33 @@ class Unfinished:
         self.bytes = 0
         self._clock = clock
         self._settings = settings
-        self._begun: OrderedDict[Beginner, _Begun] = OrderedDict()
+        self._pending: OrderedDict[DeadlineOwner, _PendingRequest] = OrderedDict()
         self._timer = Timer(clock, self._look)
         self._is_stopped = False
         self._is_making_room = False
 
     def __len__(self) -> int:
-        return len(self._begun)
+        return len(self._pending)
 
-    def is_at(self, beginner: Beginner, size: int, *, anew: bool) -> None:
-        """It is at something, of which so many bytes are there; `anew` if it is something else than before."""
-        begun = self._begun.get(beginner)
+    def track(self, owner: DeadlineOwner, size: int, *, is_new: bool) -> None:
+        """It is at something, of which so many bytes are there; `is_new` if it is something else than before."""
+        begun = self._pending.get(owner)
         if begun is None:
-            self._begun[beginner] = begun = _Begun(self._clock.seconds(), 0)
+            self._pending[owner] = begun = _PendingRequest(self._clock.seconds(), 0)
             self._watch()
-        elif anew:
+        elif is_new:
             begun.since_s = self._clock.seconds()
-            self._begun.move_to_end(beginner)
+            self._pending.move_to_end(owner)
         self.bytes += size - begun.size
         begun.size = size
-        self._keep_to_the_limit()
+        self._enforce_limit()
 
-    def is_done(self, beginner: Beginner) -> None:
+    def untrack(self, owner: DeadlineOwner) -> None:
         """It has ended that."""
-        begun = self._begun.pop(beginner, None)
+        begun = self._pending.pop(owner, None)
         if begun is not None:
             self.bytes -= begun.size
-            if not self._begun:
+            if not self._pending:
                 self._timer.stop()
 
     def settings_changed(self) -> None:
@@ -92,14 +92,14 @@ class Unfinished:
         self._timer.stop()
         if not self._is_stopped:
             self._look()
-            self._keep_to_the_limit()
+            self._enforce_limit()
 
     def stop(self) -> None:
         """The server stops, which takes care of its connections."""
         self._is_stopped = True
         self._timer.stop()
 
-    def _keep_to_the_limit(self) -> None:
+    def _enforce_limit(self) -> None:
         if self._is_making_room:  # whoever is given up on comes here again
             return
         most = self._settings().max_total_request_bytes
@@ -112,20 +112,22 @@ class Unfinished:
 
     def _make_room(self, most: int) -> None:
         # Those who have less have less than half of it together: enough of the others are found.
-        share = most / len(self._begun) / 2
-        why = TooSlow("the server holds too many requests that have not come whole, and this one began before others")
-        for beginner, begun in list(self._begun.items()):
-            if self.bytes <= most * ROOM_AGAIN:
+        share = most / len(self._pending) / 2
+        why = RequestTooSlow(
+            "the server holds too many requests that have not come whole, and this one began before others"
+        )
+        for owner, begun in list(self._pending.items()):
+            if self.bytes <= most * RELIEF_RATIO:
                 break
             if begun.size >= share:
-                _give_up(beginner, why)
+                _abandon(owner, why)
 
     def _watch(self) -> None:
         """Look again when the first of them is late."""
         timeout_ms = self._settings().request_timeout_ms
-        if timeout_ms is None or self._timer.is_running or self._is_stopped or not self._begun:
+        if timeout_ms is None or self._timer.is_running or self._is_stopped or not self._pending:
             return
-        first = next(iter(self._begun.values()))
+        first = next(iter(self._pending.values()))
         self._timer.start(max(0.0, first.since_s + timeout_ms / 1000 - self._clock.seconds()))
 
     def _look(self) -> None:
@@ -133,22 +135,22 @@ class Unfinished:
         if timeout_ms is None:
             return
         now_s = self._clock.seconds()
-        for _ in range(min(LOOKED_AT_ONCE, len(self._begun))):
-            if not self._begun:
+        for _ in range(min(MAX_TIMED_OUT_REQUESTS_PER_SLICE, len(self._pending))):
+            if not self._pending:
                 break
-            beginner, begun = next(iter(self._begun.items()))  # who is late is in front: the others cost nothing
+            owner, begun = next(iter(self._pending.items()))  # who is late is in front: the others cost nothing
             if begun.since_s + timeout_ms / 1000 > now_s + CLOCK_TOLERANCE_S:
                 break
             begun.since_s = now_s
-            self._begun.move_to_end(beginner)
-            if not beginner.waits_for_us:
-                _give_up(beginner, TooSlow("this took too long"))
+            self._pending.move_to_end(owner)
+            if not owner.waits_for_server:
+                _abandon(owner, RequestTooSlow("this took too long"))
         self._watch()
 
 
-def _give_up(beginner: Beginner, why: TooSlow) -> None:
+def _abandon(owner: DeadlineOwner, why: RequestTooSlow) -> None:
     """One client's fault must not be that of whoever is being heard now."""
     try:
-        beginner.give_up(why)
+        owner.abandon(why)
     except Exception:
         log.failure("A client that is too slow could not be hung up on")

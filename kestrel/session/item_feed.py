@@ -10,19 +10,19 @@ from kestrel.item import Item
 from kestrel.queues.queue import Queue
 from kestrel.queues.waiters import Waiter
 
-ITEMS_PER_TURN: Final = 64
+MAX_FED_ITEMS_PER_SLICE: Final = 64
 
 NO_LIMIT: Final = -1
 """As many items as the audience may open."""
 
 
-class Audience(Protocol):
-    """Where a monitor's items go. It calls `Monitoring.go_on_later` when held-up replies have left."""
+class ItemSink(Protocol):
+    """Where a monitor's items go. It calls `ItemFeed.go_on_later` when held-up replies have left."""
 
     def may_open(self) -> bool:
         """Whether the connection may hold one more open read of the queue."""
 
-    def is_held_up(self) -> bool:
+    def is_backpressured(self) -> bool:
         """Whether replies must leave before more are made."""
 
     def continue_later(self, work: Callable[[], None]) -> None:
@@ -31,38 +31,38 @@ class Audience(Protocol):
     def deliver(self, item: Item) -> None:
         """Here is an item, taken as an open read."""
 
-    def monitor_ended(self, error: Exception | None) -> None:
+    def feed_ended(self, error: Exception | None) -> None:
         """No further item comes, for a reason that is an error or not."""
 
 
-class Monitoring:
+class ItemFeed:
     """One monitor under way. It takes one item, then goes to the end of the line of waiters.
 
     One that is not `is_blocking` ends when there is no item.
     """
 
-    def __init__(self, audience: Audience, queue: Queue, max_items: int, *, is_blocking: bool = True) -> None:
-        self._audience = audience
+    def __init__(self, sink: ItemSink, queue: Queue, max_items: int, *, is_blocking: bool = True) -> None:
+        self._sink = sink
         self._queue = queue
         self._items_left = max_items
         self._is_blocking = is_blocking
         self._waiter: Waiter | None = None
         self._is_over = False
-        self._is_turn_due = False
+        self._is_slice_due = False
 
-    def go_on(self) -> None:
+    def continue_now(self) -> None:
         """Take what is there now, then stand in line."""
-        self._is_turn_due = False
+        self._is_slice_due = False
         try:
             self._take_items()
         except KestrelError as error:
             self.end(error)
 
     def _take_items(self) -> None:
-        for _ in range(ITEMS_PER_TURN):
-            if self._is_over or self._waiter is not None or self._audience.is_held_up():
+        for _ in range(MAX_FED_ITEMS_PER_SLICE):
+            if self._is_over or self._waiter is not None or self._sink.is_backpressured():
                 return
-            if not self._items_left or self._queue.is_deleted or not self._audience.may_open():
+            if not self._items_left or self._queue.is_deleted or not self._sink.may_open():
                 self.end(None)
                 return
             item = self._queue.take_now(opens=True)
@@ -75,13 +75,13 @@ class Monitoring:
 
     def continue_later(self) -> None:
         """Go on in the next tick."""
-        if not self._is_turn_due and not self._is_over:
-            self._is_turn_due = True
-            self._audience.continue_later(self.go_on)
+        if not self._is_slice_due and not self._is_over:
+            self._is_slice_due = True
+            self._sink.continue_later(self.continue_now)
 
     def _deliver(self, item: Item) -> None:
         self._items_left -= 1
-        self._audience.deliver(item)
+        self._sink.deliver(item)
 
     def _item_arrived(self, item: Item | None, error: Exception | None) -> None:
         self._waiter = None
@@ -89,9 +89,9 @@ class Monitoring:
             self.end(error)
             return
         self._deliver(item)
-        self.go_on()
+        self.continue_now()
 
-    def settle_for_what_is_there(self) -> None:
+    def make_non_blocking(self) -> None:
         """Be patient no longer."""
         self._is_blocking = False
         if self._waiter is not None:
@@ -101,7 +101,7 @@ class Monitoring:
         """It is over: the time is up, or a limit reached."""
         if not self._is_over:
             self.cancel()
-            self._audience.monitor_ended(error)
+            self._sink.feed_ended(error)
 
     def cancel(self) -> None:
         """It is over, and nobody is there to be told."""

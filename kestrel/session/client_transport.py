@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 
-class Wire(ABC):
+class ClientTransport(ABC):
     """The way to one client, whatever its transport."""
 
     @property
@@ -14,7 +14,7 @@ class Wire(ABC):
         """Who that is, for the log."""
 
     @abstractmethod
-    def has_ended(self) -> bool:
+    def peer_has_closed(self) -> bool:
         """Whether the client's last byte was read, and it has left, which nobody was told of yet. False if unknown."""
 
     @abstractmethod
@@ -22,7 +22,7 @@ class Wire(ABC):
         """Hand replies to the transport."""
 
     @abstractmethod
-    def lose(self) -> None:
+    def close_when_sent(self) -> None:
         """Hang up when everything written has left."""
 
     @abstractmethod
@@ -30,5 +30,5 @@ class Wire(ABC):
         """Drop the connection with whatever it is owed."""
 
     @abstractmethod
-    def listen(self, wanted: bool) -> None:
+    def set_reading(self, is_wanted: bool) -> None:
         """Read from the client, or not for a while."""

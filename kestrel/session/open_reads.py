@@ -6,17 +6,17 @@ from collections import deque
 from itertools import islice
 from typing import Final
 
-from kestrel.errors import NotThatManyOpen, QueueFailed
+from kestrel.errors import QueueFailed, TooFewOpenReads
 from kestrel.item import Item
 from kestrel.queues.queue import Queue
 from kestrel.storage.barrier import Batch
 from kestrel.storage.interfaces import IQueueStorage
 
-ENDED_READS: Final = 1000
+MAX_REMEMBERED_ENDED_READS: Final = 1000
 """So many that ended unasked are remembered for each name; a client that closes what it opens has few."""
 
 
-class OpenRead:
+class ConnectionOpenRead:
     """One item that this connection holds, and the contents it was taken from."""
 
     __slots__ = ("queue", "store", "xid")
@@ -37,7 +37,7 @@ class OpenRead:
         return not self.queue.is_deleted and not self.queue.owns_store(self.store)
 
 
-class _OfQueue:
+class _OpenReadsByName:
     """A connection's reads of the queues of one name, oldest first.
 
     `ended` stands for those that ended without being asked, each by whether its item was lost to this client; they
@@ -48,18 +48,18 @@ class _OfQueue:
     __slots__ = ("ended", "open")
 
     def __init__(self) -> None:
-        self.ended: deque[bool] = deque(maxlen=ENDED_READS)
-        self.open: deque[OpenRead] = deque()
+        self.ended: deque[bool] = deque(maxlen=MAX_REMEMBERED_ENDED_READS)
+        self.open: deque[ConnectionOpenRead] = deque()
 
-    def sort_out(self) -> None:
+    def drop_ended(self) -> None:
         while self.open and not self.open[0].is_open:
             self.ended.append(self.open.popleft().is_lost)
 
-    def all_open(self) -> list[OpenRead]:
+    def all_open(self) -> list[ConnectionOpenRead]:
         return [read for read in self.open if read.is_open]
 
 
-class OpenReads:
+class ConnectionOpenReads:
     """A connection's open reads, by the queue's name and oldest first.
 
     A read whose queue was deleted, or which timed out, stands here until it is closed, and closing it then touches
@@ -67,16 +67,16 @@ class OpenReads:
     """
 
     def __init__(self) -> None:
-        self._by_queue: dict[bytes, _OfQueue] = {}
+        self._by_queue: dict[bytes, _OpenReadsByName] = {}
 
-    def add(self, queue: Queue, item: Item) -> OpenRead:
+    def add(self, queue: Queue, item: Item) -> ConnectionOpenRead:
         """One more: this connection holds the item, which was taken as an open read."""
         queue.add_open_read(item)
-        read = OpenRead(queue, item)
-        self._by_queue.setdefault(queue.name, _OfQueue()).open.append(read)
+        read = ConnectionOpenRead(queue, item)
+        self._by_queue.setdefault(queue.name, _OpenReadsByName()).open.append(read)
         return read
 
-    def forget(self, read: OpenRead) -> None:
+    def forget(self, read: ConnectionOpenRead) -> None:
         """The client never had it."""
         reads = self._by_queue.get(read.queue.name)
         if reads is None:
@@ -86,10 +86,10 @@ class OpenReads:
         elif reads.ended:
             reads.ended.pop()  # it was the last that ended
 
-    def _of(self, queue: bytes) -> _OfQueue | None:
+    def _of(self, queue: bytes) -> _OpenReadsByName | None:
         reads = self._by_queue.get(queue)
         if reads is not None:
-            reads.sort_out()
+            reads.drop_ended()
             if not reads.open and not reads.ended:
                 del self._by_queue[queue]
                 return None
@@ -137,29 +137,29 @@ class OpenReads:
         return read.queue.abort([read.xid])
 
     def confirm(self, queue: bytes, count: int) -> Batch | None:
-        """Confirm the `count` oldest, or raise `NotThatManyOpen` and leave all as they are.
+        """Confirm the `count` oldest, or raise `TooFewOpenReads` and leave all as they are.
 
         So it does, once, when some that the client may mean ended without being asked; it raises `QueueFailed` when
         the queue's storage failed and they were lost.
         """
         reads = self._of(queue)
         if reads is None or not 0 < count <= len(reads.open) + len(reads.ended):
-            raise NotThatManyOpen("not that many reads are open")
+            raise TooFewOpenReads("not that many reads are open")
         if reads.ended:
             were_lost = any(reads.ended)
             reads.ended.clear()
             if were_lost:
                 raise QueueFailed("the queue's storage failed: the items went back to the queue")
-            raise NotThatManyOpen("some of these reads have ended")
+            raise TooFewOpenReads("some of these reads have ended")
         confirmed = list(islice(reads.open, count))
         if not all(read.is_open for read in confirmed):
             reads.open = deque(reads.all_open())
-            raise NotThatManyOpen("some of these reads have ended")
+            raise TooFewOpenReads("some of these reads have ended")
         for _ in confirmed:
             reads.open.popleft()
         return confirmed[0].queue.confirm([read.xid for read in confirmed])
 
-    def leave_all(self) -> None:
+    def forget_all(self) -> None:
         """The server stops: each queue puts all its reads back by itself, whoever holds them."""
         self._by_queue.clear()
 

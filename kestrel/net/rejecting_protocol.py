@@ -6,7 +6,7 @@ from twisted.internet.interfaces import ISSLTransport
 from twisted.internet.protocol import Protocol
 
 
-class Refused(Protocol):
+class RejectingProtocol(Protocol):
     """Says why in one reply, reads nothing, and hangs up. Where that would take a TLS handshake, it just hangs up."""
 
     def __init__(self, reply: bytes) -> None:
