@@ -71,7 +71,7 @@ COMPILED = (
     "kestrel.storage.uncommitted",
     "kestrel.storage.window",
     "kestrel.journal.records",
-    "kestrel.journal.hop",
+    "kestrel.journal.run_cursor",
     "kestrel.journal.writer",
 )
 

@@ -25,11 +25,11 @@ from benchmarks.harness import (
     scratch_folder,
     spread,
 )
-from kestrel.admin.asked import Answer, Asked
 from kestrel.admin.history import SAMPLES
+from kestrel.admin.request_response import AdminRequest, AdminResponse
 from kestrel.admin.routes import Routes
-from kestrel.admin.slices import SLICE_S, slicer
-from kestrel.admin.watched import Watched
+from kestrel.admin.server_view import ServerView
+from kestrel.admin.time_slices import SLICE_S, make_cooperator
 from kestrel.testing.server import MemoryServer
 
 CALLS: Final[Mapping[str, tuple[bytes, ...]]] = {
@@ -107,15 +107,17 @@ def answers(folder: Path, queues: int, repeats: int) -> dict[str, list[Made]]:
     server.settle()
     gc.collect()
     gc.freeze()  # as the server does when it has loaded its queues
-    watched = Watched(server.core, server.control, "journal:/queues", time.monotonic, lambda: True)
-    routes = Routes(watched, server.clock, slicer(server.clock))
+    server_view = ServerView(server.core, server.control, "journal:/queues", time.monotonic, lambda: True)
+    routes = Routes(server_view, server.clock, make_cooperator(server.clock))
     for _ in range(SAMPLES):
         _made(_without_words(routes.history.sampling))
     made: dict[str, list[Made]] = {call: [] for call in [*CALLS, SAMPLE]}
     for _ in range(repeats):
         for call, path in CALLS.items():
-            answer = routes.handle(Asked("GET", path, {"queue": [b"queue-%06d" % number for number in range(100)]}))
-            assert isinstance(answer, Answer)
+            answer = routes.handle(
+                AdminRequest("GET", path, {"queue": [b"queue-%06d" % number for number in range(100)]})
+            )
+            assert isinstance(answer, AdminResponse)
             made[call].append(_made(iter(answer.pieces)))
             answer.done()
         made[SAMPLE].append(_made(_without_words(routes.history.sampling)))

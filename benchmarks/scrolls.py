@@ -13,7 +13,7 @@ from benchmarks.journals import ADD_MS, QUEUE
 from kestrel.config.model import QueueSettings
 from kestrel.scroll.done_set import DoneSet
 from kestrel.scroll.fileset import reader_name, writer_name
-from kestrel.scroll.names import DEFAULT_READER, stem_of
+from kestrel.scroll.name_encoding import DEFAULT_READER, stem_of
 from kestrel.scroll.reader_file import ReaderState, encode_state
 from kestrel.scroll.records import WRITER_MAGIC, encode_put
 

@@ -2,10 +2,10 @@
 
     python -m benchmarks.spark
 
-A set of journal files of 1 GB is read by the plain reader (`kestrel.journal.reader`) on one core, which takes one of
-its files, and by the source of Spark with one and with two tasks at a time, into a sink that takes every column of
-every row and drops it: all columns, all but the items, and the times and sizes of items alone. So is one file of that
-size. The page cache is warm, each
+A set of journal files of 1 GB is read by the plain reader (`kestrel.journal.record_cursor`) on one core, which takes
+one of its files, and by the source of Spark with one and with two tasks at a time, into a sink that takes every column
+of every row and drops it: all columns, all but the items, and the times and sizes of items alone. So is one file of
+that size. The page cache is warm, each
 Spark has read something before, and the turns are interleaved. *planned* is how long it takes to find out which task
 reads what; *start* how long a query takes that finds an empty file: Spark starts several Pythons for each.
 """
@@ -37,7 +37,7 @@ from benchmarks.harness import (
 from benchmarks.journals import JournalMaker
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
-from kestrel.journal.reader import RecordScan
+from kestrel.journal.record_cursor import JournalRecordCursor
 from kestrel.journal.records import ADDX_HEADER_BYTES
 from kestrel.spark.session import session
 from kestrel.spark.source import KestrelSource
@@ -139,7 +139,7 @@ def plain(journal: Set) -> Timed:
     path = min(journal.folder.iterdir())
     began, cpu_began = time.perf_counter(), time.process_time()
     with FileReader(Disk(), os.fsencode(path)) as reader:
-        records = sum(1 for _ in RecordScan(reader))
+        records = sum(1 for _ in JournalRecordCursor(reader))
         size = reader.size
     return Timed(PLAIN, size, records, time.perf_counter() - began, time.process_time() - cpu_began)
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from kestrel.admin.asked import Answer, Asked, Refusal, as_json
-from kestrel.admin.one_queue import queue_named
-from kestrel.admin.watched import Watched
+from kestrel.admin.details import queue_named
+from kestrel.admin.request_response import AdminRequest, AdminResponse, HttpError, json_response
+from kestrel.admin.server_view import ServerView
 from kestrel.errors import UnknownStatus
 from kestrel.queues.flush_expired import ExpiredFlushResult
 from kestrel.storage.barrier import Batch
@@ -18,66 +18,66 @@ from kestrel.storage.barrier import Batch
 log = Logger(__name__)
 
 
-def change_status(watched: Watched, asked: Asked, name: bytes) -> Deferred[Answer]:
+def change_status(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferred[AdminResponse]:
     """Change the status to the one of that name."""
     try:
-        changing = watched.control.status.change(name)
+        changing = server_view.control.status.change(name)
     except UnknownStatus as error:
-        raise Refusal(409, str(error)) from None
-    return changing.addCallback(lambda _: _done(f"the status is {watched.control.status.published.value}"))
+        raise HttpError(409, str(error)) from None
+    return changing.addCallback(lambda _: _done(f"the status is {server_view.control.status.published.value}"))
 
 
-def reload(watched: Watched, asked: Asked) -> Deferred[Answer]:
+def reload(server_view: ServerView, request: AdminRequest) -> Deferred[AdminResponse]:
     """Read the configuration again."""
-    return watched.control.reload().addCallback(lambda _: _done("the configuration was read again"))
+    return server_view.control.reload().addCallback(lambda _: _done("the configuration was read again"))
 
 
-def shutdown(watched: Watched, asked: Asked) -> Answer:
+def shutdown(server_view: ServerView, request: AdminRequest) -> AdminResponse:
     """Stop the server in order."""
     answer = _done("the server stops")
-    return Answer(answer.pieces, answer.content_type, done=watched.control.shutdown)
+    return AdminResponse(answer.pieces, answer.content_type, done=server_view.control.shutdown)
 
 
-def collect_garbage(watched: Watched, asked: Asked) -> Answer:
+def collect_garbage(server_view: ServerView, request: AdminRequest) -> AdminResponse:
     """Have Python look for memory that nobody uses. It keeps everybody waiting meanwhile."""
     return _done(f"{gc.collect()} objects were let go")
 
 
-def flush(watched: Watched, asked: Asked, name: bytes) -> Deferred[Answer]:
+def flush(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferred[AdminResponse]:
     """Drop all items of a queue."""
-    _check_change(watched)
-    items = queue_named(watched, name).store.items
+    _check_change(server_view)
+    items = queue_named(server_view, name).store.items
     return _when_safe(
-        watched.manager.flush(name), lambda: f"{name.decode('latin-1')} was flushed of {items} items"
+        server_view.manager.flush(name), lambda: f"{name.decode('latin-1')} was flushed of {items} items"
     )
 
 
-def delete(watched: Watched, asked: Asked, name: bytes) -> Deferred[Answer]:
+def delete(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferred[AdminResponse]:
     """Forget a queue."""
-    _check_change(watched)
-    queue_named(watched, name)
-    return _when_safe(watched.manager.delete(name), lambda: f"{name.decode('latin-1')} was deleted")
+    _check_change(server_view)
+    queue_named(server_view, name)
+    return _when_safe(server_view.manager.delete(name), lambda: f"{name.decode('latin-1')} was deleted")
 
 
-def flush_expired(watched: Watched, asked: Asked, name: bytes) -> Deferred[Answer]:
+def flush_expired(server_view: ServerView, request: AdminRequest, name: bytes) -> Deferred[AdminResponse]:
     """Drop the expired items of a queue."""
-    _check_change(watched)
-    queue_named(watched, name)
+    _check_change(server_view)
+    queue_named(server_view, name)
 
-    def swept(result: ExpiredFlushResult) -> Deferred[Answer]:
+    def swept(result: ExpiredFlushResult) -> Deferred[AdminResponse]:
         return _when_safe(result.batch, lambda: f"{result.items} items of {name.decode('latin-1')} had expired")
 
-    return watched.manager.flush_expired(name).addCallback(swept)
+    return server_view.manager.flush_expired(name).addCallback(swept)
 
 
-def _check_change(watched: Watched) -> None:
-    status = watched.control.status
+def _check_change(server_view: ServerView) -> None:
+    status = server_view.control.status
     if not status.takes_writes:
-        raise Refusal(503, f"the server is {status.in_force.value}")
+        raise HttpError(503, f"the server is {status.in_force.value}")
 
 
-def _when_safe(batch: Batch | None, sentence: Callable[[], str]) -> Deferred[Answer]:
-    answering: Deferred[Answer] = Deferred()
+def _when_safe(batch: Batch | None, sentence: Callable[[], str]) -> Deferred[AdminResponse]:
+    answering: Deferred[AdminResponse] = Deferred()
 
     def settled() -> None:
         if batch is not None and batch.failure is not None:
@@ -92,6 +92,6 @@ def _when_safe(batch: Batch | None, sentence: Callable[[], str]) -> Deferred[Ans
     return answering
 
 
-def _done(sentence: str) -> Answer:
+def _done(sentence: str) -> AdminResponse:
     log.info("By the admin port: {sentence}", sentence=sentence)
-    return as_json({"done": sentence})
+    return json_response({"done": sentence})

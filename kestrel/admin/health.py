@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from kestrel.admin.asked import Answer, Asked, as_json
-from kestrel.admin.watched import Watched
+from kestrel.admin.request_response import AdminRequest, AdminResponse, json_response
+from kestrel.admin.server_view import ServerView
 
 
-def health(watched: Watched, asked: Asked) -> Answer:
+def health(server_view: ServerView, request: AdminRequest) -> AdminResponse:
     """200 as long as the reactor turns. It names queues whose storage has failed, which no restart need mend."""
-    failed = [queue.name.decode("latin-1") for queue in watched.manager.all_queues() if queue.store.failure]
-    return as_json(
+    failed = [queue.name.decode("latin-1") for queue in server_view.manager.all_queues() if queue.store.failure]
+    return json_response(
         {
             "health": "ok",
-            "status": watched.control.status.published.value,
-            "ready": _why_not(watched) is None,
+            "status": server_view.control.status.published.value,
+            "ready": _why_not(server_view) is None,
             "failed_queues": failed[:100],
         }
     )
 
 
-def ready(watched: Watched, asked: Asked) -> Answer:
+def ready(server_view: ServerView, request: AdminRequest) -> AdminResponse:
     """200 if the queues are loaded and the status takes puts and gets; else 503, and why."""
-    why_not = _why_not(watched)
+    why_not = _why_not(server_view)
     if why_not is None:
-        return as_json({"ready": True})
-    return as_json({"ready": False, "error": why_not}, 503)
+        return json_response({"ready": True})
+    return json_response({"ready": False, "error": why_not}, 503)
 
 
-def _why_not(watched: Watched) -> str | None:
-    status = watched.control.status
-    if not watched.is_ready():
+def _why_not(server_view: ServerView) -> str | None:
+    status = server_view.control.status
+    if not server_view.is_ready():
         return "the queues are not loaded yet, or the server stops"
     if not (status.published.takes_reads and status.published.takes_writes):
         return f"the server is {status.published.value}"

@@ -11,9 +11,9 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import Cooperator, LoopingCall
 from twisted.logger import Logger
 
-from kestrel.admin.asked import Answer, Asked, Refusal, json_bytes, json_object
-from kestrel.admin.slices import is_stopped
-from kestrel.admin.watched import Watched
+from kestrel.admin.request_response import AdminRequest, AdminResponse, HttpError, json_bytes, json_object
+from kestrel.admin.server_view import ServerView
+from kestrel.admin.time_slices import ignore_scheduler_stopped
 from kestrel.queues.manager import QueueManager
 from kestrel.queues.queue import Queue
 from kestrel.queues.queue_histograms import QueueHistograms
@@ -25,7 +25,7 @@ SAMPLES: Final = 360
 """An hour."""
 _PLACES: Final = SAMPLES + 1
 """One for the sample that is being taken."""
-NAMES_AT_ONCE: Final = 100
+MAX_NAMES_PER_REQUEST: Final = 100
 QUEUES_PER_STEP: Final = 64
 SERVER: Final = b""
 """The name of what is sampled of the server as a whole."""
@@ -80,7 +80,7 @@ class _Ring:
         return rates
 
 
-class History:
+class StatsHistory:
     """Samples the server, and as many queues as `max_queues` says then, those that came first.
 
     A queue takes 12 KB for its hour. A sample is taken in steps of a fraction of a millisecond.
@@ -109,7 +109,7 @@ class History:
             self._sampling.stop()
 
     def _take(self, steps: int) -> Deferred[object]:
-        return self._cooperator.cooperate(self.sampling(steps)).whenDone().addErrback(is_stopped)
+        return self._cooperator.cooperate(self.sampling(steps)).whenDone().addErrback(ignore_scheduler_stopped)
 
     def sampling(self, steps: int = 1) -> Iterator[None]:
         """Take one sample, so many steps after the last, in slices."""
@@ -166,21 +166,21 @@ def _values_of(queue: Queue, histograms: QueueHistograms) -> tuple[int, int, int
     return items, size, histograms.puts, histograms.hits
 
 
-def history(history: History, watched: Watched, asked: Asked) -> Answer:
+def history(history: StatsHistory, server_view: ServerView, request: AdminRequest) -> AdminResponse:
     """The hour of the queues that are named, or of the server."""
-    names = list(dict.fromkeys(asked.query.get("queue", (SERVER,))))
-    if len(names) > NAMES_AT_ONCE:
-        raise Refusal(400, f"{len(names)} queues are too many at once; limit={NAMES_AT_ONCE}")
-    return Answer(_pieces(history, names))
+    names = list(dict.fromkeys(request.query.get("queue", (SERVER,))))
+    if len(names) > MAX_NAMES_PER_REQUEST:
+        raise HttpError(400, f"{len(names)} queues are too many at once; limit={MAX_NAMES_PER_REQUEST}")
+    return AdminResponse(_pieces(history, names))
 
 
-def _pieces(history: History, names: Sequence[bytes]) -> Iterator[bytes]:
+def _pieces(history: StatsHistory, names: Sequence[bytes]) -> Iterator[bytes]:
     newest, sampled_ms = history.sample, history.sampled_ms
     yield json_bytes({"step_ms": STEP_S * 1000, "end_ms": sampled_ms})[:-1] + b',"series":'
     yield from json_object(_one_each(history, names, newest))
     yield b"}"
 
 
-def _one_each(history: History, names: Sequence[bytes], newest: int) -> Iterator[Mapping[str, object]]:
+def _one_each(history: StatsHistory, names: Sequence[bytes], newest: int) -> Iterator[Mapping[str, object]]:
     for name in names:
         yield {each.decode("latin-1"): lists for each, lists in history.series([name], newest).items()}

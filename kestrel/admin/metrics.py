@@ -15,9 +15,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from kestrel.admin.asked import Answer, Asked
-from kestrel.admin.summary import summing
-from kestrel.admin.watched import Watched
+from kestrel.admin.histogram_summary import add_histograms
+from kestrel.admin.request_response import AdminRequest, AdminResponse
+from kestrel.admin.server_view import ServerView
 from kestrel.escaping import show_name
 from kestrel.histogram import Histogram
 from kestrel.queues.manager import QueueManager
@@ -59,16 +59,16 @@ _BOUNDS: Final = {"_usec": range(4, 31), "_msec": range(0, 31, 2), "_size": rang
 """The powers of two that buckets end at: 16 us to 18 minutes, 1 ms to 12 days, 16 bytes to 16 MiB."""
 
 
-def metrics(watched: Watched, asked: Asked) -> Answer:
+def metrics(server_view: ServerView, request: AdminRequest) -> AdminResponse:
     """All of the server, and of as many queues as maxQueueSeries, those that came first."""
-    return Answer(_pieces(watched), CONTENT_TYPE)
+    return AdminResponse(_pieces(server_view), CONTENT_TYPE)
 
 
-def _pieces(watched: Watched) -> Iterator[bytes]:
+def _pieces(server_view: ServerView) -> Iterator[bytes]:
     totals = QueueHistograms()
-    for _ in summing(watched.manager, totals):
+    for _ in add_histograms(server_view.manager, totals):
         yield b""
-    manager, most = watched.manager, watched.config.admin.max_queue_series
+    manager, most = server_view.manager, server_view.config.admin.max_queue_series
     names = [queue.name for queue in manager.queues_including_masked() if queue.name not in manager.aliases]
     shown, untold = names[:most], max(0, len(names) - most)
     del names  # many answers may wait for their clients
@@ -78,11 +78,11 @@ def _pieces(watched: Watched) -> Iterator[bytes]:
         if queue is not None:
             of_storages.update(queue.store.stats)
         yield b""
-    sight = watched.sight()
-    for _ in sight.gather():
+    snapshot = server_view.snapshot()
+    for _ in snapshot.gather():
         yield b""
-    for family in _of_server(watched, sight, totals, untold):
-        yield generate_latest(_One(family))
+    for family in _of_server(server_view, snapshot, totals, untold):
+        yield generate_latest(_SingleFamilyCollector(family))
     family_of = partial(_family, manager, shown)
     for figure in (*QUEUE_STAT_DEFINITIONS, *TRAFFIC_STAT_DEFINITIONS):
         if figure.kind is not StatKind.LABEL and figure.name not in _LEFT_OUT:
@@ -94,8 +94,8 @@ def _pieces(watched: Watched) -> Iterator[bytes]:
         yield from family_of(figure_name, StatKind.GAUGE, "of its storage", partial(_storage_figure, figure_name))
 
 
-def _storage_figure(name: str, sight: QueueSnapshot) -> int | None:
-    return sight.journal.get(name)
+def _storage_figure(name: str, snapshot: QueueSnapshot) -> int | None:
+    return snapshot.journal.get(name)
 
 
 _IN_SECONDS: Final[tuple[tuple[str, StatKind, str, Callable[[QueueSnapshot], float]], ...]] = (
@@ -115,7 +115,7 @@ _IN_SECONDS: Final[tuple[tuple[str, StatKind, str, Callable[[QueueSnapshot], flo
 )
 
 
-class _One(Collector):
+class _SingleFamilyCollector(Collector):
     """Has one family to collect."""
 
     def __init__(self, family: Metric) -> None:
@@ -126,34 +126,36 @@ class _One(Collector):
         yield self._family
 
 
-def _of_server(watched: Watched, sight: ServerSnapshot, totals: QueueHistograms, untold: int) -> Iterator[Metric]:
+def _of_server(
+    server_view: ServerView, snapshot: ServerSnapshot, totals: QueueHistograms, untold: int
+) -> Iterator[Metric]:
     labels = {
-        figure.name: str(figure.value(sight)) for figure in SERVER_STAT_DEFINITIONS if figure.kind is StatKind.LABEL
+        figure.name: str(figure.value(snapshot)) for figure in SERVER_STAT_DEFINITIONS if figure.kind is StatKind.LABEL
     }
-    yield InfoMetricFamily("kestrel", "what runs", {**labels, "storage": watched.storage.partition(":")[0]})
+    yield InfoMetricFamily("kestrel", "what runs", {**labels, "storage": server_view.storage.partition(":")[0]})
     for figure in SERVER_STAT_DEFINITIONS:
         if figure.kind is not StatKind.LABEL and figure.name not in _LEFT_OUT:
-            yield _number(figure, sight)
-    yield GaugeMetricFamily("kestrel_uptime_seconds", "since the start", sight.uptime_s)
+            yield _number(figure, snapshot)
+    yield GaugeMetricFamily("kestrel_uptime_seconds", "since the start", snapshot.uptime_s)
     yield GaugeMetricFamily(
         "kestrel_reserved_memory_ratio",
         "what the queues may take of the machine's memory, in all",
-        float(sight.reserved_memory_ratio),
+        float(snapshot.reserved_memory_ratio),
     )
     status = GaugeMetricFamily("kestrel_status", "1 for the status that the server has", labels=["status"])
     for each in StatusLevel:
-        status.add_metric([each.value], int(each is watched.control.status.published))
+        status.add_metric([each.value], int(each is server_view.control.status.published))
     yield status
     sets = GaugeMetricFamily("kestrel_server_set_member", "1 for server sets that the server is in", labels=["set"])
-    for name, is_in in watched.server_sets().items():
+    for name, is_in in server_view.server_sets().items():
         sets.add_metric([name], int(is_in))
     if sets.samples:
         yield sets
     connections = GaugeMetricFamily("kestrel_connections", "clients that are connected", labels=["protocol"])
-    for protocol, count in watched.core.connections_by_protocol().items():
+    for protocol, count in server_view.core.connections_by_protocol().items():
         connections.add_metric([protocol], count)
     yield connections
-    yield GaugeMetricFamily("kestrel_queues", "queues", sight.queues)
+    yield GaugeMetricFamily("kestrel_queues", "queues", snapshot.queues)
     yield GaugeMetricFamily("kestrel_queues_untold", "queues beyond maxQueueSeries, of which nothing is told", untold)
     for name, histogram in totals.all().items():
         if name in _HELP:
@@ -161,8 +163,8 @@ def _of_server(watched: Watched, sight: ServerSnapshot, totals: QueueHistograms,
     yield from ProcessCollector(registry=None).collect()
 
 
-def _number(figure: StatDefinition[ServerSnapshot], sight: ServerSnapshot) -> Metric:
-    value: Any = figure.value(sight)
+def _number(figure: StatDefinition[ServerSnapshot], snapshot: ServerSnapshot) -> Metric:
+    value: Any = figure.value(snapshot)
     make = CounterMetricFamily if figure.kind is StatKind.COUNTER else GaugeMetricFamily
     return make(f"kestrel_{figure.name}", figure.help, value)
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from kestrel.admin.asked import Answer, Asked, json_bytes, json_list
-from kestrel.admin.watched import Watched
+from kestrel.admin.request_response import AdminRequest, AdminResponse, json_bytes, json_list
+from kestrel.admin.server_view import ServerView
 from kestrel.queues.queue import Queue
 from kestrel.queues.stat_definitions import ServerSnapshot, server_stats
 
@@ -38,19 +38,19 @@ _SUMMED: Final = [
 QUEUES_PER_PIECE: Final = 64
 
 
-def overview(watched: Watched, asked: Asked) -> Answer:
+def overview(server_view: ServerView, request: AdminRequest) -> AdminResponse:
     """The server and all its queues, each as a list that has what `columns` says."""
-    return Answer(_pieces(watched, asked))
+    return AdminResponse(_pieces(server_view, request))
 
 
-def _pieces(watched: Watched, asked: Asked) -> Iterator[bytes]:
+def _pieces(server_view: ServerView, request: AdminRequest) -> Iterator[bytes]:
     totals: Counter[str] = Counter()
     yield json_bytes({"columns": COLUMNS})[:-1] + b',"queues":'
-    yield from json_list(_parts(watched.manager.queues_in_order(), totals))
-    sight = watched.sight()
-    for _ in sight.gather():
+    yield from json_list(_parts(server_view.manager.queues_in_order(), totals))
+    snapshot = server_view.snapshot()
+    for _ in snapshot.gather():
         yield b""
-    yield b',"server":' + json_bytes(_server(watched, asked, sight, totals)) + b"}"
+    yield b',"server":' + json_bytes(_server(server_view, request, snapshot, totals)) + b"}"
 
 
 def _parts(queues: Iterator[Queue], totals: Counter[str]) -> Iterator[list[list[object]]]:
@@ -87,21 +87,23 @@ def journal_bytes(stats: Mapping[str, int]) -> int:
     return stats.get("journal_bytes", stats["logsize"])
 
 
-def _server(watched: Watched, asked: Asked, sight: ServerSnapshot, totals: Counter[str]) -> dict[str, object]:
-    status = watched.control.status
-    told = dict(server_stats(sight))
+def _server(
+    server_view: ServerView, request: AdminRequest, snapshot: ServerSnapshot, totals: Counter[str]
+) -> dict[str, object]:
+    status = server_view.control.status
+    told = dict(server_stats(snapshot))
     return {
         "name": socket.gethostname(),
-        "version": watched.control.version,
+        "version": server_view.control.version,
         "build": told["build"],
-        "storage": watched.storage,
+        "storage": server_view.storage,
         "status": status.published.value,
         "in_force": status.in_force.value,
-        "uptime_ms": int((watched.seconds() - watched.started_s) * 1000),
-        "time_ms": watched.manager.now_ms(),
-        "may_administer": asked.may_administer,
-        "peek": watched.config.admin.peek,
-        "max_total_memory": watched.manager.memory_limit.most_bytes,
+        "uptime_ms": int((server_view.seconds() - server_view.started_s) * 1000),
+        "time_ms": server_view.manager.now_ms(),
+        "may_administer": request.may_administer,
+        "peek": server_view.config.admin.peek,
+        "max_total_memory": server_view.manager.memory_limit.most_bytes,
         "figures": {
             **{name: value for name, value in told.items() if isinstance(value, int)},
             **totals,

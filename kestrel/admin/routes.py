@@ -11,17 +11,17 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import Cooperator
 
 from kestrel.admin import actions, stats
-from kestrel.admin.asked import Answer, Asked, Refusal
-from kestrel.admin.files import page_file
+from kestrel.admin.details import head, queue_details, server_details
 from kestrel.admin.health import health, ready
-from kestrel.admin.history import History, history
-from kestrel.admin.listeners import Listeners
+from kestrel.admin.history import StatsHistory, history
+from kestrel.admin.interval_stats import IntervalStats
 from kestrel.admin.metrics import metrics
-from kestrel.admin.one_queue import head, one_queue, the_server
 from kestrel.admin.overview import overview
-from kestrel.admin.watched import Watched
+from kestrel.admin.request_response import AdminRequest, AdminResponse, HttpError
+from kestrel.admin.server_view import ServerView
+from kestrel.admin.static_files import static_file
 
-Handler: TypeAlias = Callable[..., "Answer | Deferred[Answer]"]
+Handler: TypeAlias = Callable[..., "AdminResponse | Deferred[AdminResponse]"]
 """Called with what was asked, and with the parts of the path that it is to know."""
 
 Pages: TypeAlias = Mapping[tuple[bytes, ...], Handler]
@@ -33,11 +33,13 @@ class Routes:
     Kestrel's calls (`/stats.json`, `/ping.txt`) go by their names with an ending or without.
     """
 
-    def __init__(self, watched: Watched, clock: IReactorTime, cooperator: Cooperator) -> None:
-        self.history = History(watched.manager, clock, cooperator, lambda: watched.config.admin.max_queue_series)
-        self.listeners = Listeners(watched, clock, cooperator)
+    def __init__(self, server_view: ServerView, clock: IReactorTime, cooperator: Cooperator) -> None:
+        self.history = StatsHistory(
+            server_view.manager, clock, cooperator, lambda: server_view.config.admin.max_queue_series
+        )
+        self.interval_stats = IntervalStats(server_view, clock, cooperator)
         self._calls = _for(
-            watched,
+            server_view,
             {
                 "GET": {
                     (b"health",): health,
@@ -45,10 +47,10 @@ class Routes:
                     (b"ping",): stats.ping,
                     (b"ready",): ready,
                     (b"server_info",): stats.server_info,
-                    (b"stats",): partial(stats.stats, self.listeners),
+                    (b"stats",): partial(stats.stats, self.interval_stats),
                     (b"threads",): stats.threads,
                     (b"api", b"overview"): overview,
-                    (b"api", b"server"): the_server,
+                    (b"api", b"server"): server_details,
                     (b"api", b"history"): partial(history, self.history),
                 },
                 "POST": {
@@ -62,9 +64,9 @@ class Routes:
             },
         )
         self._of_queues = _for(
-            watched,
+            server_view,
             {
-                "GET": {(): one_queue, (b"head",): head},
+                "GET": {(): queue_details, (b"head",): head},
                 "POST": {
                     (b"delete",): actions.delete,
                     (b"flush",): actions.flush,
@@ -72,7 +74,7 @@ class Routes:
                 },
             },
         )
-        self._statuses = _for(watched, {"GET": {}, "POST": {(): actions.change_status}})
+        self._statuses = _for(server_view, {"GET": {}, "POST": {(): actions.change_status}})
 
     def start(self) -> None:
         """The queues are there: begin to remember."""
@@ -81,51 +83,51 @@ class Routes:
     def stop(self) -> None:
         """Nothing happens by itself any more."""
         self.history.stop()
-        self.listeners.stop()
+        self.interval_stats.stop()
 
-    def handle(self, asked: Asked) -> Answer | Deferred[Answer]:
-        """Answer what was asked; raises `Refusal`."""
-        match asked.path:
+    def handle(self, request: AdminRequest) -> AdminResponse | Deferred[AdminResponse]:
+        """Answer what was asked; raises `HttpError`."""
+        match request.path:
             case (b"",) | (b"graph" | b"pages", *_):
-                return _page(asked)
+                return _page(request)
             case (b"api", b"queue", name, *rest):
-                return _of(self._of_queues, asked, tuple(rest))(asked, name)
+                return _of(self._of_queues, request, tuple(rest))(request, name)
             case (b"api", b"status", name):
-                return _of(self._statuses, asked, ())(asked, name)
+                return _of(self._statuses, request, ())(request, name)
             case (call,):
-                return _of(self._calls, asked, (call.removesuffix(b".json").removesuffix(b".txt"),))(asked)
-        return _of(self._calls, asked, asked.path)(asked)
+                return _of(self._calls, request, (call.removesuffix(b".json").removesuffix(b".txt"),))(request)
+        return _of(self._calls, request, request.path)(request)
 
 
-def _page(asked: Asked) -> Answer:
+def _page(request: AdminRequest) -> AdminResponse:
     """What people look at."""
-    _check_method(asked, "GET")
-    match asked.path:
+    _check_method(request, "GET")
+    match request.path:
         case (b"pages", *path):
-            return page_file(asked, *path)
+            return static_file(request, *path)
         case (b"graph", *_):
-            return Answer((), status=302, headers={"Location": "/"})
-    return page_file(asked, b"index.html")
+            return AdminResponse((), status=302, headers={"Location": "/"})
+    return static_file(request, b"index.html")
 
 
-def _for(watched: Watched, handlers: Mapping[str, Pages]) -> Mapping[str, Pages]:
+def _for(server_view: ServerView, handlers: Mapping[str, Pages]) -> Mapping[str, Pages]:
     """The same, of that server."""
     return {
-        method: {path: partial(handler, watched) for path, handler in pages.items()}
+        method: {path: partial(handler, server_view) for path, handler in pages.items()}
         for method, pages in handlers.items()
     }
 
 
-def _of(handlers: Mapping[str, Pages], asked: Asked, path: tuple[bytes, ...]) -> Handler:
-    handler = handlers[asked.method].get(path)
+def _of(handlers: Mapping[str, Pages], request: AdminRequest, path: tuple[bytes, ...]) -> Handler:
+    handler = handlers[request.method].get(path)
     if handler is not None:
         return handler
-    other = "POST" if asked.method == "GET" else "GET"
+    other = "POST" if request.method == "GET" else "GET"
     if path in handlers[other]:
-        _check_method(asked, other)
-    raise Refusal(404, "there is no such page; / has the dashboard")
+        _check_method(request, other)
+    raise HttpError(404, "there is no such page; / has the dashboard")
 
 
-def _check_method(asked: Asked, method: str) -> None:
-    if asked.method != method:
-        raise Refusal(405, f"this is asked for with {method}", {"Allow": "GET, HEAD" if method == "GET" else method})
+def _check_method(request: AdminRequest, method: str) -> None:
+    if request.method != method:
+        raise HttpError(405, f"this is asked for with {method}", {"Allow": "GET, HEAD" if method == "GET" else method})

@@ -17,20 +17,20 @@ from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel, HTTPFactory, Request, datetimeToString
 from zope.interface import implementer
 
-from kestrel.admin.asked import Answer, Asked, Refusal, as_json
-from kestrel.admin.guard import check_host, is_of_another_site
-from kestrel.admin.sending import Sending
-from kestrel.admin.watched import Watched
+from kestrel.admin.access_checks import check_host, is_cross_site
+from kestrel.admin.request_response import AdminRequest, AdminResponse, HttpError, json_response
+from kestrel.admin.response_producer import ResponseProducer
+from kestrel.admin.server_view import ServerView
 from kestrel.errors import KestrelError
 from kestrel.net.certificate_subject import certificate_subject
 
 log = Logger(__name__)
 
-Handle = Callable[[Asked], "Answer | Deferred[Answer]"]
+Handle = Callable[[AdminRequest], "AdminResponse | Deferred[AdminResponse]"]
 
 MAX_BODY_BYTES: Final = 4096
 """Of what is posted nothing is looked at, or kept."""
-MOST_READ_BYTES: Final = 64 * 1024
+MAX_READ_BYTES: Final = 64 * 1024
 """Of a body that is too large, before it is hung up on."""
 MAX_QUERY_FIELDS: Final = 200
 MAX_CONNECTIONS: Final = 100
@@ -45,7 +45,7 @@ SAFE_HEADERS: Final = {
 """No other site's page may show these in a frame and have people press their buttons."""
 
 
-class AdminRequest(Request):
+class AdminHttpRequest(Request):
     """One request, as twisted.web reads it: lines and headers of 16 KiB in all."""
 
     channel: AdminChannel
@@ -63,51 +63,53 @@ class AdminRequest(Request):
     def handleContentChunk(self, data: bytes) -> None:
         """A part of the body, which nobody reads."""
         self._body_bytes += len(data)
-        if self._body_bytes > MOST_READ_BYTES:
+        if self._body_bytes > MAX_READ_BYTES:
             self.channel.abort()
 
     def process(self) -> None:
         """The request is there: carry it out."""
         self._set_headers(SAFE_HEADERS)
-        answering: Deferred[Answer] = succeed(None).addCallback(lambda _: self._answer())
+        answering: Deferred[AdminResponse] = succeed(None).addCallback(lambda _: self._answer())
         answering.addErrback(self._refused).addCallback(self._send).addErrback(self._broke_off)
 
     def _set_headers(self, headers: Mapping[str, str]) -> None:
         for name, value in headers.items():
             self.responseHeaders.setRawHeaders(name, [value])
 
-    def _answer(self) -> Answer | Deferred[Answer]:
+    def _answer(self) -> AdminResponse | Deferred[AdminResponse]:
         site = self.channel.site
         if self._body_bytes > MAX_BODY_BYTES:
-            raise Refusal(413, f"a body has {MAX_BODY_BYTES} bytes at most")
-        check_host(self.requestHeaders, site.watched.config.admin.host_names)
+            raise HttpError(413, f"a body has {MAX_BODY_BYTES} bytes at most")
+        check_host(self.requestHeaders, site.server_view.config.admin.host_names)
         method = self.method.decode("latin-1")
         if method not in ("GET", "HEAD", "POST"):
-            raise Refusal(405, f"{method} is none of GET, HEAD and POST", {"Allow": "GET, HEAD, POST"})
+            raise HttpError(405, f"{method} is none of GET, HEAD and POST", {"Allow": "GET, HEAD, POST"})
         raw_path, _, raw_query = self.uri.partition(b"?")
         path = tuple(unquote_to_bytes(part) for part in raw_path.split(b"/")[1:])
-        may_administer = site.watched.may_administer(self.channel.identity, is_trusted=site.is_trusted)
-        is_foreign = is_of_another_site(self.requestHeaders)
-        asked = Asked("GET" if method == "HEAD" else method, path, _fields(raw_query), may_administer, is_foreign)
+        may_administer = site.server_view.may_administer(self.channel.identity, is_trusted=site.is_trusted)
+        is_foreign = is_cross_site(self.requestHeaders)
+        admin_request = AdminRequest(
+            "GET" if method == "HEAD" else method, path, _fields(raw_query), may_administer, is_foreign
+        )
         if method == "POST":
-            asked.check_same_site()
+            admin_request.check_same_site()
             if not may_administer:
-                raise Refusal(403, "only an administrator may do that")
-        return site.handle(asked)
+                raise HttpError(403, "only an administrator may do that")
+        return site.handle(admin_request)
 
-    def _refused(self, failure: Failure) -> Answer:
+    def _refused(self, failure: Failure) -> AdminResponse:
         error = failure.value
-        if isinstance(error, Refusal):
+        if isinstance(error, HttpError):
             self._set_headers(error.headers)
             if error.status == 403 and not self._disconnected:
                 self.channel.refused(str(error))
-            return as_json({"error": str(error)}, error.status)
+            return json_response({"error": str(error)}, error.status)
         if isinstance(error, KestrelError):
-            return as_json({"error": str(error)}, 503)
+            return json_response({"error": str(error)}, 503)
         log.failure("A request to the admin port failed", failure)
         return _failed()
 
-    def _send(self, answer: Answer) -> None:
+    def _send(self, answer: AdminResponse) -> None:
         if self._disconnected:
             answer.done()
             return
@@ -116,14 +118,14 @@ class AdminRequest(Request):
         self._set_headers({"Content-Type": answer.content_type, "Date": date, **answer.headers})
         pieces = () if self.method == b"HEAD" else answer.pieces
         site = self.channel.site
-        Sending(
+        ResponseProducer(
             self,
             pieces,
             answer.done,
             lambda: self._send(_failed()),
             site.cooperator,
             site.clock,
-            site.watched.manager.memory_limit,
+            site.server_view.manager.memory_limit,
         )
 
     def _broke_off(self, failure: Failure) -> None:
@@ -132,8 +134,8 @@ class AdminRequest(Request):
             self.channel.abort()
 
 
-def _failed() -> Answer:
-    return as_json({"error": "it failed; the server's log says why"}, 500)
+def _failed() -> AdminResponse:
+    return json_response({"error": "it failed; the server's log says why"}, 500)
 
 
 def _fields(query: bytes) -> dict[str, list[bytes]]:
@@ -143,7 +145,7 @@ def _fields(query: bytes) -> dict[str, list[bytes]]:
             query.decode("latin-1"), keep_blank_values=True, encoding="latin-1", max_num_fields=MAX_QUERY_FIELDS
         )
     except ValueError:
-        raise Refusal(400, f"more than {MAX_QUERY_FIELDS} values are asked about") from None
+        raise HttpError(400, f"more than {MAX_QUERY_FIELDS} values are asked about") from None
     return {name: [value.encode("latin-1") for value in values] for name, values in fields.items()}
 
 
@@ -151,7 +153,7 @@ def _fields(query: bytes) -> dict[str, list[bytes]]:
 class AdminChannel(HTTPChannel):
     """A connection of the admin port. One that asks for nothing in half a minute is closed."""
 
-    requestFactory = AdminRequest
+    requestFactory = AdminHttpRequest
     site: AdminSite
     identity: bytes | None = None
     """The subject of the client's certificate, verified; None without one."""
@@ -190,7 +192,7 @@ class AdminChannel(HTTPChannel):
         """Say in the log who was refused what."""
         transport: Any = self.transport
         peer = "gone" if transport is None else str(transport.getPeer())
-        self.site.watched.refusal_log.log(peer, self.identity, f"admin: {what}")
+        self.site.server_view.refusal_log.log(peer, self.identity, f"admin: {what}")
 
     def connectionMade(self) -> None:
         """A client came."""
@@ -231,7 +233,7 @@ class AdminSite(HTTPFactory):
 
     def __init__(
         self,
-        watched: Watched,
+        server_view: ServerView,
         handle: Handle,
         clock: IReactorTime,
         cooperator: Cooperator,
@@ -239,7 +241,7 @@ class AdminSite(HTTPFactory):
         is_trusted: bool,
     ) -> None:
         super().__init__(timeout=IDLE_S, reactor=clock)
-        self.watched = watched
+        self.server_view = server_view
         self.handle = handle
         self.clock = clock
         self.cooperator = cooperator
@@ -261,7 +263,7 @@ class AdminSite(HTTPFactory):
         if not self._is_open:
             return None
         if len(self._channels) >= MAX_CONNECTIONS and not self.is_trusted:
-            self.watched.refusal_log.log(str(addr), None, f"admin: too many connections; limit={MAX_CONNECTIONS}")
+            self.server_view.refusal_log.log(str(addr), None, f"admin: too many connections; limit={MAX_CONNECTIONS}")
             return None
         channel: Any = AdminChannel()  # type: ignore[no-untyped-call]
         channel.site = channel.factory = self

@@ -9,21 +9,30 @@ from collections.abc import Iterator
 from threading import enumerate as all_threads
 from typing import Final
 
-from kestrel.admin.asked import JSON, TEXT, Answer, Asked, Refusal, as_json, as_text, json_object
-from kestrel.admin.listeners import Listeners
-from kestrel.admin.ostrich import Figures, gathering, sections
-from kestrel.admin.watched import Watched
+from kestrel.admin.interval_stats import IntervalStats
+from kestrel.admin.ostrich_stats import OstrichStats, gather_server_stats, sections
+from kestrel.admin.request_response import (
+    JSON,
+    TEXT,
+    AdminRequest,
+    AdminResponse,
+    HttpError,
+    json_object,
+    json_response,
+    text_response,
+)
+from kestrel.admin.server_view import ServerView
 
 
-def ping(watched: Watched, asked: Asked) -> Answer:
+def ping(server_view: ServerView, request: AdminRequest) -> AdminResponse:
     """Whether somebody is there."""
-    return as_text("pong\n") if _wants_text(asked) else as_json({"response": "pong"})
+    return text_response("pong\n") if _wants_text(request) else json_response({"response": "pong"})
 
 
-def server_info(watched: Watched, asked: Asked) -> Answer:
+def server_info(server_view: ServerView, request: AdminRequest) -> AdminResponse:
     """Which release of what this is, and since when it runs."""
-    uptime_s = watched.control.uptime_s()
-    started_s = watched.manager.now_ms() / 1000 - uptime_s
+    uptime_s = server_view.control.uptime_s()
+    started_s = server_view.manager.now_ms() / 1000 - uptime_s
     info = {
         "build": "kestrel",
         "build_branch_name": "unknown",
@@ -32,46 +41,48 @@ def server_info(watched: Watched, asked: Asked) -> Answer:
         "name": "kestrel",
         "start_time": time.strftime("%a %b %d %H:%M:%S UTC %Y", time.gmtime(started_s)),
         "uptime": uptime_s * 1000,
-        "version": watched.control.version,
+        "version": server_view.control.version,
     }
-    if not _wants_text(asked):
-        return as_json(info)
-    return as_text("".join(f"{name}: {value}\n" for name, value in info.items()))
+    if not _wants_text(request):
+        return json_response(info)
+    return text_response("".join(f"{name}: {value}\n" for name, value in info.items()))
 
 
 MAX_ANSWERS: Final = 8
 """Answers about periods and namespaces under way at once. Each may hold figures that are no longer kept otherwise."""
 
 
-def stats(listeners: Listeners, watched: Watched, asked: Asked) -> Answer:
+def stats(interval_stats: IntervalStats, server_view: ServerView, request: AdminRequest) -> AdminResponse:
     """Return all figures: since the start, of the last `period` of seconds, or since a `namespace` was last used.
 
     Only names that begin with `prefix`, if that is given. Figures since the start are read while the answer is sent:
     each is as it is then.
     """
-    period, namespace = asked.one("period"), asked.one("namespace")
-    prefix = (asked.one("prefix") or b"").decode("latin-1")
-    write = _as_text if _wants_text(asked) else _as_json
-    content_type = TEXT if _wants_text(asked) else JSON
+    period, namespace = request.one("period"), request.one("namespace")
+    prefix = (request.one("prefix") or b"").decode("latin-1")
+    write = _as_text if _wants_text(request) else _as_json
+    content_type = TEXT if _wants_text(request) else JSON
     if period is None and namespace is None:
-        return Answer(write(gathering(watched), prefix), content_type)
-    asked.check_same_site()  # what is remembered is bounded
-    if listeners.answers >= MAX_ANSWERS:
-        raise Refusal(503, f"{MAX_ANSWERS} such answers are on their way already; try again")
-    gathered = listeners.of_namespace(namespace or b"") if period is None else listeners.of_period(period)
-    listeners.answers += 1
+        return AdminResponse(write(gather_server_stats(server_view), prefix), content_type)
+    request.check_same_site()  # what is remembered is bounded
+    if interval_stats.answers >= MAX_ANSWERS:
+        raise HttpError(503, f"{MAX_ANSWERS} such answers are on their way already; try again")
+    gathered = (
+        interval_stats.namespace_stats(namespace or b"") if period is None else interval_stats.period_stats(period)
+    )
+    interval_stats.answers += 1
 
     def done() -> None:
-        listeners.answers -= 1
+        interval_stats.answers -= 1
 
-    return Answer(write(gathered, prefix), content_type, done=done)
-
-
-def _wants_text(asked: Asked) -> bool:
-    return asked.path[-1].endswith(b".txt")
+    return AdminResponse(write(gathered, prefix), content_type, done=done)
 
 
-def _as_json(gathered: Iterator[Figures | None], prefix: str) -> Iterator[bytes]:
+def _wants_text(request: AdminRequest) -> bool:
+    return request.path[-1].endswith(b".txt")
+
+
+def _as_json(gathered: Iterator[OstrichStats | None], prefix: str) -> Iterator[bytes]:
     for figures in gathered:
         if figures is None:
             yield b""
@@ -84,7 +95,7 @@ def _as_json(gathered: Iterator[Figures | None], prefix: str) -> Iterator[bytes]
         yield b"}"
 
 
-def _as_text(gathered: Iterator[Figures | None], prefix: str) -> Iterator[bytes]:
+def _as_text(gathered: Iterator[OstrichStats | None], prefix: str) -> Iterator[bytes]:
     for figures in gathered:
         if figures is None:
             yield b""
@@ -101,19 +112,19 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-LONGEST_STACK: Final = 100
+MAX_STACK_FRAMES: Final = 100
 
 
-def threads(watched: Watched, asked: Asked) -> Answer:
+def threads(server_view: ServerView, request: AdminRequest) -> AdminResponse:
     """What every thread of the process is doing."""
     frames = sys._current_frames()
     told: dict[str, dict[str, object]] = {}
     for thread in all_threads():
         frame = frames.get(thread.ident or 0)
-        lines = [] if frame is None else traceback.extract_stack(frame, LONGEST_STACK)
+        lines = [] if frame is None else traceback.extract_stack(frame, MAX_STACK_FRAMES)
         told[str(thread.ident)] = {
             "thread": thread.name,
             "daemon": thread.daemon,
             "stack": [f"{line.filename}:{line.lineno} {line.name}" for line in reversed(lines)],
         }
-    return as_json({"threads": told})
+    return json_response({"threads": told})

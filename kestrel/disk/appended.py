@@ -6,11 +6,11 @@ from kestrel.disk.files import Disk
 
 
 class AppendedFile:
-    """One file, made when it is first written to.
+    """A file that is created by its first write.
 
-    `size` counts what was written whole, `synced_size` what a sync is known to have reached, and `kept_size` what stays
-    whatever fails, because somebody was told so. The file is opened when it is needed and may be closed at any time, so
-    that idle queues hold no descriptor. Methods raise OSError.
+    `size` is the length of all complete writes. `synced_size` is the length that a sync is known to have reached.
+    `acknowledged_size` is the length that no failure truncates, because a client was told that it is stored. The file
+    is opened on demand and may be closed at any time, so that idle queues hold no descriptor. Methods raise OSError.
     """
 
     def __init__(self, disk: Disk, path: bytes, size: int = 0) -> None:
@@ -18,7 +18,7 @@ class AppendedFile:
         self.path = path
         self.size = size
         self.synced_size = 0
-        self.kept_size = size
+        self.acknowledged_size = size
         self._descriptor = -1
         self.is_in_doubt = False
         """Whether a failed write may have left something behind its `size`."""
@@ -44,7 +44,7 @@ class AppendedFile:
         self.is_in_doubt = True
         self.size = size
         self.synced_size = min(size, self.synced_size)
-        self.kept_size = min(size, self.kept_size)
+        self.acknowledged_size = min(size, self.acknowledged_size)
         self._open()
         self._disk.cut(self._descriptor, size)
         self.is_in_doubt = False
@@ -58,7 +58,7 @@ class AppendedFile:
         """Another file of that size, which is on the medium, has taken its name."""
         self.close()
         self.is_in_doubt = False
-        self.size = self.synced_size = self.kept_size = size
+        self.size = self.synced_size = self.acknowledged_size = size
 
     def duplicate(self) -> int:
         """A descriptor for a thread to sync; closing this file meanwhile is no harm."""

@@ -25,10 +25,10 @@ def mark_deleted(disk: Disk, folder: bytes, queue: bytes, next_number: Callable[
     try:
         disk.rename(path + current_name(queue), mark)
     except FileNotFoundError:
-        counting = files_of(queue, disk.list_files(folder)).counting()
-        if not counting:
+        live_files = files_of(queue, disk.list_files(folder)).live_files()
+        if not live_files:
             return
-        disk.rename(path + counting[-1].file_name, mark)
+        disk.rename(path + live_files[-1].file_name, mark)
     disk.reached(steps.DELETION_MARKED)
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 from kestrel.journal.opcodes import Opcode
-from kestrel.journal.records import Record
+from kestrel.journal.records import JournalFileRecord
 
-CONCERNED: Final = frozenset({Opcode.REMOVE_TENTATIVE, Opcode.SAVE_XID, Opcode.UNREMOVE, Opcode.ADD_XID})
+ERROR_COUNT_OPCODES: Final = frozenset({Opcode.REMOVE_TENTATIVE, Opcode.SAVE_XID, Opcode.UNREMOVE, Opcode.ADD_XID})
 """The opcodes of the records that have to be shown to `ErrorCounts`."""
 
 
@@ -24,7 +24,7 @@ class ErrorCounts:
         self._restated_end = -1
         """Where open reads end that a release before 2.1 wrote anew: ADD_XID and REMOVE_TENTATIVE for each."""
 
-    def find(self, record: Record, offset: int) -> None:
+    def find(self, record: JournalFileRecord, offset: int) -> None:
         """Set the `errors` of this record, which stands at that offset, if the one directly before it counts them."""
         opcode, end = record.opcode, offset + record.size
         if opcode is Opcode.UNREMOVE:

@@ -31,7 +31,7 @@ MAX_FILE_NAME_BYTES: Final = 230
 _NAME: Final = re.compile(rb"([^./~\s\x00-\x1f\x7f]+)(?:(~~)(\d{1,15})|\.(\d{1,15})(\.pack|\.deleted)?)?", re.DOTALL)
 
 
-class Kind(Enum):
+class JournalFileKind(Enum):
     """What a journal file is to its queue."""
 
     CURRENT = "current"
@@ -45,7 +45,7 @@ class JournalFile(NamedTuple):
     """One file's name, understood. `number` is 0 for the current file."""
 
     queue: bytes
-    kind: Kind
+    kind: JournalFileKind
     number: int
     file_name: bytes
 
@@ -87,10 +87,12 @@ def parse_file_name(file_name: bytes) -> JournalFile | None:
     except (UnicodeError, BadQueueName):
         return None
     if temporary:
-        return JournalFile(queue, Kind.TEMPORARY, int(temporary_number), file_name)
+        return JournalFile(queue, JournalFileKind.TEMPORARY, int(temporary_number), file_name)
     if number is None:
-        return JournalFile(queue, Kind.CURRENT, 0, file_name)
-    kind = {PACK_SUFFIX: Kind.PACK, DELETED_SUFFIX: Kind.DELETED, None: Kind.ROTATED}[suffix]
+        return JournalFile(queue, JournalFileKind.CURRENT, 0, file_name)
+    kind = {PACK_SUFFIX: JournalFileKind.PACK, DELETED_SUFFIX: JournalFileKind.DELETED, None: JournalFileKind.ROTATED}[
+        suffix
+    ]
     return JournalFile(queue, kind, int(number), file_name)
 
 
@@ -108,14 +110,14 @@ class QueueFiles:
 
     def add(self, file: JournalFile) -> None:
         """Take one more file of the listing in; `sort` when all are there."""
-        if file.kind is Kind.CURRENT:
+        if file.kind is JournalFileKind.CURRENT:
             self.has_current = True
             return
         kinds = {
-            Kind.ROTATED: self.rotated,
-            Kind.PACK: self.packs,
-            Kind.TEMPORARY: self.temporary,
-            Kind.DELETED: self.deleted,
+            JournalFileKind.ROTATED: self.rotated,
+            JournalFileKind.PACK: self.packs,
+            JournalFileKind.TEMPORARY: self.temporary,
+            JournalFileKind.DELETED: self.deleted,
         }
         kinds[file.kind].append(file)
 
@@ -147,12 +149,12 @@ class QueueFiles:
         pack = self.packs[-1] if self.packs else None
         return pack, [file for file in self.rotated if pack is not None and file.number <= pack.number]
 
-    def counting(self) -> list[JournalFile]:
+    def live_files(self) -> list[JournalFile]:
         """The files that count, in replay order, as they are called now, though an unfinished pack be among them."""
         pack, replaced = self.replaced_by_pack()
         files = [*([] if pack is None else [pack]), *self.rotated[len(replaced) :]]
         if self.has_current:
-            files.append(JournalFile(self.queue, Kind.CURRENT, 0, current_name(self.queue)))
+            files.append(JournalFile(self.queue, JournalFileKind.CURRENT, 0, current_name(self.queue)))
         return files
 
 

@@ -42,16 +42,16 @@ class History:
         self.current_start += size
         self.rotated_bytes += size
 
-    def replaced_by(self, number: int, size: int) -> Span:
+    def replace_up_to(self, number: int, size: int) -> Span:
         """One file of that size has taken the place of every rotated file numbered up to its own."""
-        replaced = self.up_to(number)
+        replaced = self.rotated_up_to(number)
         self.rotated_bytes += size - sum(span.end - span.start for span in replaced)
         end = replaced[-1].end
         span = Span(number, rotated_name(self._queue, number), end - size, end)
         self.rotated[: len(replaced)] = [span] if size else []
         return span
 
-    def up_to(self, number: int) -> list[Span]:
+    def rotated_up_to(self, number: int) -> list[Span]:
         """The rotated files that a file of that number would replace."""
         return [span for span in self.rotated if span.number <= number]
 

@@ -17,14 +17,14 @@ from kestrel.disk.files import Disk
 from kestrel.disk.folders import DAMAGED_FOLDER, ERASE_FOLDER
 from kestrel.disk.reader import FileReader
 from kestrel.journal.fileset import PACK_SUFFIX, QueueFiles, pack_name, rotated_name, temporary_name
-from kestrel.journal.reader import RecordScan
+from kestrel.journal.record_cursor import JournalRecordCursor
 
 
-class Stopped(Exception):
+class WriteStopped(Exception):
     """The writing was stopped; there is no temporary file."""
 
 
-class HalfPublished(OSError):
+class PublishIncomplete(OSError):
     """The new file has taken the place of the others for good; that they are out of the way is left to a start."""
 
 
@@ -39,7 +39,7 @@ def write_temporary(
 ) -> None:
     """Write these runs of records, `most_bytes` at most, to the queue's temporary file of that number, and sync it.
 
-    Raises `Stopped` once `is_stopped` says so, which is asked before each run, or OSError; then there is no file.
+    Raises `WriteStopped` once `is_stopped` says so, which is asked before each run, or OSError; then there is no file.
     """
     if disk.free_bytes(folder) < most_bytes:  # to try would take the last room from those who write to it
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -50,14 +50,14 @@ def write_temporary(
             disk.cut(descriptor, 0)
             for run in runs:
                 if is_stopped():
-                    raise Stopped
+                    raise WriteStopped
                 disk.write(descriptor, run)
             disk.reached(steps.PACK_WRITTEN)
             disk.sync(descriptor)
         finally:
             disk.close(descriptor)
         disk.reached(steps.PACK_SYNCED)
-    except (OSError, Stopped):
+    except (OSError, WriteStopped):
         disk.erase(path)
         raise
 
@@ -66,7 +66,7 @@ def publish(disk: Disk, folder: bytes, queue: bytes, number: int, replaced: Iter
     """Let the temporary file of that number and size take the place of these rotated files, numbered up to it.
 
     Returns the paths, in that folder, of what is to be erased yet. Raises OSError, and the rotated files count; or
-    `HalfPublished`, and the new one does.
+    `PublishIncomplete`, and the new one does.
     """
     packed = pack_name(queue, number)
     disk.make_folder(folder + b"/" + ERASE_FOLDER)  # once the pack is published, this must not fail
@@ -81,11 +81,11 @@ def publish(disk: Disk, folder: bytes, queue: bytes, number: int, replaced: Iter
     try:
         moved = _finish(disk, folder, packed, replaced, ERASE_FOLDER)
     except OSError as error:
-        raise HalfPublished(error.errno, error.strerror) from error
+        raise PublishIncomplete(error.errno, error.strerror) from error
     return moved + ([] if size else [rotated_name(queue, number)])
 
 
-def clean_up(disk: Disk, folder: bytes, files: QueueFiles) -> None:
+def finish_interrupted(disk: Disk, folder: bytes, files: QueueFiles) -> None:
     """Do at start what a crash left undone: erase temporary files, finish packs.
 
     What a damaged pack replaces is kept with the damaged files: it may hold what the pack does not.
@@ -111,7 +111,7 @@ def clean_up(disk: Disk, folder: bytes, files: QueueFiles) -> None:
 
 def _is_whole(disk: Disk, path: bytes) -> bool:
     with FileReader(disk, path) as reader:
-        scan = RecordScan(reader)
+        scan = JournalRecordCursor(reader)
         deque(scan, maxlen=0)
     return scan.end.problem is None
 

@@ -13,24 +13,24 @@ from itertools import chain, count
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import PART_BYTES, FileReader
 from kestrel.journal.opcodes import Opcode
-from kestrel.journal.reader import RecordScan, ReplayEnd
+from kestrel.journal.record_cursor import JournalRecordCursor, ReplayEnd
 from kestrel.journal.records import (
     ADDX_HEADER_BYTES,
     PLACEHOLDER,
     REMOVE_RECORD,
     XID_RECORD_BYTES,
-    Record,
+    JournalFileRecord,
     encode_confirm,
     encode_item,
     encode_open,
     encode_put_back,
 )
-from kestrel.journal.rewrite import Boundary, joined, repeated
+from kestrel.journal.rewrite import Boundary, join_runs, repeat_record
 
 _ADDS = (Opcode.ADD, Opcode.ADDX, Opcode.ADD_XID, Opcode.CONTINUE)
 
 
-def holds_the_same(now: Boundary, target: Boundary) -> bool:
+def has_same_items(now: Boundary, target: Boundary) -> bool:
     """Return whether both boundaries have the same items, in the same order and with the same errors."""
     return _contents(now) == _contents(target)
 
@@ -42,9 +42,8 @@ def _contents(boundary: Boundary) -> tuple[object, ...]:
     return dict(boundary.open), front, dict(boundary.errors), first_id, boundary.next_id
 
 
-def can_lead_to(now: Boundary, target: Boundary) -> bool:
-    """Return whether `records_to` can lead from one boundary to the other: the target has only items of `now`, or
-    later ones."""
+def can_reach(now: Boundary, target: Boundary) -> bool:
+    """Return whether `target` has only items of `now`, or later ones, so that `transition_records` can lead to it."""
     if now.first_id > target.first_id or now.next_id > target.next_id or target.first_id > target.next_id:
         return False
     held = {*now.open.values(), *now.front}
@@ -61,23 +60,23 @@ def lost_items(now: Boundary, target: Boundary) -> int:
     return sum(item_id >= now.next_id for item_id in taken) + max(0, waiting)
 
 
-def most_bytes_to(now: Boundary, target: Boundary) -> int:
-    """Return how many bytes `records_to` yields at most."""
+def max_transition_bytes(now: Boundary, target: Boundary) -> int:
+    """Return how many bytes `transition_records` yields at most."""
     xid_records = len(now.open) * 3 + (len(target.open) + len(target.front)) * 6
     removals = target.first_id - now.first_id + len(now.open) + len(now.front)
     return (target.next_id - now.next_id) * ADDX_HEADER_BYTES + xid_records * XID_RECORD_BYTES + removals
 
 
-def records_to(now: Boundary, target: Boundary) -> Iterator[bytes]:
+def transition_records(now: Boundary, target: Boundary) -> Iterator[bytes]:
     """Yield the records, in runs, that make a queue that holds `now` hold `target`.
 
     They can be cut anywhere: what leads on from there has the same end.
     """
-    yield from joined(_records_to(now, target))
+    yield from join_runs(_transition_records(now, target))
 
 
-def _records_to(now: Boundary, target: Boundary) -> Iterator[bytes]:
-    yield from repeated(PLACEHOLDER, target.next_id - now.next_id)
+def _transition_records(now: Boundary, target: Boundary) -> Iterator[bytes]:
+    yield from repeat_record(PLACEHOLDER, target.next_id - now.next_id)
     xids = {item_id: xid for xid, item_id in target.open.items()}
     put_back = {*target.front}
     errors_now = dict(now.errors)
@@ -99,7 +98,7 @@ def _records_to(now: Boundary, target: Boundary) -> Iterator[bytes]:
     behind = sorted(each for each in chain(xids, put_back) if now.first_id <= each < target.first_id)
     for item_id in chain(front, behind):
         if item_id >= now.first_id:
-            yield from repeated(REMOVE_RECORD, item_id - place)
+            yield from repeat_record(REMOVE_RECORD, item_id - place)
             place = item_id + 1
         if item_id in xids:
             xid, errors = xids[item_id], target.errors.get(item_id, 0)
@@ -111,7 +110,7 @@ def _records_to(now: Boundary, target: Boundary) -> Iterator[bytes]:
             yield encode_open(opened[item_id])
         else:
             yield REMOVE_RECORD
-    yield from repeated(REMOVE_RECORD, target.first_id - place)
+    yield from repeat_record(REMOVE_RECORD, target.first_id - place)
     for item_id in reversed(target.front):
         yield encode_put_back(opened[item_id], target.errors.get(item_id, 0))
 
@@ -119,23 +118,23 @@ def _records_to(now: Boundary, target: Boundary) -> Iterator[bytes]:
 def count_removals(disk: Disk, path: bytes) -> tuple[int, ReplayEnd]:
     """Return how many records of a file are not items, and how the file ends."""
     with FileReader(disk, path) as reader:
-        scan = RecordScan(reader)
+        scan = JournalRecordCursor(reader)
         return sum(not _is_item(record) for _, record in scan), scan.end
 
 
-def items_alone(reader: FileReader, now_ms: int) -> Iterator[bytes]:
+def item_records(reader: FileReader, now_ms: int) -> Iterator[bytes]:
     """Yield the items of a file, in runs, as ADDX records. `now_ms` is the add time of those that have none."""
-    return joined(
+    return join_runs(
         encode_item(record.data, now_ms if record.add_ms is None else record.add_ms, record.expiry_ms)
-        for _, record in RecordScan(reader)
+        for _, record in JournalRecordCursor(reader)
         if _is_item(record)
     )
 
 
-def _is_item(record: Record) -> bool:
+def _is_item(record: JournalFileRecord) -> bool:
     return record.opcode in _ADDS and record.restates is None
 
 
-def spare_bytes(reader: FileReader) -> int:
-    """Return the room that `items_alone` takes at most: an ADD grows by 12 bytes, and takes 9 itself."""
+def max_growth_bytes(reader: FileReader) -> int:
+    """Return the room that `item_records` takes at most: an ADD grows by 12 bytes, and takes 9 itself."""
     return reader.size * 7 // 3 + PART_BYTES

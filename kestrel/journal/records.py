@@ -10,7 +10,7 @@ from typing import Final, cast
 
 from kestrel.disk.records import BufferAlone, DamagedRecord, UnfinishedRecord, Whole
 from kestrel.item import Item
-from kestrel.journal.announced import AnnouncedRecord
+from kestrel.journal.announced_record import AnnouncedRecord
 from kestrel.journal.opcodes import (
     ADD_HEADER,
     ADDX_HEADER,
@@ -103,7 +103,7 @@ def added_item(record: bytes) -> bytes | None:
     return _ADDX_OPCODE + record[XID_RECORD_BYTES:] if record[0] == _CONTINUE else None
 
 
-class Record:
+class JournalFileRecord:
     """One record, and how many bytes of the file it takes.
 
     `xid`, `data`, `add_ms` and `expiry_ms` are set where the opcode has them; ADD has no add time (None).
@@ -151,7 +151,7 @@ _HEADER_BYTES: Final = {
 }
 
 
-def _state_dump(whole: Whole, offset: int) -> Record | None:
+def _state_dump(whole: Whole, offset: int) -> JournalFileRecord | None:
     """The STATE_DUMP that begins there, or None if that is a CONTINUE: they share an opcode.
 
     A STATE_DUMP's second number counts the ADD_XIDs that follow it and end the file; a CONTINUE's is a size and
@@ -170,7 +170,7 @@ def _state_dump(whole: Whole, offset: int) -> Record | None:
                 return None
         except (UnfinishedRecord, DamagedRecord):
             return None
-    return Record(Opcode.CONTINUE, whole.length - offset, xid, restates=count)
+    return JournalFileRecord(Opcode.CONTINUE, whole.length - offset, xid, restates=count)
 
 
 def _end_of_restated(whole: Whole, offset: int, count: int) -> int:
@@ -192,7 +192,7 @@ def _end_of_restated(whole: Whole, offset: int, count: int) -> int:
     return offset
 
 
-def decode_record(buffer: bytes, offset: int, whole: Whole | None = None) -> Record:
+def decode_record(buffer: bytes, offset: int, whole: Whole | None = None) -> JournalFileRecord:
     """The record that begins at `offset` of a buffer, which is all there is or the beginning of `whole`.
 
     Raises `UnfinishedRecord` when the bytes end too early and `DamagedRecord` when they are no record.
@@ -209,9 +209,9 @@ def decode_record(buffer: bytes, offset: int, whole: Whole | None = None) -> Rec
     if start > len(buffer):
         raise UnfinishedRecord(_HEADER_BYTES[opcode])
     if opcode in _BARE:
-        return Record(opcode, BARE_SIZE)
+        return JournalFileRecord(opcode, BARE_SIZE)
     if opcode in _XID_ONLY:
-        return Record(opcode, XID_RECORD.size, XID_RECORD.unpack_from(buffer, offset)[1])
+        return JournalFileRecord(opcode, XID_RECORD.size, XID_RECORD.unpack_from(buffer, offset)[1])
     xid, add_ms = 0, None
     if opcode is Opcode.ADD:
         _, size, expiry_s = ADD_HEADER.unpack_from(buffer, offset)
@@ -229,4 +229,4 @@ def decode_record(buffer: bytes, offset: int, whole: Whole | None = None) -> Rec
     end = start + size - counted
     if end > len(buffer):
         raise UnfinishedRecord(end - offset)
-    return Record(opcode, end - offset, xid, buffer[start:end], add_ms, expiry_ms)
+    return JournalFileRecord(opcode, end - offset, xid, buffer[start:end], add_ms, expiry_ms)

@@ -9,10 +9,10 @@ from kestrel.disk.reader import PART_BYTES, FileReader, Part
 from kestrel.disk.records import DamagedRecord, UnfinishedRecord
 from kestrel.disk.repair import CUT_SHORT
 from kestrel.item import Item
-from kestrel.journal.error_counts import CONCERNED, ErrorCounts
+from kestrel.journal.error_counts import ERROR_COUNT_OPCODES, ErrorCounts
 from kestrel.journal.opcodes import ADDX_HEADER, Opcode
-from kestrel.journal.reader import ReplayEnd
-from kestrel.journal.records import Record, decode_record, encode_announced_item, encode_item
+from kestrel.journal.record_cursor import ReplayEnd
+from kestrel.journal.records import JournalFileRecord, decode_record, encode_announced_item, encode_item
 
 _ADDX: Final = int(Opcode.ADDX)
 _REMOVE: Final = int(Opcode.REMOVE)
@@ -23,7 +23,7 @@ _ADDX_SIZE: Final = Struct("<xi")
 _SIZE_END: Final = _ADDX_SIZE.size
 
 
-class DoneTo(Protocol):
+class RecordTarget(Protocol):
     """What records are done to, one by one."""
 
     last_xid: int
@@ -50,18 +50,18 @@ class DoneTo(Protocol):
     def push_back(self, xid: int, errors: int | None) -> bool:
         """An open read goes back to the head, with so many errors, or None with one more than it had."""
 
-    def xid_is_counted(self) -> None:
+    def expect_implicit_xid(self) -> None:
         """The next record opens the head without saying its xid: that follows from records before it."""
 
 
-class Replayed(DoneTo, Protocol):
+class ReplayTarget(RecordTarget, Protocol):
     """What the records of files are done to."""
 
     def extend(self, records: list[bytes], offset: int) -> None:
         """Items one behind the other, the first of them at that offset."""
 
 
-def replay(reader: FileReader, queue: Replayed, now_ms: int, start: int = 0, offset: int = 0) -> ReplayEnd:
+def replay(reader: FileReader, queue: ReplayTarget, now_ms: int, start: int = 0, offset: int = 0) -> ReplayEnd:
     """Do the records of one file from `offset` on to `queue`; a record that names what is not there is ignored.
 
     `now_ms` is the add time of items whose record has none (ADD, of the earliest releases); `start` is the place of
@@ -71,7 +71,7 @@ def replay(reader: FileReader, queue: Replayed, now_ms: int, start: int = 0, off
     is_closed = False
     counts = ErrorCounts()
     while offset < reader.size:
-        done = do_part(reader.part(offset, max(PART_BYTES, needed)), queue, now_ms, start + offset, counts)
+        done = replay_part(reader.part(offset, max(PART_BYTES, needed)), queue, now_ms, start + offset, counts)
         offset += done.position
         records += done.records
         is_closed = done.is_closed
@@ -83,7 +83,7 @@ def replay(reader: FileReader, queue: Replayed, now_ms: int, start: int = 0, off
     return ReplayEnd(offset, records, is_closed=is_closed)
 
 
-class PartDone(NamedTuple):
+class PartReplay(NamedTuple):
     """How far the records of a part went, and why no further.
 
     `needed` is 0, or the bytes that the record takes which begins at `position` and does not end in the part;
@@ -97,7 +97,7 @@ class PartDone(NamedTuple):
     is_closed: bool = False
 
 
-def do_part(part: Part, queue: Replayed, now_ms: int, start: int, counts: ErrorCounts) -> PartDone:
+def replay_part(part: Part, queue: ReplayTarget, now_ms: int, start: int, counts: ErrorCounts) -> PartReplay:
     """Do the whole records of a part, which has its place in the queue's history at `start`; `counts` is its file's."""
     data, end = part.data, len(part.data)
     append, extend, drop_head = queue.append, queue.extend, queue.drop_head
@@ -139,17 +139,17 @@ def do_part(part: Part, queue: Replayed, now_ms: int, start: int, counts: ErrorC
                 except DamagedRecord as error:
                     damage = str(error)
                     break
-                if opcode in CONCERNED:
+                if opcode in ERROR_COUNT_OPCODES:
                     counts.find(last, start + position)
-                do_record(last, queue, now_ms, start + position)
+                replay_record(last, queue, now_ms, start + position)
                 position += last.size
         records += 1
     if run:
         extend(run, start + run_start)
-    return PartDone(position, records, needed, damage, last is not None and last.restates is not None)
+    return PartReplay(position, records, needed, damage, last is not None and last.restates is not None)
 
 
-def do_record(record: Record, queue: DoneTo, now_ms: int, offset: int) -> None:
+def replay_record(record: JournalFileRecord, queue: RecordTarget, now_ms: int, offset: int) -> None:
     """Do one record, which stands at `offset` of the queue's history; `now_ms` as in `replay`."""
     opcode = record.opcode
     if record.restates is not None or opcode is Opcode.SAVE_XID:
@@ -157,7 +157,7 @@ def do_record(record: Record, queue: DoneTo, now_ms: int, offset: int) -> None:
     elif opcode is Opcode.REMOVE_TENTATIVE_XID:
         _open_head(queue, record.xid)
     elif opcode is Opcode.REMOVE_TENTATIVE:
-        queue.xid_is_counted()
+        queue.expect_implicit_xid()
         _open_head(queue, None)
     elif opcode is Opcode.CONFIRM_REMOVE:
         queue.finish(record.xid)
@@ -175,7 +175,7 @@ def do_record(record: Record, queue: DoneTo, now_ms: int, offset: int) -> None:
         queue.append(encode_item(record.data, record.add_ms or 0, record.expiry_ms), offset)
 
 
-def _open_head(queue: DoneTo, xid: int | None) -> None:
+def _open_head(queue: RecordTarget, xid: int | None) -> None:
     """Open the head under that xid; without one, under the one it was announced with, or else the next free one.
 
     An announced xid is an older one, of a read that was open when its file was written anew: the last one used is

@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import PART_BYTES, FileReader
 from kestrel.item import Item
-from kestrel.journal.forward import read_items
 from kestrel.journal.history import Span
+from kestrel.journal.item_reader import read_items
 from kestrel.journal.records import (
     ADDX_HEADER_BYTES,
     PLACEHOLDER,
@@ -68,12 +68,12 @@ class Boundary(NamedTuple):
         return len(self.open) * XID_RECORD_BYTES + self.counted * ERRORS_BYTES
 
     @property
-    def remembered(self) -> int:
+    def id_count(self) -> int:
         """How many numbers that is."""
         return len(self.open) + len(self.front) + len(self.errors)
 
 
-class Behind(NamedTuple):
+class ReadBehindItems(NamedTuple):
     """The items that are on disk alone, all of them in rotated files."""
 
     first_id: int
@@ -88,7 +88,7 @@ class Behind(NamedTuple):
     """Their records, in bytes."""
 
 
-class Replacement:
+class ReplacementRecords:
     """The records of a new file, in runs of bytes. A snapshot: made at once, and read in a thread.
 
     `taken` are the items, by id, that are open or were put back; `runs` the records that follow from `first_id` on.
@@ -100,7 +100,7 @@ class Replacement:
         taken: Mapping[int, Item],
         first_id: int,
         runs: list[tuple[bytes, ...]],
-        behind: Behind,
+        behind: ReadBehindItems,
     ) -> None:
         self.boundary = boundary
         self.size = 0
@@ -114,7 +114,7 @@ class Replacement:
 
     def runs(self, disk: Disk, folder: bytes, spans: Sequence[Span]) -> Iterator[bytes]:
         """The records, up to about a MiB at a time. `spans` are the rotated files up to the boundary."""
-        return joined(self._all(disk, folder, spans))
+        return join_runs(self._all(disk, folder, spans))
 
     def most_bytes(self) -> int:
         """What the records will be at most, in bytes. Takes its time where there are many; for a thread."""
@@ -126,7 +126,7 @@ class Replacement:
         size += sum(len(item.data) for item in taken) + sum(sum(map(len, run)) for run in self._runs)
         return size + self._behind.bytes
 
-    def place_of(self, item_id: int) -> tuple[int, int]:
+    def offset_of(self, item_id: int) -> tuple[int, int]:
         """Where that item stands that was on disk alone: behind so many others after that offset of the new file."""
         if item_id >= self._behind.first_id + self._behind.items:
             return self.size, 0
@@ -151,10 +151,10 @@ class Replacement:
         next_id = boundary.first_id
         end = min(self._first_id, boundary.next_id)
         for item_id in sorted(item_id for item_id in self._taken if next_id <= item_id < end):
-            yield from repeated(PLACEHOLDER, item_id - next_id)
+            yield from repeat_record(PLACEHOLDER, item_id - next_id)
             yield self._item(item_id)
             next_id = item_id + 1
-        yield from repeated(PLACEHOLDER, end - next_id)
+        yield from repeat_record(PLACEHOLDER, end - next_id)
         for run in self._runs:
             if sum(map(len, run)) <= PART_BYTES:
                 yield b"".join(run)
@@ -204,7 +204,7 @@ class Replacement:
             raise OSError(errno.EIO, "the journal files do not hold the items that they held")
 
 
-def repeated(record: bytes, count: int) -> Iterator[bytes]:
+def repeat_record(record: bytes, count: int) -> Iterator[bytes]:
     """Yield so many copies of a record, in runs."""
     for _ in range(count // _RUN):
         yield record * _RUN
@@ -212,7 +212,7 @@ def repeated(record: bytes, count: int) -> Iterator[bytes]:
         yield record * (count % _RUN)
 
 
-def joined(records: Iterable[bytes]) -> Iterator[bytes]:
+def join_runs(records: Iterable[bytes]) -> Iterator[bytes]:
     """Yield records in runs of about a MiB."""
     run: list[bytes] = []
     size = 0

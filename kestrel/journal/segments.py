@@ -21,10 +21,10 @@ from kestrel.disk.folders import SEGMENTS_FOLDER
 from kestrel.journal.fileset import current_name, rotated_name
 from kestrel.journal.rewrite import Boundary
 
-MOST_IDS: Final = 20_000
+MAX_SEGMENT_IDS: Final = 20_000
 """A record with more ids is not written: its open reads and its front are too many."""
 
-MOST_LOG_BYTES: Final = 16 << 20
+MAX_LOG_BYTES: Final = 16 << 20
 """At most so many bytes of a log are read."""
 
 _FRAME: Final = Struct("<II")
@@ -133,7 +133,7 @@ class SegmentLog:
         try:
             descriptor = self._disk.open_read(self._path)
             try:
-                return self._disk.read(descriptor, 0, MOST_LOG_BYTES)
+                return self._disk.read(descriptor, 0, MAX_LOG_BYTES)
             finally:
                 self._disk.close(descriptor)
         except OSError:
@@ -191,7 +191,7 @@ class SegmentLog:
         return b"".join(
             encode_segment(Segment(inodes[place], inodes[place + 1], size, self._in_log_ids(boundary)))
             for place, (boundary, size) in enumerate(files)
-            if boundary.remembered <= MOST_IDS
+            if boundary.id_count <= MAX_SEGMENT_IDS
         )
 
     def _inode(self, file_name: bytes) -> int:

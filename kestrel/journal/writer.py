@@ -27,10 +27,10 @@ class Sync(NamedTuple):
 class JournalWriter:
     """Appends records to the current file and knows how much of it is good.
 
-    `size` counts whole records that were written, `synced_size` those that a sync is known to have reached, and
-    `kept_size` those that stay in the file whatever fails, because somebody was told so or they were loaded. The
-    file is opened when it is needed and may be closed at any time, so that idle queues hold no descriptor.
-    `next_number` gives the number of a file that is set aside.
+    `size` counts whole records that were written. `synced_size` counts those that a sync is known to have reached.
+    `acknowledged_size` counts those that no failure removes, because a client was told so or they were loaded. The file
+    is opened on demand and may be closed at any time, so that idle queues hold no descriptor. `next_number` returns the
+    number of a file that is retired.
     """
 
     def __init__(self, disk: Disk, folder: bytes, queue: bytes, next_number: Callable[[], int]) -> None:
@@ -41,11 +41,11 @@ class JournalWriter:
         self._next_number = next_number
         self._descriptor = -1
         self._folder_is_synced = False
-        self._is_in_doubt = False
+        self._has_failed_write = False
         self._has_failed_to_sync = False
         self.size = 0
         self.synced_size = 0
-        self.kept_size = 0
+        self.acknowledged_size = 0
         self.file = 0
         """Which of the files it is that this writer wrote to one after the other."""
         self.unsynced_files: list[bytes] = []
@@ -67,7 +67,7 @@ class JournalWriter:
             if not is_full(error):
                 raise
             return
-        self.size = self.kept_size = self._disk.size(self._descriptor)
+        self.size = self.acknowledged_size = self._disk.size(self._descriptor)
 
     def close(self) -> None:
         """Give the descriptor back."""
@@ -76,31 +76,31 @@ class JournalWriter:
             self._disk.close(descriptor)
 
     def append(self, records: bytes) -> None:
-        """Write whole records. After an OSError none of them counts, and `settle_doubt` takes them from the file."""
-        self.settle_doubt()
+        """Write whole records. After an OSError none of them counts, and `truncate_failed_write` removes them."""
+        self.truncate_failed_write()
         self.open()
         try:
             self._disk.write(self._descriptor, records)
         except OSError:
-            self._is_in_doubt = True
+            self._has_failed_write = True
             raise
         self.size += len(records)
 
     def empty(self) -> None:
         """Nothing that the current file holds counts: it is empty from now on. An OSError leaves it as it was."""
-        self.settle_doubt()
+        self.truncate_failed_write()
         self.open()
         self._disk.cut(self._descriptor, 0)
-        self.size = self.synced_size = self.kept_size = 0
+        self.size = self.synced_size = self.acknowledged_size = 0
 
-    def promise(self) -> None:
+    def acknowledge(self) -> None:
         """Somebody is told that what is written so far is kept."""
-        self.kept_size = self.size
+        self.acknowledged_size = self.size
 
     @property
-    def keeps_unsynced(self) -> bool:
+    def needs_sync(self) -> bool:
         """Whether something is to be kept that no sync has reached."""
-        return self.kept_size > self.synced_size or bool(self.unsynced_files)
+        return self.acknowledged_size > self.synced_size or bool(self.unsynced_files)
 
     @property
     def is_synced(self) -> bool:
@@ -112,7 +112,7 @@ class JournalWriter:
         self.forget(sync.rotated)
         if sync.file == self.file:
             self.synced_size = max(self.synced_size, sync.size)
-            self.kept_size = max(self.kept_size, self.synced_size)
+            self.acknowledged_size = max(self.acknowledged_size, self.synced_size)
             self._folder_is_synced = True
 
     def forget(self, rotated: Sequence[bytes]) -> None:
@@ -123,13 +123,13 @@ class JournalWriter:
     def sync_failed(self) -> None:
         """What was written since the last sync does not count. This file is never synced again."""
         self.size = self.synced_size
-        self._is_in_doubt = self._has_failed_to_sync = True
+        self._has_failed_write = self._has_failed_to_sync = True
 
-    def take_back(self, size: int, number: int | None) -> None:
+    def truncate_to(self, size: int, number: int | None) -> None:
         """What stands behind `size` in the current file, or in the one that got that number, does not count."""
         if number is None:
             self.size = size
-            self._is_in_doubt = True
+            self._has_failed_write = True
             return
         descriptor = self._disk.open_append(self._rotated_path(number))
         try:
@@ -137,23 +137,23 @@ class JournalWriter:
         finally:
             self._disk.close(descriptor)
 
-    def settle_doubt(self) -> None:
+    def truncate_failed_write(self) -> None:
         """Take from the file what a failure left behind its `size`. An OSError leaves that to be done again.
 
         A file that can be cut is cut, and set aside if its sync failed; else the good part goes to a new file.
         """
-        if not self._is_in_doubt:
+        if not self._has_failed_write:
             return
         try:
             self.open()
             self._disk.cut(self._descriptor, self.size)
             if self._has_failed_to_sync:
-                self.set_aside()
+                self.retire_current()
         except OSError:
             self._copy_to_new_file()
-        self._is_in_doubt = self._has_failed_to_sync = False
+        self._has_failed_write = self._has_failed_to_sync = False
 
-    def set_aside(self) -> int:
+    def retire_current(self) -> int:
         """Make the current file a rotated one; the next write begins a new one. Returns the rotated file's number."""
         number = self._next_number()
         self._disk.rename(self._path, self._rotated_path(number))
@@ -163,7 +163,7 @@ class JournalWriter:
         self.file += 1
         if self.size != self.synced_size:
             self.unsynced_files.append(rotated_name(self._queue, number))
-        self.size = self.synced_size = self.kept_size = 0
+        self.size = self.synced_size = self.acknowledged_size = 0
         return number
 
     def rotate(self) -> int:
@@ -176,7 +176,7 @@ class JournalWriter:
         following = self._folder + b"/" + temporary_name(self._queue, self._next_number())
         self._disk.close(self._disk.open_append(following))
         try:
-            number = self.set_aside()
+            number = self.retire_current()
         except OSError:
             self._disk.erase(following)
             raise
@@ -188,10 +188,10 @@ class JournalWriter:
         """Delete all files of the queue, for `erase_deleted` to erase, and begin again without one. Raises OSError."""
         mark_deleted(self._disk, self._folder, self._queue, self._next_number)
         self.close()
-        self._folder_is_synced = self._is_in_doubt = self._has_failed_to_sync = False
+        self._folder_is_synced = self._has_failed_write = self._has_failed_to_sync = False
         self.file += 1
         self.unsynced_files = []
-        self.size = self.synced_size = self.kept_size = 0
+        self.size = self.synced_size = self.acknowledged_size = 0
 
     def _rotated_path(self, number: int) -> bytes:
         return self._folder + b"/" + rotated_name(self._queue, number)

@@ -17,7 +17,7 @@ from kestrel.library.journaled_config import JournaledQueueConfig, check_reader
 from kestrel.library.reader import Reader
 from kestrel.library.reader_stores import MemoryReaderStores, ReaderStores
 from kestrel.queues.context import RuntimeContext
-from kestrel.scroll.names import DEFAULT_READER
+from kestrel.scroll.name_encoding import DEFAULT_READER
 from kestrel.storage.barrier import Batch, all_of
 
 log = Logger(__name__)

@@ -19,7 +19,7 @@ from kestrel.library.journaled_config import JournaledQueueConfig
 from kestrel.library.reader_stores import FileReaderStores, MemoryReaderStores, ReaderStores
 from kestrel.queues.context import RuntimeContext, wall_clock_ms
 from kestrel.queues.tick_scheduler import TickScheduler
-from kestrel.scroll.names import DEFAULT_READER, place_of
+from kestrel.scroll.name_encoding import DEFAULT_READER, location_of
 from kestrel.storage.barrier import Barrier
 from kestrel.storage.scroll.storage import RESERVE_BYTES, ScrollStorage
 
@@ -83,7 +83,7 @@ class ScrollFolder:
                 raise StorageError("a scroll folder is opened once")
             if self._storage is not None:
                 for name in await self._storage.start(lambda _: QueueSettings()):
-                    queue, reader = place_of(name)
+                    queue, reader = location_of(name)
                     self._readers.setdefault(queue, set()).add(DEFAULT_READER if reader is None else reader)
             self._is_open = True
             self.context.scheduler.open()

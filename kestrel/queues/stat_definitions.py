@@ -216,29 +216,29 @@ COMMON_STORAGE_STATS: Final = frozenset({"logsize", "journal_rewrites", "journal
 """The figures that every storage tells, as Kestrel's did; its own come last."""
 
 
-def server_stats(sight: ServerSnapshot) -> list[Stat]:
+def server_stats(snapshot: ServerSnapshot) -> list[Stat]:
     """The server's figures with their values."""
-    return [(figure.name, figure.value(sight)) for figure in SERVER_STAT_DEFINITIONS]
+    return [(figure.name, figure.value(snapshot)) for figure in SERVER_STAT_DEFINITIONS]
 
 
-def queue_stats(sight: QueueSnapshot) -> list[Stat]:
+def queue_stats(snapshot: QueueSnapshot) -> list[Stat]:
     """A queue's figures with their values: those of every storage, then this one's own."""
     told: list[Stat] = []
     for figure in QUEUE_STAT_DEFINITIONS:
-        value = figure.value(sight)
+        value = figure.value(snapshot)
         if value is not None:
             told.append((figure.name, value))
-    return told + list(storage_stats(sight))
+    return told + list(storage_stats(snapshot))
 
 
-def traffic_stats(sight: QueueSnapshot) -> list[Stat]:
+def traffic_stats(snapshot: QueueSnapshot) -> list[Stat]:
     """What came and went, with its values."""
-    return [(figure.name, figure.value(sight)) for figure in TRAFFIC_STAT_DEFINITIONS]
+    return [(figure.name, figure.value(snapshot)) for figure in TRAFFIC_STAT_DEFINITIONS]
 
 
-def storage_stats(sight: QueueSnapshot) -> Iterator[tuple[str, int]]:
+def storage_stats(snapshot: QueueSnapshot) -> Iterator[tuple[str, int]]:
     """What the storage of a queue tells that not every storage does."""
-    return ((name, value) for name, value in sight.journal.items() if name not in COMMON_STORAGE_STATS)
+    return ((name, value) for name, value in snapshot.journal.items() if name not in COMMON_STORAGE_STATS)
 
 
 def alias_stats(alias: Alias) -> list[Stat]:

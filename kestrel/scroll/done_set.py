@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import Final
 
-_MOST_SPENT: Final = 1024
+_MAX_SPENT: Final = 1024
 
 
 class DoneSet:
@@ -63,7 +63,7 @@ class DoneSet:
         if reached > self._spent:
             self.head = max(self.head, self._lasts[reached - 1])
             self._spent = reached
-        if self._spent == len(self._firsts) or self._spent > max(_MOST_SPENT, len(self._firsts) // 2):
+        if self._spent == len(self._firsts) or self._spent > max(_MAX_SPENT, len(self._firsts) // 2):
             del self._firsts[: self._spent], self._lasts[: self._spent]
             self._spent = 0
 

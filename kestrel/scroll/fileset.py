@@ -3,7 +3,7 @@
 The journal ``work`` has ``work.<ms>`` (writer files, in number order), ``work.read.<reader>`` (reader files) and
 ``<either>~~<ms>`` (temporary, erased at start). Everything else in the folder is foreign and left alone.
 
-Paths are bytes. What stands for a queue's and a reader's name is spelled as `kestrel.scroll.names` says.
+Paths are bytes. What stands for a queue's and a reader's name is spelled as `kestrel.scroll.name_encoding` says.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 _NAME: Final = re.compile(rb"([A-Za-z0-9:_-]+)\.(?:(\d{1,15})|read\.([A-Za-z0-9:_-]*))(?:~~(\d{1,15}))?")
 
 
-class Kind(Enum):
+class ScrollFileKind(Enum):
     """What a scroll file is to its journal."""
 
     WRITER = "writer"
@@ -32,7 +32,7 @@ class ScrollFile(NamedTuple):
     """
 
     stem: bytes
-    kind: Kind
+    kind: ScrollFileKind
     number: int
     part: bytes
     file_name: bytes
@@ -65,13 +65,13 @@ def parse_file_name(file_name: bytes) -> ScrollFile | None:
         return None
     stem, number, part, temporary_number = match.groups()
     if temporary_number is not None:
-        return ScrollFile(stem, Kind.TEMPORARY, int(temporary_number), part or b"", file_name)
+        return ScrollFile(stem, ScrollFileKind.TEMPORARY, int(temporary_number), part or b"", file_name)
     if number is not None:
-        return ScrollFile(stem, Kind.WRITER, int(number), b"", file_name)
-    return ScrollFile(stem, Kind.READER, 0, part, file_name)
+        return ScrollFile(stem, ScrollFileKind.WRITER, int(number), b"", file_name)
+    return ScrollFile(stem, ScrollFileKind.READER, 0, part, file_name)
 
 
-class JournalFiles:
+class ScrollFiles:
     """All files of one journal in a folder listing."""
 
     def __init__(self, stem: bytes) -> None:
@@ -84,10 +84,10 @@ class JournalFiles:
 
     def add(self, file: ScrollFile) -> None:
         """Take one more file of the listing in; `sort` when all are there."""
-        if file.kind is Kind.READER:
+        if file.kind is ScrollFileKind.READER:
             self.readers[file.part] = file.file_name
         else:
-            (self.writers if file.kind is Kind.WRITER else self.temporary).append(file)
+            (self.writers if file.kind is ScrollFileKind.WRITER else self.temporary).append(file)
 
     def sort(self) -> None:
         """Put the writer files in order."""
@@ -98,13 +98,13 @@ class JournalFiles:
         return [file.number for file in self.writers]
 
 
-def group_by_stem(file_names: Iterable[bytes]) -> dict[bytes, JournalFiles]:
+def group_by_stem(file_names: Iterable[bytes]) -> dict[bytes, ScrollFiles]:
     """The scroll files of a folder listing, by stem; foreign files are left out."""
-    journals: dict[bytes, JournalFiles] = {}
+    journals: dict[bytes, ScrollFiles] = {}
     for file_name in file_names:
         file = parse_file_name(file_name)
         if file is not None:
-            journals.setdefault(file.stem, JournalFiles(file.stem)).add(file)
+            journals.setdefault(file.stem, ScrollFiles(file.stem)).add(file)
     for files in journals.values():
         files.sort()
     return journals

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from kestrel.disk.folders import PRIVATE_FOLDER
-from kestrel.scroll.writer_file import Counts, Mark, Tally, WriterFile
+from kestrel.scroll.writer_file import Counts, WriterFile, WriterMark, WriterTally
 
 HINTS_FOLDER: Final = PRIVATE_FOLDER + b"/hints"
 
-MOST_BYTES: Final = 16 * 1024 * 1024
+MAX_HINT_BYTES: Final = 16 * 1024 * 1024
 """No more than that is read."""
 
 _VERSION: Final = 1
@@ -28,14 +28,14 @@ def hint_path(folder: bytes, stem: bytes) -> bytes:
     return folder + b"/" + HINTS_FOLDER + b"/" + stem
 
 
-class Hint(NamedTuple):
+class FileHint(NamedTuple):
     """What a hint will say of one file: the values of now, which another thread may encode."""
 
     file: WriterFile
-    places: Sequence[Mark]
+    places: Sequence[WriterMark]
 
     @classmethod
-    def of(cls, file: WriterFile, next_ids: Sequence[int]) -> Hint:
+    def of(cls, file: WriterFile, next_ids: Sequence[int]) -> FileHint:
         """What is known of a file, and where those of the items with these ids stand that are in it, but for its first.
 
         The ids are sorted.
@@ -45,13 +45,13 @@ class Hint(NamedTuple):
         return cls(file.snapshot(), list(places.values()))
 
 
-def encode_hint(hints: Iterable[Hint]) -> bytes:
+def encode_hint(hints: Iterable[FileHint]) -> bytes:
     """What is known of files."""
     text = json.dumps([_VERSION, [_encode_file(*hint) for hint in hints]]).encode("ascii")
     return b"%08x %b" % (zlib.crc32(text), text)
 
 
-def _encode_file(file: WriterFile, places: Sequence[Mark]) -> list[Any]:
+def _encode_file(file: WriterFile, places: Sequence[WriterMark]) -> list[Any]:
     return [
         file.file_name.decode("ascii"),
         file.number,
@@ -65,8 +65,12 @@ def _encode_file(file: WriterFile, places: Sequence[Mark]) -> list[Any]:
     ]
 
 
-def _encode_tally(tally: Tally) -> list[Any]:
-    return [tally.items, tally.bytes, {who.decode("ascii"): list(extra) for who, extra in tally.extra.items()}]
+def _encode_tally(tally: WriterTally) -> list[Any]:
+    return [
+        tally.items,
+        tally.bytes,
+        {target_reader.decode("ascii"): list(extra) for target_reader, extra in tally.extra.items()},
+    ]
 
 
 def decode_hint(data: bytes) -> Mapping[bytes, WriterFile]:
@@ -87,9 +91,11 @@ def _decode_file(name: str, number: int, *rest: Any) -> WriterFile:
     file.first_id, file.last_id, file.last_offset, file.size, file.is_closed, tally, marks = rest
     file.tally = _decode_tally(*tally)
     for item_id, offset, before in marks:
-        file.add_mark(Mark(item_id, offset, before and _decode_tally(*before)))
+        file.add_mark(WriterMark(item_id, offset, before and _decode_tally(*before)))
     return file
 
 
-def _decode_tally(items: int, data_bytes: int, extra: dict[str, list[int]]) -> Tally:
-    return Tally(items, data_bytes, {who.encode("ascii"): Counts(*counts) for who, counts in extra.items()})
+def _decode_tally(items: int, data_bytes: int, extra: dict[str, list[int]]) -> WriterTally:
+    return WriterTally(
+        items, data_bytes, {target_reader.encode("ascii"): Counts(*counts) for target_reader, counts in extra.items()}
+    )

@@ -10,12 +10,13 @@ from typing import Final
 from kestrel.disk.reader import FileReader
 from kestrel.disk.repair import End
 from kestrel.scroll.done_set import DoneSet
+from kestrel.scroll.record_cursor import ScrollRecordCursor
 from kestrel.scroll.records import (
     DELETED_RECORD,
     READER_MAGIC,
-    Command,
     Held,
-    Record,
+    RecordCommand,
+    ScrollFileRecord,
     encode_checksum,
     encode_done_ranges,
     encode_errors,
@@ -23,9 +24,8 @@ from kestrel.scroll.records import (
     encode_read_done,
     encode_read_head,
 )
-from kestrel.scroll.scan import RecordScan
 
-LONGEST_RUN: Final = 64
+MAX_RUN_IDS: Final = 64
 """More ids than this in a row are written as a range, which libkestrel does not know: it may give them again."""
 
 
@@ -107,7 +107,7 @@ def _split(ranges: Iterable[tuple[int, int]]) -> tuple[array[int], list[tuple[in
     """The ids of the short ranges, and the long ones."""
     ids, runs = array("q"), []
     for first, last in ranges:
-        if last - first < LONGEST_RUN:
+        if last - first < MAX_RUN_IDS:
             ids.extend(range(first, last + 1))
         else:
             runs.append((first, last))
@@ -121,8 +121,8 @@ def read_state(reader: FileReader) -> tuple[ReaderState, End]:
     first byte gives an empty state: head 0.
     """
     end, is_checked = _last_good(reader)
-    said = ReaderSaid()
-    for offset, record in RecordScan(reader, READER_MAGIC):
+    said = ReaderStateBuilder()
+    for offset, record in ScrollRecordCursor(reader, READER_MAGIC):
         if offset >= end.offset:
             break
         said.add(record)
@@ -143,11 +143,11 @@ def refuse_impossible_ids(state: ReaderState, end: End, last_id: int) -> tuple[R
 
 def _last_good(reader: FileReader) -> tuple[End, bool]:
     """Return where the good records end, and whether checksums cover them."""
-    scan = RecordScan(reader, READER_MAGIC)
+    scan = ScrollRecordCursor(reader, READER_MAGIC)
     checked_size, checksum = 0, zlib.crc32(READER_MAGIC)
     head, odd = 0, None
     for offset, record in scan:
-        if record.command == Command.CHECKSUM:
+        if record.command == RecordCommand.CHECKSUM:
             if record.checksum != checksum:
                 return End(checked_size, "the checksum does not match"), checked_size > 0
             checked_size, checksum = offset + record.size, 0
@@ -155,7 +155,7 @@ def _last_good(reader: FileReader) -> tuple[End, bool]:
         checksum = zlib.crc32(record.raw, checksum)
         if not checked_size:
             odd = odd or _odd_unless_checked(offset, record, head)
-            head = record.item_id if record.command == Command.READ_HEAD else head
+            head = record.item_id if record.command == RecordCommand.READ_HEAD else head
     end = scan.end
     if end.problem is None and end.offset < reader.size:
         end.problem, end.is_unfinished = "zeros where a record should begin", True
@@ -169,21 +169,21 @@ def _last_good(reader: FileReader) -> tuple[End, bool]:
     return end, True
 
 
-def _odd_unless_checked(offset: int, record: Record, head: int) -> str | None:
+def _odd_unless_checked(offset: int, record: ScrollFileRecord, head: int) -> str | None:
     """Return why libkestrel does not write that record in a reader file, or None if it may.
 
     Files without checksums come from libkestrel. A record in one that would lose items is taken for damage.
     """
-    if offset == len(READER_MAGIC) and record.command != Command.READ_HEAD:
+    if offset == len(READER_MAGIC) and record.command != RecordCommand.READ_HEAD:
         return "it begins with no READ_HEAD and no checksum"
-    if record.command == Command.DELETED:
+    if record.command == RecordCommand.DELETED:
         return "a DELETED without a checksum"
-    if record.command == Command.READ_HEAD and record.item_id < head:
+    if record.command == RecordCommand.READ_HEAD and record.item_id < head:
         return "the head moves backwards"
     return None
 
 
-class ReaderSaid:
+class ReaderStateBuilder:
     """What the records of a reader file say, one after the other. The last READ_HEAD counts, and all that is done.
 
     The ids that are done are collected apart from the head: a later READ_HEAD may be lower than an earlier one.
@@ -196,21 +196,21 @@ class ReaderSaid:
         self.is_deleted = False
         self.held: Held | None = None
 
-    def add(self, record: Record) -> None:
+    def add(self, record: ScrollFileRecord) -> None:
         """One more."""
-        if record.command == Command.READ_HEAD:
+        if record.command == RecordCommand.READ_HEAD:
             self.head = record.item_id
-        elif record.command == Command.READ_DONE:
+        elif record.command == RecordCommand.READ_DONE:
             for item_id in record.ids:
                 self.done.add(item_id)
-        elif record.command == Command.DONE_RANGES:
+        elif record.command == RecordCommand.DONE_RANGES:
             for first, last in record.ranges:
                 self.done.add(first, last)
-        elif record.command == Command.ERRORS:
+        elif record.command == RecordCommand.ERRORS:
             self.errors.update(record.errors)
-        elif record.command == Command.DELETED:
+        elif record.command == RecordCommand.DELETED:
             self.is_deleted = True
-        elif record.command == Command.HELD:
+        elif record.command == RecordCommand.HELD:
             self.held = record.held
 
     def state(self) -> ReaderState:

@@ -28,11 +28,11 @@ LARGEST_ID: Final = (1 << 62) - 1
 BELOW_ALL_IDS: Final = -(1 << 63) - 1
 """Below whatever a file can say."""
 
-MOST_IDS: Final = 1 << 20
+MAX_IDS_PER_RECORD: Final = 1 << 20
 """In one record of a reader file; ranges and error counts as well."""
 
 
-class Command(IntEnum):
+class RecordCommand(IntEnum):
     """What a record is. Behind those of libkestrel come ours, which it skips."""
 
     READ_HEAD = 0
@@ -52,9 +52,9 @@ PUT_BYTES: Final = 25
 PUT_EXPIRING_BYTES: Final = 33
 """Of a PUT without its data, for any other item."""
 
-_PUT: Final = int(Command.PUT)
-_READ_HEAD: Final = int(Command.READ_HEAD)
-_HELD: Final = int(Command.HELD)
+_PUT: Final = int(RecordCommand.PUT)
+_READ_HEAD: Final = int(RecordCommand.READ_HEAD)
+_HELD: Final = int(RecordCommand.HELD)
 _WITH_DATA: Final = 8
 """Commands from here on have data, whose size is their first header word."""
 
@@ -76,17 +76,17 @@ _ID: Final = Struct("<q")
 _ERRORS_ENTRY: Final = Struct("<qi")
 _CHECKSUM: Final = Struct("<I")
 
-FIRST_OF_PUT: Final = _PUT << 4 | _PUT_WORDS
-FIRST_OF_EXPIRING_PUT: Final = _PUT << 4 | _PUT_EXPIRING_WORDS
+PUT_FIRST_BYTE: Final = _PUT << 4 | _PUT_WORDS
+EXPIRING_PUT_FIRST_BYTE: Final = _PUT << 4 | _PUT_EXPIRING_WORDS
 """The first byte of a PUT in its usual forms."""
 
 PUT_HEAD: Final = Struct("<iiq")
 """What stands behind it: how many bytes of data, errors, id."""
 
 _ENTRY_BYTES: Final = {
-    int(Command.READ_DONE): _ID_BYTES,
-    int(Command.DONE_RANGES): 2 * _ID_BYTES,
-    int(Command.ERRORS): _ERRORS_ENTRY.size,
+    int(RecordCommand.READ_DONE): _ID_BYTES,
+    int(RecordCommand.DONE_RANGES): 2 * _ID_BYTES,
+    int(RecordCommand.ERRORS): _ERRORS_ENTRY.size,
 }
 
 _pack_put = _PUT_HEADER.pack
@@ -99,8 +99,8 @@ _pack_expiring_put = _PUT_EXPIRING_HEADER.pack
 def encode_put(item_id: int, data: bytes, add_ms: int, expiry_ms: int, errors: int = 0) -> bytes:
     """The PUT of an item, of at most `MAX_DATA_BYTES`; `expiry_ms` 0 is never."""
     if expiry_ms:
-        return _pack_expiring_put(FIRST_OF_EXPIRING_PUT, len(data), errors, item_id, add_ms, expiry_ms) + data
-    return _pack_put(FIRST_OF_PUT, len(data), errors, item_id, add_ms) + data
+        return _pack_expiring_put(EXPIRING_PUT_FIRST_BYTE, len(data), errors, item_id, add_ms, expiry_ms) + data
+    return _pack_put(PUT_FIRST_BYTE, len(data), errors, item_id, add_ms) + data
 
 
 def encode_read_head(item_id: int) -> bytes:
@@ -109,29 +109,30 @@ def encode_read_head(item_id: int) -> bytes:
 
 
 def encode_read_done(ids: Sequence[int]) -> bytes:
-    """Those ids are done: one record, also for none, or one for each `MOST_IDS`."""
+    """Those ids are done: one record, also for none, or one for each `MAX_IDS_PER_RECORD`."""
     return b"".join(
-        _with_data(Command.READ_DONE, _little_endian(ids[start : start + MOST_IDS]))
-        for start in range(0, max(1, len(ids)), MOST_IDS)
+        _with_data(RecordCommand.READ_DONE, _little_endian(ids[start : start + MAX_IDS_PER_RECORD]))
+        for start in range(0, max(1, len(ids)), MAX_IDS_PER_RECORD)
     )
 
 
 def encode_done_ranges(ranges: Sequence[tuple[int, int]]) -> bytes:
-    """Those ids are done, from the first to the last of each range: a record for each `MOST_IDS`, for none nothing."""
+    """Encode ranges of done ids, both ends included, as records of at most `MAX_IDS_PER_RECORD` ids each."""
     return b"".join(
         _with_data(
-            Command.DONE_RANGES, _little_endian(each for pair in ranges[start : start + MOST_IDS] for each in pair)
+            RecordCommand.DONE_RANGES,
+            _little_endian(each for pair in ranges[start : start + MAX_IDS_PER_RECORD] for each in pair),
         )
-        for start in range(0, len(ranges), MOST_IDS)
+        for start in range(0, len(ranges), MAX_IDS_PER_RECORD)
     )
 
 
 def encode_errors(errors: Mapping[int, int]) -> bytes:
-    """Those ids have so many errors: a record for each `MOST_IDS`, for none nothing."""
+    """Those ids have so many errors: a record for each `MAX_IDS_PER_RECORD`, for none nothing."""
     entries = [_ERRORS_ENTRY.pack(item_id, count) for item_id, count in errors.items()]
     return b"".join(
-        _with_data(Command.ERRORS, b"".join(entries[start : start + MOST_IDS]))
-        for start in range(0, len(entries), MOST_IDS)
+        _with_data(RecordCommand.ERRORS, b"".join(entries[start : start + MAX_IDS_PER_RECORD]))
+        for start in range(0, len(entries), MAX_IDS_PER_RECORD)
     )
 
 
@@ -139,7 +140,7 @@ class Targets(NamedTuple):
     """For whom the PUT is that follows: for these readers alone, or for all but these."""
 
     readers: frozenset[bytes]
-    """As in the names of their files, but for the parent's own, which always is `kestrel.scroll.names.OWN_READER`."""
+    """Names as in the file names. The parent's own is always `kestrel.scroll.name_encoding.OWN_READER`."""
 
     are_left_out: bool
 
@@ -151,10 +152,10 @@ class Targets(NamedTuple):
 def encode_targets(targets: Targets) -> bytes:
     """The next PUT is for those readers."""
     names = b"".join(bytes([len(name)]) + name for name in sorted(targets.readers))
-    return _with_data(Command.TARGETS, bytes([targets.are_left_out]) + names)
+    return _with_data(RecordCommand.TARGETS, bytes([targets.are_left_out]) + names)
 
 
-def _with_data(command: Command, data: bytes) -> bytes:
+def _with_data(command: RecordCommand, data: bytes) -> bytes:
     return _DATA_HEADER.pack(command << 4 | 1, len(data)) + data
 
 
@@ -172,7 +173,7 @@ def _swapped(numbers: array[int]) -> array[int]:
     return numbers
 
 
-DELETED_RECORD: Final = _with_data(Command.DELETED, b"")
+DELETED_RECORD: Final = _with_data(RecordCommand.DELETED, b"")
 """This reader is deleted: whatever else its file says, there is no such reader."""
 
 
@@ -187,12 +188,12 @@ class Held(NamedTuple):
 
 def encode_held(held: Held | None) -> bytes:
     """From here on that is so; or, for None, nobody reads by ids any more."""
-    return _with_data(Command.HELD, b"" if held is None else _ID.pack(held.head) + held.by)
+    return _with_data(RecordCommand.HELD, b"" if held is None else _ID.pack(held.head) + held.by)
 
 
 def encode_checksum(checksum: int) -> bytes:
     """Return a CHECKSUM record: `checksum` is the CRC-32 of the bytes since the previous one, or since the start."""
-    return _with_data(Command.CHECKSUM, _CHECKSUM.pack(checksum))
+    return _with_data(RecordCommand.CHECKSUM, _CHECKSUM.pack(checksum))
 
 
 # Bytes to values.
@@ -223,10 +224,11 @@ def data_bytes(record: bytes) -> int:
     return size
 
 
-class Record:
+class ScrollFileRecord:
     """One record, and how many bytes of the file it takes.
 
-    `command` is a number that `Command` may not know. `item_id` is that of a PUT, or the head of a READ_HEAD or HELD.
+    `command` may be a number that `RecordCommand` does not know. `item_id` is the id of a PUT, or the head of a
+    READ_HEAD or HELD.
     """
 
     __slots__ = ("_buffer", "_data_at", "_position", "command", "item_id", "size")
@@ -243,7 +245,7 @@ class Record:
     def name(self) -> str:
         """What the format calls it."""
         try:
-            return Command(self.command).name
+            return RecordCommand(self.command).name
         except ValueError:
             return "UNKNOWN"
 
@@ -308,7 +310,7 @@ class Record:
         return checksum
 
 
-def decode_record(data: bytes, position: int, part: Whole | None = None) -> Record | None:
+def decode_record(data: bytes, position: int, part: Whole | None = None) -> ScrollFileRecord | None:
     """The record that begins there, or None at a zero byte, which ends a file.
 
     The bytes are all there is or the beginning of `part`; a record that goes on behind them is looked for there.
@@ -348,11 +350,11 @@ def decode_record(data: bytes, position: int, part: Whole | None = None) -> Reco
         item_id = _ID.unpack_from(data, position + 1)[0]
     elif command == _HELD and end - data_at > _ID_BYTES:
         item_id = _ID.unpack_from(data, data_at)[0]
-    record = Record(command, end - position, item_id, data, position, data_at)
+    record = ScrollFileRecord(command, end - position, item_id, data, position, data_at)
     if (_largest_done(record) if command in _ENTRY_BYTES else item_id) > LARGEST_ID:
         raise DamagedRecord("impossible id")
     return record
 
 
-def _largest_done(record: Record) -> int:
-    return 0 if record.command == Command.ERRORS else max(_numbers(record.data), default=0)
+def _largest_done(record: ScrollFileRecord) -> int:
+    return 0 if record.command == RecordCommand.ERRORS else max(_numbers(record.data), default=0)

@@ -12,7 +12,7 @@ from kestrel.scroll.records import WRITER_MAGIC, Targets
 MARK_BYTES: Final = 64 * 1024
 """From one mark to the next: to find an item takes no more reading than that."""
 
-MOST_EXTRA: Final = 16
+MAX_SINGLE_READERS: Final = 16
 """With items for more single readers than that, marks do not remember what each of them has: what stands before an item
 is counted from the beginning of the file then."""
 
@@ -32,10 +32,10 @@ class Counts(NamedTuple):
         return Counts(self.items - other.items, self.bytes - other.bytes)
 
 
-NONE: Final = Counts(0, 0)
+NO_ITEMS: Final = Counts(0, 0)
 
 
-class Tally:
+class WriterTally:
     """Items counted as the writer put them: those for all readers, and what single readers have more or less."""
 
     __slots__ = ("bytes", "extra", "items")
@@ -53,24 +53,24 @@ class Tally:
         if targets is not None:
             one = Counts(-1, -size) if targets.are_left_out else Counts(1, size)
             for reader in targets.readers:
-                self.extra[reader] = self.extra.get(reader, NONE).plus(one)
+                self.extra[reader] = self.extra.get(reader, NO_ITEMS).plus(one)
 
     def of(self, reader: bytes) -> Counts:
         """What that reader was given."""
-        extra = self.extra.get(reader, NONE)
+        extra = self.extra.get(reader, NO_ITEMS)
         return Counts(self.items + extra.items, self.bytes + extra.bytes)
 
-    def copy(self) -> Tally:
+    def copy(self) -> WriterTally:
         """As it is now."""
-        return Tally(self.items, self.bytes, self.extra)
+        return WriterTally(self.items, self.bytes, self.extra)
 
 
-class Mark(NamedTuple):
+class WriterMark(NamedTuple):
     """A place in a writer file: the record at `offset` is the item of that id, or says for whom it is."""
 
     item_id: int
     offset: int
-    before: Tally | None
+    before: WriterTally | None
     """What stands before it in the file; None where that is too much to remember."""
 
 
@@ -88,17 +88,17 @@ class WriterFile:
         self.size = 0
         self.is_closed = False
         """Whether nothing may be appended: zeros follow, or a sync of it has failed."""
-        self.tally = Tally()
-        self.marks: list[Mark] = []
+        self.tally = WriterTally()
+        self.marks: list[WriterMark] = []
 
-    def added(self, item_id: int, offset: int, size: int, targets: Targets | None) -> None:
+    def add_item(self, item_id: int, offset: int, size: int, targets: Targets | None) -> None:
         """It holds one more item at that offset; `size` is that of its data."""
         self.last_offset = offset
         self.first_id = self.first_id or item_id
         self.last_id = item_id
         self.tally.add(size, targets)
 
-    def added_more(self, last_id: int, last_offset: int, counts: Counts) -> None:
+    def add_items(self, last_id: int, last_offset: int, counts: Counts) -> None:
         """It holds so many more items, which are for all readers; the last of them is that one.
 
         Of the first that it holds `mark` has told.
@@ -119,24 +119,24 @@ class WriterFile:
         """The item of that id, and what says for whom it is, will stand there: remember it if that is worth it."""
         self.first_id = self.first_id or item_id
         if not self.marks or offset - self.marks[-1].offset >= MARK_BYTES:
-            before = self.tally.copy() if len(self.tally.extra) <= MOST_EXTRA else None
-            self.marks.append(Mark(item_id, offset, before))
+            before = self.tally.copy() if len(self.tally.extra) <= MAX_SINGLE_READERS else None
+            self.marks.append(WriterMark(item_id, offset, before))
 
-    def add_mark(self, mark: Mark) -> None:
+    def add_mark(self, mark: WriterMark) -> None:
         """Remember a place that was found otherwise."""
         index = bisect_right(self.marks, mark.item_id, key=attrgetter("item_id"))
         if not index or self.marks[index - 1].item_id != mark.item_id:
             self.marks.insert(index, mark)
 
-    def before(self, item_id: int) -> Mark:
+    def before(self, item_id: int) -> WriterMark:
         """The last known place that is not behind the item of that id."""
         index = bisect_right(self.marks, item_id, key=attrgetter("item_id"))
-        return self.marks[index - 1] if index else Mark(self.first_id, len(WRITER_MAGIC), Tally())
+        return self.marks[index - 1] if index else WriterMark(self.first_id, len(WRITER_MAGIC), WriterTally())
 
-    def counted_before(self, item_id: int) -> tuple[Mark, Tally]:
+    def tally_before(self, item_id: int) -> tuple[WriterMark, WriterTally]:
         """The same, of those of which it is known what stands before them; and what that is."""
         for index in reversed(range(bisect_right(self.marks, item_id, key=attrgetter("item_id")))):
             mark = self.marks[index]
             if mark.before is not None:
                 return mark, mark.before
-        return Mark(self.first_id, len(WRITER_MAGIC), Tally()), Tally()
+        return WriterMark(self.first_id, len(WRITER_MAGIC), WriterTally()), WriterTally()

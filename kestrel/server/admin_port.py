@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from twisted.internet.interfaces import IReactorTime
 
 from kestrel.admin.routes import Routes
+from kestrel.admin.server_view import ServerView
 from kestrel.admin.site import AdminSite
-from kestrel.admin.slices import slicer
-from kestrel.admin.watched import Watched
+from kestrel.admin.time_slices import make_cooperator
 from kestrel.net.queue_server import QueueServer
 from kestrel.session.settings import ServerControl
 
@@ -17,7 +17,7 @@ from kestrel.session.settings import ServerControl
 class AdminPort:
     """All that listens for admin clients, and what is remembered for them.
 
-    `storage` is where the queues are, for people; `is_ready` whether they are loaded; `server_sets` is `Watched`'s.
+    `storage` is where the queues are, for people; `is_ready` whether they are loaded; `server_sets` is `ServerView`'s.
     """
 
     def __init__(
@@ -29,15 +29,15 @@ class AdminPort:
         is_ready: Callable[[], bool],
         server_sets: Callable[[], Mapping[str, bool]],
     ) -> None:
-        self._watched = Watched(core, control, storage, clock.seconds, is_ready, server_sets)
-        self._cooperator = slicer(clock)
-        self._routes = Routes(self._watched, clock, self._cooperator)
+        self._server_view = ServerView(core, control, storage, clock.seconds, is_ready, server_sets)
+        self._cooperator = make_cooperator(clock)
+        self._routes = Routes(self._server_view, clock, self._cooperator)
         self._clock = clock
         self._sites: list[AdminSite] = []
 
     def site(self, *, is_trusted: bool) -> AdminSite:
         """The factory for one endpoint. Its clients are administrators if they are trusted."""
-        site = AdminSite(self._watched, self._routes.handle, self._clock, self._cooperator, is_trusted=is_trusted)
+        site = AdminSite(self._server_view, self._routes.handle, self._clock, self._cooperator, is_trusted=is_trusted)
         self._sites.append(site)
         return site
 

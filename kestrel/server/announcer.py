@@ -32,21 +32,21 @@ SETS_OF: Final[Mapping[StatusLevel, frozenset[str]]] = {
 }
 """The sets that a server of that status is in."""
 
-TRY_AGAIN_S: Final = 1.0
-LONGEST_PAUSE_S: Final = 30.0
+MIN_RETRY_S: Final = 1.0
+MAX_RETRY_S: Final = 30.0
 """After a failure that was not the connection's; the pause doubles with each."""
 
-LOOK_AGAIN_S: Final = 60.0
+RECHECK_S: Final = 60.0
 """After all was well: somebody may have removed what is in ZooKeeper."""
 
-PATIENCE_S: Final = 5.0
+SLOW_JOIN_WARNING_S: Final = 5.0
 """After the start; when the server is not in its sets by then it is said."""
 
-STOP_S: Final = 3.0
+STOP_TIMEOUT_S: Final = 3.0
 """How long a stop waits for ZooKeeper."""
 
 
-class Client(Protocol):
+class ZooKeeperClient(Protocol):
     """Of kazoo's client, what is used here. States are texts: CONNECTED, SUSPENDED, LOST."""
 
     handler: Any
@@ -69,7 +69,7 @@ class Announcer:
 
     def __init__(
         self,
-        client: Client,
+        client: ZooKeeperClient,
         sets: Mapping[str, IServerSet],
         where: str,
         clock: IReactorTime,
@@ -87,8 +87,8 @@ class Announcer:
         self._is_due = False
         self._working: Deferred[None] | None = None
         self._again: IDelayedCall | None = None
-        self._patience: IDelayedCall | None = None
-        self._pause_s = TRY_AGAIN_S
+        self._slow_join_warning: IDelayedCall | None = None
+        self._pause_s = MIN_RETRY_S
         self._problem = ""
         self._is_loss_logged = False
         """Whether the log says that the connection is lost. A completed join or leave resets it."""
@@ -101,32 +101,32 @@ class Announcer:
     def start(self, status: StatusLevel) -> None:
         """Connect, and join as soon as there is a session."""
         self._wanted = SETS_OF[status]
-        self._patience = self._clock.callLater(PATIENCE_S, self._still_away)
+        self._slow_join_warning = self._clock.callLater(SLOW_JOIN_WARNING_S, self._warn_slow_join)
         self._begin()
 
     def _begin(self) -> None:
         self._again = None
-        self._in_thread(self._start_client).addErrback(self._not_begun)
+        self._in_thread(self._start_client).addErrback(self._on_start_failed)
 
     def _start_client(self) -> None:
         """It may be anybody's, which blocks, or fails, or is started already."""
         is_connected = getattr(self._client, "connected", False)
-        self._client.add_listener(self._told)
+        self._client.add_listener(self._on_client_state)
         self._client.start_async()
         if is_connected:
-            self._told("CONNECTED")
+            self._on_client_state("CONNECTED")
 
-    def _told(self, state: object) -> None:
+    def _on_client_state(self, state: object) -> None:
         """Called in the client's threads."""
         self._schedule(self._session_is, str(state))
 
-    def _not_begun(self, failure: Failure) -> None:
+    def _on_start_failed(self, failure: Failure) -> None:
         if not self._is_stopping:
             self._complain("ZooKeeper's client does not start, and is started again: {reason}", failure)
             self._again = self._clock.callLater(self._longer_pause_s(), self._begin)
 
-    def _still_away(self) -> None:
-        self._patience = None
+    def _warn_slow_join(self) -> None:
+        self._slow_join_warning = None
         if self._is_connected:
             log.warn("ZooKeeper takes its time: {where} may not name this server yet", where=self._where)
             return
@@ -136,14 +136,14 @@ class Announcer:
             reason=connection_problem(self._client),
         )
 
-    def status_is(self, status: StatusLevel) -> None:
+    def apply_status(self, status: StatusLevel) -> None:
         """Join and leave as that status says."""
         self._want(SETS_OF[status])
 
     def _want(self, sets: frozenset[str]) -> None:
         if sets != self._wanted:
             self._wanted = sets
-            self._bring_about()
+            self._reconcile()
 
     def _session_is(self, state: str) -> None:
         """Act on a state of kazoo's client."""
@@ -151,7 +151,7 @@ class Announcer:
         if self._is_stopping:
             return
         if self._is_connected:
-            self._bring_about()
+            self._reconcile()
             return
         was_in, self.is_in = self.is_in, None
         if not self._is_loss_logged:  # once: a ZooKeeper may accept and close connections again and again
@@ -180,7 +180,7 @@ class Announcer:
         else:
             log.warn("ZooKeeper does not answer any more: changes of {where} wait for it", where=self._where)
 
-    def _bring_about(self) -> None:
+    def _reconcile(self) -> None:
         """Begin to, or see that it is done once more."""
         if self._is_stopping:
             return
@@ -203,12 +203,12 @@ class Announcer:
     def _is_done(self, sets: frozenset[str]) -> None:
         """Note that this server is in exactly these sets."""
         self._problem = ""
-        self._pause_s = TRY_AGAIN_S
+        self._pause_s = MIN_RETRY_S
         if self._is_due or self._is_stopping or not self._is_connected:
             return  # the session has changed, or a later change is due
-        self._be_patient_no_more()
+        self._cancel_slow_join_warning()
         self._is_loss_logged = False
-        self._again = self._clock.callLater(LOOK_AGAIN_S, self._try_again)
+        self._again = self._clock.callLater(RECHECK_S, self._try_again)
         if sets != self.is_in:
             self.is_in = sets
             self._may_be_named = bool(sets)
@@ -224,7 +224,7 @@ class Announcer:
 
     def _complain(self, sentence: str, failure: Failure) -> None:
         """Say it, once."""
-        self._be_patient_no_more()
+        self._cancel_slow_join_warning()
         problem = _reason(failure)
         if problem != self._problem:
             self._problem = problem
@@ -232,32 +232,32 @@ class Announcer:
 
     def _longer_pause_s(self) -> float:
         pause_s = self._pause_s
-        self._pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        self._pause_s = min(2 * pause_s, MAX_RETRY_S)
         return pause_s
 
     def _try_again(self) -> None:
         self._again = None
-        self._bring_about()
+        self._reconcile()
 
     def _has_ended(self, _: object) -> None:
         self._working = None
         if self._is_due:
-            self._bring_about()
+            self._reconcile()
 
     def _stop_waiting(self) -> None:
         if self._again is not None:
             self._again.cancel()
             self._again = None
 
-    def _be_patient_no_more(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+    def _cancel_slow_join_warning(self) -> None:
+        if self._slow_join_warning is not None:
+            self._slow_join_warning.cancel()
+            self._slow_join_warning = None
 
     def stop(self) -> Deferred[None]:
         """Leave and end the session. Fires when that is done, or would take too long: then ZooKeeper ends it."""
         self._stop_waiting()
-        self._be_patient_no_more()
+        self._cancel_slow_join_warning()
         self._is_stopping = True
         self._is_due = False
         stopped: Deferred[None] = Deferred()
@@ -271,7 +271,7 @@ class Announcer:
             if not stopped.called:
                 stopped.callback(None)
 
-        late = self._clock.callLater(STOP_S, over)
+        late = self._clock.callLater(STOP_TIMEOUT_S, over)
         idle = self._working or succeed(None)
         idle.addCallback(lambda _: self._in_thread(self._leave_and_end)).addErrback(_failed_to_leave).addBoth(over)
         return stopped
@@ -297,7 +297,7 @@ def _listed(sets: frozenset[str]) -> str:
     return " and ".join(sorted(sets)) or "none of the two sets"
 
 
-def in_daemon_thread(schedule: Callable[..., object]) -> InThread:
+def run_in_daemon_thread(schedule: Callable[..., object]) -> InThread:
     """Calls functions each in a thread that no stop of the process waits for: ZooKeeper may never answer."""
 
     def call(function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:

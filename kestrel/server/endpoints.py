@@ -19,7 +19,7 @@ from kestrel.address import Address
 from kestrel.config.model import Config
 from kestrel.net.codec_factories import CODEC_FACTORIES
 from kestrel.net.tls_endpoint import TlsServerEndpoint
-from kestrel.server.failures import EX_CONFIG, EX_UNAVAILABLE, CannotServe
+from kestrel.server.startup_errors import EX_CONFIG, EX_UNAVAILABLE, CannotServe
 
 ADMIN: Final = "admin"
 """What is listened on besides the protocols."""

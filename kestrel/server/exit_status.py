@@ -15,7 +15,7 @@ class ExitStatus:
         self._status: int | None = None
         atexit.register(self._exit)
 
-    def will_be(self, status: int) -> None:
+    def exit_with(self, status: int) -> None:
         """End with that status when all else is done, the pidfile removed and the log written."""
         self._status = status
 

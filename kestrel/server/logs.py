@@ -54,7 +54,7 @@ def json_line(event: LogEvent) -> str:
     return _RECORD_SEPARATOR + eventAsJSON(event).replace("\x7f", "\\u007f") + "\n"
 
 
-class Log:
+class ServerLog:
     """The log of one server: an observer for Twisted's logger, whose file can be opened anew.
 
     Raises OSError when the file cannot be opened.

@@ -18,12 +18,12 @@ from twisted.python.components import Componentized
 from kestrel.config.model import Config
 from kestrel.errors import KestrelError
 from kestrel.server.exit_status import ExitStatus
-from kestrel.server.failures import EX_CANNOT_CREATE, CannotServe
-from kestrel.server.logs import Log
+from kestrel.server.logs import ServerLog
 from kestrel.server.options import Options
-from kestrel.server.privileges import made_as
+from kestrel.server.privileges import call_as_user
 from kestrel.server.reactor import raise_file_limit
 from kestrel.server.service import KestrelService
+from kestrel.server.startup_errors import EX_CANNOT_CREATE, CannotServe
 
 log = Logger(__name__)
 
@@ -45,19 +45,19 @@ class Daemon(MultiService):
         self._options = options
         # twistd logs what goes to sys.stderr, and a daemon has none: keep the one that the owner sees.
         self._stderr: int | None = os.dup(2)
-        self._log: Log | None = None
+        self._log: ServerLog | None = None
         config = options.settings
         try:
             if not options.twistd("syslog"):
-                open_log = partial(Log, self._logging(config))
-                self._log = made_as(options.twistd("uid"), options.twistd("gid"), open_log)
+                open_log = partial(ServerLog, self._logging(config))
+                self._log = call_as_user(options.twistd("uid"), options.twistd("gid"), open_log)
             self._server = KestrelService(
                 reactor,
                 config,
                 endpoints=options.endpoints,
                 trusted=options.trusted,
                 load_config=options.load_config,
-                loaded=_leave_out_of_collections,
+                loaded=_freeze_loaded_objects,
                 reloaded=self._reloaded,
                 failed=self._failed,
             )
@@ -114,7 +114,7 @@ class Daemon(MultiService):
 
     def _failed(self, error: CannotServe) -> None:
         """The start has failed, and the reactor is stopped next."""
-        self._exit_status.will_be(error.status)
+        self._exit_status.exit_with(error.status)
         self._say(str(error))
 
     def _say(self, sentence: str) -> None:
@@ -147,7 +147,7 @@ class Daemon(MultiService):
         self._server.reload().addErrback(lambda failure: failure.trap(KestrelError))  # the log has it
 
 
-def _leave_out_of_collections() -> None:
+def _freeze_loaded_objects() -> None:
     """What is there now mostly stays. The garbage collector would look through it again and again, which takes 20 ms
     each time, and more than 100 ms where there are 10,000 queues. Through all that comes later, of hundreds of busy
     connections for example, it looks five times more seldom than it would."""

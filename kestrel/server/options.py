@@ -17,8 +17,8 @@ from kestrel.config.load import ConfigError, load
 from kestrel.config.model import Config
 from kestrel.escaping import show_name
 from kestrel.server.endpoints import ADMIN, SERVED, endpoints_to_serve, parse_endpoint
-from kestrel.server.failures import EX_CONFIG, CannotServe
-from kestrel.server.service import KestrelService, settings_without_use
+from kestrel.server.service import KestrelService, settings_ignored_by_storage
+from kestrel.server.startup_errors import EX_CONFIG, CannotServe
 from kestrel.server.storage_help import storage_help
 
 EXAMPLES: Final = """
@@ -127,7 +127,7 @@ class Options(usage.Options):
         if self["validate"]:
             self._check_what_is_named()
             print("The configuration is valid.")
-            for setting in settings_without_use(self.settings):
+            for setting in settings_ignored_by_storage(self.settings):
                 print(f"It sets {setting}, which has no effect with this storage.")
             for name in masked_queues(self.settings):
                 print(f"Its alias {show_name(name)} masks the queue of that name.")

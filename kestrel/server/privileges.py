@@ -12,7 +12,7 @@ from twisted.python.util import runAsEffectiveUser
 _Made = TypeVar("_Made")
 
 
-def made_as(uid: int | None, gid: int | None, make: Callable[[], _Made]) -> _Made:
+def call_as_user(uid: int | None, gid: int | None, make: Callable[[], _Made]) -> _Made:
     """Make that with the rights of the user and the group that the server will run as; None: as it is.
 
     So a file belongs to them, and what they may not write root does not write for them, wherever a link leads. Who is

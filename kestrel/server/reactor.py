@@ -6,10 +6,10 @@ import resource
 import time
 from typing import Any, Final
 
-FILES_OF_STORAGE: Final = 512
+STORAGE_FILE_RESERVE: Final = 512
 """What journals may have open (`kestrel.storage.open_files`), or a quarter of a lower limit."""
 
-OTHER_FILES: Final = 64
+OTHER_FILE_RESERVE: Final = 64
 """Ports, logs, folders, and what threads read."""
 
 
@@ -33,9 +33,9 @@ def raise_file_limit() -> int:
     return hard
 
 
-def connections_there_is_room_for() -> int:
+def max_connections_for_file_limit() -> int:
     """How many connections leave the storage the open files that it needs."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return 2**31 - 1
-    return max(1, soft - min(FILES_OF_STORAGE, soft // 4) - OTHER_FILES)
+    return max(1, soft - min(STORAGE_FILE_RESERVE, soft // 4) - OTHER_FILE_RESERVE)

@@ -21,7 +21,7 @@ _NODE: Final = "member_"
 _PERMISSIONS: Final = {"c": "create", "d": "delete", "r": "read", "w": "write", "a": "admin"}
 
 
-class _Found(NamedTuple):
+class _MemberNode(NamedTuple):
     """A node of a set."""
 
     path: str
@@ -98,7 +98,7 @@ class ServerSet:
                 self._remove(node, is_stale=node.session != session)
         return there
 
-    def _nodes(self) -> Iterator[_Found]:
+    def _nodes(self) -> Iterator[_MemberNode]:
         try:
             names = self._client.get_children(self._path)
         except NoNodeError:
@@ -108,15 +108,15 @@ class ServerSet:
                 path = f"{self._path}/{name}"
                 with suppress(NoNodeError):  # somebody left meanwhile
                     data, stat = self._client.get(path)
-                    yield _Found(path, data, stat.ephemeralOwner)
+                    yield _MemberNode(path, data, stat.ephemeralOwner)
 
-    def _is_ours(self, node: _Found) -> bool:
+    def _is_ours(self, node: _MemberNode) -> bool:
         try:
             return parse_member(node.data).service == self._member.service
         except ValueError:
             return False
 
-    def _remove(self, node: _Found, *, is_stale: bool) -> None:
+    def _remove(self, node: _MemberNode, *, is_stale: bool) -> None:
         try:
             self._client.delete(node.path)
         except NoAuthError:
@@ -131,10 +131,10 @@ def acl_of(said: str | Sequence[str]) -> list[ACL]:
         return list(OPEN_ACL_UNSAFE)
     if said == "everyone-read-creator-all":
         return [*READ_ACL_UNSAFE, *CREATOR_ALL_ACL]
-    return [_entry(each) for each in said]
+    return [_acl_entry(each) for each in said]
 
 
-def _entry(said: str) -> ACL:
+def _acl_entry(said: str) -> ACL:
     scheme, _, rest = said.partition(":")
     identity, _, permissions = rest.rpartition(":")
     return make_acl(scheme, identity, **{_PERMISSIONS[letter]: True for letter in permissions})

@@ -42,6 +42,7 @@ from kestrel.net.tls import ReloadableTls
 from kestrel.net.tls_endpoint import TlsServerEndpoint
 from kestrel.queues.context import wall_clock_ms
 from kestrel.server.admin_port import AdminPort
+from kestrel.server.dead_peers import DeadPeerChecker, enable_tcp_keepalive
 from kestrel.server.endpoints import (
     ADMIN,
     describe,
@@ -52,9 +53,8 @@ from kestrel.server.endpoints import (
     port_number,
     use_backlog,
 )
-from kestrel.server.failures import EX_CONFIG, CannotServe, storage_failure
-from kestrel.server.keep_alive import Vigil, ask_for_signs_of_life
-from kestrel.server.reactor import connections_there_is_room_for, use_monotonic_time
+from kestrel.server.reactor import max_connections_for_file_limit, use_monotonic_time
+from kestrel.server.startup_errors import EX_CONFIG, CannotServe, storage_failure
 from kestrel.storage.failures import error_of
 from kestrel.storage.memory import MemoryStorage
 from kestrel.storage.registry import settings_bounded_by, settings_unused_by, storage_from_string
@@ -67,7 +67,7 @@ log = Logger(__name__)
 
 _BUILDS: Final = {"compiled": "compiled", "pure": "pure Python"}
 STORAGE_THREADS: Final = 8
-LAST_REPLIES_S: Final = 5.0
+REPLY_DRAIN_TIMEOUT_S: Final = 5.0
 """How long a stop waits for clients to take the replies they are owed."""
 
 
@@ -126,7 +126,7 @@ class KestrelService(Service):
         self._announcer: Announcer | None = None
         self._advertised: dict[str, list[Address]] = {}
         self._try_it_port: int | None = None
-        self._vigil = Vigil(reactor, self._core.all_connections)
+        self._vigil = DeadPeerChecker(reactor, self._core.all_connections)
         self._started_at = 0.0
         self._is_serving = False
         self._is_stopping = False
@@ -200,23 +200,23 @@ class KestrelService(Service):
             self._tls.append(server.tls)
         opened = listen(server, protocol, endpoint, factory).addCallback(listening)
         if protocol == ADMIN and not self._admin_is_wanted:
-            opened.addErrback(_go_without)
+            opened.addErrback(_skip_admin_port)
         _now(opened, self._stop_because)
 
     @staticmethod
     def _keep_alive(port: IListeningPort, config: Config) -> None:
         listening = getattr(port, "socket", None)
         if isinstance(listening, socket.socket):
-            ask_for_signs_of_life(listening, config.keep_alive_ms)
+            enable_tcp_keepalive(listening, config.keep_alive_ms)
 
     def startService(self) -> None:
         """Own the storage and load the queues; then serve."""
         super().startService()  # type: ignore[no-untyped-call]
         self._started_at = self._reactor.seconds()
-        unused = settings_without_use(self._core.config)
+        unused = settings_ignored_by_storage(self._core.config)
         if unused:
             log.warn("Set, but without effect with this storage: {settings}", settings=", ".join(unused))
-        _warn_of_masks(self._core.config)
+        _warn_of_masked_queues(self._core.config)
         if self._core.config.zookeeper is not None:
             self._announcer = _announcer(self._core.config.zookeeper, self._advertised, self._reactor)
         if compiled.IS_OUTDATED:
@@ -254,7 +254,7 @@ class KestrelService(Service):
             self._admin.start()
         self._is_serving = True
         if self._announcer is not None:
-            self.status.watch(self._announcer.status_is)
+            self.status.watch(self._announcer.apply_status)
             self._announcer.start(self.status.published)
         self._vigil.keep(self._core.config.keep_alive_ms)
         self._storage_ended.addCallback(lambda error: self._stop_because(Failure(error)))
@@ -290,7 +290,7 @@ class KestrelService(Service):
 
     def _hang_up(self, _: object) -> Deferred[None]:
         gone = self._core.hang_up()
-        late = self._reactor.callLater(LAST_REPLIES_S, self._core.abort)
+        late = self._reactor.callLater(REPLY_DRAIN_TIMEOUT_S, self._core.abort)
 
         def all_gone(_: object) -> None:
             self._admin.abort()  # whoever asked for something has been told by now
@@ -323,13 +323,13 @@ class KestrelService(Service):
         reading = self._reloading.run(self._in_thread, self._load_again)
         return reading.addCallbacks(self._use, self._not_reloaded)
 
-    def _load_again(self) -> _Loaded:
-        return _Loaded(
+    def _load_again(self) -> _ReloadedConfig:
+        return _ReloadedConfig(
             None if self._load_config is None else ResolvedConfig(_within_file_limit(self._load_config())),
             [(tls, _load_certificates(tls)) for tls in self._tls],
         )
 
-    def _use(self, loaded: _Loaded) -> Deferred[None]:
+    def _use(self, loaded: _ReloadedConfig) -> Deferred[None]:
         for tls, options in loaded.certificates:
             tls.use(options)
         if loaded.config is None:
@@ -338,7 +338,7 @@ class KestrelService(Service):
         differing = [name for name, value in _fixed(config).items() if value != self._fixed[name]]
         if differing:
             log.warn("What changes with the next start only: {settings}", settings=", ".join(differing))
-        _warn_of_masks(config)
+        _warn_of_masked_queues(config)
         log.info("The configuration was reloaded")
         self._tell_reloaded(config)
         for port in self._ports:
@@ -371,7 +371,7 @@ class KestrelService(Service):
         self._reactor.callWhenRunning(self._reactor.stop)
 
 
-def _go_without(failure: Failure) -> None:
+def _skip_admin_port(failure: Failure) -> None:
     """Nobody has asked for the admin port, so another server on this machine may have it."""
     log.warn("There are no admin pages: {reason}", reason=failure.getErrorMessage())
 
@@ -399,13 +399,15 @@ def _check_zookeeper(settings: ZooKeeperSettings) -> None:
 
 def _announcer(settings: ZooKeeperSettings, listening: Mapping[str, Sequence[Address]], reactor: Any) -> Announcer:
     """What announces a server that listens there. Raises `CannotServe`."""
-    from kestrel.server.advertised import addresses_of_host, member_of
+    from kestrel.server.advertised_member import addresses_of_host, advertised_member
     from kestrel.server.zookeeper import make_announcer
 
-    return make_announcer(settings, member_of(listening, settings.advertise_address, addresses_of_host()), reactor)
+    return make_announcer(
+        settings, advertised_member(listening, settings.advertise_address, addresses_of_host()), reactor
+    )
 
 
-def settings_without_use(config: Config) -> list[str]:
+def settings_ignored_by_storage(config: Config) -> list[str]:
     """The paths of those settings that the storage of that configuration does not go by."""
     description = _storage_description(config)
     said_by_storage = () if config.storage is None else ("queue_path", "disk_reserve_size_bytes")
@@ -416,14 +418,14 @@ def settings_without_use(config: Config) -> list[str]:
     ]
 
 
-def _warn_of_masks(config: Config) -> None:
+def _warn_of_masked_queues(config: Config) -> None:
     for name in masked_queues(config):
         log.warn("Alias {name} masks the queue of that name, which has a table", name=show_name(name))
 
 
 def _within_file_limit(config: Config) -> Config:
     """No more connections than leave files for the storage: it must not fail because there are many clients."""
-    most = connections_there_is_room_for()
+    most = max_connections_for_file_limit()
     if config.max_connections <= most:
         return config
     log.warn(
@@ -450,7 +452,7 @@ def _fixed(config: Config) -> dict[str, object]:
     }
 
 
-class _Loaded(NamedTuple):
+class _ReloadedConfig(NamedTuple):
     """What was read again."""
 
     config: ResolvedConfig | None

@@ -11,13 +11,13 @@ from kestrel.storage.interfaces import IStorageFactory
 from kestrel.storage.plugins import survey
 from kestrel.storage.registry import FACTORIES
 
-NARROWEST: Final = 40
+MIN_COLUMNS: Final = 40
 """Columns. Whoever has fewer reads lines that are broken by the terminal."""
 
 
 def storage_help(columns: int) -> str:
     """All of it, wrapped to so many columns."""
-    columns = max(columns, NARROWEST)
+    columns = max(columns, MIN_COLUMNS)
     plugins = survey(FACTORIES)
     lines = ["Storages, by the word before the colon of --storage:"]
     for factory in FACTORIES.values():

@@ -9,25 +9,25 @@ from kestrel.cluster.member import SERVER_SETS, Member
 from kestrel.cluster.uri import ServerSetUri, parse_hosts
 from kestrel.cluster.zookeeper import zookeeper_client
 from kestrel.config.model import ZooKeeperSettings
-from kestrel.server.advertised import check_advertised
-from kestrel.server.announcer import Announcer, in_daemon_thread
-from kestrel.server.failures import EX_CONFIG, CannotServe
+from kestrel.server.advertised_member import check_advertise_address
+from kestrel.server.announcer import Announcer, run_in_daemon_thread
 from kestrel.server.interfaces import IServerSet
 from kestrel.server.server_set import ServerSet, acl_of
+from kestrel.server.startup_errors import EX_CONFIG, CannotServe
 from kestrel.tls import TlsOptions
 
-SHORTEST_SESSION_MS: Final = 100
-LONGEST_SESSION_MS: Final = 24 * 60 * 60 * 1000
+MIN_SESSION_MS: Final = 100
+MAX_SESSION_MS: Final = 24 * 60 * 60 * 1000
 """What ZooKeeper can be asked for with sense; what it grants is for it to say."""
 
 
 def check_zookeeper(settings: ZooKeeperSettings) -> None:
     """Raise `CannotServe` for what is known to be wrong before anybody is asked."""
     _uri_of(settings)
-    if not SHORTEST_SESSION_MS <= settings.session_timeout_ms <= LONGEST_SESSION_MS:
+    if not MIN_SESSION_MS <= settings.session_timeout_ms <= MAX_SESSION_MS:
         raise CannotServe("sessionTimeout in [zookeeper] is neither below 100ms nor above 1d", EX_CONFIG)
     if settings.advertise_address is not None:
-        check_advertised(settings.advertise_address)
+        check_advertise_address(settings.advertise_address)
     for name in (settings.client_initializer, settings.server_set_initializer):
         if name is not None:
             _named(name)
@@ -48,7 +48,7 @@ def make_announcer(settings: ZooKeeperSettings, member: Member, reactor: Any) ->
     for each in sets.values():
         _check_methods(each, "serverSetInitializer", "join", "leave")
     schedule = reactor.callFromThread
-    return Announcer(client, sets, str(uri), reactor, in_daemon_thread(schedule), schedule)
+    return Announcer(client, sets, str(uri), reactor, run_in_daemon_thread(schedule), schedule)
 
 
 def _check_methods(made: object, maker: str, *names: str) -> None:

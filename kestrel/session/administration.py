@@ -71,10 +71,10 @@ def stats(session: Session, command: commands.Stats) -> None:
 
 def _stats_pieces(session: Session, command: commands.Stats) -> Iterator[bytes]:
     codec, manager = line_codec(session), session.manager
-    sight = ServerSnapshot(manager, session.control.version, session.control.uptime_s())
-    for _ in sight.gather():
+    snapshot = ServerSnapshot(manager, session.control.version, session.control.uptime_s())
+    for _ in snapshot.gather():
         yield b""
-    yield codec.stats(command, server_stats(sight))
+    yield codec.stats(command, server_stats(snapshot))
     for name in manager.names_in_order():
         yield from iter_encoded_stats(manager, name, partial(_encode_queue_stats, codec, command, name))
     yield codec.end_of_list(command)

@@ -46,7 +46,7 @@ class OutboxOwner(ABC):
 class _PendingReplies:
     """Replies that wait for the same batch; where something is to be told of a reply, that one alone."""
 
-    __slots__ = ("batch", "commands", "lost", "replies", "sent", "size", "answers_waiter")
+    __slots__ = ("answers_waiter", "batch", "commands", "lost", "replies", "sent", "size")
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from kestrel.client.arguments import LONGEST_TIMEOUT_S
 from kestrel.cluster.uri import is_server_set
 from kestrel.config.units import parse_duration_ms
 from kestrel.errors import BadQueueName
-from kestrel.journal.fileset import Kind, parse_file_name
+from kestrel.journal.fileset import JournalFileKind, parse_file_name
 from kestrel.names import check_queue_name
 from kestrel.tls import TlsOptions
 from kestrel.tools.completion import add_completion_option
@@ -47,7 +47,7 @@ def make_parser(tool: str, description: str, epilog: str) -> ArgumentParser:
 def queue_name(text: str) -> bytes:
     """A queue's name from its spelling, which is that of its current file's name."""
     file = parse_file_name(os.fsencode(text))
-    if file is None or file.kind is not Kind.CURRENT:
+    if file is None or file.kind is not JournalFileKind.CURRENT:
         raise ArgumentTypeError(f"no queue can have the name {text!r}; write it as its current file is called")
     return file.queue
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from kestrel.admin.asked import Asked
-from kestrel.admin.history import SAMPLES, STEP_S, History
+from kestrel.admin.history import SAMPLES, STEP_S, StatsHistory
 from kestrel.admin.history import history as told
-from kestrel.admin.slices import slicer
+from kestrel.admin.request_response import AdminRequest
+from kestrel.admin.time_slices import make_cooperator
 from kestrel.testing.server import EPOCH_MS, MemoryClient, MemoryServer
 from tests.admin.browsing import Admin, WorkingClock
 from tests.promises.speaking import set_
@@ -147,14 +147,14 @@ def test_a_name_of_any_bytes_can_be_asked_about() -> None:
     assert list(hour(admin, "%e9t%e9")) == ["\xe9t\xe9"]
 
 
-def sampled(server: MemoryServer) -> tuple[History, MemoryClient]:
+def sampled(server: MemoryServer) -> tuple[StatsHistory, MemoryClient]:
     """A history that a test takes the samples of, and a client that has put an item to each of many queues."""
     client = server.connect()
     client.ask(b"".join(set_(b"%d" % number, b"1") for number in range(200)))
-    return History(server.manager, server.clock, slicer(server.clock), lambda: 1000), client
+    return StatsHistory(server.manager, server.clock, make_cooperator(server.clock), lambda: 1000), client
 
 
-def take(history: History) -> None:
+def take(history: StatsHistory) -> None:
     for _ in history.sampling():
         pass
 
@@ -206,9 +206,9 @@ def test_a_stop_in_the_middle_of_a_sample_is_no_failure() -> None:
     assert not server.clock.getDelayedCalls()
 
 
-def pieces_of(history: History, *names: str) -> Iterator[bytes]:
+def pieces_of(history: StatsHistory, *names: str) -> Iterator[bytes]:
     nobody: Any = None
-    asked = Asked("GET", (b"api", b"history"), {"queue": [name.encode() for name in names]})
+    asked = AdminRequest("GET", (b"api", b"history"), {"queue": [name.encode() for name in names]})
     return iter(told(history, nobody, asked).pieces)
 
 

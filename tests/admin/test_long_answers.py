@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from kestrel.admin.sending import PATIENCE_S
+from kestrel.admin.response_producer import STALLED_CLIENT_TIMEOUT_S
 from tests.admin.browsing import Admin, request
 
 KIB = 1024
@@ -72,7 +72,7 @@ def test_memory_of_a_dropped_client_is_given_back(admin: Admin) -> None:
     client.reads = False
     client.ask(request("GET", "/stats.json"))
     assert admin.server.manager.memory_limit.used_bytes > 0
-    admin.server.advance(PATIENCE_S)
+    admin.server.advance(STALLED_CLIENT_TIMEOUT_S)
     admin.server.settle()
     assert client.is_closed
     assert admin.server.manager.memory_limit.used_bytes == 0

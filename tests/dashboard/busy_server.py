@@ -21,9 +21,9 @@ from twisted.internet.task import LoopingCall
 
 from kestrel.admin.history import SAMPLES, STEP_S
 from kestrel.admin.routes import Routes
+from kestrel.admin.server_view import ServerView
 from kestrel.admin.site import AdminSite
-from kestrel.admin.slices import slicer
-from kestrel.admin.watched import Watched
+from kestrel.admin.time_slices import make_cooperator
 from kestrel.config.load import loads
 from kestrel.testing.server import MemoryServer
 
@@ -88,16 +88,16 @@ def main() -> None:
     with TemporaryDirectory(prefix="kestrel-busy-") as folder:
         busy = Busy(Path(folder), options.queues, options.seed)
         server = busy.server
-        watched = Watched(
+        server_view = ServerView(
             server.core, server.control, "journal:/var/spool/kestrel", server.clock.seconds, lambda: True
         )
-        answering = slicer(reactor)
-        routes = Routes(watched, server.clock, answering)
+        answering = make_cooperator(reactor)
+        routes = Routes(server_view, server.clock, answering)
         for _ in range(options.samples):
             busy.go_on(STEP_S)
             for _ in routes.history.sampling():
                 pass
-        port = reactor.listenTCP(0, AdminSite(watched, routes.handle, reactor, answering), interface="127.0.0.1")
+        port = reactor.listenTCP(0, AdminSite(server_view, routes.handle, reactor, answering), interface="127.0.0.1")
         print(f"http://127.0.0.1:{port.getHost().port}", flush=True)
         LoopingCall(busy.go_on, LIVE_S).start(LIVE_S, now=False)
         threading.Thread(target=_until_nobody_is_there, args=(reactor,), daemon=True).start()

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from kestrel.server import failures
+from kestrel.server import startup_errors
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "operations.md").read_text()
@@ -39,5 +39,5 @@ def test_a_line_of_the_log_is_one_that_the_server_writes(line: str, said: list[s
 
 def test_the_exit_statuses_are_those_of_the_server() -> None:
     told = set(map(int, re.findall(r"^\| (\d+) \|", TROUBLE, re.MULTILINE)))
-    ours = {value for name, value in vars(failures).items() if name.startswith("EX_")}
+    ours = {value for name, value in vars(startup_errors).items() if name.startswith("EX_")}
     assert told == ours | {1}  # which is twistd's

@@ -12,36 +12,37 @@ import pytest
 from kestrel.disk.numbers import LARGEST_NUMBER
 from kestrel.scroll.done_set import DoneSet
 from kestrel.scroll.fileset import (
-    Kind,
+    ScrollFileKind,
     archived_name,
     parse_file_name,
     reader_name,
     temporary_name,
     writer_name,
 )
-from kestrel.scroll.names import (
+from kestrel.scroll.name_encoding import (
     DEFAULT_READER,
     NAMES_FOLDER,
     OWN_READER,
     STEM_AND_READER_BYTES,
     STEM_BYTES,
     encode_part,
-    place_of,
+    location_of,
     reader_part,
     stem_of,
 )
-from kestrel.scroll.reader_file import LONGEST_RUN, ReaderState, encode_changes, encode_state, read_state
+from kestrel.scroll.reader_file import MAX_RUN_IDS, ReaderState, encode_changes, encode_state, read_state
+from kestrel.scroll.record_cursor import ScrollRecordCursor
 from kestrel.scroll.records import (
     DELETED_RECORD,
     LARGEST_ID,
     MAX_DATA_BYTES,
-    MOST_IDS,
+    MAX_IDS_PER_RECORD,
     PUT_BYTES,
     PUT_EXPIRING_BYTES,
     READER_MAGIC,
     WRITER_MAGIC,
-    Command,
-    Record,
+    RecordCommand,
+    ScrollFileRecord,
     Targets,
     decode_put,
     decode_record,
@@ -52,7 +53,6 @@ from kestrel.scroll.records import (
     encode_read_head,
     encode_targets,
 )
-from kestrel.scroll.scan import RecordScan
 from kestrel.testing.server import EPOCH_MS
 from tests.docs.hexdump import dumps_in
 from tests.journal.made import BytesReader
@@ -128,7 +128,9 @@ def written_after(row: Row, data: bytes, **values: int) -> bytes:
 
 
 def test_the_table_has_every_command_by_number_and_name() -> None:
-    assert [(row.number, row.name) for row in ROWS if row != EXPIRING] == [(each.value, each.name) for each in Command]
+    assert [(row.number, row.name) for row in ROWS if row != EXPIRING] == [
+        (each.value, each.name) for each in RecordCommand
+    ]
 
 
 def test_the_fields_take_the_words_of_the_header() -> None:
@@ -196,8 +198,8 @@ def test_the_files_begin_as_the_page_says() -> None:
     [
         f"an i32 from 0 to {MAX_DATA_BYTES}",
         f"The first one is 1, and the largest {LARGEST_ID}.",
-        f"At most {MOST_IDS} ids, ranges or counts are written in one record",
-        f"A range is written where more than {LONGEST_RUN} ids in a row are done beyond the head.",
+        f"At most {MAX_IDS_PER_RECORD} ids, ranges or counts are written in one record",
+        f"A range is written where more than {MAX_RUN_IDS} ids in a row are done beyond the head.",
         f"a journal's name would take more than {STEM_BYTES} bytes",
         f"a child's would take more than {STEM_AND_READER_BYTES} together with its journal's",
         f"A number has 1 to {len(str(LARGEST_NUMBER))} digits.",
@@ -213,7 +215,7 @@ def test_the_numbers_of_the_page_are_those_of_the_code(says: str) -> None:
 
 def end_of(contents: bytes, magic: bytes = WRITER_MAGIC) -> str:
     """How a file ends, in the words of the page."""
-    scan = RecordScan(BytesReader(contents), magic)
+    scan = ScrollRecordCursor(BytesReader(contents), magic)
     list(scan)
     if scan.end.problem is None:
         return "the end"
@@ -269,7 +271,11 @@ def test_the_files_of_a_journal_are_called_as_the_page_says() -> None:
     ]
     rows = table_of("name", "what it is")
     assert [name.encode() for name, _ in rows] == named
-    beginnings = {Kind.WRITER: "a writer file", Kind.READER: "the reader file", Kind.TEMPORARY: "temporary"}
+    beginnings = {
+        ScrollFileKind.WRITER: "a writer file",
+        ScrollFileKind.READER: "the reader file",
+        ScrollFileKind.TEMPORARY: "temporary",
+    }
     for name, says in rows:
         file = parse_file_name(name.encode())
         assert file is not None and says.startswith(beginnings[file.kind])
@@ -294,26 +300,26 @@ def test_the_examples_of_names_are_true() -> None:
     assert len(rows) == 6
     for row in rows:
         queue, journal, child, begin = (cell.encode().replace(rb"\xE9", b"\xe9") for cell in row)
-        assert place_of(queue) == (journal, child or None)
+        assert location_of(queue) == (journal, child or None)
         assert stem_of(journal) + b"." == begin
 
 
 # The example.
 
 
-def fields_of(record: Record) -> str:
+def fields_of(record: ScrollFileRecord) -> str:
     """A record's fields in the words of the page."""
-    if record.command == Command.READ_HEAD:
+    if record.command == RecordCommand.READ_HEAD:
         return f"id {record.item_id}"
     size = f"size {record.data_size}"
-    if record.command == Command.PUT:
+    if record.command == RecordCommand.PUT:
         item = decode_put(record.raw)
         expiry = f"expiry {item.expiry_ms}" if item.expiry_ms else "no expiry"
         return f"{size}, errors 0, id {item.id}, add time {item.add_ms}, {expiry}, data {item.data.decode()}"
-    if record.command == Command.TARGETS:
+    if record.command == RecordCommand.TARGETS:
         assert record.targets == Targets(frozenset([b"x"]), False)
         return f"{size}, for x alone"
-    if record.command == Command.ERRORS:
+    if record.command == RecordCommand.ERRORS:
         return f"{size}, " + ", ".join(f"id {item_id} has {count}" for item_id, count in record.errors.items())
     return ", ".join([size, *(f"id {item_id}" for item_id in record.ids)])
 

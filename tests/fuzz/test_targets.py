@@ -140,9 +140,9 @@ def _raise(error: Exception, *_: object) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "what"),
     [
-        ("journal", addx(b"a") + fed(b"", 0, 0), "kestrel.journal.replay.do_part"),
+        ("journal", addx(b"a") + fed(b"", 0, 0), "kestrel.journal.replay.replay_part"),
         ("journal_start", addx(b"a"), "kestrel.storage.journal.load.replay"),
-        ("scroll_writer", WRITER + put(1, b"a") + fed(b"", 0, 0), "tests.fuzz.targets.scroll_writer.survey"),
+        ("scroll_writer", WRITER + put(1, b"a") + fed(b"", 0, 0), "tests.fuzz.targets.scroll_writer.index_writer_file"),
         ("scroll_reader", fed(b"", 0), "tests.fuzz.targets.scroll_reader.read_state"),
         ("scroll_start", fed(WRITER + put(1, b"a"), 0, 0), "tests.fuzz.targets.scroll_start.queues_in"),
         ("config", b"x = 1", "tests.fuzz.targets.config.load"),

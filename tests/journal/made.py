@@ -93,7 +93,7 @@ class ReplayedWindow(Window):
         for record in records:
             self.append(record)
 
-    def xid_is_counted(self) -> None:
+    def expect_implicit_xid(self) -> None:
         pass
 
 

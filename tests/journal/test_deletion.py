@@ -77,8 +77,8 @@ def test_an_end_after_each_change_leaves_all_of_it_or_none(folder: bytes, change
         delete(EndsAfter(changes), folder)
     files = files_in(folder)
     if not changes:
-        counting = [(Path(folder.decode()) / file.file_name.decode()).read_bytes() for file in files.counting()]
-        assert not files.deleted and counting == list(FILES.values())
+        live_files = [(Path(folder.decode()) / file.file_name.decode()).read_bytes() for file in files.live_files()]
+        assert not files.deleted and live_files == list(FILES.values())
     else:
         assert not files.has_items
         erase_deleted(Disk(), folder, b"work")

@@ -8,7 +8,7 @@ from hypothesis import given
 
 from kestrel.journal.fileset import (
     MAX_FILE_NAME_BYTES,
-    Kind,
+    JournalFileKind,
     QueueFiles,
     current_name,
     group_by_queue,
@@ -19,22 +19,22 @@ from kestrel.journal.fileset import (
 
 # file name: (queue, kind, number)
 OURS = {
-    b"work": (b"work", Kind.CURRENT, 0),
-    b"work.1700000000000": (b"work", Kind.ROTATED, 1700000000000),
-    b"work.900": (b"work", Kind.ROTATED, 900),
-    b"work.0": (b"work", Kind.ROTATED, 0),
-    b"work.1700000000000.pack": (b"work", Kind.PACK, 1700000000000),
-    b"work~~1700000000000": (b"work", Kind.TEMPORARY, 1700000000000),
-    b"work+child": (b"work+child", Kind.CURRENT, 0),
-    b"work+child.1000": (b"work+child", Kind.ROTATED, 1000),
-    b"x+": (b"x+", Kind.CURRENT, 0),
-    b"+x": (b"+x", Kind.CURRENT, 0),
-    b"1000": (b"1000", Kind.CURRENT, 0),
-    b"pack": (b"pack", Kind.CURRENT, 0),
-    "é".encode(): (b"\xe9", Kind.CURRENT, 0),
-    "ÿ\x80.7.pack".encode(): (b"\xff\x80", Kind.PACK, 7),
-    b"-rf*": (b"-rf*", Kind.CURRENT, 0),
-    b"n" * 200: (b"n" * 200, Kind.CURRENT, 0),
+    b"work": (b"work", JournalFileKind.CURRENT, 0),
+    b"work.1700000000000": (b"work", JournalFileKind.ROTATED, 1700000000000),
+    b"work.900": (b"work", JournalFileKind.ROTATED, 900),
+    b"work.0": (b"work", JournalFileKind.ROTATED, 0),
+    b"work.1700000000000.pack": (b"work", JournalFileKind.PACK, 1700000000000),
+    b"work~~1700000000000": (b"work", JournalFileKind.TEMPORARY, 1700000000000),
+    b"work+child": (b"work+child", JournalFileKind.CURRENT, 0),
+    b"work+child.1000": (b"work+child", JournalFileKind.ROTATED, 1000),
+    b"x+": (b"x+", JournalFileKind.CURRENT, 0),
+    b"+x": (b"+x", JournalFileKind.CURRENT, 0),
+    b"1000": (b"1000", JournalFileKind.CURRENT, 0),
+    b"pack": (b"pack", JournalFileKind.CURRENT, 0),
+    "é".encode(): (b"\xe9", JournalFileKind.CURRENT, 0),
+    "ÿ\x80.7.pack".encode(): (b"\xff\x80", JournalFileKind.PACK, 7),
+    b"-rf*": (b"-rf*", JournalFileKind.CURRENT, 0),
+    b"n" * 200: (b"n" * 200, JournalFileKind.CURRENT, 0),
 }
 
 FOREIGN = {
@@ -106,10 +106,10 @@ def test_any_queue_is_found_again_by_the_names_of_its_files(queue: bytes, number
         )
     ]
     assert [(file.queue, file.kind, file.number) for file in found if file is not None] == [
-        (queue, Kind.CURRENT, 0),
-        (queue, Kind.ROTATED, number),
-        (queue, Kind.PACK, number),
-        (queue, Kind.TEMPORARY, number),
+        (queue, JournalFileKind.CURRENT, 0),
+        (queue, JournalFileKind.ROTATED, number),
+        (queue, JournalFileKind.PACK, number),
+        (queue, JournalFileKind.TEMPORARY, number),
     ]
 
 
@@ -169,9 +169,9 @@ def test_a_number_that_no_clock_will_ever_show_is_foreign() -> None:
 def test_the_files_that_count_are_those_that_a_start_would_replay() -> None:
     names = [b"work", b"work.20", b"work.3", b"work.4.pack", b"work.1.pack", b"work.4", b"work~~9", b"work2"]
     files = group_by_queue(names)[b"work"]
-    assert [file.file_name for file in files.counting()] == [b"work.4.pack", b"work.20", b"work"]
+    assert [file.file_name for file in files.live_files()] == [b"work.4.pack", b"work.20", b"work"]
 
 
 def test_without_a_pack_all_but_temporary_files_count() -> None:
     files = group_by_queue([b"work.20", b"work.3", b"work~~9"])[b"work"]
-    assert [file.file_name for file in files.counting()] == files.in_replay_order() == [b"work.3", b"work.20"]
+    assert [file.file_name for file in files.live_files()] == files.in_replay_order() == [b"work.3", b"work.20"]

@@ -41,7 +41,7 @@ def test_the_rotated_files_take_what_they_hold() -> None:
 
 def test_a_replacement_ends_where_the_replaced_files_ended() -> None:
     made = history(10, 20, 30)
-    span = made.replaced_by(2, 7)
+    span = made.replace_up_to(2, 7)
     assert (span.start, span.end) == (23, 30)
     assert made.file_at(23) == (b"work.2", 23, 30)
     assert made.file_at(30) == (b"work.3", 30, 60)
@@ -51,13 +51,13 @@ def test_a_replacement_ends_where_the_replaced_files_ended() -> None:
 
 def test_a_replacement_may_be_larger_than_what_it_replaces() -> None:
     made = history(10)
-    assert made.replaced_by(1, 25)[2:] == (-15, 10)
+    assert made.replace_up_to(1, 25)[2:] == (-15, 10)
     assert made.rotated_bytes == 25
 
 
 def test_a_replacement_of_nothing_is_no_file() -> None:
     made = history(10, 20)
-    made.replaced_by(2, 0)
+    made.replace_up_to(2, 0)
     assert (made.rotated, made.rotated_bytes) == ([], 0)
 
 

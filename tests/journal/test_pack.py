@@ -11,7 +11,7 @@ import pytest
 
 from kestrel.disk.files import Disk
 from kestrel.journal.fileset import QueueFiles, group_by_queue
-from kestrel.journal.pack import clean_up, publish, write_temporary
+from kestrel.journal.pack import finish_interrupted, publish, write_temporary
 from kestrel.testing.faults import FaultyDisk, ProcessDied
 from tests.journal import reference
 from tests.journal.made import NOW_MS, REMOVE, addx, files_of, open_
@@ -64,7 +64,7 @@ def pack(disk: Disk, folder: Path) -> None:
 def items_found(folder: Path) -> list[tuple[bytes, int, int]]:
     """What a start makes of the folder."""
     files = queue_files(folder)
-    clean_up(Disk(), path(folder), files)
+    finish_interrupted(Disk(), path(folder), files)
     contents = [(folder / name.decode()).read_bytes() for name in files.in_replay_order()]
     return reference.items_after(*contents, now_ms=NOW_MS)
 
@@ -150,7 +150,7 @@ def test_a_machine_that_dies_at_any_step_loses_and_doubles_nothing(folder: Path,
 
 
 def clean_up_all(disk: Disk, folder: Path) -> None:
-    clean_up(disk, path(folder), queue_files(folder))
+    finish_interrupted(disk, path(folder), queue_files(folder))
 
 
 @pytest.mark.parametrize("calls", range(CALLS + 1))
@@ -179,21 +179,21 @@ def test_a_temporary_file_that_cannot_be_written_is_an_error_and_changes_nothing
 def test_cleaning_up_where_nothing_was_left_changes_nothing(folder: Path) -> None:
     before = files_of(folder)
     files = queue_files(folder)
-    clean_up(Disk(), path(folder), files)
+    finish_interrupted(Disk(), path(folder), files)
     assert files_of(folder) == before
     assert files.in_replay_order() == [b"work.1000", b"work.2000", b"work.3000", b"work"]
 
 
 def test_temporary_files_are_erased(folder: Path) -> None:
     fill(folder, **{"work~~1": b"torn", "work~~999999": addx(b"never published"), "work2~~1": b"not ours"})
-    clean_up(Disk(), path(folder), queue_files(folder))
+    finish_interrupted(Disk(), path(folder), queue_files(folder))
     assert files_of(folder) == {**OLD, **LATER, **OTHERS, "work2~~1": b"not ours"}
 
 
 def test_a_pack_replaces_every_rotated_file_numbered_up_to_its_own(folder: Path) -> None:
     fill(folder, **{"work.2000.pack": b"".join(NEW)})
     files = queue_files(folder)
-    clean_up(Disk(), path(folder), files)
+    finish_interrupted(Disk(), path(folder), files)
     assert files_of(folder) == {"work.2000": b"".join(NEW), **LATER, **OTHERS}
     assert files.in_replay_order() == [b"work.2000", b"work.3000", b"work"]
 
@@ -211,7 +211,7 @@ def test_a_pack_whose_rotated_files_are_erased_already_is_renamed(folder: Path) 
 def test_a_pack_numbered_between_rotated_files_takes_its_place_among_them(folder: Path) -> None:
     (folder / "work.1500.pack").write_bytes(addx(b"packed"))
     files = queue_files(folder)
-    clean_up(Disk(), path(folder), files)
+    finish_interrupted(Disk(), path(folder), files)
     assert files.in_replay_order() == [b"work.1500", b"work.2000", b"work.3000", b"work"]
     assert sorted(files_of(folder)) == sorted(["work.1500", "work.2000", *LATER, *OTHERS])
 
@@ -225,7 +225,7 @@ def test_of_two_packs_the_newer_replaces_the_older(folder: Path) -> None:
 @pytest.mark.parametrize("damage", [b"\xee" + b"".join(NEW)[1:], NEW[0] + b"\xee", NEW[0] + NEW[1][:-1]])
 def test_what_a_damaged_pack_replaces_is_kept_with_the_damaged_files(folder: Path, damage: bytes) -> None:
     fill(folder, **{"work.2000.pack": damage})
-    clean_up(Disk(), path(folder), queue_files(folder))
+    finish_interrupted(Disk(), path(folder), queue_files(folder))
     assert files_of(folder) == {"work.2000": damage, **LATER, **OTHERS}
     assert files_of(folder / ".kestrel" / "damaged") == OLD
     assert files_of(folder / ".kestrel" / "erase") == {}
@@ -235,6 +235,6 @@ def test_a_pack_whose_number_has_leading_zeros_takes_its_place_under_its_own_nam
     (tmp_path / "work.0001.pack").write_bytes(REMOVE)
     (tmp_path / "work.1").write_bytes(b"replaced")
     files = group_by_queue([b"work.0001.pack", b"work.1"])[b"work"]
-    clean_up(Disk(), os.fsencode(tmp_path), files)
+    finish_interrupted(Disk(), os.fsencode(tmp_path), files)
     assert files_of(tmp_path) == {"work.0001": REMOVE}
     assert files.in_replay_order() == [b"work.0001"]

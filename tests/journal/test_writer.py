@@ -105,7 +105,7 @@ def test_a_failed_write_leaves_none_of_its_records_for_a_reader(
     disk.fail("write", errno.EIO, times=1, torn_bytes=torn_bytes)
     with pytest.raises(OSError, match="Input/output error"):
         writer.append(B + C)
-    writer.settle_doubt()
+    writer.truncate_failed_write()
     assert files_of(tmp_path) == {"work": A}
 
 
@@ -141,7 +141,7 @@ def test_a_doubt_that_cannot_be_settled_is_there_until_it_can(
 def test_where_there_is_no_doubt_nothing_is_done(writer: JournalWriter, disk: FaultyDisk) -> None:
     writer.append(A)
     before = disk.calls.copy()
-    writer.settle_doubt()
+    writer.truncate_failed_write()
     assert disk.calls == before
 
 
@@ -176,7 +176,7 @@ def test_a_file_made_after_setting_one_aside_is_synced_with_its_entry(
 ) -> None:
     writer.append(A)
     sync(writer)
-    writer.set_aside()
+    writer.retire_current()
     writer.append(B)
     sync(writer)
     assert on_medium(disk, tmp_path) == {"work.1000": A, "work": B}
@@ -212,7 +212,7 @@ def test_after_a_failed_sync_the_file_is_cut_to_the_last_one_that_worked_and_lef
     writer.synced_size = writer.size
     writer.append(B)
     writer.sync_failed()
-    writer.settle_doubt()
+    writer.truncate_failed_write()
     assert files_of(tmp_path) == {"work.1000": A}
     writer.append(C)
     assert files_of(tmp_path) == {"work.1000": A, "work": C}
@@ -242,9 +242,9 @@ def test_a_file_whose_sync_failed_is_never_synced_again_though_it_cannot_be_cut_
 
 def test_setting_aside_makes_a_rotated_file_and_begins_a_new_one(tmp_path: Path, writer: JournalWriter) -> None:
     writer.append(A)
-    assert writer.set_aside() == 1000
+    assert writer.retire_current() == 1000
     writer.append(B)
-    assert writer.set_aside() == 1001
+    assert writer.retire_current() == 1001
     writer.append(C)
     assert files_of(tmp_path) == {"work.1000": A, "work.1001": B, "work": C}
     assert writer.size == len(C)
@@ -254,9 +254,9 @@ def test_setting_aside_leaves_no_more_files_open_than_there_were(
     writer: JournalWriter, disk: FaultyDisk
 ) -> None:
     writer.append(A)
-    writer.set_aside()
+    writer.retire_current()
     writer.append(B)
-    writer.set_aside()
+    writer.retire_current()
     writer.append(C)
     assert len(disk.open_descriptors) == 1
 

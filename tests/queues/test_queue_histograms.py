@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kestrel.admin.summary import summing
+from kestrel.admin.histogram_summary import add_histograms
 from kestrel.config.load import loads
 from kestrel.errors import QueueFailed
 from kestrel.queues.queue_histograms import QueueHistograms
@@ -20,7 +20,7 @@ def of(server: MemoryServer, queue: bytes = b"work") -> QueueHistograms:
 
 def of_all(server: MemoryServer) -> QueueHistograms:
     total = QueueHistograms()
-    for _ in summing(server.manager, total):
+    for _ in add_histograms(server.manager, total):
         pass
     return total
 

@@ -79,7 +79,7 @@ def test_the_largest_id_can_be_done() -> None:
 def test_ranges_that_the_head_has_passed_are_gone_however_long_they_are_kept(
     monkeypatch: pytest.MonkeyPatch, most_spent: int
 ) -> None:
-    monkeypatch.setattr(done_set, "_MOST_SPENT", most_spent)
+    monkeypatch.setattr(done_set, "_MAX_SPENT", most_spent)
     done = DoneSet()
     for item_id in range(2, 100, 2):
         done.add(item_id)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 
 from kestrel.scroll.fileset import (
-    Kind,
     ScrollFile,
+    ScrollFileKind,
     archived_name,
     group_by_stem,
     parse_file_name,
@@ -21,24 +21,24 @@ STEM = b"[A-Za-z0-9:_-]"
 
 # file name: (stem, kind, number, part)
 OURS = {
-    b"work.1700000000000": (b"work", Kind.WRITER, 1700000000000, b""),
-    b"work.0": (b"work", Kind.WRITER, 0, b""),
-    b"work.007": (b"work", Kind.WRITER, 7, b""),
-    b"work.999999999999999": (b"work", Kind.WRITER, 999999999999999, b""),
-    b"work.read.": (b"work", Kind.READER, 0, b""),
-    b"work.read.x": (b"work", Kind.READER, 0, b"x"),
-    b"work.read.:own": (b"work", Kind.READER, 0, b":own"),
-    b"work.read.12": (b"work", Kind.READER, 0, b"12"),
-    b"work.read.read": (b"work", Kind.READER, 0, b"read"),
-    b"read.read.": (b"read", Kind.READER, 0, b""),
-    b"read.5": (b"read", Kind.WRITER, 5, b""),
-    b"5.5": (b"5", Kind.WRITER, 5, b""),
-    b"caf:e9.5": (b"caf:e9", Kind.WRITER, 5, b""),
-    b"::0123.5": (b"::0123", Kind.WRITER, 5, b""),
-    b"a:b.5": (b"a:b", Kind.WRITER, 5, b""),
-    b"work.5~~1700000000000": (b"work", Kind.TEMPORARY, 1700000000000, b""),
-    b"work.read.~~5": (b"work", Kind.TEMPORARY, 5, b""),
-    b"work.read.x~~5": (b"work", Kind.TEMPORARY, 5, b"x"),
+    b"work.1700000000000": (b"work", ScrollFileKind.WRITER, 1700000000000, b""),
+    b"work.0": (b"work", ScrollFileKind.WRITER, 0, b""),
+    b"work.007": (b"work", ScrollFileKind.WRITER, 7, b""),
+    b"work.999999999999999": (b"work", ScrollFileKind.WRITER, 999999999999999, b""),
+    b"work.read.": (b"work", ScrollFileKind.READER, 0, b""),
+    b"work.read.x": (b"work", ScrollFileKind.READER, 0, b"x"),
+    b"work.read.:own": (b"work", ScrollFileKind.READER, 0, b":own"),
+    b"work.read.12": (b"work", ScrollFileKind.READER, 0, b"12"),
+    b"work.read.read": (b"work", ScrollFileKind.READER, 0, b"read"),
+    b"read.read.": (b"read", ScrollFileKind.READER, 0, b""),
+    b"read.5": (b"read", ScrollFileKind.WRITER, 5, b""),
+    b"5.5": (b"5", ScrollFileKind.WRITER, 5, b""),
+    b"caf:e9.5": (b"caf:e9", ScrollFileKind.WRITER, 5, b""),
+    b"::0123.5": (b"::0123", ScrollFileKind.WRITER, 5, b""),
+    b"a:b.5": (b"a:b", ScrollFileKind.WRITER, 5, b""),
+    b"work.5~~1700000000000": (b"work", ScrollFileKind.TEMPORARY, 1700000000000, b""),
+    b"work.read.~~5": (b"work", ScrollFileKind.TEMPORARY, 5, b""),
+    b"work.read.x~~5": (b"work", ScrollFileKind.TEMPORARY, 5, b"x"),
 }
 
 FOREIGN = {
@@ -83,11 +83,11 @@ def test_other_files_are_foreign(case: str) -> None:
 )
 def test_the_names_that_are_given_are_understood(stem: bytes, part: bytes, number: int, other: int) -> None:
     writer, reader = writer_name(stem, number), reader_name(stem, part)
-    assert parse_file_name(writer) == (stem, Kind.WRITER, number, b"", writer)
-    assert parse_file_name(reader) == (stem, Kind.READER, 0, part, reader)
+    assert parse_file_name(writer) == (stem, ScrollFileKind.WRITER, number, b"", writer)
+    assert parse_file_name(reader) == (stem, ScrollFileKind.READER, 0, part, reader)
     for file_name, its_part in ((writer, b""), (reader, part)):
         temporary = temporary_name(file_name, other)
-        assert parse_file_name(temporary) == (stem, Kind.TEMPORARY, other, its_part, temporary)
+        assert parse_file_name(temporary) == (stem, ScrollFileKind.TEMPORARY, other, its_part, temporary)
 
 
 @given(st.binary(max_size=40))

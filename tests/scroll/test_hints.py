@@ -12,10 +12,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from kestrel.scroll import walk, writer_file
-from kestrel.scroll.hints import Hint, decode_hint, encode_hint, hint_path
-from kestrel.scroll.survey import survey
-from kestrel.scroll.writer_file import Counts, Mark, Tally, WriterFile
+from kestrel.scroll import item_cursor, writer_file
+from kestrel.scroll.hints import FileHint, decode_hint, encode_hint, hint_path
+from kestrel.scroll.writer_file import Counts, WriterFile, WriterMark, WriterTally
+from kestrel.scroll.writer_index import index_writer_file
 from tests.journal.made import BytesReader
 from tests.scroll.made import WRITER, put, targets
 
@@ -27,26 +27,26 @@ CONTENTS = {
 
 @pytest.fixture(autouse=True)
 def many_marks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (walk, writer_file):
+    for module in (item_cursor, writer_file):
         monkeypatch.setattr(module, "MARK_BYTES", 1000)
 
 
 def hinted(files: list[WriterFile], heads: list[int]) -> bytes:
     """A hint of these files, for readers with these heads."""
     next_ids = sorted({head + 1 for head in heads})
-    return encode_hint([Hint.of(file, next_ids) for file in files if file.first_id])
+    return encode_hint([FileHint.of(file, next_ids) for file in files if file.first_id])
 
 
 def surveyed() -> list[WriterFile]:
     files = []
     for number, (name, contents) in enumerate(CONTENTS.items(), 1):
         file = WriterFile(name, number)
-        survey(BytesReader(contents), file)
+        index_writer_file(BytesReader(contents), file)
         files.append(file)
     return files
 
 
-def tally_of(tally: Tally) -> tuple[object, ...]:
+def tally_of(tally: WriterTally) -> tuple[object, ...]:
     return tally.items, tally.bytes, tally.extra
 
 
@@ -107,16 +107,16 @@ def test_it_grows_with_the_readers_and_not_with_the_items() -> None:
     few, many = surveyed(), surveyed()
     for item_id in range(201, 10_000):
         many[1].mark(item_id, item_id * 1000)
-        many[1].added(item_id, item_id * 1000, 100, None)
+        many[1].add_item(item_id, item_id * 1000, 100, None)
     assert len(hinted(many, [55])) < len(hinted(few, [55])) + 20
 
 
 def test_it_says_what_was_known_when_it_was_begun_though_the_file_grows_before_it_is_written() -> None:
     file = WriterFile(b"work.1", 1)
-    survey(BytesReader(WRITER + put(1, b"abc")), file)
+    index_writer_file(BytesReader(WRITER + put(1, b"abc")), file)
     before = known_of(copy.deepcopy(file))
-    begun = [Hint.of(file, [2])]
-    file.added(2, file.size, 4, None)
+    begun = [FileHint.of(file, [2])]
+    file.add_item(2, file.size, 4, None)
     file.size += 29
     assert known_of(decode_hint(encode_hint(begun))[b"work.1"]) == before
 
@@ -141,7 +141,7 @@ def test_numbers_may_be_as_large_as_those_in_the_files() -> None:
     file = WriterFile(b"work.999999999999999", 999_999_999_999_999)
     file.first_id, file.last_id = (1 << 62) - 2, (1 << 62) - 1
     file.last_offset, file.size = 1 << 50, 1 << 51
-    file.add_mark(Mark(file.last_id, 1 << 50, Tally(1, 1 << 49)))
+    file.add_mark(WriterMark(file.last_id, 1 << 50, WriterTally(1, 1 << 49)))
     again = decode_hint(hinted([file], [(1 << 62) - 2]))[file.file_name]
     assert (known_of(again), marks_of(again)) == (known_of(file), marks_of(file))
 

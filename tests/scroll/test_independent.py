@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 
 from kestrel.disk.files import Disk
-from kestrel.scroll.names import OWN_READER, TrueNames, reader_part, stem_of
+from kestrel.scroll.name_encoding import OWN_READER, EscapedNames, reader_part, stem_of
 from kestrel.scroll.reader_file import ReaderState, encode_changes, encode_state
 from kestrel.scroll.reader_file import sealed as with_checksum
+from kestrel.scroll.record_cursor import ScrollRecordCursor
 from kestrel.scroll.records import WRITER_MAGIC, Targets, encode_put, encode_targets
-from kestrel.scroll.scan import RecordScan
 from tests.journal.made import BytesReader
 from tests.scroll import independent
 from tests.scroll.independent import FoundItem, queues_in
@@ -206,7 +206,9 @@ def test_both_see_the_same_records_whatever_byte_is_damaged(magic: bytes) -> Non
         for byte in {0, 1, 0x7F, 0x80, 0xFF, contents[position] ^ 0x10, contents[position] ^ 1}:
             damaged = contents[:position] + bytes([byte]) + contents[position + 1 :]
             theirs = [(command, data) for command, _, _, data in independent.records_of(damaged, magic.hex())]
-            assert [(record.command, record.data) for _, record in RecordScan(BytesReader(damaged), magic)] == theirs
+            assert [
+                (record.command, record.data) for _, record in ScrollRecordCursor(BytesReader(damaged), magic)
+            ] == theirs
 
 
 JOURNAL: Final = b"n\xff" * 100
@@ -232,7 +234,7 @@ class Written:
 
     def __init__(self, folder: Path) -> None:
         self._stem = folder / stem_of(JOURNAL).decode()
-        names = TrueNames(Disk(), str(folder).encode())
+        names = EscapedNames(Disk(), str(folder).encode())
         for part, name in zip((stem_of(JOURNAL), *PARTS[1:]), (JOURNAL, *CHILDREN), strict=True):
             names.remember(part, name)
         self._last_id = 0

@@ -8,7 +8,7 @@ from hypothesis import example, given
 
 from kestrel.disk.repair import End
 from kestrel.scroll.done_set import DoneSet
-from kestrel.scroll.reader_file import LONGEST_RUN, ReaderState, encode_changes, encode_state, read_state
+from kestrel.scroll.reader_file import MAX_RUN_IDS, ReaderState, encode_changes, encode_state, read_state
 from kestrel.scroll.reader_file import sealed as seal
 from tests.journal.made import BytesReader
 from tests.scroll.made import (
@@ -59,10 +59,10 @@ def test_without_long_runs_and_errors_it_is_what_libkestrel_writes() -> None:
 
 
 def test_long_runs_are_ranges_and_short_ones_are_ids() -> None:
-    short, long = (10, 9 + LONGEST_RUN), (1000, 1000 + LONGEST_RUN)
+    short, long = (10, 9 + MAX_RUN_IDS), (1000, 1000 + MAX_RUN_IDS)
     contents = unsealed(encode_state(state_of(7, [short, long])))
-    assert contents == READER + read_head(7) + read_done(*range(10, 10 + LONGEST_RUN)) + done_ranges(long)
-    assert LONGEST_RUN == 64
+    assert contents == READER + read_head(7) + read_done(*range(10, 10 + MAX_RUN_IDS)) + done_ranges(long)
+    assert MAX_RUN_IDS == 64
 
 
 def test_errors_of_what_is_done_are_not_written() -> None:

@@ -12,10 +12,10 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from kestrel.scroll.fileset import Kind, parse_file_name
+from kestrel.scroll.fileset import ScrollFileKind, parse_file_name
 from kestrel.scroll.reader_file import encode_state, read_state
-from kestrel.scroll.records import READER_MAGIC, WRITER_MAGIC, Command, Record, decode_put, encode_put
-from kestrel.scroll.scan import RecordScan
+from kestrel.scroll.record_cursor import ScrollRecordCursor
+from kestrel.scroll.records import READER_MAGIC, WRITER_MAGIC, RecordCommand, ScrollFileRecord, decode_put, encode_put
 from tests.journal.made import BytesReader
 from tests.scroll.made import unsealed
 
@@ -38,7 +38,7 @@ class RecordedFile(NamedTuple):
     def is_writer(self) -> bool:
         file = parse_file_name(self.path.name.encode())
         assert file is not None
-        return file.kind is Kind.WRITER
+        return file.kind is ScrollFileKind.WRITER
 
 
 def recorded() -> list[RecordedFile]:
@@ -55,8 +55,8 @@ FILES: Final = recorded()
 EACH: Final = pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.path.relative_to(GOLDEN)))
 
 
-def records_of(file: RecordedFile) -> tuple[list[tuple[int, Record]], RecordScan]:
-    scan = RecordScan(BytesReader(file.contents), WRITER_MAGIC if file.is_writer else READER_MAGIC)
+def records_of(file: RecordedFile) -> tuple[list[tuple[int, ScrollFileRecord]], ScrollRecordCursor]:
+    scan = ScrollRecordCursor(BytesReader(file.contents), WRITER_MAGIC if file.is_writer else READER_MAGIC)
     return list(scan), scan
 
 
@@ -70,17 +70,17 @@ def test_every_record_is_found_where_libkestrel_found_it_with_its_values(file: R
     assert [values_of(offset, record) for offset, record in records_of(file)[0]] == file.found
 
 
-def values_of(offset: int, record: Record) -> dict[str, Any]:
+def values_of(offset: int, record: ScrollFileRecord) -> dict[str, Any]:
     """A record as expected.json has it."""
     values: dict[str, Any] = {"offset": offset, "op": record.name}
-    if record.command == Command.PUT:
+    if record.command == RecordCommand.PUT:
         item = decode_put(record.raw)
         data = base64.b64encode(item.data).decode()
         times = {"add_time": item.add_ms, "expiry": item.expiry_ms or None}
         return values | {"id": item.id} | times | {"errors": item.errors, "data": data}
-    if record.command == Command.READ_HEAD:
+    if record.command == RecordCommand.READ_HEAD:
         return values | {"id": record.item_id}
-    if record.command == Command.READ_DONE:
+    if record.command == RecordCommand.READ_DONE:
         return values | {"ids": list(record.ids)}
     assert record.targets is None, "libkestrel has no targets"
     return values | {"op": "UNKNOWN", "command": record.command}
@@ -101,7 +101,7 @@ def test_every_file_ends_where_libkestrel_says(file: RecordedFile) -> None:
 )
 def test_every_item_is_written_with_the_same_bytes(file: RecordedFile) -> None:
     for _, record in records_of(file)[0]:
-        if record.command == Command.PUT:
+        if record.command == RecordCommand.PUT:
             item = decode_put(record.raw)
             assert encode_put(item.id, item.data, item.add_ms, item.expiry_ms, item.errors) == record.raw
 
@@ -123,5 +123,5 @@ def test_every_cut_of_a_file_leaves_the_items_that_libkestrel_found() -> None:
     assert contents == (GOLDEN / CUT / "journal" / "work.1700000000000").read_bytes()
     assert [cut["n"] for cut in expected["cuts"]] == list(range(len(contents) + 1))
     for cut in expected["cuts"]:
-        scan = RecordScan(BytesReader(contents[: cut["n"]]), WRITER_MAGIC)
+        scan = ScrollRecordCursor(BytesReader(contents[: cut["n"]]), WRITER_MAGIC)
         assert [record.item_id for _, record in scan] == cut["ids"]

@@ -12,11 +12,11 @@ from kestrel.scroll.records import (
     DELETED_RECORD,
     LARGEST_ID,
     MAX_DATA_BYTES,
-    MOST_IDS,
+    MAX_IDS_PER_RECORD,
     PUT_BYTES,
     PUT_EXPIRING_BYTES,
-    Command,
-    Record,
+    RecordCommand,
+    ScrollFileRecord,
     Targets,
     data_bytes,
     decode_put,
@@ -59,7 +59,7 @@ RECORDS = {
 EACH = pytest.mark.parametrize("name", RECORDS)
 
 
-def decoded(data: bytes, position: int = 0) -> Record:
+def decoded(data: bytes, position: int = 0) -> ScrollFileRecord:
     record = decode_record(data, position)
     assert record is not None
     return record
@@ -77,7 +77,7 @@ def test_a_record_is_read_wherever_it_stands_and_ends_where_it_ends(name: str) -
     for before, behind in ((b"", b""), (b"before", b""), (b"", b"\x86 and more"), (b"1", b"2")):
         record = decoded(before + raw + behind, len(before))
         assert (record.name, record.size, record.raw) == (name.split()[0], len(raw), raw)
-        assert record.command == Command[record.name]
+        assert record.command == RecordCommand[record.name]
 
 
 @EACH
@@ -188,7 +188,7 @@ def test_any_bytes_are_a_record_the_end_unfinished_or_damage(data: bytes) -> Non
         assert str(damage)
     else:
         assert record is None or 0 < record.size <= len(data)
-        if record is not None and record.command == Command.TARGETS:
+        if record is not None and record.command == RecordCommand.TARGETS:
             assert record.targets is None or encode_targets(record.targets)
 
 
@@ -225,7 +225,7 @@ def test_nothing_is_read_for_a_size_that_is_impossible_or_not_there(size: int) -
 
 
 def test_more_ids_than_a_record_may_have_make_more_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "MOST_IDS", 2)
+    monkeypatch.setattr(records, "MAX_IDS_PER_RECORD", 2)
     assert encode_read_done([1, 2, 3, 4, 5]) == read_done(1, 2) + read_done(3, 4) + read_done(5)
     assert encode_read_done([1, 2]) == read_done(1, 2)
     ranges = [(1, 2), (4, 5), (7, 8)]
@@ -234,8 +234,8 @@ def test_more_ids_than_a_record_may_have_make_more_records(monkeypatch: pytest.M
 
 
 def test_as_many_ids_as_a_record_may_have_are_not_too_large() -> None:
-    assert MOST_IDS * 16 <= MAX_DATA_BYTES
-    assert len(decoded(encode_read_done(range(1, MOST_IDS + 1))).ids) == MOST_IDS
+    assert MAX_IDS_PER_RECORD * 16 <= MAX_DATA_BYTES
+    assert len(decoded(encode_read_done(range(1, MAX_IDS_PER_RECORD + 1))).ids) == MAX_IDS_PER_RECORD
 
 
 def test_no_ranges_and_no_errors_are_no_record() -> None:

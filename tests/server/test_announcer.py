@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 
 from kestrel.cluster.member import READ, WRITE
 from kestrel.queues.status import StatusLevel
-from kestrel.server.announcer import LONGEST_PAUSE_S, LOOK_AGAIN_S, PATIENCE_S, STOP_S, TRY_AGAIN_S, Announcer
+from kestrel.server.announcer import MAX_RETRY_S, MIN_RETRY_S, RECHECK_S, SLOW_JOIN_WARNING_S, STOP_TIMEOUT_S, Announcer
 
 BOTH = {READ, WRITE}
 
@@ -145,7 +145,7 @@ def joined(announced: Announced) -> Announced:
 
 
 def test_nothing_is_done_before_there_is_a_session(announced: Announced) -> None:
-    announced.announcer.status_is(StatusLevel.READ_ONLY)
+    announced.announcer.apply_status(StatusLevel.READ_ONLY)
     assert announced.zookeeper.doing == ["start"]
 
 
@@ -160,7 +160,7 @@ def test_nothing_is_done_before_there_is_a_session(announced: Announced) -> None
     ],
 )
 def test_each_status_has_its_sets(status: StatusLevel, sets: set[str], joined: Announced) -> None:
-    joined.announcer.status_is(status)
+    joined.announcer.apply_status(status)
     assert joined.zookeeper.members == joined.announcer.is_in == sets
     of_the_start = Announced(status)
     of_the_start.zookeeper.becomes("CONNECTED")
@@ -184,8 +184,8 @@ def test_a_lost_session_joins_again(joined: Announced) -> None:
 
 def test_what_changed_while_zookeeper_was_away_is_made_good(joined: Announced) -> None:
     joined.zookeeper.becomes("SUSPENDED")
-    joined.announcer.status_is(StatusLevel.QUIESCENT)
-    joined.announcer.status_is(StatusLevel.WRITE_AVOID)
+    joined.announcer.apply_status(StatusLevel.QUIESCENT)
+    joined.announcer.apply_status(StatusLevel.WRITE_AVOID)
     assert joined.zookeeper.members == BOTH
     joined.zookeeper.becomes("CONNECTED")
     assert joined.zookeeper.members == {READ}
@@ -194,7 +194,7 @@ def test_what_changed_while_zookeeper_was_away_is_made_good(joined: Announced) -
 def test_of_changes_that_come_while_one_is_under_way_the_last_one_counts(joined: Announced) -> None:
     joined.zookeeper.is_held = True
     for status in (StatusLevel.QUIESCENT, StatusLevel.UP, StatusLevel.READ_ONLY):
-        joined.announcer.status_is(status)
+        joined.announcer.apply_status(status)
     assert len(joined.zookeeper.held) == 1
     joined.zookeeper.goes_on()
     assert joined.zookeeper.members == joined.announcer.is_in == {READ}
@@ -202,7 +202,7 @@ def test_of_changes_that_come_while_one_is_under_way_the_last_one_counts(joined:
 
 def test_a_session_that_is_new_while_one_is_worked_on_is_seen_to_as_well(joined: Announced) -> None:
     joined.zookeeper.is_held = True
-    joined.announcer.status_is(StatusLevel.READ_ONLY)
+    joined.announcer.apply_status(StatusLevel.READ_ONLY)
     joined.zookeeper.loses_the_session()
     joined.zookeeper.becomes("CONNECTED")
     doing = len(joined.zookeeper.doing)
@@ -212,20 +212,20 @@ def test_a_session_that_is_new_while_one_is_worked_on_is_seen_to_as_well(joined:
 
 def test_a_failure_is_tried_again_after_a_pause(joined: Announced) -> None:
     joined.zookeeper.failing = PermissionError("no")
-    joined.announcer.status_is(StatusLevel.QUIESCENT)
+    joined.announcer.apply_status(StatusLevel.QUIESCENT)
     assert joined.zookeeper.members == BOTH
     joined.zookeeper.failing = None
-    joined.clock.advance(TRY_AGAIN_S * 0.9)
+    joined.clock.advance(MIN_RETRY_S * 0.9)
     assert joined.zookeeper.members == BOTH
-    joined.clock.advance(TRY_AGAIN_S * 0.2)
+    joined.clock.advance(MIN_RETRY_S * 0.2)
     assert not joined.zookeeper.members
 
 
 def test_a_change_does_not_wait_for_the_pause_after_a_failure(joined: Announced) -> None:
     joined.zookeeper.failing = PermissionError("no")
-    joined.announcer.status_is(StatusLevel.QUIESCENT)
+    joined.announcer.apply_status(StatusLevel.QUIESCENT)
     joined.zookeeper.failing = None
-    joined.announcer.status_is(StatusLevel.READ_ONLY)
+    joined.announcer.apply_status(StatusLevel.READ_ONLY)
     assert joined.zookeeper.members == {READ}
     assert len(joined.clock.getDelayedCalls()) == 1
 
@@ -236,17 +236,17 @@ def test_a_stop_leaves_and_ends_the_session(joined: Announced) -> None:
     assert joined.zookeeper.doing[-4:] == ["leave read", "leave write", "stop", "close"]
     assert not joined.clock.getDelayedCalls()
     joined.zookeeper.becomes("LOST")
-    joined.announcer.status_is(StatusLevel.DOWN)
+    joined.announcer.apply_status(StatusLevel.DOWN)
     assert joined.zookeeper.doing[-1] == "close"
 
 
 def test_a_stop_waits_for_what_is_under_way_but_not_for_ever(joined: Announced) -> None:
     joined.zookeeper.is_held = True
-    joined.announcer.status_is(StatusLevel.READ_ONLY)
+    joined.announcer.apply_status(StatusLevel.READ_ONLY)
     stopped = joined.announcer.stop()
-    joined.clock.advance(STOP_S * 0.9)
+    joined.clock.advance(STOP_TIMEOUT_S * 0.9)
     assert not stopped.called
-    joined.clock.advance(STOP_S * 0.2)
+    joined.clock.advance(STOP_TIMEOUT_S * 0.2)
     assert stopped.called
     joined.zookeeper.goes_on()
     assert joined.zookeeper.doing[-1] == "close"
@@ -261,7 +261,7 @@ def test_a_stop_does_not_wait_for_a_zookeeper_that_is_away(announced: Announced)
 
 def test_a_failure_while_it_stops_is_not_tried_again(joined: Announced) -> None:
     joined.zookeeper.is_held = True
-    joined.announcer.status_is(StatusLevel.READ_ONLY)
+    joined.announcer.apply_status(StatusLevel.READ_ONLY)
     joined.zookeeper.failing = PermissionError("no")
     stopped = joined.announcer.stop()
     joined.zookeeper.goes_on()
@@ -270,20 +270,20 @@ def test_a_failure_while_it_stops_is_not_tried_again(joined: Announced) -> None:
 
 
 def test_a_zookeeper_that_is_late_is_joined_all_the_same(announced: Announced) -> None:
-    announced.clock.advance(PATIENCE_S)
+    announced.clock.advance(SLOW_JOIN_WARNING_S)
     announced.zookeeper.becomes("CONNECTED")
     assert announced.zookeeper.members == BOTH
 
 
 def test_what_somebody_removes_is_put_back_after_a_while(joined: Announced) -> None:
     joined.zookeeper.members.clear()
-    joined.clock.advance(LOOK_AGAIN_S)
+    joined.clock.advance(RECHECK_S)
     assert joined.zookeeper.members == BOTH
 
 
 def test_the_pauses_after_failures_grow_until_it_goes_well(joined: Announced) -> None:
     joined.zookeeper.failing = PermissionError("no")
-    joined.announcer.status_is(StatusLevel.READ_ONLY)
+    joined.announcer.apply_status(StatusLevel.READ_ONLY)
     tried = []
     for second in range(1, 100):
         doing = len(joined.zookeeper.doing)
@@ -291,13 +291,13 @@ def test_the_pauses_after_failures_grow_until_it_goes_well(joined: Announced) ->
         if len(joined.zookeeper.doing) > doing:
             tried.append(second)
     assert tried == [1, 3, 7, 15, 31, 61, 91]
-    assert LONGEST_PAUSE_S == 30
+    assert MAX_RETRY_S == 30
     joined.zookeeper.failing = None
-    joined.announcer.status_is(StatusLevel.QUIESCENT)
+    joined.announcer.apply_status(StatusLevel.QUIESCENT)
     joined.zookeeper.failing = PermissionError("no")
-    joined.announcer.status_is(StatusLevel.UP)
+    joined.announcer.apply_status(StatusLevel.UP)
     joined.zookeeper.failing = None
-    joined.clock.advance(TRY_AGAIN_S)
+    joined.clock.advance(MIN_RETRY_S)
     assert joined.zookeeper.members == BOTH
 
 
@@ -322,7 +322,7 @@ def test_a_join_that_takes_long_is_not_taken_for_a_zookeeper_that_is_away(
 ) -> None:
     announced.zookeeper.is_held = True
     announced.zookeeper.becomes("CONNECTED")
-    announced.clock.advance(PATIENCE_S)
+    announced.clock.advance(SLOW_JOIN_WARNING_S)
     assert [each["log_format"] for each in logged] == [
         "ZooKeeper takes its time: {where} may not name this server yet"
     ]
@@ -330,7 +330,7 @@ def test_a_join_that_takes_long_is_not_taken_for_a_zookeeper_that_is_away(
 
 def test_a_result_of_a_session_that_is_lost_is_none(joined: Announced) -> None:
     joined.zookeeper.is_held = True
-    joined.announcer.status_is(StatusLevel.READ_ONLY)
+    joined.announcer.apply_status(StatusLevel.READ_ONLY)
     joined.zookeeper.loses_the_session()
     joined.zookeeper.becomes("CONNECTED")
     joined.zookeeper.held.pop(0)()
@@ -344,7 +344,7 @@ def test_a_client_that_does_not_start_is_started_again() -> None:
     zookeeper.failing = RuntimeError("can't start new thread")
     announced = Announced(zookeeper=zookeeper)
     zookeeper.failing = None
-    announced.clock.advance(TRY_AGAIN_S)
+    announced.clock.advance(MIN_RETRY_S)
     assert zookeeper.doing == ["start", "start"]
     zookeeper.becomes("CONNECTED")
     assert zookeeper.members == BOTH
@@ -372,7 +372,7 @@ def test_what_a_client_lacks_fails_no_stop(announced: Announced) -> None:
 
 
 def test_a_loss_during_a_join_is_logged(announced: Announced, logged: list[LogEvent]) -> None:
-    announced.clock.advance(PATIENCE_S)
+    announced.clock.advance(SLOW_JOIN_WARNING_S)
     announced.zookeeper.is_held = True
     announced.zookeeper.becomes("CONNECTED")
     announced.zookeeper.becomes("SUSPENDED")
@@ -388,7 +388,7 @@ def test_a_loss_during_a_join_is_logged(announced: Announced, logged: list[LogEv
 
 def test_a_loss_during_a_leave_does_not_claim_to_know_the_sets(joined: Announced, logged: list[LogEvent]) -> None:
     joined.zookeeper.is_held = True
-    joined.announcer.status_is(StatusLevel.QUIESCENT)
+    joined.announcer.apply_status(StatusLevel.QUIESCENT)
     joined.zookeeper.becomes("SUSPENDED")
     joined.zookeeper.goes_on()
     assert formats(logged) == [

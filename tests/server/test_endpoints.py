@@ -8,7 +8,7 @@ from twisted.internet.interfaces import IAddress
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 
 from kestrel.server.endpoints import describe, parse_endpoint
-from kestrel.server.failures import CannotServe
+from kestrel.server.startup_errors import CannotServe
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kestrel.server.failures import EX_TRY_AGAIN
+from kestrel.server.startup_errors import EX_TRY_AGAIN
 from tests.server.running import Processes
 from tests.server.storages import SERVED, new_storage
 from tests.torture import database, kill_restart, leases, moves, torture

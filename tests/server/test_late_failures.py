@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from kestrel.server.failures import EX_CANNOT_CREATE, EX_TRY_AGAIN
+from kestrel.server.startup_errors import EX_CANNOT_CREATE, EX_TRY_AGAIN
 from tests.child import Child
 from tests.server.running import ANY_PORT, PATIENCE_S, ROOT, Processes, eventually
 from tests.storage.distributions import ACME, install

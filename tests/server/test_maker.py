@@ -6,7 +6,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from kestrel.server import maker
-from kestrel.server.failures import EX_CONFIG, CannotServe
+from kestrel.server.startup_errors import EX_CONFIG, CannotServe
 
 
 def test_the_limit_of_open_files_is_raised_before_the_storage_counts_them(

@@ -9,8 +9,8 @@ from twisted.internet.task import Clock
 
 from kestrel.config.model import Config
 from kestrel.server import maker, privileges
-from kestrel.server.failures import EX_CONFIG, CannotServe
-from kestrel.server.privileges import made_as
+from kestrel.server.privileges import call_as_user
+from kestrel.server.startup_errors import EX_CONFIG, CannotServe
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ class _User:
 
 
 def test_it_is_made_by_the_user_and_root_is_root_again(done: list[str]) -> None:
-    assert made_as(7, 8, lambda: done.append("made") or "it") == "it"
+    assert call_as_user(7, 8, lambda: done.append("made") or "it") == "it"
     at = done.index("made")
     assert set(done[:at]) == {"gid 8", "uid 7"}
     assert (os.geteuid(), os.getegid()) == (0, 0)
@@ -48,12 +48,12 @@ def test_root_is_root_again_also_after_a_failure(done: list[str]) -> None:
         raise PermissionError
 
     with pytest.raises(PermissionError):
-        made_as(7, 8, fails)
+        call_as_user(7, 8, fails)
     assert (os.geteuid(), os.getegid()) == (0, 0)
 
 
 def test_without_a_group_it_is_that_of_the_user(done: list[str]) -> None:
-    made_as(7, None, lambda: done.append("made"))
+    call_as_user(7, None, lambda: done.append("made"))
     assert set(done[: done.index("made")]) == {"gid 8", "uid 7"}
 
 
@@ -62,7 +62,7 @@ def test_otherwise_it_is_made_as_it_is(
     done: list[str], monkeypatch: pytest.MonkeyPatch, uid: int | None, gid: int | None, euid: int
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: euid)
-    made_as(uid, gid, lambda: done.append("made"))
+    call_as_user(uid, gid, lambda: done.append("made"))
     assert done == ["made"]
 
 
@@ -75,7 +75,7 @@ def test_the_log_is_opened_by_the_user(done: list[str], monkeypatch: pytest.Monk
         done.append("server made")
         raise CannotServe("enough was seen", EX_CONFIG)
 
-    monkeypatch.setattr(maker, "Log", Opened)
+    monkeypatch.setattr(maker, "ServerLog", Opened)
     monkeypatch.setattr(maker, "KestrelService", service)
     options = maker.Options()
     options.settings = Config()

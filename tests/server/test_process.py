@@ -14,7 +14,7 @@ import pytest
 
 from kestrel import __version__
 from kestrel.compiled import BUILD
-from kestrel.server.failures import EX_CANNOT_CREATE, EX_CONFIG, EX_TRY_AGAIN, EX_UNAVAILABLE
+from kestrel.server.startup_errors import EX_CANNOT_CREATE, EX_CONFIG, EX_TRY_AGAIN, EX_UNAVAILABLE
 from kestrel.storage.registry import FACTORIES
 from tests.child import Child
 from tests.server.running import (

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from kestrel.server.failures import EX_CONFIG
+from kestrel.server.startup_errors import EX_CONFIG
 from kestrel.server.storage_help import storage_help
 from tests.server.running import Processes
 from tests.server.scratch_environment import ScratchEnvironment

@@ -444,16 +444,16 @@ def test_what_is_remembered_of_errors_is_bounded(tiny: Bench) -> None:
     first = tiny.open()
     tiny.abort_head(1)
     tiny.abort(first)
-    assert tiny.queue.boundary().remembered == 4
+    assert tiny.queue.boundary().id_count == 4
     assert (tiny.queue.boundary().front, tiny.queue.boundary().errors) == ([0, 1], {0: 2, 1: 1})
     tiny.queue.most_remembered = 11
     most = 0
     for number in range(3, 100):
         tiny.put(number, padding=PADDING)
         tiny.commit()
-        remembered = [boundary.remembered for boundary in tiny.queue.boundaries]
-        most = max(most, len(remembered))
-        assert set(remembered) <= {4}
+        id_count = [boundary.id_count for boundary in tiny.queue.boundaries]
+        most = max(most, len(id_count))
+        assert set(id_count) <= {4}
     assert most == 2
     assert tiny.queue.stats["journal_rotations"] > 5
 

@@ -234,13 +234,13 @@ class TinyQueue:
         return min([*self.order, *self.opened.values()], default=self.family.next_id)
 
     def hold(self, reader: bytes) -> None:
-        self.held_is(reader, self.first_id)
+        self.set_held(reader, self.first_id)
 
     def end_hold(self) -> None:
-        self.held_is(None, 0)
+        self.set_held(None, 0)
         self.forget_head()
 
-    def held_is(self, reader: bytes | None, first_id: int) -> None:
+    def set_held(self, reader: bytes | None, first_id: int) -> None:
         self.check()
         self.reader, self.held_id = reader, first_id
         self.family.record(op="hold", queue=text(self.name), reader=reader and text(reader), id=first_id)
@@ -275,7 +275,7 @@ class TinyQueue:
         opened = [xid for xid, item_id in self.opened.items() if item_id < end_id]
         self.end([*ids, *(self.opened.pop(xid) for xid in opened)])
         if self.reader is not None and end_id > self.held_id:
-            self.held_is(self.reader, end_id)
+            self.set_held(self.reader, end_id)
             self.forget_head()
 
 

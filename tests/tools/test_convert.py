@@ -19,7 +19,7 @@ from kestrel.disk.lock import FolderLock
 from kestrel.errors import StorageError
 from kestrel.item import Item
 from kestrel.journal.fileset import current_name
-from kestrel.scroll.names import TrueNames, stem_of
+from kestrel.scroll.name_encoding import EscapedNames, stem_of
 from kestrel.storage.folder_kind import claim_folder
 from kestrel.testing.faults import FaultyDisk
 from kestrel.tools import progress
@@ -221,7 +221,7 @@ def test_queues_of_any_name_keep_it(tmp_path: Path, name: bytes, convert_it: Con
 def test_a_queue_that_no_journal_can_be_called_like_is_refused(tmp_path: Path, convert_it: Convert) -> None:
     name = b"\xe9" * 150
     source = fill(tmp_path / "old", {f"{os.fsdecode(stem_of(name))}.1": WRITER + put(1, b"x")})
-    TrueNames(Disk(), os.fsencode(source)).remember(stem_of(name), name)
+    EscapedNames(Disk(), os.fsencode(source)).remember(stem_of(name), name)
     assert [*served("scroll", source)] == [name]
     status, _, said = convert_it(f"scroll:{source}", f"journal:{tmp_path}/new")
     assert (status, "cannot be kept in a journal, whose file is called like it" in said) == (1, True)

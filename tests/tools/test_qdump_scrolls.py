@@ -19,7 +19,7 @@ from twisted.internet.task import Clock
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
-from kestrel.scroll.names import reader_part, stem_of
+from kestrel.scroll.name_encoding import reader_part, stem_of
 from kestrel.storage.scroll.storage import ScrollStorage
 from kestrel.testing.faults import FaultyDisk
 from kestrel.testing.threads import SteppedThreads

@@ -19,8 +19,8 @@ from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
 from kestrel.disk.lock import FolderLock
 from kestrel.errors import FolderInUse
-from kestrel.journal.fileset import JournalFile, Kind
-from kestrel.journal.rewrite import Replacement
+from kestrel.journal.fileset import JournalFile, JournalFileKind
+from kestrel.journal.rewrite import ReplacementRecords
 from kestrel.testing.faults import FaultyDisk, ProcessDied
 from kestrel.tools.files.journal_contents import JournalContents
 from kestrel.tools.files.snapshot_files import JournalSnapshot
@@ -56,7 +56,7 @@ ITEMS = [(b"also open", 1, 0), (b"open", 5, 6), (b"c", 1, 0), (b"d", 1, 0), (b"e
 PACKED = b"".join(addx(*item) for item in ITEMS)
 """`b` was opened under 3 and confirmed, `a` was taken."""
 
-FILE = [JournalFile(b"work", Kind.CURRENT, 0, b"work")]
+FILE = [JournalFile(b"work", JournalFileKind.CURRENT, 0, b"work")]
 
 Pack = Callable[..., tuple[int, str, str]]
 
@@ -113,12 +113,12 @@ def test_a_new_file_with_other_errors_is_not_taken(
 ) -> None:
     fill(tmp_path, {"work": addx(b"a") + REMOVE + addx(b"b") + open_(1) + unremove(1)})
 
-    def runs(replacement: Replacement, *args: object) -> list[bytes]:
+    def runs(replacement: ReplacementRecords, *args: object) -> list[bytes]:
         written = addx(b"b") + open_(1) + save_xid(errors) + unremove(1)
         replacement.size = len(written)
         return [written]
 
-    monkeypatch.setattr(Replacement, "runs", runs)
+    monkeypatch.setattr(ReplacementRecords, "runs", runs)
     errors = 2
     status, _, said = pack(tmp_path)
     assert (status, "the new file did not hold what the old ones do" in said) == (1, True)

@@ -11,9 +11,9 @@ from kestrel.disk.files import Disk
 from kestrel.disk.folders import PRIVATE_FOLDER
 from kestrel.disk.lock import FolderLock
 from kestrel.errors import FolderInUse
-from kestrel.journal.fileset import Kind, current_name, parse_file_name, temporary_name
+from kestrel.journal.fileset import JournalFileKind, current_name, parse_file_name, temporary_name
 from kestrel.journal.records import ADDX_HEADER_BYTES
-from kestrel.server.failures import EX_CANNOT_CREATE, EX_TRY_AGAIN
+from kestrel.server.startup_errors import EX_CANNOT_CREATE, EX_TRY_AGAIN
 from kestrel.storage.folder_kind import kind_of
 from kestrel.tools.convert.targets import JournalTarget
 from kestrel.tools.files.folder import Folder
@@ -95,7 +95,7 @@ class ImportTarget:
         """Files that were not published are no queues'."""
         for name in self._disk.list_files(self.path):
             file = parse_file_name(name)
-            if file is not None and file.kind is Kind.TEMPORARY:
+            if file is not None and file.kind is JournalFileKind.TEMPORARY:
                 self._disk.erase(self.path + b"/" + name)
 
     def publish(self, files: Sequence[tuple[bytes, int]]) -> None:

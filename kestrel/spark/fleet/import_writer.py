@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from kestrel.disk.files import Disk
-from kestrel.journal.fileset import JournalFile, Kind, temporary_name
+from kestrel.journal.fileset import JournalFile, JournalFileKind, temporary_name
 from kestrel.journal.records import encode_item
 from kestrel.tools.convert.resumable_files import ResumableFiles
 from kestrel.tools.convert.targets import RewrittenFile
@@ -115,7 +115,7 @@ class _Queue:
         """All items are in the file, on the medium, and have been read back. Raises OSError or `ToolFailed`."""
         self._files.finish()
         name = self._name
-        file = JournalFile(name, Kind.TEMPORARY, self._number, temporary_name(name, self._number))
+        file = JournalFile(name, JournalFileKind.TEMPORARY, self._number, temporary_name(name, self._number))
         with JournalSnapshot(self._disk, self._writing.folder, name, [file]) as journal:
             inspected = JournalInspection(journal, self._writing.now_ms, may_show_progress=False)
         if inspected.damaged or (inspected.items, inspected.digest) != (self._sum.items, self._sum.digest):

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from kestrel.disk.files import Disk
-from kestrel.server.failures import EX_TRY_AGAIN
+from kestrel.server.startup_errors import EX_TRY_AGAIN
 from kestrel.spark.fleet.jobs import map_units
 from kestrel.spark.fleet.outcome_rows import REPORTS, outcome_batch
 from kestrel.spark.fleet.units import Unit, folder_units, folders_of

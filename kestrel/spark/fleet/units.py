@@ -198,7 +198,7 @@ def _of_found(place: JournalLocation, found: Found, folder: Folder) -> Unit:
         kind, readers = UnitKind.SCROLL, found.readers
     else:
         queue = folder.journals().get(found[0])
-        files = [] if queue is None else [file.file_name for file in queue.counting()]
+        files = [] if queue is None else [file.file_name for file in queue.live_files()]
         kind, readers = UnitKind.JOURNAL, None
     cost = _OPENING_BYTES + sum(_length(folder, name) for name in files)
     return Unit(0, place.server, place.folder, kind, (found[0],), readers, cost=cost)

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from kestrel.item import Item
-from kestrel.journal.announced import AnnouncedRecord
-from kestrel.journal.error_counts import CONCERNED, ErrorCounts
+from kestrel.journal.announced_record import AnnouncedRecord
+from kestrel.journal.error_counts import ERROR_COUNT_OPCODES, ErrorCounts
 from kestrel.journal.opcodes import Opcode
-from kestrel.journal.records import Record
-from kestrel.journal.replay import do_record
+from kestrel.journal.records import JournalFileRecord
+from kestrel.journal.replay import replay_record
 
 QUEUED: Final = "queued"
 OPEN: Final = "open"
@@ -101,7 +101,7 @@ class ItemHistory:
 
 
 class QueueHistory:
-    """One queue, to which its records are done (`kestrel.journal.replay.DoneTo`).
+    """One queue, to which its records are done (`kestrel.journal.replay.RecordTarget`).
 
     `do` each record in order (for the two of a plain queue there are `put` and `drop_head`), and take what has `gone`
     from time to time; at the end `rest` is what is left and what has gone since. With `max_items`, the queue's limit,
@@ -153,7 +153,7 @@ class QueueHistory:
                 item.discarded = MAYBE if items > self._max_items else NO
                 self._removed_when_full = item if items == self._max_items else None
 
-    def do(self, record: Record, offset: int, item: ItemHistory) -> None:
+    def do(self, record: JournalFileRecord, offset: int, item: ItemHistory) -> None:
         """Do any record, which stands at that offset; `item` is the one that it adds, if it adds one. The record itself
         needs no data."""
         opcode = record.opcode
@@ -161,7 +161,7 @@ class QueueHistory:
             self._begin(item.file)
         if opcode in _TAKING_AWAY:
             self._may_be_rewritten = False
-        if opcode in CONCERNED:
+        if opcode in ERROR_COUNT_OPCODES:
             self._counts.find(record, offset)
         self._finishes_as = CONTINUED if opcode is Opcode.CONTINUE and record.restates is None else CONFIRMED
         if opcode in _ADDING or self._finishes_as == CONTINUED:
@@ -169,7 +169,7 @@ class QueueHistory:
             self._adding = item
         else:
             self._removed_when_full = None
-        do_record(record, self, 0, offset)
+        replay_record(record, self, 0, offset)
         if self._finishes_as == CONTINUED:
             self._go_on(record.add_ms)  # what it finishes has gone at that moment
 
@@ -201,7 +201,7 @@ class QueueHistory:
         self.gone += self._removed
         self._taken, self._removed = [], []
 
-    # What `do_record` asks of a queue.
+    # What `replay_record` asks of a queue.
 
     def append(self, record: bytes, offset: int) -> None:
         """The item that is being added is at the tail."""
@@ -256,7 +256,7 @@ class QueueHistory:
             if xid not in self._open:
                 return xid
 
-    def xid_is_counted(self) -> None:
+    def expect_implicit_xid(self) -> None:
         """Nothing follows from that here."""
 
     def _was_taken(self, item: ItemHistory) -> None:

@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from kestrel.journal.opcodes import Opcode
-from kestrel.journal.records import Record
+from kestrel.journal.records import JournalFileRecord
 from kestrel.scroll import fileset as scrolls
-from kestrel.scroll.names import OWN_READER
-from kestrel.scroll.records import Command, Targets
+from kestrel.scroll.name_encoding import OWN_READER
+from kestrel.scroll.records import RecordCommand, Targets
 from kestrel.spark.columns import DATA, HISTORIES
 from kestrel.spark.history.journal import ItemHistory, QueueHistory
 from kestrel.spark.history.scroll import ScrollHistory, ScrollItemState
@@ -138,9 +138,9 @@ def _of_journal(rows: Iterator[_RecordRow], limits: Limits) -> Iterator[_History
         yield *owner, *_history_row(each)
 
 
-def _record(row: _RecordRow) -> Record:
+def _record(row: _RecordRow) -> JournalFileRecord:
     expiry_ms = row.expiry_ms or 0
-    return Record(Opcode(row.opcode), row.size, row.xid or 0, b"", row.add_ms, expiry_ms, row.restates)
+    return JournalFileRecord(Opcode(row.opcode), row.size, row.xid or 0, b"", row.add_ms, expiry_ms, row.restates)
 
 
 def _history_row(item: ItemHistory) -> _History:
@@ -181,7 +181,7 @@ def _of_scroll(rows: Iterator[_RecordRow]) -> Iterator[_History]:
         if row.file_order is None:
             _apply_reader_record(row, history)
             continue
-        if row.opcode == Command.PUT:
+        if row.opcode == RecordCommand.PUT:
             assert row.item_id is not None
             is_archived = row.kind == FileKind.ARCHIVED.value
             for read in history.item(row.item_id, max(0, row.errors or 0), targets, is_archived=is_archived):
@@ -195,14 +195,14 @@ def _of_scroll(rows: Iterator[_RecordRow]) -> Iterator[_History]:
 def _apply_reader_record(row: _RecordRow, history: ScrollHistory) -> None:
     """A record of a reader file."""
     said = history.said_by(_reader_of(row.file), row.queue)
-    if row.opcode == Command.READ_HEAD:
+    if row.opcode == RecordCommand.READ_HEAD:
         said.head = row.item_id or 0
     elif row.ranges is not None:
         for each in row.ranges:
             said.done.add(each["first"], each["last"])
     elif row.error_counts is not None:
         said.errors.update((each["item_id"], each["errors"]) for each in row.error_counts)
-    elif row.opcode == Command.DELETED:
+    elif row.opcode == RecordCommand.DELETED:
         said.is_deleted = True
 
 

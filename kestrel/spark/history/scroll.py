@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from kestrel.scroll.names import OWN_READER
-from kestrel.scroll.reader_file import ReaderSaid, ReaderState
+from kestrel.scroll.name_encoding import OWN_READER
+from kestrel.scroll.reader_file import ReaderState, ReaderStateBuilder
 from kestrel.scroll.records import Targets
 from kestrel.spark.history.journal import QUEUED
 
@@ -41,13 +41,13 @@ class ScrollHistory:
 
     def __init__(self, journal: str) -> None:
         self._journal = journal
-        self._said: dict[bytes, tuple[str, ReaderSaid]] = {}
+        self._said: dict[bytes, tuple[str, ReaderStateBuilder]] = {}
         self._readers: Mapping[bytes, _Reader] | None = None
         self._last_id = 0
 
-    def said_by(self, reader: bytes, queue: str) -> ReaderSaid:
+    def said_by(self, reader: bytes, queue: str) -> ReaderStateBuilder:
         """What the file of that reader says so far; it is that queue's. To be added to."""
-        return self._said.setdefault(reader, (queue, ReaderSaid()))[1]
+        return self._said.setdefault(reader, (queue, ReaderStateBuilder()))[1]
 
     def item(
         self, item_id: int, errors: int, targets: Targets | None, *, is_archived: bool

@@ -12,8 +12,8 @@ from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
 from kestrel.journal import fileset as journals
 from kestrel.scroll import fileset as scrolls
+from kestrel.scroll.item_cursor import ScrollItemCursor
 from kestrel.scroll.records import LARGEST_ID, WRITER_MAGIC
-from kestrel.scroll.walk import Walk
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.table.listing import ARCHIVE_PREFIX, ListedFile, list_archive, list_folder, plan_file
 from kestrel.spark.table.locations import JournalLocation
@@ -150,7 +150,7 @@ def _place_alone(file: PlannedFile) -> tuple[int, int]:
     name = journals.parse_file_name(file.file_name)
     if name is None:
         return 3, 0
-    return (2 if name.kind is journals.Kind.CURRENT else 1), name.number
+    return (2 if name.kind is journals.JournalFileKind.CURRENT else 1), name.number
 
 
 def _first_id(disk: Disk, file: PlannedFile) -> int:
@@ -158,7 +158,7 @@ def _first_id(disk: Disk, file: PlannedFile) -> int:
     try:
         with FileReader(disk, file.path) as reader:
             if reader.read(0, len(WRITER_MAGIC)) == WRITER_MAGIC:
-                walk = Walk(reader, len(WRITER_MAGIC), _FIRST_BYTES)
+                walk = ScrollItemCursor(reader, len(WRITER_MAGIC), _FIRST_BYTES)
                 while walk.next():
                     if walk.item_id > 0:
                         return walk.item_id

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from kestrel.disk.reader import FileReader
 from kestrel.disk.repair import End
-from kestrel.journal.hop import Hops
 from kestrel.journal.opcodes import ADD_HEADER, ADDX_HEADER, XID_ITEM_HEADER, Opcode
+from kestrel.journal.run_cursor import JournalRunCursor
 from kestrel.spark.table.fields import PART_BYTES, SMALL_PART_BYTES, Numbers, items_of, names_of, numbers_where
 from kestrel.spark.table.record_runs import RecordRun, iterate_runs, with_prefixes
 
@@ -60,7 +60,7 @@ class JournalRows:
 
     def __init__(self, reader: FileReader, start: int, stop: int, *, has_data: bool) -> None:
         part_bytes = PART_BYTES if has_data else SMALL_PART_BYTES
-        self._hops = Hops(reader, start, stop, has_data=has_data, part_bytes=part_bytes)
+        self._hops = JournalRunCursor(reader, start, stop, has_data=has_data, part_bytes=part_bytes)
         self._shorten = None if has_data else _without_items
 
     @property

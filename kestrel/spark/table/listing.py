@@ -90,7 +90,7 @@ def _groups(disk: Disk, path: bytes) -> dict[_Key, _ListedGroup]:
     groups: dict[_Key, _ListedGroup] = {}
     for name, files in folder.journals().items():
         queue = spell_queue(name)
-        parts = tuple(ListedFile(file.file_name, FileKind(file.kind.value), queue) for file in files.counting())
+        parts = tuple(ListedFile(file.file_name, FileKind(file.kind.value), queue) for file in files.live_files())
         groups[JOURNAL, name] = _ListedGroup(JOURNAL, queue, parts)
     for stem, scroll in folder.scrolls().items():
         groups[SCROLL, stem] = _ListedGroup(SCROLL, _scroll_name(scroll), (*_writers(scroll), *_readers(scroll)))

@@ -17,7 +17,7 @@ _FEW: Final = 1 << 14
 
 
 class RunCursor(Protocol):
-    """What `kestrel.journal.hop.Hops` and `kestrel.scroll.hop.Hops` have in common."""
+    """The common interface of `JournalRunCursor` and `ScrollRunCursor`."""
 
     data: bytes
     data_start: int

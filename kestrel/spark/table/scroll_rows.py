@@ -11,15 +11,15 @@ import pyarrow as pa
 
 from kestrel.disk.reader import FileReader
 from kestrel.disk.repair import End
-from kestrel.scroll.hop import Hops
-from kestrel.scroll.records import READER_MAGIC, WRITER_MAGIC, Command, Record, decode_record
+from kestrel.scroll.records import READER_MAGIC, WRITER_MAGIC, RecordCommand, ScrollFileRecord, decode_record
+from kestrel.scroll.run_cursor import ScrollRunCursor
 from kestrel.spark.table.fields import PART_BYTES, SMALL_PART_BYTES, Numbers, items_of, names_of, numbers_where
 from kestrel.spark.table.record_runs import RecordRun, iterate_runs, with_headers
 from kestrel.tools.formatting import show_path
 
-_DONE: Final = (Command.READ_DONE, Command.DONE_RANGES)
+_DONE: Final = (RecordCommand.READ_DONE, RecordCommand.DONE_RANGES)
 
-_NAMES: Final = tuple(Command(number).name if number in set(Command) else "UNKNOWN" for number in range(16))
+_NAMES: Final = tuple(RecordCommand(number).name if number in set(RecordCommand) else "UNKNOWN" for number in range(16))
 
 # Where the fields of a PUT stand, and the id of a READ_HEAD.
 _SIZE_AT: Final = 1
@@ -46,7 +46,7 @@ class ScrollRows:
     def __init__(self, reader: FileReader, start: int, stop: int, *, is_reader: bool, has_data: bool) -> None:
         magic = READER_MAGIC if is_reader else WRITER_MAGIC
         part_bytes = PART_BYTES if has_data else SMALL_PART_BYTES
-        self._hops = Hops(reader, magic, start, stop, has_data=has_data, part_bytes=part_bytes)
+        self._hops = ScrollRunCursor(reader, magic, start, stop, has_data=has_data, part_bytes=part_bytes)
         self._shorten = None if has_data else _without_items
 
     @property
@@ -67,7 +67,7 @@ def _without_items(run: RecordRun) -> RecordRun:
 def _header_of(data: bytes, start: int, size: int) -> bytes:
     """Of a record that is no item, all of it."""
     first = data[start]
-    return data[start : start + (1 + 4 * (first & 15) if first >> 4 == Command.PUT else size)]
+    return data[start : start + (1 + 4 * (first & 15) if first >> 4 == RecordCommand.PUT else size)]
 
 
 class _ScrollColumns:
@@ -81,7 +81,7 @@ class _ScrollColumns:
         firsts: Numbers = np.frombuffer(run.data, np.uint8)[run.starts].astype(np.int64)
         self._commands = firsts >> 4
         self._words = firsts & 15
-        self._is_put: Numbers = self._commands == Command.PUT
+        self._is_put: Numbers = self._commands == RecordCommand.PUT
 
     def by_name(self) -> Mapping[str, Callable[[], pa.Array]]:
         """Those that such a record may have something in."""
@@ -106,7 +106,7 @@ class _ScrollColumns:
         return pa.array(numbers_where(self._data, self._starts + place, self._is_put, kind), mask=~self._is_put)
 
     def _ids(self) -> pa.Array:
-        is_head: Numbers = self._commands == Command.READ_HEAD
+        is_head: Numbers = self._commands == RecordCommand.READ_HEAD
         has_id = self._is_put | is_head
         places = self._starts + np.where(is_head, _HEAD_AT, _ID_AT)
         return pa.array(numbers_where(self._data, places, has_id, _LONG), mask=~has_id)
@@ -120,7 +120,7 @@ class _ScrollColumns:
     def _items(self) -> pa.Array:
         return items_of(self._data, self._starts + 1 + 4 * self._words, self._starts + self._sizes, self._is_put)
 
-    def _of_others(self, value: Callable[[Record], Any], kind: pa.DataType) -> pa.Array:
+    def _of_others(self, value: Callable[[ScrollFileRecord], Any], kind: pa.DataType) -> pa.Array:
         """Of each record that is no item: there are few of them in a file of many records."""
         values: list[Any] = [None] * len(self._starts)
         for place in np.flatnonzero(~self._is_put):
@@ -129,21 +129,21 @@ class _ScrollColumns:
         return pa.array(values, kind)
 
 
-def _ranges(record: Record) -> list[dict[str, int]] | None:
+def _ranges(record: ScrollFileRecord) -> list[dict[str, int]] | None:
     if record.command not in _DONE:
         return None
-    pairs = zip(record.ids, record.ids, strict=True) if record.command == Command.READ_DONE else record.ranges
+    pairs = zip(record.ids, record.ids, strict=True) if record.command == RecordCommand.READ_DONE else record.ranges
     return [{"first": first, "last": last} for first, last in pairs]
 
 
-def _error_counts(record: Record) -> list[dict[str, int]] | None:
-    if record.command != Command.ERRORS:
+def _error_counts(record: ScrollFileRecord) -> list[dict[str, int]] | None:
+    if record.command != RecordCommand.ERRORS:
         return None
     return [{"item_id": item_id, "errors": errors} for item_id, errors in record.errors.items()]
 
 
-def _targets(record: Record) -> dict[str, Any] | None:
-    targets = record.targets if record.command == Command.TARGETS else None
+def _targets(record: ScrollFileRecord) -> dict[str, Any] | None:
+    targets = record.targets if record.command == RecordCommand.TARGETS else None
     if targets is None:
         return None
     return {"readers": [show_path(reader) for reader in sorted(targets.readers)], "are_left_out": targets.are_left_out}

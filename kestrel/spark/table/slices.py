@@ -11,9 +11,9 @@ from pyspark.sql.datasource import InputPartition
 
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
-from kestrel.journal.hop import Hops
+from kestrel.journal.run_cursor import JournalRunCursor
+from kestrel.scroll.item_cursor import ScrollItemCursor
 from kestrel.scroll.records import WRITER_MAGIC
-from kestrel.scroll.walk import Walk
 from kestrel.spark.table.planned_file import PlannedFile
 from kestrel.spark.table.planned_reader import PlannedReader
 
@@ -106,14 +106,14 @@ def _slice_starts(reader: FileReader, file: PlannedFile) -> Iterable[int]:
 
 
 def _of_runs(reader: FileReader) -> Iterator[int]:
-    hops = Hops(reader, 0, reader.size, has_data=False)
+    hops = JournalRunCursor(reader, 0, reader.size, has_data=False)
     while hops.next(_RUN):
         yield hops.data_start
 
 
 def _of_items(reader: FileReader) -> Iterator[int]:
     """Not between a TARGETS and the item that it is about."""
-    walk = Walk(reader, len(WRITER_MAGIC))
+    walk = ScrollItemCursor(reader, len(WRITER_MAGIC))
     while walk.next():
         yield walk.start
         walk.run()

@@ -13,19 +13,27 @@ from kestrel.disk import steps
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
 from kestrel.disk.repair import End, repair, set_aside
-from kestrel.journal.fileset import JournalFile, Kind, QueueFiles, current_name, files_of, rotated_name, temporary_name
-from kestrel.journal.pack import clean_up, write_temporary
-from kestrel.journal.reader import ReplayEnd
-from kestrel.journal.realign import (
-    can_lead_to,
-    count_removals,
-    holds_the_same,
-    items_alone,
-    lost_items,
-    most_bytes_to,
-    records_to,
-    spare_bytes,
+from kestrel.journal.fileset import (
+    JournalFile,
+    JournalFileKind,
+    QueueFiles,
+    current_name,
+    files_of,
+    rotated_name,
+    temporary_name,
 )
+from kestrel.journal.pack import finish_interrupted, write_temporary
+from kestrel.journal.realign import (
+    can_reach,
+    count_removals,
+    has_same_items,
+    item_records,
+    lost_items,
+    max_growth_bytes,
+    max_transition_bytes,
+    transition_records,
+)
+from kestrel.journal.record_cursor import ReplayEnd
 from kestrel.journal.replay import replay
 from kestrel.journal.rewrite import Boundary
 from kestrel.journal.segments import Segment, SegmentLog
@@ -54,7 +62,7 @@ def load_queue(
     a file cannot be read. May run in a thread. `open_file` opens the files to be replayed; without it they are read
     from the folder.
     """
-    clean_up(disk, folder, files)
+    finish_interrupted(disk, folder, files)
     repaired_bytes = 0
     while True:
         queue = JournalQueue(files.queue, settings, writer, memory)
@@ -111,15 +119,15 @@ class _Loading:
     def replay_all(self) -> bool:
         """Replay and repair all files. Return whether the current one ends with a record that closes it."""
         files = self._files
-        current = JournalFile(files.queue, Kind.CURRENT, 0, current_name(files.queue))
+        current = JournalFile(files.queue, JournalFileKind.CURRENT, 0, current_name(files.queue))
         self._rest = [*files.rotated, *([current] if files.has_current else [])]
         is_closed = False
         while self._rest:
             file = self._rest.pop(0)
             self._make_missing(file)
-            segment = None if file.kind is Kind.CURRENT else self._segment_of(file)
+            segment = None if file.kind is JournalFileKind.CURRENT else self._segment_of(file)
             end = self._replay(file, segment)
-            if file.kind is Kind.CURRENT:
+            if file.kind is JournalFileKind.CURRENT:
                 is_closed = end.is_closed
             else:
                 self._add_rotated(file.number, file.file_name, end.offset)
@@ -135,7 +143,7 @@ class _Loading:
     def _make_missing(self, next_file: JournalFile) -> None:
         """Make the files that are missing in front of that one, if the log knows them and that it followed them."""
         missing = list(self._segments)
-        if next_file.kind is not Kind.CURRENT:
+        if next_file.kind is not JournalFileKind.CURRENT:
             missing = [segment for segment in missing if segment.number < next_file.number]
         if not missing:
             return
@@ -145,7 +153,7 @@ class _Loading:
         del self._segments[: len(missing)]
         for segment in missing:
             name = rotated_name(self._files.queue, segment.number)
-            if not can_lead_to(self._queue.boundary(), segment.boundary):
+            if not can_reach(self._queue.boundary(), segment.boundary):
                 self._segments = []
                 return
             end = self._realign(name, segment, None)
@@ -182,10 +190,10 @@ class _Loading:
         if end.problem is not None and not end.offset and is_scroll:
             raise OSError(errno.EINVAL, "its file is one of a scroll (--storage scroll:FOLDER)")
         now = queue.boundary()
-        if segment is not None and holds_the_same(now, segment.boundary):
+        if segment is not None and has_same_items(now, segment.boundary):
             self._cut(file.file_name, end)
             return end
-        if segment is not None and can_lead_to(now, segment.boundary) and not end.is_closed:
+        if segment is not None and can_reach(now, segment.boundary) and not end.is_closed:
             is_there = self._cut(file.file_name, end)
             return self._realign(file.file_name, segment, end.offset if is_there else None)
         if segment is not None or end.problem is not None:
@@ -214,8 +222,8 @@ class _Loading:
 
     def _keep_items_alone(self, file: JournalFile) -> None:
         with FileReader(self._disk, self._folder + b"/" + file.file_name) as reader:
-            runs = items_alone(reader, self._queue.now_ms)
-            self._write(file.number, runs, spare_bytes(reader), file.file_name)
+            runs = item_records(reader, self._queue.now_ms)
+            self._write(file.number, runs, max_growth_bytes(reader), file.file_name)
         self._disk.reached(steps.REMOVALS_DROPPED)
 
     def _cut(self, file_name: bytes, end: ReplayEnd) -> bool:
@@ -243,7 +251,7 @@ class _Loading:
         """
         queue, disk = self._queue, self._disk
         now = queue.boundary()
-        runs, most_bytes = records_to(now, segment.boundary), most_bytes_to(now, segment.boundary)
+        runs, most_bytes = transition_records(now, segment.boundary), max_transition_bytes(now, segment.boundary)
         path = self._folder + b"/" + file_name
         if offset is not None:
             if disk.free_bytes(self._folder) < most_bytes:

@@ -15,9 +15,9 @@ from zope.interface import classImplements
 from kestrel.config.model import QueueSettings
 from kestrel.errors import ItemTooLarge, StorageRefused
 from kestrel.item import Item
-from kestrel.journal.forward import ItemsRead
+from kestrel.journal.compaction_policy import JournalSizes
 from kestrel.journal.history import History
-from kestrel.journal.policy import JournalState
+from kestrel.journal.item_reader import JournalItemsRead
 from kestrel.journal.records import (
     ADDX_HEADER_BYTES,
     MAX_DATA_BYTES,
@@ -30,7 +30,7 @@ from kestrel.journal.records import (
     encode_open,
     encode_put_back,
 )
-from kestrel.journal.rewrite import ERRORS_BYTES, Behind, Boundary, Replacement
+from kestrel.journal.rewrite import ERRORS_BYTES, Boundary, ReadBehindItems, ReplacementRecords
 from kestrel.journal.segments import SegmentLog
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.full_disk import FullDisk
@@ -257,11 +257,11 @@ class JournalQueue(Window):
                 break
             item = added_item(record)
             if item is not None and written_end + seen_bytes >= self.behind_offset:
-                self.take_forward(ItemsRead([item], written_end + seen_bytes + len(record), 0))
+                self.take_forward(JournalItemsRead([item], written_end + seen_bytes + len(record), 0))
             seen, seen_bytes = seen + 1, seen_bytes + len(record)
         self._pending_seen = seen, seen_bytes
 
-    def take_forward(self, read: ItemsRead) -> None:
+    def take_forward(self, read: JournalItemsRead) -> None:
         """Items that were read come into the window."""
         self._records.extend(read.records)
         self.behind_items -= len(read.records)
@@ -310,26 +310,26 @@ class JournalQueue(Window):
         """How many items are written with their errors when they are written anew."""
         return self.open_with_errors + self.front_to_last_with_errors
 
-    def replacement(self, boundary: Boundary) -> Replacement:
+    def replacement(self, boundary: Boundary) -> ReplacementRecords:
         """A snapshot of what the file holds that replaces all up to that boundary."""
         taken = {item.id: item for item in (*self._open.values(), *self._front)}
         records = self._records.first(boundary.next_id - self._first_id)
         first_behind = self.next_behind_id
         behind_items = max(0, boundary.next_id - first_behind)
         behind_bytes = self.behind_bytes + behind_items * ADDX_HEADER_BYTES if behind_items else 0
-        behind = Behind(
+        behind = ReadBehindItems(
             first_behind, behind_items, self.behind_offset, self.behind_skip, self.now_ms, behind_bytes
         )
-        return Replacement(boundary, taken, self._first_id, records, behind)
+        return ReplacementRecords(boundary, taken, self._first_id, records, behind)
 
-    def replaced(self, replacement: Replacement) -> None:
+    def replaced(self, replacement: ReplacementRecords) -> None:
         """That file has taken the place of all up to its boundary."""
         boundary = replacement.boundary
-        self.writer.forget([span.file_name for span in self.history.up_to(boundary.number)])
-        span = self.history.replaced_by(boundary.number, replacement.size)
+        self.writer.forget([span.file_name for span in self.history.rotated_up_to(boundary.number)])
+        span = self.history.replace_up_to(boundary.number, replacement.size)
         self.boundaries = [each for each in self.boundaries if each.number >= boundary.number]
         if self.behind_items and self.behind_offset < span.end:
-            offset, self.behind_skip = replacement.place_of(self.next_behind_id)
+            offset, self.behind_skip = replacement.offset_of(self.next_behind_id)
             self.behind_offset = span.start + offset
             self.behind_turn += 1
         if self.segments is not None:
@@ -347,10 +347,10 @@ class JournalQueue(Window):
             known.append((boundary, span.end - span.start))
         return known
 
-    def journal_state(self, ms_since_rewrite: int | None) -> JournalState:
+    def journal_state(self, ms_since_rewrite: int | None) -> JournalSizes:
         """What decides whether its files are rewritten or packed."""
         read_bytes, packed_bytes = self._pack_of(self.last_read_boundary()) if self.behind_items else (0, 0)
-        return JournalState(
+        return JournalSizes(
             self.disk_bytes,
             bool(self.history.rotated),
             self.items,
@@ -396,7 +396,7 @@ class JournalQueue(Window):
         of the rotated file may yet be cut. Raises OSError, and nothing has changed.
         """
         size = self.writer.size
-        boundary = boundary._replace(number=self.writer.rotate() if begins_file else self.writer.set_aside())
+        boundary = boundary._replace(number=self.writer.rotate() if begins_file else self.writer.retire_current())
         self.history.rotate(boundary.number, size)
         self.add_boundary(boundary)
         if self.segments is not None and is_kept:
@@ -419,7 +419,7 @@ class JournalQueue(Window):
         kept = [each for each in self.boundaries if read is None or each.end >= read.end]
         # Of two files of one number, one written with leading zeros, a pack replaces both.
         self.boundaries = [*(each for each in kept if each.number != boundary.number), boundary]
-        if sum(each.remembered for each in self.boundaries) > self.most_remembered:
+        if sum(each.id_count for each in self.boundaries) > self.most_remembered:
             self.boundaries = self.boundaries[-1:]
 
     @property

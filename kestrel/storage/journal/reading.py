@@ -9,7 +9,7 @@ from twisted.python.failure import Failure
 
 from kestrel.disk.reader import FileReader
 from kestrel.errors import QueueFailed
-from kestrel.journal.forward import DamagedFile, ItemsRead, read_items
+from kestrel.journal.item_reader import DamagedJournalFile, JournalItemsRead, read_items
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.journal.queue import JournalQueue
 from kestrel.storage.journal.rewriting import Rewriting
@@ -72,7 +72,7 @@ class Reading:
         return reader, start, queue.behind_offset, end, queue.behind_skip, queue.behind_items, room_bytes, queue.now_ms
 
     @staticmethod
-    def _read_part(reader: FileReader, *args: int) -> ItemsRead:
+    def _read_part(reader: FileReader, *args: int) -> JournalItemsRead:
         with reader:
             return read_items(reader, *args)
 
@@ -85,7 +85,7 @@ class Reading:
     def _failed(self, failure: Failure) -> None:
         self._is_reading = False
         waiting, self._waiting = self._waiting, []
-        if failure.check(DamagedFile):
+        if failure.check(DamagedJournalFile):
             self._doom(error_of(failure))  # opened anew, it is repaired
         error = QueueFailed(f"the head cannot be read: {reason_of(error_of(failure))}")
         for done in waiting:

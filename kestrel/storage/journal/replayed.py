@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from kestrel.disk.reader import FileReader
 from kestrel.item import Item
-from kestrel.journal.forward import read_items
+from kestrel.journal.item_reader import read_items
 from kestrel.storage.journal.queue import JournalQueue
 
 OpenFile: TypeAlias = Callable[[bytes], AbstractContextManager[FileReader]]
@@ -16,9 +16,11 @@ OpenFile: TypeAlias = Callable[[bytes], AbstractContextManager[FileReader]]
 
 
 class ReplayedQueue:
-    """A queue that records are done to (`kestrel.journal.replay.Replayed`): it reads on by itself when its window is
-    empty and the head on disk alone. So a replay takes the memory of the window and of the open reads, however much
-    there is in the files."""
+    """The queue that a replay rebuilds (`kestrel.journal.replay.ReplayTarget`).
+
+    It reads on by itself when its window is empty and the head is only on disk. So a replay needs the memory of the
+    window and of the open reads, whatever the size of the files.
+    """
 
     def __init__(self, queue: JournalQueue, open_file: OpenFile) -> None:
         self.queue = queue
@@ -56,7 +58,7 @@ class ReplayedQueue:
             self._read_on()
         return self.queue.pop_head()
 
-    def xid_is_counted(self) -> None:
+    def expect_implicit_xid(self) -> None:
         """Forget the boundaries: no file before may be replaced without those after it."""
         self.counts_xids = True
         self.queue.boundaries.clear()

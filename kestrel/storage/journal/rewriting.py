@@ -11,8 +11,8 @@ from twisted.logger import Logger
 
 from kestrel.disk.files import Disk
 from kestrel.journal.fileset import pack_name, rotated_name, temporary_name
-from kestrel.journal.pack import Stopped, publish, write_temporary
-from kestrel.journal.rewrite import Replacement
+from kestrel.journal.pack import WriteStopped, publish, write_temporary
+from kestrel.journal.rewrite import ReplacementRecords
 from kestrel.storage.journal.queue import JournalQueue
 from kestrel.storage.services import Services
 
@@ -92,14 +92,14 @@ class Rewriting:
 
     async def replace(
         self,
-        replacement: Replacement,
+        replacement: ReplacementRecords,
         *,
         before_publishing: Callable[[], Awaitable[None]] | None = None,
         is_urgent: bool = False,
     ) -> None:
         """Write the new file, and let it take its place when `before_publishing` is done.
 
-        Raises `Stopped`, OSError, or what `before_publishing` raises; then the files are as they were. After
+        Raises `WriteStopped`, OSError, or what `before_publishing` raises; then the files are as they were. After
         `HalfPublished` the new file counts, and the queue has to be opened anew. Urgent ones do not wait for others.
         """
         run = self._run = _Run(is_urgent)
@@ -127,10 +127,10 @@ class Rewriting:
 
     def _enter(self, run: _Run, phase: Phase) -> None:
         if run.is_stopped:
-            raise Stopped
+            raise WriteStopped
         run.enter(phase)
 
-    def _in_thread(self, function: Callable[..., Any], replacement: Replacement, *args: object) -> Deferred[Any]:
+    def _in_thread(self, function: Callable[..., Any], replacement: ReplacementRecords, *args: object) -> Deferred[Any]:
         services = self._services
         number = replacement.boundary.number
         return services.jobs.run(function, services.disk, services.folder, self._queue.name, number, *args)
@@ -141,15 +141,15 @@ class Rewriting:
         folder: bytes,
         queue: bytes,
         number: int,
-        replacement: Replacement,
+        replacement: ReplacementRecords,
         is_stopped: Callable[[], bool],
     ) -> None:
-        runs = replacement.runs(disk, folder, self._queue.history.up_to(number))
+        runs = replacement.runs(disk, folder, self._queue.history.rotated_up_to(number))
         write_temporary(disk, folder, queue, number, runs, replacement.most_bytes(), is_stopped)
 
-    async def _publish(self, run: _Run, replacement: Replacement) -> None:
+    async def _publish(self, run: _Run, replacement: ReplacementRecords) -> None:
         queue, number = self._queue, replacement.boundary.number
-        replaced = [span.file_name for span in queue.history.up_to(number)]
+        replaced = [span.file_name for span in queue.history.rotated_up_to(number)]
         try:
             left = await self._in_thread(publish, replacement, replaced, replacement.size)
         except OSError:

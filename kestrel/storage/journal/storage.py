@@ -27,7 +27,7 @@ from kestrel.disk.numbers import FileNumbers
 from kestrel.errors import BadQueueName, QueueFailed, StorageError
 from kestrel.journal.deletion import erase_deleted, mark_deleted
 from kestrel.journal.fileset import MAX_FILE_NAME_BYTES, QueueFiles, current_name, files_of, group_by_queue
-from kestrel.journal.pack import clean_up
+from kestrel.journal.pack import finish_interrupted
 from kestrel.journal.records import encode_item
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.failures import error_of, reason_of
@@ -120,7 +120,7 @@ class JournalStorage:
             self._numbers.know(number for files in queues.values() for number in files.numbers())
             deleted = [name for name, files in queues.items() if files.deleted]
             for name in [name for name, files in queues.items() if not files.has_items]:
-                clean_up(self._disk, self._folder, queues.pop(name))
+                finish_interrupted(self._disk, self._folder, queues.pop(name))
             thrown_away = self._disk.list_files(self._bin) if self._disk.is_there(self._bin) else []
             self._services.failed_syncs.load()
         except (OSError, StorageError) as error:
@@ -312,8 +312,8 @@ class JournalStorage:
 
     def _settle(self, name: bytes, writer: JournalWriter) -> None:
         """Take from the files of a dead queue what does not count. Raises OSError."""
-        writer.settle_doubt()
-        if not writer.keeps_unsynced:
+        writer.truncate_failed_write()
+        if not writer.needs_sync:
             self._services.failed_syncs.discard(current_name(name))
 
     def delete(self, queue: JournalQueue) -> None:

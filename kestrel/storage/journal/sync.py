@@ -21,7 +21,7 @@ from twisted.python.failure import Failure
 
 from kestrel.errors import QueueFailed
 from kestrel.journal.fileset import current_name
-from kestrel.journal.pack import HalfPublished
+from kestrel.journal.pack import PublishIncomplete
 from kestrel.journal.writer import JournalWriter, Sync
 from kestrel.storage.failures import CannotOpen, error_of, reason_of
 from kestrel.storage.journal.queue import JournalQueue
@@ -85,7 +85,7 @@ class QueueSync:
             self._unsynced_since_s = self._services.jobs.seconds()
         if period_ms == 0:
             return self._sync_for(self._waiting)
-        queue.writer.promise()
+        queue.writer.acknowledge()
         self.settings_changed()
         return None
 
@@ -203,7 +203,7 @@ class QueueSync:
         elif failure.check(CannotOpen):
             log.error("No file can be opened to sync queue {queue!r}: {reason}", queue=queue.name, reason=failure.value)
             self._due_within(RETRY_S)
-        elif queue.writer.keeps_unsynced:
+        elif queue.writer.needs_sync:
             self._mend(error_of(failure))
         else:
             queue.writer.sync_failed()
@@ -236,7 +236,7 @@ class QueueSync:
         queue = self._queue
         await self._rewriting.stop()
         queue.check()
-        writer, kept_size, number = queue.writer, queue.writer.kept_size, None
+        writer, acknowledged_size, number = queue.writer, queue.writer.acknowledged_size, None
         try:
             records = queue.take_pending()
             if records:
@@ -244,11 +244,11 @@ class QueueSync:
             end = queue.rotate(queue.boundary(), is_kept=False)
             number = end.number
             await self._rewriting.replace(queue.replacement(end), is_urgent=True)
-        except HalfPublished as error:  # what was to be safe is
+        except PublishIncomplete as error:  # what was to be safe is
             self._doom = error
         except Exception:
             if queue.failure is None:  # of what was pending nobody will be told that it is kept
-                writer.take_back(kept_size, number)
+                writer.truncate_to(acknowledged_size, number)
             raise
         queue.check()
 

@@ -10,10 +10,16 @@ from twisted.python.failure import Failure
 
 from kestrel.disk.files import is_full
 from kestrel.errors import QueueFailed
+from kestrel.journal.compaction_policy import (
+    Compaction,
+    CompactionLimits,
+    JournalSizes,
+    choose_compaction,
+    should_rotate,
+)
 from kestrel.journal.deletion import erase_deleted
-from kestrel.journal.pack import HalfPublished, Stopped
-from kestrel.journal.policy import Compaction, JournalState, Limits, choose, should_rotate
-from kestrel.journal.rewrite import Boundary, Replacement
+from kestrel.journal.pack import PublishIncomplete, WriteStopped
+from kestrel.journal.rewrite import Boundary, ReplacementRecords
 from kestrel.storage.failures import reason_of
 from kestrel.storage.journal.queue import JournalQueue
 from kestrel.storage.journal.reading import Reading
@@ -33,7 +39,7 @@ FREED_AT_ONCE: Final = 10_000
 class _Plan:
     """What is to be done with the files as soon as what they hold is kept, whatever fails."""
 
-    def __init__(self, end: Boundary, compaction: Compaction, replacement: Replacement | None) -> None:
+    def __init__(self, end: Boundary, compaction: Compaction, replacement: ReplacementRecords | None) -> None:
         self.end = end
         self.compaction = compaction
         self.replacement = replacement
@@ -68,7 +74,7 @@ class Upkeep:
 
     def tidy(self) -> None:
         """The queue was loaded, and what that recorded is written: nobody waits for it, and nobody gives it up."""
-        self._queue.writer.promise()
+        self._queue.writer.acknowledge()
         self.sync.settings_changed()
         self._look_again()
 
@@ -82,12 +88,12 @@ class Upkeep:
     def is_due(self) -> bool:
         """Whether there is something to be done with the files as they are."""
         limits = self._limits()
-        is_due = choose(self._state(), limits) is not Compaction.NONE
+        is_due = choose_compaction(self._state(), limits) is not Compaction.NONE
         return is_due or should_rotate(self._queue.writer.size, limits)
 
-    def _limits(self) -> Limits:
+    def _limits(self) -> CompactionLimits:
         settings = self._queue.settings
-        return Limits(
+        return CompactionLimits(
             settings.default_journal_size_bytes,
             settings.max_memory_size_bytes,
             settings.max_journal_size_bytes,
@@ -106,7 +112,7 @@ class Upkeep:
             return None  # the usual answer, at once
         limits = self._limits()
         may_begin = not self.rewriting.is_running and self._jobs.seconds() >= self._not_before_s
-        compaction = choose(self._state(), limits) if may_begin else Compaction.NONE
+        compaction = choose_compaction(self._state(), limits) if may_begin else Compaction.NONE
         if compaction is Compaction.NONE and may_begin and is_disk_full:
             return self._make_plan_for_a_full_disk(limits)
         if compaction is Compaction.NONE:
@@ -115,7 +121,7 @@ class Upkeep:
         replaced = queue.last_read_boundary() if compaction is Compaction.PACK else end
         return _Plan(end, compaction, None if replaced is None else queue.replacement(replaced))
 
-    def _make_plan_for_a_full_disk(self, limits: Limits) -> _Plan | None:
+    def _make_plan_for_a_full_disk(self, limits: CompactionLimits) -> _Plan | None:
         """What frees anything, in the smallest step: to take items off a full disk must not come to an end."""
         queue = self._queue
         end = queue.boundary()
@@ -130,18 +136,18 @@ class Upkeep:
             return _Plan(end, Compaction.REWRITE, queue.replacement(end))
         return _Plan(end, Compaction.NONE, None) if self._rotates(limits) else None
 
-    def _rotates(self, limits: Limits) -> bool:
+    def _rotates(self, limits: CompactionLimits) -> bool:
         may_begin = self._jobs.seconds() >= self._no_rotation_before_s
         return may_begin and should_rotate(self._queue.writer.size, limits)
 
-    def _state(self) -> JournalState:
+    def _state(self) -> JournalSizes:
         waited_ms = None if self._rewritten_s is None else int((self._jobs.seconds() - self._rewritten_s) * 1000)
         return self._queue.journal_state(waited_ms)
 
     def _carry_out(self) -> None:
         """Do what is planned, unless what the files hold may yet be given up, or there is more in them by now."""
         plan, queue = self._plan, self._queue
-        if plan is None or queue.writer.kept_size != queue.writer.size or self.sync.state is SyncState.MENDING:
+        if plan is None or queue.writer.acknowledged_size != queue.writer.size or self.sync.state is SyncState.MENDING:
             return
         self._plan = None
         if plan.end.end != queue.written_end or queue.failure is not None:
@@ -165,16 +171,16 @@ class Upkeep:
             self._rewritten_s = self._jobs.seconds()
             Deferred.fromCoroutine(self._replace(replacement, plan.compaction)).addErrback(self._has_fault)
 
-    async def _replace(self, replacement: Replacement, compaction: Compaction) -> None:
+    async def _replace(self, replacement: ReplacementRecords, compaction: Compaction) -> None:
         queue = self._queue
         before_bytes, began_s = queue.disk_bytes, self._jobs.seconds()
         is_pack = compaction is Compaction.PACK
         try:
             # An empty item stands for one that was removed: first it must be safe that it was.
             await self.rewriting.replace(replacement, before_publishing=self.sync.for_a_pack if is_pack else None)
-        except (Stopped, QueueFailed):
+        except (WriteStopped, QueueFailed):
             return
-        except HalfPublished as error:
+        except PublishIncomplete as error:
             reason = reason_of(error)
             log.error("The journal of {queue!r} was left half replaced: {reason}", queue=queue.name, reason=reason)
             self.sync.doom(error)
@@ -204,7 +210,9 @@ class Upkeep:
         Files whose contents may yet be given up, or are to be synced again, are kept as well.
         """
         queue, services = self._queue, self._services
-        is_kept = queue.items or queue.open_reads or queue.has_pending or queue.writer.kept_size != queue.writer.size
+        is_kept = (
+            queue.items or queue.open_reads or queue.has_pending or queue.writer.acknowledged_size != queue.writer.size
+        )
         if is_kept or queue.failure is not None or self.sync.state is SyncState.MENDING:
             return False
         try:

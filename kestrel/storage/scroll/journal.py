@@ -23,10 +23,9 @@ from kestrel.disk.reader import FileReader
 from kestrel.errors import ItemTooLarge, QueueFailed, StorageRefused
 from kestrel.item import Item
 from kestrel.scroll.fileset import writer_name
-from kestrel.scroll.forward import DamagedFile, ItemsRead, read_items
 from kestrel.scroll.hints import hint_path
-from kestrel.scroll.left import left_for
-from kestrel.scroll.names import OWN_READER
+from kestrel.scroll.item_reader import DamagedScrollFile, ScrollItemsRead, read_items
+from kestrel.scroll.name_encoding import OWN_READER
 from kestrel.scroll.records import (
     MAX_DATA_BYTES,
     WRITER_MAGIC,
@@ -36,6 +35,7 @@ from kestrel.scroll.records import (
     encode_put,
     encode_targets,
 )
+from kestrel.scroll.remaining import count_remaining
 from kestrel.scroll.writer_file import Counts, WriterFile
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.scroll.files import cut_if_possible, shorten
@@ -56,11 +56,11 @@ _NO_SETTINGS: Final = QueueSettings()
 class Unsynced:
     """How much of a file a sync is known to have reached, and how much stays whatever fails."""
 
-    __slots__ = ("kept_size", "synced_size")
+    __slots__ = ("acknowledged_size", "synced_size")
 
-    def __init__(self, synced_size: int, kept_size: int) -> None:
+    def __init__(self, synced_size: int, acknowledged_size: int) -> None:
         self.synced_size = synced_size
-        self.kept_size = kept_size
+        self.acknowledged_size = acknowledged_size
 
 
 class ScrollJournal:
@@ -209,7 +209,7 @@ class ScrollJournal:
         offset = start
         for item_id, record in enumerate(self._pending[:count], first_id):
             target = targets.pop(item_id, None) if targets else None
-            info.added(item_id, offset, data_bytes(record), target)
+            info.add_item(item_id, offset, data_bytes(record), target)
             offset += len(record) + (0 if target is None else len(encode_targets(target)))
             self._pending_bytes -= len(record)
         info.size = offset
@@ -221,7 +221,7 @@ class ScrollJournal:
         written_bytes, self._pending_bytes = self._pending_bytes, 0
         info.size = start + written_bytes
         counts = Counts(len(pending), sum(map(data_bytes, pending)))
-        info.added_more(self.last_id, info.size - len(pending[-1]), counts)
+        info.add_items(self.last_id, info.size - len(pending[-1]), counts)
 
     def _file_for(self, size: int) -> tuple[WriterFile, AppendedFile]:
         """The file that takes the next item, of that size: another one when this one is full."""
@@ -287,20 +287,20 @@ class ScrollJournal:
             return self._current[1].duplicate()
         return None
 
-    def promise(self, queues: Sequence[ScrollQueue]) -> None:
+    def acknowledge(self, queues: Sequence[ScrollQueue]) -> None:
         """Somebody is told that what was recorded on these queues is kept."""
         for info in self._unpromised:
             if info in self.unsynced:
-                self.unsynced[info].kept_size = info.size
+                self.unsynced[info].acknowledged_size = info.size
         self._unpromised.clear()
         for queue in queues:
-            queue.file.kept_size = queue.file.size
+            queue.file.acknowledged_size = queue.file.size
 
     @property
-    def keeps_unsynced(self) -> bool:
+    def needs_sync(self) -> bool:
         """Whether something is to be kept that no sync has reached."""
-        return any(each.kept_size > each.synced_size for each in self.unsynced.values()) or any(
-            queue.file.kept_size > queue.file.synced_size for queue in self.unsynced_readers
+        return any(each.acknowledged_size > each.synced_size for each in self.unsynced.values()) or any(
+            queue.file.acknowledged_size > queue.file.synced_size for queue in self.unsynced_readers
         )
 
     def synced(self, info: WriterFile, size: int) -> None:
@@ -310,7 +310,7 @@ class ScrollJournal:
             del self.unsynced[info]
         elif each is not None:
             each.synced_size = size
-            each.kept_size = max(each.kept_size, size)
+            each.acknowledged_size = max(each.acknowledged_size, size)
 
     def known(self) -> Mapping[bytes, WriterFile]:
         """What is known for certain of its writer files, by name."""
@@ -366,18 +366,18 @@ class ScrollJournal:
         for info, unsynced in list(self.unsynced.items()):
             file = AppendedFile(disk, services.path(info.file_name), info.size)
             is_current = self._current is not None and self._current[0] is info
-            if not unsynced.kept_size:
+            if not unsynced.acknowledged_size:
                 disk.erase(file.path)
-            elif is_anew or is_current or unsynced.kept_size < info.size:
-                shorten(disk, file, unsynced.kept_size, next_number(), is_anew=is_anew)
-            if unsynced.kept_size != info.size:
+            elif is_anew or is_current or unsynced.acknowledged_size < info.size:
+                shorten(disk, file, unsynced.acknowledged_size, next_number(), is_anew=is_anew)
+            if unsynced.acknowledged_size != info.size:
                 self.distrust(info)
-            info.size = unsynced.kept_size
+            info.size = unsynced.acknowledged_size
             if is_anew:
                 del self.unsynced[info]
         for queue in self.readers.values():
-            if queue.file.is_in_doubt or queue.file.kept_size != queue.file.size:
-                shorten(disk, queue.file, queue.file.kept_size, next_number(), is_anew=is_anew)
+            if queue.file.is_in_doubt or queue.file.acknowledged_size != queue.file.size:
+                shorten(disk, queue.file, queue.file.acknowledged_size, next_number(), is_anew=is_anew)
         if is_anew:
             disk.sync_folder(services.folder)  # or what was answered with an error might come back
         self.is_copied = is_anew
@@ -391,16 +391,16 @@ class ScrollJournal:
         disk = self._services.disk
         for info, unsynced in self.unsynced.items():
             path = self._services.path(info.file_name)
-            if not unsynced.kept_size:
+            if not unsynced.acknowledged_size:
                 with suppress(OSError):
                     disk.erase(path)
-            elif unsynced.kept_size < info.size:
+            elif unsynced.acknowledged_size < info.size:
                 file = AppendedFile(disk, path, info.size)
-                cut_if_possible(file, unsynced.kept_size)
+                cut_if_possible(file, unsynced.acknowledged_size)
                 file.close()
         for queue in self.readers.values():
-            if queue.file.kept_size != queue.file.size:
-                cut_if_possible(queue.file, queue.file.kept_size)
+            if queue.file.acknowledged_size != queue.file.size:
+                cut_if_possible(queue.file, queue.file.acknowledged_size)
                 queue.file.close()
 
     def close_files(self) -> None:
@@ -426,16 +426,16 @@ class ScrollJournal:
                 break
             target = self._pending_targets.get(item_id)
             if target is None or target.has(queue.reader):
-                queue.take_forward(ItemsRead([record], item_id + 1, 0))
+                queue.take_forward(ScrollItemsRead([record], item_id + 1, 0))
             else:
-                queue.take_forward(ItemsRead([], item_id + 1, 0))
+                queue.take_forward(ScrollItemsRead([], item_id + 1, 0))
             if not queue.behind_items:
                 break
 
     def left_behind(self, queue: ScrollQueue) -> Counts:
         """What there is for a reader from its `next_id` on. Raises OSError."""
         after_id = max(queue.next_id - 1, queue.done.head)
-        left = left_for(queue.reader, after_id, queue.done.ranges(), self.files, self.open_file)
+        left = count_remaining(queue.reader, after_id, queue.done.ranges(), self.files, self.open_file)
         for item_id, record in enumerate(self._pending, self.written_id + 1):
             target = self._pending_targets.get(item_id)
             is_given = target is None or target.has(queue.reader)
@@ -467,20 +467,20 @@ class ScrollJournal:
 
     def _cannot_be_read(self, failure: Failure) -> NoReturn:
         error = error_of(failure)
-        if isinstance(error, DamagedFile):
+        if isinstance(error, DamagedScrollFile):
             for info in self.files:
                 self.distrust(info)
             self.fail(error)
         raise QueueFailed(f"the items cannot be read: {reason_of(error)}") from error
 
     def _read_range(
-        self, files: Sequence[tuple[bytes, int, int]], who: bytes, first_id: int, end_id: int, max_bytes: int
+        self, files: Sequence[tuple[bytes, int, int]], target_reader: bytes, first_id: int, end_id: int, max_bytes: int
     ) -> list[tuple[int, Item]]:
         items: list[tuple[int, Item]] = []
         for file_name, offset, size in files:
             with self.open_file(file_name) as reader:
                 while len(items) < RANGE_ITEMS:
-                    read = read_items(reader, offset, size, first_id, who, RANGE_ITEMS, max_bytes)
+                    read = read_items(reader, offset, size, first_id, target_reader, RANGE_ITEMS, max_bytes)
                     for record in read.records:
                         item = decode_put(record)
                         max_bytes -= len(item.data)

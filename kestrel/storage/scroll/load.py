@@ -13,14 +13,14 @@ from kestrel.disk.appended import AppendedFile
 from kestrel.disk.files import is_full
 from kestrel.disk.reader import FileReader
 from kestrel.disk.repair import End, repair, set_aside
-from kestrel.scroll.fileset import JournalFiles, ScrollFile, reader_name
-from kestrel.scroll.hints import MOST_BYTES, decode_hint, hint_path
-from kestrel.scroll.left import left_for
-from kestrel.scroll.names import DEFAULT_READER, OWN_READER, Names, Place, queue_of
+from kestrel.scroll.fileset import ScrollFile, ScrollFiles, reader_name
+from kestrel.scroll.hints import MAX_HINT_BYTES, decode_hint, hint_path
+from kestrel.scroll.name_encoding import DEFAULT_READER, OWN_READER, NameEncoding, QueueLocation, queue_name_of
 from kestrel.scroll.reader_file import ReaderState, encode_state, read_state, refuse_impossible_ids
 from kestrel.scroll.records import LARGEST_ID
-from kestrel.scroll.survey import WrongMark, check_known, find_jump, has_second_id, survey
+from kestrel.scroll.remaining import count_remaining
 from kestrel.scroll.writer_file import WriterFile
+from kestrel.scroll.writer_index import HintMismatch, check_index, find_id_gap, has_second_id, index_writer_file
 from kestrel.storage.scroll.files import copy_file, replace_file
 from kestrel.storage.scroll.journal import ScrollJournal, Unsynced
 from kestrel.storage.scroll.queue import ScrollQueue
@@ -40,14 +40,14 @@ SettingsOf: TypeAlias = Callable[[bytes], QueueSettings]
 class ScrollLoader:
     """Loads the journals of one folder. May run in a thread."""
 
-    def __init__(self, services: ScrollServices, names: Names, now_ms: Callable[[], int]) -> None:
+    def __init__(self, services: ScrollServices, names: NameEncoding, now_ms: Callable[[], int]) -> None:
         self._services = services
         self._names = names
         self._now_ms = now_ms
 
     def load(
         self,
-        files: JournalFiles,
+        files: ScrollFiles,
         settings_of: SettingsOf,
         known: Mapping[bytes, WriterFile] | None = None,
         *,
@@ -75,7 +75,7 @@ class ScrollLoader:
             self._services.disk.erase(hint_path(self._services.folder, files.stem))
             return self._load(files, settings_of, {}, has_lost_a_sync)
 
-    def _copy_all(self, files: JournalFiles) -> None:
+    def _copy_all(self, files: ScrollFiles) -> None:
         """Let what the system has of these files in its memory be on the medium, under the same names."""
         services = self._services
         for file_name in [*(writer.file_name for writer in files.writers), *files.readers.values()]:
@@ -87,12 +87,12 @@ class ScrollLoader:
     def _hint_of(self, stem: bytes) -> Mapping[bytes, WriterFile]:
         try:
             with FileReader(self._services.disk, hint_path(self._services.folder, stem)) as reader:
-                return decode_hint(reader.read(0, MOST_BYTES))
+                return decode_hint(reader.read(0, MAX_HINT_BYTES))
         except OSError:
             return {}
 
     def _load(
-        self, files: JournalFiles, settings_of: SettingsOf, known: Mapping[bytes, WriterFile], has_lost_a_sync: bool
+        self, files: ScrollFiles, settings_of: SettingsOf, known: Mapping[bytes, WriterFile], has_lost_a_sync: bool
     ) -> ScrollJournal:
         services = self._services
         journal = ScrollJournal(files.stem, services, [], 1)
@@ -175,7 +175,7 @@ class ScrollLoader:
                 if has_second_id(reader, file):
                     return [*self._surveyed_behind(journal, before, file.last_id), file]
         with journal.open_file(before.file_name) as reader:
-            jump = find_jump(reader, before, file.first_id)
+            jump = find_id_gap(reader, before, file.first_id)
         if jump is None:
             return [before, *self._surveyed_behind(journal, file, before.last_id)]
         if jump.items_before == 1 and before.number > file.number:
@@ -188,7 +188,7 @@ class ScrollLoader:
         """Survey a file again without the items up to that id. Empty if none is left: then the file is left alone."""
         again = WriterFile(file.file_name, file.number)
         with journal.open_file(file.file_name) as reader:
-            survey(reader, again, floor_id)
+            index_writer_file(reader, again, floor_id)
         if floor_id:
             log.warn(
                 "Scroll file {file!r}: its items up to id {last_id} do not count, because other files have those ids",
@@ -205,11 +205,11 @@ class ScrollLoader:
         file = hint or WriterFile(writer.file_name, writer.number)
         with journal.open_file(writer.file_name) as reader:
             if hint is not None:
-                check_known(reader, hint)
-            end = survey(reader, file)
+                check_index(reader, hint)
+            end = index_writer_file(reader, file)
         if end.problem is not None:
             if hint is not None:
-                raise WrongMark
+                raise HintMismatch
             if not end.offset and not end.is_unfinished:
                 log.error(
                     "{file!r} does not begin as a writer file of a scroll: it is left alone, and the items that may be"
@@ -254,7 +254,7 @@ class ScrollLoader:
 
     # Reader files.
 
-    def _read_states(self, journal: ScrollJournal, files: JournalFiles) -> dict[bytes, ReaderState]:
+    def _read_states(self, journal: ScrollJournal, files: ScrollFiles) -> dict[bytes, ReaderState]:
         """Return the state of each reader, by the part of its file name. A reader that cannot be read is unserved."""
         states: dict[bytes, ReaderState] = {}
         for part, file_name in files.readers.items():
@@ -316,7 +316,7 @@ class ScrollLoader:
             child = self._names.name_of(part)
         except OSError:
             return None
-        return None if child is None else queue_of(Place(parent, child))
+        return None if child is None else queue_name_of(QueueLocation(parent, child))
 
     def _make_queue(
         self,
@@ -345,7 +345,7 @@ class ScrollLoader:
                     raise
         file = AppendedFile(services.disk, path, services.disk.length(path) if services.disk.is_there(path) else 0)
         file.synced_size = file.size if is_written_anew else 0
-        left = left_for(reader, state.done.head, state.done.ranges(), journal.files, journal.open_file)
+        left = count_remaining(reader, state.done.head, state.done.ranges(), journal.files, journal.open_file)
         queue = ScrollQueue(name, reader, settings_of(name), journal, state, file, left)
         queue.pass_what_is_for_others()
         journal.readers[reader] = queue

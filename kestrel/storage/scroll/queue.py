@@ -13,12 +13,12 @@ from kestrel.config.model import QueueSettings
 from kestrel.disk.appended import AppendedFile
 from kestrel.errors import QueueFailed
 from kestrel.item import Item
-from kestrel.scroll.changes import Changes
-from kestrel.scroll.forward import ItemsRead
+from kestrel.scroll.item_reader import ScrollItemsRead
+from kestrel.scroll.reader_changes import ReaderChanges
 from kestrel.scroll.reader_file import ReaderState, encode_state, sealed
 from kestrel.scroll.records import Held, data_bytes, decode_put, id_of
-from kestrel.scroll.survey import WrongMark
-from kestrel.scroll.writer_file import NONE, Counts
+from kestrel.scroll.writer_file import NO_ITEMS, Counts
+from kestrel.scroll.writer_index import HintMismatch
 from kestrel.storage.interfaces import IItemRanges, IQueueStorage
 from kestrel.storage.scroll.ranges import ItemRanges
 from kestrel.storage.total_memory import ITEM_BYTES, MemoryLimit, MemoryShare
@@ -102,7 +102,7 @@ class ScrollQueue(Window):
         """The name of a writer file and an offset: the item `next_id` does not stand before it in that file."""
         self.turn = 0
         """Another one when items were dropped: what was being read then does not count."""
-        self._changes = Changes(state.done.head)
+        self._changes = ReaderChanges(state.done.head)
         self.written_head = state.done.head
         """The head that is in the file,"""
         self._written_held = state.held
@@ -177,7 +177,7 @@ class ScrollQueue(Window):
         if failed:
             for item in returned:
                 self._errors[item.id] = item.errors
-                self._changes.errors_are(item.id, item.errors)
+                self._changes.set_errors(item.id, item.errors)
 
     def clear(self) -> None:
         """Drop every item that is not an open read."""
@@ -188,7 +188,7 @@ class ScrollQueue(Window):
 
     def _finished(self, item_id: int) -> None:
         self.done.add(item_id)
-        self._changes.are_done(item_id, item_id, self.done.head)
+        self._changes.add_done(item_id, item_id, self.done.head)
         if self._errors:
             self._errors.pop(item_id, None)
 
@@ -199,7 +199,7 @@ class ScrollQueue(Window):
         for item_id in (*kept_ids, end_id):
             if first < item_id:
                 self.done.add(first, item_id - 1)
-                self._changes.are_done(first, item_id - 1, self.done.head)
+                self._changes.add_done(first, item_id - 1, self.done.head)
             first = item_id + 1
         remaining = set(kept_ids)
         self._errors = {each: errors for each, errors in self._errors.items() if each >= end_id or each in remaining}
@@ -207,8 +207,8 @@ class ScrollQueue(Window):
             self.next_id = end_id
             self.turn += 1
             try:
-                left = self._journal.left_behind(self) if end_id <= self._journal.last_id else NONE
-            except (OSError, WrongMark) as error:
+                left = self._journal.left_behind(self) if end_id <= self._journal.last_id else NO_ITEMS
+            except (OSError, HintMismatch) as error:
                 raise self._journal.fail(error) from error
             self.behind_items, self.behind_bytes = left
             self.pass_what_is_for_others()
@@ -227,7 +227,7 @@ class ScrollQueue(Window):
         """Keep for them what is not done, until they release it; None: keep nothing but for the queue itself."""
         self.check()
         self.held = None if by is None else Held(by, self.released_id)
-        self._changes.held_is(self.held)
+        self._changes.set_held(self.held)
 
     def end_of(self, first_id: int, max_items: int) -> int:
         """Where so many of its safe items end, from that id on (`IItemRanges.end_of`)."""
@@ -252,7 +252,7 @@ class ScrollQueue(Window):
         if self.held is not None and self.held.head < end_id - 1:
             # Behind that: what a crash has left of a release can be released again.
             self.held = self.held._replace(head=end_id - 1)
-            self._changes.held_is(self.held)
+            self._changes.set_held(self.held)
 
     def _remove_below(self, end_id: int) -> None:
         for xid in [xid for xid, item in self._open.items() if item.id < end_id]:
@@ -301,7 +301,7 @@ class ScrollQueue(Window):
             return None
         return self.read_more()
 
-    def take_forward(self, read: ItemsRead) -> None:
+    def take_forward(self, read: ScrollItemsRead) -> None:
         """Items that were read come into the window; those between them are not for this reader."""
         records = read.records
         if records and id_of(records[0]) <= self.done.last:  # a restart finds that some of what lies ahead is done
@@ -341,12 +341,12 @@ class ScrollQueue(Window):
     @property
     def has_changes(self) -> bool:
         """Whether something is done that its file does not say."""
-        return self._has_passed or self._changes.are_there(self.done.head)
+        return self._has_passed or self._changes.are_pending(self.done.head)
 
     @property
     def has_unwritten(self) -> bool:
         """Whether something was done to it that is not written."""
-        return self._changes.are_there(self._changes.head)
+        return self._changes.are_pending(self._changes.head)
 
     @property
     def written_spare(self) -> int:
@@ -369,7 +369,7 @@ class ScrollQueue(Window):
 
     def end_checkpoint(self, size: int) -> None:
         """That checkpoint, of so many bytes, has taken the place of its file."""
-        self._changes.file_says(self._passing_head)
+        self._changes.head_written(self._passing_head)
         self.written_head = max(self.written_head, self._passing_head)
         self.end_compaction(size)
 

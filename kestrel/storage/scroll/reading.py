@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred, fail
 from twisted.python.failure import Failure
 
 from kestrel.errors import QueueFailed
-from kestrel.scroll.forward import DamagedFile, ItemsRead, read_items
+from kestrel.scroll.item_reader import DamagedScrollFile, ScrollItemsRead, read_items
 from kestrel.scroll.writer_file import WriterFile
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.scroll.journal import ScrollJournal
@@ -48,7 +48,7 @@ class ScrollReading:
             return None
         for file in self._journal.files:
             self._journal.distrust(file)
-        return fail(self._services.kill(self._journal, DamagedFile(errno.EIO, "there should be more items")))
+        return fail(self._services.kill(self._journal, DamagedScrollFile(errno.EIO, "there should be more items")))
 
     def ahead(self) -> None:
         """Read on if there is room for it, though nobody waits yet."""
@@ -89,7 +89,7 @@ class ScrollReading:
         except OSError as error:
             if queue.turn != turn:
                 return  # what was to be read has been dropped, and so has its file perhaps
-            if isinstance(error, DamagedFile) and file is not None:
+            if isinstance(error, DamagedScrollFile) and file is not None:
                 self._journal.distrust(file)
             raise
         finally:
@@ -97,15 +97,15 @@ class ScrollReading:
 
     def _read_part(
         self, file_name: bytes, last_id: int, offset: int, end: int, first_id: int, *room: int
-    ) -> ItemsRead:
+    ) -> ScrollItemsRead:
         """Runs in a thread; the file may grow meanwhile."""
         with self._journal.open_file(file_name) as reader:
             read = read_items(reader, offset, end, first_id, self._queue.reader, *room)
         if read.next_id > last_id + 1 or (not read.records and read.next_id <= last_id):
-            raise DamagedFile(errno.EIO, "the journal file is damaged")
+            raise DamagedScrollFile(errno.EIO, "the journal file is damaged")
         return read
 
-    def _take(self, file: WriterFile, read: ItemsRead) -> None:
+    def _take(self, file: WriterFile, read: ScrollItemsRead) -> None:
         queue = self._queue
         queue.place = file.file_name, read.offset
         queue.take_forward(read)
@@ -122,7 +122,7 @@ class ScrollReading:
         waiting, self._waiting = self._waiting, []
         error = QueueFailed(f"the head cannot be read: {reason_of(error_of(failure))}")
         # What nobody has asked for yet is told to who asks.
-        if failure.check(DamagedFile) and self._queue.failure is None and waiting:
+        if failure.check(DamagedScrollFile) and self._queue.failure is None and waiting:
             self._services.kill(self._journal, error_of(failure))  # opened anew, it is repaired
         for done in waiting:
             done.errback(error)

@@ -28,12 +28,21 @@ from kestrel.disk.numbers import FileNumbers
 from kestrel.errors import QueueFailed, StorageError
 from kestrel.journal.fileset import has_journal_files
 from kestrel.scroll.done_set import DoneSet
-from kestrel.scroll.fileset import JournalFiles, group_by_stem, reader_name
-from kestrel.scroll.hints import HINTS_FOLDER, Hint
-from kestrel.scroll.names import DEFAULT_READER, OWN_READER, LibraryNames, Names, Place, TrueNames, is_hashed, place_of
+from kestrel.scroll.fileset import ScrollFiles, group_by_stem, reader_name
+from kestrel.scroll.hints import HINTS_FOLDER, FileHint
+from kestrel.scroll.name_encoding import (
+    DEFAULT_READER,
+    OWN_READER,
+    EscapedNames,
+    NameEncoding,
+    PlainNames,
+    QueueLocation,
+    is_hashed,
+    location_of,
+)
 from kestrel.scroll.reader_file import DELETED_STATE, ReaderState, sealed
 from kestrel.scroll.records import DELETED_RECORD, READER_MAGIC
-from kestrel.scroll.writer_file import NONE, WriterFile
+from kestrel.scroll.writer_file import NO_ITEMS, WriterFile
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.folder_kind import claim_folder
 from kestrel.storage.full_disk import FullDisk
@@ -102,7 +111,7 @@ class ScrollStorage:
             archive=archive,
             is_all_shared=as_library,
         )
-        self._names: Names = LibraryNames() if as_library else TrueNames(self._disk, folder)
+        self._names: NameEncoding = PlainNames() if as_library else EscapedNames(self._disk, folder)
         self._loader = ScrollLoader(self._services, self._names, now_ms)
         self._journals: dict[bytes, ScrollJournal] = {}
         """By stem, as all that follow."""
@@ -190,14 +199,14 @@ class ScrollStorage:
         return True
 
     def _load_all(
-        self, groups: Sequence[JournalFiles], settings_for: SettingsFor, parts: Collection[bytes]
-    ) -> list[tuple[JournalFiles, ScrollJournal | Exception]]:
+        self, groups: Sequence[ScrollFiles], settings_for: SettingsFor, parts: Collection[bytes]
+    ) -> list[tuple[ScrollFiles, ScrollJournal | Exception]]:
         """Load all journals. `parts` are the stems and readers in file names. Runs in a thread."""
         try:
             self._names.forget_all_but(parts)
         except OSError as error:
             log.error("Names of deleted queues cannot be erased: {reason}", reason=reason_of(error))
-        loaded: list[tuple[JournalFiles, ScrollJournal | Exception]] = []
+        loaded: list[tuple[ScrollFiles, ScrollJournal | Exception]] = []
         for files in groups:
             try:
                 loaded.append((files, self._loader.load(files, settings_for)))
@@ -208,7 +217,7 @@ class ScrollStorage:
         return loaded
 
     def _loaded(
-        self, loaded: list[tuple[JournalFiles, ScrollJournal | Exception]]
+        self, loaded: list[tuple[ScrollFiles, ScrollJournal | Exception]]
     ) -> dict[bytes, IQueueStorage | Failure]:
         queues: dict[bytes, IQueueStorage | Failure] = {}
         for files, journal in loaded:
@@ -221,7 +230,7 @@ class ScrollStorage:
                 queues |= self._failures(files, files.readers or (DEFAULT_READER,), _load_failed(journal))
         return queues
 
-    def _failures(self, files: JournalFiles, parts: Any, failure: QueueFailed) -> dict[bytes, Failure]:
+    def _failures(self, files: ScrollFiles, parts: Any, failure: QueueFailed) -> dict[bytes, Failure]:
         each = (self._loader.name_of(files.stem, part) for part in parts)
         names = [name for name in each if name is not None]
         for name in names:
@@ -268,7 +277,7 @@ class ScrollStorage:
 
     def queue(self, name: bytes, settings: QueueSettings) -> ScrollQueue:
         """The live queue, a new empty one, or after a failure what its files hold."""
-        place = place_of(name)
+        place = location_of(name)
         stem = self._names.stem_of(place.journal)
         reader = self._names.reader_of(stem, place.child)
         try:
@@ -315,7 +324,7 @@ class ScrollStorage:
             dead.settle()
             known = dead.known()
             settings = {queue.name: queue.settings for queue in dead.readers.values()}
-        group = group_by_stem(self._disk.list_files(self._folder)).get(stem, JournalFiles(stem))
+        group = group_by_stem(self._disk.list_files(self._folder)).get(stem, ScrollFiles(stem))
         unknown = [file.file_name for file in group.writers if file.file_name not in known]
         unknown_bytes = sum(self._disk.length(self._services.path(file_name)) for file_name in unknown)
 
@@ -359,7 +368,7 @@ class ScrollStorage:
         upkeep.drop_done_files()
 
     def _make_queue(
-        self, journal: ScrollJournal, name: bytes, place: Place, reader: bytes, settings: QueueSettings
+        self, journal: ScrollJournal, name: bytes, place: QueueLocation, reader: bytes, settings: QueueSettings
     ) -> ScrollQueue:
         """A new queue, which begins behind the last item that there is."""
         if self._folds_names:
@@ -370,7 +379,7 @@ class ScrollStorage:
             part = DEFAULT_READER
         state = ReaderState(DoneSet(journal.last_id))
         file = AppendedFile(self._disk, self._services.path(reader_name(journal.stem, part)))
-        queue = ScrollQueue(name, reader, settings, journal, state, file, NONE)
+        queue = ScrollQueue(name, reader, settings, journal, state, file, NO_ITEMS)
         try:
             if place.child is not None:
                 self._names.remember(reader, place.child)
@@ -418,7 +427,7 @@ class ScrollStorage:
 
         It is safe with the next commit. Raises `QueueFailed` when it cannot be, and the queue keeps its name.
         """
-        journal, child = queue.journal, place_of(name).child
+        journal, child = queue.journal, location_of(name).child
         reader = self._names.reader_of(journal.stem, child)
         path = self._services.path(reader_name(journal.stem, DEFAULT_READER if child is None else reader))
         try:
@@ -651,7 +660,7 @@ class ScrollStorage:
             self._jobs.run(self._write_all_hints, hints)
 
     @staticmethod
-    def _write_all_hints(hints: Sequence[tuple[ScrollUpkeep, list[Hint]]]) -> None:
+    def _write_all_hints(hints: Sequence[tuple[ScrollUpkeep, list[FileHint]]]) -> None:
         for upkeep, hint in hints:
             upkeep.write_hint(hint)
 

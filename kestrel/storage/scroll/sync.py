@@ -126,7 +126,7 @@ class ScrollSync:
                     if self.state in (SyncState.IDLE, SyncState.DUE):
                         self._begin()
         else:
-            self._journal.promise(queues)
+            self._journal.acknowledge(queues)
             self._journal.safe_id = self._journal.written_id
             self.settings_changed()
             self._on_safe()
@@ -272,7 +272,7 @@ class ScrollSync:
                 journal.synced(part.of, part.size)
             elif part.of.file.path == part.path:
                 file = part.of.file
-                file.synced_size, file.kept_size = part.size, max(part.size, file.kept_size)
+                file.synced_size, file.acknowledged_size = part.size, max(part.size, file.acknowledged_size)
                 part.of.synced_spare = part.spare
                 if file.size == part.size:
                     journal.unsynced_readers.discard(part.of)
@@ -317,7 +317,7 @@ class ScrollSync:
         elif failure.check(CannotOpen):
             log.error("No file can be opened to sync {stem!r}: {reason}", stem=self._journal.stem, reason=failure.value)
             self._due_within(RETRY_S)
-        elif self._journal.keeps_unsynced:
+        elif self._journal.needs_sync:
             self._mend(error_of(failure))
         else:
             self._give_up(error_of(failure))

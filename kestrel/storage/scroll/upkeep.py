@@ -17,7 +17,7 @@ from kestrel.disk.copy import copy_range
 from kestrel.disk.folders import DAMAGED_FOLDER
 from kestrel.disk.reader import FileReader
 from kestrel.scroll.fileset import archived_name
-from kestrel.scroll.hints import MOST_BYTES, Hint, encode_hint, hint_path
+from kestrel.scroll.hints import MAX_HINT_BYTES, FileHint, encode_hint, hint_path
 from kestrel.storage.failures import error_of, reason_of
 from kestrel.storage.scroll.files import replace_file, sync_files
 from kestrel.storage.scroll.journal import ScrollJournal
@@ -201,7 +201,7 @@ class ScrollUpkeep:
         """How much was put and done, in items."""
         return self._journal.written_id + sum(queue.done.head for queue in self._journal.readers.values())
 
-    def due_hint(self, least_progress: int = HINTED_ITEMS) -> list[Hint] | None:
+    def due_hint(self, least_progress: int = HINTED_ITEMS) -> list[FileHint] | None:
         """What a hint is to say, if there is so much more to tell than the last one did."""
         journal = self._journal
         progress = self.progress
@@ -210,7 +210,7 @@ class ScrollUpkeep:
         self._hinted = progress
         next_ids = {first for queue in journal.readers.values() for first in queue.done.holes(HINTED_HOLES)}
         in_order = sorted(next_ids)
-        return [Hint.of(file, in_order) for file in journal.files if file.first_id]
+        return [FileHint.of(file, in_order) for file in journal.files if file.first_id]
 
     # The end.
 
@@ -244,11 +244,11 @@ class ScrollUpkeep:
 
         return close
 
-    def write_hint(self, hint: list[Hint]) -> None:
+    def write_hint(self, hint: list[FileHint]) -> None:
         """Write a hint, or not: a start does without it. Runs in a thread."""
         services = self._services
         path = hint_path(services.folder, self._journal.stem)
         contents = encode_hint(hint)
-        if len(contents) <= MOST_BYTES:
+        if len(contents) <= MAX_HINT_BYTES:
             with suppress(OSError):
                 replace_file(services.disk, path, contents, services.numbers.next(), is_synced=False)

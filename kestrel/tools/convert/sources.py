@@ -12,7 +12,7 @@ from typing import Final
 
 import attrs
 
-from kestrel.scroll.names import place_of
+from kestrel.scroll.name_encoding import location_of
 from kestrel.scroll.records import Targets
 from kestrel.tools.convert.families import Family, FamilyItem
 from kestrel.tools.convert.merge import QueueItems, merge_queues
@@ -107,13 +107,13 @@ class JournalSource(ConversionSource):
         by_parent: dict[bytes, list[bytes]] = {}
         for name, files in self.folder.journals().items():
             if files.has_items:
-                by_parent.setdefault(place_of(name).journal, []).append(name)
+                by_parent.setdefault(location_of(name).journal, []).append(name)
         return (Family(parent, tuple(sorted(names))) for parent, names in by_parent.items())
 
     @property
     def file_names(self) -> list[bytes]:
         """Those that count."""
-        return sorted(file.file_name for files in self.folder.journals().values() for file in files.counting())
+        return sorted(file.file_name for files in self.folder.journals().values() for file in files.live_files())
 
     def steps(self, family: Family, progress: ByteProgress) -> Iterator[FamilyItem]:
         """Each journal is replayed; then they are read forward side by side."""

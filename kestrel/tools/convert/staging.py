@@ -20,8 +20,8 @@ from kestrel.disk.folders import PRIVATE_FOLDER
 from kestrel.disk.lock import FolderLock
 from kestrel.disk.whole_file import WholeFile
 from kestrel.errors import FolderInUse
-from kestrel.scroll.names import NAMES_FOLDER
-from kestrel.server.failures import EX_CANNOT_CREATE, EX_TRY_AGAIN
+from kestrel.scroll.name_encoding import NAMES_FOLDER
+from kestrel.server.startup_errors import EX_CANNOT_CREATE, EX_TRY_AGAIN
 from kestrel.tools.convert.families import FolderSums
 from kestrel.tools.formatting import show_path
 from kestrel.tools.tool_runner import EX_USAGE, ToolFailed, explain_os_error

@@ -15,7 +15,7 @@ from kestrel.journal import records as journal_records
 from kestrel.journal.records import encode_item, encode_open, encode_put_back
 from kestrel.scroll.done_set import DoneSet
 from kestrel.scroll.fileset import reader_name, writer_name
-from kestrel.scroll.names import DEFAULT_READER, OWN_READER, TrueNames, place_of, reader_part, stem_of
+from kestrel.scroll.name_encoding import DEFAULT_READER, OWN_READER, EscapedNames, location_of, reader_part, stem_of
 from kestrel.scroll.reader_file import ReaderState, encode_changes, encode_state, sealed
 from kestrel.scroll.records import MAX_DATA_BYTES, WRITER_MAGIC, Targets, encode_errors, encode_put, encode_targets
 from kestrel.storage.folder_kind import claim_folder
@@ -133,13 +133,13 @@ class ScrollTarget(ConversionTarget):
 
     def write(self, family: Family, sums: Mapping[bytes, QueueSum], steps: Iterable[FamilyItem]) -> None:
         """The writer files one after the other, the reader files beside them."""
-        names = TrueNames(self._disk, self._path)
+        names = EscapedNames(self._disk, self._path)
         stem = stem_of(family.name)
         names.remember(stem, family.name)
         files = ResumableFiles(self._disk, self._path)
         readers = []
         for name in family.queues:
-            child = place_of(name).child
+            child = location_of(name).child
             reader = OWN_READER if child is None else reader_part(stem, child)
             if child is not None:
                 names.remember(reader, child)

@@ -11,7 +11,7 @@ from kestrel.disk.files import Disk
 from kestrel.journal import fileset as journals
 from kestrel.journal.fileset import JournalFile, QueueFiles, group_by_queue
 from kestrel.scroll import fileset as scrolls
-from kestrel.scroll.names import OWN_READER
+from kestrel.scroll.name_encoding import OWN_READER
 from kestrel.tools.files.formats import Format, Sorter, format_of
 from kestrel.tools.files.found_files import DistinctFound, Found, FoundJournal, FoundScroll
 from kestrel.tools.files.scrolls import Scroll, ScrollQueueFile, ScrollSnapshot, reader_alone, scrolls_in, writer_alone
@@ -106,7 +106,7 @@ class Folder:
         if scroll_file is not None and scroll_file.stem in self.scrolls():
             scroll = self._scrolls[scroll_file.stem]
             reader = scroll_file.part or OWN_READER
-            if scroll_file.kind is not scrolls.Kind.READER:
+            if scroll_file.kind is not scrolls.ScrollFileKind.READER:
                 is_a_journals = journal_file is not None and journal_file.queue in self._journals
                 if file_name in scroll.writers or not is_a_journals:
                     return FoundScroll(scroll.stem)
@@ -140,13 +140,13 @@ class Folder:
     def open_journal(self, queue: bytes) -> JournalSnapshot:
         """All files of that queue that count, as they are at one moment. Raises `ToolFailed` or OSError."""
 
-        def counting() -> list[JournalFile]:
+        def live_files() -> list[JournalFile]:
             files = self.journals().get(queue)
             if files is None:
                 raise self._has_no(queue)
-            return files.counting()
+            return files.live_files()
 
-        return _at_one_moment(counting, lambda files: JournalSnapshot(self.disk, self.path, queue, files))
+        return _at_one_moment(live_files, lambda files: JournalSnapshot(self.disk, self.path, queue, files))
 
     def open_scroll(self, found: FoundScroll) -> ScrollSnapshot:
         """All files of that scroll, as they are at one moment. Raises `ToolFailed` or OSError."""
@@ -171,7 +171,7 @@ class Folder:
             case Format.READER:
                 return reader_alone(self.disk, self.path, name)
             case Format.JOURNAL:
-                file = journals.parse_file_name(name) or JournalFile(name, journals.Kind.CURRENT, 0, name)
+                file = journals.parse_file_name(name) or JournalFile(name, journals.JournalFileKind.CURRENT, 0, name)
                 return JournalSnapshot(self.disk, self.path, file.queue, [file])
         raise ToolFailed(f"{show_path(name)} is neither a journal file of Kestrel nor a file of a scroll")
 

@@ -57,7 +57,7 @@ class _Names:
     def is_journal(self) -> bool:
         """Whether a current file or a pack is among them."""
         files = map(journals.parse_file_name, self.of_a_journal)
-        return any(file is not None and file.kind is not journals.Kind.TEMPORARY for file in files)
+        return any(file is not None and file.kind is not journals.JournalFileKind.TEMPORARY for file in files)
 
     @property
     def is_scroll(self) -> bool:

@@ -8,9 +8,9 @@ from typing import Final
 
 from kestrel.config.model import QueueSettings
 from kestrel.item import Item
-from kestrel.journal.reader import RecordScan
-from kestrel.journal.records import ADDX_HEADER_BYTES, Record
-from kestrel.journal.replay import do_record, replay
+from kestrel.journal.record_cursor import JournalRecordCursor
+from kestrel.journal.records import ADDX_HEADER_BYTES, JournalFileRecord
+from kestrel.journal.replay import replay, replay_record
 from kestrel.journal.rewrite import ERRORS_BYTES
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.journal.queue import JournalQueue
@@ -55,16 +55,16 @@ class JournalContents:
         """The files together, in bytes."""
         return self._journal.size
 
-    def records(self, *, apply_records: bool = True) -> Iterator[tuple[FileReadResult, int, Record]]:
+    def records(self, *, apply_records: bool = True) -> Iterator[tuple[FileReadResult, int, JournalFileRecord]]:
         """Every record with its file and offset; they are done to the queue unless not wanted."""
         for read in self._files():
-            scan = RecordScan(self._journal.readers[read.file_name])
+            scan = JournalRecordCursor(self._journal.readers[read.file_name])
             read.end = scan.end
             start = self._queue.history.current_start
             for offset, record in scan:
                 read.records[record.name] += 1
                 if apply_records:
-                    do_record(record, self._replayed, self._now_ms, start + offset)
+                    replay_record(record, self._replayed, self._now_ms, start + offset)
                 yield read, offset, record
 
     def replay(self) -> None:

@@ -11,10 +11,18 @@ from kestrel.disk.reader import PART_BYTES, FileReader
 from kestrel.disk.repair import End
 from kestrel.item import Item
 from kestrel.scroll.reader_file import ReaderState, read_state, refuse_impossible_ids
-from kestrel.scroll.records import LARGEST_ID, READER_MAGIC, WRITER_MAGIC, Command, Record, Targets, decode_put
-from kestrel.scroll.scan import RecordScan
-from kestrel.scroll.survey import survey
+from kestrel.scroll.record_cursor import ScrollRecordCursor
+from kestrel.scroll.records import (
+    LARGEST_ID,
+    READER_MAGIC,
+    WRITER_MAGIC,
+    RecordCommand,
+    ScrollFileRecord,
+    Targets,
+    decode_put,
+)
 from kestrel.scroll.writer_file import WriterFile
+from kestrel.scroll.writer_index import index_writer_file
 from kestrel.tools.files.item_tally import ItemTally
 from kestrel.tools.files.scroll_remaining import RemainingItems
 from kestrel.tools.files.scrolls import ScrollQueueFile, ScrollSnapshot
@@ -23,13 +31,13 @@ from kestrel.tools.progress import ByteProgress
 
 ZEROS_BEFORE_OTHERS: Final = "zeros stand before other bytes"
 
-_NAMES: Final = {int(command): command.name for command in Command}
+_NAMES: Final = {int(command): command.name for command in RecordCommand}
 
 
-class ScrollRecord(NamedTuple):
+class QueueRecord(NamedTuple):
     """A record, and what the ones before it make of it."""
 
-    record: Record
+    record: ScrollFileRecord
     item: Item | None = None
     """That of a PUT."""
     targets: Targets | None = None
@@ -113,7 +121,7 @@ class ScrollContents:
         if name is None:
             return 0
         file = WriterFile(name, 0)
-        survey(readers[name], file)
+        index_writer_file(readers[name], file)
         return file.last_id
 
     @property
@@ -126,7 +134,7 @@ class ScrollContents:
         for _ in self.records():
             pass
 
-    def records(self) -> Iterator[tuple[FileReadResult, int, ScrollRecord]]:
+    def records(self) -> Iterator[tuple[FileReadResult, int, QueueRecord]]:
         """Every record with its file and offset, those of the writer files first; what is left is counted."""
         left = RemainingItems(
             {read.queue.reader: read.state.done for read in self.queues if not read.state.is_deleted}, self._now_ms
@@ -143,12 +151,12 @@ class ScrollContents:
         for read in self.queues:
             read.left = tallies.get(read.queue.reader, read.left)
             if read.file is not None:
-                for offset, record in RecordScan(self._opened.readers[read.file.file_name], READER_MAGIC):
-                    shown = ScrollRecord(record)
+                for offset, record in ScrollRecordCursor(self._opened.readers[read.file.file_name], READER_MAGIC):
+                    shown = QueueRecord(record)
                     read.file.records[shown.name] += 1
                     yield read.file, offset, shown
 
-    def written(self) -> Iterator[tuple[FileReadResult, int, ScrollRecord]]:
+    def written(self) -> Iterator[tuple[FileReadResult, int, QueueRecord]]:
         """The records of the writer files, in their order."""
         self.writers = []
         last_id = 0
@@ -157,18 +165,18 @@ class ScrollContents:
             for reader, file_name in in_order:
                 file = FileReadResult(file_name, reader.size)
                 self.writers.append(file)
-                scan = RecordScan(reader, WRITER_MAGIC)
+                scan = ScrollRecordCursor(reader, WRITER_MAGIC)
                 file.end = scan.end
                 targets: Targets | None = None
                 for offset, record in scan:
-                    if record.command == Command.PUT:
+                    if record.command == RecordCommand.PUT:
                         item = decode_put(record.raw)
                         is_ignored = item.id <= last_id
                         last_id = max(last_id, item.id)
-                        shown = ScrollRecord(record, item, targets, is_ignored)
+                        shown = QueueRecord(record, item, targets, is_ignored)
                     else:
-                        shown = ScrollRecord(record)
-                    targets = record.targets if record.command == Command.TARGETS else None
+                        shown = QueueRecord(record)
+                    targets = record.targets if record.command == RecordCommand.TARGETS else None
                     file.records[shown.name] += 1
                     yield file, offset, shown
                 file.end = _checked(scan.end, reader)
@@ -213,8 +221,8 @@ class ScrollContents:
 
 
 def _first_id(reader: FileReader) -> int:
-    for _, record in RecordScan(reader, WRITER_MAGIC):
-        if record.command == Command.PUT and record.item_id > 0:
+    for _, record in ScrollRecordCursor(reader, WRITER_MAGIC):
+        if record.command == RecordCommand.PUT and record.item_id > 0:
             return record.item_id
     return LARGEST_ID + 1
 

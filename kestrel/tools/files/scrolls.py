@@ -8,7 +8,7 @@ from typing import NamedTuple
 from kestrel.disk.files import Disk
 from kestrel.disk.reader import FileReader
 from kestrel.scroll.fileset import group_by_stem, parse_file_name
-from kestrel.scroll.names import DEFAULT_READER, OWN_READER, Place, TrueNames, queue_of
+from kestrel.scroll.name_encoding import DEFAULT_READER, OWN_READER, EscapedNames, QueueLocation, queue_name_of
 from kestrel.scroll.reader_file import read_state
 from kestrel.tools.files.snapshot_files import SnapshotFiles
 from kestrel.tools.formatting import show_path, show_queue
@@ -85,7 +85,7 @@ class ScrollSnapshot(SnapshotFiles):
 
 def scrolls_in(disk: Disk, folder: bytes, file_names: Iterable[bytes]) -> dict[bytes, Scroll]:
     """The scrolls that these files are, by stem; one that has but temporary files is none. Raises OSError."""
-    names = TrueNames(disk, folder)
+    names = EscapedNames(disk, folder)
     scrolls: dict[bytes, Scroll] = {}
     for stem, files in group_by_stem(file_names).items():
         parent = names.name_of(stem)
@@ -113,11 +113,11 @@ def _is_deleted(disk: Disk, reader_path: bytes) -> bool:
     return state.is_deleted
 
 
-def _name_of(names: TrueNames, parent: bytes | None, part: bytes | None) -> bytes | None:
+def _name_of(names: EscapedNames, parent: bytes | None, part: bytes | None) -> bytes | None:
     if parent is None or part is None:
         return parent
     child = names.name_of(part)
-    return None if child is None else queue_of(Place(parent, child))
+    return None if child is None else queue_name_of(QueueLocation(parent, child))
 
 
 def writer_alone(disk: Disk, folder: bytes, file_name: bytes) -> ScrollSnapshot:
@@ -137,7 +137,7 @@ def parse_scroll_file_name(disk: Disk, folder: bytes, file_name: bytes) -> tuple
     file = parse_file_name(file_name)
     if file is None:
         return file_name, None, ScrollQueueFile(None, OWN_READER, file_name, file_name)
-    names = TrueNames(disk, folder)
+    names = EscapedNames(disk, folder)
     parent = names.name_of(file.stem)
     child = None if file.part in (DEFAULT_READER, OWN_READER) else file.part
     name = _name_of(names, parent, child)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from kestrel.journal.opcodes import Opcode
-from kestrel.journal.records import Record
+from kestrel.journal.records import JournalFileRecord
 from kestrel.tools.files.item_tally import ItemTally
 from kestrel.tools.files.journal_contents import JournalContents
 from kestrel.tools.files.snapshot_files import FileReadResult, JournalSnapshot
@@ -25,7 +25,7 @@ from kestrel.tools.qdump.dump import Dump
 _ADDING: Final = frozenset({Opcode.ADD, Opcode.ADDX, Opcode.ADD_XID, Opcode.CONTINUE})
 
 
-class JournalDump(Dump[Record]):
+class JournalDump(Dump[JournalFileRecord]):
     """The journal of one queue."""
 
     def __init__(self, journal: JournalSnapshot, now_ms: int, *, may_show_progress: bool) -> None:
@@ -38,7 +38,7 @@ class JournalDump(Dump[Record]):
     def files(self) -> Sequence[FileReadResult]:
         return self._contents.files
 
-    def records(self) -> Iterator[tuple[FileReadResult, int, Record]]:
+    def records(self) -> Iterator[tuple[FileReadResult, int, JournalFileRecord]]:
         yield from self._contents.records()
         self._open_reads = self._contents.open_reads
         for item in self._contents.items():
@@ -48,7 +48,7 @@ class JournalDump(Dump[Record]):
         for _ in self.records():
             pass
 
-    def fields(self, record: Record) -> Iterator[str]:
+    def fields(self, record: JournalFileRecord) -> Iterator[str]:
         if _has_xid(record):
             yield f"xid {record.xid}"
         if record.opcode is Opcode.UNREMOVE:
@@ -61,7 +61,7 @@ class JournalDump(Dump[Record]):
                 yield f"added {show_time(record.add_ms)}"
             yield f"expires {show_time(record.expiry_ms)}" if record.expiry_ms else "no expiry"
 
-    def fields_json(self, record: Record) -> dict[str, Any]:
+    def fields_json(self, record: JournalFileRecord) -> dict[str, Any]:
         fields: dict[str, Any] = {}
         if _has_xid(record):
             fields["xid"] = record.xid
@@ -76,7 +76,7 @@ class JournalDump(Dump[Record]):
     def place_json(self, file: FileReadResult) -> dict[str, Any]:
         return {"queue": spell_queue(self._queue), "file": show_path(file.file_name)}
 
-    def data_of(self, record: Record) -> bytes | None:
+    def data_of(self, record: JournalFileRecord) -> bytes | None:
         return record.data if adds(record) else None
 
     def summary_lines(self) -> Iterator[str]:
@@ -110,10 +110,10 @@ class JournalDump(Dump[Record]):
             yield item.data
 
 
-def adds(record: Record) -> bool:
+def adds(record: JournalFileRecord) -> bool:
     """Whether it adds an item."""
     return record.opcode in _ADDING and record.restates is None
 
 
-def _has_xid(record: Record) -> bool:
+def _has_xid(record: JournalFileRecord) -> bool:
     return record.opcode not in (Opcode.ADD, Opcode.ADDX, Opcode.REMOVE, Opcode.REMOVE_TENTATIVE)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from kestrel.scroll.names import OWN_READER, Place, decode_part, queue_of
-from kestrel.scroll.records import Command, Held, Targets
+from kestrel.scroll.name_encoding import OWN_READER, QueueLocation, decode_part, queue_name_of
+from kestrel.scroll.records import Held, RecordCommand, Targets
 from kestrel.tools.files.item_tally import ItemTally
-from kestrel.tools.files.scroll_contents import ScrollContents, ScrollQueueContents, ScrollRecord
+from kestrel.tools.files.scroll_contents import QueueRecord, ScrollContents, ScrollQueueContents
 from kestrel.tools.files.scrolls import ScrollSnapshot
 from kestrel.tools.files.snapshot_files import FileReadResult
 from kestrel.tools.files.summary import (
@@ -27,7 +27,7 @@ _MOST_SHOWN: Final = 20
 """Of what a record lists, for a person; a program gets all."""
 
 
-class ScrollDump(Dump[ScrollRecord]):
+class ScrollDump(Dump[QueueRecord]):
     """A scroll, with the queues of it that are asked for."""
 
     def __init__(self, scroll: ScrollSnapshot, now_ms: int, *, may_show_progress: bool) -> None:
@@ -40,7 +40,7 @@ class ScrollDump(Dump[ScrollRecord]):
     def files(self) -> Sequence[FileReadResult]:
         return self._contents.files
 
-    def records(self) -> Iterator[tuple[FileReadResult, int, ScrollRecord]]:
+    def records(self) -> Iterator[tuple[FileReadResult, int, QueueRecord]]:
         return self._contents.records()
 
     def read(self) -> None:
@@ -54,10 +54,10 @@ class ScrollDump(Dump[ScrollRecord]):
 
     # Records.
 
-    def data_of(self, record: ScrollRecord) -> bytes | None:
+    def data_of(self, record: QueueRecord) -> bytes | None:
         return None if record.item is None else record.item.data
 
-    def fields(self, record: ScrollRecord) -> Iterator[str]:
+    def fields(self, record: QueueRecord) -> Iterator[str]:
         raw, item = record.record, record.item
         if item is not None:
             yield f"id {item.id}"
@@ -68,21 +68,21 @@ class ScrollDump(Dump[ScrollRecord]):
                 yield count(item.errors, "error")
             if record.is_ignored:
                 yield "ignored: its id is not higher than all before it"
-        elif raw.command == Command.READ_HEAD:
+        elif raw.command == RecordCommand.READ_HEAD:
             yield f"all up to id {raw.item_id}"
-        elif raw.command in (Command.READ_DONE, Command.DONE_RANGES):
+        elif raw.command in (RecordCommand.READ_DONE, RecordCommand.DONE_RANGES):
             ranges = [f"id {first}" if first == last else f"ids {first} to {last}" for first, last in _ranges(record)]
             yield from _some(ranges)
-        elif raw.command == Command.ERRORS:
+        elif raw.command == RecordCommand.ERRORS:
             yield from _some([f"id {item_id} has {errors}" for item_id, errors in raw.errors.items()])
-        elif raw.command == Command.TARGETS:
+        elif raw.command == RecordCommand.TARGETS:
             yield self._targets_shown(raw.targets)
-        elif raw.command == Command.HELD:
+        elif raw.command == RecordCommand.HELD:
             yield _held_shown(raw.held)
-        elif raw.command == Command.CHECKSUM:
+        elif raw.command == RecordCommand.CHECKSUM:
             crc = _crc_spelled(raw.checksum)
             yield "no CRC-32: it matches nothing" if crc is None else f"CRC-32 {crc} of the records before it"
-        elif raw.command != Command.DELETED:
+        elif raw.command != RecordCommand.DELETED:
             yield f"command {raw.command}"
             yield count(raw.size, "byte")
 
@@ -103,28 +103,28 @@ class ScrollDump(Dump[ScrollRecord]):
         if reader == OWN_READER:
             return self._scroll.name
         child = decode_part(reader)
-        return None if child is None else queue_of(Place(self._scroll.name, child))
+        return None if child is None else queue_name_of(QueueLocation(self._scroll.name, child))
 
-    def fields_json(self, record: ScrollRecord) -> dict[str, Any]:
+    def fields_json(self, record: QueueRecord) -> dict[str, Any]:
         raw, item = record.record, record.item
         if item is not None:
             times = {"add_ms": item.add_ms, "expiry_ms": item.expiry_ms or None}
             ignored = {"is_ignored": True} if record.is_ignored else {}
             return {"id": item.id, "errors": item.errors, **ignored, "data_bytes": len(item.data), **times}
-        if raw.command == Command.READ_HEAD:
+        if raw.command == RecordCommand.READ_HEAD:
             return {"head": raw.item_id}
-        if raw.command in (Command.READ_DONE, Command.DONE_RANGES):
+        if raw.command in (RecordCommand.READ_DONE, RecordCommand.DONE_RANGES):
             return {"done": list(_ranges(record))}
-        if raw.command == Command.ERRORS:
+        if raw.command == RecordCommand.ERRORS:
             return {"errors": list(raw.errors.items())}
-        if raw.command == Command.TARGETS and raw.targets is not None:
+        if raw.command == RecordCommand.TARGETS and raw.targets is not None:
             readers = [self._reader_shown(reader) for reader in sorted(raw.targets.readers)]
             return {"all_but" if raw.targets.are_left_out else "only": readers}
-        if raw.command == Command.HELD:
+        if raw.command == RecordCommand.HELD:
             return {} if raw.held is None else {"reader": show_path(raw.held.by), "released": raw.held.head}
-        if raw.command == Command.CHECKSUM:
+        if raw.command == RecordCommand.CHECKSUM:
             return {"crc32": _crc_spelled(raw.checksum)}
-        return {} if raw.command == Command.DELETED else {"command": raw.command}
+        return {} if raw.command == RecordCommand.DELETED else {"command": raw.command}
 
     def place_json(self, file: FileReadResult) -> dict[str, Any]:
         place: dict[str, Any] = {"scroll": _spelled(self._scroll.name)}
@@ -200,9 +200,9 @@ def _items_json(tally: ItemTally) -> dict[str, Any]:
     return {"items": tally.items, "data_bytes": tally.data_bytes, **age_json(tally)}
 
 
-def _ranges(record: ScrollRecord) -> Iterator[tuple[int, int]]:
+def _ranges(record: QueueRecord) -> Iterator[tuple[int, int]]:
     """What is done, as ranges, ids that stand in a row together."""
-    if record.record.command == Command.DONE_RANGES:
+    if record.record.command == RecordCommand.DONE_RANGES:
         yield from record.record.ranges
         return
     first: int | None = None

@@ -11,7 +11,7 @@ from kestrel.disk.folders import PRIVATE_FOLDER
 from kestrel.disk.lock import FolderLock
 from kestrel.disk.numbers import FileNumbers
 from kestrel.errors import FolderInUse
-from kestrel.server.failures import EX_CANNOT_CREATE, EX_TRY_AGAIN
+from kestrel.server.startup_errors import EX_CANNOT_CREATE, EX_TRY_AGAIN
 from kestrel.tools.files.folder import Folder, chosen_queues
 from kestrel.tools.files.found_files import Found, FoundJournal, FoundScroll
 from kestrel.tools.files.scroll_contents import ScrollContents
@@ -110,7 +110,7 @@ class FolderMaintenance:
         for found in folder.chosen(names):
             if not isinstance(found, FoundJournal):
                 continue
-            for file in folder.journals()[found.queue].counting():
+            for file in folder.journals()[found.queue].live_files():
                 owner = os.stat(folder.path + b"/" + file.file_name).st_uid
                 if owner != os.geteuid():
                     raise ToolFailed(

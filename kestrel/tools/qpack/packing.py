@@ -7,10 +7,10 @@ from hashlib import blake2b
 
 from kestrel.disk.files import Disk
 from kestrel.disk.numbers import FileNumbers
-from kestrel.journal.fileset import JournalFile, Kind, QueueFiles, current_name, rotated_name, temporary_name
+from kestrel.journal.fileset import JournalFile, JournalFileKind, QueueFiles, current_name, rotated_name, temporary_name
 from kestrel.journal.pack import publish, write_temporary
 from kestrel.journal.records import encode_item
-from kestrel.journal.rewrite import Replacement
+from kestrel.journal.rewrite import ReplacementRecords
 from kestrel.journal.writer import JournalWriter
 from kestrel.storage.journal.load import load_queue
 from kestrel.tools.files.journal_contents import SETTINGS, JournalContents
@@ -72,7 +72,7 @@ class JournalInspection:
     @property
     def is_packed(self) -> bool:
         """Whether there is but the current file, and nothing in it but the items."""
-        return self._kinds == [Kind.CURRENT] and self.bytes == self.packed_bytes
+        return self._kinds == [JournalFileKind.CURRENT] and self.bytes == self.packed_bytes
 
 
 def pack_queue(
@@ -101,7 +101,7 @@ def pack_queue(
     finally:
         writer.close()
     number = replacement.boundary.number
-    replaced = queue.history.up_to(number)
+    replaced = queue.history.rotated_up_to(number)
     with ByteProgress(f"{show_queue(name)}: writing", before.packed_bytes if may_show_progress else 0) as progress:
         runs = _counted(replacement.runs(disk, folder, replaced), progress)
         write_temporary(disk, folder, name, number, runs, replacement.most_bytes(), lambda: False)
@@ -134,11 +134,11 @@ def _check(
     name: bytes,
     number: int,
     before: JournalInspection,
-    replacement: Replacement,
+    replacement: ReplacementRecords,
     now_ms: int,
     may_show_progress: bool,
 ) -> None:
-    temporary = JournalFile(name, Kind.TEMPORARY, number, temporary_name(name, number))
+    temporary = JournalFile(name, JournalFileKind.TEMPORARY, number, temporary_name(name, number))
     with JournalSnapshot(disk, folder, name, [temporary]) as journal:
         after = JournalInspection(journal, now_ms, may_show_progress=may_show_progress)
     sizes = {after.bytes, replacement.size, before.packed_bytes}

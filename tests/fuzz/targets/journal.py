@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from unittest.mock import patch
 
-from kestrel.journal.forward import read_items
-from kestrel.journal.reader import RecordScan
+from kestrel.journal.item_reader import read_items
+from kestrel.journal.record_cursor import JournalRecordCursor
 from kestrel.journal.records import decode_item
 from tests.fuzz import journals
 from tests.fuzz.fed import Fed, cut, fed, mending
@@ -26,7 +26,7 @@ def check(data: bytes) -> None:
     files = cut(choices.rest(), sizes)
     with (
         patch("kestrel.journal.replay.PART_BYTES", part_bytes),
-        patch("kestrel.journal.reader.PART_BYTES", part_bytes),
+        patch("kestrel.journal.record_cursor.PART_BYTES", part_bytes),
     ):
         check_against_the_reference(*files)
         for contents in files:
@@ -43,7 +43,7 @@ def choose(choices: Fed) -> tuple[int, list[int]]:
 def _check_scan(contents: bytes) -> None:
     """The records are those of the second reader, and the end is where it is for that."""
     reading = reference.read(contents)
-    scan = RecordScan(BytesReader(contents))
+    scan = JournalRecordCursor(BytesReader(contents))
     said = [(record.offset, record.opcode) for record in reading.records]
     assert [(offset, record.opcode) for offset, record in scan] == said
     assert (scan.end.offset, scan.end.is_closed) == (reading.end, reading.is_closed)

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import cast
 from unittest.mock import patch
 
-from kestrel.scroll.forward import read_items
-from kestrel.scroll.records import WRITER_MAGIC, Command, decode_put
-from kestrel.scroll.scan import RecordScan
-from kestrel.scroll.survey import check_known, counts_in, counts_to, survey
+from kestrel.scroll.item_reader import read_items
+from kestrel.scroll.record_cursor import ScrollRecordCursor
+from kestrel.scroll.records import WRITER_MAGIC, RecordCommand, decode_put
 from kestrel.scroll.writer_file import Counts, WriterFile
+from kestrel.scroll.writer_index import check_index, count_in_ranges, count_up_to, index_writer_file
 from tests.fuzz import scrolls
 from tests.fuzz.fed import Fed, fed, mending
 from tests.fuzz.target import Target
@@ -60,7 +60,7 @@ def choose(choices: Fed) -> tuple[int, int]:
 
 def _check_scan(contents: bytes, part_bytes: int) -> None:
     """The records are those of the second reader."""
-    scan = RecordScan(scrolls.PartsReader(contents, part_bytes), WRITER_MAGIC)
+    scan = ScrollRecordCursor(scrolls.PartsReader(contents, part_bytes), WRITER_MAGIC)
     found = [(record.command, record.data) for _, record in scan]
     said = [(command, data) for command, _, _, data in independent.records_of(contents, "27 64 26 03")]
     assert [command for command, _ in found] == [command for command, _ in said]
@@ -81,7 +81,7 @@ def _items_of(contents: bytes) -> list[Put]:
 
 def _check_survey(reader: BytesReader, puts: list[Put], room_bytes: int) -> None:
     file = WriterFile(b"work.1", 1)
-    end = survey(reader, file)
+    end = index_writer_file(reader, file)
     assert file.size == end.offset <= reader.size
     counted = [each for each in puts if each.item.id > 0]
     if counted:
@@ -89,35 +89,37 @@ def _check_survey(reader: BytesReader, puts: list[Put], room_bytes: int) -> None
         _check_known(reader, file)
     else:
         assert file.last_id == 0
-    for who in (*READERS, *sorted(file.tally.extra)[:3]):
-        mine = [each for each in counted if _is_for(each, who)]
-        assert file.tally.of(who) == _counts(mine)
-        _check_reading(reader, file, who, mine, room_bytes)
+    for target_reader in (*READERS, *sorted(file.tally.extra)[:3]):
+        mine = [each for each in counted if _is_for(each, target_reader)]
+        assert file.tally.of(target_reader) == _counts(mine)
+        _check_reading(reader, file, target_reader, mine, room_bytes)
         if counted:
-            _check_counts(reader, file, who, counted)
+            _check_counts(reader, file, target_reader, counted)
 
 
 def _check_known(reader: BytesReader, file: WriterFile) -> None:
     """What is known is found again where an item is the last that stands there; else it may be given up."""
-    *_, (_, last) = (each for each in RecordScan(reader, WRITER_MAGIC) if each[0] < file.size)
-    if last.command == Command.PUT:
-        check_known(reader, file)
+    *_, (_, last) = (each for each in ScrollRecordCursor(reader, WRITER_MAGIC) if each[0] < file.size)
+    if last.command == RecordCommand.PUT:
+        check_index(reader, file)
 
 
-def _is_for(put: Put, who: bytes) -> bool:
-    return put.targets is None or (who in put.targets[1]) is not (put.targets[0] == 1)
+def _is_for(put: Put, target_reader: bytes) -> bool:
+    return put.targets is None or (target_reader in put.targets[1]) is not (put.targets[0] == 1)
 
 
 def _counts(puts: list[Put]) -> Counts:
     return Counts(len(puts), sum(len(each.item.data) for each in puts))
 
 
-def _check_reading(reader: BytesReader, file: WriterFile, who: bytes, mine: list[Put], room_bytes: int) -> None:
+def _check_reading(
+    reader: BytesReader, file: WriterFile, target_reader: bytes, mine: list[Put], room_bytes: int
+) -> None:
     """A reader is given all of its items, in portions of any size."""
     items = []
     offset, next_id = len(WRITER_MAGIC), 1
     while True:
-        found = read_items(reader, offset, file.size, next_id, who, 3, room_bytes)
+        found = read_items(reader, offset, file.size, next_id, target_reader, 3, room_bytes)
         items += [decode_put(record) for record in found.records]
         if not found.records:
             break
@@ -127,16 +129,16 @@ def _check_reading(reader: BytesReader, file: WriterFile, who: bytes, mine: list
     ]
 
 
-def _check_counts(reader: BytesReader, file: WriterFile, who: bytes, puts: list[Put]) -> None:
+def _check_counts(reader: BytesReader, file: WriterFile, target_reader: bytes, puts: list[Put]) -> None:
     """Up to any item, and in any range."""
     for place in {0, len(puts) // 2, len(puts) - 1}:
         item_id = puts[place].item.id
-        assert counts_to(reader, file, who, item_id) == _counts(
-            [each for each in puts[: place + 1] if _is_for(each, who)]
+        assert count_up_to(reader, file, target_reader, item_id) == _counts(
+            [each for each in puts[: place + 1] if _is_for(each, target_reader)]
         )
         last = puts[min(place + 2, len(puts) - 1)].item.id
-        assert counts_in(reader, file, who, [(item_id, last)]) == _counts(
-            [each for each in puts[place : place + 3] if _is_for(each, who)]
+        assert count_in_ranges(reader, file, target_reader, [(item_id, last)]) == _counts(
+            [each for each in puts[place : place + 3] if _is_for(each, target_reader)]
         )
 
 
@@ -154,6 +156,4 @@ def seeds() -> Mapping[str, bytes]:
     }
 
 
-TARGET = Target(
-    check, seeds, lambda: scrolls.WORDS, mending(choose, partial(scrolls.mended, magic=WRITER_MAGIC))
-)
+TARGET = Target(check, seeds, lambda: scrolls.WORDS, mending(choose, partial(scrolls.mended, magic=WRITER_MAGIC)))

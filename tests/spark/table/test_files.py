@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kestrel.disk.files import Disk
-from kestrel.scroll.names import TrueNames
+from kestrel.scroll.name_encoding import EscapedNames
 from kestrel.spark.failures import SourceFailed
 from kestrel.spark.table.files import files_of
 from kestrel.spark.table.locations import find_locations
@@ -138,7 +138,7 @@ def test_a_name_that_is_too_long_for_a_file_is_known_beside_the_live_files_and_s
     tmp_path: Path,
 ) -> None:
     spool, archive = made(tmp_path / "spool"), made(tmp_path / "archive")
-    known = TrueNames(Disk(), str(spool).encode())
+    known = EscapedNames(Disk(), str(spool).encode())
     stem = known.stem_of(LONG)
     known.remember(stem, LONG)
     (spool / f"{stem.decode()}.2").write_bytes(WRITER + put(2, b"b"))
@@ -150,7 +150,7 @@ def test_a_name_that_is_too_long_for_a_file_is_known_beside_the_live_files_and_s
 
 
 def test_a_name_that_nobody_knows_is_that_of_its_files(tmp_path: Path) -> None:
-    stem = TrueNames(Disk(), b"").stem_of(LONG).decode()
+    stem = EscapedNames(Disk(), b"").stem_of(LONG).decode()
     (tmp_path / f"{stem}.1").write_bytes(WRITER + put(1, b"a"))
     (tmp_path / f"{stem}.read.x").write_bytes(READER)
     found = files(tmp_path)

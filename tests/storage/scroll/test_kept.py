@@ -13,9 +13,9 @@ import pytest
 from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
 from kestrel.errors import QueueFailed, StorageRefused
-from kestrel.scroll.hints import Hint, encode_hint
-from kestrel.scroll.survey import survey
+from kestrel.scroll.hints import FileHint, encode_hint
 from kestrel.scroll.writer_file import WriterFile
+from kestrel.scroll.writer_index import index_writer_file
 from kestrel.storage.interfaces import IItemRanges
 from kestrel.storage.scroll import storage as scroll_storage
 from kestrel.storage.scroll.queue import ScrollQueue
@@ -777,9 +777,9 @@ def test_items_that_a_hint_counted_and_no_file_has_are_told_once_and_counted_ane
     (folder / "work.5").write_bytes(contents)
     (folder / "work.read.").write_bytes(READER + read_head(0) + read_done())
     file = WriterFile(b"work.5", 5)
-    survey(BytesReader(contents), file)
+    index_writer_file(BytesReader(contents), file)
     file.tally.items += 1
-    (folder / ".kestrel" / "hints" / "work").write_bytes(encode_hint([Hint.of(file, [1])]))
+    (folder / ".kestrel" / "hints" / "work").write_bytes(encode_hint([FileHint.of(file, [1])]))
     scrolls = start(folder)
     queue = scrolls.queue()
     assert queue.items == 3

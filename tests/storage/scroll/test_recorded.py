@@ -15,7 +15,7 @@ import pytest
 from twisted.python.failure import Failure
 
 from kestrel.config.model import QueueSettings
-from kestrel.scroll import walk, writer_file
+from kestrel.scroll import item_cursor, writer_file
 from kestrel.storage.scroll import upkeep
 from kestrel.storage.scroll.queue import ScrollQueue
 from tests.scroll.independent import puts_in, queues_in
@@ -522,7 +522,7 @@ def test_whatever_happens_every_start_finds_the_same_with_hints_of_few_items_and
     start: Opener, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "HINTED_BYTES", 0)
-    for module in (walk, writer_file):
+    for module in (item_cursor, writer_file):
         monkeypatch.setattr(module, "MARK_BYTES", 200)
     lived = Stepped(start, seed, b"work")
     for step in range(1, 801):

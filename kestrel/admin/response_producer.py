@@ -1,0 +1,106 @@
+"""An answer leaves piece by piece, as fast as the client reads it and no faster than others have their turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime
+from twisted.internet.task import CooperativeTask, Cooperator, SchedulerStopped, TaskStopped
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web.http import Request
+from zope.interface import implementer
+
+from kestrel.storage.total_memory import MemoryLimit, MemoryShare
+
+log = Logger(__name__)
+
+STALLED_CLIENT_TIMEOUT_S: Final = 60
+"""A client that reads nothing of what the transport holds for so long is dropped."""
+
+
+@implementer(IPushProducer)
+class ResponseProducer:
+    """Makes the pieces of an answer and sends them while the client takes them; so little of it is in memory.
+
+    `done` is called when all has left, or never will; `failed` where there was a mistake before the first piece.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        pieces: Iterable[bytes],
+        done: Callable[[], None],
+        failed: Callable[[], None],
+        cooperator: Cooperator,
+        clock: IReactorTime,
+        memory_limit: MemoryLimit,
+    ) -> None:
+        self._request = request
+        self._pieces = pieces
+        self._done = done
+        self._failed = failed
+        self._clock = clock
+        self._memory = MemoryShare(memory_limit)
+        """What the transport holds of the answer while the client does not read."""
+        self._last_bytes = 0
+        """The size of the last piece."""
+        self._pause: IDelayedCall | None = None
+        self._has_ended = False
+        self._task: CooperativeTask[Iterator[None]] = cooperator.cooperate(self._steps())
+        request.registerProducer(self, True)
+        request.notifyFinish().addErrback(lambda _: self.stopProducing())
+        self._task.whenDone().addCallbacks(self._finish, self._broke_off)
+
+    def _steps(self) -> Iterator[None]:
+        for piece in self._pieces:
+            if piece:
+                self._last_bytes = len(piece)
+                self._request.write(piece)
+            yield None
+
+    def _finish(self, _: object) -> None:
+        self._has_ended = True
+        self._end_pause()
+        self._request.unregisterProducer()
+        self._request.finish()
+        self._done()
+
+    def _broke_off(self, failure: Failure) -> None:
+        self._has_ended = True
+        self._end_pause()
+        self._done()
+        if failure.check(TaskStopped, SchedulerStopped) is not None:
+            return
+        log.failure("An answer of the admin port broke off", failure)
+        self._request.unregisterProducer()
+        if self._request.startedWriting:
+            self._request.loseConnection()  # all that can be said by now is that the answer ends too early
+        else:
+            self._failed()
+
+    def _end_pause(self) -> bool:
+        self._memory.is_now(0)
+        pause, self._pause = self._pause, None
+        if pause is not None and pause.active():
+            pause.cancel()
+        return pause is not None
+
+    def pauseProducing(self) -> None:
+        """Pause while the client does not read. Drop it after `STALLED_CLIENT_TIMEOUT_S` without a read."""
+        if self._pause is None and not self._has_ended:
+            self._memory.is_now(self._last_bytes)
+            channel: Any = self._request.channel
+            self._pause = self._clock.callLater(STALLED_CLIENT_TIMEOUT_S, channel.abort)
+            self._task.pause()
+
+    def resumeProducing(self) -> None:
+        """Make pieces again: the client reads."""
+        if self._end_pause():
+            self._task.resume()
+
+    def stopProducing(self) -> None:
+        """Stop: the client is gone."""
+        if not self._has_ended:
+            self._task.stop()

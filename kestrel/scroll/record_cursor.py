@@ -1,0 +1,58 @@
+"""The records of one scroll file, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kestrel.disk.reader import FileReader
+from kestrel.disk.records import DamagedRecord, UnfinishedRecord
+from kestrel.disk.repair import CUT_SHORT, End
+from kestrel.scroll.records import RecordCommand, ScrollFileRecord, decode_record
+
+
+class ScrollRecordCursor:
+    """The records of one file, one by one, with their offsets; `end` says afterwards how the file ended.
+
+    A file that does not begin with this magic has no record: it is unfinished if it ends within it, else damaged.
+    A zero byte in place of a record is the proper end, and so is the end of the file. A TARGETS without the record
+    that it is about is unfinished: who cuts there cannot make another record its own.
+    """
+
+    def __init__(self, reader: FileReader, magic: bytes) -> None:
+        self._reader = reader
+        self._magic = magic
+        self.end = End(0)
+
+    def __iter__(self) -> Iterator[tuple[int, ScrollFileRecord]]:
+        reader, end, magic = self._reader, self.end, self._magic
+        begins_with = reader.read(0, len(magic))
+        if begins_with != magic:
+            end.is_unfinished = magic.startswith(begins_with)
+            end.problem = CUT_SHORT if end.is_unfinished else f"it does not begin with {magic.hex(' ')}"
+            return
+        offset = end.offset = len(magic)
+        while offset < reader.size:
+            part = reader.part(offset)
+            position = 0
+            while position < len(part.data):
+                try:
+                    record = decode_record(part.data, position, part)
+                except UnfinishedRecord:
+                    end.problem, end.is_unfinished = CUT_SHORT, True
+                    return
+                except DamagedRecord as damage:
+                    end.problem = str(damage)
+                    return
+                if record is None:
+                    self._finish(offset)
+                    return
+                yield offset, record
+                position += record.size
+                offset += record.size
+                if record.command != RecordCommand.TARGETS or record.targets is None:
+                    end.offset = offset
+        self._finish(offset)
+
+    def _finish(self, offset: int) -> None:
+        if self.end.offset < offset:
+            self.end.problem, self.end.is_unfinished = CUT_SHORT, True

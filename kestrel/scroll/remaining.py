@@ -1,0 +1,71 @@
+"""How much a reader still has of some writer files, with as little reading as the marks allow."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from operator import itemgetter
+from typing import TypeAlias
+
+from kestrel.disk.reader import FileReader
+from kestrel.scroll.writer_file import NO_ITEMS, Counts, WriterFile
+from kestrel.scroll.writer_index import count_in_ranges, count_up_to
+
+OpenFile: TypeAlias = Callable[[bytes], AbstractContextManager[FileReader]]
+"""Opens the writer file of that name to be read. Raises OSError."""
+
+
+def count_remaining(
+    target_reader: bytes,
+    after_id: int,
+    done: Sequence[tuple[int, int]],
+    files: Iterable[WriterFile],
+    open_file: OpenFile,
+) -> Counts:
+    """The items that these files have for that reader behind the item `after_id`, without those in the ranges `done`.
+
+    Raises `WrongMark` when a file does not hold what is known of it, or OSError.
+    """
+    total = NO_ITEMS
+    for file in files:
+        if file.last_id <= after_id:
+            continue
+        holes = list(_holes(max(file.first_id, after_id + 1), file.last_id, done))
+        if holes == [(file.first_id, file.last_id)]:
+            total = total.plus(file.tally.of(target_reader))
+        elif holes:
+            with open_file(file.file_name) as reader:
+                total = total.plus(_remaining_in(reader, file, target_reader, holes))
+    return total
+
+
+def _holes(first_id: int, last_id: int, done: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """What of these ids is in none of the ranges, which are sorted."""
+    for index in range(bisect_left(done, first_id, key=itemgetter(1)), len(done)):
+        first, last = done[index]
+        if first > last_id:
+            break
+        if first > first_id:
+            yield first_id, first - 1
+        first_id = last + 1
+    if first_id <= last_id:
+        yield first_id, last_id
+
+
+def _remaining_in(reader: FileReader, file: WriterFile, target_reader: bytes, holes: list[tuple[int, int]]) -> Counts:
+    """Count the reader's items in these holes. Adjacent holes are counted in one pass, large ones by marks."""
+    total = NO_ITEMS
+    beside: list[tuple[int, int]] = []
+    for first, last in holes:
+        if file.before(last).item_id > file.before(first).item_id:  # at least one mark lies within
+            both = count_up_to(reader, file, target_reader, last).minus(
+                count_up_to(reader, file, target_reader, first - 1)
+            )
+            total = total.plus(both)
+            continue
+        if beside and file.before(first).offset != file.before(beside[0][0]).offset:
+            total = total.plus(count_in_ranges(reader, file, target_reader, beside))
+            beside = []
+        beside.append((first, last))
+    return total.plus(count_in_ranges(reader, file, target_reader, beside)) if beside else total

@@ -1,0 +1,162 @@
+"""Going through a writer or reader file from record to record, without making an object of each."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kestrel.disk.reader import PART_BYTES, FileReader, Part
+from kestrel.disk.records import DamagedRecord, UnfinishedRecord
+from kestrel.disk.repair import CUT_SHORT, End
+from kestrel.scroll.records import (
+    BELOW_ALL_IDS,
+    EXPIRING_PUT_FIRST_BYTE,
+    LARGEST_ID,
+    MAX_DATA_BYTES,
+    PUT_BYTES,
+    PUT_EXPIRING_BYTES,
+    PUT_FIRST_BYTE,
+    PUT_HEAD,
+    WRITER_MAGIC,
+    RecordCommand,
+    ScrollFileRecord,
+    decode_record,
+)
+
+LARGE_ITEM_BYTES: Final = 64 * 1024
+SMALL_READ_BYTES: Final = 4096
+"""Behind an item that large, no more than this is read to find the next record, where data is not wanted."""
+
+
+class ScrollRunCursor:
+    """The records of a file from `start`, where one begins (0 for all), until one begins at `stop` or behind it.
+
+    They come run by run. After `next` the run's records begin at `starts`, as positions in `data`, which begins at the
+    offset `data_start` of the file; the last of them ends at `run_end`. Where data is not wanted, the item of the last
+    one may end behind `data`. `end` says how far the file is good. As the server finds it, an item whose id is not
+    above the one before it is damage; a TARGETS without the record that it is about is unfinished, and is a record all
+    the same.
+    """
+
+    def __init__(
+        self,
+        reader: FileReader,
+        magic: bytes,
+        start: int,
+        stop: int,
+        *,
+        has_data: bool,
+        part_bytes: int = PART_BYTES,
+    ) -> None:
+        self._reader = reader
+        self._part_bytes = part_bytes
+        self._stop = stop
+        self._has_data = has_data
+        self._ids_rise = magic == WRITER_MAGIC
+        self._last_id = BELOW_ALL_IDS
+        self._offset = start
+        self._targets_at: int | None = None
+        """Where a TARGETS begins that waits for its record."""
+        self._is_over = False
+        self._is_behind_large = False
+        self.end = End(start)
+        self.data = b""
+        self.data_start = start
+        self.starts: list[int] = []
+        self.run_end = 0
+        if not start:
+            self._begin(magic)
+
+    def _begin(self, magic: bytes) -> None:
+        begins_with = self._reader.read(0, len(magic))
+        if begins_with == magic:
+            self._offset = self.end.offset = len(magic)
+        else:
+            is_unfinished = magic.startswith(begins_with)
+            problem = CUT_SHORT if is_unfinished else f"it does not begin with {magic.hex(' ')}"
+            self._ends(problem, is_unfinished=is_unfinished)
+
+    def _ends(self, problem: str, *, is_unfinished: bool = False) -> None:
+        self._is_over = True
+        self.end.problem, self.end.is_unfinished = problem, is_unfinished
+
+    def next(self, most: int) -> bool:
+        """The next run, of at most so many records. False if there is none. Raises OSError."""
+        reader = self._reader
+        needed = 0
+        self.starts = []
+        while not self.starts and not self._is_over and self._offset < min(self._stop, reader.size):
+            size = SMALL_READ_BYTES if self._is_behind_large else self._part_bytes
+            needed = self._go(reader.part(self._offset, max(size, needed)), most)
+            if needed > reader.size - self._offset:
+                self._ends(CUT_SHORT, is_unfinished=True)
+        is_at_end = self._is_over or self._offset >= reader.size
+        if is_at_end and self._targets_at is not None and self.end.problem is None:
+            self._ends(CUT_SHORT, is_unfinished=True)
+        return bool(self.starts)
+
+    def _go(self, part: Part, most: int) -> int:
+        """Go over the records of a part. Returns 0, or how many bytes the next one takes at least."""
+        data, starts, unpack_head = part.data, self.starts, PUT_HEAD.unpack_from
+        length, whole = len(data), part.length
+        stop = min(length, self._stop - self._offset)
+        position = needed = last = 0
+        while position < stop and len(starts) < most:
+            first = data[position]
+            targets_at: int | None = None
+            if first in (PUT_FIRST_BYTE, EXPIRING_PUT_FIRST_BYTE):
+                header = PUT_BYTES if first == PUT_FIRST_BYTE else PUT_EXPIRING_BYTES
+                if position + header > length:
+                    needed = header
+                    break
+                size, _, item_id = unpack_head(data, position + 1)
+                after = position + header + size
+                if not 0 <= size <= MAX_DATA_BYTES:
+                    self._ends(f"impossible size {size}")
+                    break
+                if after > length and (self._has_data or after > whole):
+                    needed = after - position
+                    break
+                if not self._is_possible(item_id):
+                    break
+            else:
+                record = self._decoded(data, position, part)
+                if record is None or (record.command == RecordCommand.PUT and not self._is_possible(record.item_id)):
+                    break
+                after = position + record.size
+                if after > length:
+                    needed = record.size
+                    break
+                if record.command == RecordCommand.TARGETS and record.targets is not None:
+                    targets_at = self._offset + position if self._targets_at is None else self._targets_at
+            starts.append(position)
+            self._targets_at = targets_at
+            last, position = position, after
+        if not starts:
+            return needed
+        self.data, self.data_start, self.run_end = data, self._offset, position
+        self._is_behind_large = not self._has_data and position - last >= LARGE_ITEM_BYTES
+        self._offset += position
+        self.end.offset = self._offset if self._targets_at is None else self._targets_at
+        return 0  # what the next one needs is asked again where it begins
+
+    def _is_possible(self, item_id: int) -> bool:
+        """Whether an item may have that id there; in reader files items mean nothing."""
+        if item_id > LARGEST_ID or (self._ids_rise and item_id <= self._last_id):
+            self._ends("impossible id")
+            return False
+        self._last_id = item_id
+        return True
+
+    def _decoded(self, data: bytes, position: int, part: Part) -> ScrollFileRecord | None:
+        """A record that is no item in its usual form. None: it is not good, or the end of the file."""
+        try:
+            record = decode_record(data, position, part)
+        except UnfinishedRecord:
+            self._ends(CUT_SHORT, is_unfinished=True)
+        except DamagedRecord as damage:
+            self._ends(str(damage))
+        else:
+            if record is None:
+                self._is_over = True
+            return record
+        return None

@@ -1,0 +1,127 @@
+"""What a writer file holds: counted once, or looked up with the help of what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from kestrel.disk.reader import PART_BYTES, FileReader
+from kestrel.disk.repair import CUT_SHORT, End
+from kestrel.scroll.item_cursor import ScrollItemCursor
+from kestrel.scroll.records import WRITER_MAGIC
+from kestrel.scroll.writer_file import NO_ITEMS, Counts, WriterFile, WriterMark, WriterTally
+
+
+class HintMismatch(Exception):
+    """A file does not hold what a hint says."""
+
+
+def index_writer_file(reader: FileReader, file: WriterFile, floor_id: int = 0) -> End:
+    """Count what the file holds behind what is known of it. Items whose id is not above `floor_id` do not count.
+
+    In one file ids rise: one that does not is damage. Data is not read: the survey goes from header to header. Raises
+    OSError.
+    """
+    if not file.size:
+        magic = reader.read(0, len(WRITER_MAGIC))
+        if magic != WRITER_MAGIC:
+            is_unfinished = WRITER_MAGIC.startswith(magic)
+            return End(0, CUT_SHORT if is_unfinished else "this is no journal", is_unfinished=is_unfinished)
+        file.size = len(WRITER_MAGIC)
+    walk = ScrollItemCursor(reader, file.size, PART_BYTES)
+    walk.item_id = file.last_id or walk.item_id
+    last_id = max(floor_id, file.last_id)
+    while walk.next():
+        if walk.item_id > last_id:
+            last_id = walk.item_id
+            file.mark(walk.item_id, walk.start)
+            file.add_item(walk.item_id, walk.start, walk.data_bytes, walk.targets)
+            run = walk.run()
+            if run.items:
+                last_id = walk.item_id
+                file.add_items(last_id, walk.start, run)
+    file.size = walk.end.offset
+    file.is_closed = file.is_closed or (walk.end.problem is None and file.size < reader.size)
+    return walk.end
+
+
+class IdGap(NamedTuple):
+    """The first item of a file behind missing ids: its id, where its records begin, and how many items precede it."""
+
+    item_id: int
+    offset: int
+    items_before: int
+
+
+def find_id_gap(reader: FileReader, file: WriterFile, item_id: int) -> IdGap | None:
+    """Return where the ids of the file jump to `item_id` or over it, or None if they do not. Raises OSError."""
+    walk = ScrollItemCursor(reader, len(WRITER_MAGIC))
+    items = previous_id = 0
+    while walk.next() and walk.item_id < item_id:
+        items += walk.item_id >= file.first_id
+        previous_id = walk.item_id
+    is_jump = walk.item_id > item_id or (items > 0 and walk.item_id == item_id > previous_id + 1)
+    return IdGap(walk.item_id, walk.start, items) if is_jump else None
+
+
+def has_second_id(reader: FileReader, file: WriterFile) -> bool:
+    """Return whether the id behind the first one of the file follows it directly. Raises OSError."""
+    walk = ScrollItemCursor(reader, len(WRITER_MAGIC))
+    while walk.next():
+        if walk.item_id > file.first_id:
+            return walk.item_id == file.first_id + 1
+    return False
+
+
+def check_index(reader: FileReader, file: WriterFile) -> None:
+    """Raise `HintMismatch` unless the last item that is known of the file stands where it should. Raises OSError."""
+    if reader.size < file.size:
+        raise HintMismatch
+    walk = ScrollItemCursor(reader, file.last_offset)
+    if not walk.next() or walk.item_id != file.last_id or walk.end.offset != file.size:
+        raise HintMismatch
+
+
+def count_up_to(reader: FileReader, file: WriterFile, target_reader: bytes, item_id: int) -> Counts:
+    """What that reader was given of this file up to that item, it included. Raises `HintMismatch`, or OSError."""
+    if item_id < file.first_id:
+        return NO_ITEMS
+    if item_id >= file.last_id:
+        return file.tally.of(target_reader)
+    mark, before = file.tally_before(item_id + 1)
+    tally = before.copy()
+    for walk in _from_mark(reader, mark):
+        if walk.item_id > item_id:
+            break
+        tally.add(walk.data_bytes, walk.targets)
+    return tally.of(target_reader)
+
+
+def count_in_ranges(
+    reader: FileReader, file: WriterFile, target_reader: bytes, ranges: Sequence[tuple[int, int]]
+) -> Counts:
+    """Count the reader's items of this file within sorted ranges of ids. Raises as `count_up_to` does."""
+    tally = WriterTally()
+    rest = iter(ranges)
+    first, last = next(rest, (0, -1))
+    for walk in _from_mark(reader, file.before(first)):
+        while walk.item_id > last:
+            first, last = next(rest, (0, -1))
+            if last < 0:
+                return tally.of(target_reader)
+        if walk.item_id >= first:
+            tally.add(walk.data_bytes, walk.targets)
+    return tally.of(target_reader)
+
+
+def _from_mark(reader: FileReader, mark: WriterMark) -> Iterator[ScrollItemCursor]:
+    walk = ScrollItemCursor(reader, mark.offset)
+    last_id = mark.item_id - 1
+    while walk.next():
+        if walk.item_id != mark.item_id and last_id < mark.item_id:
+            raise HintMismatch
+        if walk.item_id > last_id:
+            last_id = walk.item_id
+            yield walk
+    if last_id < mark.item_id:
+        raise HintMismatch

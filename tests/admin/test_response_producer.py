@@ -1,0 +1,220 @@
+"""How an answer leaves: in slices, no faster than it is read, and no longer than somebody reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from http.client import IncompleteRead
+
+import pytest
+from twisted.internet.defer import Deferred
+from twisted.logger import LogEvent
+
+from kestrel.admin.request_response import AdminRequest, AdminResponse, HttpError
+from kestrel.admin.response_producer import STALLED_CLIENT_TIMEOUT_S
+from kestrel.admin.time_slices import SLICE_S
+from kestrel.testing.server import MemoryServer
+from kestrel.testing.transport import READ_BYTES
+from tests.admin.browsing import Admin, WorkingClock, reply_in, request
+
+PIECE = b"x" * 1000
+PIECES = 1000
+
+
+class Made:
+    """An answer in a thousand pieces, which knows how many were made and whether it is done with."""
+
+    def __init__(self, admin: Admin, wrong_at: int = -1) -> None:
+        self.pieces = 0
+        self.is_done = False
+        self._wrong_at = wrong_at
+        admin.site.handle = lambda asked: AdminResponse(self._make(), done=self._done)
+
+    def _make(self) -> Iterator[bytes]:
+        for number in range(PIECES):
+            if number == self._wrong_at:
+                raise RuntimeError("a mistake")
+            self.pieces += 1
+            yield PIECE
+
+    def _done(self) -> None:
+        self.is_done = True
+
+
+def test_an_answer_in_pieces_comes_whole() -> None:
+    admin = Admin()
+    made = Made(admin)
+    assert admin.get("/").body == PIECE * PIECES
+    assert made.is_done
+
+
+def test_a_slow_reader_is_paused_for() -> None:
+    admin = Admin()
+    made = Made(admin)
+    client = admin.connect()
+    client.reads = False
+    client.ask(request("GET", "/"))
+    assert len(client.transport.unsent) < READ_BYTES + 4 * len(PIECE)
+    assert made.pieces < 100
+    client.reads = True
+    assert reply_in(client.take()).body == PIECE * PIECES
+    assert made.is_done
+
+
+def test_an_answer_does_not_begin_while_what_was_said_before_is_unread() -> None:
+    """TLS tells once that it is full, which may have been before there was this answer."""
+    admin = Admin()
+    made = Made(admin)
+    handle = admin.site.handle
+    asking: Deferred[None] = Deferred()
+    admin.site.handle = lambda asked: asking.addCallback(lambda _: handle(asked))
+    client = admin.connect()
+    client.ask(request("GET", "/"))
+    (channel,) = admin.site._channels
+    channel.pauseProducing()  # type: ignore[no-untyped-call]
+    asking.callback(None)
+    admin.server.settle()
+    assert (made.pieces, client.received) == (0, b"")
+    channel.resumeProducing()  # type: ignore[no-untyped-call]
+    admin.server.settle()
+    assert reply_in(client.take()).body == PIECE * PIECES
+
+
+def test_for_one_who_leaves_no_more_is_made() -> None:
+    admin = Admin()
+    made = Made(admin)
+    client = admin.connect()
+    client.reads = False
+    client.ask(request("GET", "/"))
+    pieces = made.pieces
+    client.disconnect()
+    admin.server.advance(1)
+    assert (made.pieces, made.is_done) == (pieces, True)
+
+
+def test_one_who_reads_nothing_is_hung_up_on() -> None:
+    admin = Admin()
+    made = Made(admin)
+    client = admin.connect()
+    client.reads = False
+    client.ask(request("GET", "/"))
+    admin.server.advance(STALLED_CLIENT_TIMEOUT_S - 1)
+    assert not client.is_closed
+    admin.server.advance(1)
+    assert client.is_closed
+    assert made.is_done
+
+
+def test_one_who_reads_a_little_now_and_then_is_not() -> None:
+    admin = Admin()
+    Made(admin)
+    client = admin.connect()
+    client.send(request("GET", "/"))
+    while not client.received.endswith(b"\r\n0\r\n\r\n"):
+        client.reads = True
+        admin.server.tick()
+        client.reads = False
+        admin.server.advance(STALLED_CLIENT_TIMEOUT_S - 1)
+    assert reply_in(bytes(client.received)).body == PIECE * PIECES
+
+
+def test_what_is_to_be_done_after_the_answer_waits_for_it() -> None:
+    admin = Admin()
+    client = admin.connect()
+    when_done: list[bytes] = []
+    admin.site.handle = lambda asked: AdminResponse(
+        (b"one", b"two"), done=lambda: when_done.append(bytes(client.received + client.transport.unsent))
+    )
+    whole = client.ask(request("GET", "/"))
+    assert when_done == [whole]
+    assert whole.endswith(b"0\r\n\r\n")
+
+
+def asked_by_one_who_left() -> Deferred[AdminResponse]:
+    """The answer that is still to come."""
+    admin = Admin()
+    answering: Deferred[AdminResponse] = Deferred()
+    admin.site.handle = lambda asked: answering
+    client = admin.connect()
+    client.ask(request("GET", "/"))
+    client.disconnect()
+    return answering
+
+
+def test_it_is_done_for_one_who_left_before_there_was_an_answer() -> None:
+    answering = asked_by_one_who_left()
+    is_done: list[bool] = []
+    answering.callback(AdminResponse((PIECE,), done=lambda: is_done.append(True)))
+    assert is_done == [True]
+
+
+def test_nobody_is_told_of_a_failure_who_has_left() -> None:
+    asked_by_one_who_left().errback(HttpError(403, "no"))
+
+
+def test_a_mistake_before_the_first_piece_is_said(failures: list[LogEvent]) -> None:
+    admin = Admin()
+    made = Made(admin, wrong_at=0)
+    reply = admin.get("/")
+    assert (reply.status, reply.error) == (500, "it failed; the server's log says why")
+    assert made.is_done
+    assert len(failures) == 1
+    failures.clear()
+
+
+def test_a_mistake_in_the_middle_ends_the_answer_too_early(failures: list[LogEvent]) -> None:
+    admin = Admin()
+    made = Made(admin, wrong_at=5)
+    client = admin.connect()
+    received = client.ask(request("GET", "/"))
+    with pytest.raises(IncompleteRead):
+        reply_in(received)
+    assert client.is_closed
+    assert made.is_done
+    assert len(failures) == 1
+    failures.clear()
+
+
+def test_a_mistake_in_a_handler_is_said_without_its_words(failures: list[LogEvent]) -> None:
+    admin = Admin()
+
+    def handle(asked: AdminRequest) -> AdminResponse:
+        raise RuntimeError("a mistake")
+
+    admin.site.handle = handle
+    assert (admin.get("/").status, b"mistake" in admin.get("/").body) == (500, False)
+    assert len(failures) == 2
+    failures.clear()
+
+
+def test_others_have_their_turn_between_slices() -> None:
+    server = MemoryServer()
+    clock = WorkingClock(server)
+    admin = Admin(server=server, clock=clock)
+    piece_s = SLICE_S / 4
+
+    def pieces() -> Iterator[bytes]:
+        for _ in range(100):
+            clock.work(piece_s)
+            yield b""
+        yield b"done"
+
+    admin.site.handle = lambda asked: AdminResponse(pieces())
+    assert admin.get("/").body == b"done"
+    assert clock.longest_s <= SLICE_S + piece_s
+    assert clock.turns >= 20
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_others_have_their_turn_between_requests_that_come_at_once(method: str) -> None:
+    server = MemoryServer()
+    clock = WorkingClock(server)
+    admin = Admin(server=server, clock=clock)
+    work_s = SLICE_S / 4
+
+    def handle(asked: AdminRequest) -> AdminResponse:
+        clock.work(work_s)
+        return AdminResponse((b"done",))
+
+    admin.site.handle = handle
+    assert admin.connect().ask(request(method, "/") * 100).count(b"HTTP/1.1 200 ") == 100
+    assert clock.longest_s <= SLICE_S + work_s

@@ -1,0 +1,55 @@
+"""Whoever asks about thousands of queues keeps nobody waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kestrel.admin.time_slices import SLICE_S
+from kestrel.config.load import loads
+from kestrel.config.model import QueueSettings
+from kestrel.testing.server import MemoryServer
+from kestrel.testing.storage import SteppedQueue, SteppedStorage
+from tests.admin.browsing import Admin, WorkingClock
+
+QUEUES = 5000
+LOOK_S = 0.0001
+"""How long it takes to look at a queue here."""
+
+PATHS = ("/metrics", "/api/overview", "/stats.json")
+
+
+class LookedAt(SteppedQueue):
+    """A queue that it takes time to look at."""
+
+    clock: WorkingClock | None = None
+
+    @property
+    def stats(self) -> Mapping[str, int]:  # type: ignore[override]
+        if self.clock is not None:
+            self.clock.work(LOOK_S)
+        return {"logsize": 0, "journal_rewrites": 0, "journal_rotations": 0}
+
+
+class Storage(SteppedStorage):
+    """Has such queues."""
+
+    def queue(self, name: bytes, settings: QueueSettings) -> SteppedQueue:
+        queue = LookedAt(name)
+        self._queues[name] = queue
+        return queue
+
+
+def test_no_turn_looks_at_many_queues() -> None:
+    config = loads(f"maxQueues = {QUEUES}\n[admin]\nmaxQueueSeries = {QUEUES}")
+    server = MemoryServer(Storage(), config=config)
+    admin = Admin(server=server, clock=(clock := WorkingClock(server)))
+    for number in range(QUEUES):
+        server.manager.queue(b"%d" % number)
+    server.settle()
+    LookedAt.clock = clock
+    for path in PATHS:
+        clock.turns, clock.longest_s = 0, 0.0
+        assert admin.get(path).status == 200
+        assert clock.turns >= 70, path
+        assert clock.longest_s <= SLICE_S + 64 * LOOK_S, path
+    LookedAt.clock = None

@@ -1,0 +1,139 @@
+"""When files are rotated, rewritten and packed follows from sizes and settings alone."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from kestrel.journal.compaction_policy import (
+    Compaction,
+    CompactionLimits,
+    JournalSizes,
+    choose_compaction,
+    should_rotate,
+)
+
+LIMITS = CompactionLimits(
+    default_journal_size_bytes=1000,
+    max_memory_size_bytes=5000,
+    max_journal_size_bytes=20_000,
+    min_journal_compact_delay_ms=60_000,
+    disable_aggressive_rewrites=False,
+)
+
+
+def state(total_bytes: int, live_bytes: int = 0, **more: object) -> JournalSizes:
+    """Of a queue with items, unless told otherwise, that was never rewritten."""
+    values = {"items": 1, "has_rotated": False, "read_bytes": 0, "packed_bytes": 0, "ms_since_rewrite": None, **more}
+    return JournalSizes(total_bytes=total_bytes, live_bytes=live_bytes, **values)
+
+
+@pytest.mark.parametrize(("size", "expected"), [(0, False), (5000, False), (5001, True)])
+def test_a_file_is_rotated_when_it_is_larger_than_the_memory(size: int, expected: bool) -> None:
+    assert should_rotate(size, LIMITS) is expected
+
+
+class TestAnEmptyQueue:
+    @pytest.mark.parametrize(("size", "expected"), [(999, Compaction.NONE), (1000, Compaction.REWRITE)])
+    def test_is_rewritten_from_the_default_size_on(self, size: int, expected: Compaction) -> None:
+        assert choose_compaction(state(size, items=0), LIMITS) is expected
+
+    def test_has_its_rotated_files_go_however_small_they_are(self) -> None:
+        assert choose_compaction(state(1, items=0, has_rotated=True), LIMITS) is Compaction.REWRITE
+
+    def test_is_rewritten_though_it_was_rewritten_just_now(self) -> None:
+        assert choose_compaction(state(1000, items=0, ms_since_rewrite=0), LIMITS) is Compaction.REWRITE
+
+    def test_with_open_reads_is_rewritten_only_when_that_frees_half(self) -> None:
+        assert choose_compaction(state(1000, 501, items=0), LIMITS) is Compaction.NONE
+        assert choose_compaction(state(1000, 500, items=0), LIMITS) is Compaction.REWRITE
+
+    def test_with_open_reads_is_not_rewritten_again_and_again_where_that_is_not_wanted(self) -> None:
+        limits = LIMITS._replace(disable_aggressive_rewrites=True)
+        assert choose_compaction(state(1000, 500, items=0, ms_since_rewrite=59_999), limits) is Compaction.NONE
+        assert choose_compaction(state(1000, 500, items=0, ms_since_rewrite=60_000), limits) is Compaction.REWRITE
+        assert choose_compaction(state(1000, items=0, ms_since_rewrite=0), limits) is Compaction.REWRITE
+
+    def test_without_a_byte_in_its_files_is_left_alone(self) -> None:
+        limits = LIMITS._replace(default_journal_size_bytes=0)
+        assert choose_compaction(state(0, items=0), limits) is Compaction.NONE
+        assert choose_compaction(state(0, items=0, has_rotated=True), limits) is Compaction.NONE
+
+
+class TestAQueueWithItems:
+    def test_is_left_alone_up_to_the_largest_size(self) -> None:
+        assert choose_compaction(state(20_000, 10_000), LIMITS) is Compaction.NONE
+
+    def test_is_rewritten_beyond_it_where_that_frees_half(self) -> None:
+        assert choose_compaction(state(20_001, 10_000), LIMITS) is Compaction.REWRITE
+        assert choose_compaction(state(20_001, 10_001), LIMITS) is Compaction.NONE
+
+    def test_is_never_rewritten_while_nothing_was_removed(self) -> None:
+        assert choose_compaction(state(10**12, 10**12), LIMITS) is Compaction.NONE
+
+    def test_waits_for_the_delay(self) -> None:
+        assert choose_compaction(state(20_001, 9000, ms_since_rewrite=59_999), LIMITS) is Compaction.NONE
+        assert choose_compaction(state(20_001, 9000, ms_since_rewrite=60_000), LIMITS) is Compaction.REWRITE
+
+    def test_does_not_wait_where_there_is_no_delay(self) -> None:
+        limits = LIMITS._replace(min_journal_compact_delay_ms=None)
+        assert choose_compaction(state(20_001, 9000, ms_since_rewrite=0), limits) is Compaction.REWRITE
+
+    def test_does_not_wait_when_its_files_come_near_the_bound(self) -> None:
+        assert choose_compaction(state(28_000, 9000, ms_since_rewrite=0), LIMITS) is Compaction.NONE
+        assert choose_compaction(state(28_001, 9000, ms_since_rewrite=0), LIMITS) is Compaction.REWRITE
+
+
+class TestAQueueReadBehind:
+    def test_is_packed_beyond_the_largest_size_where_that_frees_half_of_what_was_read(self) -> None:
+        assert choose_compaction(state(20_001, 15_000, read_bytes=2000, packed_bytes=1000), LIMITS) is Compaction.PACK
+        assert choose_compaction(state(20_001, 15_000, read_bytes=1999, packed_bytes=1000), LIMITS) is Compaction.NONE
+        assert choose_compaction(state(20_000, 15_000, read_bytes=2000, packed_bytes=1000), LIMITS) is Compaction.NONE
+
+    def test_is_packed_rather_than_rewritten(self) -> None:
+        assert choose_compaction(state(100_000, 10_000, read_bytes=2000, packed_bytes=1000), LIMITS) is Compaction.PACK
+
+    def test_is_packed_without_delay(self) -> None:
+        packable = state(20_001, 15_000, read_bytes=2000, packed_bytes=0, ms_since_rewrite=0)
+        assert choose_compaction(packable, LIMITS) is Compaction.PACK
+
+    def test_is_rewritten_where_a_pack_would_free_too_little(self) -> None:
+        assert (
+            choose_compaction(state(100_000, 10_000, read_bytes=2000, packed_bytes=1999), LIMITS) is Compaction.REWRITE
+        )
+
+
+SIZES = st.integers(0, 10**6)
+
+
+@given(
+    st.builds(
+        JournalSizes,
+        total_bytes=SIZES,
+        has_rotated=st.booleans(),
+        items=st.integers(0, 3),
+        live_bytes=SIZES,
+        read_bytes=SIZES,
+        packed_bytes=SIZES,
+        ms_since_rewrite=st.none() | SIZES,
+    ),
+    st.builds(
+        CompactionLimits,
+        default_journal_size_bytes=SIZES,
+        max_memory_size_bytes=SIZES,
+        max_journal_size_bytes=SIZES,
+        min_journal_compact_delay_ms=st.none() | SIZES,
+        disable_aggressive_rewrites=st.booleans(),
+    ),
+)
+def test_whatever_the_sizes_a_rewrite_frees_half_and_none_is_missing_beyond_the_bound(
+    journal: JournalSizes, limits: CompactionLimits
+) -> None:
+    chosen = choose_compaction(journal, limits)
+    if chosen is Compaction.REWRITE:
+        assert 0 < journal.total_bytes >= 2 * journal.live_bytes
+    if chosen is Compaction.PACK:
+        assert 0 < journal.read_bytes >= 2 * journal.packed_bytes
+    if chosen is Compaction.NONE and journal.items:
+        assert journal.total_bytes <= 2 * journal.live_bytes + limits.max_journal_size_bytes

@@ -1,0 +1,113 @@
+"""Going from record to record of a journal file: the same records as the format says, with and without their data."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from kestrel.disk.reader import PART_BYTES
+from kestrel.disk.repair import End
+from kestrel.journal.run_cursor import JournalRunCursor
+from tests.journal import reference
+from tests.journal.made import BytesReader, add, add_xid, addx, continue_, open_, save_xid, state_dump, unremove
+
+RECORDS = st.sampled_from(
+    [add(b"a"), addx(b"bc"), open_(1), save_xid(2), unremove(1), add_xid(3, b""), continue_(1, b"d"), state_dump(1)]
+)
+CONTENTS = st.lists(RECORDS | st.binary(max_size=12), max_size=8).map(b"".join)
+
+
+class CountingReader(BytesReader):
+    """Counts the bytes that are read."""
+
+    taken = 0
+
+    def read(self, offset: int, size: int) -> bytes:
+        data = super().read(offset, size)
+        self.taken += len(data)
+        return data
+
+
+class Gone(NamedTuple):
+    """Where records begin, as offsets; where and how that ended; whether the last one is a STATE_DUMP."""
+
+    offsets: list[int]
+    end: End
+    is_closed: bool
+
+
+def gone_through(
+    contents: bytes,
+    has_data: bool,
+    most: int = 1000,
+    start: int = 0,
+    stop: int | None = None,
+    part_bytes: int = PART_BYTES,
+) -> Gone:
+    stop = len(contents) if stop is None else stop
+    hops = JournalRunCursor(BytesReader(contents), start, stop, has_data=has_data, part_bytes=part_bytes)
+    offsets = []
+    while hops.next(most):
+        assert 0 < len(hops.starts) <= most
+        offsets += [hops.data_start + position for position in hops.starts]
+        assert hops.end.offset == hops.data_start + hops.run_end
+        assert hops.dump_at in (-1, hops.starts[-1])
+    return Gone(offsets, hops.end, hops.dump_at >= 0)
+
+
+@given(CONTENTS, st.booleans(), st.integers(1, 4))
+def test_any_bytes_are_the_records_that_the_format_says_up_to_where_it_says(
+    contents: bytes, has_data: bool, most: int
+) -> None:
+    reading, hops = reference.read(contents), gone_through(contents, has_data, most)
+    assert hops.offsets == [record.offset for record in reading.records]
+    assert hops.end.offset == reading.end
+    assert (hops.end.problem is None) == (reading.problem == "")
+    assert hops.end.is_unfinished == (reading.problem == "unfinished")
+    assert hops.is_closed == reading.is_closed
+
+
+@pytest.mark.parametrize("has_data", [True, False])
+@pytest.mark.parametrize("part_bytes", [1, 2, 7, 30])
+def test_it_does_not_matter_where_parts_end(part_bytes: int, has_data: bool) -> None:
+    contents = addx(b"a") + open_(1) + save_xid(3) + unremove(1) + add(b"bcd") + addx(b"x" * 50) + addx(b"cut")[:-1]
+    whole = gone_through(contents, has_data)
+    hops = gone_through(contents, has_data, part_bytes=part_bytes)
+    assert hops.offsets == whole.offsets
+    assert (hops.end.is_unfinished, hops.end.offset) == (True, len(contents) - len(addx(b"cut")) + 1)
+
+
+@given(CONTENTS, st.booleans(), st.data())
+def test_two_parts_of_a_file_have_the_records_of_the_whole(
+    contents: bytes, has_data: bool, data: st.DataObject
+) -> None:
+    whole = gone_through(contents, has_data)
+    begins = data.draw(st.sampled_from([*whole.offsets, whole.end.offset]))
+    first = gone_through(contents, has_data, stop=begins)
+    second = gone_through(contents, has_data, start=begins)
+    assert first.offsets + second.offsets == whole.offsets
+    assert first.end.problem is None
+    assert (second.end.offset, second.end.problem) == (whole.end.offset, whole.end.problem)
+
+
+def test_the_data_of_large_items_is_not_read_where_it_is_not_wanted() -> None:
+    contents = addx(b"x" * 3_000_000) * 10
+    reader = CountingReader(contents)
+    hops = JournalRunCursor(reader, 0, len(contents), has_data=False)
+    while hops.next(1000):
+        pass
+    assert hops.end.offset == len(contents)
+    assert reader.taken < 2_000_000
+
+
+def test_of_an_item_of_any_size_the_data_is_at_hand_where_it_is_wanted() -> None:
+    contents = addx(b"a") + addx(b"x" * 3_000_000) + addx(b"b")
+    hops = JournalRunCursor(BytesReader(contents), 0, len(contents), has_data=True)
+    items = []
+    while hops.next(1000):
+        ends = [*hops.starts[1:], hops.run_end]
+        items += [hops.data[start + 21 : end] for start, end in zip(hops.starts, ends, strict=True)]
+    assert items == [b"a", b"x" * 3_000_000, b"b"]

@@ -1,0 +1,284 @@
+"""What comes into memory of a writer file for one reader, part by part."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kestrel.disk.reader import PART_BYTES
+from kestrel.scroll.item_reader import DamagedScrollFile, ScrollItemsRead, read_items
+from kestrel.scroll.records import MAX_DATA_BYTES, decode_put, id_of
+from tests.journal.made import BytesReader, i32, i64
+from tests.scroll.made import WRITER, T, put, read_head, targets, with_data
+
+X_ALONE = targets(0, b"x")
+ALL_BUT_X = targets(1, b"x")
+WIDE_PUT = b"\x89" + i32(4) + i32(3) + i64(2) + i64(T) + i64(0) + i32(-1) + b"wide"
+ROOM = 1 << 40
+MANY = 1 << 40
+
+
+class CountingReader(BytesReader):
+    """Tells how much was read."""
+
+    read_bytes = 0
+
+    def read(self, offset: int, size: int) -> bytes:
+        data = super().read(offset, size)
+        self.read_bytes += len(data)
+        return data
+
+
+def read_all(
+    contents: bytes,
+    target_reader: bytes = b"y",
+    first_id: int = 1,
+    offset: int = 4,
+    most_items: int = MANY,
+    room: int = ROOM,
+) -> list[ScrollItemsRead]:
+    """Every part that is read, the last one without items."""
+    reads = []
+    while True:
+        read = read_items(BytesReader(contents), offset, len(contents), first_id, target_reader, most_items, room)
+        reads.append(read)
+        if not read.records:
+            return reads
+        first_id, offset = read.next_id, read.offset
+
+
+def records_of(reads: list[ScrollItemsRead]) -> list[bytes]:
+    return [record for read in reads for record in read.records]
+
+
+def ids(contents: bytes, target_reader: bytes = b"y", **how: int) -> list[int]:
+    return [id_of(record) for record in records_of(read_all(contents, target_reader, **how))]
+
+
+# Which items.
+
+
+def test_items_come_as_their_records_in_their_order() -> None:
+    records = [put(1, b"a"), put(2, b"", errors=7), put(4, b"bc", expiry_ms=T + 1)]
+    assert records_of(read_all(WRITER + b"".join(records))) == records
+
+
+def test_what_is_for_others_is_passed_over() -> None:
+    contents = WRITER + put(1, b"a") + X_ALONE + put(2, b"b") + ALL_BUT_X + put(3, b"c") + put(4, b"d")
+    assert (ids(contents, b"x"), ids(contents, b"y")) == ([1, 2, 4], [1, 3, 4])
+
+
+def test_with_nothing_but_items_for_others_the_next_id_is_behind_them() -> None:
+    contents = WRITER + b"".join(X_ALONE + put(item_id, b"a") for item_id in range(1, 1001))
+    (read,) = read_all(contents, b"y")
+    assert (read.records, read.next_id, read.offset) == ([], 1001, len(contents))
+
+
+@pytest.mark.parametrize(
+    "record", [read_head(9), with_data(14, b"?" * 5000), b"\x32????????", with_data(12, b"\7"), with_data(9, b"")]
+)
+def test_other_records_are_passed_over_and_what_was_said_for_whom_is_not_about_what_follows(record: bytes) -> None:
+    contents = WRITER + record + put(1, b"a") + X_ALONE + record + put(2, b"b") + record
+    assert ids(contents, b"y") == [1, 2]
+
+
+def test_an_item_with_an_odd_header_comes_like_any_other() -> None:
+    contents = WRITER + put(1, b"a") + WIDE_PUT + put(3, b"b")
+    records = records_of(read_all(contents))
+    assert [id_of(record) for record in records] == [1, 2, 3]
+    item = decode_put(records[1])
+    assert (item.data, item.errors, item.expiry_ms) == (b"wide", 3, 0)
+    assert ids(WRITER + X_ALONE + WIDE_PUT, b"y") == []
+    assert ids(WRITER + X_ALONE + WIDE_PUT, b"x") == [2]
+
+
+@pytest.mark.parametrize("odd", [2, 1, 0, -1])
+@pytest.mark.parametrize("before", [b"", X_ALONE], ids=["for all", "for another"])
+def test_an_id_that_does_not_rise_is_damage(odd: int, before: bytes) -> None:
+    contents = WRITER + put(2, b"a") + before + put(odd, b"again") + put(3, b"b")
+    with pytest.raises(DamagedScrollFile):
+        read_items(BytesReader(contents), 4, len(contents), 2, b"y", MANY, ROOM)
+
+
+@pytest.mark.parametrize("odd", [0, -1, -(1 << 63)])
+def test_an_item_whose_id_is_below_the_first_does_not_come_and_hides_none(odd: int) -> None:
+    assert ids(WRITER + put(odd, b"odd") + put(3, b"b")) == [3]
+
+
+def test_ids_that_were_in_a_file_before_do_not_come() -> None:
+    contents = WRITER + put(2, b"a") + X_ALONE + put(3, b"b") + put(4, b"c") + put(5, b"d")
+    assert (ids(contents, b"y", first_id=5), ids(contents, b"x", first_id=3)) == ([5], [3, 4, 5])
+
+
+def test_it_goes_on_from_any_item_at_any_place_before_it() -> None:
+    records = [put(item_id, b"%d" % item_id) for item_id in range(1, 101)]
+    contents = WRITER + b"".join(records)
+    for first_id in (1, 2, 50, 99, 100):
+        for before in (1, first_id // 2 + 1, first_id):
+            offset = 4 + len(b"".join(records[: before - 1]))
+            assert ids(contents, first_id=first_id, offset=offset) == list(range(first_id, 101))
+
+
+def test_what_lies_behind_the_end_is_not_looked_at() -> None:
+    good = WRITER + put(1, b"a")
+    for behind in (put(2, b"b"), b"\xff" * 99, bytes(99)):
+        read = read_items(BytesReader(good + behind), 4, len(good), 1, b"y", MANY, ROOM)
+        assert (read.records, read.next_id, read.offset) == ([put(1, b"a")], 2, len(good))
+
+
+def test_at_the_end_nothing_is_read() -> None:
+    contents = WRITER + put(1, b"a")
+    reader = CountingReader(contents)
+    assert read_items(reader, len(contents), len(contents), 2, b"y", MANY, ROOM) == ([], 2, len(contents))
+    assert reader.read_bytes == 0
+
+
+# How many at once.
+
+
+def test_no_more_come_than_were_asked_for_and_the_next_begin_behind_them() -> None:
+    contents = WRITER + b"".join(put(item_id, b"a") for item_id in range(1, 11))
+    reads = read_all(contents, most_items=4)
+    assert [len(read.records) for read in reads] == [4, 4, 2, 0]
+    assert [(read.next_id, read.offset) for read in reads[:2]] == [(5, 4 + 4 * 26), (9, 4 + 8 * 26)]
+
+
+def test_no_more_come_than_find_room_and_one_that_passes_it() -> None:
+    contents = WRITER + b"".join(put(item_id, bytes(100)) for item_id in range(1, 11))
+    assert [len(read.records) for read in read_all(contents, room=250)] == [3, 3, 3, 1, 0]
+    assert [len(read.records) for read in read_all(contents, room=300)] == [3, 3, 3, 1, 0]
+
+
+@pytest.mark.parametrize("room", [0, -1, -(1 << 40)])
+def test_without_room_one_item_comes(room: int) -> None:
+    contents = WRITER + b"".join(put(item_id, bytes(9)) for item_id in range(1, 4))
+    assert [len(read.records) for read in read_all(contents, room=room)] == [1, 1, 1, 0]
+
+
+def test_what_was_said_for_whom_is_read_again_with_the_item_that_found_no_room() -> None:
+    first, second = put(1, b"a"), X_ALONE + put(2, b"b")
+    reads = read_all(WRITER + first + second, b"x", most_items=1)
+    assert (reads[0].offset, records_of(reads)) == (4 + len(first), [first, put(2, b"b")])
+    assert ids(WRITER + first + ALL_BUT_X + put(2, b"b") + put(3, b"c"), b"x", most_items=1) == [1, 3]
+
+
+def test_an_item_with_an_odd_header_takes_its_room_too() -> None:
+    reads = read_all(WRITER + put(1, b"a") + WIDE_PUT + put(3, b"b"), most_items=1)
+    assert [len(read.records) for read in reads] == [1, 1, 1, 0]
+    assert ids(WRITER + put(1, b"a") + WIDE_PUT + put(3, b"b"), room=0) == [1, 2, 3]
+
+
+# Where parts end.
+
+
+@pytest.mark.parametrize("margin", range(-40, 41, 3))
+def test_an_item_over_the_end_of_a_part_is_whole(margin: int) -> None:
+    first = put(1, bytes(4096 - 25 + margin))
+    contents = WRITER + first + X_ALONE + put(2, b"for x") + put(3, b"for all") + X_ALONE + put(4, b"for x")
+    assert ids(contents, b"x", room=1) == ids(contents, b"x") == [1, 2, 3, 4]
+    assert ids(contents, b"y", room=1) == ids(contents, b"y") == [1, 3]
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("target_reader", [b"x", b"y"])
+def test_whatever_the_room_all_items_come_once(seed: int, target_reader: bytes) -> None:
+    rng = random.Random(seed)
+    parts, expected = [WRITER], []
+    for item_id in range(1, 400):
+        whom = rng.choice((b"", b"", X_ALONE, ALL_BUT_X, with_data(14, bytes(rng.choice((3, 4100))))))
+        record = put(item_id, rng.randbytes(rng.choice((0, 10, 100, 1000, 4090, 5000))))
+        parts += [whom, record]
+        if (whom != X_ALONE or target_reader == b"x") and (whom != ALL_BUT_X or target_reader == b"y"):
+            expected.append(record)
+    contents = b"".join(parts)
+    for room, most_items in ((ROOM, MANY), (0, MANY), (5000, MANY), (100_000, 7), (ROOM, 1)):
+        assert records_of(read_all(contents, target_reader, most_items=most_items, room=room)) == expected
+
+
+def test_no_more_than_a_mebibyte_and_a_little_is_read_at_once() -> None:
+    contents = WRITER + b"".join(put(item_id, bytes(1000)) for item_id in range(1, 3001))
+    reader = CountingReader(contents)
+    read = read_items(reader, 4, len(contents), 1, b"y", MANY, ROOM)
+    assert len(read.records) * 1025 <= reader.read_bytes <= PART_BYTES + 4096
+
+
+def test_little_room_means_little_reading() -> None:
+    contents = WRITER + b"".join(put(item_id, bytes(1000)) for item_id in range(1, 3001))
+    reader = CountingReader(contents)
+    read_items(reader, 4, len(contents), 1, b"y", MANY, 10_000)
+    assert reader.read_bytes <= 20_000
+
+
+# Large items.
+
+
+@pytest.mark.parametrize("size", [PART_BYTES - 25, PART_BYTES, 3 * PART_BYTES, MAX_DATA_BYTES])
+def test_an_item_larger_than_a_part_comes_whole(size: int) -> None:
+    record = put(2, bytes(size))
+    contents = WRITER + put(1, b"a") + record + put(3, b"b")
+    assert records_of(read_all(contents, room=10)) == [put(1, b"a"), record, put(3, b"b")]
+
+
+def test_the_data_of_a_large_item_that_is_not_wanted_is_not_read() -> None:
+    large = bytes(8 * PART_BYTES)
+    contents = WRITER + put(1, large) + X_ALONE + put(2, large) + put(3, b"c")
+    reader = CountingReader(contents)
+    read = read_items(reader, 4, len(contents), 2, b"y", MANY, 100)
+    assert ([id_of(record) for record in read.records], reader.read_bytes < PART_BYTES) == ([3], True)
+
+
+def test_a_large_item_that_is_not_wanted_stands_in_the_way_of_nothing() -> None:
+    large = bytes(2 * PART_BYTES)
+    contents = WRITER + put(1, b"a") + X_ALONE + put(2, large) + put(3, b"c") + X_ALONE + put(4, large) + put(5, b"d")
+    assert ids(contents, b"y", room=10) == [1, 3, 5]
+
+
+# Damage.
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"\x86" + i32(-1) + i32(0) + i64(2) + i64(T),
+        b"\x86" + i32(1 << 30) + i32(0) + i64(2) + i64(T) + b"data",
+        put(2, b"data")[:-1],
+        put(2, b"data")[:10],
+        X_ALONE[:-1],
+        with_data(14, b"data")[:-1],
+        b"\x80",
+        b"\x90",
+        bytes(40),
+        b"\xff" * 40,
+        read_head(1 << 62),
+    ],
+    ids=[
+        "negative size",
+        "size behind the end",
+        "an item cut short",
+        "a header cut short",
+        "targets cut short",
+        "another record cut short",
+        "no header",
+        "data without size",
+        "zeros",
+        "ones",
+        "an impossible id",
+    ],
+)
+def test_a_file_that_became_another_is_damaged_and_not_at_its_end(damage: bytes) -> None:
+    contents = WRITER + put(1, b"a") + damage
+    with pytest.raises(DamagedScrollFile):
+        read_items(BytesReader(contents), 4, len(contents), 1, b"y", MANY, ROOM)
+
+
+def test_what_stands_before_damage_is_read_where_there_is_no_room_for_more() -> None:
+    contents = WRITER + put(1, b"a") + put(2, b"b") + b"\xff" * 40
+    read = read_items(BytesReader(contents), 4, len(contents), 1, b"y", 1, ROOM)
+    assert (read.records, read.next_id) == ([put(1, b"a")], 2)
+
+
+def test_a_place_within_a_record_is_damage() -> None:
+    contents = WRITER + put(1, b"\x86" * 60) + put(2, b"b")
+    with pytest.raises(DamagedScrollFile):
+        read_items(BytesReader(contents), 40, len(contents), 1, b"y", MANY, ROOM)

@@ -1,0 +1,175 @@
+"""How much a reader still has, counted with the help of marks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from kestrel.scroll import item_cursor, writer_file
+from kestrel.scroll.remaining import count_remaining
+from kestrel.scroll.writer_file import NO_ITEMS, Counts, WriterFile, WriterMark
+from kestrel.scroll.writer_index import HintMismatch, index_writer_file
+from tests.journal.made import BytesReader
+from tests.scroll.made import WRITER, put, targets
+from tests.scroll.test_writer_index import CountingReader
+
+X_ALONE = targets(0, b"x")
+ALL_BUT_X = targets(1, b"x")
+
+Range = tuple[int, int]
+
+
+class Folder:
+    """Writer files, surveyed, and which of them were opened since."""
+
+    def __init__(self, *contents: bytes) -> None:
+        self._contents = {b"work.%d" % number: each for number, each in enumerate(contents, 1)}
+        self.opened: list[bytes] = []
+        self.files = []
+        last_id = 0
+        for number, (name, each) in enumerate(self._contents.items(), 1):
+            file = WriterFile(name, number)
+            index_writer_file(BytesReader(each), file, last_id)
+            self.files.append(file)
+            last_id = file.last_id
+
+    def contents_of(self, name: bytes) -> bytes:
+        return self._contents[name]
+
+    def open(self, name: bytes) -> BytesReader:
+        self.opened.append(name)
+        return BytesReader(self._contents[name])
+
+    def left(self, after_id: int = 0, done: Sequence[Range] = (), target_reader: bytes = b"y") -> Counts:
+        return count_remaining(target_reader, after_id, done, self.files, self.open)
+
+
+def items(*ids: int) -> bytes:
+    """A file of items of ten bytes."""
+    return WRITER + b"".join(put(item_id, bytes(10)) for item_id in ids)
+
+
+THREE_FILES = items(*range(1, 11)), items(*range(11, 21)), items(*range(21, 31))
+
+
+def test_without_files_nothing_is_left() -> None:
+    assert Folder().left() == NO_ITEMS
+
+
+def test_to_a_reader_that_has_done_nothing_all_is_left_and_no_file_is_opened() -> None:
+    folder = Folder(*THREE_FILES)
+    assert (folder.left(), folder.opened) == (Counts(30, 300), [])
+
+
+def test_to_a_reader_that_has_done_all_nothing_is_left_and_no_file_is_opened() -> None:
+    folder = Folder(*THREE_FILES)
+    assert (folder.left(30), folder.left(99), folder.opened) == (NO_ITEMS, NO_ITEMS, [])
+
+
+def test_what_is_up_to_the_head_is_not_left_and_the_file_of_the_head_alone_is_opened() -> None:
+    folder = Folder(*THREE_FILES)
+    assert (folder.left(14), folder.opened) == (Counts(16, 160), [b"work.2"])
+
+
+def test_a_head_between_two_files_opens_none() -> None:
+    folder = Folder(*THREE_FILES)
+    assert (folder.left(10), folder.left(20), folder.opened) == (Counts(20, 200), Counts(10, 100), [])
+
+
+def test_a_file_that_is_done_whole_is_not_opened() -> None:
+    folder = Folder(*THREE_FILES)
+    assert (folder.left(0, [(11, 20)]), folder.opened) == (Counts(20, 200), [])
+
+
+def test_what_is_done_beyond_the_head_is_not_left() -> None:
+    folder = Folder(*THREE_FILES)
+    assert folder.left(0, [(2, 2)]) == Counts(29, 290)
+    assert folder.left(3, [(5, 6), (9, 12), (30, 30)]) == Counts(20, 200)
+
+
+def test_a_range_over_several_files_counts_in_each() -> None:
+    assert Folder(*THREE_FILES).left(0, [(9, 22)]) == Counts(16, 160)
+
+
+def test_ids_that_are_in_no_file_do_not_count() -> None:
+    folder = Folder(items(1, 5, 9), items(20, 25))
+    assert folder.left(2, [(6, 8), (10, 19), (21, 24), (30, 40)]) == Counts(4, 40)
+    assert folder.left(2, [(3, 7), (21, 99)]) == Counts(2, 20)
+
+
+def test_each_reader_has_left_what_is_for_it() -> None:
+    folder = Folder(
+        WRITER + put(1, b"a") + X_ALONE + put(2, b"bb") + ALL_BUT_X + put(3, b"ccc"),
+        WRITER + X_ALONE + put(4, b"dddd") + put(5, b"eeeee"),
+    )
+    assert (folder.left(target_reader=b"x"), folder.left(target_reader=b"y")) == (Counts(4, 12), Counts(3, 9))
+    assert (folder.left(1, target_reader=b"x"), folder.left(1, target_reader=b"y")) == (Counts(3, 11), Counts(2, 8))
+    assert folder.left(0, [(2, 3)], b"x") == Counts(3, 10)
+    assert folder.left(0, [(2, 3)], b"y") == Counts(2, 6)
+    assert folder.left(3, [(4, 4)], b"y") == Counts(1, 5)
+
+
+def test_ids_that_were_in_an_earlier_file_do_not_count_again() -> None:
+    folder = Folder(items(1, 2, 3), items(2, 3, 4, 5))
+    assert (folder.left(), folder.left(2), folder.left(4)) == (Counts(5, 50), Counts(3, 30), Counts(1, 10))
+    assert folder.left(0, [(2, 4)]) == Counts(2, 20)
+
+
+@pytest.mark.parametrize("ranges", [1, 7, 8, 9, 60])
+@pytest.mark.parametrize("target_reader", [b"x", b"y"])
+def test_few_ranges_and_many_are_counted_alike(
+    ranges: int, target_reader: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (item_cursor, writer_file):
+        monkeypatch.setattr(module, "MARK_BYTES", 500)
+    rng = random.Random(ranges)
+    contents, given, item_id = [], {}, 0
+    for _ in range(4):
+        records = [WRITER]
+        for _ in range(400):
+            item_id += rng.choice((1, 1, 3))
+            whom, size = rng.choice((b"", b"", X_ALONE, ALL_BUT_X)), rng.randrange(20)
+            records += [whom, put(item_id, bytes(size))]
+            if whom != (X_ALONE if target_reader == b"y" else ALL_BUT_X):
+                given[item_id] = size
+        contents.append(b"".join(records))
+    folder = Folder(*contents)
+    for _ in range(25):
+        ends = sorted(rng.sample(range(1, item_id), 2 * ranges))
+        done = list(zip(ends[::2], ends[1::2], strict=True))
+        head = rng.choice((0, ends[0] - 1, rng.randrange(ends[0])))
+        left = {
+            each: size
+            for each, size in given.items()
+            if each > head and not any(first <= each <= last for first, last in done)
+        }
+        assert folder.left(head, done, target_reader) == Counts(len(left), sum(left.values()))
+
+
+def test_a_file_that_does_not_hold_what_is_known_of_it_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (item_cursor, writer_file):
+        monkeypatch.setattr(module, "MARK_BYTES", 100)
+    folder = Folder(items(*range(1, 101)))
+    marks = folder.files[0].marks
+    marks[:] = [WriterMark(mark.item_id, mark.offset + 35, mark.before) for mark in marks]
+    with pytest.raises(HintMismatch):
+        folder.left(50)
+
+
+def test_a_file_that_cannot_be_opened_is_an_error() -> None:
+    def cannot_open(name: bytes) -> BytesReader:
+        raise OSError(5, "Input/output error")
+
+    with pytest.raises(OSError, match="Input/output error"):
+        count_remaining(b"y", 5, (), Folder(*THREE_FILES).files, cannot_open)
+
+
+def test_however_many_holes_there_are_in_what_is_done_a_file_without_marks_is_read_once() -> None:
+    folder = Folder(items(*range(1, 20_001)))
+    folder.files[0].marks.clear()
+    reader = CountingReader(folder.contents_of(b"work.1"))
+    done = [(first, first + 98) for first in range(1, 20_000, 100)]
+    assert count_remaining(b"y", 0, done, folder.files, lambda _: reader) == Counts(200, 2000)
+    assert reader.read_bytes < 1.2 * reader.size
