@@ -1,11 +1,8 @@
-"""docs/guide.md is complete: its promises have their tests, and its tables name all there is."""
+"""docs/guide.md: its tables list every setting with its default, and its examples work."""
 
 from __future__ import annotations
 
-import ast
 import re
-from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,21 +25,12 @@ from kestrel.config.setting_kinds import SettingKind
 from kestrel.protocols import memcache
 from kestrel.storage.journal.storage import JournalStorage
 from kestrel.storage.scroll.storage import ScrollStorage
-from kestrel.testing.contract.suite import StorageContract
 from kestrel.testing.server import MemoryServer
 from kestrel.testing.threads import SteppedThreads
 from tests.docs.test_protocols import Block, blocks_in, play
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "guide.md").read_text()
-
-PROMISES: Final = [
-    (number, sentence, re.findall(r"`([^`]*)`", tests))
-    for number, sentence, tests in re.findall(
-        r"^- \*\*P(\d+)\.\*\* ((?:.+\n)+?)((?:  `tests/[^`]*`\n)+)", PAGE, re.MULTILINE
-    )
-]
-"""Number, sentence, and the tests that show it."""
 
 CONFIGURATIONS: Final = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
@@ -87,59 +75,6 @@ def rows_of(cls: type[attrs.AttrsInstance]) -> list[list[str]]:
 
 
 each_class = pytest.mark.parametrize("cls", [*TABLES.values(), AdminSettings, ZooKeeperSettings])
-
-
-@cache
-def names_of_tests(path: str) -> set[str]:
-    """The tests of a file, those of a class with its name before them: `test_a`, `TestB::test_c`."""
-    file = ROOT / path
-    if not file.is_file():
-        return set()
-    tests: set[str] = set()
-    for node in ast.parse(file.read_text()).body:
-        if isinstance(node, ast.FunctionDef):
-            tests.add(node.name)
-        elif isinstance(node, ast.ClassDef):
-            tests |= {f"{node.name}::{each.name}" for each in node.body if isinstance(each, ast.FunctionDef)}
-            if any(isinstance(base, ast.Name) and base.id == "StorageContract" for base in node.bases):
-                tests |= {f"{node.name}::{name}" for name in inherited_tests(path, node.name)}
-    return tests
-
-
-def inherited_tests(path: str, name: str) -> set[str]:
-    """The tests that a class inherits from the contract suite, without those that it leaves out."""
-    module = import_module(path.removesuffix(".py").replace("/", "."))
-    contract: type[StorageContract] = getattr(module, name)
-    return {each for each in dir(contract) if each.startswith("test_")} - contract.left_out.keys()
-
-
-# Promises.
-
-
-def test_promises_are_numbered_from_1_and_each_number_is_there_once() -> None:
-    assert sorted(int(number) for number, _, _ in PROMISES) == list(range(1, len(PROMISES) + 1))
-    assert len(PROMISES) == len(re.findall(r"\*\*P\d", PAGE))
-
-
-def test_no_two_promises_are_the_same() -> None:
-    sentences = [" ".join(sentence.split()) for _, sentence, _ in PROMISES]
-    assert len(set(sentences)) == len(sentences)
-
-
-def test_every_chapter_but_the_first_ends_with_promises() -> None:
-    chapters = re.split(r"^## ", PAGE, flags=re.MULTILINE)[2:]
-    for chapter in chapters:
-        last = chapter.rstrip().splitlines()[-1]
-        assert re.fullmatch(r"  `tests/[^`]+`", last), f"the chapter {chapter.splitlines()[0]!r} ends otherwise"
-
-
-@pytest.mark.parametrize(
-    "test", dict.fromkeys(test for _, _, tests in PROMISES for test in tests), ids=lambda test: test.rpartition("::")[2]
-)
-def test_the_test_that_shows_a_promise_exists(test: str) -> None:
-    path, _, name = test.partition("::")
-    assert name.rpartition("::")[2].startswith("test_")
-    assert name in names_of_tests(path)
 
 
 # Tables.
