@@ -285,6 +285,18 @@ def test_the_figures_of_a_journal_are_those_listed_in_that_order(tmp_path: Path)
     assert [line.split("=")[0].strip() for line in lines[1:-3]] == listed
 
 
+def test_figures_of_a_scroll_are_listed(tmp_path: Path) -> None:
+    journal = {*figures_of_a_queue(is_parent=False), *(row[0] for row in rows_below("Figures of a journal"))}
+    clock, threads = Clock(), SteppedThreads()
+    server = MemoryServer(ScrollStorage(str(tmp_path).encode(), clock, threads, reserve_bytes=1), clock=clock)
+    threads.run_all()
+    server.settle()
+    client = server.connect()
+    client.ask(b"set jobs 0 0 1\r\nx\r\n")
+    shown = re.findall(r"^  (\w+)=", client.ask(b"dump_stats jobs\r\n").decode(), re.MULTILINE)
+    assert set(shown) == journal - {"journal_packs"} | {row[0] for row in rows_below("Figures of a scroll")}
+
+
 def test_the_figures_of_an_alias_are_those_listed_in_that_order() -> None:
     config = loads('[[aliases]]\nname = "orders"\ndestinationQueues = ["billing"]\n')
     lines = MemoryServer(config=config).connect().ask(b"dump_stats orders\r\n").decode().splitlines()

@@ -1,0 +1,79 @@
+"""docs/settings.md: its tables list every setting of the configuration with its default."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import pytest
+
+from kestrel.config.kinds import Kind
+from kestrel.config.model import Config
+from kestrel.config.queue_settings import AliasSettings, QueueSettings
+from kestrel.config.server_settings import (
+    AdminSettings,
+    LoggingSettings,
+    ServerSettings,
+    ZooKeeperSettings,
+    state_folder,
+)
+from kestrel.config.setting import settings_of
+
+PAGE: Final = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
+
+TABLES: Final[dict[type[attrs.AttrsInstance], str]] = {
+    QueueSettings: "Settings of a queue",
+    AliasSettings: "Settings of an alias",
+    ServerSettings: "Settings of the server",
+    LoggingSettings: "Settings of the log",
+    AdminSettings: "Settings of the admin port",
+    ZooKeeperSettings: "Settings of ZooKeeper",
+}
+"""Heading of the table for each class."""
+
+each_class = pytest.mark.parametrize("cls", TABLES)
+
+
+def tables_below(heading: str) -> list[list[list[str]]]:
+    """Return the tables below a heading as rows of cells, without their header rows."""
+    (section,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    tables = re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE)
+    return [
+        [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()[2:]] for table in tables
+    ]
+
+
+def value_of(kind: Kind, cell: str) -> Any:
+    """Return the value that a cell of the column `default` denotes."""
+    if cell == "empty":
+        return {} if kind.name.startswith("table") else ()
+    if cell.startswith("~/.local/state/kestrel/"):
+        return str(state_folder() / cell.removeprefix("~/.local/state/kestrel/"))
+    written = {"true": True, "false": False}.get(cell, int(cell) if cell.isdigit() else cell)
+    return kind.parse(written)
+
+
+@each_class
+def test_table_lists_every_setting(cls: type[attrs.AttrsInstance]) -> None:
+    names = [row[0].strip("`") for row in tables_below(TABLES[cls])[0]]
+    assert names == [setting.kestrel_name for setting in settings_of(cls).values()]
+
+
+@each_class
+def test_defaults_are_those_of_the_code(cls: type[attrs.AttrsInstance]) -> None:
+    cells = {row[0].strip("`"): row[2] for row in tables_below(TABLES[cls])[0]}
+    fields = {field.name: field for field in attrs.fields(cls)}
+    for name, setting in settings_of(cls).items():
+        default = fields[name].default
+        if default is attrs.NOTHING:
+            assert cells[setting.kestrel_name] == "required"
+        else:
+            value = default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]
+            assert value_of(setting.kind, cells[setting.kestrel_name]) == value
+
+
+def test_every_table_of_the_file_is_listed() -> None:
+    tables = settings_of(Config).keys() - settings_of(ServerSettings).keys()
+    assert {row[0].strip("`") for row in tables_below("Settings of the server")[1]} == tables
