@@ -36,7 +36,7 @@ from kestrel.errors import BadStorageArgument
 from kestrel.storage.interfaces import InThread, IStorageFactory
 from kestrel.storage.total_memory import MemoryLimit
 from kestrel.storage.windowed import CAPABILITIES, UNUSED_SETTINGS, WindowedStorage
-from tests.storage.kestrel_sqlite import SqliteDatabase as AcmeDatabase
+from kestrel_sqlite import SqliteDatabase as AcmeDatabase
 
 
 """

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kestrel_sqlite import READ, SqliteDatabase
+
 from kestrel.errors import DatabaseAway, StorageError, StorageRefused
 from kestrel.storage.database import IDatabase, StoredItem, StoredQueue, WriteBatch
 from kestrel.storage.interfaces import InThread
 from tests.storage import test_sqlite_contract
-from tests.storage.kestrel_sqlite import READ, SqliteDatabase
+from tests.storage.test_sqlite_contract import FILE, RESERVE_BYTES
 
 
 class TestUnbrokenSqlite(test_sqlite_contract.TestSqliteDatabase):
     database_class: type[SqliteDatabase] = SqliteDatabase
 
     def make_database(self, folder: Path, in_thread: InThread) -> IDatabase:
-        return self.database_class(folder / test_sqlite_contract.FILE, in_thread)
+        return self.database_class(folder / FILE, in_thread, RESERVE_BYTES)
 
 
 class WithPragma(SqliteDatabase):
@@ -63,6 +65,25 @@ class ReportsFailedCommitAsFull(ReportsFailedCommitAsNotApplied):
     error = StorageRefused
 
 
+class NeverSyncsAgain(SqliteDatabase):
+    """After a failed sync no later commit waits for the disk, that of the same batch included."""
+
+    def _apply(self, batch: WriteBatch) -> None:
+        try:
+            super()._apply(batch)
+        except DatabaseAway:
+            assert self._connection is not None
+            self._connection.execute("PRAGMA synchronous = OFF")
+            raise
+
+
+class ReservesNothing(SqliteDatabase):
+    """The rollback journal has the length of its longest transaction, and a remove may need a longer one."""
+
+    def _reserve_room(self) -> None:
+        pass
+
+
 class ReadsWithoutTheLock(SqliteDatabase):
     """A reader uses the writer's connection while a transaction is open on it."""
 
@@ -99,6 +120,14 @@ class TestReportsFailedCommitAsNotApplied(TestUnbrokenSqlite):
 
 class TestReportsFailedCommitAsFull(TestUnbrokenSqlite):
     database_class = ReportsFailedCommitAsFull
+
+
+class TestNeverSyncsAgain(TestUnbrokenSqlite):
+    database_class = NeverSyncsAgain
+
+
+class TestReservesNothing(TestUnbrokenSqlite):
+    database_class = ReservesNothing
 
 
 class TestReadsWithoutTheLock(TestUnbrokenSqlite):

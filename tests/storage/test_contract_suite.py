@@ -84,6 +84,8 @@ SQLITE_CAUGHT_BY: Mapping[str, str] = {
     "TestKeepsTheRollbackJournalInMemory": "test_power_failure_loses_no_acknowledged_batch_and_leaves_whole_ones",
     "TestReportsFailedCommitAsNotApplied": "test_failed_sync_in_a_commit_means_away",
     "TestReportsFailedCommitAsFull": "test_failed_sync_in_a_commit_means_away",
+    "TestNeverSyncsAgain": "test_batch_that_is_sent_again_after_a_failed_sync_survives_a_power_failure",
+    "TestReservesNothing": "test_full_disk_refuses_puts_and_takes_removes",
     "TestReadsWithoutTheLock": "test_reads_in_other_threads_see_all_or_nothing_of_a_batch",
     "TestOpensAfterClose": "test_list_queues_that_runs_after_close_takes_no_ownership",
 }

@@ -14,7 +14,15 @@ import pytest
 from kestrel.storage.database import IDatabase, WriteBatch
 from kestrel.storage.interfaces import InThread
 from kestrel.testing.contract.database_backend import DatabaseBackend, OwnedDatabase, item
-from kestrel.testing.contract.database_process import DIED, OTHER, CallOutcome, Contents, DatabaseProcess, contents_of
+from kestrel.testing.contract.database_process import (
+    DIED,
+    DONE,
+    OTHER,
+    CallOutcome,
+    Contents,
+    DatabaseProcess,
+    contents_of,
+)
 from kestrel.testing.contract.requirements import requires
 from kestrel.testing.databases import MemoryDatabase, MemoryTables
 from kestrel.testing.shim import (
@@ -45,11 +53,14 @@ _SUBSETS: Final = 3
 _FAULTS: Final = 12
 """The n-th write of a batch fails, for n up to this number."""
 
+_SYNCS: Final = 5
+"""The n-th sync of a batch fails, for n up to this number."""
+
 _FREE_BYTES: Final = (0, 20_000)
 """Room on a full disk. A batch of the full disk's test needs more."""
 
 _LARGE: Final = 20_000
-_ITEMS: Final = 12
+_ITEMS: Final = 40
 
 
 class BatchStep(NamedTuple):
@@ -260,15 +271,36 @@ class DiskErrorTests(_ShimTests):
             assert answer.is_done, f"{moment}: the disk is healthy again, and apply still fails: {answer.value}"
         assert process.contents(_NAMES) == step.after[1]
 
+    def test_batch_that_is_sent_again_after_a_failed_sync_survives_a_power_failure(
+        self, tmp_path: Path, disk: Shim
+    ) -> None:
+        for place, step in enumerate(script := steps(_SYNCS)):
+            folder = tmp_path / "database" / str(place)
+            with self._process(folder, disk) as process:
+                assert process.open().is_done
+                for earlier in script[:place]:
+                    assert process.apply(earlier.batch).is_done
+                disk["syncs"], disk["sync_fails"] = 0, place + 1
+                answer = process.apply(step.batch)
+                disk.heal()
+                while not answer.is_done:
+                    answer = process.apply(step.batch)
+                    assert answer.kind in {DONE, "DatabaseAway"}, f"a healthy disk, and apply fails: {answer.value}"
+                operations = [each for each in disk.operations() if each.path.startswith(f"{place}/")]
+            left = tmp_path / "left"
+            write_files(left, files_after_power_failure(operations, frozenset(unsynced_operations(operations))))
+            moment = f"batch {place + 1} was sent again after a failed sync and acknowledged, and a power failure"
+            self._check_left(left / str(place), [step.after], moment)
+            shutil.rmtree(left)
+
     def test_full_disk_refuses_puts_and_takes_removes(self, tmp_path: Path, disk: Shim) -> None:
         for number, free_bytes in enumerate(_FREE_BYTES):
             folder, moment = tmp_path / "database" / str(number), f"{free_bytes} bytes free"
             model = OwnedDatabase(_Model(), Path("model"))
             with self._process(folder, disk) as process:
                 assert process.open().is_done
-                for place in range(1, _ITEMS + 1):  # traffic as before any full disk
-                    removed = [(place - 1, place - 1)] if place % 2 == 0 else []
-                    changes = model.changes(b"a", puts=[item(place, b"x" * _LARGE)], removed=removed)
+                for place in range(1, _ITEMS + 1):  # no remove yet: it might have made room for later ones
+                    changes = model.changes(b"a", puts=[item(place, b"x" * _LARGE)])
                     assert process.apply(model.apply(changes)).is_done
                 before = model.queues.copy()
                 disk.disk_is_full(free_bytes)
@@ -276,9 +308,9 @@ class DiskErrorTests(_ShimTests):
                 assert answer.kind == "StorageRefused", f"{moment}: a put ended with {answer}, not with StorageRefused"
                 model.queues = before
                 assert process.contents([b"a"]) == {b"a": model.read(b"a")}, f"{moment}: a refused batch left a trace"
-                for place in range(2, _ITEMS + 1, 2):
-                    answer = process.apply(model.apply(model.changes(b"a", removed=[(place, place)])))
-                    assert answer.is_done, f"{moment}: an item cannot be removed: {answer.value}"
+                for first, last in [(1, _ITEMS - 4), (_ITEMS - 3, _ITEMS - 3), (_ITEMS - 1, _ITEMS)]:
+                    answer = process.apply(model.apply(model.changes(b"a", removed=[(first, last)])))
+                    assert answer.is_done, f"{moment}: items {first} to {last} cannot be removed: {answer.value}"
                 disk.heal()
             after = (model.queues.copy(), {name: model.read(name, 0) for name in _NAMES})
             self._check_left(folder, [after], f"{moment}, and a kill")
