@@ -1,9 +1,10 @@
-"""Who does what docs/storage_plugins.md says has a storage that serves: its files are built, its commands are run."""
+"""The commands of docs/storage_plugins.md and of examples/storage-sqlite install and serve the SQLite plugin."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -20,27 +21,10 @@ INSTALL: Final = "pip install ."
 INSTALL_EDITABLE: Final = "pip install --editable ."
 INSTALL_TESTS: Final = "pip install 'kestrel-mq[test]'"
 LIST: Final = "twistd kestrel --help-storage"
-SERVE: Final = "twistd --nodaemon kestrel --storage acme:/srv/kestrel.acme"
+SERVE: Final = "twistd --nodaemon kestrel --storage sqlite:/srv/kestrel.sqlite"
 TEST: Final = "pytest -k 'not model'"
 
-MODULE: Final = """
-from __future__ import annotations
-
-from collections.abc import Mapping
-from pathlib import Path
-
-from twisted.internet.interfaces import IReactorTime
-from zope.interface import implementer
-
-from kestrel.errors import BadStorageArgument
-from kestrel.storage.interfaces import InThread, IStorageFactory
-from kestrel.storage.total_memory import MemoryLimit
-from kestrel.storage.windowed import CAPABILITIES, UNUSED_SETTINGS, WindowedStorage
-from kestrel_sqlite import SqliteDatabase as AcmeDatabase
-
-
-"""
-"""What stands in front of the factory of the page: what it says is imported, and a database."""
+EXAMPLE: Final = ROOT / "examples" / "storage-sqlite"
 
 
 def block(language: str, begin: str) -> str:
@@ -48,8 +32,6 @@ def block(language: str, begin: str) -> str:
     (found,) = re.findall(rf"^```{language}\n({re.escape(begin)}.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     return str(found)
 
-
-FACTORY: Final = MODULE + block("python", "@implementer(IStorageFactory)")
 
 
 @pytest.fixture
@@ -70,13 +52,8 @@ def installed(tmp_path: Path, scratch: ScratchEnvironment) -> Iterator[Processes
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """The folder of an author who has done as the page says."""
-    folder = tmp_path / "kestrel-acme"
-    folder.mkdir()
-    (folder / "setup.cfg").write_text(block("ini", "[metadata]"))
-    (folder / "pyproject.toml").write_text(block("toml", "[build-system]"))
-    (folder / "kestrel_acme.py").write_text(FACTORY)
-    return folder
+    """A copy of the example, in which pip may write."""
+    return Path(shutil.copytree(EXAMPLE, tmp_path / "storage-sqlite", ignore=shutil.ignore_patterns("build", "*-info")))
 
 
 CRASHES: Final = (
@@ -98,15 +75,15 @@ def test_the_package_of_the_page_is_installed_listed_and_serves_what_it_kept(
     pip, install, *arguments = shlex.split(command)
     assert (pip, install) == ("pip", "install")
     scratch.install(*arguments, folder=package)
-    check_that_it_is_listed(installed, "from kestrel-acme 1.0")
+    check_that_it_is_listed(installed, "from kestrel-sqlite 1.0.0")
     check_that_it_serves(installed)
 
 
 def test_the_module_of_the_page_is_found_without_a_package(
     installed: Processes, scratch: ScratchEnvironment
 ) -> None:
-    (scratch.site / "kestrel_acme.py").write_text(FACTORY)
-    path = drop_in(scratch.site, "acme_plugin", block("python", "from twisted.plugin import IPlugin"))
+    shutil.copy(EXAMPLE / "kestrel_sqlite.py", scratch.site)
+    path = drop_in(scratch.site, "sqlite_plugin", block("python", "from twisted.plugin import IPlugin"))
     check_that_it_is_listed(installed, f"from the drop-in {path}")
     check_that_it_serves(installed)
 
@@ -116,7 +93,7 @@ def check_that_it_is_listed(installed: Processes, origin: str) -> None:
     assert twistd == "twistd"
     listed = installed.run(*installed.command, *arguments)
     assert (listed.returncode, listed.stderr) == (0, "")
-    about = f"acme ({origin}) acme:FILE keeps queues in an Acme database in FILE - durable:"
+    about = f"sqlite ({origin}) sqlite:FILE keeps queues in a SQLite database in FILE - durable:"
     assert about in " ".join(listed.stdout.split())
 
 
@@ -130,6 +107,11 @@ def check_that_it_serves(installed: Processes) -> None:
     server.kill()
     with installed.serve("", *arguments).connect() as client:
         assert client.get(b"work") == b"world"
+
+
+def test_readme_of_the_example_shows_the_commands_of_the_page() -> None:
+    shown = re.findall(r"^    (\S.*)$", (EXAMPLE / "README.md").read_text(), re.MULTILINE)
+    assert shown == ["pip install ./examples/storage-sqlite", SERVE]
 
 
 def test_what_the_tests_of_the_page_need_is_an_extra_of_the_server() -> None:
