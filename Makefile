@@ -163,7 +163,7 @@ $(SERVER): setup.cfg pyproject.toml | $(CREATED)
 	$(PIP) --editable .
 	@touch $@
 
-# With the storage that docs/storage_plugins.md goes through; it is a package of its own, as those of others are.
+# With the PostgreSQL storage, which is a separate package as plugins of other authors are.
 $(TESTS): setup.cfg pyproject.toml $(POSTGRES)/setup.cfg | $(CREATED)
 	$(PIP_PURE) --editable '.[test,spark]' --editable $(POSTGRES)
 	@touch $(SERVER) $@
