@@ -13,6 +13,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, formatEvent
 
 from kestrel.config.model import QueueSettings
 from kestrel.disk.files import Disk
@@ -21,6 +22,7 @@ from kestrel.storage.journal.queue import JournalQueue
 from kestrel.storage.journal.storage import JournalStorage
 from kestrel.testing.faults import FaultyDisk, ProcessDied, UnsyncedDisk
 from kestrel.testing.threads import SteppedThreads
+from kestrel.tools.qpack.command import main as qpack
 from tests.journal import reference
 from tests.journal.made import NOW_MS, addx
 from tests.sample import examples
@@ -148,21 +150,42 @@ DAMAGES += [f"flipped at {offset}" for offset in range(0, 5 * ITEM_BYTES, ITEM_B
 DAMAGES += ["zeroed", "missing"]
 
 
+def damage_offset(damage: str) -> int:
+    return int(damage.rpartition(" ")[2]) if " " in damage else 0
+
+
+def restarted_and_logged(folder: Path, *, is_packed: bool = False) -> tuple[list[bytes], str]:
+    """Return the items of a second start and the log lines of both. kestrel-qpack runs first if `is_packed`."""
+    with capturedLogs() as events:
+        if is_packed:
+            assert qpack([str(folder)]) == 0
+            assert not (folder / ".kestrel/segments/work").exists()
+        started(folder).close()
+        found = restarted(folder)
+    return found, "\n".join(map(formatEvent, events))
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_in_one_file_costs_no_item_of_another(ten: Path, damage: str) -> None:
+def test_damage_in_one_file_costs_no_item_of_another(ten: Path, damage: str, is_packed: bool) -> None:
     dict(damages(rotated(ten)[0]))[damage]()
-    found = restarted(ten)
-    assert [each for each in found if each != b"4"] == data(*range(5, 10))
+    found, logged = restarted_and_logged(ten, is_packed=is_packed)
+    assert found == data(*range(5, 10))
+    assert f"which had {5 * ITEM_BYTES} bytes, lost {5 - damage_offset(damage) // ITEM_BYTES} items" in logged
 
 
-@pytest.mark.parametrize("damage", [each for each in DAMAGES if each not in ("cut at 0", "missing")])
-def test_without_a_segment_log_the_items_of_other_files_come_again(ten: Path, damage: str) -> None:
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_without_a_segment_log_only_noticed_damage_costs_no_other_item(ten: Path, damage: str, is_packed: bool) -> None:
     without_log(ten)
     dict(damages(rotated(ten)[0]))[damage]()
-    found = restarted(ten)
-    is_clean_cut = damage.startswith("cut") and int(damage.split()[-1]) % ITEM_BYTES == 0
-    if not is_clean_cut:  # a cut between records cannot be noticed
-        assert found[-5:] == data(*range(5, 10))
+    found, logged = restarted_and_logged(ten, is_packed=is_packed)
+    kept, cut_bytes = divmod(damage_offset(damage), ITEM_BYTES)
+    left = data(*range(kept), *range(5, 10))
+    is_noticed = cut_bytes > 0 or damage.startswith(("flipped", "zeroed"))
+    assert found == (left if is_noticed else left[4:])
+    assert ("the 4 removals in later files were dropped" in logged) == is_noticed
+    assert ("were set aside in" in logged) == is_noticed
 
 
 # Logs that are wrong or were not written.
@@ -199,16 +222,19 @@ def test_log_of_another_queue_costs_no_item(ten: Path, tmp_path: Path, is_damage
 
 def check_bad_log(folder: Path, is_damaged: bool) -> None:
     if is_damaged:
-        flip_third_record(rotated(folder)[0])
-    found = restarted(folder)
+        spoil_record(rotated(folder)[0], 2 * ITEM_BYTES)
+    found, logged = restarted_and_logged(folder)
     assert found[-5:] == data(*range(5, 10))
     if not is_damaged:
         assert found == data(*range(4, 10))
+    assert "the segment log does not know it" in logged
+    assert ("were set aside in" in logged) == is_damaged
+    assert ("records that keep" in logged or "removals in later files were dropped" in logged) == is_damaged
 
 
-def flip_third_record(path: Path) -> None:
+def spoil_record(path: Path, offset: int) -> None:
     contents = path.read_bytes()
-    path.write_bytes(contents[: 2 * ITEM_BYTES] + b"\xee" + contents[2 * ITEM_BYTES + 1 :])
+    path.write_bytes(contents[:offset] + b"\xee" + contents[offset + 1 :])
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
@@ -226,9 +252,76 @@ def test_deleted_queue_leaves_no_log_to_a_new_one(ten: Path, is_damaged: bool) -
     server.put(*new)
     server.close()
     if is_damaged:
-        flip_third_record(rotated(ten)[0])
+        spoil_record(rotated(ten)[0], 2 * ITEM_BYTES)
     found = restarted(ten)
     assert found == (new[:2] + new[5:] if is_damaged else new)
+
+
+LEFT = data(*range(20, 60))
+
+
+def put_sixty_with_an_old_log(folder: Path, limits: QueueSettings, *, has_log: bool) -> list[Path]:
+    """Put 60 items and take 20, then put the segment log back that was there after 31 items. Return the rotated files.
+
+    Without `has_log`, remove the log.
+    """
+    server = started(folder, limits)
+    log = folder / ".kestrel/segments/work"
+    for number in range(60):
+        server.put(*data(number))
+        if number % 3 == 2:
+            server.take()
+        if number == 30:
+            old_log = log.read_bytes()
+    server.close()
+    assert log.read_bytes() != old_log
+    if has_log:
+        log.write_bytes(old_log)
+    else:
+        without_log(folder)
+    return rotated(folder)
+
+
+def last_item(contents: bytes) -> int:
+    return [record.offset for record in reference.read(contents).records if record.item is not None][-1]
+
+
+VICTIM_DAMAGES: dict[str, Callable[[Path, int], object]] = {
+    "none": lambda path, offset: None,
+    "flipped": spoil_record,
+    "cut in a record": lambda path, offset: os.truncate(path, offset + 5),
+    "cut between records": os.truncate,
+    "empty": lambda path, offset: os.truncate(path, 0),
+    "missing": lambda path, offset: path.unlink(),
+}
+"""What can happen to a file, with the offset of its last item."""
+
+
+@pytest.mark.parametrize("limits", [SMALL, PACKED], ids=["small", "packed"])
+@pytest.mark.parametrize("damage", VICTIM_DAMAGES)
+def test_old_log_of_the_same_queue_is_never_worse_than_none(tmp_path: Path, damage: str, limits: QueueSettings) -> None:
+    files = put_sixty_with_an_old_log(tmp_path / "first", limits, has_log=True)
+    assert len(files) > 2
+    for place in range(len(files)):
+        lost = []
+        for has_log in (False, True):
+            folder = tmp_path / f"{place} {has_log}"
+            victim = put_sixty_with_an_old_log(folder, limits, has_log=has_log)[place]
+            contents = victim.read_bytes()
+            own_items = adds(contents)
+            VICTIM_DAMAGES[damage](victim, last_item(contents))
+            found, logged = restarted_and_logged(folder)
+            lost.append({*LEFT} - {*found})
+            is_noticed = damage in ("flipped", "cut in a record")
+            is_realigned = "records that keep" in logged
+            assert ("were set aside in" in logged) == is_noticed
+            if is_noticed or is_realigned:
+                assert lost[-1] <= own_items
+            if damage == "none":
+                assert found == LEFT
+            if has_log and not is_realigned:
+                assert "the segment log does not know it" in logged
+        assert lost[1] <= lost[0]
 
 
 class NoRoomForTheLog(FaultyDisk):

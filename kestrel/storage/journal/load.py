@@ -111,6 +111,7 @@ class _Loading:
         self._log = SegmentLog(disk, folder, files.queue)
         self._segments = self._log.read()
         """Those that are known of the files that are still to be replayed."""
+        self._is_log_used = True
         self._rest: list[JournalFile] = []
         """The files that are still to be replayed."""
         self._ends: list[tuple[Boundary, int]] = []
@@ -148,13 +149,14 @@ class _Loading:
         if not missing:
             return
         if missing[-1].next_inode != self._disk.inode(self._folder + b"/" + next_file.file_name):
-            self._segments = []
+            self._stop_using_log(next_file.file_name)
             return
         del self._segments[: len(missing)]
         for segment in missing:
             name = rotated_name(self._files.queue, segment.number)
-            if not can_reach(self._queue.boundary(), segment.boundary):
-                self._segments = []
+            is_there = self._disk.is_there(self._folder + b"/" + name)  # the log has it twice
+            if is_there or not can_reach(self._queue.boundary(), segment.boundary):
+                self._stop_using_log(next_file.file_name)
                 return
             end = self._realign(name, segment, None)
             self._add_rotated(segment.number, name, end.offset)
@@ -166,8 +168,19 @@ class _Loading:
             is_it = segment.number == file.number
             if is_it and segment.inode == self._disk.inode(self._folder + b"/" + file.file_name):
                 return segment
-        self._segments = []
+        self._stop_using_log(file.file_name)
         return None
+
+    def _stop_using_log(self, file_name: bytes) -> None:
+        """Use no segment for this file and those behind it. Write one log line for each load."""
+        self._segments = []
+        if self._is_log_used:
+            self._is_log_used = False
+            log.info(
+                "Journal file {file!r}: the segment log does not know it; from there on the start notices neither a"
+                " missing file nor a cut between two records",
+                file=file_name,
+            )
 
     def _add_rotated(self, number: int, file_name: bytes, size: int) -> None:
         queue = self._queue
@@ -282,6 +295,7 @@ class _Loading:
     def _drop_removals(self, file_name: bytes) -> None:
         """Leave only the items in the files behind a damaged one: it is not known what their removals mean."""
         self._segments = []
+        self._is_log_used = False
         disk, folder = self._disk, self._folder
         dropped = 0
         for file in self._rest:

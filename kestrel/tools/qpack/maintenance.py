@@ -125,13 +125,13 @@ class FolderMaintenance:
         try:
             with folder.open_journal(name) as journal:
                 before = JournalInspection(journal, self._now_ms, may_show_progress=self._may_show_progress)
-            after_bytes = before.packed_bytes
+            after = before
             state = state_of(before.files)
             if numbers is not None:
                 state = "unchanged" if before.is_packed else "packed"
                 if not before.is_packed:
                     files = folder.journals()[name]
-                    after_bytes = pack_queue(
+                    after = pack_queue(
                         folder.disk,
                         folder.path,
                         files,
@@ -146,9 +146,9 @@ class FolderMaintenance:
         except ToolFailed as error:
             return failed_outcome(spell_queue(name), str(error))
         return QueueOutcome(
-            tuple(_damage(before.files, is_repaired=numbers is not None)),
-            _as_text(name, state, before, after_bytes),
-            _as_json(name, state, before, after_bytes),
+            (*_damage(before.files, is_repaired=numbers is not None), *_repair(name, before, after)),
+            _as_text(name, state, before, after),
+            _as_json(name, state, before, after),
         )
 
     def _verify_scroll(self, found: FoundScroll) -> Iterator[QueueOutcome]:
@@ -189,18 +189,28 @@ def _damage(files: Sequence[FileReadResult], *, is_repaired: bool) -> Iterator[O
             yield OutcomeRemark(damage_sentence(read) + was_repaired, read.is_damaged and not is_repaired)
 
 
-def _as_json(name: bytes, state: str, before: JournalInspection, after_bytes: int) -> dict[str, Any]:
+def _repair(name: bytes, before: JournalInspection, after: JournalInspection) -> Iterator[OutcomeRemark]:
+    """Yield a remark if the repair of a damaged or missing file changed which items the queue holds."""
+    if after.digest != before.digest:
+        yield OutcomeRemark(
+            f"queue {show_queue(name)}: the repair of its files changed its items, as at a server's start:"
+            f" {before.items} -> {count(after.items, 'item')}; some may be placeholders of lost items, or come again",
+            is_complaint=False,
+        )
+
+
+def _as_json(name: bytes, state: str, before: JournalInspection, after: JournalInspection) -> dict[str, Any]:
     return {
         "queue": spell_queue(name),
         "state": state,
-        "items": before.items,
+        "items": after.items,
         "files": len(before.files),
         "bytes_before": before.bytes,
-        "bytes_after": after_bytes,
+        "bytes_after": after.packed_bytes,
         "damage": damage_json(before.files),
     }
 
 
-def _as_text(name: bytes, state: str, before: JournalInspection, after_bytes: int) -> str:
-    files = f"{count(len(before.files), 'file')}, {before.bytes} -> {count(after_bytes, 'byte')}"
-    return f"{show_queue(name)}: {state}: {files}, {count(before.items, 'item')}"
+def _as_text(name: bytes, state: str, before: JournalInspection, after: JournalInspection) -> str:
+    files = f"{count(len(before.files), 'file')}, {before.bytes} -> {count(after.packed_bytes, 'byte')}"
+    return f"{show_queue(name)}: {state}: {files}, {count(after.items, 'item')}"

@@ -7,7 +7,15 @@ from hashlib import blake2b
 
 from kestrel.disk.files import Disk
 from kestrel.disk.numbers import FileNumbers
-from kestrel.journal.fileset import JournalFile, JournalFileKind, QueueFiles, current_name, rotated_name, temporary_name
+from kestrel.journal.fileset import (
+    JournalFile,
+    JournalFileKind,
+    QueueFiles,
+    current_name,
+    files_of,
+    rotated_name,
+    temporary_name,
+)
 from kestrel.journal.pack import publish, write_temporary
 from kestrel.journal.records import encode_item
 from kestrel.journal.rewrite import ReplacementRecords
@@ -84,16 +92,20 @@ def pack_queue(
     now_ms: int,
     *,
     may_show_progress: bool = True,
-) -> int:
-    """Replace the files, which hold what `before` says, by one. Returns its size in bytes.
+) -> JournalInspection:
+    """Replace the files of a queue, which were inspected as `before`, by one file. Return what the new file holds.
 
-    Files are repaired first, as at a start. Raises OSError or `ToolFailed`; then the queue holds what it did. The
-    folder must be locked.
+    Repair the files first, as at a start: the new file can then hold other items than `before`. Raise OSError or
+    `ToolFailed` if the files were not replaced. The folder must be locked.
     """
     name = files.queue
     writer = JournalWriter(disk, folder, name, numbers.next)
     with ByteProgress(f"{show_queue(name)}: sorting", before.bytes if may_show_progress else 0) as progress:
         queue = load_queue(disk, folder, files, SETTINGS, writer, now_ms, _watched(disk, folder, progress))
+    if queue.repaired_bytes or queue.disk_bytes != before.bytes:  # they are not the files that were inspected
+        files = files_of(name, disk.list_files(folder))
+        with JournalSnapshot(disk, folder, name, files.live_files()) as journal:
+            before = JournalInspection(journal, now_ms, may_show_progress=may_show_progress)
     boundary = queue.boundary()
     replacement = queue.replacement(boundary)
     try:
@@ -106,16 +118,18 @@ def pack_queue(
         runs = _counted(replacement.runs(disk, folder, replaced), progress)
         write_temporary(disk, folder, name, number, runs, replacement.most_bytes(), lambda: False)
     try:
-        _check(disk, folder, name, number, before, replacement, now_ms, may_show_progress)
+        after = _check(disk, folder, name, number, before, replacement, now_ms, may_show_progress)
     except (OSError, ToolFailed):
         disk.erase(folder + b"/" + temporary_name(name, number))
         raise
     for path in publish(disk, folder, name, number, [span.file_name for span in replaced], replacement.size):
         disk.erase(folder + b"/" + path)
+    if queue.segments is not None:
+        queue.segments.erase()
     if replacement.size:  # the current file is empty: let the packed one be it
         disk.rename(folder + b"/" + rotated_name(name, number), folder + b"/" + current_name(name))
         disk.sync_folder(folder)
-    return replacement.size
+    return after
 
 
 def _watched(disk: Disk, folder: bytes, progress: ByteProgress) -> Callable[[bytes], ProgressReader]:
@@ -137,7 +151,7 @@ def _check(
     replacement: ReplacementRecords,
     now_ms: int,
     may_show_progress: bool,
-) -> None:
+) -> JournalInspection:
     temporary = JournalFile(name, JournalFileKind.TEMPORARY, number, temporary_name(name, number))
     with JournalSnapshot(disk, folder, name, [temporary]) as journal:
         after = JournalInspection(journal, now_ms, may_show_progress=may_show_progress)
@@ -146,3 +160,4 @@ def _check(
         raise ToolFailed(
             f"queue {show_queue(name)}: the new file did not hold what the old ones do, so these stay; please report it"
         )
+    return after
