@@ -1,4 +1,4 @@
-"""Makes ``spark.read.format("kestrel")`` known to Spark, which looks into every installed package of such a name."""
+"""Registration of the format ``kestrel``: Spark imports every installed package named ``pyspark_*``."""
 
 from kestrel.spark.source import KestrelSource as DefaultSource
 

@@ -1,6 +1,6 @@
-"""Journals on Spark: as tables, as histories of items, as reports. docs/spark.md says how. Needs ``kestrel-mq[spark]``.
+"""Apache Spark support for journals: tables, item histories and reports (docs/spark.md). Needs ``kestrel-mq[spark]``.
 
-`histories` and `with_keys` are for programs: ``from kestrel.spark import histories``.
+Programs import `histories` and `with_keys` from here: ``from kestrel.spark import histories``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MODULES: Final = {"histories": "kestrel.spark.history.histories", "with_keys": 
 
 
 def __getattr__(name: str) -> Any:
-    """One of these, once somebody asks for it: a command can say that PySpark is missing."""
+    """Import `histories` or `with_keys` on first use, so that this package can be imported without PySpark."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_MODULES[name]), name)

@@ -1,4 +1,4 @@
-"""The columns of the tables that journals are read as. docs/spark.md has them with their units."""
+"""The columns of the tables that the data source returns. docs/spark.md describes them with their units."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def _field(name: str, kind: DataType, comment: str, *, is_always: bool = False) 
 
 
 _PLACE: Final = (
-    _field("server", _STRING, "the server whose file it is", is_always=True),
+    _field("server", _STRING, "the server that the file belongs to", is_always=True),
     _field("folder", _STRING, "the path of the file's folder", is_always=True),
     _field("format", _STRING, "journal (Kestrel's) or scroll (libkestrel's)", is_always=True),
-    _field("journal", _STRING, "of a scroll the parent queue whose it is; else as queue", is_always=True),
-    _field("queue", _STRING, "the queue; in a writer file of a scroll the parent", is_always=True),
+    _field("journal", _STRING, "the parent queue of a scroll; of a journal the same as queue", is_always=True),
+    _field("queue", _STRING, "the queue; the parent queue for a writer file of a scroll", is_always=True),
     _field("file", _STRING, "the file's name", is_always=True),
 )
 
@@ -45,72 +45,72 @@ RECORDS: Final = StructType(
     [
         *_PLACE,
         _field("kind", _STRING, "current, rotated, pack, writer, reader, archived or alone", is_always=True),
-        _field("file_order", _INT, "the file's place among those of its journal; null for a reader file"),
-        _field("offset", _LONG, "where the record begins in the file, in bytes", is_always=True),
-        _field("bytes", _LONG, "how long the record is, its header included", is_always=True),
-        _field("opcode", _INT, "its number in the format", is_always=True),
-        _field("op", _STRING, "its name in the format, or UNKNOWN", is_always=True),
-        _field("xid", _INT, "the number of the open read that it is about; of a SAVE_XID the number it says"),
-        _field("item_id", _LONG, "of a scroll: the item's id; of a READ_HEAD the last of those that are done"),
+        _field("file_order", _INT, "the position of the file among the files of its journal; null for a reader file"),
+        _field("offset", _LONG, "the offset of the record in the file, in bytes", is_always=True),
+        _field("bytes", _LONG, "the length of the record in bytes, header included", is_always=True),
+        _field("opcode", _INT, "the record's number in the format", is_always=True),
+        _field("op", _STRING, "the record's name in the format, or UNKNOWN", is_always=True),
+        _field("xid", _INT, "the number of the open read; of a SAVE_XID the stored number"),
+        _field("item_id", _LONG, "scroll only: the item's id; of a READ_HEAD the last id that is done"),
         _field("add_ms", _LONG, "when the item was added, in ms since 1970; null where the record does not say"),
         _field("expiry_ms", _LONG, "when the item expires, in ms since 1970; null for never"),
-        _field("data_bytes", _LONG, "how long the item is, without its record's header"),
-        _field("errors", _INT, "of a scroll's item: how often it had come back when it was written"),
-        _field("restates", _INT, "of a STATE_DUMP: how many open reads it restates"),
-        _field("ranges", _RANGES, "of READ_DONE and DONE_RANGES: the ids that are done, each range with both ends"),
-        _field("error_counts", _ERROR_COUNTS, "of ERRORS: how often those items have come back"),
-        _field("targets", _TARGETS, "of TARGETS: for whom the next item is"),
+        _field("data_bytes", _LONG, "the length of the item in bytes, without the record's header"),
+        _field("errors", _INT, "scroll only: how often the item had been redelivered when it was written"),
+        _field("restates", _INT, "STATE_DUMP only: the number of open reads that it restates"),
+        _field("ranges", _RANGES, "READ_DONE and DONE_RANGES only: ranges of done ids, both ends included"),
+        _field("error_counts", _ERROR_COUNTS, "ERRORS only: the redeliveries of each item"),
+        _field("targets", _TARGETS, "TARGETS only: which readers the next item is for, or which are left out"),
         _field("data", _BINARY, "the item; null where the record has none"),
     ]
 )
-"""A row for each record."""
+"""Columns of the records table, one row a record."""
 
 PROBLEMS: Final = StructType(
     [
         *_PLACE,
-        _field("offset", _LONG, "how far the file is good, in bytes; null where nobody could see"),
+        _field("offset", _LONG, "the end of the good part of the file, in bytes; null if unknown"),
         _field("kind", _STRING, "unfinished, damaged, vanished or unreadable", is_always=True),
-        _field("problem", _STRING, "in words", is_always=True),
-        _field("bytes_behind", _LONG, "what stands behind the last good record, in bytes"),
+        _field("problem", _STRING, "a description of the problem", is_always=True),
+        _field("bytes_behind", _LONG, "the number of bytes after the last good record"),
     ]
 )
-"""A row for each file that is not what it should be."""
+"""Columns of the problems table, one row for each file that is incomplete, damaged or unreadable."""
 
 HISTORIES: Final = StructType(
     [
         *_PLACE,
-        _field("offset", _LONG, "where the record that added it begins in that file, in bytes", is_always=True),
-        _field("item_id", _LONG, "of a scroll: the item's id"),
-        _field("add_ms", _LONG, "when it was added, in ms since 1970; null where the record does not say"),
-        _field("expiry_ms", _LONG, "when it expires, in ms since 1970; null for never"),
-        _field("data_bytes", _LONG, "how long it is", is_always=True),
-        _field("state", _STRING, "queued, open, removed, confirmed, continued, or of a scroll done", is_always=True),
-        _field("opens", _INT, "how often it was opened; null for a scroll, whose files do not say"),
-        _field("aborts", _INT, "how often it came back to the head; null for a scroll"),
-        _field("errors", _INT, "how often it came back because its reader failed", is_always=True),
-        _field("xid", _INT, "of an open one: the number of the open read"),
-        _field("position", _LONG, "of one that is still there: its place in the queue after a restart, 0 the head"),
-        _field("taken_after_ms", _LONG, "it was first taken then or later: when the last item before that was added"),
-        _field("taken_before_ms", _LONG, "it was first taken then or earlier: when the next item after that was added"),
-        _field("removed_after_ms", _LONG, "it was gone for good then or later"),
-        _field("removed_before_ms", _LONG, "it was gone for good then or earlier; null when nothing was added since"),
-        _field("expired", _STRING, "of one that was removed: whether it had expired by then: yes, no or maybe"),
-        _field("discarded", _STRING, "of one that was removed: maybe, or no; null where maxItems is not known"),
+        _field("offset", _LONG, "the offset in that file of the record that added the item, in bytes", is_always=True),
+        _field("item_id", _LONG, "scroll only: the item's id"),
+        _field("add_ms", _LONG, "when the item was added, in ms since 1970; null where the record does not say"),
+        _field("expiry_ms", _LONG, "when the item expires, in ms since 1970; null for never"),
+        _field("data_bytes", _LONG, "the length of the item in bytes", is_always=True),
+        _field("state", _STRING, "queued, open, removed, confirmed, continued, or (scroll only) done", is_always=True),
+        _field("opens", _INT, "how often the item was opened; null for a scroll, which does not record it"),
+        _field("aborts", _INT, "how often the item was put back to the head; null for a scroll"),
+        _field("errors", _INT, "how often the item was redelivered because its reader failed", is_always=True),
+        _field("xid", _INT, "open items only: the number of the open read"),
+        _field("position", _LONG, "queued and open items only: the place in the queue after a restart, 0 is the head"),
+        _field("taken_after_ms", _LONG, "earliest time of the first read: when the last item before it was added"),
+        _field("taken_before_ms", _LONG, "latest time of the first read: when the next item after it was added"),
+        _field("removed_after_ms", _LONG, "earliest time of the removal"),
+        _field("removed_before_ms", _LONG, "latest time of the removal; null if nothing was added since"),
+        _field("expired", _STRING, "removed items only: whether the item had expired by then: yes, no or maybe"),
+        _field("discarded", _STRING, "removed items only: maybe or no; null if maxItems is not known"),
         _field("data", _BINARY, "the item; null where the records were read without it"),
     ]
 )
-"""A row for each item of each queue."""
+"""Columns of the histories table, one row for each item of each queue."""
 
 ITEMS: Final = StructType(
     [
-        _field("server", _STRING, "the server that had it, as host:port", is_always=True),
-        _field("queue", _STRING, "its queue", is_always=True),
-        _field("item_id", _LONG, "its id in the server's scroll; null where it was read at least once"),
-        _field("add_ms", _LONG, "when it was put, in ms since 1970; null where it was read at least once"),
-        _field("expiry_ms", _LONG, "when it expires, in ms since 1970; null for never, and as above"),
+        _field("server", _STRING, "the server that had the item, as host:port", is_always=True),
+        _field("queue", _STRING, "the queue of the item", is_always=True),
+        _field("item_id", _LONG, "the item's id in the server's scroll; null with at-least-once delivery"),
+        _field("add_ms", _LONG, "when the item was put, in ms since 1970; null with at-least-once delivery"),
+        _field("expiry_ms", _LONG, "when the item expires, in ms since 1970; null for never or at-least-once delivery"),
         _field("data", _BINARY, "the item", is_always=True),
     ]
 )
-"""A row for each item of a live queue."""
+"""Columns of a stream of a live queue, one row an item."""
 
 DATA: Final = "data"

@@ -1,4 +1,4 @@
-"""What goes wrong on Spark, in sentences with the way out."""
+"""Exceptions of the Spark integration. Their text says what failed and what to do."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from kestrel.errors import KestrelError
 
 
 class SourceFailed(KestrelError):
-    """Journals cannot be read as they were asked for. The text is a sentence with the way out."""
+    """An option, path, column or server prevents reading or writing. The text says what to do."""
 
 
 class BadJournal(KestrelError):
-    """A file is not what it should be, and the mode is FAILFAST, or a stream would be without its rows for good."""
+    """A damaged, incomplete or missing file in FAILFAST mode, or in a stream that would lose its rows for good."""

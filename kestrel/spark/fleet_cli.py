@@ -1,4 +1,4 @@
-"""kestrel-fleet: verifies, packs, exports and imports the queues of many folders at a time, with Spark."""
+"""The command kestrel-fleet: verify, pack, export and import the queues of many folders in parallel with Spark."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 TOOL: Final = "kestrel-fleet"
 
 _DESCRIPTION: Final = """\
-Looks after the queues of many servers at once: verifies their files, packs them, and moves items out of them and into
-new ones, as the tools for one folder do, in as many tasks at a time as there are processors, or on a cluster of
-Spark. A FOLDER is one of journals or scrolls, or a pattern of such, as in '/data/*/spool': then what stands in the
-place of the * is the server's name. All workers must see the folders under the same paths."""
+Manages the queues of many servers at once. It verifies and packs their files, exports items and imports them into new
+queues, like the tools for a single folder. Spark runs one task for each processor, or the tasks of a cluster. A FOLDER
+holds journals or scrolls. It may be a pattern such as '/data/*/spool': the part that matches the * is then the server's
+name. All workers must see the folders under the same paths."""
 
 _EPILOG: Final = """\
 examples:
@@ -34,34 +34,33 @@ examples:
   kestrel-fleet import items --into /srv/new --server web1
   kestrel-fleet verify --master spark://head:7077 '/data/*/spool'
 
-exit status: 0; 1 when damage is found (an unfinished last record is none), or something could not be read or done; 2
-when the command line makes no sense, or Spark is not installed (pip install 'kestrel-mq[spark]', and Java); 73 when a
-folder cannot be written; 75 when a server owns one; 130 after Ctrl-C. Of several folders it is the highest."""
+exit status: 0; 1 when damage is found (an unfinished last record is not damage), or something could not be read or
+done; 2 when the arguments are invalid, or Spark is not installed (pip install 'kestrel-mq[spark]', and Java); 73 when a
+folder cannot be written; 75 when a server owns one; 130 after Ctrl-C. Of several statuses the highest counts."""
 
 _VERIFY: Final = """\
-Reads all files of the queues, each queue in a task, and says whether they are whole, and what packing would free.
-Nothing is changed, so that servers may be at work. It says what kestrel-qpack --verify says of each folder."""
+Reads all files of the queues, one task for each queue. Reports whether they are whole, and how many bytes packing would
+free. Changes nothing, so servers may be running. The report is the same as that of kestrel-qpack --verify."""
 
 _PACK: Final = """\
-Replaces all files of each queue by one that holds the same items and nothing else, each folder in a task, as
-kestrel-qpack does: no server may be at work there. A folder that a server owns is reported, and the others go on. Run
-it, and the workers, as the user that the servers run as."""
+Replaces all files of each queue by one file that holds only the current items, one task for each folder, as
+kestrel-qpack does. No server may be running on the folder. A folder that a server owns is reported, and the other
+folders are packed. Run this command, and the workers, as the user that the servers run as."""
 
 _EXPORT: Final = """\
-Writes the items of all queues to files of Parquet, or of JSON, an item a line, each queue in a task: those that are
-queued, as a server would have them after a restart, or all that were ever added and are still in the files. They are
-the items of kestrel-qdump -Q and -A. Nothing is changed, so that servers may be at work. The columns are server,
-folder, queue, position, add_ms, expiry_ms, errors and data; in JSON data is text, and where the item is no UTF-8 there
-is base64 in its place."""
+Writes the items of all queues to files of Parquet or JSON lines, one task for each queue. It writes either the items
+that a server would have after a restart, or all items that were ever added and are still in the files. These are the
+items of kestrel-qdump -Q and -A. Changes nothing, so servers may be running. The columns are server, folder, queue,
+position, add_ms, expiry_ms, errors and data. In JSON data is text, or base64 if the item is not valid UTF-8."""
 
 _IMPORT: Final = """\
-Makes queues of items that were exported, or that something else has made with the columns queue and data, and if it
-likes position, add_ms, expiry_ms, errors and server: a journal file each, in a folder that no server has running and
-that is made if need be. All queues are there when it ends well, and else none."""
+Makes queues from exported items, or from other files with the columns queue and data, and optionally position, add_ms,
+expiry_ms, errors and server. Each queue becomes one journal file. No server may be running on the folder, which is
+created if needed. Either all queues are made, or none."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command. Returns its exit status."""
+    """Run the command with `argv` and return its exit status."""
     return run(TOOL, lambda: _do(_parser().parse_args(argv)))
 
 
@@ -90,7 +89,7 @@ def _parser() -> ArgumentParser:
         return added
 
     verify = command(
-        "verify", "read everything, and say what is damaged", _VERIFY, "  kestrel-fleet verify '/data/*/spool'"
+        "verify", "read all files and report damage", _VERIFY, "  kestrel-fleet verify '/data/*/spool'"
     )
     pack = command(
         "pack", "one small file for each queue", _PACK, "  kestrel-fleet pack --queue work '/data/*/spool'"
@@ -113,11 +112,11 @@ def _parser() -> ArgumentParser:
         each.add_argument("--server", metavar="NAME", help="the name of the server of all these folders")
         add_queue_option(each)
     for each in (verify, pack):
-        each.add_argument("--json", action="store_true", help="JSON, an object a queue")
-    export.add_argument("--out", metavar="DIR", required=True, type=path_name, help="a folder that is not there yet")
-    export.add_argument("--format", choices=("parquet", "jsonl"), required=True, help="how items are written")
+        each.add_argument("--json", action="store_true", help="print JSON, one object for each queue")
+    export.add_argument("--out", metavar="DIR", required=True, type=path_name, help="a new folder for the items")
+    export.add_argument("--format", choices=("parquet", "jsonl"), required=True, help="the file format")
     which = export.add_mutually_exclusive_group()
-    which.add_argument("--queued", action="store_true", help="the items that are in the queues (this is the default)")
+    which.add_argument("--queued", action="store_true", help="only the items that are in the queues (default)")
     which.add_argument("--added", action="store_true", help="all items that were ever added")
 
     importing = command(
@@ -128,25 +127,25 @@ def _parser() -> ArgumentParser:
         "  kestrel-fleet import items --into /srv/new --server web1 --queue work",
     )
     importing.add_argument(
-        "items", metavar="IN", type=path_name, help="a folder of items that were exported, or a file of them"
+        "items", metavar="IN", type=path_name, help="a folder or file of exported items"
     )
     importing.add_argument(
         "--into", metavar="FOLDER", required=True, type=path_name, help="the folder of the new queues"
     )
-    importing.add_argument("--server", metavar="NAME", help="the items of this server alone")
+    importing.add_argument("--server", metavar="NAME", help="only the items of this server")
     importing.add_argument(
         "--format",
         choices=("parquet", "jsonl"),
-        help="how items are written (default: as the names of the files end)",
+        help="the file format (default: from the names of the files)",
     )
-    importing.add_argument("--json", action="store_true", help="JSON, an object a queue")
+    importing.add_argument("--json", action="store_true", help="print JSON, one object for each queue")
     add_queue_option(importing)
     return parser
 
 
 @contextmanager
 def _spark(arguments: Namespace, doing: str) -> Iterator[SparkSession]:
-    """Spark, and a line of progress while it works."""
+    """Provide a Spark session for the context, and draw a progress line while it lasts."""
     from kestrel.spark.startup import check_installed, start_spark
 
     check_installed()
@@ -165,7 +164,7 @@ def _spark(arguments: Namespace, doing: str) -> Iterator[SparkSession]:
 
 
 def _check_folders(arguments: Namespace) -> None:
-    """What is wrong with the folders is said at once, and not when Spark runs."""
+    """Raise `ToolFailed` if the folders cannot be found, before Spark is started."""
     from kestrel.spark.failures import SourceFailed
     from kestrel.spark.table.locations import find_locations
 
@@ -220,7 +219,7 @@ def _export(arguments: Namespace, output: Output) -> int:
     _check_folders(arguments)
     out: str = arguments.out
     if os.path.lexists(out):
-        raise ToolFailed(f"{show_text(out)} is there already: name another folder for the items", EX_USAGE)
+        raise ToolFailed(f"{show_text(out)} already exists: name another folder for the items", EX_USAGE)
     with _spark(arguments, "exporting") as spark:
         from kestrel.spark.fleet.export import ExportFormat, export
         from kestrel.spark.fleet.items import ItemSelection

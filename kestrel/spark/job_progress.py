@@ -1,4 +1,4 @@
-"""A line on the terminal that says how far Spark has come."""
+"""A progress line on the terminal for Spark jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EVERY_S: Final = 0.2
 
 
 class Stage(NamedTuple):
-    """A stage that is at work."""
+    """Task counts of a running stage."""
 
     tasks: int
     done: int
@@ -24,10 +24,10 @@ class Stage(NamedTuple):
 
 
 class JobProgress:
-    """How many tasks of the jobs at work are done: drawn on standard error when that is a terminal.
+    """A progress line with the number of finished tasks, drawn on standard error if that is a terminal.
 
-    As a context it draws for as long as that lasts, and takes the line away at its end, however it ends. Over Spark
-    Connect nobody knows, and it says what is done without numbers.
+    As a context manager it redraws the line until the context ends, then clears it. Over Spark Connect the task counts
+    are not available, and the line shows only the name of the work.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class JobProgress:
         self._thread: Thread | None = None
 
     def draw(self) -> None:
-        """Show how far it is now."""
+        """Draw the current progress once."""
         stages = list(self._stages())
         tasks = sum(stage.tasks for stage in stages)
         text = self._what
@@ -55,7 +55,7 @@ class JobProgress:
 
     def _draw_on(self) -> None:
         while not self._has_ended.wait(_EVERY_S):
-            with suppress(Exception):  # a session that ends has nothing to say, and the work must not suffer
+            with suppress(Exception):  # a closing session raises; progress must not fail the job
                 self.draw()
 
     def __enter__(self) -> Self:
@@ -72,7 +72,7 @@ class JobProgress:
 
 
 def active_stages(spark: SparkSession) -> list[Stage]:
-    """Those that are at work."""
+    """Return the running stages, or an empty list over Spark Connect."""
     try:
         tracker = spark.sparkContext.statusTracker()
     except PySparkException:  # Spark Connect

@@ -1,4 +1,4 @@
-"""Spark's options, as a person gives them: names in any case, values as text."""
+"""Parsers for the values of Spark options. Option names are case-insensitive, and values are text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kestrel.config.units import parse_size
 from kestrel.spark.failures import SourceFailed
 
 PATHS: Final = ("path", "paths")
-"""What Spark itself gives for ``load(...)``: nobody is told of these as options."""
+"""Options that Spark sets itself for ``load(...)``; error messages do not list them."""
 
 _TRUTHS: Final = {"true": True, "false": False}
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
@@ -19,12 +19,12 @@ _BYTES: Final = re.compile(r"[0-9]{1,18}")
 
 
 def has_paths(given: Mapping[str, str]) -> bool:
-    """Whether there was something in ``load(...)``."""
+    """Return True if ``load(...)`` was given a path."""
     return any(name.lower() in PATHS for name in given)
 
 
 def check_option_names(given: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """The values by their names as they are in `names`. Raises `SourceFailed` for one that is not among them."""
+    """Return the options under the spelling used in `names`. Raises `SourceFailed` for an unknown option."""
     known = {name.lower(): name for name in names}
     values: dict[str, str] = {}
     for name, value in given.items():
@@ -38,7 +38,7 @@ def check_option_names(given: Mapping[str, str], names: Sequence[str]) -> dict[s
 
 
 def parse_choice(values: Mapping[str, str], name: str, *choices: str) -> str:
-    """One of some words, as it is among them; the first one is the default."""
+    """Return one of `choices`, compared without case; the first one is the default. Raises `SourceFailed`."""
     value = values.get(name, choices[0])
     for choice in choices:
         if value.lower() == choice.lower():
@@ -47,7 +47,7 @@ def parse_choice(values: Mapping[str, str], name: str, *choices: str) -> str:
 
 
 def parse_boolean(values: Mapping[str, str], name: str, default: bool) -> bool:
-    """True or false."""
+    """Return a true or false option. Raises `SourceFailed`."""
     value = values.get(name, str(default)).lower()
     if value not in _TRUTHS:
         raise SourceFailed(f"{name} is true or false, not {value!r}")
@@ -55,7 +55,7 @@ def parse_boolean(values: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def parse_positive(values: Mapping[str, str], name: str, default: int) -> int:
-    """A number, at least 1."""
+    """Return an integer option from 1 to 999,999,999. Raises `SourceFailed`."""
     value = values.get(name, str(default))
     if not _NUMBER.fullmatch(value) or not int(value):
         raise SourceFailed(f"{name} is a number from 1 on, not {value!r}")
@@ -63,7 +63,7 @@ def parse_positive(values: Mapping[str, str], name: str, default: int) -> int:
 
 
 def parse_size_option(values: Mapping[str, str], name: str, default: int) -> int:
-    """A number of bytes, or a size such as ``16MiB``; in bytes."""
+    """Return a size in bytes, written as a number or as a size such as ``16MiB``. Raises `SourceFailed`."""
     value = values.get(name)
     if value is None:
         return default

@@ -1,4 +1,4 @@
-"""kestrel-report: what happened to the queues of some folders, as tables, as a page with pictures, in a few lines."""
+"""The command kestrel-report: write tables, an HTML page with charts, and a summary of the queues of some folders."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 TOOL: Final = "kestrel-report"
 
 _DESCRIPTION: Final = """\
-Says what happened to the queues in some folders: how many items were added and removed when, how deep the queues were,
-how long items waited, how often they came back, which queues are the biggest, the oldest and the busiest. It writes
-index.html with pictures, tables as Parquet, and summary.json, and prints a summary. It reads journals and scrolls, also
-while servers are at work, and changes nothing there. A FOLDER may be a pattern, as in '/data/*/spool': then what stands
-in the place of the * is the server's name. Folders, and that of the report, must be the same for all workers."""
+Reports what happened to the queues in some folders: how many items were added and removed over time, how deep the
+queues were, how long items waited, how often they were redelivered, and which queues are the biggest, the oldest and
+the busiest. It writes index.html with charts, tables as Parquet, and summary.json, and prints a summary. It reads
+journals and scrolls and changes nothing, so servers may be running. A FOLDER may be a pattern such as '/data/*/spool':
+the part that matches the * is then the server's name. All workers must see the folders, and the report's folder, under
+the same paths."""
 
 _EPILOG: Final = """\
 examples:
@@ -46,8 +47,8 @@ examples:
   kestrel-report '/data/*/spool' --master spark://head:7077 --out /data/report
   kestrel-report /var/spool/kestrel --now 2026-01-31T12:00:00 --json | jq .fleet.waiting
 
-exit status: 0, also when files have problems, which the report lists; 1 when it cannot be made; 2 when the command line
-makes no sense, or Spark is not installed (pip install 'kestrel-mq[spark]', and Java); 130 after Ctrl-C."""
+exit status: 0, also when files have problems, which the report lists; 1 when the report cannot be made; 2 when the
+arguments are invalid, or Spark is not installed (pip install 'kestrel-mq[spark]', and Java); 130 after Ctrl-C."""
 
 _MILLISECONDS: Final = re.compile(r"[0-9]{1,14}")
 _LATEST_MS: Final = 2**44 - 1
@@ -55,11 +56,11 @@ _LATEST_MS: Final = 2**44 - 1
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _LEAST_PARTITIONS: Final = 4
 _PARTITION_BYTES: Final = 16 * 1024 * 1024
-"""Of journals, for each partition more."""
+"""Bytes of journals for each further shuffle partition."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command. Returns its exit status."""
+    """Run the command with `argv` and return its exit status."""
     return run(TOOL, lambda: _work(_parser().parse_args(argv), Output()))
 
 
@@ -69,16 +70,16 @@ def _parser() -> ArgumentParser:
         "folders", metavar="FOLDER", nargs="+", type=_folder, help="a folder of journals or scrolls, or a pattern"
     )
     parser.add_argument(
-        "--out", metavar="FOLDER", type=_out, default="report", help="where the report is written (default: report)"
+        "--out", metavar="FOLDER", type=_out, default="report", help="the folder of the report (default: report)"
     )
-    parser.add_argument("--force", action="store_true", help="write into a folder that has other things in it as well")
+    parser.add_argument("--force", action="store_true", help="write into a folder that contains other files")
     parser.add_argument("--server", metavar="NAME", type=_text, help="the name of the server of all these folders")
-    parser.add_argument("--queue", metavar="PATTERN", type=_text, help="queues with such names alone, as in 'orders*'")
+    parser.add_argument("--queue", metavar="PATTERN", type=_text, help="only queues whose names match, as in 'orders*'")
     parser.add_argument(
         "--interval",
         metavar="DURATION",
         type=_interval_ms,
-        help="of what is shown over time, such as 1m (default: what suits the time range)",
+        help="the interval of charts and tables over time, such as 1m (default: from the time range)",
     )
     parser.add_argument(
         "--max-items",
@@ -86,7 +87,7 @@ def _parser() -> ArgumentParser:
         type=_limit,
         action="append",
         default=[],
-        help="the queue's maxItems, to tell what may have been discarded; may be given several times",
+        help="the queue's maxItems, to count items that may have been discarded; may be repeated",
     )
     parser.add_argument(
         "--now",
@@ -128,12 +129,12 @@ def _work(arguments: Namespace, output: Output) -> int:
     output.flush()
     if report.problem_count:
         files = "1 file has a problem" if report.problem_count == 1 else f"{report.problem_count} files have problems"
-        print_error(TOOL, f"{files}: what could be read of it is in the report, which lists {folder.shown}/problems")
+        print_error(TOOL, f"{files}: the report has only the readable records; see {folder.shown}/problems")
     return EX_OK
 
 
 def _look(places: Sequence[JournalLocation], queue: str | None) -> InputSummary:
-    """What there is to read."""
+    """Summarise the files to read: servers, folders, number and bytes of files."""
     files = files_of(Disk(), places, queue)
     return InputSummary(
         servers=sorted({place.server for place in places}),
@@ -151,7 +152,7 @@ def _made(arguments: Namespace, read: InputSummary, now_ms: int, folder: ReportF
     with ExitStack() as stack:
         with capture_stderr():
             spark = stack.enter_context(start_spark(TOOL, arguments.master))
-        folder.begin()  # not before: else a report that was there is lost when Spark cannot be started
+        folder.begin()  # after Spark has started, so that a failed start keeps the old report
         stack.enter_context(_partitions(spark, read.bytes))
         stack.enter_context(JobProgress(spark, "reporting"))
         records = _table(spark, arguments, payload="false")
@@ -162,7 +163,10 @@ def _made(arguments: Namespace, read: InputSummary, now_ms: int, folder: ReportF
 
 @contextmanager
 def _partitions(spark: SparkSession, size: int) -> Iterator[None]:
-    """Spark's 200 are for much more than most folders hold: each is a task, and so a file of each table."""
+    """Set the number of shuffle partitions from the size of the input until the context ends.
+
+    Each partition is a task and a file of each table, and Spark's default of 200 is too many for most folders.
+    """
     before = spark.conf.get(_PARTITIONS)
     spark.conf.set(_PARTITIONS, str(_LEAST_PARTITIONS + size // _PARTITION_BYTES))
     try:
@@ -178,7 +182,7 @@ def _table(spark: SparkSession, arguments: Namespace, **options: str) -> DataFra
 
 
 def _check_drawn() -> None:
-    """Raise `ToolFailed` unless there is what makes the page."""
+    """Raise `ToolFailed` if a package that draws the page is missing."""
     missing = [name for name in ("matplotlib", "jinja2") if importlib.util.find_spec(name) is None]
     if missing:
         raise ToolFailed(f"{' and '.join(missing)} not installed: pip install 'kestrel-mq[spark]'", EX_USAGE)
@@ -191,7 +195,7 @@ def _text(argument: str) -> str:
     try:
         argument.encode()
     except UnicodeEncodeError:
-        raise ArgumentTypeError("Spark takes names that are UTF-8: rename it, or make a link to it") from None
+        raise ArgumentTypeError("Spark accepts only UTF-8 names: rename it, or make a link to it") from None
     return argument
 
 
@@ -200,7 +204,7 @@ def _out(text: str) -> str:
 
 
 def _folder(text: str) -> str:
-    """A whole path: Spark may be at work in another folder than this one. A URI is one."""
+    """Return an absolute path, because Spark may run in another folder; a URI is returned unchanged."""
     path = _out(text)
     return path if "://" in path or path.startswith("file:") else absolute_path(path)
 
@@ -215,7 +219,7 @@ def _interval_ms(text: str) -> int:
 def _limit(text: str) -> tuple[str, int]:
     queue, _, limit = _text(text).rpartition("=")
     if not queue:
-        raise ArgumentTypeError(f"{text!r} names no queue and its limit: write it as in orders=10000")
+        raise ArgumentTypeError(f"{text!r} is not a queue and its limit: write it as in orders=10000")
     return queue, positive(limit)
 
 
@@ -227,9 +231,9 @@ def _time_ms(text: str) -> int:
             moment = datetime.fromisoformat(text)
             time_ms = int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
         except (ValueError, OverflowError):
-            raise ArgumentTypeError(f"{text!r} is no time: write it as in 2026-01-31T12:00:00") from None
+            raise ArgumentTypeError(f"{text!r} is not a time: write it as in 2026-01-31T12:00:00") from None
     if not 0 <= time_ms <= _LATEST_MS:
-        raise ArgumentTypeError(f"{text!r} is no time since 1970 that a journal could have")
+        raise ArgumentTypeError(f"{text!r} is outside the range of times in a journal, which begins in 1970")
     return time_ms
 
 

@@ -1,4 +1,4 @@
-"""Which columns are asked for."""
+"""Checks of the schema that a query requests."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from kestrel.spark.failures import SourceFailed
 
 
 def drop_column(schema: StructType, name: str) -> StructType:
-    """The schema without that column."""
+    """Return the schema without the column `name`."""
     return StructType([field for field in schema if field.name != name])
 
 
 def check_schema(asked: StructType, known: StructType) -> None:
-    """Raise `SourceFailed` unless the columns that are asked for are some of those there are."""
+    """Raise `SourceFailed` unless each column of `asked` is in `known` with the same type and nullability."""
     fields = {field.name: field for field in known}
     for field in asked:
         if field.name not in fields:
@@ -26,4 +26,4 @@ def check_schema(asked: StructType, known: StructType) -> None:
                 f"the column {field.name} is {is_known.dataType.simpleString()}, not {field.dataType.simpleString()}"
             )
         if is_known.nullable and not field.nullable:
-            raise SourceFailed(f"the column {field.name} may be null: do not say NOT NULL of it")
+            raise SourceFailed(f"the column {field.name} may be null: leave out NOT NULL")

@@ -1,4 +1,4 @@
-"""A Spark session that is right for journals: embedded, unless a master is named."""
+"""A Spark session with the settings for journals; embedded in this process unless a master is named."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _SETTINGS: Final = {
     "spark.hadoop.fs.permissions.umask-mode": "077",
     "spark.sql.redaction.string.regex": r"(?<=zks?://)[^/\s]+(?=@)",
 }
-"""Tasks talk to Python over sockets of the file system, which halves the time that it takes them to begin.
+"""Settings of every session.
 
-What is written is for its owner alone, as the files of queues are. Spark shows a stream's options in its plans, but not
-the password of a server set among them.
+Tasks talk to Python over Unix sockets, which halves their start time. The umask lets only the owner read written files,
+as for queue files. Spark shows a stream's options in its plans; the redaction hides the password of a server set.
 """
 
 _ALONE: Final = {
@@ -35,24 +35,24 @@ _ALONE: Final = {
     "spark.ui.enabled": "false",
     "spark.authenticate": "true",
 }
-"""Of an embedded one: nobody else has to reach it, and so nobody can."""
+"""Settings of an embedded session, which no other host needs to reach."""
 
 
 def is_embedded(master: str) -> bool:
-    """Whether all of Spark is in this process with that master. A ``local-cluster`` has others."""
+    """Return True if all of Spark runs in this process with that master; ``local-cluster`` starts other processes."""
     return master.startswith("local") and not master.startswith("local-cluster")
 
 
 def settings_with(master: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """What a session with that master is started with; ``settings`` count for more than ours."""
+    """Return the settings of a session with that master; an entry of `settings` overrides the default."""
     ours = _SETTINGS | (_ALONE if is_embedded(settings.get("spark.master", master)) else {})
     return {**ours, **settings}
 
 
 def own_scratch(environment: MutableMapping[str, str]) -> None:
-    """Let what an embedded Spark spills and shuffles, items among it, lie in a folder for the owner alone.
+    """Point ``SPARK_LOCAL_DIRS`` to a new folder that only the owner can read, unless the variable is already set.
 
-    It goes with this process. Whoever has named a folder (``SPARK_LOCAL_DIRS``) has chosen.
+    Spark stores spilled and shuffled data there, which includes items. The folder is deleted when this process exits.
     """
     if "SPARK_LOCAL_DIRS" not in environment:
         folder = mkdtemp(prefix="kestrel-spark-")
@@ -61,16 +61,16 @@ def own_scratch(environment: MutableMapping[str, str]) -> None:
 
 
 def session(name: str, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """A session, embedded (``local[*]``) unless a master is named; one that runs already is taken as it is.
+    """Return the running Spark session or start one; it is embedded (``local[*]``) unless `master` is given.
 
-    Workers are the same Python, which has pyarrow: Spark would start whichever is first on PATH.
+    Workers run this same Python, which has pyarrow; by default Spark would start the first Python on PATH.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     master = master or EMBEDDED
     if is_embedded((settings or {}).get("spark.master", master)):
         own_scratch(os.environ)
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # or it looks for another one, and warns of it
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # otherwise Spark picks another address and warns
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in settings_with(master, settings or {}).items():
         builder = builder.config(key, value)

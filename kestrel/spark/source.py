@@ -1,4 +1,4 @@
-"""The format ``kestrel`` of Spark: ``spark.read.format("kestrel").load("/var/spool/kestrel")`` and its streams."""
+"""The Spark data source ``kestrel``, for ``spark.read.format("kestrel").load("/var/spool/kestrel")`` and streams."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from kestrel.spark.table.reader import reader_of, schema_of
 
 
 class KestrelSource(DataSource):
-    """Files, named by paths, or the queues of servers. docs/spark.md has the options and the columns."""
+    """A data source for journal files (named by paths) and for the queues of live servers (docs/spark.md)."""
 
     @classmethod
     def name(cls) -> str:
-        """As ``format`` calls it."""
+        """Return the name for ``format(...)``."""
         return "kestrel"
 
     def schema(self) -> StructType:
-        """The columns that there are."""
+        """Return all columns that the options allow. Raises `SourceFailed` for bad options."""
         if has_server_options(self.options):
             return ITEMS
         if is_archive_stream(self.options):
@@ -38,18 +38,18 @@ class KestrelSource(DataSource):
         return schema_of(parse_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A table of files."""
+        """Return a reader of a table of files. Raises `SourceFailed` if the options name servers."""
         if has_server_options(self.options):
-            raise SourceFailed('a live queue is read as a stream: spark.readStream.format("kestrel")')
+            raise SourceFailed('a live queue can be read only as a stream: use spark.readStream.format("kestrel")')
         return reader_of(parse_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """The items of live queues, or the files of an archive as they come."""
+        """Return a stream reader of live queues, or of an archive that receives files. Raises `SourceFailed`."""
         if not has_server_options(self.options):
             if not has_paths(self.options):
                 raise SourceFailed(
-                    'a stream comes out of queues: option("servers", "mq1,mq2").option("queue", "work");'
-                    ' or out of an archive: load("/srv/archive")'
+                    'a stream reads queues: option("servers", "mq1,mq2").option("queue", "work");'
+                    ' or an archive: load("/srv/archive")'
                 )
             return archive_reader_of(parse_archive_options(self.options), schema)
         options = parse_stream_options(self.options)
@@ -57,9 +57,9 @@ class KestrelSource(DataSource):
         return (RangesReader if options.delivery is Delivery.EXACTLY_ONCE else OpenReadsReader)(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> QueueWriter:
-        """Puts rows to a live queue."""
+        """Return a writer that puts rows to a live queue."""
         return writer_of(parse_sink_options(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> QueueStreamWriter:
-        """Puts the rows of a stream to a live queue."""
+        """Return a writer that puts the rows of a stream to a live queue."""
         return stream_writer_of(parse_sink_options(self.options), schema, overwrite=overwrite)

@@ -1,4 +1,4 @@
-"""Spark for a command: started if it can be, and if not, a sentence that says what is missing."""
+"""Start of Spark for the commands, with clear messages if something is missing."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _JAVA_OPTIONS: Final = f"-Dlog4j.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
-"""Of what Spark says, errors alone are told."""
+"""Java options that limit Spark's log to errors."""
 
 MODULES: Final = ("pyspark", "pyarrow", "numpy", "pandas")
 
 
 def check_installed() -> None:
-    """Raise `ToolFailed` unless there is all that Spark needs here."""
+    """Raise `ToolFailed` unless the Python packages and Java that Spark needs are installed."""
     missing = [name for name in MODULES if importlib.util.find_spec(name) is None]
     if missing:
         raise ToolFailed(f"{' and '.join(missing)} not installed: pip install 'kestrel-mq[spark]'", EX_USAGE)
@@ -40,9 +40,9 @@ def check_installed() -> None:
 
 @contextmanager
 def start_spark(tool: str, master: str | None) -> Iterator[SparkSession]:
-    """A session for as long as the context lasts, embedded unless a master is named; one that runs already is taken.
+    """Provide a Spark session for the context, embedded unless `master` is given; a running session is reused.
 
-    What fails in Spark is a `ToolFailed` with Spark's first line.
+    A session that was started here is stopped at the end. Errors of Spark become a `ToolFailed` with their first line.
     """
     check_installed()
     from pyspark.sql import SparkSession
@@ -71,9 +71,9 @@ def start_spark(tool: str, master: str | None) -> Iterator[SparkSession]:
 
 
 def _let_interrupts_end_it() -> None:
-    """Spark's own handler asks Java to stop, in the midst of another question, which both of them log with tracebacks.
+    """Restore Python's SIGINT handler: Spark's handler calls Java during another call, which logs tracebacks.
 
-    To stop the session does as well.
+    Stopping the session also stops its jobs. A null handler keeps Py4J's log messages off the terminal.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -82,12 +82,12 @@ def _let_interrupts_end_it() -> None:
 
 
 def is_spark_error(error: Exception) -> bool:
-    """Whether Spark raised it, or Py4J, by which Spark is reached."""
+    """Return True if PySpark or Py4J, its bridge to Java, raised the error."""
     return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
 
 
 def first_line(error: Exception) -> str:
-    """What it says, without where in Java or Python that was."""
+    """Return the message of an error in one line, without the Java or Python traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if any(line.startswith("Traceback ") for line in lines):
         lines = [line for line in lines if not line.startswith(("at ", "SQLSTATE"))][-1:]

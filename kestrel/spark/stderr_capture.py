@@ -1,4 +1,4 @@
-"""A start of Java that does not fill the terminal."""
+"""Capture of standard error while Java starts, to keep its messages off the terminal."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from threading import Lock, Thread
 from typing import Final
 
 MOST_HELD_BYTES: Final = 16 * 1024
-"""Of what is said while nobody hears it, the last."""
+"""Limit of the captured bytes; older bytes are dropped."""
 
 _READ_BYTES: Final = 64 * 1024
 
 
 @contextmanager
 def capture_stderr() -> Iterator[None]:
-    """What this process and what it starts say on standard error is not heard until the context ends.
+    """Capture the standard error of this process and of its new children until the context ends.
 
-    What was started may run on: what it says later is heard. If the context ends with an error, the last
-    `MOST_HELD_BYTES` that were said in it are shown: they may be the reason.
+    Children may run longer; their later output is shown at once. If the context ends with an error, the last
+    `MOST_HELD_BYTES` of the captured output are shown, because they may contain the reason.
     """
     sys.stderr.flush()
     heard, said = os.pipe()
@@ -43,9 +43,9 @@ def capture_stderr() -> Iterator[None]:
 
 
 class _StderrReader:
-    """Reads a pipe until all who write to it are gone: else they would wait for somebody who does.
+    """A reader of the pipe that replaces standard error, which drains it until all writers have closed it.
 
-    Owns both descriptors.
+    Without it a writer would block on a full pipe. The reader owns and closes both descriptors.
     """
 
     def __init__(self, heard: int, standard_error: int) -> None:
@@ -53,10 +53,10 @@ class _StderrReader:
         self._standard_error = standard_error
         self._lock = Lock()
         self._held: bytes | None = b""
-        """None when it is not held any more."""
+        """Captured bytes, or None once output is passed on."""
 
     def listen(self) -> None:
-        """Return at the end of what is said."""
+        """Read until all writers have closed the pipe."""
         said = _poll(self._heard)
         while True:
             said.poll()
@@ -67,7 +67,7 @@ class _StderrReader:
                     return
 
     def pass_on(self, *, is_held_shown: bool) -> None:
-        """What is said from now on is shown at once. What was said before is shown first, or never."""
+        """Pass on all later output at once; show or drop the captured output first."""
         said = _poll(self._heard)
         with self._lock:
             if self._held is None:
@@ -79,7 +79,7 @@ class _StderrReader:
                 self._show(held)
 
     def _hear(self) -> bool:
-        """Whether there was something."""
+        """Read once and return False at the end of the pipe."""
         data = os.read(self._heard, _READ_BYTES)
         if self._held is None:
             self._show(data)
@@ -88,13 +88,13 @@ class _StderrReader:
         return bool(data)
 
     def _show(self, data: bytes) -> None:
-        with suppress(OSError):  # a terminal may be gone, and who writes to the pipe must not wait
+        with suppress(OSError):  # the terminal may be gone, but writers must not block
             while data:
                 data = data[os.write(self._standard_error, data) :]
 
 
 def _poll(descriptor: int) -> poll:
-    """Says whether something was said, or nobody is there any more."""
+    """Return a poll object that reports data or end of file on the descriptor."""
     asked = poll()
     asked.register(descriptor, POLLIN)
     return asked

@@ -32,7 +32,7 @@ def test_help_has_examples(command: tuple[str, ...], capsys: pytest.CaptureFixtu
         (["verify", "missing"], "there is no "),
         (["verify", "nothing*"], "nothing is called nothing*: name a folder of journals"),
         (["pack", "s3://bucket/spool"], "journals are read from folders that every worker can see"),
-        (["export", ".", "--out", ".", "--format", "parquet"], ". is there already: name another folder for the items"),
+        (["export", ".", "--out", ".", "--format", "parquet"], ". already exists: name another folder for the items"),
         (["export", ".", "--out", "x"], "the following arguments are required: --format"),
         (["export", ".", "--out", "x", "--format", "jsonl", "--added", "--queued"], "not allowed with argument"),
         (["verify", "--queue", "a.b", "."], "no queue can have the name 'a.b'"),

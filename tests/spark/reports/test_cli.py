@@ -93,10 +93,10 @@ def test_a_folder_without_journals_becomes_a_report_that_says_so(
         (["--interval", "0"], "an interval is at least 1 ms"),
         (["--interval", "1.0005"], "is not a whole number of milliseconds"),
         (["--interval", "1x"], "is not a duration"),
-        (["--max-items", "work"], "names no queue and its limit: write it as in orders=10000"),
+        (["--max-items", "work"], "is not a queue and its limit: write it as in orders=10000"),
         (["--max-items", "work=0"], "not a number from 1 on"),
-        (["--now", "yesterday"], "is no time: write it as in 2026-01-31T12:00:00"),
-        (["--now", "0001-01-01"], "no time since 1970"),
+        (["--now", "yesterday"], "is not a time: write it as in 2026-01-31T12:00:00"),
+        (["--now", "0001-01-01"], "outside the range of times in a journal"),
         (["--server", "\udc80"], "names that are UTF-8"),
     ],
 )

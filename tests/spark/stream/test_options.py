@@ -90,5 +90,5 @@ def test_a_column_that_is_not_there_is_named() -> None:
 
 
 def test_a_stream_without_servers_says_what_it_needs() -> None:
-    with pytest.raises(SourceFailed, match=r'a stream comes out of queues: option\("servers"'):
+    with pytest.raises(SourceFailed, match=r'a stream reads queues: option\("servers"'):
         KestrelSource({"queue": "work"}).streamReader(ITEMS)

@@ -51,7 +51,7 @@ def test_some_columns_in_any_order_may_be_asked_for(tmp_path: Path) -> None:
     [
         (StructField("size", LongType()), {}, r"there is no column size: there are server, folder"),
         (StructField("bytes", IntegerType()), {}, r"the column bytes is bigint, not int"),
-        (StructField("xid", IntegerType(), False), {}, r"the column xid may be null: do not say NOT NULL of it"),
+        (StructField("xid", IntegerType(), False), {}, r"the column xid may be null: leave out NOT NULL"),
         (RECORDS["data"], {"payload": "false"}, r'no column data with option\("payload", "false"\): there are server'),
         (RECORDS["data"], {"view": "errors"}, r"there is no column data: there are server"),
         (RECORDS["op"], {"view": "errors"}, r"there is no column op: there are server"),
