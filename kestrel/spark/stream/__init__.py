@@ -1,1 +1,1 @@
-"""Live queues as streams: out of servers, into servers; and archives that grow."""
+"""Structured Streaming sources and sinks: live queues, and archives that receive files."""

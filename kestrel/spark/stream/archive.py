@@ -1,17 +1,15 @@
-"""An archive as a stream: the files that a server with an archive moves there, each read once.
+"""A stream source that tails an archive: it reads each file that a server moves there exactly once.
 
-What exactly once rests on. Files do not come in the order of their numbers: several threads move them, one that could
-not be moved is tried again while later ones go, a queue may be made anew, and after a clock was set back, or from
-another server, numbers begin lower. Nor are their times of any use: the clock may be wrong, and whoever changes the
-owner of a file, or makes a link to it, changes its time. So the stream writes down which files it saw, in its index,
-and an offset is how many of them were read: it has two values, however many files there are. A batch is a run of the
-index, the same after any restart. This needs an index as durable as the checkpoint, and of a server:
+An archive has no usable order. Several threads move files, and a failed move is tried again later. A queue may be made
+again, and its numbers may start lower after a clock change or on another server. Modification times are not reliable
+either. So the stream writes the files that it saw to an index. An offset is the number of index entries that were
+read. A batch is a run of index entries, and is the same after any restart. This requires an index as durable as the
+checkpoint, and two properties of the archive:
 
-- A name beginning with ``archive~`` is that of a file that is whole: what is copied has another name until then.
-- A file is known by its name and its length, and nothing is written to it there. After a crash the server may copy it
-  again, which is nothing new; or it may have come, be back in its folder and grow: what it grew by is read when it
-  comes again. A file of a known name that is shorter, or does not begin as the known one, is another one, and is read
-  as a whole.
+- A name that begins with ``archive~`` belongs to a complete file. A file that is being copied has another name.
+- A file is identified by its name and length, and the archive never appends to it. After a crash the server may copy
+  the same file again, or may take it back, append to it and archive it again. The stream then reads only the new part.
+  A file of a known name that is shorter, or begins differently, is a new file and is read from its start.
 """
 
 from __future__ import annotations
@@ -47,23 +45,23 @@ from kestrel.tools.formatting import show_path
 from kestrel.tools.tool_runner import explain_os_error
 
 _LOOKED_INTO: Final = 100
-"""So many files of a folder are looked into, to see whether a server is at work in it."""
+"""Limit of the files per folder that are checked for signs of a running server."""
 
-_READ_LATER: Final = "the stream goes on from there when it is started again"
+_READ_LATER: Final = "start the stream again to resume from there"
 
-_GO_ON: Final = 'option("ignoreMissingFiles", "true") goes on without it'
+_GO_ON: Final = 'option("ignoreMissingFiles", "true") skips it'
 
 _ORDER: Final = "file_order"
 
 
 def archive_reader_of(options: ArchiveOptions, schema: StructType) -> ArchiveReader:
-    """A reader of the columns of `schema`, which may be some of those of the table."""
+    """Return a reader of the columns of `schema`, a subset of the table's columns. Raises `SourceFailed`."""
     check_schema(schema, schema_of(options.table))
     return ArchiveReader(options, schema)
 
 
 class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Sees what comes, and plans which task reads what. All of it but `read` happens on the driver.
+    """A stream reader that finds new files and assigns them to tasks. Only `read` runs outside the driver.
 
     Methods raise `SourceFailed`.
     """
@@ -75,21 +73,21 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._arrivals = Arrivals(options.index)
         self._all_now: int | None = None
         self._listed: dict[bytes, dict[bytes, int]] = {}
-        """Of each folder the files that were there when it was last listed, with their numbers in the file system."""
+        """Inode numbers of the files at the last listing, by folder and file name."""
 
     # Offsets.
 
     def initialOffset(self) -> dict[str, Any]:
-        """Before all files that there ever were."""
+        """Return the offset before all files."""
         self._catch_up()
         return self._offset(0)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """As many files as the option says."""
+        """Return the maximum of files in a batch, from the options."""
         return ReadMaxFiles(self._options.most_files)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Behind what is there now, or behind the first of it."""
+        """Look for new files and return the end of the next batch."""
         if self._all_now is None:
             self._see()
         first = self._files_of(start)
@@ -97,11 +95,11 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(min(last, first + limit.max_files) if isinstance(limit, ReadMaxFiles) else last)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Behind all that was seen."""
+        """Return the offset after all known files, or None before the index is read."""
         return self._offset(len(self._arrivals)) if self._arrivals.id else None
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What comes from now on is for the next time."""
+        """Limit the stream to the files that are in the archive now."""
         self._see()
         self._all_now = len(self._arrivals)
 
@@ -112,8 +110,8 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         index_id, files = offset.get("index"), offset.get("files")
         if index_id != self._arrivals.id or not isinstance(files, int) or not 0 <= files <= len(self._arrivals):
             raise SourceFailed(
-                f"the checkpoint is not of the index {self._options.index}, or of a later state of it: put back the"
-                " index that was beside it, or begin a new checkpoint with a new index, which reads all that is in the"
+                f"the checkpoint is not of the index {self._options.index}, or of a later state of it: restore the"
+                " index that was beside it, or start with a new checkpoint and a new index, which reads the whole"
                 " archive again"
             )
         return files
@@ -124,10 +122,10 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except OSError as error:
             raise SourceFailed(f"the index cannot be read and written: {explain_os_error(error)}") from None
 
-    # What comes.
+    # New files.
 
     def _see(self) -> None:
-        """Write down what is there and was not."""
+        """Append all new files to the index."""
         table = self._options.table
         try:
             with self._arrivals.locked() as append:
@@ -143,27 +141,27 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise SourceFailed(explain_os_error(error)) from None
 
     def _check_place(self, place: JournalLocation) -> None:
-        """Refuse what will never get a file from a server."""
+        """Raise `SourceFailed` for a single file, or for a folder in which a server may be running."""
         if place.file_name is not None:
             shown = show_path(place.folder + b"/" + place.file_name)
-            raise SourceFailed(f"{shown} is a file, which is read as a table: a stream reads the folder of an archive")
+            raise SourceFailed(f"{shown} is a file: name the folder of an archive, or read the file as a table")
         if place.folder in self._listed:
             return
         for name in [*filter(_may_be_live, self._disk.list_files(place.folder))][:_LOOKED_INTO]:
             if self._is_live(place.folder + b"/" + name):
                 raise SourceFailed(
-                    f"{place.shown_folder} has queues that a server may be at work on: a stream reads what it is done"
-                    " with, from its archive; spark.read reads them as they are"
+                    f"{place.shown_folder} has queues of a server that may be running: a stream reads only an archive;"
+                    " use spark.read for the files of live queues"
                 )
 
     def _is_live(self, path: bytes) -> bool:
         try:
             return self._disk.length(path) > 0 and format_of(self._disk, path) is not Format.NEITHER
-        except OSError:  # it has gone, or is none of ours
+        except OSError:  # the file is gone or is not a queue file
             return False
 
     def _new_in(self, place: JournalLocation, listed: dict[bytes, int]) -> Iterator[Arrival]:
-        """Files of names that are not known, and those that have come again with more."""
+        """Yield files with new names, and known files that have grown."""
         before = self._listed.get(place.folder, {})
         changed = [name for name, number in listed.items() if before.get(name) != number]
         known = {name: arrival for name in changed if (arrival := self._arrivals.known(place.folder, name)) is not None}
@@ -172,19 +170,19 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name in (*known, *wanted):
             try:
                 arrival = self._looked_at(place, name, known.get(name))
-            except FileNotFoundError:  # somebody cleans the archive
+            except FileNotFoundError:  # the archive is being cleaned
                 del listed[name]
                 continue
             if arrival is not None:
                 yield arrival
 
     def _is_wanted(self, journal: str) -> bool:
-        """A file does not say which children were to read it, so that those of any child's parent are wanted."""
+        """Return True if the pattern can match the queue or a child: an archived file does not name its readers."""
         queue = self._options.table.queue
         return queue is None or fnmatchcase(journal, queue) or queue.startswith(journal + "+")
 
     def _looked_at(self, place: JournalLocation, file_name: bytes, known: Arrival | None) -> Arrival | None:
-        """None where it is as it was. Raises FileNotFoundError."""
+        """Return the arrival of a new or changed file, or None if it is unchanged. Raises FileNotFoundError."""
         path = place.folder + b"/" + file_name
         if known is not None and self._disk.length(path) == known.size:
             return None
@@ -198,7 +196,7 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Batches.
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Who reads what. No file is read for that: each is one task's."""
+        """Return the tasks of a batch. Planning does not split files: one task reads a whole file."""
         self._catch_up()
         table = self._options.table
         try:
@@ -221,13 +219,13 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     if self._options.ignores_missing:
                         continue
                     shown = show_path(folder + b"/" + each.file_name)
-                    raise SourceFailed(f"{shown} went from the archive before it was read: {_GO_ON}") from None
+                    raise SourceFailed(f"{shown} was deleted before it was read: {_GO_ON}") from None
                 identity = file.identity._replace(sample=each.sample)
                 yield FileSlice(replace(file, size=each.size, identity=identity), each.start, each.size)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """What a task reads. A file that cannot be read fails the batch: else its rows would never come."""
-        slices = partition.slices if isinstance(partition, ReadTask) else ()  # Spark makes one where there is none
+        """Yield the rows of a task. An unreadable file fails the batch, because its rows would be lost otherwise."""
+        slices = partition.slices if isinstance(partition, ReadTask) else ()  # Spark adds one if there is none
         ways_out = {"unreadable": _READ_LATER}
         if not self._options.ignores_missing:
             ways_out["vanished"] = _GO_ON
@@ -237,7 +235,7 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _archived_in(folder: bytes) -> dict[bytes, int]:
-    """The files there of such names, with their numbers in the file system: a listing has these without a look."""
+    """Return the inode numbers of the archived files in a folder, read from the listing without a stat."""
     with os.scandir(folder) as entries:
         return {
             entry.name: entry.inode() for entry in entries if entry.name.startswith(ARCHIVE_PREFIX) and entry.is_file()
@@ -245,18 +243,18 @@ def _archived_in(folder: bytes) -> dict[bytes, int]:
 
 
 def _may_be_live(file_name: bytes) -> bool:
-    """Whether a queue's file may have that name, in the folder where it was written."""
+    """Return True if the name is that of a journal or scroll file in a server's folder."""
     return scrolls.parse_file_name(file_name) is not None or journals.parse_file_name(file_name) is not None
 
 
 def _by_number(arrival: Arrival) -> tuple[int, bytes, bytes]:
-    """Of what is seen at once, what was begun first comes first."""
+    """Return a sort key that puts files seen together in the order in which they were begun."""
     file = scrolls.parse_file_name(arrival.file_name.removeprefix(ARCHIVE_PREFIX))
     return 0 if file is None else file.number, arrival.file_name, arrival.folder
 
 
 def _without_order(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Which files of its journal are to come before this one nobody knows yet."""
+    """Set the column ``file_order`` to null, because earlier files of the journal may arrive later."""
     place = batch.schema.get_field_index(_ORDER)
     if place < 0:
         return batch

@@ -1,4 +1,4 @@
-"""What a person may say of an archive that is tailed: the options of ``spark.readStream.format("kestrel")``."""
+"""The options of an archive stream: ``spark.readStream.format("kestrel").load("/srv/archive")``."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from kestrel.spark.option_values import PATHS, check_option_names, parse_boolean
 from kestrel.spark.table.options import SourceOptions, parse_options
 
 MOST_FILES: Final = 1000
-"""In a batch. A writer file has 16 MiB, unless it was set otherwise."""
+"""Default number of files in a batch. A writer file has 16 MiB by default."""
 
 OF_STREAMS: Final = ("index", "maxFiles", "ignoreMissingFiles")
 
 _OF_TABLES: Final = (*PATHS, "server", "queue", "payload", "mode", "partitionBytes", "parallelism")
-"""These mean what they mean for a table."""
+"""Options with the same meaning as for a table."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveOptions:
-    """All of them, understood."""
+    """The parsed options of an archive stream."""
 
     table: SourceOptions
     index: str
-    """The path of the file that says what came."""
+    """Absolute path of the index of files seen."""
     most_files: int = MOST_FILES
     ignores_missing: bool = False
 
 
 def is_archive_stream(given: Mapping[str, str]) -> bool:
-    """Whether some of the options are of a stream of files, and of no table."""
+    """Return True if an option occurs that only archive streams have."""
     names = {name.lower() for name in OF_STREAMS}
     return any(name.lower() in names for name in given)
 
 
 def parse_archive_options(given: Mapping[str, str]) -> ArchiveOptions:
-    """Spark's options, whose names come in any case. Raises `SourceFailed`."""
+    """Parse Spark's options, whose names are case-insensitive. Raises `SourceFailed`."""
     values = check_option_names(given, (*_OF_TABLES, *OF_STREAMS))
     table = parse_options({name: value for name, value in values.items() if name in _OF_TABLES})
     index = values.get("index")
     if index is None:
         raise SourceFailed(
-            "a stream of an archive keeps an index of the files that came:"
-            ' option("index", "/srv/checkpoints/audit.index"), a file of its own, beside its checkpoint'
+            "a stream of an archive needs an index of the files seen:"
+            ' option("index", "/srv/checkpoints/audit.index"), a separate file beside the checkpoint'
         )
     if not os.path.isabs(index):
-        raise SourceFailed(f"index is the absolute path of a file, as /srv/checkpoints/audit.index, not {index!r}")
+        raise SourceFailed(f"index must be an absolute path such as /srv/checkpoints/audit.index, not {index!r}")
     return ArchiveOptions(
         table=table,
         index=index,

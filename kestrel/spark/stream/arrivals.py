@@ -1,8 +1,8 @@
-"""The index of an archive that is tailed: which files came, in the order in which the stream saw them.
+"""The index of an archive stream: the files that the stream has seen, in the order in which it saw them.
 
-It is a file of lines of JSON, the stream's own, that only grows. The first line has an id. Each other one is a file, or
-what a file has grown by. So a place in the stream is a number of lines, whatever the archive has become since. Lines
-are on the medium before anybody is told of them, and one process at a time appends.
+The index is an append-only file of JSON lines. The first line has the format and an id. Each further line is a file, or
+the part that a file has grown by. So a stream position is a number of lines, whatever happens to the archive. Lines are
+made durable before they are used, and a lock lets one process append at a time.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from kestrel.tools.formatting import show_path
 _FORMAT: Final = "kestrel arrivals 1"
 
 _HEAD_BYTES: Final = 1024
-"""The first line is shorter."""
+"""Upper bound of the length of the first line."""
 
 
 class Arrival(NamedTuple):
-    """A file that is there for good, or what it has grown by."""
+    """An archived file, or the part that a known file has grown by."""
 
     server: str
     folder: bytes
     """An absolute path."""
     file_name: bytes
     start: int
-    """What stands before it was read before, in bytes."""
+    """Offset of the first byte that was not read before."""
     size: int
-    """How long the file was, in bytes."""
+    """Length of the file in bytes."""
     sample: bytes | None
-    """As in `kestrel.spark.table.planned_file.Identity`."""
+    """Digest as in `kestrel.spark.table.planned_file.Identity`."""
 
 
 Append = Callable[[Iterable[Arrival]], None]
 
 
 class Arrivals:
-    """The index. What others append to it is there after `locked` and `catch_up`."""
+    """The index in memory. `locked` and `catch_up` read the lines that other processes have appended."""
 
     def __init__(self, path: str) -> None:
         self._disk = Disk()
@@ -54,27 +54,30 @@ class Arrivals:
         self._good = 0
         self._latest: dict[tuple[bytes, bytes], Arrival] = {}
         self.id = ""
-        """Another index has another one."""
+        """Unique id of this index."""
         self.files: list[Arrival] = []
-        """In the order in which they came."""
+        """All entries in the order of their lines."""
 
     def __len__(self) -> int:
         return len(self.files)
 
     def known(self, folder: bytes, file_name: bytes) -> Arrival | None:
-        """The last that came of that name, whatever links the folder was reached by."""
+        """Return the latest entry of that file name, also if the folder was reached through a link."""
         return self._latest.get((_real(folder), file_name))
 
     def catch_up(self) -> None:
-        """Read what others have appended; an index that is not there is made. Raises `SourceFailed` or OSError."""
+        """Read the lines that other processes have appended; make the index if needed.
+
+        Raises `SourceFailed` or OSError.
+        """
         with self.locked():
             pass
 
     @contextmanager
     def locked(self) -> Iterator[Append]:
-        """While nobody else appends: what there is is known, and more may be appended, which is then on the medium.
+        """Lock the index, catch up, and yield a function that appends entries durably.
 
-        Raises `SourceFailed` or OSError, from what is yielded too; then nothing is appended.
+        This and the function raise `SourceFailed` or OSError; a failed call appends nothing.
         """
         descriptor = self._disk.open_append(self._path)
         try:
@@ -88,22 +91,22 @@ class Arrivals:
         disk = self._disk
         head, newline, _ = disk.read(descriptor, 0, _HEAD_BYTES).partition(b"\n")
         if not newline and disk.size(descriptor) < _HEAD_BYTES and _FORMAT.startswith(_beginning(head)):
-            disk.cut(descriptor, 0)  # it was just being made when its process ended
+            disk.cut(descriptor, 0)  # a process ended while it made the index
             self._write(descriptor, [json.dumps([_FORMAT, uuid4().hex])])
             disk.sync_folder(os.path.dirname(self._path))
             head = disk.read(descriptor, 0, _HEAD_BYTES).partition(b"\n")[0]
         index_id = _id_in(head)
         size = disk.size(descriptor)
         if index_id is None:
-            raise SourceFailed(f"{self._shown} is no index of a stream's files: name another file, or one to be made")
+            raise SourceFailed(f"{self._shown} is not an archive stream's index: name another file")
         if self.id not in ("", index_id) or size < self._good:
-            raise SourceFailed(f"the index {self._shown} was replaced while the stream ran: put back the one that was")
+            raise SourceFailed(f"the index {self._shown} was replaced while the stream ran: restore the old index")
         self.id = index_id
         start = self._good or len(head) + 1
         text = disk.read(descriptor, start, size - start)
         whole = text[: text.rfind(b"\n") + 1]
         if len(whole) < len(text):
-            disk.cut(descriptor, start + len(whole))  # its process ended before it told anybody of it
+            disk.cut(descriptor, start + len(whole))  # a process ended during the append, so the line was never used
         self._take(whole)
         self._good = start + len(whole)
 
@@ -112,8 +115,8 @@ class Arrivals:
             arrival = _arrival_in(line)
             if arrival is None:
                 raise SourceFailed(
-                    f"line {number} of the index {self._shown} is damaged: put back a copy, or begin a new checkpoint"
-                    " with a new index, which reads all that is in the archive again"
+                    f"line {number} of the index {self._shown} is damaged: restore a copy, or start with a new"
+                    " checkpoint and a new index, which reads the whole archive again"
                 )
             self.files.append(arrival)
             self._latest[_real(arrival.folder), arrival.file_name] = arrival
@@ -147,11 +150,11 @@ def _real(folder: bytes) -> bytes:
 
 
 _folder = cache(os.fsencode)
-"""One object for all files of a folder."""
+"""Cached encoder, so that all files of a folder share one object."""
 
 
 def _beginning(head: bytes) -> str:
-    """What of the format's name stands in a first line that was cut short."""
+    """Return the part of the format's name in a truncated first line."""
     return head.decode("latin-1").removeprefix("[").removeprefix('"')[: len(_FORMAT)]
 
 

@@ -1,4 +1,4 @@
-"""The items of one task on their way into the servers of a queue, until they are in or the patience is over."""
+"""Delivery of a task's items to the servers of a queue, with retries until the option ``patience`` is exceeded."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from kestrel.config.units import format_duration_ms
 from kestrel.spark.failures import SourceFailed
 
 Put: TypeAlias = Callable[[Sequence[bytes], int], int]
-"""Puts items that expire in so many ms, 0 for never, to one server, and returns how many went in before the first that
-a limit refused. Raises `ClientFailure`."""
+"""Put items with an expiry in ms (0 for never) to one server. Returns the number of items that were accepted before a
+limit refused one. Raises `ClientFailure`.
+"""
 
 _FULL: Final = "the queue is full"
 
 
 class BatchPutter:
-    """Puts items in batches, each to one server, in turn; the first is any of them.
+    """A sender that puts batches to the servers in turn, starting with a random one.
 
-    What a server does not take, because it fails or its queue is full, the others are asked to take: those that took
-    what they were given last first. When none of them will there is a pause, and all are asked again. Every item that
-    goes in renews the patience: a queue whose consumers are slow makes this slow, and one that nobody reads makes it
-    fail.
+    If a server fails or its queue is full, the remaining items are offered to the other servers, first to those that
+    accepted their last request. If all servers refuse, it pauses and tries all again. Each accepted item restarts the
+    patience: slow consumers slow the task down, and a queue that no consumer reads makes it fail.
 
-    A batch whose fate is unknown is put again: items may be there twice, and none is lost.
+    A batch with an unknown outcome is put again: items may be duplicated, but none is lost.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class BatchPutter:
         self._turn.rotate(self._random.randrange(len(servers)))
         self._backoffs = {server: Backoff(self._random) for server in servers}
         self._reasons: dict[str, str] = {}
-        """Why each that has left something did so the last time."""
+        """Latest reason of each server that did not accept all items."""
         self.counts = dict.fromkeys(servers, 0)
-        """How many items each has taken."""
+        """Number of items accepted by each server."""
         self.unsure = 0
-        """How many may be there once more than they are counted."""
+        """Number of items that may have been put one more time than counted."""
 
     def put(self, items: Iterable[bytes], expiry_ms: int = 0) -> None:
-        """Returns when all are in. Raises `SourceFailed`: these may be in in part, and all that came before are."""
+        """Put all items. Raises `SourceFailed`: then all earlier items are in, and a part of these may be."""
         for batch in batches(items):
             self._put_batch(batch, expiry_ms)
 
@@ -82,23 +82,23 @@ class BatchPutter:
             self._sleep(min(backoff.failed(now_s), ends_s - now_s))
 
     def _round(self) -> Iterator[str]:
-        """All servers, the next one first, but behind the others those that are better left alone for a while."""
+        """Return all servers in turn; those that failed recently come last."""
         now_s = self._seconds()
         servers = sorted(self._turn, key=lambda server: self._backoffs[server].ends_s > now_s)
         self._turn.rotate(-1)
         return iter(servers)
 
     def _put_at(self, server: str, items: Sequence[bytes], expiry_ms: int) -> Sequence[bytes]:
-        """What is left of the items. Raises `SourceFailed` for one that will never be taken."""
+        """Put items to one server and return the rest. Raises `SourceFailed` for an item that no server can accept."""
         try:
             count = self._servers[server](items, expiry_ms)
         except RequestError as error:
             if len(items) == 1:
                 raise SourceFailed(
                     f"an item of {len(items[0])} bytes cannot be put to the queue {self._queue}: {error}. "
-                    f"Leave out what no server takes, as by a filter of length(data){self._what_is_in()}"
+                    f"Filter out such items, for example by length(data){self._what_is_in()}"
                 ) from None
-            half = len(items) // 2  # of a batch there may be too much for one request, or one item too large
+            half = len(items) // 2  # the batch may exceed a request, or one item may be too large
             rest = self._put_at(server, items[:half], expiry_ms)
             return [*rest, *items[half:]] if rest else self._put_at(server, items[half:], expiry_ms)
         except ClientFailure as error:
@@ -118,19 +118,19 @@ class BatchPutter:
         self._reasons[server] = reason
 
     def _failure(self, left: Sequence[bytes]) -> str:
-        """Why these were not put, in sentences without their data."""
+        """Return an error message with the reasons of the servers, without the items' data."""
         full = [server for server, reason in self._reasons.items() if reason is _FULL]
-        others = [reason for reason in self._reasons.values() if reason is not _FULL]  # which name their servers
+        others = [reason for reason in self._reasons.values() if reason is not _FULL]  # these texts name their servers
         reasons = [f"is full on {', '.join(full)}"] if full else []
         if others:
             reasons.append(f"could not be put to: {'; '.join(others)}")
         text = (
             f"the queue {self._queue} {', and '.join(reasons)}: {len(left)} of the {self._count + len(left)} items "
-            f"that this task came to were not put, since nothing went in for "
+            f"that this task has read were not put, because no server accepted an item for "
             f"{format_duration_ms(round(self._patience_s * 1000))} (patience)"
         )
         if full:
-            text += f". The first of them has {len(left[0])} bytes: if maxItemSize is less, it never will be put"
+            text += f". The first of them has {len(left[0])} bytes: check that maxItemSize is not less"
         return text + self._what_is_in()
 
     @property
@@ -141,4 +141,4 @@ class BatchPutter:
         if not (self._count or self.unsure):
             return ""
         more = f", and perhaps {self.unsure} more" if self.unsure else ""
-        return f". {self._count} items of this task are in{more}: they come twice if Spark runs it again"
+        return f". {self._count} items of this task are in{more}: they are duplicated if Spark runs it again"

@@ -1,4 +1,4 @@
-"""The driver's connections to the servers of a stream: one that is away does not keep the others waiting."""
+"""The driver's connections to the servers of a stream. An unavailable server does not delay the others."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ logger = logging.getLogger("kestrel.spark")
 
 
 class ServerUnavailable(Exception):
-    """The server did not answer, or did not a moment ago: to be asked another time."""
+    """A server that does not answer, or failed recently and is not asked yet."""
 
 
 class ServerRefused(SourceFailed):
-    """The server's answer is no, and will be."""
+    """A permanent refusal by a server."""
 
     @classmethod
     def by(cls, address: str, error: RequestError) -> ServerRefused:
-        """Whose answer it is stands before it."""
+        """Return the error with the server's address in front."""
         return cls(f"{address}: {error}")
 
 
 class SendRequest(Protocol):
-    """`ServerConnections.ask` or `ServerConnections.ask_once`."""
+    """The type of `ServerConnections.ask` and `ServerConnections.ask_once`."""
 
     def __call__(self, address: str, make_call: Callable[[ThriftCalls], Call[T]]) -> T: ...
 
 
 class ServerConnections:
-    """One for each server, made when it is first asked. `seconds` and `random` are for tests."""
+    """Connections to the servers, each opened at its first request. Tests replace `seconds` and `random`."""
 
     def __init__(
         self, servers: StreamServers, *, seconds: Callable[[], float] = time.monotonic, random: Random | None = None
@@ -54,9 +54,9 @@ class ServerConnections:
         self._waits_until_s: dict[str, float] = {}
 
     def ask(self, address: str, make_call: Callable[[ThriftCalls], Call[T]]) -> T:
-        """The server's answer, for which it has as long as the patience says. Raises `SourceFailed`.
+        """Return the server's response, with retries until the option ``patience`` is exceeded. Raises `SourceFailed`.
 
-        What is asked must be something that may be carried out twice.
+        The call must be idempotent.
         """
         try:
             return self._server(address).ask(make_call)
@@ -66,9 +66,10 @@ class ServerConnections:
             raise SourceFailed(str(failure)) from None
 
     def ask_once(self, address: str, make_call: Callable[[ThriftCalls], Call[T]]) -> T:
-        """The answer if it comes now. Raises `ServerUnavailable`, which the log is told of, and `ServerRefused`.
+        """Return the server's response without a retry. Raises `ServerUnavailable` (logged) or `ServerRefused`.
 
-        A server that fails is then left alone: for longer each time, and for as long as it had kept us waiting.
+        A server that fails is not asked during a pause. The pause grows with each failure, and is at least as long as
+        the failed request took.
         """
         began_s = self._seconds()
         if began_s < self._waits_until_s.get(address, began_s):
@@ -82,17 +83,17 @@ class ServerConnections:
             now_s = self._seconds()
             pause_s = max(pauses.failed(now_s), now_s - began_s)
             self._waits_until_s[address] = now_s + pause_s
-            logger.warning("%s; the stream goes on without it, and asks again in %.1f s", failure, pause_s)
+            logger.warning("%s; the stream continues without it, and retries in %.1f s", failure, pause_s)
             raise ServerUnavailable from None
         pauses.answered()
         return answer
 
     def hang_up(self, address: str) -> None:
-        """Have the next request go over a new connection."""
+        """Close the connection to one server; the next request opens a new one."""
         self._server(address).close()
 
     def close(self) -> None:
-        """Hang up on all of them. They can be asked again."""
+        """Close all connections. Later requests open new ones."""
         for server in self._open.values():
             server.close()
 

@@ -1,4 +1,4 @@
-"""The columns that are written to a queue, and the items that their rows are."""
+"""The columns of rows that are written to a queue, and their conversion to items."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEY: Final = "key"
 EXPIRES_IN_MS: Final = "expires_in_ms"
 
 LONGEST_MS: Final = (1 << 31) - 1
-"""What the protocol can say, some 24 days."""
+"""Maximum expiry in the protocol, about 24 days."""
 
 _BYTES: Final = (BinaryType, StringType)
 _NUMBERS: Final = (LongType, IntegerType, ShortType, ByteType)
@@ -32,7 +32,7 @@ _WANTED: Final = {
 
 
 class ItemColumns:
-    """Where in a row the parts of an item are. Raises `SourceFailed` for columns that make none."""
+    """A mapping of columns to the parts of an item. Raises `SourceFailed` for columns that do not make an item."""
 
     def __init__(self, schema: StructType, *, has_keys: bool) -> None:
         needed = (DATA, KEY) if has_keys else (DATA,)
@@ -40,24 +40,24 @@ class ItemColumns:
         names = schema.names
         for field in schema:
             if field.name == KEY and not has_keys:
-                raise SourceFailed('the column key is written with option("keys", "true"); without it, leave it out')
+                raise SourceFailed('the column key requires option("keys", "true"): set it, or drop the column')
             if field.name not in ours:
                 there_are = f"{', '.join(ours[:-1])} and {ours[-1]}"
-                raise SourceFailed(f"a queue has no place for a column {field.name}: there are {there_are}, to select")
+                raise SourceFailed(f"a queue has no column {field.name}: select only {there_are}")
             if names.count(field.name) > 1:
                 raise SourceFailed(f"there are two columns {field.name}: select one of them")
             if not isinstance(field.dataType, _TYPES[field.name]):
                 kind = field.dataType.simpleString()
-                raise SourceFailed(f"the column {field.name} is of the type {kind}, and not {_WANTED[field.name]}")
+                raise SourceFailed(f"the column {field.name} has the type {kind}, not {_WANTED[field.name]}")
         for name in needed:
             if name not in names:
-                raise SourceFailed(f'there is no column {name}, which every item has: select something.alias("{name}")')
+                raise SourceFailed(f'the required column {name} is missing: select something.alias("{name}")')
         self._places = {name: names.index(name) for name in names}
 
     def items_of(self, batch: pa.RecordBatch) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """For each time in which items expire, in ms, these items in their order. 0 is never, -1 already.
+        """Yield each distinct expiry in ms with its items, in their order. 0 means never, -1 already expired.
 
-        Raises `SourceFailed`, at the first row that is no item.
+        Raises `SourceFailed` at the first row that is not a valid item.
         """
         data = self._bytes_of(batch, DATA)
         keys = self._bytes_of(batch, KEY) if KEY in self._places else None
@@ -67,7 +67,7 @@ class ItemColumns:
     def _bytes_of(self, batch: pa.RecordBatch, name: str) -> pa.Array:
         column = batch.column(self._places[name])
         if column.null_count:
-            raise SourceFailed(f"the column {name} is null in a row: an item has one, so filter by {name} IS NOT NULL")
+            raise SourceFailed(f"the column {name} is null in a row: filter by {name} IS NOT NULL")
         return column.cast(pa.large_binary())
 
     def _rows_by_expiry(self, batch: pa.RecordBatch) -> Mapping[int, Sequence[int]]:
@@ -77,8 +77,8 @@ class ItemColumns:
         rows: dict[int, list[int]] = {}
         for row, expiry_ms in enumerate(column.to_pylist()):
             if expiry_ms > LONGEST_MS:
-                raise SourceFailed(f"expires_in_ms is {LONGEST_MS} at most (24 days), not {expiry_ms}; null is never")
-            rows.setdefault(max(expiry_ms, -1), []).append(row)  # what has expired has, however long ago
+                raise SourceFailed(f"expires_in_ms must be at most {LONGEST_MS}, or 24 days, not {expiry_ms}")
+            rows.setdefault(max(expiry_ms, -1), []).append(row)  # any negative expiry means already expired
         return rows
 
 

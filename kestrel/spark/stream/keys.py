@@ -1,4 +1,4 @@
-"""Items that carry a key (`kestrel.keyed`), as columns."""
+"""Columns of items that carry a key (`kestrel.keyed`)."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from kestrel.spark.failures import SourceFailed
 from kestrel.spark.stream.item_columns import KEY
 
 _BEGIN: Final = len(MARK) + LENGTH_BYTES
-"""The bytes in front of the key."""
+"""Number of bytes in front of the key."""
 
 
 def with_keys(items: DataFrame) -> DataFrame:
-    """The same rows, with the key of each item in a column `key`, and in `data` what it was put with.
+    """Return the rows with the key of each item in a column `key`, and the original data in `data`.
 
-    What was written with ``option("keys", "true")`` is read so. An item without a key is left as it is, its `key` null.
+    This reads items that were written with ``option("keys", "true")``. An item without a key is unchanged, and its
+    `key` is null.
 
         items = spark.readStream.format("kestrel").option("servers", "mq1,mq2").option("queue", "work").load()
         keyed = with_keys(items).where("key IS NOT NULL").withColumn("read_at", current_timestamp())
         once = keyed.withWatermark("read_at", "1 hour").dropDuplicatesWithinWatermark(["key"])
 
-    Of items with the same key that are read within an hour the first one is in `once`. Raises `SourceFailed` where
-    there is no column `data` with bytes. Plain expressions: no Python runs for it.
+    Here `once` has only the first of the items with the same key that are read within an hour. Raises `SourceFailed`
+    if there is no binary column `data`. The result consists of Spark expressions and runs no Python.
     """
     if DATA not in items.columns or not isinstance(items.schema[DATA].dataType, BinaryType):
-        raise SourceFailed("items with keys are in a column data, which is binary: there is none")
+        raise SourceFailed("there is no binary column data: select the column data of a queue")
     item = col(DATA)
     size = conv(hex(substring(item, len(MARK) + 1, LENGTH_BYTES)), 16, 10).cast("int")
     is_keyed = (substring(item, 1, len(MARK)) == lit(MARK)) & (size > 0) & (length(item) >= size + _BEGIN)

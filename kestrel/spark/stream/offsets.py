@@ -1,4 +1,4 @@
-"""What all offsets of streams out of queues say: whose they are."""
+"""The part of an offset that identifies its stream."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, TypeAlias
 from kestrel.spark.failures import SourceFailed
 
 Offset: TypeAlias = "dict[str, Any]"
-"""As Spark keeps it in a checkpoint: JSON."""
+"""An offset, which Spark stores in the checkpoint as JSON."""
 
 
 def check_offset(offset: Mapping[str, Any], ours: Mapping[str, str]) -> None:
-    """Raise `SourceFailed` unless the offset says of itself what this stream's say."""
+    """Raise `SourceFailed` unless the offset has the values of `ours`."""
     for name, value in ours.items():
         theirs = offset.get(name)
         if theirs != value:
             raise SourceFailed(
-                f'the checkpoint is of a stream with option("{name}", "{theirs}"), not "{value}": name that, '
+                f'the checkpoint belongs to a stream with option("{name}", "{theirs}"), not "{value}": use that value, '
                 "or another checkpointLocation"
             )

@@ -1,7 +1,7 @@
-"""At least once: a stream that takes items out of any queue as open reads, and confirms them when they are done.
+"""At-least-once stream source: takes items of any queue as open reads and confirms them once they are done.
 
-The driver takes them and gives them to the tasks, so that a task that is tried again has the same. What is not
-confirmed comes again when the servers have held it for long enough.
+The driver takes the items and sends them to the tasks, so a task that is tried again gets the same items. A server
+delivers an unconfirmed item again after the open transaction timeout (option ``hold``).
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from kestrel.spark.stream.stream_options import StreamOptions
 logger = logging.getLogger("kestrel.spark")
 
 FIRST_READS: Final = 10
-"""So many are asked for while nobody knows how large they are: an answer has its bounds."""
+"""Items of the first request, made while their sizes are unknown, because a response has a size limit."""
 
 MOST_READS: Final = 1000
-"""So many at most are asked for, confirmed or aborted at a time."""
+"""Maximum of items in one get, confirm or abort request."""
 
 SMALLEST_ITEMS: Final = 2000
-"""Fewer are not worth a task of their own."""
+"""Minimum of items in a task, except that a batch has at least one task for each server."""
 
 Reads: TypeAlias = "dict[str, list[OpenRead]]"
-"""By server."""
+"""Open reads by server address."""
 
 
 class OpenedItems(InputPartition):
-    """Items of one server, which travel to the task."""
+    """A task's share of the items of one server. The items are sent to the task with it."""
 
     def __init__(self, address: str, items: Sequence[bytes]) -> None:
         super().__init__(None)
@@ -54,10 +54,9 @@ class OpenedItems(InputPartition):
 
 
 class OpenReadsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Takes items in the driver, and makes rows of them in tasks, to which it travels without what it holds.
+    """A stream reader that takes items in the driver and makes rows of them in tasks; tasks get no open reads.
 
-    What is wrong is a `SourceFailed`, with the way out. `at_first` is done before anything is taken; it and
-    `connections` are for tests.
+    Methods raise `SourceFailed`. `at_first` is called before each batch is taken; tests replace it and `connections`.
     """
 
     def __init__(
@@ -72,30 +71,32 @@ class OpenReadsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._queue = options.servers.queue
         self._says = {"delivery": options.delivery.value, "queue": options.queue}
         self._run = uuid4().hex
-        """Who holds what: after a restart nobody here knows what was taken before."""
+        """Identifies this reader's batches; after a restart the open reads of an older run are unknown."""
         self._connections = connections or ServerConnections(options.servers)
         self._at_first = at_first
         self._present = options.servers.to_read()
         self._turns = RoundRobin()
         self._left: dict[str, int] | None = None
-        """With a trigger that ends: how many items may still be taken from each server."""
+        """Number of items still to take from each server with an available-now trigger, else None."""
         self._batches: dict[int, Reads] = {}
-        """What is not done, by number."""
+        """Open reads that are not done yet, by batch number."""
         self._last = 0
         self._done: dict[str, list[int]] = {}
-        """Ids that are to be confirmed, by server."""
+        """Ids still to confirm, by server address."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._options, self._schema)
 
-    # Where the stream is.
+    # Offsets.
 
     def initialOffset(self) -> Offset:
-        """Before everything that is taken."""
+        """Return the offset before all items."""
         return self._offset(0)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """As many items as wait now are taken, and no more. No server may be away for longer than the patience."""
+        """Limit the stream to the items that are queued now. Raises `SourceFailed` if a server stays away longer
+        than the option ``patience``.
+        """
         queue, ask = self._queue, self._connections.ask
         self._present.hold()
         self._left = {
@@ -103,22 +104,23 @@ class OpenReadsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """So many rows as the options say."""
+        """Return the maximum of rows in a batch, from the options."""
         return ReadMaxRows(self._options.max_rows)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Take what the next batch has. Everything up to `start` is done, and is confirmed.
+        """Take the items of the next batch and return its offset. Confirm everything up to `start`, which is done.
 
-        A server that is away gives nothing. With a trigger that ends, nobody is passed over.
+        Skip servers that do not answer, except with an available-now trigger, which waits for every server.
+        Raises `SourceFailed`.
         """
         if isinstance(limit, ReadAllAvailable):
             raise SourceFailed(
-                "with trigger(once=True) nobody says when items are done, and they would come again: "
+                "trigger(once=True) does not report when items are done, so they would be delivered again: "
                 "use trigger(availableNow=True)"
             )
         self._acknowledge(self._number(start), self._ask)
         self._at_first()
-        if not self._batches:  # else Spark asks again for what was taken already
+        if not self._batches:  # a batch that is not done was taken already
             reads = self._take(parse_max_rows(limit, self._options.max_rows))
             if not reads:
                 return start
@@ -130,20 +132,20 @@ class OpenReadsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self._says, "run": self._run, "batch": batch}
 
     def _number(self, offset: Offset) -> int:
-        """Up to which batch that is; 0 for what was taken before a restart."""
+        """Return the batch number of an offset, or 0 for one of an earlier run."""
         check_offset(offset, self._says)
         number: int = offset["batch"] if offset["run"] == self._run else 0
         return number
 
     @property
     def _ask(self) -> SendRequest:
-        """With a trigger that ends nobody is passed over, else nobody is waited for."""
+        """Return the request function: it waits for a server with an available-now trigger, else tries once."""
         return self._connections.ask_once if self._left is None else self._connections.ask
 
-    # What is taken.
+    # Taking items.
 
     def _take(self, rows: int) -> Reads:
-        """Items of all servers, as many as make a batch."""
+        """Take the items of one batch from all servers, in fair shares."""
         turns = self._turns.of(self._present.addresses())
         rows_left, bytes_left = FairShares(rows, len(turns)), FairShares(self._options.max_bytes, len(turns))
         taken: Reads = {}
@@ -159,13 +161,16 @@ class OpenReadsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     self._left[address] -= len(reads)
                 rows_left.used(len(reads))
                 bytes_left.used(_size_of(reads))
-        except BaseException:  # a stop among them
+        except BaseException:  # including SystemExit from a stop
             self._give_back(taken)
             raise
         return {address: reads for address, reads in taken.items() if reads}
 
     def _take_from(self, address: str, reads: list[OpenRead], most: int, most_bytes: int) -> None:
-        """Add what one server gives. Raises `ServerUnavailable`."""
+        """Append open reads of one server to `reads`, up to `most` items and about `most_bytes`.
+
+        Raises `ServerUnavailable`.
+        """
         queue, hold_ms = self._queue, self._options.hold_ms
         last_short = 0
         while len(reads) < most and (room := most_bytes - _size_of(reads)) > 0:
@@ -173,8 +178,8 @@ class OpenReadsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             page = self._ask(address, partial(_get, queue=queue, max_items=wanted, hold_ms=hold_ms))
             reads += page
             if len(page) < wanted:
-                # A server gives a connection only so many open reads, and another connection as many again. As long as
-                # that is what is short, the answers are not shorter than the one before.
+                # A server limits the open reads of one connection, so more are taken over a new connection. At that
+                # limit successive responses do not get shorter; a shorter one means that the queue is empty.
                 if not page or len(page) < last_short:
                     break
                 last_short = len(page)
@@ -183,18 +188,18 @@ class OpenReadsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._connections.hang_up(address)
 
     def _give_back(self, batch: Reads) -> None:
-        """Let the items come again now."""
+        """Abort the open reads of a batch, so that the servers deliver the items again now."""
         for address, reads in batch.items():
             for ids in _runs([read.id for read in reads]):
-                with suppress(ServerUnavailable, SourceFailed):  # then they come again when their time is over
+                with suppress(ServerUnavailable, SourceFailed):  # the servers requeue them at the timeout
                     self._connections.ask_once(address, partial(_abort, queue=self._queue, ids=ids))
 
-    # What is done.
+    # Confirming items.
 
     def commit(self, end: Offset) -> None:
-        """Everything up to `end` is done. Spark says so late, and not of the last batch: `latestOffset` knows before.
+        """Confirm everything up to `end`. Skip servers that do not answer; `latestOffset` tries them again.
 
-        A server that is away is told by the next `latestOffset`.
+        Spark calls this late and not for the last batch; `latestOffset` learns earlier what is done.
         """
         self._acknowledge(self._number(end), self._connections.ask_once)
 
@@ -207,7 +212,7 @@ class OpenReadsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._confirm(address, ask)
 
     def _confirm(self, address: str, ask: SendRequest) -> None:
-        """Be done with them. Raises `ServerUnavailable`, and then what is left is confirmed another time."""
+        """Confirm all done items of one server. Raises `ServerUnavailable`; the rest is confirmed by a later call."""
         ids = self._done[address]
         lost = 0
         while ids:
@@ -217,13 +222,13 @@ class OpenReadsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         del self._done[address]
         if lost:
             logger.warning(
-                "%s: %d items that are done were not held any more, and come again, unless only an answer was lost: "
-                "hold is to be longer than a batch and the time to the next one take",
+                "%s: %d done items were no longer open reads and are delivered again, unless only a response was lost: "
+                "set hold to more than the time of a batch and until the next one",
                 *(address, lost),
             )
 
     def stop(self) -> None:
-        """Give back what is not done, and hang up."""
+        """Abort all open reads that are not done, and close the connections."""
         ignore_sigterm()
         with suppress(SourceFailed):
             self._acknowledge(0, self._connections.ask_once)
@@ -233,21 +238,24 @@ class OpenReadsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._present.close()
         self._connections.close()
 
-    # What a batch has.
+    # Tasks.
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Tasks with the items. What a run before this one took is not here: it comes again."""
+        """Return the tasks of a batch. Items taken by an earlier run are not included; the servers redeliver them.
+
+        Raises `SourceFailed`.
+        """
         tasks: list[InputPartition] = []
         for number in range(self._number(start) + 1, self._number(end) + 1):
             if number not in self._batches:
-                raise SourceFailed("a batch is asked for whose items are done")
+                raise SourceFailed("Spark requested a batch again whose items are already confirmed")
             for address, reads in self._batches[number].items():
                 items = [read.data for read in reads]
                 tasks += [OpenedItems(address, part) for part in _parts(items, self._options.slices)]
         return tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a task."""
+        """Yield the rows of a task as one batch."""
         assert isinstance(partition, OpenedItems)
         yield ItemRows(self._schema, partition.address, self._options.queue).of_data(partition.items)
 
@@ -269,19 +277,19 @@ def _size_of(reads: Sequence[OpenRead]) -> int:
 
 
 def _fitting(reads: Sequence[OpenRead], room: int) -> int:
-    """How many more are likely to be no more than so many bytes."""
+    """Return how many more items are likely to fit in `room` bytes, at least 1."""
     if not reads:
         return FIRST_READS
     return max(1, min(MOST_READS, room * len(reads) // (_size_of(reads) or 1)))
 
 
 def _runs(ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    """So many at a time as a request may have."""
+    """Split ids into sequences of at most `MOST_READS`."""
     return (ids[place : place + MOST_READS] for place in range(0, len(ids), MOST_READS))
 
 
 def _parts(items: Sequence[bytes], slices: int) -> Iterator[Sequence[bytes]]:
-    """The items of each task."""
+    """Split the items of a server into at most `slices` tasks."""
     number = max(1, min(slices, len(items) // SMALLEST_ITEMS))
     cuts = [len(items) * place // number for place in range(number + 1)]
     return (items[first:end] for first, end in pairwise(cuts))

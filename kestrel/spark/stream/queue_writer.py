@@ -25,16 +25,16 @@ logger = logging.getLogger("kestrel.spark")
 
 @dataclass(frozen=True, slots=True)
 class ItemsPut(WriterCommitMessage):
-    """What one task has put."""
+    """Counts of the items that one task has put."""
 
     counts: dict[str, int]
-    """How many items each server has taken, by its address."""
+    """Number of items accepted by each server, by address."""
     unsure: int = 0
-    """How many may be there once more."""
+    """Number of items that may have been put twice."""
 
 
 class _Task:
-    """What both writers do. It travels to the tasks."""
+    """The common part of both writers. Tasks get a copy."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options = options
@@ -48,11 +48,11 @@ class _Task:
 
     @cached_property
     def _planned(self) -> SinkOptions:
-        # Not before it goes to the tasks: for the end of each batch Spark makes a writer that writes nothing.
+        # Only when pickled for the tasks: Spark also makes a writer for each commit, which writes nothing.
         return replace(self._options, servers=self._options.servers.planned())
 
     def put(self, batches: Iterator[pa.RecordBatch]) -> ItemsPut:
-        """Put all rows. Raises `SourceFailed`; what was put until then stays."""
+        """Put all rows. Raises `SourceFailed`; the items that were already put stay."""
         servers = self._servers
         with ExitStack() as stack:
             opened = {address: stack.enter_context(servers.open(address)) for address in servers.to_write()}
@@ -64,19 +64,19 @@ class _Task:
         return ItemsPut(putting.counts, putting.unsure)
 
     def tell_put(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All tasks have put what they were given."""
+        """Log the number of items after all tasks have succeeded."""
         counts, unsure = _together(messages)
         each = ", ".join(f"{server} {count}" for server, count in counts.items())
         logger.info("%d items were put to the queue %s: %s", counts.total(), self._queue, each)
         if unsure:
-            logger.warning("%d items may be twice in the queue %s: a connection was lost", unsure, self._queue)
+            logger.warning("%d items may be twice in the queue %s, because a connection was lost", unsure, self._queue)
 
     def tell_failed(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Some have not."""
+        """Log a warning after a task has failed."""
         counts, _ = _together(messages)
         logger.warning(
-            "not all was put to the queue %s; what was put stays: %d items of the tasks that ended well, "
-            "and what the others had put until then",
+            "not all items were put to the queue %s; items already put stay: %d of the tasks that succeeded, "
+            "and the items that the other tasks had put",
             self._queue,
             counts.total(),
         )
@@ -87,7 +87,7 @@ def _put(server: RetryingServer, queue: bytes, items: Sequence[bytes], expiry_ms
 
 
 def _together(messages: Sequence[WriterCommitMessage | None]) -> tuple[Counter[str], int]:
-    """How many items each server has taken from all tasks, and how many may be there once more."""
+    """Return the items accepted by each server in all tasks, and the number of possible duplicates."""
     counts: Counter[str] = Counter()
     unsure = 0
     for message in messages:
@@ -98,52 +98,52 @@ def _together(messages: Sequence[WriterCommitMessage | None]) -> tuple[Counter[s
 
 
 class QueueWriter(DataSourceArrowWriter):
-    """Writes a DataFrame."""
+    """A writer of a DataFrame."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._task = _Task(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> ItemsPut:
-        """What a task does."""
+        """Put the rows of a task. Raises `SourceFailed`."""
         return self._task.put(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All of them have done it."""
+        """Log that all tasks have succeeded."""
         self._task.tell_put(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """One of them could not."""
+        """Log that a task has failed."""
         self._task.tell_failed(messages)
 
 
 class QueueStreamWriter(DataSourceStreamArrowWriter):
-    """Writes the batches of a stream. One that is done again after a failure is put again."""
+    """A writer of the batches of a stream. A batch that Spark repeats after a failure is put again."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._task = _Task(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> ItemsPut:
-        """What a task does."""
+        """Put the rows of a task. Raises `SourceFailed`."""
         return self._task.put(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """All of that batch have done it."""
+        """Log that all tasks of the batch have succeeded."""
         self._task.tell_put(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """One of that batch could not."""
+        """Log that a task of the batch has failed."""
         self._task.tell_failed(messages)
 
 
 def writer_of(options: SinkOptions, schema: StructType, *, overwrite: bool) -> QueueWriter:
-    """A writer of rows with these columns. Raises `SourceFailed`."""
+    """Return a writer of rows with these columns. Raises `SourceFailed`."""
     if overwrite:
-        raise SourceFailed('what is in a queue is not replaced, only added to: write with mode("append")')
+        raise SourceFailed('a queue cannot be overwritten: write with mode("append")')
     return QueueWriter(options, schema)
 
 
 def stream_writer_of(options: SinkOptions, schema: StructType, *, overwrite: bool) -> QueueStreamWriter:
-    """A writer of a stream's rows with these columns. Raises `SourceFailed`."""
+    """Return a writer of a stream's rows with these columns. Raises `SourceFailed`."""
     if overwrite:
-        raise SourceFailed('what is in a queue is not replaced, only added to: write with outputMode("append")')
+        raise SourceFailed('a queue cannot be overwritten: write with outputMode("append")')
     return QueueStreamWriter(options, schema)

@@ -1,6 +1,6 @@
-"""Exactly once: a stream that reads queues by their items' ids, which are kept for it until it has released them.
+"""Exactly-once stream source: reads queues by item id; servers keep the items until the stream releases them.
 
-An offset has the next id of each server. What Spark asks for again is read again, and is the same.
+An offset holds the next id of each server. Spark may request a batch again, and gets the same items again.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from kestrel.spark.stream.stream_options import StreamOptions
 logger = logging.getLogger("kestrel.spark")
 
 PAGE_BYTES: Final = 4 * 1024 * 1024
-"""So much is read at a time, and becomes a batch of rows."""
+"""Bytes of items read by one request, which become one batch of rows."""
 
 SMALLEST_IDS: Final = 2000
-"""A slice of fewer is not worth a task of its own."""
+"""Minimum of ids in a task, except that a server's range has at least one task."""
 
 GAP_IDS: Final = 1 << 32
-"""A server may leave out so many ids when it begins: where a range is that long, it cannot be cut by numbers alone."""
+"""Minimum length of a range that may contain a gap: a server can skip this many ids at its start."""
 
 
 NEW_CHECKPOINT: Final = "another checkpointLocation begins with the first items that are not released"
@@ -46,7 +46,7 @@ ONE_STREAM: Final = f"A reader is for one stream with one checkpoint; {NEW_CHECK
 
 
 class IdSlice(InputPartition):
-    """The items of one server from `first_id` on and below `end_id`."""
+    """A task that reads the items of one server with ids from `first_id` to before `end_id`."""
 
     def __init__(self, address: str, first_id: int, end_id: int) -> None:
         super().__init__(None)
@@ -56,19 +56,22 @@ class IdSlice(InputPartition):
 
 
 def slices_of(address: str, first_id: int, end_id: int, slices: int, max_ids: int) -> list[IdSlice]:
-    """No more than so many slices, of about as many ids each. Behind a gap `max_ids` may have items."""
+    """Split an id range into at most `slices` parts of about the same number of ids.
+
+    A range with a gap has at most `max_ids` items; the first part contains the gap.
+    """
     ids = end_id - first_id
     if ids >= GAP_IDS:
-        ids = max_ids  # the last of them; what is before them is the first slice's, and the gap is in it
+        ids = max_ids  # split only the last max_ids ids; the first slice also gets the gap
     number = max(1, min(slices, ids // SMALLEST_IDS))
     cuts = [first_id, *(end_id - ids + ids * place // number for place in range(1, number)), end_id]
     return [IdSlice(address, first, end) for first, end in pairwise(cuts) if first < end]
 
 
 class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans batches in the driver, and reads them in tasks, to which it travels without its connections.
+    """A stream reader that plans batches in the driver and reads them in tasks; tasks get no connections.
 
-    What is wrong is a `SourceFailed`, with the way out. `connections` is for tests.
+    Methods raise `SourceFailed`. Tests replace `connections`.
     """
 
     def __init__(
@@ -87,20 +90,20 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._turns = RoundRobin()
         self._initial: Offset | None = None
         self._targets: dict[str, int] | None = None
-        """With a trigger that ends: where, for each server, once it has said how far it is."""
+        """Final id of each server with an available-now trigger, set at the server's first response; else None."""
         self._released: dict[str, int] = {}
-        """As far as the servers have said."""
+        """First id that each server has not released, from its last response."""
         self._next: dict[str, int] = {}
         self._untold: set[str] = set()
-        """Servers that are not there any more, and could not be told what is done."""
+        """Absent servers for which releasing the done items has failed."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._options, self._schema)
 
-    # Where the stream is.
+    # Offsets.
 
     def initialOffset(self) -> Offset:
-        """The first ids that are not released. From here on the servers keep their items; all of them must answer."""
+        """Return the first unreleased id of each server. The servers keep items from then on; all must answer."""
         if self._initial is None:
             ask = self._connections.ask
             self._initial = self._offset(
@@ -109,25 +112,24 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is there now is read, and no more. From here on no server may be away for longer than the patience.
+        """Limit the stream to the items that exist now. All servers must answer within the option ``patience``.
 
-        Nothing is begun here: where a checkpoint says that it was begun before, and the server does not know of it,
-        the queue is another one.
+        This does not open ranges. If a checkpoint exists but a server does not know the range, the queue was replaced.
         """
         self._targets = {}
         self._present.hold()
         for address in self._present.addresses():
-            with suppress(ServerRefused):  # it has not begun yet
+            with suppress(ServerRefused):  # the range is not open yet
                 self._told(address, self._connections.ask(address, self._release_range(0)))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """So many rows as the options say."""
+        """Return the maximum of rows in a batch, from the options."""
         return ReadMaxRows(self._options.max_rows)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Where the next batch ends. Everything below `start` is done, and is released.
+        """Return the end of the next batch. Release everything below `start`, which is done.
 
-        A server that is away stays where it is. With a trigger that ends, nobody is passed over.
+        Keep the position of servers that do not answer, except with an available-now trigger, which waits for all.
         """
         check_offset(start, self._says)
         begins: dict[str, int] = start["servers"]
@@ -136,7 +138,7 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         shares = FairShares(parse_max_rows(limit, self._options.max_rows), len(turns))
         absent = {address: id_ for address, id_ in begins.items() if address not in turns}
         ends = {address: begins[address] for address in turns if address in begins} | self._left_behind(absent)
-        # Where the first batch begins no batch before it says, and after a restart others may be there.
+        # The first batch has no earlier offset with its start, and the servers may differ after a restart.
         new: dict[str, int] = dict(begins) if start == self._initial else {}
         for address in turns:
             share = shares.next()
@@ -145,7 +147,7 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     self._release(address, begins[address], ask)
                 begin = begins[address] if address in begins else self._begin(address, ask).first_id
                 end = self._end(address, begin, share, ask)
-                shares.used(end - begin)  # at most: not every id has an item
+                shares.used(end - begin)  # an upper bound: not every id has an item
                 if address not in begins and end > begin:
                     new[address] = begin
                 if end > begin:
@@ -153,15 +155,15 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if ends == begins else self._offset(ends, new)
 
     def reportLatestOffset(self) -> Offset | None:
-        """Where the servers were when they were last asked."""
+        """Return the ends of the queues at the last response of each server, or None if there was none."""
         return self._offset(self._next) if self._next else None
 
     def _offset(self, ids: Mapping[str, int], new: Mapping[str, int] | None = None) -> Offset:
-        """`new` says where servers begin that the offset before does not know."""
+        """Return an offset; `new` holds the first ids of servers that the previous offset does not have."""
         return {**self._says, "servers": dict(sorted(ids.items())), **({"new": dict(new)} if new else {})}
 
     def _begin(self, address: str, ask: SendRequest) -> RangeState:
-        """Have the items kept, if they are not."""
+        """Open the range for the reader, so that the server keeps the items."""
         try:
             state = ask(address, self._open_range())
         except ServerRefused as refused:
@@ -171,7 +173,7 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return state
 
     def _end(self, address: str, begin: int, share: int, ask: SendRequest) -> int:
-        """Where the batch ends."""
+        """Return the id at which the batch ends on one server."""
         if share == 0 or (self._targets is not None and begin >= self._targets[address]):
             return begin
         try:
@@ -191,12 +193,12 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._targets is not None:
             self._targets.setdefault(address, state.next_id)
 
-    # What is done.
+    # Releasing items.
 
     def commit(self, end: Offset) -> None:
-        """Everything below `end` is done. Spark says so late, and not of the last batch: `latestOffset` knows before.
+        """Release everything below `end`. Skip servers that do not answer; `latestOffset` tries them again.
 
-        A server that is away is told by the next `latestOffset`.
+        Spark calls this late and not for the last batch; `latestOffset` learns earlier what is done.
         """
         check_offset(end, self._says)
         present = self._present.addresses()
@@ -218,10 +220,10 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return lambda calls: calls.release_range(queue, reader, end_id)
 
     def _left_behind(self, places: Mapping[str, int]) -> dict[str, int]:
-        """Of servers that are not there nothing is read, and what was read is released, which is tried once.
+        """Release the items of servers that are not present, and return the positions to keep in the offset.
 
-        Who has left a server set is away, and keeps its place. Who is named no more has none, but for those that could
-        not be told: if they are named again they go on there.
+        Keep the position of a server that may return to its server set. Drop a server that the options no longer name,
+        unless the release fails: if it is named again, the stream resumes there. The release is tried once.
         """
         kept = dict(places)
         self._untold &= places.keys()
@@ -236,39 +238,39 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._untold.add(address)
                 if not returns:
                     logger.warning(
-                        "%s; servers does not name it any more, and it still has items that were read: "
-                        "name it again, or have them released for the reader %r up to id %d",
+                        "%s; the option servers no longer names it, but it still keeps items that were read: "
+                        "name it again, or release the items of the reader %r up to id %d",
                         *(failed, self._says["reader"], places[address]),
                     )
         return kept
 
     def stop(self) -> None:
-        """Hang up. The servers go on keeping items for the reader: the stream goes on from its checkpoint."""
+        """Close the connections. The servers keep the items, and the stream can resume from its checkpoint."""
         self._present.close()
         self._connections.close()
 
-    # What a batch has.
+    # Tasks.
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Who reads what of it."""
+        """Return the tasks of a batch. Raises `SourceFailed`."""
         check_offset(start, self._says)
         check_offset(end, self._says)
         begins = {**end.get("new", {}), **start["servers"]}
         tasks: list[InputPartition] = []
         for address, end_id in end["servers"].items():
             if address not in begins:
-                raise SourceFailed(f"the checkpoint does not say where the items of {address} begin: {NEW_CHECKPOINT}")
+                raise SourceFailed(f"the checkpoint has no first id for {address}: {NEW_CHECKPOINT}")
             if begins[address] < end_id:
                 if not self._present.expects(address):
                     raise SourceFailed(
-                        f"a batch has items of {address}, which servers does not name: name it until that batch is "
-                        f"done. If it is gone for good: {NEW_CHECKPOINT}"
+                        f"a batch has items of {address}, which is not in the option servers: name it until that "
+                        f"batch is done. If it is gone for good: {NEW_CHECKPOINT}"
                     )
                 tasks += slices_of(address, begins[address], end_id, self._options.slices, self._options.max_rows)
         return tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """What a task reads."""
+        """Yield the rows of a task, one batch for each page. Raises `SourceFailed`."""
         assert isinstance(partition, IdSlice)
         rows = ItemRows(self._schema, partition.address, self._options.queue)
         first_id = partition.first_id
@@ -285,6 +287,6 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise ServerRefused.by(slice_.address, error) from None
         except ClientFailure as failure:
             raise SourceFailed(
-                f"{failure}. The batch has items of that server: when it gives items again (it is there, and Up or "
-                "ReadOnly) start the query again, which goes on with that batch"
+                f"{failure}. The batch has items of that server: once it is reachable and its status is Up or "
+                "ReadOnly, start the query again, which resumes with that batch"
             ) from None

@@ -1,4 +1,4 @@
-"""Items of live queues as Arrow batches."""
+"""Conversion of items of live queues to Arrow batches."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from kestrel.client.thrift import RangeItem
 
 
 class ItemRows:
-    """Makes the rows of one server's items, with the columns of that schema, which are some of `ITEMS`."""
+    """A builder of rows for the items of one server, with the columns of a schema that is a subset of `ITEMS`."""
 
     def __init__(self, schema: StructType, server: str, queue: str) -> None:
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._texts = {"server": server, "queue": queue}
 
     def by_ids(self, items: Sequence[RangeItem]) -> pa.RecordBatch:
-        """Of items that were read by their ids."""
+        """Return the rows of items that were read by id."""
         columns = {
             "item_id": pa.array([item.id for item in items], pa.int64()),
             "add_ms": pa.array([item.add_ms for item in items], pa.int64()),
@@ -29,7 +29,7 @@ class ItemRows:
         return self._batch(columns, len(items))
 
     def of_data(self, items: Sequence[bytes]) -> pa.RecordBatch:
-        """Of items of which nothing else is known."""
+        """Return the rows of items of which only the data is known."""
         return self._batch({"data": pa.array(items, pa.binary())}, len(items))
 
     def _batch(self, columns: dict[str, pa.Array], number: int) -> pa.RecordBatch:

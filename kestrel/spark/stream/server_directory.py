@@ -1,4 +1,4 @@
-"""Who is there at present: the servers that a person named, or those that are in a server set."""
+"""The current servers of a stream: a fixed list, or the members of a server set in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -26,44 +26,44 @@ THRIFT: Final = "thrift"
 
 
 class ServerDirectory(Protocol):
-    """Who is there, for one that asks again and again. To be closed."""
+    """A source of the current server addresses that a stream asks repeatedly. The caller closes it."""
 
     def addresses(self) -> Sequence[str]:
-        """Where they speak thrift, none twice. Raises `SourceFailed`."""
+        """Return the thrift addresses, without duplicates. Raises `SourceFailed`."""
 
     def expects(self, address: str) -> bool:
-        """Whether that one is there, or may come back."""
+        """Return True if that server is present or may return."""
 
     def hold(self) -> None:
-        """From now on it is those who are there now. Raises `SourceFailed`."""
+        """Keep returning the addresses of this moment. Raises `SourceFailed`."""
 
     def close(self) -> None:
-        """Follow nobody any more."""
+        """Stop following the servers."""
 
 
 class FixedServerList:
-    """A list that a person gave. Who is on it no more is not meant any more."""
+    """A fixed list from the options. A server that is not on it does not return."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self._addresses = addresses
 
     def addresses(self) -> Sequence[str]:
-        """The list."""
+        """Return the list."""
         return self._addresses
 
     def expects(self, address: str) -> bool:
-        """Whether it is on the list."""
+        """Return True if the list has that address."""
         return address in self._addresses
 
     def hold(self) -> None:
-        """It does not change anyway."""
+        """Do nothing; a list does not change."""
 
     def close(self) -> None:
-        """There is nothing to do."""
+        """Do nothing; a list has no connection."""
 
 
 def check_can_follow(uri: ServerSetUri) -> None:
-    """Raises `SourceFailed` where this machine does not have what that needs."""
+    """Raise `SourceFailed` if kazoo or a TLS file of the server set is missing on this machine."""
     try:
         require_kazoo()
         if uri.tls is not None:
@@ -71,22 +71,22 @@ def check_can_follow(uri: ServerSetUri) -> None:
     except KazooMissing as error:
         raise SourceFailed(f"{error}, on the driver and on every worker") from None
     except OSError as error:
-        raise SourceFailed(f"{uri}: {explain_os_error(error)}; every worker needs this file of TLS") from None
+        raise SourceFailed(f"{uri}: {explain_os_error(error)}; every worker needs this TLS file") from None
     except ValueError as error:
         raise SourceFailed(f"{uri}: {error}") from None
 
 
 def follow(uri: ServerSetUri, changed: Callable[[Members], object]) -> StartedFollower:
-    """Begin to follow these sets. Raises `SourceFailed`."""
+    """Start to follow a server set. Raises `SourceFailed`."""
     check_can_follow(uri)
     return follow_zookeeper(uri, changed)
 
 
 class ServerSetDirectory:
-    """Those who are in one of the two sets and speak thrift, from when it is first asked. Who has left may come back.
+    """The members of a server set that speak thrift, followed from the first request. Members that left may return.
 
-    The first answer is waited for, for `patience_s`: until ZooKeeper has said who is there, and until somebody is.
-    What is known does not become unknown. `begin` is for tests.
+    The first request waits up to `patience_s` until ZooKeeper has answered and the set has a member. Known members stay
+    known if ZooKeeper goes away. Tests replace `begin`.
     """
 
     def __init__(self, uri: ServerSetUri, name: str, patience_s: float, begin: Follow = follow) -> None:
@@ -100,7 +100,7 @@ class ServerSetDirectory:
         self._told: Sequence[str] = ()
 
     def addresses(self) -> Sequence[str]:
-        """Those who are there now, the longest there first; at least one."""
+        """Return the present members, longest membership first; at least one. Raises `SourceFailed`."""
         if self._held:
             return self._held
         found = self._when(self._patience_s, self.known)
@@ -112,11 +112,11 @@ class ServerSetDirectory:
         return found
 
     def expects(self, address: str) -> bool:
-        """Always: nobody has said that it is gone for good."""
+        """Return True: any server may join the set again."""
         return True
 
     def hold(self) -> None:
-        """From now on it is those who are there now."""
+        """Keep returning the members of this moment. Raises `SourceFailed`."""
         self._held = self.addresses()
 
     def close(self) -> None:
@@ -126,11 +126,11 @@ class ServerSetDirectory:
             self._follower = None
 
     def is_known(self, timeout_s: float) -> bool:
-        """Whether ZooKeeper says within that time who is there, be it nobody."""
+        """Return True if ZooKeeper answers within `timeout_s`, even if the set is empty."""
         return self._when(timeout_s, lambda: self._following().members is not None)
 
     def known(self) -> Sequence[str]:
-        """Who is there, without waiting; nobody, as long as that is not known."""
+        """Return the members without waiting; empty until ZooKeeper has answered."""
         members = self._following().members
         if members is None:
             return ()
@@ -143,7 +143,7 @@ class ServerSetDirectory:
         return self._follower
 
     def _changed(self, _: object) -> None:
-        # In the thread of the follower.
+        # Runs in the thread of the follower.
         with self._changes:
             self._changes.notify_all()
 
@@ -156,10 +156,10 @@ class ServerSetDirectory:
         follower = self._following()
         if follower.members is None:
             return (
-                f"{self._uri} is not known {waited}: {follower.problem}. The way to ZooKeeper has to be open from the "
-                'driver and from every worker; without it, name the servers: option("servers", "mq1,mq2")'
+                f"{self._uri} is not known {waited}: {follower.problem}. The driver and every worker must be able to "
+                'reach ZooKeeper; without it, name the servers: option("servers", "mq1,mq2")'
             )
         return (
-            f"{waited} there is no server in {self._uri}/{self._name} that speaks thrift: those that are to be there "
-            "have that path in their configuration, and are Up"
+            f"{waited} there is no server in {self._uri}/{self._name} that speaks thrift: configure that path on the "
+            "servers, and check that their status is Up"
         )

@@ -1,4 +1,4 @@
-"""The options that say which servers, and how they are talked to."""
+"""The options that name the servers and configure the connections to them."""
 
 from __future__ import annotations
 
@@ -28,36 +28,37 @@ logger = logging.getLogger("kestrel.spark")
 TIMEOUT_S: Final = 10.0
 
 LONGEST_S: Final = 24 * 3600
-"""No timeout and no patience is longer: what a socket can be told is bounded, and a person waits no longer."""
+"""Upper bound of timeout and patience."""
 
 _SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,3})?")
 
 SERVERS: Final = "servers"
 
 NAMES: Final = (SERVERS, "queue", "timeout", "patience", "tls", "caFile", "certFile", "keyFile", "serverName")
-"""Of all options that are about live queues; who reads or writes has more."""
+"""Options of all readers and writers of live queues."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamServers:
-    """Servers that share the items of a queue, and how to reach them. It travels to the tasks."""
+    """The servers that share the items of a queue, and the connection settings. Tasks get a copy."""
 
     addresses: tuple[str, ...]
-    """``host:port`` each, in order, none twice. With a server set: who was there when a write was planned, if anybody
-    knew."""
+    """``host:port`` of each server, without duplicates. With a server set: the members when a write was planned, or
+    empty.
+    """
     queue: bytes
     timeout_s: float = TIMEOUT_S
     patience_s: float = PATIENCE_S
     tls: TlsOptions | None = None
     server_set: ServerSetUri | None = None
-    """Who has the servers in place of the list."""
+    """Server set that provides the servers instead of `addresses`."""
 
     def to_read(self) -> ServerDirectory:
-        """Those that items are read from, for the driver."""
+        """Return the directory of the servers to read from, for the driver."""
         return FixedServerList(self.addresses) if self.server_set is None else self._in_set(self.server_set, READ)
 
     def planned(self) -> Self:
-        """The same, with those who are put to as far as is known now. Waits no longer than `timeout_s`."""
+        """Return a copy with the servers to put to that are known now. Waits at most `timeout_s` for the server set."""
         if self.server_set is None:
             return self
         with closing(self._in_set(self.server_set, WRITE)) as present:
@@ -65,12 +66,12 @@ class StreamServers:
             return replace(self, addresses=tuple(present.known()))
 
     def to_write(self) -> Sequence[str]:
-        """Those that items are put to, for a task: who is there now. Raises `SourceFailed`."""
+        """Return the addresses of the servers to put to, for a task. Raises `SourceFailed`."""
         if self.server_set is None:
             return self.addresses
         with closing(self._in_set(self.server_set, WRITE)) as present:
             if self.addresses and not present.is_known(self.timeout_s):
-                logger.warning("%s does not answer; items go to those who were there before", self.server_set)
+                logger.warning("%s does not answer; items are put to the members of the plan", self.server_set)
                 return self.addresses
             return present.addresses()
 
@@ -78,23 +79,23 @@ class StreamServers:
         return ServerSetDirectory(uri, name, self.patience_s)
 
     def open(self, address: str) -> RetryingServer:
-        """A connection to one of them, made when something is asked. To be closed.
+        """Return a client of one server, which connects at the first request. The caller closes it.
 
-        Raises `SourceFailed` where this machine does not have the files of TLS.
+        Raises `SourceFailed` if a TLS file is missing on this machine.
         """
         try:
             return RetryingServer(address, tls=self.tls, timeout_s=self.timeout_s, patience_s=self.patience_s)
         except OSError as error:
-            raise SourceFailed(f"{explain_os_error(error)}; every worker needs this file of TLS") from None
+            raise SourceFailed(f"{explain_os_error(error)}; every worker needs this TLS file") from None
 
 
 def has_server_options(given: Mapping[str, str]) -> bool:
-    """Whether the options are about live queues, and not about files."""
+    """Return True if the options name servers, and so concern live queues instead of files."""
     return any(name.lower() == SERVERS for name in given)
 
 
 def parse_servers(values: Mapping[str, str]) -> StreamServers:
-    """The servers and the queue that these options say. Raises `SourceFailed`."""
+    """Parse the options that name the servers and the queue. Raises `SourceFailed`."""
     text = values.get(SERVERS, "").strip()
     try:
         server_set = _server_set_of(text)
@@ -102,9 +103,9 @@ def parse_servers(values: Mapping[str, str]) -> StreamServers:
     except ValueError as error:
         raise SourceFailed(f"servers: {error}") from None
     if server_set is not None:
-        check_can_follow(server_set)  # here rather than in a task
+        check_can_follow(server_set)  # fail here, not in a task
     elif not addresses:
-        raise SourceFailed('no server is given: option("servers", "mq1,mq2:2229"), with the ports of thrift')
+        raise SourceFailed('no server is given: option("servers", "mq1,mq2:2229"), with thrift ports')
     return StreamServers(
         addresses=addresses,
         queue=_queue_of(values),
@@ -116,16 +117,16 @@ def parse_servers(values: Mapping[str, str]) -> StreamServers:
 
 
 def _server_set_of(text: str) -> ServerSetUri | None:
-    """None where it names servers. Raises ValueError, in which there is no password."""
+    """Return the server set, or None for a list of servers. Raises ValueError, without a password in its text."""
     if is_server_set(text):
         uri = parse_server_set(text)
         if "," not in uri.path:
             return uri
     elif not any(is_server_set(each.strip()) for each in text.split(",")):
-        if "@" in text:  # a password may stand before it
-            raise ValueError("there is no @ in a server's address; a server set begins with zk:// or zks://")
+        if "@" in text:  # the text before it may contain a password
+            raise ValueError("a server's address has no @; a server set begins with zk:// or zks://")
         return None
-    raise ValueError("a server set stands alone: zk://zk1,zk2/services/kestrel, and no servers beside it")
+    raise ValueError("a server set cannot be combined with servers: name only zk://zk1,zk2/services/kestrel")
 
 
 def _addresses_of(text: str) -> tuple[str, ...]:
@@ -147,7 +148,7 @@ def _queue_of(values: Mapping[str, str]) -> bytes:
 def _timeout_of(values: Mapping[str, str]) -> float:
     timeout_s = parse_seconds(values, "timeout", TIMEOUT_S)
     if not timeout_s:
-        raise SourceFailed("timeout is more than 0: no server answers in no time")
+        raise SourceFailed("timeout must be more than 0")
     return timeout_s
 
 
@@ -156,13 +157,13 @@ def _tls_of(values: Mapping[str, str]) -> TlsOptions | None:
     given = {field: values[name] for field, name in files.items() if name in values}
     if not parse_boolean(values, "tls", bool(given)):
         if given:
-            raise SourceFailed(f"{files[next(iter(given))]} is of no use without tls")
+            raise SourceFailed(f"{files[next(iter(given))]} requires tls")
         return None
     if "key_file" in given and "cert_file" not in given:
-        raise SourceFailed("keyFile is of no use without the certFile that it belongs to")
+        raise SourceFailed("keyFile requires certFile")
     options = TlsOptions(**given)
     try:
-        options.context()  # here rather than in a task
+        options.context()  # fail here, not in a task
     except OSError as error:
         raise SourceFailed(f"TLS: {explain_os_error(error)}") from None
     except ValueError as error:
@@ -171,7 +172,10 @@ def _tls_of(values: Mapping[str, str]) -> TlsOptions | None:
 
 
 def parse_seconds(values: Mapping[str, str], name: str, default_s: float) -> float:
-    """A time such as ``500ms``, ``2m`` or a number of seconds; in seconds, `LONGEST_S` at most."""
+    """Return a duration in seconds, from a text such as ``500ms`` or ``2m``, or a number of seconds.
+
+    Raises `SourceFailed` for more than `LONGEST_S`.
+    """
     if name not in values:
         return default_s
     value = values[name].strip()

@@ -1,4 +1,4 @@
-"""How the process ends in which Spark's driver has a source of a stream."""
+"""SIGTERM handling of the process that runs a stream reader for Spark's driver."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from types import FrameType
 from typing import Final
 
 _STATUS: Final = 128 + signal.SIGTERM
-"""As a shell has it of a process that SIGTERM has ended."""
+"""Exit status that a shell reports for a process ended by SIGTERM."""
 
 
 def exit_on_sigterm() -> None:
-    """Have a SIGTERM end this process as `sys.exit` does, if nobody else has said how it is to end.
+    """Make SIGTERM raise SystemExit, unless this process already handles the signal.
 
-    Spark stops a source by sending it that signal, which would end it before its `stop` is called.
+    Spark stops a source with SIGTERM, which by default would end the process before `stop` is called.
     """
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _exit)
 
 
 def ignore_sigterm() -> None:
-    """The end has begun: let no SIGTERM cut it short, if it is ours. Spark may send several."""
+    """Ignore SIGTERM during the shutdown if `exit_on_sigterm` handles it. Spark may send several signals."""
     if signal.getsignal(signal.SIGTERM) is _exit:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 

@@ -1,4 +1,4 @@
-"""What a person may say of writing to a live queue: the options of ``df.write.format("kestrel")``."""
+"""The options of a write to a live queue: ``df.write.format("kestrel")``."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from kestrel.spark.stream.servers import NAMES, StreamServers, has_server_option
 KEYS: Final = "keys"
 
 _OF_SPARK: Final = {"checkpointlocation", "queryname"}
-"""What Spark hands on of what it was told itself."""
+"""Options of Spark itself that Spark passes on."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """All of them, understood. They travel to the tasks."""
+    """The parsed options of a write. Tasks get a copy."""
 
     servers: StreamServers
     has_keys: bool = False
-    """Whether each item carries a key (`kestrel.keyed`)."""
+    """True if each item is written with a key (`kestrel.keyed`)."""
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """Spark's options, whose names come in any case. Raises `SourceFailed`."""
+    """Parse Spark's options, whose names are case-insensitive. Raises `SourceFailed`."""
     if not has_server_options(given):
         raise SourceFailed(
-            'files of journals are only read; live queues are written to: option("servers", "mq1,mq2") and '
+            'journal files are read-only; to write to live queues, use option("servers", "mq1,mq2") and '
             'option("queue", "work")'
         )
     ours = {name: value for name, value in given.items() if name.lower() not in _OF_SPARK}

@@ -1,4 +1,4 @@
-"""What a person may say of a stream out of queues: the options of ``spark.readStream.format("kestrel")``."""
+"""The options of a stream of live queues: ``spark.readStream.format("kestrel")``."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ READER: Final = "spark"
 LONGEST_READER_BYTES: Final = 255
 
 RANGE_ROWS: Final = 100_000
-"""In a batch that is read by ids: no more than numbers of it are in the driver's memory."""
+"""Default number of rows in a batch read by ids, of which the driver holds only numbers."""
 
 OPEN_ROWS: Final = 10_000
-"""In a batch of open reads, which are in the driver's memory."""
+"""Default number of rows in a batch of open reads, which the driver holds in memory."""
 
 OPEN_BYTES: Final = 16 * 1024 * 1024
 
 MOST_OPEN_BYTES: Final = 64 * 1024 * 1024
-"""They go to tasks in messages of Spark, which have bounds."""
+"""Upper bound of ``maxBytes``: Spark sends the items to tasks in messages of limited size."""
 
 HOLD_S: Final = 300.0
 
@@ -32,49 +32,49 @@ SLICES: Final = 4
 
 
 class Delivery(Enum):
-    """How often an item comes, whatever fails."""
+    """The delivery guarantee of a stream."""
 
     EXACTLY_ONCE = "exactly_once"
     AT_LEAST_ONCE = "at_least_once"
 
 
 _OWN: Final = {Delivery.EXACTLY_ONCE: ("reader",), Delivery.AT_LEAST_ONCE: ("maxBytes", "hold")}
-"""The options that only streams of one kind have."""
+"""Options that only one kind of stream has."""
 
 OPTIONS: Final = (*NAMES, "delivery", "maxRows", "slices", *(name for own in _OWN.values() for name in own))
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """All of them, understood."""
+    """The parsed options of a stream of live queues."""
 
     servers: StreamServers
     delivery: Delivery
     max_rows: int
-    """In a batch, of all servers together."""
+    """Maximum of rows in a batch, of all servers together."""
     slices: int = SLICES
-    """So many tasks at most for what a batch has of one server."""
+    """Maximum of tasks for the items of one server in a batch."""
     reader: bytes = READER.encode()
-    """Exactly once: the name by which the servers keep the items."""
+    """Exactly once only: the reader name under which the servers keep the items."""
     max_bytes: int = OPEN_BYTES
-    """At least once: about so many bytes of items in a batch."""
+    """At least once only: approximate maximum of item bytes in a batch."""
     hold_ms: int = int(HOLD_S * 1000)
-    """At least once: how long the servers wait for an item to be done before they give it out again."""
+    """At least once only: open transaction timeout, after which a server delivers an item again, in ms."""
 
     @property
     def queue(self) -> str:
-        """The queue's name as text."""
+        """Return the queue's name as text."""
         return self.servers.queue.decode()
 
 
 def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
-    """Spark's options, whose names come in any case. Raises `SourceFailed`."""
+    """Parse Spark's options, whose names are case-insensitive. Raises `SourceFailed`."""
     values = check_option_names(given, OPTIONS)
     delivery = Delivery(parse_choice(values, "delivery", *(each.value for each in Delivery)))
     for other, names in _OWN.items():
         for name in names:
             if name in values and other is not delivery:
-                raise SourceFailed(f'{name} is of no use without option("delivery", "{other.value}")')
+                raise SourceFailed(f'{name} requires option("delivery", "{other.value}")')
     return StreamOptions(
         servers=parse_servers(values),
         delivery=delivery,
@@ -89,19 +89,19 @@ def parse_stream_options(given: Mapping[str, str]) -> StreamOptions:
 def _reader_of(values: Mapping[str, str]) -> bytes:
     reader = values.get("reader", READER).encode()
     if not 0 < len(reader) <= LONGEST_READER_BYTES:
-        raise SourceFailed(f"reader is a name of 1 to {LONGEST_READER_BYTES} bytes, not of {len(reader)}")
+        raise SourceFailed(f"reader must be a name of 1 to {LONGEST_READER_BYTES} bytes, not {len(reader)}")
     return reader
 
 
 def _max_bytes_of(values: Mapping[str, str]) -> int:
     size = parse_size_option(values, "maxBytes", OPEN_BYTES)
     if not 0 < size <= MOST_OPEN_BYTES:
-        raise SourceFailed(f"maxBytes is from 1 to {MOST_OPEN_BYTES}, not {values['maxBytes']!r}")
+        raise SourceFailed(f"maxBytes must be from 1 to {MOST_OPEN_BYTES}, not {values['maxBytes']!r}")
     return size
 
 
 def _hold_ms_of(values: Mapping[str, str]) -> int:
     hold_s = parse_seconds(values, "hold", HOLD_S)
     if hold_s < 1:
-        raise SourceFailed(f"hold is at least 1s, not {values['hold']}")
+        raise SourceFailed(f"hold must be at least 1s, not {values['hold']}")
     return int(hold_s * 1000)

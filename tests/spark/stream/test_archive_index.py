@@ -80,7 +80,7 @@ def test_one_that_was_just_being_made_is_made_again(path: Path) -> None:
 )
 def test_a_file_that_is_something_else_is_refused_and_left_as_it_is(path: Path, contents: bytes) -> None:
     path.write_bytes(contents)
-    with pytest.raises(SourceFailed, match=r"audit.index is no index of a stream's files: name another file"):
+    with pytest.raises(SourceFailed, match=r"audit.index is not an archive stream's index: name another file"):
         opened(path)
     assert path.read_bytes() == contents
 
@@ -92,7 +92,7 @@ def test_a_damaged_line_is_named(path: Path, line: bytes) -> None:
     appended(path, A)
     with path.open("ab") as file:
         file.write(line + b"\n")
-    with pytest.raises(SourceFailed, match=r"line 3 of the index .* is damaged: put back a copy"):
+    with pytest.raises(SourceFailed, match=r"line 3 of the index .* is damaged: restore a copy"):
         opened(path)
 
 
@@ -123,7 +123,7 @@ def test_an_index_that_is_not_the_checkpoints_is_refused(archive: Path, path: Pa
     os.unlink(path)
     for _ in range(2):  # the second time there is one, which was made the first time
         stream.restart()
-        with pytest.raises(SourceFailed, match=r"the checkpoint is not of the index .*: put back the index that was"):
+        with pytest.raises(SourceFailed, match=r"the checkpoint is not of the index .*: restore the index that was"):
             stream.poll()
         with pytest.raises(SourceFailed, match=r"the checkpoint is not of the index"):
             stream.batch()

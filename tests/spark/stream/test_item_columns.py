@@ -49,7 +49,7 @@ def test_what_has_expired_is_put_as_expired_however_long_ago_it_was() -> None:
 
 def test_a_time_that_the_protocol_cannot_say_is_told() -> None:
     made = columns("data STRING, expires_in_ms BIGINT")
-    with pytest.raises(SourceFailed, match=r"expires_in_ms is 2147483647 at most \(24 days\), not 2147483648"):
+    with pytest.raises(SourceFailed, match=r"expires_in_ms must be at most 2147483647, or 24 days, not 2147483648"):
         items(made, data=["a", "b"], expires_in_ms=[0, LONGEST_MS + 1])
 
 
@@ -65,7 +65,7 @@ def test_no_rows_are_no_items() -> None:
 def test_a_null_is_told_before_anything_of_its_batch_is_an_item(name: str) -> None:
     values: dict[str, list[str | None]] = {"data": ["a", "b"], "key": ["k", "l"]}
     values[name][1] = None
-    with pytest.raises(SourceFailed, match=rf"^the column {name} is null in a row: .* filter by {name} IS NOT NULL$"):
+    with pytest.raises(SourceFailed, match=rf"^the column {name} is null in a row: filter by {name} IS NOT NULL$"):
         items(columns("data STRING, key STRING", has_keys=True), **values)
 
 
@@ -78,17 +78,17 @@ def test_a_key_that_is_empty_or_too_long_is_told(key: str) -> None:
 @pytest.mark.parametrize(
     ("schema", "has_keys", "sentence"),
     [
-        ("value STRING", False, "a queue has no place for a column value: there are data and expires_in_ms, to select"),
-        ("data BINARY, add_ms BIGINT", True, "a queue has no place for a column add_ms: there are data, expires_in_ms"),
-        ("Data BINARY", False, "a queue has no place for a column Data: there are data and"),
-        ("expires_in_ms BIGINT", False, r'there is no column data, which every item has: select something.alias\("da'),
-        ("data BINARY", True, "there is no column key, which every item has: select"),
-        ("data BINARY, key BINARY", False, r'the column key is written with option\("keys", "true"\); without it, lea'),
-        ("data INT", False, "the column data is of the type int, and not binary or string: cast it, or make a text"),
-        ("data STRUCT", False, r"the column data is of the type struct<a:int>, and not .* by to_json\(struct\("),
-        ("data STRING, key INT", True, "the column key is of the type int, and not binary or string: cast it"),
-        ("data STRING, expires_in_ms STRING", False, "the column expires_in_ms is of the type string, and not bigint"),
-        ("data STRING, expires_in_ms DOUBLE", False, "the column expires_in_ms is of the type double, and not bigint"),
+        ("value STRING", False, "a queue has no column value: select only data and expires_in_ms"),
+        ("data BINARY, add_ms BIGINT", True, "a queue has no column add_ms: select only data, expires_in_ms"),
+        ("Data BINARY", False, "a queue has no column Data: select only data and"),
+        ("expires_in_ms BIGINT", False, r'the required column data is missing: select something.alias\("da'),
+        ("data BINARY", True, "the required column key is missing: select"),
+        ("data BINARY, key BINARY", False, r'the column key requires option\("keys", "true"\): set it, or'),
+        ("data INT", False, "the column data has the type int, not binary or string: cast it, or make a text"),
+        ("data STRUCT", False, r"the column data has the type struct<a:int>, not .* by to_json\(struct\("),
+        ("data STRING, key INT", True, "the column key has the type int, not binary or string: cast it"),
+        ("data STRING, expires_in_ms STRING", False, "the column expires_in_ms has the type string, not bigint"),
+        ("data STRING, expires_in_ms DOUBLE", False, "the column expires_in_ms has the type double, not bigint"),
         ("data STRING, data BINARY", False, "there are two columns data: select one of them"),
     ],
 )

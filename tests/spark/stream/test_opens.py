@@ -201,7 +201,7 @@ def test_items_that_came_back_before_they_were_done_are_counted(caplog: pytest.L
     with caplog.at_level(logging.WARNING, "kestrel.spark"):
         assert query.trigger()
     assert [record.message.partition(",")[0] for record in caplog.records] == [
-        "a:2229: 2 items that are done were not held any more"
+        "a:2229: 2 done items were no longer open reads and are delivered again"
     ]
     assert checkpoint.data() == [b"1", b"2", b"1", b"2"]
 
@@ -253,7 +253,7 @@ def test_a_batch_that_is_done_is_not_read_as_if_it_had_nothing() -> None:
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadMaxRows(5))
     reader.commit(end)
-    with pytest.raises(SourceFailed, match="a batch is asked for whose items are done"):
+    with pytest.raises(SourceFailed, match="requested a batch again whose items are already confirmed"):
         reader.partitions(start, end)
 
 

@@ -88,8 +88,8 @@ def test_a_zookeeper_that_cannot_be_reached_is_told_without_the_password(followe
     with pytest.raises(SourceFailed) as caught:
         reads(followed, 0.01).addresses()
     assert str(caught.value) == (
-        "zk://zk1:2181/services/kestrel is not known after 10ms (patience): Connection refused. The way to ZooKeeper "
-        "has to be open from the driver and from every worker; without it, name the servers: "
+        "zk://zk1:2181/services/kestrel is not known after 10ms (patience): Connection refused. The driver and "
+        "every worker must be able to reach ZooKeeper; without it, name the servers: "
         'option("servers", "mq1,mq2")'
     )
 
@@ -99,8 +99,8 @@ def test_a_set_in_which_is_nobody_is_told_with_the_way_out(followed: Followed) -
     with pytest.raises(SourceFailed) as caught:
         reads(followed, 0.01).addresses()
     assert str(caught.value) == (
-        "after 10ms (patience) there is no server in zk://zk1:2181/services/kestrel/read that speaks thrift: those "
-        "that are to be there have that path in their configuration, and are Up"
+        "after 10ms (patience) there is no server in zk://zk1:2181/services/kestrel/read that speaks thrift: "
+        "configure that path on the servers, and check that their status is Up"
     )
 
 

@@ -204,9 +204,9 @@ def test_a_queue_that_stays_full_fails_the_task_when_the_patience_is_over(time: 
     with pytest.raises(SourceFailed) as caught:
         putting(time, mq1, mq2, patience_s=90).put([b"x" * 17] * 12)
     assert str(caught.value) in {
-        f"the queue work is full on {first}, {second}: 7 of the 12 items that this task came to were not put, since "
-        "nothing went in for 1m30s (patience). The first of them has 17 bytes: if maxItemSize is less, it never will "
-        "be put. 5 items of this task are in: they come twice if Spark runs it again"
+        f"the queue work is full on {first}, {second}: 7 of the 12 items that this task has read were not put, "
+        "because no server accepted an item for 1m30s (patience). The first of them has 17 bytes: "
+        "check that maxItemSize is not less. 5 items of this task are in: they are duplicated if Spark runs it again"
         for first, second in (("mq1:2229", "mq2:2229"), ("mq2:2229", "mq1:2229"))
     }
     assert sum(time.pauses_s) == pytest.approx(90)
@@ -229,8 +229,8 @@ def test_servers_that_cannot_fail_the_task_with_what_they_said(time: Time) -> No
     text = str(caught.value)
     assert text.startswith("the queue work could not be put to: mq")
     assert "mq1: refused" in text and "mq2: the server is ReadOnly" in text and "secret" not in text
-    assert ": 1 of the 1 items that this task came to were not put" in text
-    assert text.endswith("since nothing went in for 1m (patience)")
+    assert ": 1 of the 1 items that this task has read were not put" in text
+    assert text.endswith("because no server accepted an item for 1m (patience)")
 
 
 def test_why_a_server_failed_long_ago_is_not_told(time: Time) -> None:
@@ -244,14 +244,14 @@ def test_why_a_server_failed_long_ago_is_not_told(time: Time) -> None:
 def test_what_may_be_in_is_told_when_the_task_fails(time: Time) -> None:
     mq1 = Server("mq1")
     mq1.failure = ConnectionFailed("mq1: no answer")
-    with pytest.raises(SourceFailed, match=r"\. 0 items of this task are in, and perhaps 2 more: they come twice if"):
+    with pytest.raises(SourceFailed, match=r"\. 0 items of this task are in, and perhaps 2 more: they are dupl"):
         putting(time, mq1, patience_s=0).put([b"a", b"b"])
 
 
 def test_an_item_over_the_limit_of_the_queue_is_waited_for_and_its_size_told(time: Time) -> None:
     """Nobody can tell it from one that found the queue full."""
     server = Server("mq1", most_bytes=100)
-    with pytest.raises(SourceFailed, match=r"3 of the 5 items .* has 101 bytes: if maxItemSize is less, it never will"):
+    with pytest.raises(SourceFailed, match=r"3 of the 5 items .* has 101 bytes: check that maxItemSize is not less"):
         putting(time, server).put([b"a", b"b", b"c" * 101, b"d", b"e"])
     assert server.items == [b"a", b"b"]
 
@@ -261,8 +261,8 @@ def test_an_item_that_no_request_may_have_fails_the_task_at_once_with_its_size(t
     with pytest.raises(SourceFailed) as caught:
         putting(time, server).put([b"a", b"b", b"c" * 101, b"d", b"e"])
     assert str(caught.value) == (
-        "an item of 101 bytes cannot be put to the queue work: mq1: item too large; limit=100. Leave out what no "
-        "server takes, as by a filter of length(data). 2 items of this task are in: they come twice if Spark runs it "
+        "an item of 101 bytes cannot be put to the queue work: mq1: item too large; limit=100. Filter out such items, "
+        "for example by length(data). 2 items of this task are in: they are duplicated if Spark runs it "
         "again"
     )
     assert server.items == [b"a", b"b"] and time.pauses_s == []

@@ -435,8 +435,8 @@ def test_a_server_that_is_named_no_more_and_is_away_is_left_out_with_a_warning(
             world[A].put(item)
             query.trigger()
     assert [record.message for record in caplog.records] == [
-        "b:2229: away; servers does not name it any more, and it still has items that were read: "
-        "name it again, or have them released for the reader 's' up to id 2"
+        "b:2229: away; the option servers no longer names it, but it still keeps items that were read: "
+        "name it again, or release the items of the reader 's' up to id 2"
     ]
     world[B].is_away = False
     Query(ranges(world), checkpoint).run_available_now()
@@ -446,14 +446,14 @@ def test_a_server_that_is_named_no_more_and_is_away_is_left_out_with_a_warning(
 
 def test_a_batch_of_a_server_that_is_named_no_more_says_so() -> None:
     world = World(A, B)
-    with pytest.raises(SourceFailed, match="a batch has items of b:2229, which servers does not name: name it until"):
+    with pytest.raises(SourceFailed, match="a batch has items of b:2229, which is not in the option servers: name it"):
         ranges(world, A).partitions(offset(a=1, b=1), offset(a=1, b=2))
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"queue": "other"}, r'a stream with option\("queue", "other"\), not "work": name that, or another'),
+        ({"queue": "other"}, r'a stream with option\("queue", "other"\), not "work": use that value, or another'),
         ({"reader": "other"}, r'option\("reader", "other"\), not "s"'),
         ({"delivery": "at_least_once"}, r'option\("delivery", "at_least_once"\), not "exactly_once"'),
     ],

@@ -158,7 +158,7 @@ def test_a_planned_batch_of_one_that_does_not_answer_fails_and_is_read_when_it_d
     with pytest.raises(Crash):
         Query(ranges(world, A, B), checkpoint).trigger("planned")
     world[B].is_away = True
-    with pytest.raises(SourceFailed, match=r"^b:2229: away\. The batch has items of that server: when .* goes on with"):
+    with pytest.raises(SourceFailed, match=r"^b:2229: away\. The batch has items of that server: once .* resumes with"):
         Query(ranges(world, A), checkpoint).trigger()
     assert world.now_s > 100, "it was waited for"
     world[B].is_away = False

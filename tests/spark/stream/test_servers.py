@@ -57,10 +57,10 @@ def test_a_server_set_stands_in_place_of_servers(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("zk://me:secret@zk1/services/kestrel,mq1", "a server set stands alone: zk://zk1,zk2/services/kestrel, and no"),
-        ("mq1,zk://me:secret@zk1/services/kestrel", "a server set stands alone"),
-        ("mq1, zks://me:secret@zk1/services/kestrel", "a server set stands alone"),
-        ("ZK://me:secret@zk1/services/kestrel", "there is no @ in a server's address; a server set begins with zk://"),
+        ("zk://me:secret@zk1/services/kestrel,mq1", "a server set cannot be combined with servers: name only zk://zk1"),
+        ("mq1,zk://me:secret@zk1/services/kestrel", "a server set cannot be combined with servers"),
+        ("mq1, zks://me:secret@zk1/services/kestrel", "a server set cannot be combined with servers"),
+        ("ZK://me:secret@zk1/services/kestrel", "a server's address has no @; a server set begins with zk://"),
         ("zk://me:secret@zk1", "'zk://zk1' does not say the path of the server sets; write zk://zk1/path"),
         ("zk://zk1:0/services", "0 is no port"),
     ],
@@ -90,7 +90,7 @@ def test_a_server_set_over_tls_wants_the_files_that_it_names(tmp_path: Path) -> 
     text = f"zks://zk1/services/kestrel?ca={authority.ca_file}"
     there = parse_servers({**WORK, "servers": text})
     (tmp_path / "ca.pem").unlink()
-    sentence = r"^zks://zk1:2181/services/kestrel: .*ca\.pem: No such file .*; every worker needs this file of TLS$"
+    sentence = r"^zks://zk1:2181/services/kestrel: .*ca\.pem: No such file .*; every worker needs this TLS file$"
     with pytest.raises(SourceFailed, match=sentence):
         parse_servers({**WORK, "servers": text})
     with pytest.raises(SourceFailed, match=sentence):
@@ -120,7 +120,7 @@ def test_where_zookeeper_does_not_answer_a_task_puts_to_those_who_were_there_whe
     world.set.members = None
     assert planned.to_write() == (A, B)
     assert caplog.messages == [
-        "zk://zk1:2181/services/kestrel does not answer; items go to those who were there before"
+        "zk://zk1:2181/services/kestrel does not answer; items are put to the members of the plan"
     ]
     assert world.set.followers == 0
 
@@ -219,7 +219,7 @@ def test_times_are_numbers_of_seconds_or_say_their_unit(text: str, seconds: floa
         ("patience", "9" * 5000, "patience: .* is not a duration"),
         ("patience", "2d", "patience is at most 1d, not 2d"),
         ("timeout", "999999999", "timeout is at most 1d, not 999999999"),
-        ("timeout", "0", "timeout is more than 0"),
+        ("timeout", "0", "timeout must be more than 0"),
         ("tls", "yes", "tls is true or false, not 'yes'"),
     ],
 )
@@ -248,12 +248,12 @@ def test_files_of_tls_are_looked_at_when_the_options_are_read(tmp_path: Path) ->
 
 
 def test_a_key_without_its_certificate_is_told() -> None:
-    with pytest.raises(SourceFailed, match=r"^keyFile is of no use without the certFile"):
+    with pytest.raises(SourceFailed, match=r"^keyFile requires certFile"):
         parse_servers({**WORK, "keyFile": "/etc/kestrel/key.pem"})
 
 
 def test_files_of_tls_without_tls_are_told() -> None:
-    with pytest.raises(SourceFailed, match=r"^caFile is of no use without tls$"):
+    with pytest.raises(SourceFailed, match=r"^caFile requires tls$"):
         parse_servers({**WORK, "tls": "false", "caFile": "/etc/kestrel/ca.pem"})
 
 
@@ -264,5 +264,5 @@ def test_they_travel_to_a_worker_which_needs_the_files_of_tls_too(tmp_path: Path
     with there.open("mq1") as server:  # without having said anything
         assert str(server) == "mq1:2229"
     (tmp_path / "ca.pem").unlink()
-    with pytest.raises(SourceFailed, match=r"ca\.pem: No such file .* every worker needs this file"):
+    with pytest.raises(SourceFailed, match=r"ca\.pem: No such file .* every worker needs this TLS file"):
         there.open("mq1")

@@ -27,8 +27,8 @@ def test_what_spark_hands_on_of_a_stream_is_no_option_of_ours() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"path": "/spool"}, r'^files of journals are only read; live queues are written to: option\("servers"'),
-        ({"queue": "work"}, "^files of journals are only read"),
+        ({"path": "/spool"}, r'^journal files are read-only; to write to live queues, use option\("servers"'),
+        ({"queue": "work"}, "^journal files are read-only"),
         ({"servers": "mq1"}, "^no queue is given"),
         ({**WORK, "path": "/spool"}, "^there is no option path: there are servers, queue, .*, keys$"),
         ({**WORK, "key": "true"}, "^there is no option key; did you mean keys"),
@@ -42,13 +42,13 @@ def test_what_cannot_be_done_is_told_for_tables_and_streams(given: dict[str, str
 
 
 def test_what_is_in_a_queue_cannot_be_replaced() -> None:
-    with pytest.raises(SourceFailed, match=r'is not replaced, only added to: write with mode\("append"\)$'):
+    with pytest.raises(SourceFailed, match=r'a queue cannot be overwritten: write with mode\("append"\)$'):
         KestrelSource(WORK).writer(DATA, True)
-    with pytest.raises(SourceFailed, match=r'is not replaced, only added to: write with outputMode\("append"\)$'):
+    with pytest.raises(SourceFailed, match=r'a queue cannot be overwritten: write with outputMode\("append"\)$'):
         KestrelSource(WORK).streamWriter(DATA, True)
 
 
 def test_columns_are_looked_at_before_any_task_runs() -> None:
     for make_writer in (KestrelSource(WORK).writer, KestrelSource(WORK).streamWriter):
-        with pytest.raises(SourceFailed, match=r"^a queue has no place for a column value"):
+        with pytest.raises(SourceFailed, match=r"^a queue has no column value"):
             make_writer(columns_of("value STRING"), False)

@@ -54,9 +54,9 @@ def test_a_table_is_put_to_a_queue_of_several_servers(spark: SparkSession, serve
 
 def test_what_cannot_be_written_is_told_in_a_sentence(spark: SparkSession, servers: list[Server]) -> None:
     table = spark.range(10).selectExpr("cast(id AS STRING) data")
-    with pytest.raises(PySparkException, match=r'not replaced, only added to: write with mode\("append"\)'):
+    with pytest.raises(PySparkException, match=r'a queue cannot be overwritten: write with mode\("append"\)'):
         write(table, servers, mode="overwrite")
-    with pytest.raises(PySparkException, match="a queue has no place for a column id: there are data and"):
+    with pytest.raises(PySparkException, match="a queue has no column id: select only data and"):
         write(spark.range(10), servers)
     with pytest.raises(PySparkException, match=r"the queue small is full on .*: \d of the \d+ items that this task"):
         write(table.repartition(1), servers, queue="small", patience="0")

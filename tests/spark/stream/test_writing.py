@@ -135,7 +135,7 @@ def test_a_full_queue_fails_the_task_and_what_is_in_stays(server: Server) -> Non
 
 
 def test_an_item_over_the_queues_limit_fails_the_task_with_its_size(server: Server) -> None:
-    with pytest.raises(SourceFailed, match="has 11 bytes: if maxItemSize is less, it never will be put"):
+    with pytest.raises(SourceFailed, match="has 11 bytes: check that maxItemSize is not less"):
         writer(address_of(server), queue="narrow", patience="0").write(rows({"data": [b"x" * 11]}))
 
 
@@ -189,7 +189,7 @@ def test_in_the_end_the_log_has_how_many_items_each_server_took(caplog: pytest.L
 
 def test_that_items_may_be_twice_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     stream_writer().commit([*PUT, ItemsPut({"mq1:2229": 1}, unsure=1)], 7)
-    assert caplog.messages == ["1 items may be twice in the queue work: a connection was lost"]
+    assert caplog.messages == ["1 items may be twice in the queue work, because a connection was lost"]
     assert caplog.records[0].levelname == "WARNING"
 
 
@@ -199,6 +199,6 @@ def test_after_a_failure_the_log_says_that_what_was_put_stays(caplog: pytest.Log
     [sentence, again] = caplog.messages
     assert sentence == again
     assert sentence == (
-        "not all was put to the queue work; what was put stays: 4321 items of the tasks that ended well, and what the "
-        "others had put until then"
+        "not all items were put to the queue work; items already put stay: 4321 of the tasks that succeeded, and the "
+        "items that the other tasks had put"
     )
