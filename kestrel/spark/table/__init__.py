@@ -1,1 +1,1 @@
-"""Journals and scrolls as a table: which files count, who reads which part of them, and what becomes columns."""
+"""Batch tables of journals and scrolls: file selection, division into tasks, and conversion to columns."""

@@ -1,4 +1,4 @@
-"""The files of folders that servers may be at work in: which count, whose they are, in which order they are read."""
+"""Selection and order of the files to read from folders in which servers may be running."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from kestrel.tools.files.scrolls import parse_scroll_file_name
 from kestrel.tools.formatting import show_path, spell_queue
 
 _FIRST_BYTES: Final = 4096
-"""A writer file's first item is looked for in steps of that many."""
+"""Number of bytes per read in the search for a writer file's first item."""
 
 
 def files_of(disk: Disk, places: Iterable[JournalLocation], queue: str | None = None) -> list[PlannedFile]:
-    """All files there that count, each once; with a pattern of queue names, those of such queues.
+    """Return the files to read without duplicates; with `queue`, a pattern, only those of matching queues.
 
-    Files of a journal come in the order in which a server reads them. Raises `SourceFailed` or OSError.
+    The files of a journal are in the order in which a server reads them. Raises `SourceFailed` or OSError.
     """
     folders: list[JournalLocation] = []
     files: list[PlannedFile] = []
@@ -40,7 +40,7 @@ def files_of(disk: Disk, places: Iterable[JournalLocation], queue: str | None = 
         files += list_folder(disk, place)
     for place in alone:
         files.append(_alone(disk, place))
-    # Files go from a folder to its archive: so that none is missed, archives come last.
+    # Servers move files to the archive, so archives are listed last and no file is missed.
     for place in folders:
         files += list_archive(disk, place)
     each_once: dict[bytes, PlannedFile] = {}
@@ -55,9 +55,10 @@ def _is_archived(file: PlannedFile) -> bool:
 
 
 def _archived_once(files: list[PlannedFile]) -> Iterator[PlannedFile]:
-    """Without those of which there is a copy in the archive: they are about to be erased.
+    """Yield the files without those that also have a copy in the archive; the server is about to erase them.
 
-    A scroll whose name is too long for a file's has it beside the live files alone: what is archived is told it.
+    The full name of a scroll with a too long file name is stored only beside the live files, so it is copied to the
+    archived ones.
     """
     archived = {
         (file.owner.server, file.file_name.removeprefix(ARCHIVE_PREFIX)) for file in files if _is_archived(file)
@@ -81,9 +82,9 @@ def _stem(file_name: bytes) -> bytes:
 
 
 def _wanted(files: Iterable[PlannedFile], queue: str) -> list[PlannedFile]:
-    """Those of queues of such names, and of a scroll that one of them reads, all: its files say together what is whose.
+    """Return the files of matching queues, and all files of a scroll with such a queue, which are read together.
 
-    An archive alone has no readers, and may have been any child's.
+    An archive without live files has no readers, so it counts for any child of its parent queue.
     """
     files = list(files)
     journals_of = {file: (file.owner.server, file.owner.format, file.owner.journal) for file in files}
@@ -97,11 +98,11 @@ def _wanted(files: Iterable[PlannedFile], queue: str) -> list[PlannedFile]:
     return [file for file in files if journals_of[file] in wanted]
 
 
-# One file by itself.
+# Single files.
 
 
 def _alone(disk: Disk, place: JournalLocation) -> PlannedFile:
-    """A file whatever it is called, as what its first bytes say that it is."""
+    """Return a single file with the format of its first bytes, whatever its name. Raises `SourceFailed`."""
     name = place.file_name or b""
     form = format_of(disk, place.folder + b"/" + name)
     if form is Format.NEITHER:
@@ -144,7 +145,7 @@ def _ordered(disk: Disk, files: Iterable[PlannedFile]) -> Iterator[PlannedFile]:
 
 
 def _place_alone(file: PlannedFile) -> tuple[int, int]:
-    """Those of a folder are in order. Behind them come others, rotated ones by their numbers before a current one."""
+    """Return a sort key: files of a folder keep their order, then single rotated files by number, then current ones."""
     if file.kind is not FileKind.ALONE:
         return 0, 0
     name = journals.parse_file_name(file.file_name)
@@ -154,7 +155,7 @@ def _place_alone(file: PlannedFile) -> tuple[int, int]:
 
 
 def _first_id(disk: Disk, file: PlannedFile) -> int:
-    """By which writer files are in order. One that has none, or cannot be read, has its place behind the others."""
+    """Return the first id of a writer file, its sort key; files without items or unreadable ones sort last."""
     try:
         with FileReader(disk, file.path) as reader:
             if reader.read(0, len(WRITER_MAGIC)) == WRITER_MAGIC:
@@ -163,5 +164,5 @@ def _first_id(disk: Disk, file: PlannedFile) -> int:
                     if walk.item_id > 0:
                         return walk.item_id
     except OSError:
-        pass  # who reads it will be told
+        pass  # the reading task reports it
     return LARGEST_ID + 1

@@ -1,7 +1,7 @@
-"""Filters of a query that the reading takes over: files are left out, and records before they reach Spark.
+"""Filters of a query that the reader applies: it skips files, and drops records before Spark gets them.
 
-Only where the option ``filterPushdown`` says so: Spark wants ``spark.sql.python.filterPushdown.enabled`` then, and
-refuses a source that takes filters without it.
+They are used only with the option ``filterPushdown``. Spark then requires ``spark.sql.python.filterPushdown.enabled``,
+and without it refuses a source that takes filters.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from pyspark.sql.datasource import (
 from kestrel.spark.table.planned_file import PlannedFile
 
 OF_FILES: Final = ("server", "folder", "format", "journal", "queue", "file", "kind")
-"""Columns that have one value in all records of a file."""
+"""Columns with one value for all records of a file."""
 
 OF_RECORDS: Final = ("op", "opcode", "xid", "item_id", "add_ms", "expiry_ms", "data_bytes", "offset", "bytes")
-"""Columns that are looked at record by record."""
+"""Columns with a value for each record."""
 
 _COMPARISONS: Final[dict[type[Filter], tuple[Callable[[Any, Any], Any], str]]] = {
     EqualTo: (operator.eq, "equal"),
@@ -44,13 +44,13 @@ _COMPARISONS: Final[dict[type[Filter], tuple[Callable[[Any, Any], Any], str]]] =
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What a query asks of one column. A null never meets it."""
+    """A filter of one column. A null value never meets it."""
 
     column: str
     filter: Filter
 
     def is_met_by(self, file: PlannedFile) -> bool:
-        """Whether the file's records meet it. Only of columns `OF_FILES`."""
+        """Return True if the file's records meet the condition. The column must be one of `OF_FILES`."""
         value = file.kind.value if self.column == "kind" else getattr(file.owner, self.column)
         asked = self.filter
         if isinstance(asked, IsNotNull):
@@ -63,7 +63,7 @@ class Condition:
         return bool(compare(value, _value(asked)))
 
     def met(self, values: pa.Array) -> pa.Array:
-        """Of each value, whether it meets it."""
+        """Return a boolean for each value, true if it meets the condition."""
         asked = self.filter
         if isinstance(asked, IsNotNull):
             return pc.is_valid(values)
@@ -76,11 +76,11 @@ class Condition:
 
 
 def _value(comparison: Filter) -> Any:
-    return getattr(comparison, "value")  # noqa: B009 - each of them has one, and Filter none
+    return getattr(comparison, "value")  # noqa: B009 - all comparisons have it, but their base class does not
 
 
 def split_filters(filters: Iterable[Filter]) -> tuple[list[Condition], list[Filter]]:
-    """The conditions that the reading sees to, and the filters that are left to Spark."""
+    """Return the conditions for the reader, and the filters left to Spark."""
     conditions, left = [], []
     for each in filters:
         path: tuple[str, ...] = getattr(each, "attribute", ())

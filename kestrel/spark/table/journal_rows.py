@@ -1,5 +1,4 @@
-"""The records of a part of a journal file as columns: the file is gone through once, and what each record says is
-taken from all of them at a time."""
+"""Conversion of journal files to columns: one pass finds the records, and fields are extracted in bulk."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from kestrel.spark.table.fields import PART_BYTES, SMALL_PART_BYTES, Numbers, it
 from kestrel.spark.table.record_runs import RecordRun, iterate_runs, with_prefixes
 
 _STATE_DUMP: Final = max(Opcode) + 1
-"""Stands for opcode 8 where it is that."""
+"""Internal number for opcode 8 where it is a STATE_DUMP."""
 
 _NAMES: Final = (*(opcode.name for opcode in sorted(Opcode)), "STATE_DUMP")
 
@@ -27,7 +26,7 @@ _TIME: Final = "<i8"
 
 
 def _table(places: Mapping[int, int]) -> Numbers:
-    """By opcode, where a field stands in its record; -1 where it has none."""
+    """Return the position of a field in its record by opcode; -1 if the record has no such field."""
     table = np.full(_STATE_DUMP + 1, -1, np.int64)
     for opcode, place in places.items():
         table[opcode] = place
@@ -52,11 +51,11 @@ _DATA_AT: Final = _table(
 
 
 _HEADER_BYTES: Final = XID_ITEM_HEADER.size
-"""No record has more before its item."""
+"""Maximum of bytes before the item of a record."""
 
 
 class JournalRows:
-    """The rows of the records that begin from `start` to before `stop`. `end` says afterwards how far they are good."""
+    """Rows of the records that begin from `start` to before `stop`. Read `end` after the iteration."""
 
     def __init__(self, reader: FileReader, start: int, stop: int, *, has_data: bool) -> None:
         part_bytes = PART_BYTES if has_data else SMALL_PART_BYTES
@@ -65,11 +64,11 @@ class JournalRows:
 
     @property
     def end(self) -> End:
-        """How far the file is good."""
+        """End of the good part of the file, with its problem."""
         return self._hops.end
 
     def __iter__(self) -> Iterator[tuple[int, Mapping[str, Callable[[], pa.Array]]]]:
-        """Batch by batch, how many rows it has and how each column is made. Raises OSError."""
+        """Yield the number of rows of each batch, and functions that make its columns. Raises OSError."""
         for run in iterate_runs(self._hops, self._shorten):
             dump_at = self._hops.data_start + self._hops.dump_at if self._hops.dump_at >= 0 else None
             yield len(run.starts), _JournalColumns(run, dump_at).by_name()
@@ -80,7 +79,7 @@ def _without_items(run: RecordRun) -> RecordRun:
 
 
 class _JournalColumns:
-    """What some records say. `dump_at` is the offset of a STATE_DUMP, which always is the last record of its file."""
+    """Columns of a run of records. `dump_at` is the offset of a STATE_DUMP, always the last record of its file."""
 
     def __init__(self, run: RecordRun, dump_at: int | None) -> None:
         self._data = run.data
@@ -94,7 +93,7 @@ class _JournalColumns:
             self._kinds[-1] = _STATE_DUMP
 
     def by_name(self) -> Mapping[str, Callable[[], pa.Array]]:
-        """Those that such a record may have something in."""
+        """Return the functions that make the columns, by name."""
         return {
             "offset": lambda: pa.array(self._offsets),
             "bytes": lambda: pa.array(self._sizes),
@@ -109,7 +108,7 @@ class _JournalColumns:
         }
 
     def _values(self, table: Numbers, kind: str) -> tuple[Numbers, Numbers]:
-        """Of each record the field that stands there, and whether it has none."""
+        """Return a field of each record, and a mask that is true where a record lacks the field."""
         places = table[self._kinds]
         is_there = places >= 0
         return numbers_where(self._data, self._starts + places, is_there, kind), ~is_there
@@ -119,7 +118,7 @@ class _JournalColumns:
         return pa.array(values, mask=is_missing)
 
     def _expiries(self) -> pa.Array:
-        """0, which is never, is none. The earliest items have theirs in seconds."""
+        """Return the expiry times; 0 means never and becomes null. An ADD has its expiry in seconds."""
         values, _ = self._values(_EXPIRY_AT, _TIME)
         seconds, _ = self._values(_EXPIRY_S_AT, _XID)
         values += seconds.astype(np.int64) * 1000

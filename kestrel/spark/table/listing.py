@@ -1,4 +1,4 @@
-"""The files of one folder that a server may be at work in, those of each journal as they were at one moment."""
+"""A listing of a folder that a running server may change. Each journal's files are those of one moment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ATTEMPTS: Final = 20
 
 
 class ListedFile(NamedTuple):
-    """A file of a journal, as its name tells it."""
+    """A file of a journal as described by its name."""
 
     file_name: bytes
     kind: FileKind
@@ -29,7 +29,7 @@ class ListedFile(NamedTuple):
 
 
 class _ListedGroup(NamedTuple):
-    """The files of one journal or scroll, as a listing of their folder has them."""
+    """The files of one journal or scroll in a listing of their folder."""
 
     format: str
     journal: str
@@ -37,36 +37,35 @@ class _ListedGroup(NamedTuple):
 
 
 _Key: TypeAlias = tuple[str, bytes]
-"""Kind of group, name or stem."""
+"""Format, and queue name or stem."""
 
 
 class _StableGroup(NamedTuple):
-    """The files of a journal, which had these names before they were looked at and afterwards."""
+    """The planned files of a journal whose names were the same before and after their inspection."""
 
     group: _ListedGroup
     files: list[PlannedFile]
 
 
 def list_folder(disk: Disk, place: JournalLocation) -> list[PlannedFile]:
-    """All files there that count, without those that were moved to an archive there. Raises `SourceFailed` or OSError.
+    """Return the live files of a folder, without archived ones. Raises `SourceFailed` or OSError.
 
-    A queue that is made or deleted meanwhile may be among them or not.
+    A queue that is made or deleted meanwhile may be missing or included.
     """
     return _at_one_moment(disk, place, _groups)
 
 
 def list_archive(disk: Disk, place: JournalLocation) -> list[PlannedFile]:
-    """The writer files that were moved there when nobody needed them any more. Raises `SourceFailed` or OSError."""
+    """Return the archived writer files in a folder. Raises `SourceFailed` or OSError."""
     return _at_one_moment(disk, place, _archived)
 
 
 def _at_one_moment(
     disk: Disk, place: JournalLocation, listed: Callable[[Disk, bytes], dict[_Key, _ListedGroup]]
 ) -> list[PlannedFile]:
-    """The folder is listed, its files are looked at, and it is listed again.
+    """List the folder, inspect its files, and list it again, until no file has been renamed in between.
 
-    A journal whose files have other names then is looked at again, until none has that was there in the first two
-    listings: others may come at each listing, for ever.
+    Only journals of the first two listings are repeated, because each listing may find new ones.
     """
     settled: dict[_Key, _StableGroup] = {}
     groups = listed(disk, place.folder)
@@ -78,7 +77,7 @@ def _at_one_moment(
         groups = listed(disk, place.folder)
         settled = {key: each for key, each in settled.items() if groups.get(key) == each.group}
         if attempt == 0:
-            wanted |= set(groups)  # a listing may miss a file that is renamed just then
+            wanted |= set(groups)  # a listing may miss a file during its rename
         if wanted & set(groups) <= set(settled):
             return [file for each in settled.values() for file in each.files]
     names = ", ".join(sorted(groups[key].journal for key in wanted & set(groups) - set(settled)))
@@ -102,9 +101,9 @@ def _archived(disk: Disk, path: bytes) -> dict[_Key, _ListedGroup]:
 
 
 def archived(disk: Disk, path: bytes, file_names: Iterable[bytes]) -> dict[_Key, _ListedGroup]:
-    """Those among the names that a server gives to what it has moved to an archive, by scroll. Raises OSError.
+    """Group the names of archived files by scroll, and skip all other names. Raises OSError.
 
-    A file that is still being copied there has another name.
+    A file that is still being copied to the archive has another name.
     """
     names = [name.removeprefix(ARCHIVE_PREFIX) for name in file_names if name.startswith(ARCHIVE_PREFIX)]
     groups: dict[_Key, _ListedGroup] = {}
@@ -133,7 +132,7 @@ def _readers(scroll: Scroll) -> Iterator[ListedFile]:
 
 
 def _looked_at(disk: Disk, place: JournalLocation, group: _ListedGroup) -> list[PlannedFile] | None:
-    """None when one of its files is not there any more."""
+    """Return the inspected files, or None if one of them has disappeared."""
     try:
         return [plan_file(disk, place, group.format, group.journal, part) for part in group.parts]
     except FileNotFoundError:
@@ -141,7 +140,7 @@ def _looked_at(disk: Disk, place: JournalLocation, group: _ListedGroup) -> list[
 
 
 def plan_file(disk: Disk, place: JournalLocation, form: str, journal: str, part: ListedFile) -> PlannedFile:
-    """The file as it is now. Raises FileNotFoundError."""
+    """Return the file as it is now. Raises FileNotFoundError."""
     look = snapshot_file(disk, place.folder + b"/" + part.file_name)
     return PlannedFile(
         owner=FileOrigin(place.server, place.shown_folder, form, journal, part.queue, show_path(part.file_name)),

@@ -1,4 +1,4 @@
-"""Where journals are: what paths and patterns of paths stand for, and whose the files there are."""
+"""Resolution of paths and patterns to folders or files of journals, with their server names."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from kestrel.tools.formatting import show_path
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//[^/]*)?(/.*)?")
 
 _ESCAPED: Final = re.compile(r"\[[*?[]\]")
-"""A character that would be a wildcard."""
+"""A wildcard character that `glob.escape` has escaped."""
 
 
 class JournalLocation(NamedTuple):
-    """A folder of queues, or one file alone."""
+    """A folder of queues, or a single file."""
 
     server: str
     folder: bytes
     """An absolute path."""
     file_name: bytes | None = None
-    """None for the whole folder."""
+    """Name of the single file, or None for the whole folder."""
 
     @property
     def shown_folder(self) -> str:
-        """Its path as text."""
+        """The folder's path as text."""
         return show_path(self.folder)
 
 
 def find_locations(paths: Sequence[str], server: str | None) -> list[JournalLocation]:
-    """What the paths stand for; what several of them stand for, also through links, is there once, as the first says.
+    """Return the folders and files that the paths and patterns match, without duplicates, also through links.
 
-    Without a name for the server, a pattern's first part that is one has it: in ``/data/*/spool``, what stands in the
-    place of the ``*``. Any other folder is its own name. A path that is there as it stands is no pattern.
-    Raises `SourceFailed`.
+    Without `server`, the server name is the part of the path that matches the pattern's first part with a wildcard: in
+    ``/data/*/spool``, the part at the ``*``. Otherwise it is the folder's path. An existing path is not taken as a
+    pattern. Raises `SourceFailed`.
     """
     places: dict[tuple[bytes, bytes | None], JournalLocation] = {}
     for text in paths:
@@ -62,7 +62,7 @@ def find_locations(paths: Sequence[str], server: str | None) -> list[JournalLoca
 
 
 def absolute_path(path: str) -> str:
-    """That path or pattern, absolute. What the working folder is called is no part of a pattern."""
+    """Return the path or pattern as an absolute one; wildcard characters of the working folder are escaped."""
     absolute = os.path.abspath(path)
     if os.path.isabs(path) or os.path.lexists(absolute):
         return absolute
@@ -74,7 +74,7 @@ def _is_readable(path: str) -> bool:
 
 
 def _matched(pattern: str, folder: str) -> str | None:
-    """What stands in the place of the pattern's first part that is one; None where that is a file's name."""
+    """Return the part of the path at the pattern's first wildcard part, or None if that is the file name."""
     for asked, found in zip(Path(pattern).parts, Path(folder).parts, strict=False):
         if has_magic(_ESCAPED.sub("", asked)):
             return show_path(os.fsencode(found))
@@ -82,7 +82,7 @@ def _matched(pattern: str, folder: str) -> str | None:
 
 
 def _local(text: str) -> str:
-    """A path, or a URI of one."""
+    """Return the path of a ``file:`` URI; return a plain path unchanged. Raises `SourceFailed` for other URIs."""
     match = _SCHEME.fullmatch(text)
     if match is None:
         return text

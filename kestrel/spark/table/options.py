@@ -1,4 +1,4 @@
-"""What a person may say of a table of journals: the options of ``spark.read.format("kestrel")``."""
+"""The options of a table of journals: ``spark.read.format("kestrel")``."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from kestrel.spark.option_values import (
 )
 
 PARTITION_BYTES: Final = 256 * 1024 * 1024
-"""A task costs Spark some 40 ms or more whatever it reads, and holds a small part of that at a time."""
+"""Default maximum of bytes for a task. A task costs Spark at least 40 ms, and holds only a small part in memory."""
 
 
 class TableView(Enum):
-    """What the rows are."""
+    """The contents of the rows."""
 
     RECORDS = "records"
     ERRORS = "errors"
@@ -33,19 +33,19 @@ class TableView(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """All of them, understood."""
+    """The parsed options of a table."""
 
     paths: tuple[str, ...]
     """Folders, files, or patterns of either."""
     server: str | None = None
-    """Whose all of them are; None: their paths say it."""
+    """Server name of all paths; None to derive it from each path."""
     queue: str | None = None
-    """A pattern of queue names; None for all."""
+    """Pattern of queue names, or None for all queues."""
     view: TableView = TableView.RECORDS
     has_payload: bool = True
     partition_bytes: int = PARTITION_BYTES
     parallelism: int = 1
-    """So many tasks at least, if there is that much to read."""
+    """Number of tasks that may run at a time."""
     is_failfast: bool = False
     pushes_filters: bool = False
     modified_after_s: float | None = None
@@ -68,7 +68,7 @@ _NAMES: Final = (
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
-    """Spark's options, whose names come in any case. Raises `SourceFailed`."""
+    """Parse Spark's options, whose names are case-insensitive. Raises `SourceFailed`."""
     values = check_option_names(given, _NAMES)
     return SourceOptions(
         paths=_paths(values),

@@ -1,4 +1,4 @@
-"""A file of a journal as it was when a reading was planned: whose it is, how long, and how it is told from others."""
+"""A file of a journal at planning time: its owner, its length, and its identity."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ JOURNAL: Final = "journal"
 SCROLL: Final = "scroll"
 
 _SAMPLE_BYTES: Final = 256
-"""So much is looked at where a file begins and where it ended."""
+"""Number of bytes that are sampled at the start and at the end of a file."""
 
 _DIGEST_BYTES: Final = 16
 
 
 class FileKind(Enum):
-    """What a file is to its journal. The names are those of the table."""
+    """The role of a file in its journal, as named in the tables."""
 
     CURRENT = "current"
     ROTATED = "rotated"
@@ -34,7 +34,7 @@ class FileKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FileOrigin:
-    """Whose a file is. The fields are the first columns of the tables."""
+    """The owner of a file. The fields are the first columns of the tables."""
 
     server: str
     folder: str
@@ -45,20 +45,20 @@ class FileOrigin:
 
 
 class Identity(NamedTuple):
-    """What tells a file from another one that has got its name, or its number once it was erased.
+    """The identity of a file, which detects that its name or inode was reused for another file.
 
-    Not the device: each machine that mounts it may have another number for it.
+    It excludes the device number, which may differ between machines.
     """
 
     number: int
-    """The inode's."""
+    """Inode number."""
     sample: bytes | None
-    """A digest of how the file begins and of what stands before the end; None where it could not be read."""
+    """Digest of the bytes at the start and before the end; None if the file could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """A file as it was when the reading was planned: it is read to where it ended then."""
+    """A file at planning time. It is read up to its length at that time."""
 
     owner: FileOrigin
     folder: bytes
@@ -68,28 +68,28 @@ class PlannedFile:
     identity: Identity
     modified_s: float
     order: int | None = None
-    """Its place among the files of its journal; None for a reader file."""
+    """Position among the files of its journal, or None for a reader file."""
     reader: bytes = b""
-    """Of a reader file, as a TARGETS calls it."""
+    """Name of the reader as in a TARGETS record; empty unless this is a reader file with such a name."""
 
     @property
     def path(self) -> bytes:
-        """Where it was."""
+        """Path at planning time."""
         return self.folder + b"/" + self.file_name
 
     @property
     def is_scroll(self) -> bool:
-        """Whether its records are those of scrolls."""
+        """True if the file has records of a scroll."""
         return self.owner.format == SCROLL
 
     @property
     def is_reader(self) -> bool:
-        """Whether it says what one reader of a scroll is done with."""
+        """True for a reader file of a scroll."""
         return self.order is None
 
 
 class IdentifiedReader(FileReader):
-    """An open file that can be told from others. Raises OSError."""
+    """An open file with its inode number and modification time. Raises OSError."""
 
     def __init__(self, disk: Disk, path: bytes) -> None:
         super().__init__(disk, path)
@@ -98,14 +98,14 @@ class IdentifiedReader(FileReader):
         self.modified_s = state.st_mtime
 
     def sample(self, size: int) -> bytes:
-        """A digest of the bytes where it begins, and of those before its end when it was of that size."""
+        """Return a digest of the first bytes, and of the last bytes of the file at length `size`."""
         first = self.read(0, min(size, _SAMPLE_BYTES))
         last = self.read(max(0, size - _SAMPLE_BYTES), min(size, _SAMPLE_BYTES))
         return blake2b(first + last, digest_size=_DIGEST_BYTES).digest()
 
 
 class FileSnapshot(NamedTuple):
-    """What a file was like at one moment."""
+    """The state of a file at one moment."""
 
     size: int
     identity: Identity
@@ -113,7 +113,7 @@ class FileSnapshot(NamedTuple):
 
 
 def snapshot_file(disk: Disk, path: bytes) -> FileSnapshot:
-    """What that file is like now. One that cannot be read is left to who reads it. Raises FileNotFoundError."""
+    """Return the state of a file. An unreadable file gets no sample. Raises FileNotFoundError."""
     try:
         with IdentifiedReader(disk, path) as reader:
             return FileSnapshot(reader.size, Identity(reader.number, reader.sample(reader.size)), reader.modified_s)

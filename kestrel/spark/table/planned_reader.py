@@ -1,4 +1,4 @@
-"""A file that was planned to be read: found again though it is called otherwise by now, read to where it ended then."""
+"""A reader of a planned file that finds it after a rename and stops at its planned length."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kestrel.disk.files import Disk
 from kestrel.spark.table.planned_file import IdentifiedReader, PlannedFile
 
 _ATTEMPTS: Final = 5
-"""A file is renamed once or twice in its life."""
+"""Limit of attempts; a file is renamed once or twice in its life."""
 
 
 class PlannedReader(IdentifiedReader):
-    """The file, as long as it was when the reading was planned. Raises OSError, FileNotFoundError if it has gone."""
+    """An open planned file, with its length at planning time. Raises OSError, or FileNotFoundError if it is gone."""
 
     def __init__(self, disk: Disk, file: PlannedFile) -> None:
         path = file.path
@@ -37,16 +37,16 @@ class PlannedReader(IdentifiedReader):
             raise
 
     def _cut(self, file: PlannedFile) -> None:
-        """Let it end where it ended."""
+        """Limit the file to its planned length. Raises OSError if it is shorter or another file."""
         if self.size < file.size:
             raise OSError(errno.EIO, "the file became shorter after the reading was planned", file.path)
-        if file.identity.sample not in (None, self.sample(file.size)):  # another one, with the number of an erased one
+        if file.identity.sample not in (None, self.sample(file.size)):  # the inode number was reused
             raise _not_there(file)
         self.size = file.size
 
 
 def _renamed(file: PlannedFile) -> bytes:
-    """The path that it has now."""
+    """Return the current path of the file, found by its inode number."""
     with os.scandir(file.folder) as entries:
         for entry in entries:
             number = entry.stat().st_ino if entry.is_symlink() and entry.is_file() else entry.inode()

@@ -1,4 +1,4 @@
-"""Journals and scrolls as a table: who reads what, and reading it."""
+"""The batch reader of journals and scrolls."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from kestrel.tools.tool_runner import explain_os_error
 
 
 def schema_of(options: SourceOptions) -> StructType:
-    """All columns of the view; without the payload, all but the items."""
+    """Return all columns of the view; without the payload, all except the items."""
     if options.view is TableView.ERRORS:
         return PROBLEMS
     return RECORDS if options.has_payload else drop_column(RECORDS, DATA)
 
 
 def reader_of(options: SourceOptions, schema: StructType) -> JournalReader:
-    """A reader of the columns of `schema`, which may be some of them."""
+    """Return a reader of the columns of `schema`, a subset of the view's columns. Raises `SourceFailed`."""
     check_schema(schema, schema_of(options))
     reads_some = options.pushes_filters and options.view is TableView.RECORDS
     return (FilteringReader if reads_some else JournalReader)(options, schema)
 
 
 class JournalReader(DataSourceReader):
-    """Plans which task reads what, and reads it."""
+    """A reader that divides the files into tasks, and reads them in the tasks."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -45,7 +45,7 @@ class JournalReader(DataSourceReader):
         self._conditions: list[Condition] = []
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Who reads what. Raises `SourceFailed`."""
+        """Return the tasks. Raises `SourceFailed`."""
         try:
             return self._tasks(Disk())
         except OSError as error:
@@ -62,12 +62,12 @@ class JournalReader(DataSourceReader):
             and (before_s is None or file.modified_s < before_s)
             and all(each.is_met_by(file) for each in self._conditions if each.column in OF_FILES)
         ]
-        is_of_records = options.view is TableView.RECORDS  # of a problem there is one row, whoever comes upon it
+        is_of_records = options.view is TableView.RECORDS  # a problem must have one row, so files are not split
         return plan_tasks(disk, chosen, options.partition_bytes, options.parallelism, splits=is_of_records)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """What a task reads."""
-        slices = partition.slices if isinstance(partition, ReadTask) else ()  # Spark makes one where there is none
+        """Yield the rows of a task."""
+        slices = partition.slices if isinstance(partition, ReadTask) else ()  # Spark adds one if there is none
         reading = SliceReader(
             to_arrow_schema(self._schema, timezone="UTC"),
             is_failfast=self._options.is_failfast,
@@ -77,9 +77,9 @@ class JournalReader(DataSourceReader):
 
 
 class FilteringReader(JournalReader):
-    """One that takes over what it can of a query's filters."""
+    """A reader that applies the supported filters of a query itself."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Returns those that are left to Spark."""
+        """Take over the supported filters and return the others to Spark."""
         self._conditions, left = split_filters(filters)
         return left

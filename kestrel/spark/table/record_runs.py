@@ -1,4 +1,4 @@
-"""Records of a file that follow each other, as many as make a batch."""
+"""Runs of consecutive records of a file, of the size of a batch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 from kestrel.spark.table.fields import Numbers
 
 MOST_ROWS: Final = 1 << 15
-"""In a batch. Its data is what one part of the file holds, or one item."""
+"""Maximum of rows in a batch. Its data is one part of the file, or one item."""
 
 _FEW: Final = 1 << 14
-"""Runs of fewer are put together where their data is not wanted: a batch costs as much as a thousand rows."""
+"""Shorter runs are joined if data is not wanted, because a batch costs as much as a thousand rows."""
 
 
 class RunCursor(Protocol):
@@ -25,24 +25,24 @@ class RunCursor(Protocol):
     run_end: int
 
     def next(self, most: int) -> bool:
-        """The next run."""
+        """Read the next run of at most `most` records; return False at the end."""
 
 
 class RecordRun(NamedTuple):
-    """Some records."""
+    """Consecutive records of a file."""
 
     data: bytes
-    """Bytes that they stand in, without their items where these are not wanted."""
+    """Buffer with the records; without their items if these are not wanted."""
     starts: Numbers
-    """Where each begins in it."""
+    """Start of each record in the buffer."""
     offsets: Numbers
-    """Where each begins in the file."""
+    """Start of each record in the file."""
     sizes: Numbers
-    """How long each is there."""
+    """Length of each record in the file."""
 
 
 def iterate_runs(hops: RunCursor, shorten: Callable[[RecordRun], RecordRun] | None) -> Iterator[RecordRun]:
-    """All runs. Where data is not wanted `shorten` leaves it out: short runs are put together then. Raises OSError."""
+    """Yield all runs. If `shorten` is given, it removes the items, and short runs are joined. Raises OSError."""
     waiting: list[RecordRun] = []
     rows = 0
     while hops.next(MOST_ROWS):
@@ -63,14 +63,14 @@ def iterate_runs(hops: RunCursor, shorten: Callable[[RecordRun], RecordRun] | No
 
 
 def with_prefixes(run: RecordRun, size: int) -> RecordRun:
-    """The same records, of which the bytes are the first so many; behind a shorter one there are others."""
+    """Return the run with only the first `size` bytes of each record; a shorter record is padded with other bytes."""
     places = np.minimum(run.starts[:, None] + np.arange(size), len(run.data) - 1)
     data = np.frombuffer(run.data, np.uint8)[places].tobytes()
     return RecordRun(data, np.arange(0, len(data), size), run.offsets, run.sizes)
 
 
 def with_headers(run: RecordRun, header_of: Callable[[bytes, int, int], bytes]) -> RecordRun:
-    """The same records, of which the bytes are what `header_of` gives for a buffer, the place and the size."""
+    """Return the run with the bytes that `header_of` returns for a buffer, a start and a size."""
     places = zip(run.starts.tolist(), run.sizes.tolist(), strict=True)
     headers = [header_of(run.data, start, size) for start, size in places]
     ends = np.cumsum([len(header) for header in headers])

@@ -1,5 +1,4 @@
-"""The records of a part of a writer or reader file as columns: the file is gone through once, and what items say is
-taken from all of them at a time."""
+"""Conversion of writer and reader files to columns: one pass finds the records, and fields are extracted in bulk."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ _DONE: Final = (RecordCommand.READ_DONE, RecordCommand.DONE_RANGES)
 
 _NAMES: Final = tuple(RecordCommand(number).name if number in set(RecordCommand) else "UNKNOWN" for number in range(16))
 
-# Where the fields of a PUT stand, and the id of a READ_HEAD.
+# Positions of the fields of a PUT, and of the id of a READ_HEAD.
 _SIZE_AT: Final = 1
 _ERRORS_AT: Final = 5
 _ID_AT: Final = 9
@@ -30,7 +29,7 @@ _EXPIRY_AT: Final = 25
 _HEAD_AT: Final = 1
 
 _EXPIRING_WORDS: Final = 8
-"""A header of fewer has no expiry."""
+"""Number of 4-byte words of a header with an expiry; shorter headers have none."""
 
 _INT: Final = "<i4"
 _LONG: Final = "<i8"
@@ -41,7 +40,7 @@ _TARGETS: Final = pa.struct([("readers", pa.list_(pa.string())), ("are_left_out"
 
 
 class ScrollRows:
-    """The rows of the records that begin from `start` to before `stop`. `end` says afterwards how far they are good."""
+    """Rows of the records that begin from `start` to before `stop`. Read `end` after the iteration."""
 
     def __init__(self, reader: FileReader, start: int, stop: int, *, is_reader: bool, has_data: bool) -> None:
         magic = READER_MAGIC if is_reader else WRITER_MAGIC
@@ -51,11 +50,11 @@ class ScrollRows:
 
     @property
     def end(self) -> End:
-        """How far the file is good."""
+        """End of the good part of the file, with its problem."""
         return self._hops.end
 
     def __iter__(self) -> Iterator[tuple[int, Mapping[str, Callable[[], pa.Array]]]]:
-        """Batch by batch, how many rows it has and how each column is made. Raises OSError."""
+        """Yield the number of rows of each batch, and functions that make its columns. Raises OSError."""
         for run in iterate_runs(self._hops, self._shorten):
             yield len(run.starts), _ScrollColumns(run).by_name()
 
@@ -65,13 +64,13 @@ def _without_items(run: RecordRun) -> RecordRun:
 
 
 def _header_of(data: bytes, start: int, size: int) -> bytes:
-    """Of a record that is no item, all of it."""
+    """Return the header of an item, or the whole of another record."""
     first = data[start]
     return data[start : start + (1 + 4 * (first & 15) if first >> 4 == RecordCommand.PUT else size)]
 
 
 class _ScrollColumns:
-    """What some records say."""
+    """Columns of a run of records."""
 
     def __init__(self, run: RecordRun) -> None:
         self._data = run.data
@@ -84,7 +83,7 @@ class _ScrollColumns:
         self._is_put: Numbers = self._commands == RecordCommand.PUT
 
     def by_name(self) -> Mapping[str, Callable[[], pa.Array]]:
-        """Those that such a record may have something in."""
+        """Return the functions that make the columns, by name."""
         return {
             "offset": lambda: pa.array(self._offsets),
             "bytes": lambda: pa.array(self._sizes),
@@ -102,7 +101,7 @@ class _ScrollColumns:
         }
 
     def _field(self, place: int, kind: str) -> pa.Array:
-        """Of each item."""
+        """Return a numeric field of the items, null for other records."""
         return pa.array(numbers_where(self._data, self._starts + place, self._is_put, kind), mask=~self._is_put)
 
     def _ids(self) -> pa.Array:
@@ -112,7 +111,7 @@ class _ScrollColumns:
         return pa.array(numbers_where(self._data, places, has_id, _LONG), mask=~has_id)
 
     def _expiries(self) -> pa.Array:
-        """0, which is never, is none."""
+        """Return the expiry times; 0 means never and becomes null."""
         has_expiry = self._is_put & (self._words >= _EXPIRING_WORDS)
         values = numbers_where(self._data, self._starts + _EXPIRY_AT, has_expiry, _LONG)
         return pa.array(values, mask=values == 0)
@@ -121,7 +120,7 @@ class _ScrollColumns:
         return items_of(self._data, self._starts + 1 + 4 * self._words, self._starts + self._sizes, self._is_put)
 
     def _of_others(self, value: Callable[[ScrollFileRecord], Any], kind: pa.DataType) -> pa.Array:
-        """Of each record that is no item: there are few of them in a file of many records."""
+        """Return a column of the records that are not items; a large file has only a few of them."""
         values: list[Any] = [None] * len(self._starts)
         for place in np.flatnonzero(~self._is_put):
             record = decode_record(self._data, int(self._starts[place]))

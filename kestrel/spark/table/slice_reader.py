@@ -1,4 +1,4 @@
-"""What a task reads: Arrow batches of records, or of problems. Nothing of it fails for what a file is."""
+"""The reader of a task: yields Arrow batches of records or problems. The state of a file does not raise by default."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VANISHED: Final = "it is not there any more: packed, erased, or its queue delete
 
 
 class FileProblem:
-    """What is wrong with a file."""
+    """A problem of a file: its kind, position and description."""
 
     def __init__(self, kind: str, offset: int | None, words: str, bytes_behind: int | None = None) -> None:
         self.kind = kind
@@ -42,13 +42,13 @@ class FileProblem:
 
     @classmethod
     def of(cls, end: End, size: int) -> FileProblem | None:
-        """Of a file of that size, which ended like that."""
+        """Return the problem of a file of `size` bytes, or None if it ended well."""
         if end.problem is None:
             return None
         return cls("unfinished" if end.is_unfinished else "damaged", end.offset, end.problem, size - end.offset)
 
     def row(self) -> dict[str, Any]:
-        """The columns that are not about whose file it is."""
+        """Return the columns that do not name the file."""
         return {
             "offset": self.offset,
             "kind": self.kind,
@@ -58,9 +58,9 @@ class FileProblem:
 
 
 class SliceReader:
-    """Reads slices as batches of that schema, of the records that meet all conditions.
+    """A reader of slices as batches of `schema`, with the records that meet all conditions.
 
-    A problem of a kind in `ways_out` is raised whatever the mode is, with what is to be done about it.
+    A problem of a kind in `ways_out` is raised in every mode, with that text as its remedy.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class SliceReader:
         self._has_data = DATA in schema.names
 
     def records(self, slices: Sequence[FileSlice]) -> Iterator[pa.RecordBatch]:
-        """A row for each record. What is wrong with a file is told, or raised as `BadJournal`."""
+        """Yield batches of records. A problem is logged, or raised as `BadJournal`."""
         for each in slices:
             for item in self._read(each):
                 if not isinstance(item, FileProblem):
@@ -99,7 +99,7 @@ class SliceReader:
                 logger.warning("%s", sentence)
 
     def problems(self, slices: Sequence[FileSlice]) -> Iterator[pa.RecordBatch]:
-        """A row for each file with which something is wrong."""
+        """Yield a row for each problem of a file."""
         for each in slices:
             for item in self._read(each):
                 if isinstance(item, FileProblem):
@@ -107,7 +107,7 @@ class SliceReader:
                     yield pa.RecordBatch.from_pylist([row], self._schema)
 
     def _read(self, each: FileSlice) -> Iterator[tuple[int, Mapping[str, Callable[[], pa.Array]]] | FileProblem]:
-        """Batches of records, and what is wrong behind them."""
+        """Yield batches of records, then the problem of the file if there is one."""
         try:
             with PlannedReader(self._disk, each.file) as reader:
                 rows = self._rows(reader, each)
@@ -129,7 +129,7 @@ class SliceReader:
     def _batch(self, file: PlannedFile, rows: int, columns: Mapping[str, Callable[[], pa.Array]]) -> pa.RecordBatch:
         keep = None
         for condition in self._conditions:
-            if condition.column in OF_RECORDS:  # who planned has seen to the others
+            if condition.column in OF_RECORDS:  # planning has applied the others
                 column = columns.get(condition.column, lambda: pa.nulls(rows, pa.int64()))
                 met = condition.met(column())
                 keep = met if keep is None else pc.and_(keep, met)
@@ -147,9 +147,9 @@ class SliceReader:
         return batch if keep is None else batch.filter(keep)
 
     def _constants_of(self, file: PlannedFile, rows: int) -> Mapping[str, pa.Array]:
-        """The columns that are the same in all rows of a file: for so many rows, or more."""
+        """Return the columns that are constant for a file, with at least `rows` rows."""
         if self._file is not file or rows > self._constant_rows:
-            # A small file has one batch. In a large one each following batch takes of the same columns.
+            # A small file has one batch. The batches of a large file share these columns.
             self._constant_rows = rows if self._file is not file else MOST_ROWS
             values = {**_owner(file), "kind": file.kind.value, "file_order": file.order}
             self._constants = {

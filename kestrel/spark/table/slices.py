@@ -1,4 +1,4 @@
-"""Which tasks read which parts of which files: large files are split where records begin, small ones go together."""
+"""Division of files into tasks: large files are split between records, and small ones share a task."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from kestrel.spark.table.planned_file import PlannedFile
 from kestrel.spark.table.planned_reader import PlannedReader
 
 SMALLEST_BYTES: Final = 1024 * 1024
-"""Less is not worth a task of its own, as long as there are as many tasks as are wanted."""
+"""Minimum size of a task while there are enough tasks."""
 
 OPENING_BYTES: Final = 64 * 1024
-"""What it costs to open a file, in bytes that are read in that time."""
+"""Cost of opening a file, as a number of bytes read in the same time."""
 
 _TASKS_EACH: Final = 2
-"""So many for each that may run at a time: none waits long for the last one."""
+"""Tasks per parallel task, so that the last task does not delay the job for long."""
 
 _RUN: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class FileSlice:
-    """The records of a file that begin at `start` or behind it, and before `stop`."""
+    """The records of a file that begin at or after `start` and before `stop`."""
 
     file: PlannedFile
     start: int
@@ -39,12 +39,12 @@ class FileSlice:
 
     @property
     def cost(self) -> int:
-        """What it takes to read it, in bytes."""
+        """Cost of reading the slice, in bytes."""
         return self.stop - self.start + OPENING_BYTES
 
 
 class ReadTask(InputPartition):
-    """What one task reads, one behind the other."""
+    """A task that reads slices one after another."""
 
     def __init__(self, slices: Sequence[FileSlice]) -> None:
         super().__init__(None)
@@ -54,9 +54,9 @@ class ReadTask(InputPartition):
 def plan_tasks(
     disk: Disk, files: Sequence[PlannedFile], partition_bytes: int, parallelism: int, *, splits: bool = True
 ) -> list[ReadTask]:
-    """Who reads what: so many tasks at least if there is that much to read, and none of much more than that size.
+    """Return tasks of at most about `partition_bytes`, at least twice `parallelism` if there is enough to read.
 
-    Where files are not to be split, each is one task's.
+    Without `splits` a single task reads each whole file.
     """
     whole = [FileSlice(file, 0, file.size) for file in files]
     most = _most_bytes(whole, partition_bytes, parallelism)
@@ -64,7 +64,7 @@ def plan_tasks(
 
 
 def group_slices(slices: Sequence[FileSlice], partition_bytes: int, parallelism: int) -> list[ReadTask]:
-    """The same, of what is not to be split any more."""
+    """Return tasks like `plan_tasks`, for slices that are not split further."""
     return _grouped(slices, _most_bytes(slices, partition_bytes, parallelism))
 
 
@@ -87,9 +87,9 @@ def _grouped(slices: Iterable[FileSlice], most: int) -> list[ReadTask]:
 
 
 def split(disk: Disk, file: PlannedFile, most: int) -> Iterator[FileSlice]:
-    """The file in parts of about that size. To find where records begin it is gone through, without its data.
+    """Yield slices of about `most` bytes. The file is read without its data to find the starts of records.
 
-    What cannot be read is left to who reads it: he says so.
+    An unreadable file becomes one slice, and its reader reports the error.
     """
     start = 0
     if file.size > most + most // 4 and not file.is_reader:
@@ -112,7 +112,7 @@ def _of_runs(reader: FileReader) -> Iterator[int]:
 
 
 def _of_items(reader: FileReader) -> Iterator[int]:
-    """Not between a TARGETS and the item that it is about."""
+    """Yield the starts of items, including a preceding TARGETS record."""
     walk = ScrollItemCursor(reader, len(WRITER_MAGIC))
     while walk.next():
         yield walk.start
