@@ -1,1 +1,1 @@
-"""Looking after many folders at a time: verified, packed, exported, imported."""
+"""Maintenance of many folders in parallel: verify, pack, export and import."""

@@ -1,4 +1,4 @@
-"""The columns of items that go out of a fleet's folders, or into one."""
+"""The columns of exported and imported items."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ def _field(name: str, kind: DataType, comment: str) -> StructField:
 
 
 _PLACE: Final = (
-    _field("server", _STRING, "the server whose item it is"),
+    _field("server", _STRING, "the server of the item"),
     _field("folder", _STRING, "the path of its folder"),
     _field("queue", _STRING, "the queue; null where only a hash of its name is known"),
-    _field("position", _LONG, "its place in the queue, or among all that were added; 0 is the first"),
-    _field("add_ms", _LONG, "when it was added, in ms since 1970; null where the record does not say"),
-    _field("expiry_ms", _LONG, "when it expires, in ms since 1970; null for never"),
-    _field("errors", IntegerType(), "how often it was taken and came back failed"),
+    _field("position", _LONG, "the position in the queue, or among all added items; 0 is the first"),
+    _field("add_ms", _LONG, "when the item was added, in ms since 1970; null where the record does not say"),
+    _field("expiry_ms", _LONG, "when the item expires, in ms since 1970; null for never"),
+    _field("errors", IntegerType(), "how often the item was redelivered because its reader failed"),
 )
 
 ITEMS: Final = StructType([*_PLACE, _field("data", BinaryType(), "the item")])
-"""A row for each item."""
+"""Columns of exported items, one row an item."""
 
 TEXT_ITEMS: Final = StructType(
     [
         *_PLACE,
-        _field("data", _STRING, "the item as text; null where it is no UTF-8"),
-        _field("base64", _STRING, "the item, where it is no UTF-8"),
+        _field("data", _STRING, "the item as text; null if it is not valid UTF-8"),
+        _field("base64", _STRING, "the item in base64, if it is not valid UTF-8"),
     ]
 )
-"""The same in JSON, which has no bytes."""
+"""Columns of exported items in JSON, which has no bytes."""
 
 PROBLEM: Final = StructField(
     "problem",
@@ -54,4 +54,4 @@ PROBLEM: Final = StructField(
         ]
     ),
 )
-"""A row that has it has no item: it says what is wrong with files that were read."""
+"""Column of a row that describes a problem of the source files instead of an item."""

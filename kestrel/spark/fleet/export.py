@@ -1,4 +1,4 @@
-"""Exporting the items of many folders: each queue by a task, into files of Parquet or of JSON lines."""
+"""Export of the items of many folders, one task for each queue, to Parquet or JSON lines."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from kestrel.tools.qpack.outcomes import OutcomeRemark
 
 
 class ExportFormat(Enum):
-    """How items are written."""
+    """The file format of exported items."""
 
     PARQUET = "parquet"
     JSON_LINES = "jsonl"
 
 
 class Exported(NamedTuple):
-    """What was written, and what is wrong with the files it was read from."""
+    """The number of exported items, and remarks on problems of the source files."""
 
     items: int
     remarks: list[OutcomeRemark]
@@ -46,10 +46,10 @@ def items_of(
     queues: Sequence[bytes] = (),
     now_ms: int | None = None,
 ) -> DataFrame:
-    """The items of the folders as a table (`kestrel.spark.fleet.columns.ITEMS`).
+    """Return the items of the folders as a table with the columns `kestrel.spark.fleet.columns.ITEMS`.
 
-    What is wrong with files goes untold: `export` tells of it. `now_ms` is the add time of those whose record has none;
-    the other arguments and errors are those of `kestrel.spark.fleet.verify.verify`.
+    Problems of files are not reported; `export` reports them. `now_ms` is the add time of items without one. The other
+    arguments and the errors are those of `kestrel.spark.fleet.verify.verify`.
     """
     table = _table(spark, paths, which, server, queues, now_ms, is_text=False)
     return table.where(F.col(PROBLEM.name).isNull()).drop(PROBLEM.name)
@@ -66,9 +66,9 @@ def export(
     queues: Sequence[bytes] = (),
     now_ms: int | None = None,
 ) -> Exported:
-    """Write the items of the folders to `out`, which is made; it may be any place that Spark can write to.
+    """Write the items of the folders to the new folder or URI `out`, in any file system that Spark can write to.
 
-    Arguments and errors are those of `items_of`.
+    The other arguments and the errors are those of `items_of`. Raises `SourceFailed` if `out` exists.
     """
     table = _table(spark, paths, which, server, queues, now_ms, is_text=form is ExportFormat.JSON_LINES)
     seen = Observation("exported")
@@ -86,14 +86,14 @@ def export(
             writer.option("ignoreNullFields", "true").json(whole_path(out))
     except AnalysisException as error:
         if error.getCondition() == "PATH_ALREADY_EXISTS":
-            raise SourceFailed(f"{out} is there already: name another folder for the items") from None
+            raise SourceFailed(f"{out} already exists: name another folder for the items") from None
         raise
     problems = sorted(seen.get["problems"], key=lambda each: each["place"])
     return Exported(seen.get["items"], [OutcomeRemark(each["sentence"], each["is_complaint"]) for each in problems])
 
 
 def whole_path(path: str) -> str:
-    """A path as Spark finds it, whose working folder may be another one; a URI is one already."""
+    """Return the absolute path, because Spark may run in another folder; a URI is returned unchanged."""
     return path if "://" in path else os.path.abspath(path)
 
 

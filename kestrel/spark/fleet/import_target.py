@@ -1,4 +1,4 @@
-"""The folder that items are imported into: nobody else's meanwhile, and with all new queues at once, or with none."""
+"""The target folder of an import, locked during the import. All new queues appear together, or none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_SHOWN: Final = 10
 
 
 class ImportTarget:
-    """A folder of journals. Methods raise `ToolFailed` and OSError."""
+    """A folder of journals that receives imported queues. Methods raise `ToolFailed` and OSError."""
 
     def __init__(self, disk: Disk, path: bytes, number: int) -> None:
         self._disk = disk
@@ -32,12 +32,12 @@ class ImportTarget:
         self._target = JournalTarget(disk, path, number)
 
     def check(self, queues: Iterable[bytes] = ()) -> None:
-        """The folder may be made, or it is one of journals, ours, and has none of these queues."""
+        """Check that the folder can be made, or is our own folder of journals without any of these queues."""
         path, shown = self.path, show_path(self.path)
         if not os.path.lexists(path):
             return
         if not os.path.isdir(path):
-            raise ToolFailed(f"{shown} is there and no folder: name another one", EX_USAGE)
+            raise ToolFailed(f"{shown} exists and is not a folder: name another one", EX_USAGE)
         owner = os.stat(path).st_uid
         if owner != os.geteuid():
             raise ToolFailed(
@@ -49,7 +49,7 @@ class ImportTarget:
         noted = kind_of(self._disk, path)
         if noted not in (None, JournalTarget.kind) or folder.scrolls():
             raise ToolFailed(
-                f"the folder {shown} is one of {noted or 'scroll'}: import into a new folder, and convert that"
+                f"the folder {shown} has the format {noted or 'scroll'}: import into a new folder, and convert that"
                 " (kestrel-convert journal:NEW scroll:OTHER)",
                 EX_USAGE,
             )
@@ -62,7 +62,7 @@ class ImportTarget:
             )
 
     def check_room(self, items: int, data_bytes: int) -> None:
-        """There is room for so many items, of so many bytes together."""
+        """Check that the disk has room for this number of items and bytes of data."""
         needed, free = data_bytes + items * ADDX_HEADER_BYTES, self._disk.free_bytes(self.path)
         if needed > free:
             raise ToolFailed(
@@ -73,7 +73,7 @@ class ImportTarget:
 
     @contextmanager
     def owned(self) -> Iterator[None]:
-        """The folder is there, made if need be, and locked. What an import that was killed has left in it goes."""
+        """Create and lock the folder, and delete the temporary files of an interrupted import."""
         try:
             for path in (self.path, self.path + b"/" + PRIVATE_FOLDER):
                 self._disk.make_folder(path)
@@ -92,24 +92,23 @@ class ImportTarget:
             lock.release()
 
     def erase_temporary(self) -> None:
-        """Files that were not published are no queues'."""
+        """Delete unpublished files, which belong to no queue."""
         for name in self._disk.list_files(self.path):
             file = parse_file_name(name)
             if file is not None and file.kind is JournalFileKind.TEMPORARY:
                 self._disk.erase(self.path + b"/" + name)
 
     def publish(self, files: Sequence[tuple[bytes, int]]) -> None:
-        """Let these queues have their temporary files, of those numbers. They are whole, and on the medium.
+        """Rename the temporary files, which must be complete and durable, to those of the queues.
 
-        None of these queues is there before. If this raises, none is afterwards either, or the error names those that
-        are.
+        None of the queues may exist before. If this raises, none exists afterwards, or the error names those that do.
         """
         disk, path = self._disk, self.path
         for queue, number in files:
             if not disk.is_there(path + b"/" + temporary_name(queue, number)):
                 raise ToolFailed(
-                    f"the workers wrote to a folder {show_path(path)} that this machine does not see: name one that all"
-                    " of them share"
+                    f"the workers wrote to a folder {show_path(path)} that this machine does not see: name a folder"
+                    " that all of them share"
                 )
         self._target.sync()
         begun: list[bytes] = []
@@ -123,7 +122,7 @@ class ImportTarget:
             raise
 
     def _take_back(self, queues: Sequence[bytes], error: BaseException) -> None:
-        """These are new, and nobody else has the folder: they go again. Raises `ToolFailed` for those that stay."""
+        """Delete these new queues; the folder is still locked. Raises `ToolFailed` with the queues that remain."""
         left = []
         for queue in queues:
             path = self.path + b"/" + current_name(queue)
@@ -135,8 +134,8 @@ class ImportTarget:
         if left:
             why = explain_os_error(error) if isinstance(error, OSError) else str(error) or type(error).__name__
             raise ToolFailed(
-                f"the import ended halfway ({why}), and the folder {show_path(self.path)} has {_some(left)} of it,"
-                " whole: delete what is there with its server, and import again"
+                f"the import failed halfway ({why}), and the folder {show_path(self.path)} still has {_some(left)}"
+                " of it: delete the queues with a server, and import again"
             ) from error
         with suppress(OSError):
             self._target.sync()

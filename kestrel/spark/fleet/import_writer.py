@@ -1,4 +1,4 @@
-"""A task's share of an import: the journal files of some queues, under temporary names, each written and read back."""
+"""The work of an import task: write journal files of some queues under temporary names, and verify them."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ WRITTEN: Final = StructType(
         StructField("problem", StringType(), True),
     ]
 )
-"""A row for each queue: the number of its temporary file, and what is in that; or why there is none."""
+"""One row for each queue: the number and contents of its temporary file, or the problem that prevented it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportWriter:
-    """What tasks have to know. Rows come with those of a queue together, in order."""
+    """The settings of the import for its tasks. The rows of a queue arrive together and in order."""
 
     folder: bytes
     number: int
-    """Temporary files have that number, or higher ones."""
+    """Lowest number of the temporary files."""
     now_ms: int
     fronts: Mapping[str, int]
-    """Of queues that have items with errors: how many items there are up to the last of these."""
+    """Number of items up to the last one with errors, for each queue that has errors."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the queues of one task. What goes wrong is a row; then the rest is not written."""
+        """Write the queues of one task. An error becomes a row, and the remaining queues are not written."""
         context = TaskContext.get()
-        attempt = 0 if context is None else context.taskAttemptId()  # another attempt may be at work still
+        attempt = 0 if context is None else context.taskAttemptId()  # another attempt of the task may still be running
         yield from self.write(batches, self.number + attempt, Disk())
 
     def write(self, batches: Iterable[pa.RecordBatch], number: int, disk: Disk) -> Iterator[pa.RecordBatch]:
-        """The same, with the number of the temporary files."""
+        """Write the queues to temporary files with that number, and yield a row for each."""
         queue: _Queue | None = None
         try:
             for row in _rows(batches):
@@ -68,7 +68,7 @@ class ImportWriter:
 
 
 class _ImportRow(NamedTuple):
-    """An item to be written."""
+    """An item to write."""
 
     queue: str
     position: int | None
@@ -85,7 +85,7 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[_ImportRow]:
 
 
 class _Queue:
-    """One queue, as its items come."""
+    """A queue while its items are being written."""
 
     def __init__(self, disk: Disk, writing: ImportWriter, number: int, spelled: str) -> None:
         self.spelled = spelled
@@ -100,7 +100,7 @@ class _Queue:
         self._position: int | None = None
 
     def put(self, row: _ImportRow) -> None:
-        """The next item. Raises OSError or `ToolFailed`."""
+        """Write the next item. Raises OSError or `ToolFailed`."""
         if row.position is not None and row.position == self._position:
             raise ToolFailed(
                 f"queue {show_queue(self._name)}: two items have the position {row.position}: import one export at a"
@@ -112,7 +112,7 @@ class _Queue:
         self._sum.add(record, row.errors)
 
     def finished(self) -> pa.RecordBatch:
-        """All items are in the file, on the medium, and have been read back. Raises OSError or `ToolFailed`."""
+        """Make the file durable, read it back, and return its row. Raises OSError or `ToolFailed`."""
         self._files.finish()
         name = self._name
         file = JournalFile(name, JournalFileKind.TEMPORARY, self._number, temporary_name(name, self._number))
@@ -120,7 +120,7 @@ class _Queue:
             inspected = JournalInspection(journal, self._writing.now_ms, may_show_progress=False)
         if inspected.damaged or (inspected.items, inspected.digest) != (self._sum.items, self._sum.digest):
             raise ToolFailed(
-                f"queue {show_queue(name)}: the new file did not hold what was written to it, so nothing is imported;"
+                f"queue {show_queue(name)}: the new file differs from what was written to it, so nothing is imported;"
                 " please report it"
             )
         return _batch(self.spelled, self._number, self._sum.items, self._file.size, None)

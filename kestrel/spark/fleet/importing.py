@@ -1,4 +1,4 @@
-"""Importing items into a folder of journals: each queue is written by one task, and all of them count at once."""
+"""Import of items into a folder of journals: one task writes each queue, and all are published together."""
 
 from __future__ import annotations
 
@@ -54,24 +54,24 @@ _ORDER: Final = ("position", "add_ms")
 
 
 _BAD: Final = StructField("_corrupt_record", StringType())
-"""Spark's column for what is no row. That a job fails for it would print it, and an item's data with it."""
+"""Spark's column for invalid lines. If a job failed for one, Spark would print the line, with the item's data."""
 
 
 class ImportedQueue(NamedTuple):
-    """A queue that is there now."""
+    """A queue that an import has made."""
 
     queue: str
-    """As its file spells it."""
+    """Name as its file spells it."""
     items: int
     bytes: int
-    """Of its journal file."""
+    """Length of its journal file."""
 
 
 def read_items(spark: SparkSession, path: str, form: ExportFormat | None = None) -> DataFrame:
-    """Items that were exported, or that others have made, as `import_items` takes them.
+    """Return a table of items for `import_items`, from files that were exported or made elsewhere.
 
-    Without a form, it is what the names of the files end with. A line that is no item is a row that `import_items`
-    refuses. Raises `SourceFailed`.
+    Without `form`, the endings of the file names decide. An invalid line becomes a row that `import_items` refuses.
+    Raises `SourceFailed`.
     """
     for folder in glob(path) if has_magic(path) else [path]:
         _check_whole(folder)
@@ -84,24 +84,24 @@ def read_items(spark: SparkSession, path: str, form: ExportFormat | None = None)
         return reader.json(whole_path(path))
     except AnalysisException as error:
         if error.getCondition() == "PATH_NOT_FOUND":
-            raise SourceFailed(f"there is no {path}: name a folder of items that were exported") from None
-        raise SourceFailed(f"{path} cannot be read as {form.value}: name the folder of the items alone") from error
+            raise SourceFailed(f"there is no {path}: name a folder of exported items") from None
+        raise SourceFailed(f"{path} cannot be read as {form.value}: name a folder that has only items") from error
 
 
 def _check_whole(path: str) -> None:
-    """Spark writes its parts one by one, and _SUCCESS when all are there. Raises `SourceFailed`."""
+    """Raise `SourceFailed` unless the folder has ``_SUCCESS``, which Spark writes after all parts."""
     names = os.listdir(path) if os.path.isdir(path) else []
     has_parts = any(name.startswith("part-") for name in names)
     if "_temporary" in names or (has_parts and "_SUCCESS" not in names):
         raise SourceFailed(
-            f"{path} is not whole: what wrote it was cut off before its end (there is no _SUCCESS, or there is"
-            f" _temporary): export it again, or import what there is of it as {path}/part-*"
+            f"{path} is incomplete: its writer was interrupted (there is no _SUCCESS, or there is"
+            f" _temporary): export it again, or import the existing parts as {path}/part-*"
         )
 
 
 def _form_of(path: str) -> ExportFormat:
     if not (os.path.lexists(path) or "://" in path or has_magic(path)):
-        raise SourceFailed(f"there is no {path}: name a folder of items that were exported")
+        raise SourceFailed(f"there is no {path}: name a folder of exported items")
     names = os.listdir(path) if os.path.isdir(path) else [path]
     if any(name.endswith(".parquet") for name in names):
         return ExportFormat.PARQUET
@@ -119,20 +119,19 @@ def import_items(
     queues: Sequence[bytes] = (),
     now_ms: int | None = None,
 ) -> list[ImportedQueue]:
-    """Make queues of these items in the folder `into`, which no server has running and which is made if need be.
+    """Make queues from these items in the folder `into`, which is created if needed. No server may be running there.
 
-    The table has the columns queue and data (or of text data and base64), and if it likes server, folder, position,
-    add_ms, expiry_ms and errors. Items stand in the order of their positions, or of their add times, or with neither in
-    any. With `server`,
-    those of that one are taken; with `queues`, those of these names. All queues are there when this returns; when it
-    raises `SourceFailed`, `ToolFailed` or OSError, none. `now_ms` is the time, and the add time of items that have
-    none.
+    The table has the columns queue and data (or text data and base64), and optionally server, folder, position, add_ms,
+    expiry_ms and errors. Items are sorted by position, or by add time; without both columns their order is undefined.
+    With `server` only its items are imported, and with `queues` only these queues. `now_ms` is the time, and the add
+    time of items without one. On return all queues exist. If this raises `SourceFailed`, `ToolFailed` or OSError, none
+    exists.
     """
     now = int(time.time() * 1000) if now_ms is None else now_ms
     target = ImportTarget(Disk(), os.path.abspath(os.fsencode(into)), now)
     target.check()
     if os.path.isdir(target.path):
-        with target.owned():  # who cannot have it need not wait to hear of it
+        with target.owned():  # fail early if a server owns the folder
             pass
     table = _normal(items, now)
     if server is not None:
@@ -150,13 +149,13 @@ def import_items(
             written = _write(spark, table, len(names), writing)
             target.publish(_checked(written, {row["queue"]: row["items"] for row in seen}))
         finally:
-            with suppress(OSError):  # they are no queues', and the next import erases them
+            with suppress(OSError):  # the next import erases the temporary files
                 target.erase_temporary()
     return [ImportedQueue(row["queue"], row["items"], row["bytes"]) for row in written]
 
 
 def _normal(items: DataFrame, now_ms: int) -> DataFrame:
-    """The same items, with all columns. Raises `SourceFailed`."""
+    """Return the items with all columns and their defaults. Raises `SourceFailed`."""
     kinds = check_columns(items.schema)
     defaults: Mapping[str, object] = {"server": "", "folder": "", "add_ms": now_ms, "expiry_ms": 0, "errors": 0}
     columns: list[Column] = []
@@ -168,15 +167,15 @@ def _normal(items: DataFrame, now_ms: int) -> DataFrame:
         columns.append(column.alias(name))
     data = F.col("data").cast(BinaryType())
     if "base64" in kinds:
-        data = F.coalesce(data, F.try_to_binary(F.col("base64"), F.lit("base64")))  # the other's error shows the item
+        data = F.coalesce(data, F.try_to_binary(F.col("base64"), F.lit("base64")))  # to_binary's error shows the item
     is_bad = F.col(_BAD.name).isNotNull() if _BAD.name in kinds else F.lit(False)
     return items.select(*columns, data.alias("data"), is_bad.alias("is_bad"))
 
 
 def check_columns(schema: StructType) -> Mapping[str, DataType]:
-    """The columns by name, if they are what items have. Raises `SourceFailed`.
+    """Return the types of the columns by name. Raises `SourceFailed` for a wrong type.
 
-    Nothing is guessed: a time as a timestamp is in other units, and bytes may be no text.
+    No type is converted implicitly: a timestamp has other units, and bytes may not be valid text.
     """
     kinds = {field.name: field.dataType for field in schema}
     for name in ("queue", "data"):
@@ -195,7 +194,7 @@ def check_columns(schema: StructType) -> Mapping[str, DataType]:
 
 
 def _survey() -> list[Column]:
-    """What is asked of the items of each queue before anything is written."""
+    """Return the aggregates per queue that are checked before anything is written."""
     size = F.octet_length("data")
     return [
         F.count(F.lit(1)).alias("items"),
@@ -205,18 +204,18 @@ def _survey() -> list[Column]:
         F.min("errors").alias("least_errors"),
         F.max("errors").alias("most_errors"),
         F.count_if("is_bad").alias("bad"),
-        F.max(F.struct("position", "add_ms", "expiry_ms")).alias("read"),  # Spark sees what is wrong with what it reads
+        F.max(F.struct("position", "add_ms", "expiry_ms")).alias("read"),  # makes Spark parse these columns
     ]
 
 
 def check_survey(seen: Sequence[Mapping[str, Any]]) -> list[bytes]:
-    """The names of the queues, if all can be made. Raises `ToolFailed`."""
+    """Return the names of the queues, after checking that all can be made. Raises `ToolFailed`."""
     if not seen:
         raise ToolFailed("there are no items to import", EX_USAGE)
     if bad := sum(row["bad"] for row in seen):
         raise ToolFailed(
-            f"{count(bad, 'line')} of the items cannot be read as JSON, or a column there is of another type: nothing"
-            " is imported; take them out, or write them anew",
+            f"{count(bad, 'line')} of the items cannot be read as JSON, or a column has a wrong type: nothing is"
+            " imported; remove or correct these lines",
             EX_USAGE,
         )
     owners: dict[str, str] = {}
@@ -263,7 +262,7 @@ def _name_of(spelled: str) -> bytes:
 
 
 def _fronts(table: DataFrame) -> dict[str, int]:
-    """Of queues that have items with errors: how many items there are up to the last of these."""
+    """Return the number of items up to the last one with errors, for each queue that has errors."""
     order = F.struct(*(F.coalesce(F.col(name), F.lit(-1)) for name in _ORDER))
     last = table.where(F.col("errors") > 0).groupBy("queue").agg(F.max(order).alias("last"))
     before = table.select("queue", order.alias("order")).join(F.broadcast(last), "queue")
@@ -272,7 +271,7 @@ def _fronts(table: DataFrame) -> dict[str, int]:
 
 
 def _write(spark: SparkSession, table: DataFrame, queues: int, writing: ImportWriter) -> list[Mapping[str, Any]]:
-    """Let tasks write the queues. What they did, in the order of the names."""
+    """Write the queues in tasks, and return the results sorted by queue name."""
     order = [F.col(name).asc_nulls_first() for name in ("queue", *_ORDER)]
     parts = table.drop("server", "folder", "is_bad").repartition(min(queues, max_tasks(spark)), "queue")
     rows = parts.sortWithinPartitions(*order).mapInArrow(writing, WRITTEN).collect()
@@ -280,10 +279,10 @@ def _write(spark: SparkSession, table: DataFrame, queues: int, writing: ImportWr
 
 
 def _checked(written: Sequence[Mapping[str, Any]], items: Mapping[str, int]) -> list[tuple[bytes, int]]:
-    """The queues and the numbers of their files, if each item is in one of them. Raises `ToolFailed`."""
+    """Return the queues with the numbers of their files, if all items were written. Raises `ToolFailed`."""
     for row in written:
         if row["problem"] is not None:
             raise ToolFailed(f"nothing is imported: {row['problem']}")
     if [(row["queue"], row["items"]) for row in written] != sorted(items.items()):
-        raise ToolFailed("nothing is imported: the items have changed meanwhile: import what stays as it is")
+        raise ToolFailed("nothing is imported: the items changed during the import: import files that do not change")
     return [(row["queue"].encode("latin-1"), row["number"]) for row in written]

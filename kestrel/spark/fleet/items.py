@@ -1,4 +1,4 @@
-"""The items of one queue, as kestrel-qdump -Q and -A have them, in bounded batches."""
+"""The items of one queue in bounded batches, the same as those of kestrel-qdump -Q and -A."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from kestrel.tools.qpack.outcomes import OutcomeRemark
 from kestrel.tools.tool_runner import ToolFailed, explain_os_error
 
 MOST_ROWS: Final = 4096
-"""In a batch."""
+"""Maximum of rows in a batch."""
 MOST_BYTES: Final = 4 * 1024 * 1024
-"""Of items in a batch, or one item that is larger."""
+"""Maximum bytes of items in a batch; a single item may be larger."""
 
 
 class ItemSelection(Enum):
-    """The choice of items of a queue."""
+    """The choice of the items of a queue."""
 
     QUEUED = "queued"
-    """Those that a server would have after a restart, in order."""
+    """Items that a server would have after a restart, in order."""
     ADDED = "added"
-    """All that were ever added and are still in the files."""
+    """All items that were ever added and are still in the files."""
 
 
 class ReadItem(NamedTuple):
-    """One item, as its files say."""
+    """An item as read from its files."""
 
     data: bytes
     add_ms: int | None
@@ -52,9 +52,9 @@ class ReadItem(NamedTuple):
 def export_rows(
     unit: Unit, folder: Folder, which: ItemSelection, now_ms: int, *, is_text: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a unit's items, and behind them of what is wrong with its files. `folder` is the one that it is in.
+    """Yield the rows of a unit's items, then of the problems of its files. `folder` is the unit's folder.
 
-    With `is_text` they are `TEXT_ITEMS`, else `ITEMS`; `problem` comes with both.
+    The columns are `TEXT_ITEMS` with `is_text`, else `ITEMS`, and `problem`.
     """
     batches = Batches(unit, is_text=is_text)
     try:
@@ -69,7 +69,7 @@ def export_rows(
 
 
 def _founds(unit: Unit, folder: Folder) -> Iterator[Found]:
-    """What the unit is; of a folder each queue, those of scrolls apart."""
+    """Yield the journal or scroll of the unit; for a folder each queue, those of scrolls separately."""
     if unit.found is not None:
         yield unit.found
     elif unit.kind is UnitKind.FOLDER:
@@ -88,7 +88,7 @@ def _single(folder: Folder, chosen: Sequence[Found]) -> Iterator[Found]:
 def _of_found(
     batches: Batches, folder: Folder, found: Found, which: ItemSelection, now_ms: int
 ) -> Iterator[pa.RecordBatch]:
-    """Its items; the last ones are left to wait."""
+    """Yield full batches of the queue's items; the last items stay in `batches`."""
     try:
         with _open(folder, found) as opened:
             queue = (
@@ -109,7 +109,7 @@ def _of_found(
         batches.problem(OutcomeRemark(f"{show_path(folder.path)}: {failed}"))
         return
     if queue.name is None:
-        sentence = f"{show_path(folder.path)}: {found.shown}: the name of one of its queues is not known"
+        sentence = f"{show_path(folder.path)}: {found.shown}: the name of one of its queues is unknown"
         batches.problem(OutcomeRemark(sentence, is_complaint=False))
     for read in files:
         if read.end.problem is not None:
@@ -123,7 +123,7 @@ def _open(folder: Folder, found: Found) -> JournalSnapshot | ScrollSnapshot:
 
 
 class _JournalItems:
-    """Those of a queue that has a journal of its own."""
+    """The items of a queue with its own journal."""
 
     def __init__(self, journal: JournalSnapshot, now_ms: int) -> None:
         self.name: str | None = spell_queue(journal.queue)
@@ -145,7 +145,7 @@ class _JournalItems:
 
 
 class _ScrollItems:
-    """Those of one queue of a scroll."""
+    """The items of one queue of a scroll."""
 
     def __init__(self, scroll: ScrollSnapshot, now_ms: int) -> None:
         name = scroll.chosen[0].name
@@ -157,7 +157,7 @@ class _ScrollItems:
         return self._contents.files
 
     def queued(self) -> Iterator[ReadItem]:
-        """Its reader file counts errors, of items that came back after they were written."""
+        """Yield the queued items. The reader file counts the errors of items redelivered after they were written."""
         counts = self._contents.queues[0].state.errors
         for item in self._contents.queued():
             errors = counts.get(item.id, max(0, item.errors))
@@ -169,7 +169,7 @@ class _ScrollItems:
 
 
 class Batches:
-    """Items as rows, of which no more wait than make a batch."""
+    """A builder of record batches that holds at most one batch of items."""
 
     def __init__(self, unit: Unit, *, is_text: bool) -> None:
         self._unit = unit
@@ -182,26 +182,26 @@ class Batches:
         self._problems: list[OutcomeRemark] = []
 
     def begin(self, queue: str | None) -> None:
-        """Items of that queue come now, and none waits."""
+        """Start the items of a queue, after all earlier items were taken."""
         self._queue = queue
         self._position = 0
 
     def add(self, item: ReadItem) -> None:
-        """The next one of the queue."""
+        """Add the next item of the queue."""
         self._items.append(item)
         self._bytes += len(item.data)
 
     def problem(self, remark: OutcomeRemark) -> None:
-        """Something is wrong with files."""
+        """Record a problem of the files."""
         self._problems.append(remark)
 
     @property
     def is_full(self) -> bool:
-        """Whether it is time to `take`."""
+        """True if a batch is full and should be taken."""
         return len(self._items) >= MOST_ROWS or self._bytes >= MOST_BYTES
 
     def take(self) -> pa.RecordBatch:
-        """Those that wait, which are of one queue."""
+        """Return the held items as a batch."""
         items, self._items, self._bytes = self._items, [], 0
         start = self._position
         self._position += len(items)
@@ -229,12 +229,12 @@ class Batches:
         return {"data": pa.array(texts, pa.string()), "base64": pa.array(encoded, pa.string())}
 
     def left(self) -> Iterator[pa.RecordBatch]:
-        """Those that still wait, if there are any."""
+        """Yield the held items as a batch, if there are any."""
         if self._items:
             yield self.take()
 
     def problems(self) -> Iterator[pa.RecordBatch]:
-        """What is wrong with files, if anything is."""
+        """Yield a batch of the recorded problems, if there are any."""
         if self._problems:
             rows = [{"place": self._unit.number, **remark._asdict()} for remark in self._problems]
             kind = self._schema.field(PROBLEM.name).type
@@ -246,7 +246,7 @@ class Batches:
 
 
 def with_problem(*, is_text: bool) -> StructType:
-    """The columns that `export_rows` gives."""
+    """Return the columns of the rows from `export_rows`."""
     return StructType([*(TEXT_ITEMS if is_text else ITEMS), PROBLEM])
 
 

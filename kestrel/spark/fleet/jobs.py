@@ -1,4 +1,4 @@
-"""Units of work as a job of Spark: a table of them, of which each task does its own."""
+"""Spark jobs over units of work: a table of units, repartitioned so that each task gets its own units."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from kestrel.spark.fleet.units import SCHEMA, Unit, assign_tasks
 from kestrel.tools.files.folder import Folder
 
 _TASKS_EACH: Final = 8
-"""So many tasks for each that may run at a time: none waits long for the last one."""
+"""Tasks per parallel task, so that the last task does not delay the job for long."""
 
 _TASKS: Final = 256
-"""Where nobody says how many may run at a time."""
+"""Number of tasks if the parallelism is unknown."""
 
 
 def max_tasks(spark: SparkSession) -> int:
-    """In how many parts work is done there."""
+    """Return the maximum number of tasks for a job of this session."""
     try:
         return _TASKS_EACH * spark.sparkContext.defaultParallelism
     except PySparkException:  # Spark Connect
@@ -36,7 +36,7 @@ def map_units(
     work: Callable[[Unit, Folder], Iterable[pa.RecordBatch]],
     schema: StructType,
 ) -> DataFrame:
-    """What `work` makes of the units, in no order. Nothing is done before somebody wants the rows."""
+    """Return a table of the rows that `work` makes of the units, in no order. Spark runs the work lazily."""
     shared = assign_tasks(units, max_tasks(spark))
     rows = [unit.row(task) for task, unit in shared]
     table = spark.createDataFrame(rows, SCHEMA)
@@ -45,7 +45,7 @@ def map_units(
         table = table.repartitionById(tasks, "task")
 
     def each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        raise_file_limit()  # all files of a queue are open at once
+        raise_file_limit()  # a task opens all files of a queue at once
         for batch in batches:
             yield from map_units_by_folder([Unit.from_row(row) for row in batch.to_pylist()], work, Disk())
 
@@ -55,7 +55,7 @@ def map_units(
 def map_units_by_folder(
     units: Iterable[Unit], work: Callable[[Unit, Folder], Iterable[pa.RecordBatch]], disk: Disk
 ) -> Iterator[pa.RecordBatch]:
-    """What `work` makes of each. Those of a folder come together and share it: to list a large one takes long."""
+    """Yield the batches that `work` makes of the units. Units of a folder share its listing, which may be slow."""
     folder: Folder | None = None
     for unit in sorted(units, key=lambda each: (each.folder, each.number)):
         if folder is None or folder.path != unit.folder:

@@ -1,4 +1,4 @@
-"""What looking after queues comes to, as rows: those of kestrel-qpack, with the server and the folder."""
+"""Results of maintenance as rows: the fields of kestrel-qpack, with server and folder."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ REPORTS: Final = StructType(
         StructField("place", _LONG, False),
     ]
 )
-"""A row for each queue, and one for each thing more that is to be told of a folder, which has no `state`.
+"""One row for each queue, and one without `state` for each further remark on a folder.
 
-`reason` to `damage` are what kestrel-qpack says with ``--json``, `line` what it says without. `status` is the exit
-status that it would end with; `place` is the row's place among all.
+The columns from `reason` to `damage` are the output of kestrel-qpack with ``--json``, and `line` is its text output.
+`status` is its exit status. `place` is the position of the row among all.
 """
 
 _PLACES_EACH: Final = 1 << 24
 
 
 class OutcomeRow:
-    """One row, read back."""
+    """A row of `REPORTS`."""
 
     def __init__(self, row: Mapping[str, Any]) -> None:
         self._row = row
@@ -73,7 +73,7 @@ class OutcomeRow:
         self.remarks: list[str] = [each["sentence"] for each in row["remarks"]]
 
     def json(self) -> dict[str, Any] | None:
-        """What kestrel-qpack prints, with the server and the folder; None if that is nothing."""
+        """Return the JSON object of kestrel-qpack with server and folder, or None for a row without `state`."""
         if self.state is None:
             return None
         values = {name: self._row[name] for name in _FIELDS}
@@ -83,7 +83,7 @@ class OutcomeRow:
         return {"server": self.server, "folder": self.folder, **given}
 
     def cells(self) -> list[str] | None:
-        """For a table; None if there is nothing to it but remarks."""
+        """Return the cells of a text table, or None for a row that has only remarks."""
         row = self._row
         if row["line"] is None:
             return None
@@ -93,7 +93,7 @@ class OutcomeRow:
 
 
 def outcome_batch(unit: Unit, outcomes: Iterable[tuple[QueueOutcome, int]]) -> pa.RecordBatch:
-    """The rows of a unit's outcomes, each with its exit status."""
+    """Return the rows of a unit's outcomes with their exit statuses."""
     rows = [
         {
             **dict.fromkeys(_FIELDS),
@@ -111,7 +111,7 @@ def outcome_batch(unit: Unit, outcomes: Iterable[tuple[QueueOutcome, int]]) -> p
 
 
 def format_outcomes(reports: Sequence[OutcomeRow]) -> Iterator[str]:
-    """For a person: a line for each queue, and what they come to."""
+    """Yield the text output: a table with a line for each queue, and totals."""
     rows = [cells for report in reports if (cells := report.cells()) is not None]
     if rows:
         header = ["server", "queue", "state", "files", "bytes", "packed", "items"]
@@ -127,7 +127,7 @@ def format_outcomes(reports: Sequence[OutcomeRow]) -> Iterator[str]:
 
 
 def _in_columns(header: list[str], rows: list[list[str]]) -> Iterator[str]:
-    """A table whose first three columns are words."""
+    """Yield the lines of a table whose first three columns are left-aligned."""
     table = [header, *rows]
     widths = [max(map(len, column)) for column in zip(*(row[:3] for row in table), strict=True)]
     words = ["  ".join(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)) for row in table]

@@ -1,4 +1,4 @@
-"""Packing the queues of many folders: a task does one folder, as kestrel-qpack does."""
+"""Packing of the queues of many folders, one task for each folder, as kestrel-qpack does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kestrel.tools.qpack.outcomes import QueueOutcome, failed_outcome
 from kestrel.tools.tool_runner import EX_FOUND, EX_OK, ToolFailed, explain_os_error
 
 IN_USE: Final = "in use"
-"""The state of a folder that a server owns."""
+"""State of a folder that a server owns."""
 
 
 def pack(
@@ -31,10 +31,10 @@ def pack(
     queues: Sequence[bytes] = (),
     now_ms: int | None = None,
 ) -> DataFrame:
-    """Make the journals of the folders small, all or those of these names, and return what was done, a row a queue.
+    """Pack all queues of the folders, or those named, and return the results, one row for each queue.
 
-    All is done when this returns. A folder that a server owns, or that cannot be written, is a row, and the others go
-    on. Arguments, rows and errors are those of `kestrel.spark.fleet.verify.verify`.
+    The work is complete on return. A folder that a server owns, or that cannot be written, becomes a row, and the other
+    folders are packed. Arguments, rows and errors are those of `kestrel.spark.fleet.verify.verify`.
     """
     units = folder_units(Disk(), folders_of(paths, server), queues)
     now = int(time.time() * 1000) if now_ms is None else now_ms
@@ -43,7 +43,7 @@ def pack(
 
 
 def pack_folder(unit: Unit, now_ms: int) -> Iterator[pa.RecordBatch]:
-    """What was done to a folder. It is unlocked again before anybody is told."""
+    """Pack a folder, unlock it, and yield its results."""
     outcomes = list(_outcomes(unit, Folder(Disk(), unit.folder), now_ms))
     if outcomes:
         yield outcome_batch(unit, outcomes)

@@ -1,4 +1,4 @@
-"""What a fleet's work is made of: units, each of which one task does, and which task does which."""
+"""Units of work for a fleet job, and their assignment to tasks."""
 
 from __future__ import annotations
 
@@ -21,53 +21,53 @@ from kestrel.tools.formatting import show_queue
 from kestrel.tools.tool_runner import ToolFailed
 
 _OPENING_BYTES: Final = 64 * 1024
-"""What it costs to begin with a unit, in bytes that are read in that time."""
+"""Cost of starting a unit, as a number of bytes read in the same time."""
 
 
 class UnitKind(Enum):
-    """What a unit is."""
+    """The kind of a unit."""
 
     FOLDER = "folder"
-    """All that is in a folder, one after the other."""
+    """A whole folder, whose queues are handled one after another."""
     JOURNAL = "journal"
     SCROLL = "scroll"
-    """Some queues of a scroll, or all of them."""
+    """Some or all queues of a scroll."""
     REST = "rest"
-    """What is in a folder beside its queues, of which others see to."""
+    """The files of a folder that do not belong to its queues, which are other units."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What is done at a time, by one task. `number` is its place among all."""
+    """A piece of work for one task. `number` is its position among all units."""
 
     number: int
     server: str
     folder: bytes
     kind: UnitKind
     names: tuple[bytes, ...] = ()
-    """Of a journal its queue, of a scroll its stem; of a folder those of its queues, or of all of them if empty."""
+    """Queue of a journal, or stem of a scroll; for a folder its selected queues, or empty for all."""
     readers: tuple[bytes, ...] | None = None
-    """Of a scroll: as `FoundScroll.readers`."""
+    """Scroll only: as `FoundScroll.readers`."""
     has_queues: bool = True
-    """Of a rest: whether there are queues in the folder."""
+    """Kind REST only: True if the folder has queues."""
     cost: int = _OPENING_BYTES
-    """In bytes that are to be read."""
+    """Estimated bytes to read."""
 
     @property
     def found(self) -> Found | None:
-        """What it is in its folder; None for what is no single journal or scroll."""
+        """The journal or scroll of the unit, or None for other kinds."""
         if self.kind is UnitKind.JOURNAL:
             return FoundJournal(self.names[0])
         return FoundScroll(self.names[0], self.readers) if self.kind is UnitKind.SCROLL else None
 
     def row(self, task: int) -> tuple[Any, ...]:
-        """For a table: `SCHEMA`."""
+        """Return the unit as a row of `SCHEMA`."""
         readers = None if self.readers is None else list(self.readers)
         return task, self.number, self.server, self.folder, self.kind.value, list(self.names), readers, self.has_queues
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Self:
-        """What `row` gave."""
+        """Return the unit of a row that `row` made."""
         readers = row["readers"]
         return cls(
             row["number"],
@@ -95,9 +95,9 @@ SCHEMA: Final = StructType(
 
 
 def folders_of(paths: Sequence[str], server: str | None) -> list[JournalLocation]:
-    """The folders that these paths and patterns stand for. A file that a pattern matches is no folder.
+    """Return the folders that the paths and patterns match. Files that a pattern matches are skipped.
 
-    Raises `SourceFailed`.
+    Raises `SourceFailed` for the path of a file, or if there is no folder.
     """
     for path in paths:
         if os.path.isfile(path):
@@ -109,13 +109,16 @@ def folders_of(paths: Sequence[str], server: str | None) -> list[JournalLocation
 
 
 def folder_units(disk: Disk, places: Sequence[JournalLocation], names: Sequence[bytes]) -> list[Unit]:
-    """A unit for each folder that has one of these queues, or for all folders. Raises `SourceFailed`."""
+    """Return a unit for each folder that has one of these queues; without names, for all. Raises `SourceFailed`."""
     numbered = _of_each(disk, places, names, lambda place, here, folder: [_whole(place, here)])
     return list(numbered)
 
 
 def queue_units(disk: Disk, places: Sequence[JournalLocation], names: Sequence[bytes]) -> list[Unit]:
-    """A unit for each journal and scroll, and one for the rest of each folder. Raises `SourceFailed`."""
+    """Return a unit for each journal and scroll, and without names one for the rest of each folder.
+
+    Raises `SourceFailed`.
+    """
 
     def units(place: JournalLocation, here: Sequence[bytes], folder: Folder) -> Iterator[Unit]:
         found = folder.chosen(here)
@@ -127,7 +130,7 @@ def queue_units(disk: Disk, places: Sequence[JournalLocation], names: Sequence[b
 
 
 def reader_units(disk: Disk, places: Sequence[JournalLocation], names: Sequence[bytes]) -> list[Unit]:
-    """A unit for each queue, those of scrolls apart. Raises `SourceFailed`."""
+    """Return a unit for each queue; each queue of a scroll is a separate unit. Raises `SourceFailed`."""
 
     def units(place: JournalLocation, here: Sequence[bytes], folder: Folder) -> Iterator[Unit]:
         for found in folder.chosen(here):
@@ -148,14 +151,14 @@ def _of_each(
     names: Sequence[bytes],
     units: Callable[[JournalLocation, Sequence[bytes], Folder], Iterable[Unit]],
 ) -> Iterator[Unit]:
-    """What `units` makes of each folder. One that cannot be looked into is left, whole, to a task, which says so."""
+    """Yield the numbered units of each folder. An unreadable folder becomes one unit, whose task reports the error."""
     missing = set(names)
     number = 0
     for place in places:
         try:
             planned, there = _planned(Folder(disk, place.folder), place, names, units)
             missing.difference_update(there)
-        except (OSError, ToolFailed):  # also: a queue was deleted meanwhile
+        except (OSError, ToolFailed):  # a queue may also have been deleted meanwhile
             planned = [_whole(place, names)]
             missing.clear()
         for unit in planned:
@@ -163,7 +166,7 @@ def _of_each(
             number += 1
     if missing:
         shown = ", ".join(show_queue(name) for name in sorted(missing))
-        raise SourceFailed(f"no folder has a queue {shown}: kestrel-qdump -q FOLDER lists those that are there")
+        raise SourceFailed(f"no folder has a queue {shown}: kestrel-qdump -q FOLDER lists the queues")
 
 
 def _planned(
@@ -172,7 +175,7 @@ def _planned(
     names: Sequence[bytes],
     units: Callable[[JournalLocation, Sequence[bytes], Folder], Iterable[Unit]],
 ) -> tuple[list[Unit], Sequence[bytes]]:
-    """The units of one folder, and which of the queues it has."""
+    """Return the units of one folder, and those of the named queues that it has."""
     if not names:
         return list(units(place, (), folder)), ()
     there = _queues_in(folder)
@@ -207,12 +210,12 @@ def _of_found(place: JournalLocation, found: Found, folder: Folder) -> Unit:
 def _length(folder: Folder, file_name: bytes) -> int:
     try:
         return folder.disk.length(folder.path + b"/" + file_name)
-    except OSError:  # who reads it will be told
+    except OSError:  # the reading task reports it
         return 0
 
 
 def assign_tasks(units: Sequence[Unit], most: int) -> list[tuple[int, Unit]]:
-    """Which of so many tasks does which unit: each of the largest ones goes to the task that has the least so far."""
+    """Assign units to at most `most` tasks: the largest units first, each to the task with the least work."""
     tasks = min(len(units), most)
     loads = [(0, task) for task in range(tasks)]
     heapify(loads)

@@ -1,4 +1,4 @@
-"""Verifying the queues of many folders: each by a task, as kestrel-qpack --verify does. Nothing is written."""
+"""Read-only verification of the queues of many folders, one task for each, as kestrel-qpack --verify does."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def verify(
     queues: Sequence[bytes] = (),
     now_ms: int | None = None,
 ) -> DataFrame:
-    """A row for each queue of the folders, or for those of these names (`kestrel.spark.fleet.outcome_rows.REPORTS`).
+    """Return a row for each queue of the folders, or for those named (`kestrel.spark.fleet.outcome_rows.REPORTS`).
 
-    Servers may be at work in the folders. The files are read whenever somebody wants the rows. `server` names the
-    server of all folders, which else their paths do. `now_ms` is the time, in ms since 1970. Raises `SourceFailed` or
+    Servers may be running. Spark reads the files each time the rows are used. `server` is the server name of all
+    folders; by default their paths decide. `now_ms` is the time in ms since 1970. Raises `SourceFailed` or
     `ToolFailed`.
     """
     units = queue_units(Disk(), folders_of(paths, server), queues)
@@ -38,7 +38,7 @@ def verify(
 
 
 def verify_unit(unit: Unit, folder: Folder, now_ms: int) -> Iterator[pa.RecordBatch]:
-    """What a unit comes to. `folder` is the one that it is of, or is."""
+    """Yield the results of a unit. `folder` is the folder that the unit is in, or is."""
     outcomes = list(_outcomes(unit, folder, now_ms))
     if outcomes:
         yield outcome_batch(unit, [(each, EX_FOUND if any(each.complaints) else EX_OK) for each in outcomes])

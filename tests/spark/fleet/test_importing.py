@@ -48,7 +48,7 @@ def test_the_names_of_the_queues_are_bytes() -> None:
         ([], "there are no items to import"),
         (
             [ROW, {**ROW, "queue": None, "bad": 2}, {**ROW, "bad": 1}],
-            "3 lines of the items cannot be read as JSON, or a column there is of another type: nothing is imported",
+            "3 lines of the items cannot be read as JSON, or a column has a wrong type: nothing is imported",
         ),
         ([{**ROW, "queue": None}], "there are items without a queue"),
         ([{**ROW, "queue": "a.b"}], "no queue can have the name a.b: a queue name cannot hold"),
@@ -84,7 +84,7 @@ def test_an_export_that_was_cut_off_is_refused(tmp_path: Path, names: list[str],
     for name in names:
         (tmp_path / name).touch()
     for path in (tmp_path, tmp_path.parent / "*"):
-        with pytest.raises(SourceFailed, match=r"is not whole: what wrote it was cut off before its end"):
+        with pytest.raises(SourceFailed, match=r"is incomplete: its writer was interrupted"):
             read_items(None, str(path), form)  # type: ignore[arg-type]
 
 

@@ -116,7 +116,7 @@ def test_a_queue_whose_name_nobody_knows_has_null_for_it(tmp_path: Path) -> None
     fill(tmp_path, {"odd:name.1000": WRITER + put(1, b"x"), "odd:name.read.": READER + read_head(0) + read_done()})
     item, problem = rows_of(tmp_path)
     assert (item["queue"], item["data"]) == (None, b"x")
-    assert problem["problem"]["sentence"].endswith("the name of one of its queues is not known")
+    assert problem["problem"]["sentence"].endswith("the name of one of its queues is unknown")
     assert not problem["problem"]["is_complaint"]
 
 

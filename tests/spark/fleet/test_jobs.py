@@ -124,7 +124,7 @@ def test_exporting_the_recorded_fleet_has_the_items_of_each_folder_and_tells_of_
     problems = [row["problem"] for row in expected if row["problem"] is not None]
     assert [remark._asdict() for remark in done.remarks] == without(problems, "place")
     assert done.items == len(items) > 400
-    with pytest.raises(SourceFailed, match="is there already: name another folder"):
+    with pytest.raises(SourceFailed, match="already exists: name another folder"):
         export(spark, [pattern], str(tmp_path / "out"))
 
 

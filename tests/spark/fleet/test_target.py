@@ -55,9 +55,9 @@ def with_the_queue(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (of_scrolls, "is one of scroll: import into a new folder, and convert that"),
-        (noted_as_scrolls, "is one of scroll: import into a new folder, and convert that"),
-        (a_file, "is there and no folder: name another one"),
+        (of_scrolls, "has the format scroll: import into a new folder, and convert that"),
+        (noted_as_scrolls, "has the format scroll: import into a new folder, and convert that"),
+        (a_file, "exists and is not a folder: name another one"),
         (with_the_queue, "has the queue work already: import into another folder, or choose others with --queue"),
     ],
 )
@@ -149,7 +149,7 @@ def test_queues_that_cannot_be_taken_back_are_named(tmp_path: Path) -> None:
         fill(tmp_path, {"a~~1000": addx(b"a"), "b~~1000": addx(b"b")})
         disk.fail("rename", errno.EROFS, after=1)
         disk.fail("erase", errno.EROFS)
-        with pytest.raises(ToolFailed, match=r"ended halfway \(Read-only file system.*has the queue a of it, whole"):
+        with pytest.raises(ToolFailed, match=r"failed halfway \(Read-only file system.*still has the queue a of it"):
             target.publish([(b"a", 1000), (b"b", 1000)])
 
 

@@ -116,7 +116,7 @@ def test_a_file_that_does_not_hold_what_was_written_is_not_told_of(
 ) -> None:
     monkeypatch.setattr(import_writer, "encode_item", lambda data, add_ms, expiry_ms: addx(data, add_ms, 7)[:-1])
     (row,) = write(tmp_path, batches_of({"work": [(b"xy", 1, 0, 0)]}))
-    assert "the new file did not hold what was written to it" in row["problem"]
+    assert "the new file differs from what was written to it" in row["problem"]
 
 
 def test_no_rows_are_no_queues(tmp_path: Path) -> None:
