@@ -1,1 +1,1 @@
-"""Histories of items: what became of each, from the records of its journal in order."""
+"""Item histories, made by replaying the records of each journal in order."""

@@ -1,9 +1,8 @@
-"""From records to histories of items: ``histories(spark.read.format("kestrel").load(...))``.
+"""Conversion of records to item histories: ``histories(spark.read.format("kestrel").load(...))``.
 
-Spark brings the records of each journal together and in order; then they are done one by one, as a start of the server
-does them. What is in memory while a journal is gone through is said in `kestrel.spark.history.journal` and
-`kestrel.spark.history.scroll`: the items that its queue had at one time, some 500 bytes each, and with the column
-``data`` their data.
+Spark groups and sorts the records of each journal. Then each journal is replayed record by record, as at a start of the
+server. Memory use is that of `kestrel.spark.history.journal` and `kestrel.spark.history.scroll`. It is proportional to
+the largest depth of a queue, some 500 bytes for each item, plus the data if there is a column ``data``.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from kestrel.spark.history.replay import GROUP, NEEDED, replay_histories
 def histories(
     records: DataFrame, max_items: int | Mapping[str, int] | None = None, queue: str | None = None
 ) -> DataFrame:
-    """A row for each item of each queue (`kestrel.spark.columns.HISTORIES`), from all records of their journals.
+    """Return a row for each item of each queue (`kestrel.spark.columns.HISTORIES`), from all records of their journals.
 
-    The records are those of the table, whole journals of them: what is filtered out has not happened. Leave out the
-    column ``data`` (or read with ``option("payload", "false")``) unless the histories are to have it. `max_items` is
-    the limit of all queues, or of each by its name: with it, what may have been discarded is told. `queue` is a pattern
-    of names: the histories of such queues alone.
+    The records must be those of whole journals; a record that was filtered out is not replayed. Leave out the column
+    ``data``, or read with ``option("payload", "false")``, unless the histories need it. `max_items` is the limit of all
+    queues, or of each queue by name; it is needed to find possible discards. `queue` is a pattern of names that limits
+    the result to matching queues.
     """
     limits = max_items if isinstance(max_items, int | None) else dict(max_items)
     wanted = [*NEEDED, DATA] if DATA in records.columns else list(NEEDED)

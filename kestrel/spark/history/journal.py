@@ -1,9 +1,8 @@
-"""What became of each item of one queue, as the records of its journal tell it. No Spark here.
+"""Replay of one queue's journal into the histories of its items, independent of Spark.
 
-Records are done in order, as a start of the server does them (`kestrel.journal.replay`), and what leaves the queue is
-given out. So no more is in memory than the items that are in the queue at a time, and those that have left it since
-the last one was added: of these the next one that is added says by when they left, for records that take an item out
-have no time.
+Records are replayed as at a start of the server (`kestrel.journal.replay`), and items that leave the queue are emitted.
+Memory holds the items that are in the queue, and those that left it since the last add. Records that remove an item
+have no time, so the next add gives the upper bound of their time.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ MOST_ERRORS: Final = (1 << 31) - 1
 _ADDING: Final = frozenset({Opcode.ADD, Opcode.ADDX, Opcode.ADD_XID})
 
 _TAKING_AWAY: Final = frozenset({Opcode.REMOVE, Opcode.CONFIRM_REMOVE, Opcode.CONTINUE})
-"""What no rewrite of a file writes."""
+"""Opcodes that a rewrite of a file never contains."""
 
 
 class ItemHistory:
-    """What became of one item. Times are in ms since the epoch; None where nobody can say."""
+    """The history of one item. Times are in ms since 1970, or None if unknown."""
 
     __slots__ = (
         "aborts",
@@ -67,7 +66,7 @@ class ItemHistory:
     ) -> None:
         self.file = file
         self.offset = offset
-        """Where the record that added it begins in that file."""
+        """Offset in that file of the record that added the item."""
         self.add_ms = add_ms
         self.expiry_ms = expiry_ms
         self.data_bytes = data_bytes
@@ -77,11 +76,11 @@ class ItemHistory:
         self.aborts = 0
         self.errors = 0
         self.xid: int | None = None
-        """Of the open read that it is."""
+        """Number of its open read, if it is open."""
         self.announced_xid = 0
-        """Under which its next opening is, as a release before 2.1 wrote it."""
+        """Number of its next open read, as releases before 2.1 record it."""
         self.position: int | None = None
-        """Its place in the queue after a restart, if it is still there."""
+        """Position in the queue after a restart, if the item is still there."""
         self.taken_after_ms: int | None = None
         self.taken_before_ms: int | None = None
         self.removed_after_ms: int | None = None
@@ -90,7 +89,7 @@ class ItemHistory:
 
     @property
     def expired(self) -> str | None:
-        """Of one that was removed, whether it had expired by then."""
+        """For a removed item, whether it had expired by then: yes, no or maybe; else None."""
         if self.state != REMOVED:
             return None
         if self.expiry_ms is None:
@@ -101,12 +100,12 @@ class ItemHistory:
 
 
 class QueueHistory:
-    """One queue, to which its records are done (`kestrel.journal.replay.RecordTarget`).
+    """A queue that replays records (`kestrel.journal.replay.RecordTarget`) and collects the histories of its items.
 
-    `do` each record in order (for the two of a plain queue there are `put` and `drop_head`), and take what has `gone`
-    from time to time; at the end `rest` is what is left and what has gone since. With `max_items`, the queue's limit,
-    an item may have been discarded that was removed while the queue had more, or was full and the next record adds one:
-    a get in that moment leaves the same records.
+    Call `do` for each record in order, or `put` and `drop_head` for the two records of plain queues, and empty `gone`
+    regularly. At the end call `rest` for the remaining items. With `max_items`, the queue's limit, a removed item may
+    have been discarded if the queue had more items, or was full and the next record adds one. A get at that moment
+    leaves the same records.
     """
 
     def __init__(self, max_items: int | None = None) -> None:
@@ -118,29 +117,31 @@ class QueueHistory:
         self._counts = ErrorCounts()
         self._file: str | None = None
         self._may_be_rewritten = True
-        """Whether all records so far may be of a rewrite: the first file's, up to the first that takes an item away.
-        Then items have the times at which they were added once, and say nothing of when what is before them was."""
+        """True while all records may belong to a rewrite: in the first file, until a record removes an item.
+
+        The items of a rewrite have their original add times, which give no bounds for earlier records.
+        """
         self._last_ms: int | None = None
-        """When the last item was added."""
+        """Add time of the last item."""
         self._taken: list[ItemHistory] = []
         self._removed: list[ItemHistory] = []
-        """Those that were taken and removed since it last went on."""
+        """Items that were taken or removed since the last add."""
         self._adding: ItemHistory | None = None
         self._popped: ItemHistory | None = None
         self._finishes_as = CONFIRMED
         self._removed_when_full: ItemHistory | None = None
 
-    # What records say.
+    # Replaying records.
 
     def put(self, item: ItemHistory) -> None:
-        """Do an ADDX: that item is at the tail."""
+        """Replay an ADDX: append the item at the tail."""
         if item.file != self._file:
             self._begin(item.file)
         self._go_on(item.add_ms)
         self._items.append(item)
 
     def drop_head(self) -> None:
-        """Do a REMOVE: the head, if there is one, has gone."""
+        """Replay a REMOVE: remove the head, if there is one."""
         self._may_be_rewritten = False
         self._removed_when_full = None
         if self._items:
@@ -154,8 +155,7 @@ class QueueHistory:
                 self._removed_when_full = item if items == self._max_items else None
 
     def do(self, record: JournalFileRecord, offset: int, item: ItemHistory) -> None:
-        """Do any record, which stands at that offset; `item` is the one that it adds, if it adds one. The record itself
-        needs no data."""
+        """Replay any record, at that offset. `item` is used if the record adds an item. The record needs no data."""
         opcode = record.opcode
         if item.file != self._file:
             self._begin(item.file)
@@ -171,18 +171,19 @@ class QueueHistory:
             self._removed_when_full = None
         replay_record(record, self, 0, offset)
         if self._finishes_as == CONTINUED:
-            self._go_on(record.add_ms)  # what it finishes has gone at that moment
+            self._go_on(record.add_ms)  # the finished item was removed at this time
 
     def _begin(self, file: str) -> None:
-        """The records are of that file from now on. Only the first one of a journal can be a rewrite, which takes the
-        place of all that were before it."""
+        """Start the records of a file. Only the first file of a journal can be a rewrite of earlier files."""
         if self._file is not None:
             self._may_be_rewritten = False
         self._file, self._counts = file, ErrorCounts()
 
     def _go_on(self, add_ms: int | None) -> None:
-        """The next item was added then. If that is earlier than the last one, the clock was set back in between, and
-        nobody knows when what stands between the two was."""
+        """Set the bounds of recent changes from the time of the next add, and mark a possible discard.
+
+        If it is earlier than the last add, the clock was set back, and the times in between are unknown.
+        """
         if self._removed_when_full is not None:
             self._removed_when_full.discarded = MAYBE
             self._removed_when_full = None
@@ -201,10 +202,10 @@ class QueueHistory:
         self.gone += self._removed
         self._taken, self._removed = [], []
 
-    # What `replay_record` asks of a queue.
+    # The interface that `replay_record` uses.
 
     def append(self, record: bytes, offset: int) -> None:
-        """The item that is being added is at the tail."""
+        """Append the item that is being added at the tail."""
         item = self._adding
         assert item is not None
         if isinstance(record, AnnouncedRecord):
@@ -212,14 +213,14 @@ class QueueHistory:
         self._items.append(item)
 
     def pop_head(self) -> Item | None:
-        """The head, if there is one, is about to be opened."""
+        """Remove the head, if there is one, before it is opened."""
         if not self._items:
             return None
         self._popped = self._items.popleft()
         return Item(b"", 0, 0, xid=self._popped.announced_xid)
 
     def open_as(self, item: Item, xid: int) -> None:
-        """It is an open read. One that is open under that xid counts as finished."""
+        """Make the removed head an open read. An open read with the same xid counts as finished."""
         self.finish(xid)
         opened = self._popped
         assert opened is not None
@@ -230,7 +231,7 @@ class QueueHistory:
         self.last_xid = xid
 
     def finish(self, xid: int) -> bool:
-        """An open read is finished."""
+        """Finish an open read; return False if there is none with that xid."""
         item = self._open.pop(xid, None)
         if item is None:
             return False
@@ -238,7 +239,7 @@ class QueueHistory:
         return True
 
     def push_back(self, xid: int, errors: int | None) -> bool:
-        """An open read is at the head again."""
+        """Put an open read back to the head; return False if there is none with that xid."""
         item = self._open.pop(xid, None)
         if item is None:
             return False
@@ -249,7 +250,7 @@ class QueueHistory:
         return True
 
     def next_xid(self) -> int:
-        """The next one that is free."""
+        """Return the next free xid."""
         xid = self.last_xid
         while True:
             xid = xid + 1 if 0 < xid < LAST_XID else 1
@@ -257,7 +258,7 @@ class QueueHistory:
                 return xid
 
     def expect_implicit_xid(self) -> None:
-        """Nothing follows from that here."""
+        """Do nothing; histories do not need this."""
 
     def _was_taken(self, item: ItemHistory) -> None:
         if not item.opens:
@@ -269,10 +270,10 @@ class QueueHistory:
         item.removed_after_ms = self._last_ms
         self._removed.append(item)
 
-    # What comes of it.
+    # Results.
 
     def rest(self) -> Iterator[ItemHistory]:
-        """What has gone and was not taken out of `gone`, then what is left, as it is in line after a restart."""
+        """Yield the rest of `gone`, then the remaining items in their order after a restart."""
         self._settle()
         yield from self.gone
         self.gone = []

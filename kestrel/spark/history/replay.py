@@ -1,4 +1,4 @@
-"""Rows of records, in order, to rows of histories: journal after journal, batch by batch. No Spark here."""
+"""Conversion of ordered record rows to history rows, journal by journal and in batches, independent of Spark."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from kestrel.spark.table.planned_file import JOURNAL, FileKind
 
 MOST_ROWS: Final = 1 << 13
 MOST_BYTES: Final = 4 * 1024 * 1024
-"""Of data in a batch of histories, and one item that passes them."""
+"""Bytes of data at which a batch of histories is complete."""
 
 Limits: TypeAlias = "int | Mapping[str, int] | None"
-"""The limit of all queues, or of each by its name."""
+"""Limit of all queues, or of each queue by name."""
 
 GROUP: Final = ("server", "format", "journal")
-"""What the records of one journal have in common."""
+"""Columns that identify a journal."""
 
 ORDER: Final = ("file_order", "file", "offset")
-"""In which order they come; a `file_order` of null first."""
+"""Columns by which the records of a journal are sorted; a null `file_order` comes first."""
 
 NEEDED: Final = (
     *GROUP,
@@ -52,13 +52,13 @@ NEEDED: Final = (
     "error_counts",
     "targets",
 )
-"""The columns of records that count here; the column data may be there as well."""
+"""Columns of records that the replay needs; the column data is optional."""
 
 
 def replay_histories(
     batches: Iterable[pa.RecordBatch], limits: Limits, schema: pa.Schema, queue: str | None
 ) -> Iterator[pa.RecordBatch]:
-    """The histories of all journals whose records these are; with a pattern of names, of such queues."""
+    """Yield the histories of all journals; with `queue`, a pattern, only those of matching queues."""
     told = _replayed(_rows(batches), limits)
     if queue is not None:
         told = (each for each in told if fnmatchcase(each[_QUEUE], queue))
@@ -66,7 +66,7 @@ def replay_histories(
 
 
 class _RecordRow(NamedTuple):
-    """A record, as the table has it: the columns NEEDED and the item."""
+    """A row of the records table: the columns `NEEDED` and the item."""
 
     server: str
     format: str
@@ -93,7 +93,7 @@ class _RecordRow(NamedTuple):
 
 
 _History: TypeAlias = tuple[Any, ...]
-"""A history, in the order of the columns of HISTORIES."""
+"""A history row in the order of the columns of `HISTORIES`."""
 
 _QUEUE: Final = HISTORIES.names.index("queue")
 
@@ -113,7 +113,7 @@ def _replayed(rows: Iterable[_RecordRow], limits: Limits) -> Iterator[_History]:
             yield from _of_scroll(of_one)
 
 
-# A queue in Kestrel's format.
+# Queues in Kestrel's format.
 
 
 def _of_journal(rows: Iterator[_RecordRow], limits: Limits) -> Iterator[_History]:
@@ -167,7 +167,7 @@ def _history_row(item: ItemHistory) -> _History:
     )
 
 
-# A scroll with all its queues.
+# Scrolls with all their queues.
 
 
 def _of_scroll(rows: Iterator[_RecordRow]) -> Iterator[_History]:
@@ -177,7 +177,7 @@ def _of_scroll(rows: Iterator[_RecordRow]) -> Iterator[_History]:
     file = first.file
     for row in chain((first,), rows):
         if row.file != file:
-            file, targets = row.file, None  # the item that it was about was not written any more
+            file, targets = row.file, None  # the item after the TARGETS was never written
         if row.file_order is None:
             _apply_reader_record(row, history)
             continue
@@ -193,7 +193,7 @@ def _of_scroll(rows: Iterator[_RecordRow]) -> Iterator[_History]:
 
 
 def _apply_reader_record(row: _RecordRow, history: ScrollHistory) -> None:
-    """A record of a reader file."""
+    """Apply a record of a reader file."""
     said = history.said_by(_reader_of(row.file), row.queue)
     if row.opcode == RecordCommand.READ_HEAD:
         said.head = row.item_id or 0
@@ -207,7 +207,7 @@ def _apply_reader_record(row: _RecordRow, history: ScrollHistory) -> None:
 
 
 def _reader_of(file_name: str) -> bytes:
-    """As a TARGETS calls it."""
+    """Return the reader's name as in a TARGETS record."""
     file = scrolls.parse_file_name(file_name.encode())
     return (file.part if file is not None else b"") or OWN_READER
 

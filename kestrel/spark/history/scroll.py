@@ -1,7 +1,7 @@
-"""What became of each item of one scroll, for each queue that reads it. No Spark here.
+"""Replay of one scroll into the histories of its items for each of its queues, independent of Spark.
 
-The reader files come first, and then the items, one by one: no more is in memory than what the readers are done with.
-Their files do not say when that was, nor whether an item was open.
+The reader files come first, then the items one by one, so memory holds only the ids that readers are done with. Reader
+files record neither times nor open reads.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ DONE: Final = "done"
 
 
 class ScrollItemState(NamedTuple):
-    """An item, as one of the queues has it."""
+    """The state of an item in one of the queues."""
 
     queue: str
     state: str
     errors: int
     position: int | None
-    """Its place in the queue after a restart, if it is still there."""
+    """Position in the queue after a restart, if the item is still there."""
 
 
 class _Reader:
-    """One queue."""
+    """A queue of the scroll."""
 
     def __init__(self, queue: str, state: ReaderState) -> None:
         self.queue = queue
@@ -37,7 +37,7 @@ class _Reader:
 
 
 class ScrollHistory:
-    """One scroll: tell it what the reader files say (`said_by`), then show it each item in order (`item`)."""
+    """The replay of one scroll. Pass the reader files to `said_by` first, then each item in order to `item`."""
 
     def __init__(self, journal: str) -> None:
         self._journal = journal
@@ -46,15 +46,15 @@ class ScrollHistory:
         self._last_id = 0
 
     def said_by(self, reader: bytes, queue: str) -> ReaderStateBuilder:
-        """What the file of that reader says so far; it is that queue's. To be added to."""
+        """Return the state of a reader file of that queue, for adding its records."""
         return self._said.setdefault(reader, (queue, ReaderStateBuilder()))[1]
 
     def item(
         self, item_id: int, errors: int, targets: Targets | None, *, is_archived: bool
     ) -> Iterator[ScrollItemState]:
-        """What each queue that it was put to has of it; nothing, if its id is not higher than all before it.
+        """Yield the item's state in each queue that it was put to; nothing unless its id is higher than all before.
 
-        Where there is no reader file, the one queue is done with nothing, but with what is archived: that nobody needs.
+        Without a reader file, the only queue is done with archived items, which no reader needs, but not with others.
         """
         if item_id <= self._last_id:
             return
