@@ -1,9 +1,9 @@
-"""Reports over item histories: tables for Spark, from what `kestrel.spark.history.histories` makes.
+"""Report tables over item histories, which `kestrel.spark.history.histories` makes.
 
-Each takes the DataFrame of histories and returns one whose first columns are ``scope``, ``server`` and ``queue``: with
-rows for each queue, for each server and for all of them together, or for those that are asked for. Everything is done
-by Spark; nothing is collected but one row, where an interval is to be chosen. Histories are gone through once for each
-report, so persist them. docs/spark.md has the columns.
+Each function takes the DataFrame of histories and returns a DataFrame whose first columns are ``scope``, ``server`` and
+``queue``. It has rows for each queue, for each server and for the whole fleet, or for the requested scopes. Spark does
+all work; only the choice of an interval collects one row. Each report reads all histories, so persist them.
+docs/spark.md describes the columns.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MODULES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """One of these, once somebody asks for it: `kestrel-report` can say that PySpark is missing."""
+    """Import a name on first use, so that `kestrel-report` can report that PySpark is missing."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,4 +1,4 @@
-"""The pictures of a report. Colours are told apart by those who see few of them, and never say anything alone."""
+"""The charts of a report. Colours suit colour-blind readers, and shape or line style repeats their meaning."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from kestrel.spark.reports.svg import FIRST, FOURTH, INK, SECOND, THIRD, as_svg,
 _WIDTH: Final = 5.4
 _HEIGHT: Final = 2.9
 _BAR: Final = 0.34
-"""Of a queue in a picture of queues. All are in inches, of which a page makes what it has room for."""
+"""Height of a queue in a chart of queues. Sizes are in inches and scale with the page."""
 
 _MARKS: Final = (("p50", FIRST, "o"), ("p95", SECOND, "s"), ("p99", THIRD, "^"), ("max", FOURTH, "D"))
 _DAY_MS: Final = 86_400_000
-"""A time axis counts days since 1970."""
+"""Milliseconds of a day, the unit of the time axis, which counts days since 1970."""
 _HOUR_MS: Final = 3_600_000
 _DURATIONS_MS: Final = (
     *(1, 10, 100, 1_000, 10_000, 60_000, 600_000, _HOUR_MS, 6 * _HOUR_MS),
@@ -42,7 +42,7 @@ _DURATIONS_MS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A picture as an SVG element, and what it shows."""
+    """A chart as an SVG element, with title and caption."""
 
     title: str
     svg: str
@@ -50,7 +50,7 @@ class Chart:
 
 
 def throughput(part: ReportSection, interval_ms: int, name: str) -> Chart | None:
-    """Adds and removals over time; None where no time is known."""
+    """Return a chart of adds and removals over time, or None without known times."""
     known = {each.start_ms: each for each in part.throughput if each.start_ms is not None}
     if not known:
         return None
@@ -73,16 +73,16 @@ def throughput(part: ReportSection, interval_ms: int, name: str) -> Chart | None
             f"{format_number(sum(removed))} removed, {format_number(max(removed))} at most."
         )
         svg = as_svg(figure, name, title, description)
-    caption = "A removal counts at the latest that it can have been: when the next item of its queue was added."
+    caption = "A removal counts at its latest possible time: when the next item of its queue was added."
     if unknown is not None and unknown.items_removed:
-        caption += f" {format_count(unknown.items_removed, 'removal')} since the last add have no place here."
+        caption += f" {format_count(unknown.items_removed, 'removal')} since the last add are not shown."
     if unknown is not None and unknown.items_added:
-        caption += f" {format_count(unknown.items_added, 'add')} without a time have none either."
+        caption += f" {format_count(unknown.items_added, 'add')} without a time are not shown."
     return Chart(title, svg, caption)
 
 
 def depth(part: ReportSection, interval_ms: int, name: str) -> Chart | None:
-    """Items over time, as a band; None where no time is known."""
+    """Return a chart of the depth over time as a band, or None without known times."""
     if not part.depth:
         return None
     rows = sorted(part.depth, key=lambda each: each.start_ms)
@@ -104,12 +104,12 @@ def depth(part: ReportSection, interval_ms: int, name: str) -> Chart | None:
             f"{format_number(least[-1])} to {format_number(most[-1])} at the end."
         )
         svg = as_svg(figure, name, title, description)
-    caption = "The truth is within the band: journals do not say when an item was removed, only between which adds."
+    caption = "The true depth is within the band: journals say only between which adds an item was removed."
     return Chart(title, svg, caption)
 
 
 def waiting(waits: Sequence[WaitingFigures], name: str, *, has_servers: bool) -> Chart | None:
-    """Of each queue the percentiles of its waiting times, each as a line from the least to the most."""
+    """Return a chart of the waiting times of each queue, a range for each percentile, or None without items."""
     rows = [each for each in waits if each.items]
     if not rows:
         return None
@@ -118,7 +118,7 @@ def waiting(waits: Sequence[WaitingFigures], name: str, *, has_servers: bool) ->
         for place, row in enumerate(rows):
             bounds = row.bounds()
             for number_, (percentile, colour, mark) in enumerate(_MARKS):
-                ends = [max(each, 1) for each in bounds[percentile]]  # the axis has no 0
+                ends = [max(each, 1) for each in bounds[percentile]]  # a logarithmic axis has no 0
                 y = place - 0.27 + 0.18 * number_
                 legend = percentile if place == 0 else None
                 axes.plot(ends, [y, y], color=colour, marker=mark, markersize=3.6, linewidth=2, label=legend)
@@ -134,11 +134,11 @@ def waiting(waits: Sequence[WaitingFigures], name: str, *, has_servers: bool) ->
             f"{_queue_label(worst.server, worst.queue, has_servers)}: {format_duration_range(*worst.bounds()['p95'])}."
         )
         svg = as_svg(figure, name, title, description)
-    return Chart(title, svg, "Each line goes from the least that it can have been to the most.")
+    return Chart(title, svg, "Each line shows the range of possible values.")
 
 
 def redelivered(figures: RedeliveryFigures | None, name: str) -> Chart | None:
-    """How many items came back how often; None where none did."""
+    """Return a histogram of redeliveries, or None if there were none."""
     if figures is None or not figures.redelivered:
         return None
     counts = [figures.once, figures.twice, figures.three_to_five, figures.six_or_more]
@@ -158,7 +158,7 @@ def redelivered(figures: RedeliveryFigures | None, name: str) -> Chart | None:
 
 
 def busiest(queues: Sequence[SummaryFigures], name: str, *, has_servers: bool) -> Chart | None:
-    """The queues with the most adds and removals, as bars."""
+    """Return a bar chart of the queues with the most adds and removals, or None without queues."""
     if not queues:
         return None
     title = "The busiest queues"
@@ -216,7 +216,7 @@ def _duration_axis(axes: Axes, least_ms: int, most_ms: int) -> None:
 
 
 def _tick(ms: int) -> str:
-    """A round duration, in one unit."""
+    """Return the label of a round duration, in one unit."""
     for unit_ms, unit in ((_DAY_MS, "d"), (_HOUR_MS, "h"), (60_000, "m"), (1_000, "s")):
         if ms >= unit_ms:
             return f"{ms // unit_ms}{unit}"
@@ -224,7 +224,7 @@ def _tick(ms: int) -> str:
 
 
 def _queue_axis(axes: Axes, names: Sequence[str]) -> None:
-    """The first one is at the top."""
+    """Label the queues, with the first one at the top."""
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.45, -0.55)
     axes.tick_params(axis="y", length=0)

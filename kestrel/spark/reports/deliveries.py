@@ -1,4 +1,4 @@
-"""What became of items: how long they waited, how often they came back, whether they expired or were discarded."""
+"""Reports on the fate of items: waiting times, redeliveries, expiry and discards."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from kestrel.spark.reports.scopes import ALL, Scope, aggregated
 PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 ACCURACY: Final = 10_000
-"""A percentile's rank is right to one part in so many; of fewer items it is exact."""
+"""Accuracy of percentile ranks: exact up to this number of items, else one part in this number."""
 
 RETURNS: Final = {"never": (0, 0), "once": (1, 1), "twice": (2, 2), "three_to_five": (3, 5), "six_or_more": (6, None)}
-"""The columns of the histogram of redeliveries, and how often an item of each came back."""
+"""Columns of the redelivery histogram, with the range of redeliveries that each counts."""
 
 
 def waiting(histories: DataFrame, now_ms: int, scopes: Sequence[Scope] = ALL) -> DataFrame:
-    """How long items waited from when they were added until they were first taken, in ms.
+    """Return how long items waited from their add until their first read, in ms.
 
-    Columns: `KEYS`, ``items`` (so many were taken), ``items_unknown`` (of so many more nobody knows when), and of
-    each of p50, p95, p99 and max ``_least_ms`` and ``_most_ms``: the truth is between the two. `now_ms` is when the
-    journals were read: what was taken after the last add was taken before that. Journals do not tell a flush or a
-    discard from a get; an item that had certainly expired when it was removed counts as taken only if it was opened.
+    Columns: `KEYS`, ``items`` (number of items read), ``items_unknown`` (further items with an unknown time), and
+    bounds ``_least_ms`` and ``_most_ms`` for each of p50, p95, p99 and max. `now_ms` is when the journals were read,
+    which is the upper bound for items read after the last add. Journals do not distinguish a flush or discard from a
+    get. An item that had certainly expired at its removal counts as read only if it was opened.
     """
     rows = (
         items_of(histories)
@@ -54,12 +54,12 @@ def waiting(histories: DataFrame, now_ms: int, scopes: Sequence[Scope] = ALL) ->
 
 
 def redeliveries(histories: DataFrame, scopes: Sequence[Scope] = ALL) -> DataFrame:
-    """How often items that were taken came back to the head of their queue.
+    """Return how often items that were read were redelivered.
 
-    Columns: `KEYS`, ``items`` (so many were taken), ``redelivered`` (so many of them came back), ``share`` (what part
-    that is, from 0 to 1), ``returns`` (how often that was in all), ``most_returns`` (of one item), and the histogram:
-    ``never``, ``once``, ``twice``, ``three_to_five``, ``six_or_more``. A restart of the server brings open reads back
-    as well. Of a scroll nobody knows but the errors, which count no item that is done with.
+    Columns: `KEYS`, ``items`` (number of items read), ``redelivered`` (number of them that came back), ``share`` (their
+    ratio, from 0 to 1), ``returns`` (redeliveries in total), ``most_returns`` (maximum for one item), and the histogram
+    ``never``, ``once``, ``twice``, ``three_to_five``, ``six_or_more``. A restart of the server also redelivers open
+    reads. A scroll records only errors, and not those of items that are done.
     """
     rows = items_of(histories).where("is_taken")
     returns = F.col("returns")
@@ -76,13 +76,12 @@ def redeliveries(histories: DataFrame, scopes: Sequence[Scope] = ALL) -> DataFra
 
 
 def expired_and_discarded(histories: DataFrame, now_ms: int, scopes: Sequence[Scope] = ALL) -> DataFrame:
-    """How many items had expired when they were removed, or may have been discarded because their queue was full.
+    """Return how many items had expired at their removal, or may have been discarded by a full queue.
 
-    Columns: `KEYS`, ``items_removed``; ``expired_yes``, ``expired_maybe`` and ``bytes_expired_yes`` of those;
-    ``discarded_maybe``, and ``discarded_unknown``: removed by no reader's open read while nobody said what the queue's
-    ``maxItems`` was;
-    ``items_left``, and of those ``expired_left``: they had expired by `now_ms`, and nobody will get them. Only an
-    item's own expiry is known: a queue's ``maxAge`` is in no journal.
+    Columns: `KEYS`, ``items_removed``, and of those ``expired_yes``, ``expired_maybe`` and ``bytes_expired_yes``;
+    ``discarded_maybe``, and ``discarded_unknown`` (removed without an open read while the queue's ``maxItems`` is
+    unknown); ``items_left``, and of those ``expired_left`` (expired by `now_ms`, so no client will get them). Only the
+    expiry of the item itself is known, because journals do not record a queue's ``maxAge``.
     """
     gone, left = F.col("is_gone"), F.col("is_left")
     figures = {

@@ -1,4 +1,4 @@
-"""How long the intervals of a report are. No Spark here."""
+"""Interval lengths of a report, independent of Spark."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from kestrel.spark.failures import SourceFailed
 
 MOST_INTERVALS: Final = 200
-"""The default interval is the shortest round one of which the time range has no more."""
+"""Maximum number of default intervals in the time range."""
 
 _SECOND: Final = 1_000
 _MINUTE: Final = 60 * _SECOND
@@ -25,7 +25,7 @@ LONGEST_MS: Final = 100 * _YEAR
 
 
 def suitable_interval_ms(first_ms: int, last_ms: int) -> int:
-    """The default interval for a time range: a round one, of which it has `MOST_INTERVALS` at most."""
+    """Return the shortest round interval that divides the time range into at most `MOST_INTERVALS`."""
     for interval_ms in _ROUND:
         if last_ms // interval_ms - first_ms // interval_ms < MOST_INTERVALS:
             return interval_ms
@@ -33,7 +33,7 @@ def suitable_interval_ms(first_ms: int, last_ms: int) -> int:
 
 
 def checked_interval_ms(interval_ms: int) -> int:
-    """The same interval. Raises `SourceFailed` if there is no such one."""
+    """Return the interval. Raises `SourceFailed` if it is out of range."""
     if not 1 <= interval_ms <= LONGEST_MS:
-        raise SourceFailed(f"an interval is at least 1 ms, and at most 100 years, not {interval_ms} ms")
+        raise SourceFailed(f"an interval must be from 1 ms to 100 years, not {interval_ms} ms")
     return interval_ms

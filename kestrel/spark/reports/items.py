@@ -1,4 +1,4 @@
-"""Item histories as the reports look at them: what is known of an item's times, and what nobody can know."""
+"""Item histories prepared for the reports, with bounds for times that journals do not record."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 LARGEST_MS: Final = 2**44 - 1
-"""A later time (the year 2527) is none, as in a CONTINUE; nor is 0 or one before it."""
+"""Latest time that counts as known (the year 2527); 0 and earlier do not count either, as in a CONTINUE."""
 
 
 def items_of(histories: DataFrame) -> DataFrame:
-    """A row for each item, with these columns. All times are in ms since 1970.
+    """Return a row for each item, with these columns. All times are in ms since 1970.
 
-    - ``server``, ``queue``, ``data_bytes``, ``expiry_ms``, ``state``, ``expired``, ``discarded``, ``position``: as they
-      are;
-    - ``add_ms``: null where the record says none, or one that is no time;
-    - ``is_left``, ``is_open``, ``is_gone``: where it is at the end of the journals; one that is open is left as well;
-    - ``gone_after_ms``, ``gone_before_ms``: it was gone for good then or later, then or earlier; the first one is not
-      before its add, nor the second one before the first. The second one is null if nothing was added since;
-    - ``is_taken``: whether somebody got it, as far as journals say: a flush looks the same, and so does a discard;
-    - ``taken_after_ms``, ``taken_before_ms``: the same of the first time that it was taken; the first one is null
-      where nobody knows;
-    - ``returns``: how often it came back: its aborts, or of a scroll, whose files do not count those, its errors.
+    - ``server``, ``queue``, ``data_bytes``, ``expiry_ms``, ``state``, ``expired``, ``discarded``, ``position``:
+      unchanged;
+    - ``add_ms``: null if the record has no time, or an invalid one;
+    - ``is_left``, ``is_open``, ``is_gone``: the state at the end of the journals; open items are also left;
+    - ``gone_after_ms``, ``gone_before_ms``: bounds of the removal. The lower bound is not before the add, and the upper
+      bound not before the lower one. The upper bound is null if nothing was added since;
+    - ``is_taken``: true if a client got the item; a flush or discard looks the same in a journal;
+    - ``taken_after_ms``, ``taken_before_ms``: bounds of the first read; the lower bound is null if unknown;
+    - ``returns``: the number of redeliveries: the aborts, or for a scroll, which does not record aborts, the errors.
 
-    What holds the place of an item in a pack is no item, and left out.
+    Placeholders in a pack file are not items and are left out.
     """
     rows = histories.where(~_holds_a_place()).withColumn("add_ms", _known("add_ms"))
     is_left = F.col("state").isin("queued", "open")
@@ -55,21 +54,21 @@ _COLUMNS: Final = (
 
 
 def start_of(time_ms: str, interval_ms: int) -> Column:
-    """When the interval began in which that column's time is. Intervals begin at multiples of their length."""
+    """Return the start of the interval that contains a column's time. Intervals begin at multiples of their length."""
     return F.col(time_ms) - F.col(time_ms) % interval_ms
 
 
 def _known(name: str) -> Column:
-    """The time, or null."""
+    """Return the time, or null if it is invalid."""
     return F.when(F.col(name).between(1, LARGEST_MS), F.col(name))
 
 
 def _later(bound: Column, least: Column) -> Column:
-    """The bound, and not before the other one, if there is one: a clock that was put back has times that run back."""
+    """Return the bound, but at least `least`, because a clock that was set back makes times run backwards."""
     return F.when(bound.isNotNull(), F.greatest(bound, least))
 
 
 def _holds_a_place() -> Column:
-    """An empty one, added in 1970, that is gone."""
+    """Return a condition for placeholders: empty items added in 1970 that are gone."""
     is_empty = (F.col("data_bytes") == 0) & F.coalesce(F.col("add_ms") == 0, F.lit(False))
     return is_empty & ~F.col("state").isin("queued", "open")

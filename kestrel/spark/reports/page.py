@@ -1,7 +1,7 @@
-"""The page of a report: one HTML file that needs nothing else, and in which nothing runs.
+"""The page of a report: a self-contained HTML file without scripts.
 
-Queues may be called anything, ``<script>`` too: all text is escaped, and the page's own policy forbids scripts, the
-network and forms.
+A queue's name may contain ``<script>``, so all text is escaped, and the page's content security policy forbids scripts,
+network access and forms.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TEMPLATE: Final = "page.html"
 
 
 def page(report: ReportData) -> str:
-    """The page as text, to be written as UTF-8."""
+    """Return the page as text, to be written as UTF-8."""
     drawn = [_drawn(part, report.pictured_ms, f"p{place}") for place, part in enumerate(report.parts)]
     return _template().render(report=report, drawn=drawn, version=kestrel.__version__)
 

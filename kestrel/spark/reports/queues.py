@@ -1,4 +1,4 @@
-"""The queues in figures, and which of them are the biggest, the oldest and the busiest."""
+"""Figures of each queue, and rankings of the biggest, oldest and busiest queues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kestrel.spark.reports.items import items_of
 from kestrel.spark.reports.scopes import ALL, Scope, aggregated
 
 MOST_QUEUES: Final = 20
-"""So many queues has a ranking, unless it is told otherwise."""
+"""Default number of queues in a ranking."""
 
 _SUMS: Final = (
     *("items_added", "bytes_added", "items_removed", "bytes_removed", "changes"),
@@ -21,13 +21,13 @@ _SUMS: Final = (
 
 
 def summary(histories: DataFrame, now_ms: int, scopes: Sequence[Scope] = ALL) -> DataFrame:
-    """A row for each queue, each server and the fleet.
+    """Return a row of figures for each queue, each server and the fleet.
 
-    Columns: `KEYS`; ``queues``, those that ever had an item; ``items_added``, ``items_removed``, ``items_left`` (at
-    the end of the journals, open reads included) and of these ``items_open``; the same of ``bytes_`` of data;
-    ``changes``: adds and removals together; ``returns``: how often items came back; ``first_add_ms``, ``last_add_ms``;
-    ``head_add_ms``: when the item at the head was added, and ``head_age_ms``: how long before `now_ms`. Of a server it
-    is the oldest head. Open reads are at the head: a restart puts them there. All times are in ms.
+    Columns: `KEYS`; ``queues`` (number of queues that ever had an item); ``items_added``, ``items_removed``,
+    ``items_left`` (at the end of the journals, including open reads) and of these ``items_open``; the same as
+    ``bytes_`` of data; ``changes`` (adds plus removals); ``returns`` (redeliveries); ``first_add_ms``, ``last_add_ms``;
+    ``head_add_ms`` (when the head was added) and ``head_age_ms`` (its age at `now_ms`). For a server this is the oldest
+    head. Open reads count as the head, where a restart puts them. All times are in ms.
     """
     gone, left, size = F.col("is_gone"), F.col("is_left"), F.col("data_bytes")
     figures = {
@@ -54,20 +54,20 @@ def summary(histories: DataFrame, now_ms: int, scopes: Sequence[Scope] = ALL) ->
 
 
 def busiest(summaries: DataFrame, most: int = MOST_QUEUES, scope: Scope = Scope.FLEET) -> DataFrame:
-    """The queues with the most adds and removals, of a `summary`: `most` of each server, or of the fleet.
+    """Return the `most` queues with the most adds and removals, of each server or of the fleet, from a `summary`.
 
-    A column ``rank`` more, from 1 on. Where two are alike, their names decide.
+    The result has a further column ``rank``, from 1. Ties are ordered by name.
     """
     return _ranked("busiest", summaries, most, scope)
 
 
 def biggest(summaries: DataFrame, most: int = MOST_QUEUES, scope: Scope = Scope.FLEET) -> DataFrame:
-    """The same, of those with the most bytes left."""
+    """Return the `most` queues with the most bytes left, with their ``rank``, as `busiest` does."""
     return _ranked("biggest", summaries, most, scope)
 
 
 def oldest(summaries: DataFrame, most: int = MOST_QUEUES, scope: Scope = Scope.FLEET) -> DataFrame:
-    """The same, of those whose head has been there longest."""
+    """Return the `most` queues with the oldest head, with their ``rank``, as `busiest` does."""
     return _ranked("oldest", summaries, most, scope)
 
 
@@ -75,9 +75,9 @@ RANKINGS: Final = ("busiest", "biggest", "oldest")
 
 
 def all_rankings(summaries: DataFrame, most: int = MOST_QUEUES) -> DataFrame:
-    """The queues that are in any of these, with their ranks: columns such as ``busiest_of_server``, null beyond `most`.
+    """Return the queues of all rankings with their ranks, in columns such as ``busiest_of_server``, null beyond `most`.
 
-    It costs one sorting by each, and no job for each.
+    This sorts once for each ranking, in a single job.
     """
     rows = summaries.where(F.col("scope") == Scope.QUEUE.value)
     names = [_rank_name(name, scope) for scope in (Scope.FLEET, Scope.SERVER) for name in RANKINGS]
@@ -100,7 +100,7 @@ def _ranked(name: str, summaries: DataFrame, most: int, scope: Scope) -> DataFra
 
 
 def _rank(name: str, scope: Scope) -> tuple[Column, Column]:
-    """Whether a queue has a rank there at all, and which."""
+    """Return a condition for queues that have a rank, and the rank."""
     orders = {
         "busiest": (F.lit(True), [F.col("changes").desc()]),
         "biggest": (F.col("items_left") > 0, [F.col("bytes_left").desc(), F.col("items_left").desc()]),

@@ -1,4 +1,4 @@
-"""What a page of a report is made of: plain values, collected from the tables, and bounded."""
+"""The bounded data of a report's page, as plain values collected from the tables."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, TypeVar
 
 MOST_SERVERS: Final = 20
-"""So many servers have a section of their own: the busiest ones."""
+"""Number of servers that get a section, the busiest ones."""
 
 MOST_PROBLEMS: Final = 100
-"""So many problems are listed."""
+"""Number of problems that are listed."""
 
 MOST_PICTURED: Final = 1000
-"""A picture over time has no more intervals; if the tables have more, it has the default interval instead."""
+"""Maximum of intervals in a chart; if the tables have more, the chart uses the default interval."""
 
 _Figures = TypeVar("_Figures")
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryFigures:
-    """A row of the summary: of a queue, a server, or the fleet."""
+    """A row of the summary for a queue, a server, or the fleet."""
 
     server: str | None
     queue: str | None
@@ -42,7 +42,7 @@ class SummaryFigures:
 
 @dataclass(frozen=True, slots=True)
 class ThroughputFigures:
-    """What was added and removed in an interval; without a start, what nobody knows when."""
+    """Adds and removals in an interval; those at unknown times if `start_ms` is None."""
 
     start_ms: int | None
     items_added: int
@@ -53,7 +53,7 @@ class ThroughputFigures:
 
 @dataclass(frozen=True, slots=True)
 class DepthFigures:
-    """How much there was at the end of an interval: at least, and at most."""
+    """Bounds of the depth at the end of an interval."""
 
     start_ms: int
     items_least: int
@@ -64,7 +64,7 @@ class DepthFigures:
 
 @dataclass(frozen=True, slots=True)
 class WaitingFigures:
-    """How long items waited, in ms: at least, and at most. Without items there are none."""
+    """Bounds of waiting times in ms, None without items."""
 
     server: str | None
     queue: str | None
@@ -80,7 +80,7 @@ class WaitingFigures:
     max_most_ms: int | None
 
     def bounds(self) -> dict[str, tuple[int, int]]:
-        """Of each percentile the least and the most, by its name."""
+        """Return the bounds of each percentile by its name."""
         pairs = {
             "p50": (self.p50_least_ms, self.p50_most_ms),
             "p95": (self.p95_least_ms, self.p95_most_ms),
@@ -92,7 +92,7 @@ class WaitingFigures:
 
 @dataclass(frozen=True, slots=True)
 class RedeliveryFigures:
-    """How often items that were taken came back."""
+    """Redeliveries of items that were read."""
 
     items: int
     redelivered: int
@@ -108,7 +108,7 @@ class RedeliveryFigures:
 
 @dataclass(frozen=True, slots=True)
 class LossFigures:
-    """What had expired, or may have been discarded."""
+    """Items that had expired or may have been discarded."""
 
     items_removed: int
     expired_yes: int
@@ -122,7 +122,7 @@ class LossFigures:
 
 @dataclass(frozen=True, slots=True)
 class ProblemFigures:
-    """A file that is not what it should be."""
+    """A file that is incomplete, damaged or unreadable."""
 
     server: str
     folder: str
@@ -135,27 +135,27 @@ class ProblemFigures:
 
 @dataclass(frozen=True, slots=True)
 class ReportSection:
-    """A server, or the fleet."""
+    """The section of a server, or of the fleet."""
 
     name: str | None
-    """The server's; None for the fleet."""
+    """Name of the server, or None for the fleet."""
     figures: SummaryFigures
     throughput: Sequence[ThroughputFigures]
     depth: Sequence[DepthFigures]
     waiting: WaitingFigures | None
-    """None where nothing was taken; so are the next ones."""
+    """Waiting times, or None if no item was read."""
     redeliveries: RedeliveryFigures | None
     losses: LossFigures
     busiest: Sequence[SummaryFigures]
     biggest: Sequence[SummaryFigures]
     oldest: Sequence[SummaryFigures]
     waits: Sequence[WaitingFigures]
-    """Of the busiest queues, in their order."""
+    """Waiting times of the busiest queues, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputSummary:
-    """What the report is about, as it was when the reading was planned."""
+    """The files that the report is based on, as planned."""
 
     servers: Sequence[str]
     folders: Sequence[str]
@@ -165,23 +165,23 @@ class InputSummary:
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
-    """All of it."""
+    """The complete data of a report."""
 
     now_ms: int
-    """When the journals were read."""
+    """Time at which the journals were read, in ms since 1970."""
     interval_ms: int
-    """Of the tables."""
+    """Interval of the tables."""
     pictured_ms: int
-    """The interval of the pictures."""
+    """Interval of the charts."""
     read: InputSummary
     problems: Sequence[ProblemFigures]
-    """The first ones of them."""
+    """First problems, at most `MOST_PROBLEMS`."""
     problem_count: int
     parts: Sequence[ReportSection]
-    """The fleet if there are several servers, then the busiest of these; none if there was never an item."""
+    """Section of the fleet if there are several servers, then those of the busiest; empty without items."""
     servers_left_out: int
 
 
 def figures_from_row(kind: type[_Figures], row: Mapping[str, Any]) -> _Figures:
-    """The figures from a row that has columns of their names."""
+    """Return the figures of a row with columns of the same names."""
     return kind(**{field.name: row[field.name] for field in fields(kind)})  # type: ignore[arg-type]

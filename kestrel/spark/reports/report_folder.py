@@ -1,4 +1,4 @@
-"""The folder that a report is written to. It is never one of queues, nor has it anything else in it."""
+"""The folder of a report. It contains no queues and no other files."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 PAGE: Final = "index.html"
 SUMMARY: Final = "summary.json"
 TABLES: Final = ("histories", "problems", "queues", "throughput", "depth", "waiting", "redeliveries", "expired")
-"""A folder each."""
+"""Tables, each with its own folder."""
 
 _OF_A_TABLE: Final = re.compile(r"part-.*\.parquet|_SUCCESS|_temporary|\..*\.crc", re.DOTALL)
 
 
 class ReportFolder:
-    """Methods raise OSError."""
+    """The target folder of a report. Methods raise OSError."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(os.path.realpath(path))
@@ -39,28 +39,28 @@ class ReportFolder:
 
     @property
     def page(self) -> Path:
-        """Where the page is."""
+        """Path of the page."""
         return self._path / PAGE
 
     def check(self, read: Iterable[str], *, is_forced: bool) -> None:
-        """Raise `ToolFailed` if a report of these folders is not to be written there."""
+        """Raise `ToolFailed` if a report on the folders `read` must not be written here."""
         for folder in (Path(os.path.realpath(each)) for each in read):
             if self._path.is_relative_to(folder) or folder.is_relative_to(self._path):
                 raise ToolFailed(
-                    f"{self.shown} is where the queues of {show_text(str(folder))} are: name another folder with --out",
+                    f"{self.shown} overlaps the queue folder {show_text(str(folder))}: name another folder with --out",
                     EX_USAGE,
                 )
         if self._path.exists() and not self._path.is_dir():
-            raise ToolFailed(f"{self.shown} is no folder: name another one with --out", EX_USAGE)
+            raise ToolFailed(f"{self.shown} is not a folder: name another one with --out", EX_USAGE)
         if self._path.is_dir() and any(self._path.iterdir()) and not self._is_a_report() and not is_forced:
             raise ToolFailed(
-                f"{self.shown} is not empty, and no report: name another folder, or write into it with --force",
+                f"{self.shown} is not empty and not a report: name another folder, or write into it with --force",
                 EX_USAGE,
             )
         self._check_that_nothing_is_lost()
 
     def _check_that_nothing_is_lost(self) -> None:
-        """Whoever forces it did not mean queues, which may be called as tables are."""
+        """Raise `ToolFailed` if the folder has queues, also with --force: table names may also be queue names."""
         if self._has_queues():
             raise ToolFailed(f"{self.shown} has queues in it: name another folder with --out", EX_USAGE)
         is_a_report = self._is_a_report()
@@ -68,7 +68,7 @@ class ReportFolder:
             table = self._path / name
             if os.path.lexists(table) and not (is_a_report and _is_a_table(table)):
                 raise ToolFailed(
-                    f"{self.shown} has something called {name} in it that is no table of a report: name another folder"
+                    f"{self.shown} contains {name}, which is not a table of a report: name another folder"
                     " with --out",
                     EX_USAGE,
                 )
@@ -87,25 +87,25 @@ class ReportFolder:
         )
 
     def begin(self) -> None:
-        """It is an unfinished report from now on, and a page that was there is none any more."""
+        """Mark the report as unfinished and delete an older page."""
         self._path.mkdir(parents=True, exist_ok=True)
         self._put(SUMMARY, _text_of(unfinished_summary()))
         with suppress(FileNotFoundError):
             self.page.unlink()
 
     def write(self, name: str, table: DataFrame) -> None:
-        """Write a table as Parquet, in the place of one that an earlier report had there."""
+        """Write a table as Parquet, replacing that of an earlier report."""
         table.write.mode("overwrite").parquet(f"file://{self._path / name}")
 
     def finish(self, page: str, summary: dict[str, Any]) -> None:
-        """It is whole."""
+        """Write the page and mark the report as finished."""
         self._put(PAGE, page)
         self._put(SUMMARY, _text_of(summary))
 
     def _put(self, name: str, text: str) -> None:
         temporary = self._path / f".{name}"
         temporary.unlink(missing_ok=True)
-        # Whoever else may write in this folder must not choose with a link what is written.
+        # Another user with access to this folder must not redirect the write with a link.
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
@@ -120,7 +120,7 @@ class ReportFolder:
 
 
 def _is_a_table(path: Path) -> bool:
-    """Whether all that is there is called as Spark calls it. No file of a queue is."""
+    """Return True if all file names are those of Spark's output, which no file of a queue has."""
     if path.is_symlink() or not path.is_dir():
         return False
     return all(_OF_A_TABLE.fullmatch(each.name) for each in path.iterdir())

@@ -1,4 +1,4 @@
-"""A report in a few lines for a person, and as JSON for a program. Neither has any item's data."""
+"""Text and JSON summaries of a report, without the data of items."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from kestrel.spark.reports.report_data import ReportData, ReportSection
 from kestrel.tools.formatting import align_table, show_duration, show_size
 
 MARK: Final = "kestrel_report"
-"""The key by which the summary of a report is known; its value is the version of what stands there."""
+"""Key that identifies the summary of a report; its value is the version of the format."""
 
 _VERSION: Final = 1
 _OF_NAMES: Final = ("server", "queue")
 
 
 def unfinished_summary() -> dict[str, Any]:
-    """The summary of a report that is not finished."""
+    """Return the summary of an unfinished report."""
     return {MARK: _VERSION, "version": kestrel.__version__, "state": "unfinished"}
 
 
 def as_json(report: ReportData) -> dict[str, Any]:
-    """What a program may want to know first. The tables have the rest."""
+    """Return the main figures as JSON; the tables have the rest."""
     servers = [part for part in report.parts if part.name is not None]
     return {
         **unfinished_summary(),
@@ -59,14 +59,14 @@ def _part_json(part: ReportSection) -> dict[str, Any]:
 
 
 def format_lines(report: ReportData) -> Iterator[str]:
-    """For a terminal."""
+    """Yield the lines for a terminal."""
     read = report.read
     yield (
         f"{format_count(len(read.servers), 'server')}, {format_count(len(read.folders), 'folder')}, "
         f"{format_count(read.files, 'file')}, {show_size(read.bytes)}"
     )
     if not report.parts:
-        yield "no item there, and there never was one" if read.files else "no journal there"
+        yield "the journals never had an item" if read.files else "there are no journals"
         return
     whole = report.parts[0]
     figures, waiting, back = whole.figures, whole.waiting, whole.redeliveries
@@ -89,7 +89,7 @@ def format_lines(report: ReportData) -> Iterator[str]:
     if figures.queues > len(whole.busiest):
         queues = format_number(figures.queues)
         yield f"the {len(whole.busiest)} busiest of {queues} queues; the table queues has them all"
-    yield f"intervals of {format_duration_ms(report.interval_ms)}; what has no time in a journal is between two figures"
+    yield f"intervals of {format_duration_ms(report.interval_ms)}; unknown times are shown as ranges"
 
 
 _HEADINGS: Final = ("queue", "added", "removed", "left", "bytes left", "came back", "p95 wait", "head")

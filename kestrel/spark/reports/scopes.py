@@ -1,4 +1,4 @@
-"""What the rows of a report are about: a queue, a server, or all servers together."""
+"""The scope of a report's rows: a queue, a server, or all servers together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 
 class Scope(Enum):
-    """What a row is about. The names are those of the column ``scope``."""
+    """The scope of a row, as named in the column ``scope``."""
 
     QUEUE = "queue"
     SERVER = "server"
@@ -19,23 +19,23 @@ class Scope(Enum):
 
     @property
     def keys(self) -> list[str]:
-        """The columns that tell its rows apart; the others of them are null."""
+        """Columns that identify a row of this scope; other key columns are null."""
         return {Scope.QUEUE: ["server", "queue"], Scope.SERVER: ["server"], Scope.FLEET: []}[self]
 
 
 ALL: Final = tuple(Scope)
-"""Each of them: a report has rows of all three, which nobody should add up."""
+"""All scopes. Rows of different scopes must not be added up."""
 
 KEYS: Final = ("scope", "server", "queue")
-"""The first columns of each report."""
+"""First columns of each report."""
 
 
 def aggregated(
     rows: DataFrame, scopes: Sequence[Scope], figures: Mapping[str, Column], *, within: Sequence[str] = ()
 ) -> DataFrame:
-    """The figures of each queue, of each server and of the fleet, whichever are asked for, in one pass over the rows.
+    """Return the figures of each queue, each server and the fleet, as requested, in one pass over the rows.
 
-    `within` are further columns to group by. Where there are no rows there are no figures, not even of the fleet.
+    `within` has further columns to group by. Without rows the result is empty, also for the fleet.
     """
     sets = [[*scope.keys, *within] for scope in dict.fromkeys(scopes)]
     grouping = rows.groupingSets(sets, "server", "queue", *within)

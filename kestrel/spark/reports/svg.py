@@ -1,5 +1,4 @@
-"""Pictures made by matplotlib, made fit to stand in a page: with words for those who do not see them, the page's own
-colours, and names that no other picture of the page has."""
+"""Conversion of matplotlib charts to SVG for a page: accessible texts, the page's colours, and unique ids."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ _VARIABLES: Final = {
     THIRD: "var(--third)",
     FOURTH: "var(--fourth)",
 }
-"""Colours that stand for those of the page, which has one set for the day and one for the night."""
+"""Placeholder colours that become the page's variables, which have a light and a dark set."""
 
 _SETTINGS: Final[Any] = {
     "text.parse_math": False,  # a queue may be called $x$
@@ -65,16 +64,16 @@ _COLOUR: Final = re.compile(r"#[0-9a-f]{6}")
 
 @contextmanager
 def settings() -> Iterator[None]:
-    """As long as the context lasts matplotlib draws as it is right for a page."""
+    """Apply the drawing settings of matplotlib until the context ends."""
     with rc_context(_SETTINGS):
         yield
 
 
 def as_svg(figure: Figure, name: str, title: str, description: str) -> str:
-    """The picture as an element of a page. `name` is its own there, and begins each id in it."""
+    """Return the chart as an SVG element. `name` must be unique in the page and prefixes each id."""
     drawn = StringIO()
     with settings(), catch_warnings():
-        simplefilter("ignore", UserWarning)  # of characters that the font has not: the browser has another one
+        simplefilter("ignore", UserWarning)  # the font lacks some characters, but the browser has other fonts
         figure.savefig(drawn, format="svg", metadata={"Date": None}, transparent=True)
     root = ElementTree.fromstring(drawn.getvalue())
     _strip(root)
@@ -93,7 +92,7 @@ def as_svg(figure: Figure, name: str, title: str, description: str) -> str:
 
 
 def _strip(root: ElementTree.Element) -> None:
-    """What it says of itself, and its style sheet: in a page that would be everybody's."""
+    """Remove the metadata and the style sheet, which would apply to the whole page."""
     for parent in list(root.iter()):
         for child in list(parent):
             if child.tag in (f"{_SVG}metadata", f"{_SVG}style"):

@@ -1,4 +1,4 @@
-"""The tables of a report: each is written, and the few rows that a page shows are brought here."""
+"""The tables of a report: writes each table, and collects the few rows that a page shows."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ from kestrel.spark.reports.scopes import Scope
 from kestrel.spark.reports.times import depth, throughput
 
 Write = Callable[[str, DataFrame], None]
-"""Writes a table under its name."""
+"""Function that writes a table under a name."""
 
 _Figures = TypeVar("_Figures")
 
 
 class ReportRequest(NamedTuple):
-    """What a report is to be like."""
+    """The parameters of a report."""
 
     now_ms: int
-    """When the journals are read."""
+    """Time at which the journals are read, in ms since 1970."""
     interval_ms: int | None = None
-    """None for what suits the time range."""
+    """Interval in ms, or None for the default of the time range."""
 
 
 def write_report(
     histories: DataFrame, problems: DataFrame, read: InputSummary, asked: ReportRequest, write: Write
 ) -> ReportData:
-    """Write all tables, and return what a page shows of them.
+    """Write all tables, and return the figures that a page shows.
 
-    The histories are made once; Spark holds them, in memory and on its disk, until all is done. What is brought here
-    is bounded: the fleet and `MOST_SERVERS` servers, of each 20 queues in a ranking and `MOST_PICTURED` intervals, and
-    `MOST_PROBLEMS` problems.
+    Spark computes the histories once and caches them in memory and on disk. The collected figures are bounded: the
+    fleet and `MOST_SERVERS` servers, 20 queues in each ranking, `MOST_PICTURED` intervals, and `MOST_PROBLEMS`
+    problems.
     """
     with _held(problems) as wrong:
         write("problems", wrong)
@@ -82,7 +82,7 @@ def write_report(
 
 @contextmanager
 def _held(table: DataFrame) -> Iterator[DataFrame]:
-    """The table, computed once for all who use it in this context."""
+    """Cache a table until the context ends."""
     table.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         yield table
@@ -91,7 +91,7 @@ def _held(table: DataFrame) -> Iterator[DataFrame]:
 
 
 def _intervals(rows: _Rows, asked: ReportRequest) -> tuple[int, int]:
-    """That of the tables, and that of the pictures."""
+    """Return the interval of the tables and that of the charts, in ms."""
     first_ms, last_ms = rows.time_range
     suitable_ms = suitable_interval_ms(first_ms, last_ms)
     interval_ms = asked.interval_ms or suitable_ms
@@ -102,7 +102,7 @@ def _intervals(rows: _Rows, asked: ReportRequest) -> tuple[int, int]:
 def _collect_reports(
     rows: _Rows, items: DataFrame, now_ms: int, interval_ms: int, pictured_ms: int, write: Write
 ) -> None:
-    """Each report: written, and its rows brought."""
+    """Write each report, and collect the rows that the page needs."""
     for name, over_time in (("throughput", throughput), ("depth", depth)):
         with _held(over_time(items, interval_ms)) as table:
             write(name, table)
@@ -124,7 +124,7 @@ def _collect_reports(
 
 
 class _Rows:
-    """What was brought of each table."""
+    """The rows that were collected from the tables."""
 
     def __init__(self, summaries: DataFrame) -> None:
         of_servers = summaries.where(F.col("scope") == Scope.SERVER.value)
@@ -137,7 +137,7 @@ class _Rows:
         self._rank(summaries)
 
     def _rank(self, summaries: DataFrame) -> None:
-        """All rankings in one job."""
+        """Collect all rankings in one job."""
         of_fleet = [F.col(f"{name}_of_fleet") for name in RANKINGS]
         rows = all_rankings(summaries).where(self._is_wanted() | F.coalesce(*of_fleet).isNotNull()).collect()
         for name in RANKINGS:
@@ -149,17 +149,17 @@ class _Rows:
 
     @property
     def time_range(self) -> tuple[int, int]:
-        """The first and the last add, in ms since 1970; zeros where there is none."""
+        """Times of the first and the last add, in ms since 1970; zeros if there is none."""
         row = next(iter(self._rows["summary"].get(None, ())), None)
         return (0, 0) if row is None or row["first_add_ms"] is None else (row["first_add_ms"], row["last_add_ms"])
 
     def bring(self, name: str, table: DataFrame) -> None:
-        """Its rows of the fleet and of these servers."""
+        """Collect the rows of the fleet and of the selected servers."""
         is_wanted = (F.col("scope") == Scope.FLEET.value) | ((F.col("scope") == Scope.SERVER.value) & self._is_wanted())
         self._rows[name] = _by_server(table.where(is_wanted).collect())
 
     def bring_queues(self, waits: DataFrame) -> None:
-        """The waiting times of the busiest queues."""
+        """Collect the waiting times of the busiest queues."""
         ranked = [row for rows in self._rows["busiest"].values() for row in rows]
         keys = {(row["server"], row["queue"]) for row in ranked}
         names = [F.struct(F.lit(server).alias("server"), F.lit(queue).alias("queue")) for server, queue in keys]
@@ -168,11 +168,11 @@ class _Rows:
         self._waits = {(row["server"], row["queue"]): row.asDict() for row in rows}
 
     def part_names(self) -> list[str | None]:
-        """The servers', and before them that of the fleet if they are several."""
+        """Return the names of the sections: the fleet (None) if there are several servers, then the servers."""
         return [None, *self.servers] if self.server_count > 1 else [*self.servers]
 
     def part(self, name: str | None) -> ReportSection:
-        """A server, or the fleet."""
+        """Return the section of a server, or of the fleet (None)."""
         busiest = self._each("busiest", name, SummaryFigures)
         queues = [(each.server or "", each.queue or "") for each in busiest]
         return ReportSection(

@@ -1,6 +1,6 @@
-"""What happened when: throughput, and depth over time.
+"""Reports over time: throughput and depth.
 
-Journals say when an item was added, and not when it was removed: that was between two adds. So removals have bounds.
+Journals record when an item was added. A removal has no time of its own, only bounds from the adds around it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MINUTE_MS: Final = 60_000
 
 
 def interval_of(histories: DataFrame) -> int:
-    """The default interval of their time range, in ms. This runs a job, whose result is one row."""
+    """Return the default interval for the time range, in ms. Runs a job with a result of one row."""
     bounds = items_of(histories).agg(F.min("add_ms").alias("first"), F.max("add_ms").alias("last")).first()
     if bounds is None or bounds["first"] is None:
         return _MINUTE_MS
@@ -27,12 +27,12 @@ def interval_of(histories: DataFrame) -> int:
 
 
 def throughput(histories: DataFrame, interval_ms: int | None = None, scopes: Sequence[Scope] = ALL) -> DataFrame:
-    """How many items, and bytes of data, were added and removed in each interval in which some were.
+    """Return the number of items and bytes added and removed in each interval with changes.
 
-    Columns: `KEYS`, ``start_ms`` (when the interval began, in ms since 1970), ``items_added``, ``bytes_added``,
-    ``items_removed``, ``bytes_removed``. A removal counts at the latest that it can have been: when the next item
-    of its queue was added. Expiry, flush and discards are removals as well. A row whose ``start_ms`` is null has those
-    of which nobody knows: adds without a time, and removals since the last add.
+    Columns: `KEYS`, ``start_ms`` (start of the interval, in ms since 1970), ``items_added``, ``bytes_added``,
+    ``items_removed``, ``bytes_removed``. A removal counts at its latest possible time, when the next item of its queue
+    was added. Expiry, flush and discards also count as removals. A row with a null ``start_ms`` has changes at unknown
+    times: adds without a time, and removals since the last add.
     """
     interval_ms = checked_interval_ms(interval_ms if interval_ms is not None else interval_of(histories))
     none, one, size = F.lit(0).cast("long"), F.lit(1).cast("long"), F.col("data_bytes")
@@ -56,12 +56,13 @@ def throughput(histories: DataFrame, interval_ms: int | None = None, scopes: Seq
 
 
 def depth(histories: DataFrame, interval_ms: int | None = None, scopes: Sequence[Scope] = ALL) -> DataFrame:
-    """How many items, and bytes of data, there were at the end of each interval in which that may have changed.
+    """Return the number of items and bytes at the end of each interval in which they may have changed.
 
-    Columns: `KEYS`, ``start_ms`` (when the interval began, in ms since 1970), ``items_least``, ``items_most``,
-    ``bytes_least``, ``bytes_most``: the truth is between the two, both included. Least: each item was removed at the
-    earliest that it can have been; most: at the latest. Open reads are there until they are confirmed. Between two rows
-    nothing changed. An item whose add has no time is in the most alone, from the beginning on.
+    Columns: `KEYS`, ``start_ms`` (start of the interval, in ms since 1970), ``items_least``, ``items_most``,
+    ``bytes_least``, ``bytes_most``. The true value is between the two bounds, inclusive. The lower bound takes the
+    earliest possible time of each removal, and the upper bound the latest. Open reads count until they are
+    confirmed. Between two rows nothing changed. An item without an add time counts only in the upper bound, from the
+    beginning.
     """
     interval_ms = checked_interval_ms(interval_ms if interval_ms is not None else interval_of(histories))
     size, has_add = F.col("data_bytes"), F.col("add_ms").isNotNull()

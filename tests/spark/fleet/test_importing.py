@@ -89,7 +89,7 @@ def test_an_export_that_was_cut_off_is_refused(tmp_path: Path, names: list[str],
 
 
 def test_items_that_are_not_there_are_missed(tmp_path: Path) -> None:
-    with pytest.raises(SourceFailed, match=r"there is no .*/missing: name a folder of items"):
+    with pytest.raises(SourceFailed, match=r"there is no .*/missing: name a folder of exported items"):
         read_items(None, str(tmp_path / "missing"))  # type: ignore[arg-type]
 
 

@@ -90,7 +90,7 @@ def test_a_folder_without_journals_becomes_a_report_that_says_so(
     [
         ([""], "no file and no folder has an empty name"),
         (["--out", ""], "no file and no folder has an empty name"),
-        (["--interval", "0"], "an interval is at least 1 ms"),
+        (["--interval", "0"], "an interval must be from 1 ms"),
         (["--interval", "1.0005"], "is not a whole number of milliseconds"),
         (["--interval", "1x"], "is not a duration"),
         (["--max-items", "work"], "is not a queue and its limit: write it as in orders=10000"),

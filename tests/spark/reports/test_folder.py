@@ -41,7 +41,7 @@ def test_a_folder_of_something_else_is_written_into_only_by_force(tmp_path: Path
     if summary is not None:
         (tmp_path / "summary.json").write_text(summary, "latin-1")
     folder = ReportFolder(str(tmp_path))
-    with pytest.raises(ToolFailed, match=r"not empty, and no report: name another folder, or .* --force"):
+    with pytest.raises(ToolFailed, match=r"not empty and not a report: name another folder, or .* --force"):
         folder.check([], is_forced=False)
     folder.check([], is_forced=True)
     folder.begin()
@@ -56,13 +56,13 @@ def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
 def test_no_report_is_written_among_the_queues_even_by_force(tmp_path: Path, out: str) -> None:
     (tmp_path / "spool").mkdir()
     (tmp_path / "link").symlink_to("spool")
-    with pytest.raises(ToolFailed, match=r"is where the queues of .*spool are: name another folder with --out"):
+    with pytest.raises(ToolFailed, match=r"overlaps the queue folder .*spool: name another folder with --out"):
         ReportFolder(str(tmp_path / out)).check([str(tmp_path / "spool")], is_forced=True)
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ToolFailed, match="is no folder: name another one with --out"):
+    with pytest.raises(ToolFailed, match="is not a folder: name another one with --out"):
         ReportFolder(str(tmp_path / "file")).check([], is_forced=True)
 
 
@@ -72,7 +72,7 @@ def test_what_is_called_like_a_table_and_is_of_no_report_is_not_written_over_eve
 ) -> None:
     (tmp_path / table).mkdir()
     (tmp_path / table / "precious").write_bytes(b"")
-    with pytest.raises(ToolFailed, match=f"has something called {table} in it .*: name another folder with --out"):
+    with pytest.raises(ToolFailed, match=f"contains {table}, which .*: name another folder with --out"):
         ReportFolder(str(tmp_path)).check([], is_forced=True)
 
 
@@ -82,7 +82,7 @@ def test_no_table_is_written_where_there_is_a_link_or_a_file(tmp_path: Path, for
     folder.begin()
     table = tmp_path / "report" / "depth"
     table.symlink_to(tmp_path) if form == "a link" else table.write_text("mine")
-    with pytest.raises(ToolFailed, match="has something called depth in it that is no table of a report"):
+    with pytest.raises(ToolFailed, match="contains depth, which is not a table of a report"):
         folder.check([], is_forced=True)
 
 
@@ -115,7 +115,7 @@ def test_a_table_of_an_earlier_report_gives_way_and_what_has_come_into_its_place
         (table / name).write_bytes(b"")
     folder.check([], is_forced=False)
     (table / "part-00000").write_bytes(REMOVE)
-    with pytest.raises(ToolFailed, match="has something called queues in it that is no table of a report"):
+    with pytest.raises(ToolFailed, match="contains queues, which is not a table of a report"):
         folder.check([], is_forced=True)
 
 

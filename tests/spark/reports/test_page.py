@@ -137,7 +137,7 @@ def test_a_folder_without_journals_gives_a_page_that_says_so() -> None:
     assert "There is no journal." in read.text
     assert "No file has a problem." in read.text
     assert "svg" not in read.tags
-    assert list(format_lines(empty)) == ["1 server, 1 folder, 0 files, 0 B", "no journal there"]
+    assert list(format_lines(empty)) == ["1 server, 1 folder, 0 files, 0 B", "there are no journals"]
 
 
 def test_servers_and_problems_that_are_left_out_are_counted() -> None:
