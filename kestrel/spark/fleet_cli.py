@@ -84,7 +84,7 @@ def _parser() -> ArgumentParser:
         added.add_argument(
             "--master",
             metavar="URL",
-            help="the Spark that does the work, such as spark://head:7077 (default: this machine, local[*])",
+            help="the Spark master, such as spark://head:7077 (default: this machine, local[*])",
         )
         return added
 
@@ -92,11 +92,11 @@ def _parser() -> ArgumentParser:
         "verify", "read all files and report damage", _VERIFY, "  kestrel-fleet verify '/data/*/spool'"
     )
     pack = command(
-        "pack", "one small file for each queue", _PACK, "  kestrel-fleet pack --queue work '/data/*/spool'"
+        "pack", "make one small file of each queue", _PACK, "  kestrel-fleet pack --queue work '/data/*/spool'"
     )
     export = command(
         "export",
-        "items to Parquet or JSON lines",
+        "write items to Parquet or JSON lines",
         _EXPORT,
         "  kestrel-fleet export '/data/*/spool' --out items --format parquet\n"
         "  kestrel-fleet export /var/spool/kestrel --out added --format jsonl --added --queue work",
@@ -121,7 +121,7 @@ def _parser() -> ArgumentParser:
 
     importing = command(
         "import",
-        "items to a folder of journals",
+        "make queues of items in a folder of journals",
         _IMPORT,
         "  kestrel-fleet import items --into /srv/new\n"
         "  kestrel-fleet import items --into /srv/new --server web1 --queue work",

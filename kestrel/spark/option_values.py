@@ -31,7 +31,7 @@ def check_option_names(given: Mapping[str, str], names: Sequence[str]) -> dict[s
         if name.lower() not in known:
             near = difflib.get_close_matches(name.lower(), known, 1)
             told = ", ".join(each for each in names if each not in PATHS)
-            hint = f"; did you mean {known[near[0]]}?" if near else f": there are {told}"
+            hint = f"; did you mean {known[near[0]]}?" if near else f": the options are {told}"
             raise SourceFailed(f"there is no option {name}{hint}")
         values[known[name.lower()]] = value
     return values
@@ -43,14 +43,14 @@ def parse_choice(values: Mapping[str, str], name: str, *choices: str) -> str:
     for choice in choices:
         if value.lower() == choice.lower():
             return choice
-    raise SourceFailed(f"{name} is {' or '.join(choices)}, not {value!r}")
+    raise SourceFailed(f"{name} must be {' or '.join(choices)}, not {value!r}")
 
 
 def parse_boolean(values: Mapping[str, str], name: str, default: bool) -> bool:
     """Return a true or false option. Raises `SourceFailed`."""
     value = values.get(name, str(default)).lower()
     if value not in _TRUTHS:
-        raise SourceFailed(f"{name} is true or false, not {value!r}")
+        raise SourceFailed(f"{name} must be true or false, not {value!r}")
     return _TRUTHS[value]
 
 
@@ -58,7 +58,7 @@ def parse_positive(values: Mapping[str, str], name: str, default: int) -> int:
     """Return an integer option from 1 to 999,999,999. Raises `SourceFailed`."""
     value = values.get(name, str(default))
     if not _NUMBER.fullmatch(value) or not int(value):
-        raise SourceFailed(f"{name} is a number from 1 on, not {value!r}")
+        raise SourceFailed(f"{name} must be a whole number of at least 1, not {value!r}")
     return int(value)
 
 

@@ -98,7 +98,7 @@ def _parser() -> ArgumentParser:
     parser.add_argument(
         "--master",
         metavar="URL",
-        help="the Spark that does the work, such as spark://head:7077 (default: this machine, local[*])",
+        help="the Spark master, such as spark://head:7077 (default: this machine, local[*])",
     )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     return parser

@@ -19,7 +19,7 @@ def check_schema(asked: StructType, known: StructType) -> None:
     for field in asked:
         if field.name not in fields:
             why = ' with option("payload", "false")' if field.name == DATA and "op" in fields else ""
-            raise SourceFailed(f"there is no column {field.name}{why}: there are {', '.join(fields)}")
+            raise SourceFailed(f"there is no column {field.name}{why}: the columns are {', '.join(fields)}")
         is_known = fields[field.name]
         if field.dataType.simpleString() != is_known.dataType.simpleString():
             raise SourceFailed(

@@ -139,7 +139,7 @@ class OpenReadsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def _ask(self) -> SendRequest:
-        """Return the request function: it waits for a server with an available-now trigger, else tries once."""
+        """Request function: waits for a server with an available-now trigger, else tries once."""
         return self._connections.ask_once if self._left is None else self._connections.ask
 
     # Taking items.

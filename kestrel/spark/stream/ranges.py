@@ -40,7 +40,7 @@ GAP_IDS: Final = 1 << 32
 """Minimum length of a range that may contain a gap: a server can skip this many ids at its start."""
 
 
-NEW_CHECKPOINT: Final = "another checkpointLocation begins with the first items that are not released"
+NEW_CHECKPOINT: Final = "with another checkpointLocation the stream begins at the first unreleased items"
 
 ONE_STREAM: Final = f"A reader is for one stream with one checkpoint; {NEW_CHECKPOINT}"
 
@@ -168,7 +168,7 @@ class RangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             state = ask(address, self._open_range())
         except ServerRefused as refused:
             way_out = 'option("delivery", "at_least_once")'
-            raise ServerRefused(f"{refused}. A queue whose items have no ids is read with {way_out}") from None
+            raise ServerRefused(f"{refused}. Read a queue whose items have no ids with {way_out}") from None
         self._told(address, state)
         return state
 

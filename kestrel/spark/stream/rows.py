@@ -29,7 +29,7 @@ class ItemRows:
         return self._batch(columns, len(items))
 
     def of_data(self, items: Sequence[bytes]) -> pa.RecordBatch:
-        """Return the rows of items of which only the data is known."""
+        """Return the rows of items whose data is known, but not their ids and times."""
         return self._batch({"data": pa.array(items, pa.binary())}, len(items))
 
     def _batch(self, columns: dict[str, pa.Array], number: int) -> pa.RecordBatch:

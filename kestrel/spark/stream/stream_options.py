@@ -63,7 +63,7 @@ class StreamOptions:
 
     @property
     def queue(self) -> str:
-        """Return the queue's name as text."""
+        """The queue's name as text."""
         return self.servers.queue.decode()
 
 

@@ -131,7 +131,7 @@ def _ordered(disk: Disk, files: Iterable[PlannedFile]) -> Iterator[PlannedFile]:
         folders = {file.owner.folder for file in group if not _is_archived(file)}
         if len(folders) > 1:
             raise SourceFailed(
-                f"queue {journal} of server {server} is in {' and in '.join(sorted(folders))}: read them apart,"
+                f"queue {journal} of server {server} is in {' and in '.join(sorted(folders))}: read them separately,"
                 ' each with its own option("server", ...)'
             )
         yield from (file for file in group if file.is_reader)

@@ -81,7 +81,7 @@ def _at_one_moment(
         if wanted & set(groups) <= set(settled):
             return [file for each in settled.values() for file in each.files]
     names = ", ".join(sorted(groups[key].journal for key in wanted & set(groups) - set(settled)))
-    raise SourceFailed(f"{place.shown_folder}: the files of {names} are renamed all the time; try it again")
+    raise SourceFailed(f"{place.shown_folder}: the files of {names} are being renamed all the time; try again")
 
 
 def _groups(disk: Disk, path: bytes) -> dict[_Key, _ListedGroup]:

@@ -47,7 +47,7 @@ def find_locations(paths: Sequence[str], server: str | None) -> list[JournalLoca
         is_pattern = has_magic(pattern) and not os.path.lexists(pattern)
         matches = sorted(filter(_is_readable, glob(pattern))) if is_pattern else [pattern]
         if not matches:
-            raise SourceFailed(f"nothing is called {text}: name a folder of journals that every worker can see")
+            raise SourceFailed(f"nothing matches {text}: name a folder of journals that every worker can see")
         for path in matches:
             if not _is_readable(path):
                 raise SourceFailed(f"there is no {path}: name a folder of journals that every worker can see")

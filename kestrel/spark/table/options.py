@@ -91,17 +91,17 @@ def _paths(values: Mapping[str, str]) -> tuple[str, ...]:
     except ValueError:
         several = None
     if not isinstance(several, list) or not all(isinstance(each, str) for each in several):
-        raise SourceFailed('several paths are named as load(["/data/a", "/data/b"])')
+        raise SourceFailed('give several paths as load(["/data/a", "/data/b"])')
     paths = [*([values["path"]] if "path" in values else []), *several]
     if not paths:
-        raise SourceFailed('no path is given: load("/var/spool/kestrel"), or several, or a pattern of them')
+        raise SourceFailed('no path is given: load("/var/spool/kestrel"), or a list of paths or patterns')
     return tuple(paths)
 
 
 def _size(values: Mapping[str, str]) -> int:
     size = parse_size_option(values, "partitionBytes", PARTITION_BYTES)
     if not size:
-        raise SourceFailed("partitionBytes is at least 1")
+        raise SourceFailed("partitionBytes must be at least 1")
     return size
 
 
@@ -112,5 +112,5 @@ def _time_s(values: Mapping[str, str], name: str) -> float | None:
     try:
         time = datetime.fromisoformat(value)
     except ValueError:
-        raise SourceFailed(f"{name} is a time such as 2026-01-31T12:00:00, in UTC, not {value!r}") from None
+        raise SourceFailed(f"{name} must be a time such as 2026-01-31T12:00:00, in UTC, not {value!r}") from None
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()

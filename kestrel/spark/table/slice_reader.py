@@ -28,7 +28,7 @@ logger = logging.getLogger("kestrel.spark")
 
 _OWNER: Final = tuple(field.name for field in fields(FileOrigin))
 
-VANISHED: Final = "it is not there any more: packed, erased, or its queue deleted"
+VANISHED: Final = "the file is gone: it was packed or erased, or its queue was deleted"
 
 
 class FileProblem:
@@ -95,7 +95,7 @@ class SliceReader:
                 if item.kind in self._ways_out:
                     raise BadJournal(f"{sentence}; {self._ways_out[item.kind]}")
                 if self._is_failfast:
-                    raise BadJournal(f'{sentence}; option("view", "errors") lists all that is wrong')
+                    raise BadJournal(f'{sentence}; option("view", "errors") lists all problems')
                 logger.warning("%s", sentence)
 
     def problems(self, slices: Sequence[FileSlice]) -> Iterator[pa.RecordBatch]:

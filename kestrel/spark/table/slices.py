@@ -18,7 +18,7 @@ from kestrel.spark.table.planned_file import PlannedFile
 from kestrel.spark.table.planned_reader import PlannedReader
 
 SMALLEST_BYTES: Final = 1024 * 1024
-"""Minimum size of a task while there are enough tasks."""
+"""Lower bound of the task size that follows from the parallelism."""
 
 OPENING_BYTES: Final = 64 * 1024
 """Cost of opening a file, as a number of bytes read in the same time."""
@@ -54,7 +54,7 @@ class ReadTask(InputPartition):
 def plan_tasks(
     disk: Disk, files: Sequence[PlannedFile], partition_bytes: int, parallelism: int, *, splits: bool = True
 ) -> list[ReadTask]:
-    """Return tasks of at most about `partition_bytes`, at least twice `parallelism` if there is enough to read.
+    """Return tasks of at most about `partition_bytes`, and about twice `parallelism` tasks if there is enough to read.
 
     Without `splits` a single task reads each whole file.
     """

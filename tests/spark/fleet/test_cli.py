@@ -30,7 +30,7 @@ def test_help_has_examples(command: tuple[str, ...], capsys: pytest.CaptureFixtu
     ("arguments", "sentence"),
     [
         (["verify", "missing"], "there is no "),
-        (["verify", "nothing*"], "nothing is called nothing*: name a folder of journals"),
+        (["verify", "nothing*"], "nothing matches nothing*: name a folder of journals"),
         (["pack", "s3://bucket/spool"], "journals are read from folders that every worker can see"),
         (["export", ".", "--out", ".", "--format", "parquet"], ". already exists: name another folder for the items"),
         (["export", ".", "--out", "x"], "the following arguments are required: --format"),

@@ -97,7 +97,7 @@ def test_a_folder_without_journals_becomes_a_report_that_says_so(
         (["--max-items", "work=0"], "not a number from 1 on"),
         (["--now", "yesterday"], "is not a time: write it as in 2026-01-31T12:00:00"),
         (["--now", "0001-01-01"], "outside the range of times in a journal"),
-        (["--server", "\udc80"], "names that are UTF-8"),
+        (["--server", "\udc80"], "accepts only UTF-8 names"),
     ],
 )
 def test_arguments_that_make_no_sense_are_explained(

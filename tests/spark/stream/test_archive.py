@@ -466,9 +466,9 @@ def test_some_columns_may_be_asked_for_and_items_left_out(archive: Path, index: 
         ({}, r'needs an index of the files seen: option\("index", "/srv/checkpoints/audit.index"\)'),
         ({"index": "audit.index"}, r"index must be an absolute path such as .*, not 'audit.index'"),
         ({"index": "s3://checkpoints/audit"}, r"index must be an absolute path"),
-        ({"index": "/i", "maxFiles": "0"}, r"maxFiles is a number from 1 on, not '0'"),
-        ({"index": "/i", "ignoreMissingFiles": "yes"}, r"ignoreMissingFiles is true or false, not 'yes'"),
-        ({"index": "/i", "view": "errors"}, r"there is no option view: there are server, queue, payload, mode, "),
+        ({"index": "/i", "maxFiles": "0"}, r"maxFiles must be a whole number of at least 1, not '0'"),
+        ({"index": "/i", "ignoreMissingFiles": "yes"}, r"ignoreMissingFiles must be true or false, not 'yes'"),
+        ({"index": "/i", "view": "errors"}, r"there is no option view: the options are server, queue, payload, mode, "),
         ({"index": "/i", "maxfile": "1"}, r"there is no option maxfile; did you mean maxFiles\?"),
     ],
 )

@@ -53,9 +53,9 @@ def test_an_option_says(given: dict[str, str], field: str, value: object) -> Non
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"delivery": "once"}, "delivery is exactly_once or at_least_once, not 'once'"),
-        ({"maxRows": "0"}, "maxRows is a number from 1 on, not '0'"),
-        ({"slices": "many"}, "slices is a number from 1 on, not 'many'"),
+        ({"delivery": "once"}, "delivery must be exactly_once or at_least_once, not 'once'"),
+        ({"maxRows": "0"}, "maxRows must be a whole number of at least 1, not '0'"),
+        ({"slices": "many"}, "slices must be a whole number of at least 1, not 'many'"),
         ({"reader": ""}, "reader must be a name of 1 to 255 bytes, not 0"),
         ({"reader": "x" * 256}, "reader must be a name of 1 to 255 bytes, not 256"),
         ({**ONCE, "reader": "x"}, r'reader requires option\("delivery", "exactly_once"\)'),
@@ -85,7 +85,7 @@ def test_the_delivery_chooses_the_reader() -> None:
 def test_a_column_that_is_not_there_is_named() -> None:
     source = KestrelSource({"servers": "mq1", "queue": "work"})
     assert source.schema() == ITEMS
-    with pytest.raises(SourceFailed, match="there is no column size: there are server, queue, item_id"):
+    with pytest.raises(SourceFailed, match="there is no column size: the columns are server, queue, item_id"):
         source.streamReader(StructType([StructField("size", IntegerType())]))
 
 

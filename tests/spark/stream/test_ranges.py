@@ -474,7 +474,7 @@ def test_a_checkpoint_of_another_stream_is_refused(change: dict[str, str], sente
 def test_a_queue_without_ids_is_refused_with_the_way_out() -> None:
     world = World(A)
     world[A].has_ids = False
-    sentence = r'a:2229: its storage gives them none\. A queue .* option\("delivery", "at_least_once"\)'
+    sentence = r'a:2229: its storage gives them none\. Read a queue .* option\("delivery", "at_least_once"\)'
     with pytest.raises(SourceFailed, match=sentence):
         Query(ranges(world), Checkpoint()).trigger()
     with pytest.raises(SourceFailed, match=sentence):
@@ -489,7 +489,7 @@ def test_a_queue_that_was_deleted_is_not_taken_for_the_one_that_has_its_name_now
     world.queues[A] = Queue()
     world[A].put(b"3", b"4", b"5")
     for run in (Query(ranges(world), checkpoint).trigger, Query(ranges(world), checkpoint).run_available_now):
-        with pytest.raises(SourceFailed, match="another checkpointLocation begins with the first items"):
+        with pytest.raises(SourceFailed, match="with another checkpointLocation the stream begins"):
             run()
     assert (world[A].first_id, world[A].reader) == (1, None), "nothing was released that was not read"
 

@@ -136,7 +136,7 @@ def test_who_has_left_and_lost_its_queue_does_not_end_the_stream_before_it_is_ba
     assert query.trigger()
     assert checkpoint.data() == [b"1", b"a"]
     world.set.reads(A, B)
-    with pytest.raises(SourceFailed, match="another checkpointLocation begins"):
+    with pytest.raises(SourceFailed, match="with another checkpointLocation the stream begins"):
         query.trigger()
 
 

@@ -187,7 +187,7 @@ def test_options_are_about_servers_if_they_name_servers_in_whatever_case() -> No
     [
         ("patiense", "there is no option patiense; did you mean patience?"),
         ("cafiles", "there is no option cafiles; did you mean caFile?"),
-        ("x", f"there is no option x: there are {', '.join(NAMES)}"),
+        ("x", f"there is no option x: the options are {', '.join(NAMES)}"),
     ],
 )
 def test_a_slip_in_an_options_name_is_told_with_the_one_that_it_may_be(name: str, sentence: str) -> None:
@@ -220,7 +220,7 @@ def test_times_are_numbers_of_seconds_or_say_their_unit(text: str, seconds: floa
         ("patience", "2d", "patience is at most 1d, not 2d"),
         ("timeout", "999999999", "timeout is at most 1d, not 999999999"),
         ("timeout", "0", "timeout must be more than 0"),
-        ("tls", "yes", "tls is true or false, not 'yes'"),
+        ("tls", "yes", "tls must be true or false, not 'yes'"),
     ],
 )
 def test_what_is_no_time_and_no_truth_is_told(name: str, text: str, sentence: str) -> None:

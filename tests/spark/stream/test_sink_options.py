@@ -30,9 +30,9 @@ def test_what_spark_hands_on_of_a_stream_is_no_option_of_ours() -> None:
         ({"path": "/spool"}, r'^journal files are read-only; to write to live queues, use option\("servers"'),
         ({"queue": "work"}, "^journal files are read-only"),
         ({"servers": "mq1"}, "^no queue is given"),
-        ({**WORK, "path": "/spool"}, "^there is no option path: there are servers, queue, .*, keys$"),
+        ({**WORK, "path": "/spool"}, "^there is no option path: the options are servers, queue, .*, keys$"),
         ({**WORK, "key": "true"}, "^there is no option key; did you mean keys"),
-        ({**WORK, "keys": "yes"}, "^keys is true or false, not 'yes'"),
+        ({**WORK, "keys": "yes"}, "^keys must be true or false, not 'yes'"),
     ],
 )
 def test_what_cannot_be_done_is_told_for_tables_and_streams(given: dict[str, str], sentence: str) -> None:

@@ -66,6 +66,6 @@ def test_a_queue_without_ids_is_not_read_less_exactly_than_was_asked(
 ) -> None:
     fleet.start("journal")
     fleet.put(*numbered(0, 4))
-    with pytest.raises(StreamingQueryException, match=r'is read with option\("delivery", "at_least_once"\)'):
+    with pytest.raises(StreamingQueryException, match=r'have no ids with option\("delivery", "at_least_once"\)'):
         run(stream(spark, fleet), tmp_path)
     assert fleet.items() == 4

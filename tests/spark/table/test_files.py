@@ -165,7 +165,8 @@ def test_the_same_queue_in_two_folders_of_one_server_is_refused_with_the_way_out
     with pytest.raises(SourceFailed) as raised:
         files(one, two, server="s")
     assert str(raised.value) == (
-        f'queue work of server s is in {one} and in {two}: read them apart, each with its own option("server", ...)'
+        f'queue work of server s is in {one} and in {two}: read them separately, each '
+        'with its own option("server", ...)'
     )
     assert len(files(one, two)) == 2 * len(contents)
 

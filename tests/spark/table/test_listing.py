@@ -146,7 +146,7 @@ def test_one_journal_that_is_renamed_all_the_time_is_named(tmp_path: Path) -> No
         disk.happenings.append(again)
 
     disk = LivelyDisk(again)
-    with pytest.raises(SourceFailed, match=r"the files of work are renamed all the time; try it again"):
+    with pytest.raises(SourceFailed, match=r"the files of work are being renamed all the time; try again"):
         list_folder(disk, place(tmp_path))
 
 

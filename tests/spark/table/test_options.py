@@ -31,7 +31,7 @@ def test_several_paths_come_as_spark_hands_them_over() -> None:
 
 @pytest.mark.parametrize("given", ["/a", "{}", '"/a"', "[1]", "[", "null"])
 def test_paths_that_are_no_list_are_refused(given: str) -> None:
-    with pytest.raises(SourceFailed, match=r"several paths are named as load\("):
+    with pytest.raises(SourceFailed, match=r"give several paths as load\("):
         parse_options({"paths": given})
 
 
@@ -73,20 +73,20 @@ def test_an_option_says(given: dict[str, str], field: str, value: object) -> Non
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"view": "rows"}, "view is records or errors, not 'rows'"),
-        ({"payload": "no"}, "payload is true or false, not 'no'"),
-        ({"mode": "DROPMALFORMED"}, "mode is PERMISSIVE or FAILFAST, not 'DROPMALFORMED'"),
-        ({"filterPushdown": ""}, "filterPushdown is true or false, not ''"),
-        ({"parallelism": "0"}, "parallelism is a number from 1 on, not '0'"),
-        ({"parallelism": "two"}, "parallelism is a number from 1 on, not 'two'"),
-        ({"partitionBytes": "0"}, "partitionBytes is at least 1"),
+        ({"view": "rows"}, "view must be records or errors, not 'rows'"),
+        ({"payload": "no"}, "payload must be true or false, not 'no'"),
+        ({"mode": "DROPMALFORMED"}, "mode must be PERMISSIVE or FAILFAST, not 'DROPMALFORMED'"),
+        ({"filterPushdown": ""}, "filterPushdown must be true or false, not ''"),
+        ({"parallelism": "0"}, "parallelism must be a whole number of at least 1, not '0'"),
+        ({"parallelism": "two"}, "parallelism must be a whole number of at least 1, not 'two'"),
+        ({"partitionBytes": "0"}, "partitionBytes must be at least 1"),
         ({"partitionBytes": "-1"}, "partitionBytes: "),
         ({"partitionBytes": "64 sheep"}, "partitionBytes: "),
-        ({"modifiedAfter": "yesterday"}, "modifiedAfter is a time such as 2026-01-31T12:00:00, in UTC, not"),
+        ({"modifiedAfter": "yesterday"}, "modifiedAfter must be a time such as 2026-01-31T12:00:00, in UTC, not"),
         ({"pajload": "true"}, "there is no option pajload; did you mean payload?"),
         ({"partitonbytes": "1"}, "there is no option partitonbytes; did you mean partitionBytes?"),
         ({"servers": "s"}, "there is no option servers; did you mean server?"),
-        ({"header": "true"}, "there is no option header: there are server, queue, view, payload"),
+        ({"header": "true"}, "there is no option header: the options are server, queue, view, payload"),
     ],
 )
 def test_a_mistake_is_named_with_the_way_out(given: dict[str, str], sentence: str) -> None:

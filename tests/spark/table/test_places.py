@@ -111,7 +111,7 @@ def test_what_the_working_folder_is_called_is_no_pattern(tmp_path: Path, monkeyp
     assert places("*/spool") == places("./b*/../*/spool") == places(absolute_path("*/spool")) == expected
     assert [place.folder for place in places("s1", "b[1]")] == [os.fsencode(here / "s1"), os.fsencode(here / "b[1]")]
     assert [place.server for place in places("../a[1]/*/spool")] == ["a1"]
-    with pytest.raises(SourceFailed, match="nothing is called only: name a folder"):
+    with pytest.raises(SourceFailed, match="nothing matches only: name a folder"):
         places("only")
 
 
@@ -139,7 +139,7 @@ def test_control_characters_of_a_name_are_escaped_in_the_servers_name(tmp_path: 
     ("path", "sentence"),
     [
         ("{}/nowhere", "there is no .*/nowhere: name a folder of journals that every worker can see"),
-        ("{}/*/nowhere", "nothing is called .*/nowhere: name a folder"),
+        ("{}/*/nowhere", "nothing matches .*/nowhere: name a folder"),
         ("hdfs://host/journals", "journals are read from folders that every worker can see, not from hdfs:"),
         ("s3a://bucket/journals", "not from s3a:"),
         ("file://host/journals", "not from file:"),
@@ -156,5 +156,5 @@ def test_what_is_no_file_does_not_match_and_cannot_be_named(tmp_path: Path) -> N
     (tmp_path / "lost").symlink_to("nowhere")
     with pytest.raises(SourceFailed, match=r"there is no .*/pipe"):
         places(tmp_path / "pipe")
-    with pytest.raises(SourceFailed, match="nothing is called"):
+    with pytest.raises(SourceFailed, match="nothing matches"):
         places(tmp_path / "*")

@@ -203,7 +203,7 @@ def test_a_file_that_has_gone_is_said_and_nothing_of_another_is_read(tmp_path: P
     assert rows(parts) == []
     [problem] = problems(parts)
     assert (problem["kind"], problem["offset"], problem["bytes_behind"]) == ("vanished", None, None)
-    assert problem["problem"] == "it is not there any more: packed, erased, or its queue deleted"
+    assert problem["problem"] == "the file is gone: it was packed or erased, or its queue was deleted"
 
 
 def test_a_file_that_is_cut_is_said(tmp_path: Path) -> None:

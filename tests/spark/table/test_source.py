@@ -49,12 +49,12 @@ def test_some_columns_in_any_order_may_be_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "options", "sentence"),
     [
-        (StructField("size", LongType()), {}, r"there is no column size: there are server, folder"),
+        (StructField("size", LongType()), {}, r"there is no column size: the columns are server, folder"),
         (StructField("bytes", IntegerType()), {}, r"the column bytes is bigint, not int"),
         (StructField("xid", IntegerType(), False), {}, r"the column xid may be null: leave out NOT NULL"),
-        (RECORDS["data"], {"payload": "false"}, r'no column data with option\("payload", "false"\): there are server'),
-        (RECORDS["data"], {"view": "errors"}, r"there is no column data: there are server"),
-        (RECORDS["op"], {"view": "errors"}, r"there is no column op: there are server"),
+        (RECORDS["data"], {"payload": "false"}, r'no column data with option\("payload", "false"\): the columns'),
+        (RECORDS["data"], {"view": "errors"}, r"there is no column data: the columns are server"),
+        (RECORDS["op"], {"view": "errors"}, r"there is no column op: the columns are server"),
     ],
 )
 def test_a_column_that_is_not_there_so_is_named(field: StructField, options: dict[str, str], sentence: str) -> None:
