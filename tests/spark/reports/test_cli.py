@@ -82,7 +82,7 @@ def test_a_folder_without_journals_becomes_a_report_that_says_so(
     assert main([str(tmp_path / "spool"), "--out", str(tmp_path / "report"), "--json"]) == 0
     told = json.loads(capfd.readouterr().out)
     assert (told["state"], told["fleet"], told["servers"]) == ("finished", None, [])
-    assert "There is no journal." in (tmp_path / "report" / "index.html").read_text()
+    assert "There are no journals." in (tmp_path / "report" / "index.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_figures_are_in_the_page(hostile: str) -> None:
 def test_a_folder_without_journals_gives_a_page_that_says_so() -> None:
     empty = samples.report(read=InputSummary(("/x",), ("/x",), 0, 0), problems=(), problem_count=0)
     read = Reader(page(empty))
-    assert "There is no journal." in read.text
+    assert "There are no journals." in read.text
     assert "No file has a problem." in read.text
     assert "svg" not in read.tags
     assert list(format_lines(empty)) == ["1 server, 1 folder, 0 files, 0 B", "there are no journals"]
