@@ -1,1 +1,1 @@
-"""Command line tools: for the journals, and for whoever talks to a server from the shell."""
+"""Command line tools for journals and scrolls, and for talking to a server from the shell."""

@@ -1,4 +1,4 @@
-"""What the tools' command lines have in common."""
+"""Argument types and options that the tools' command lines share."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from kestrel.tools.completion import add_completion_option
 from kestrel.tools.tool_runner import EX_USAGE, ToolFailed
 
 ENVIRONMENT: Final = "KESTREL_SERVERS"
-"""The variable that names the servers where the command line does not."""
+"""Environment variable that names the servers if the command line does not."""
 
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 _SECONDS: Final = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?|\.[0-9]{1,18}")
 
 _LONGEST_MS: Final = 36_500 * 86_400_000
-"""A hundred years: no clock of the system, and no sum of two of them, overflows at that."""
+"""A hundred years: neither a system clock nor the sum of two durations overflows."""
 
 
 def make_parser(tool: str, description: str, epilog: str) -> ArgumentParser:
-    """A parser that shows its epilog, which has the examples, as it is written, and knows what every tool does."""
+    """Return a parser with the options of every tool. It shows the epilog, which has the examples, unwrapped."""
     parser = ArgumentParser(
         prog=tool,
         description=description,
@@ -45,7 +45,7 @@ def make_parser(tool: str, description: str, epilog: str) -> ArgumentParser:
 
 
 def queue_name(text: str) -> bytes:
-    """A queue's name from its spelling, which is that of its current file's name."""
+    """Parse a queue name, which is spelled like the name of the queue's current file."""
     file = parse_file_name(os.fsencode(text))
     if file is None or file.kind is not JournalFileKind.CURRENT:
         raise ArgumentTypeError(f"no queue can have the name {text!r}; write it as its current file is called")
@@ -53,7 +53,7 @@ def queue_name(text: str) -> bytes:
 
 
 def add_queue_option(parser: ArgumentParser) -> None:
-    """``--queue NAME``, which may be given several times."""
+    """Add ``--queue NAME``, which may be given several times."""
     parser.add_argument(
         "--queue",
         metavar="NAME",
@@ -66,21 +66,23 @@ def add_queue_option(parser: ArgumentParser) -> None:
 
 
 def path_name(text: str) -> str:
-    """The name of a file or folder. No name is none: it is what the shell makes of a variable that nobody has set."""
+    """Return the name of a file or folder. Refuse an empty one: the shell makes it of an unset variable."""
     if not text:
         raise ArgumentTypeError("no file and no folder has an empty name")
     return text
 
 
 def split_servers(text: str) -> list[str]:
-    """The servers in the variable's text: commas or white space, or both, stand between, and about. A server set has
-    commas of its own."""
+    """Split the variable's text into servers, at commas and white space.
+
+    A server set has commas of its own, and is not split.
+    """
     words = text.split()
     return words if len(words) == 1 and is_server_set(words[0]) else re.findall(r"[^\s,]+", text)
 
 
 def wire_queue_name(text: str) -> bytes:
-    """A queue's name as it is sent to a server: the bytes that the shell gave."""
+    """Return a queue name as it is sent to a server: the bytes of the argument."""
     name = os.fsencode(text)
     try:
         check_queue_name(name)
@@ -90,7 +92,7 @@ def wire_queue_name(text: str) -> bytes:
 
 
 def positive(text: str) -> int:
-    """A whole number from 1 on."""
+    """Parse a whole number of at least 1."""
     number = int(text) if _NUMBER.fullmatch(text) else 0
     if not number:
         raise ArgumentTypeError(f"{text!r} is not a number from 1 on")
@@ -98,7 +100,7 @@ def positive(text: str) -> int:
 
 
 def duration_ms(text: str) -> int:
-    """A duration, such as ``100ms`` or ``1m30s``, or a number of seconds; in milliseconds."""
+    """Parse a duration, such as ``100ms`` or ``1m30s``, or a number of seconds. Return milliseconds."""
     number: object = float(text) if _SECONDS.fullmatch(text) else text
     try:
         ms = parse_duration_ms(number)
@@ -110,12 +112,12 @@ def duration_ms(text: str) -> int:
 
 
 def duration_s(text: str) -> float:
-    """The same in seconds."""
+    """Parse a duration, such as ``100ms`` or ``1m30s``, or a number of seconds. Return seconds."""
     return duration_ms(text) / 1000
 
 
 def positive_duration_s(text: str) -> float:
-    """The same, and it is not 0."""
+    """Parse a duration that is not 0. Return seconds."""
     seconds = duration_s(text)
     if not seconds:
         raise ArgumentTypeError("it must be some time")
@@ -123,7 +125,7 @@ def positive_duration_s(text: str) -> float:
 
 
 def wire_duration_s(text: str) -> float:
-    """The same, and a request can say it, as the system can be asked to wait so long for an answer."""
+    """Parse a duration that a request can carry and a socket can wait for: at most `LONGEST_TIMEOUT_S`, not 0."""
     seconds = positive_duration_s(text)
     if seconds > LONGEST_TIMEOUT_S:
         raise ArgumentTypeError(f"{text!r} is more than {LONGEST_TIMEOUT_S} seconds (24 days), the longest here")
@@ -131,7 +133,7 @@ def wire_duration_s(text: str) -> float:
 
 
 def add_tls_options(add: Callable[..., object]) -> None:
-    """``--tls``, and what goes with it. `add` is called as ``ArgumentParser.add_argument`` is."""
+    """Add ``--tls`` and its options. `add` is called like ``ArgumentParser.add_argument``."""
     add("--tls", help="over TLS; the server's certificate is verified", default=False, action="store_true")
     signer = "who signs the server's certificate (default: whom the system trusts)"
     add("--ca", help=signer, metavar="FILE", type=path_name)
@@ -141,7 +143,7 @@ def add_tls_options(add: Callable[..., object]) -> None:
 
 
 def tls_options(parser: ArgumentParser, arguments: Namespace) -> TlsOptions | None:
-    """What the options of TLS say, None without ``--tls``. Raises as `tls_files` does."""
+    """Return the TLS options, or None without ``--tls``. Raise `ToolFailed` if a file cannot be used."""
     if arguments.tls:
         return tls_files(parser, arguments)
     if any(each is not None for each in (arguments.ca, arguments.cert, arguments.key, arguments.server_name)):
@@ -150,7 +152,7 @@ def tls_options(parser: ArgumentParser, arguments: Namespace) -> TlsOptions | No
 
 
 def tls_files(parser: ArgumentParser, arguments: Namespace) -> TlsOptions:
-    """What the options of TLS say. Raises `ToolFailed` where a file cannot be used, with its name and option."""
+    """Return the TLS options. Raise `ToolFailed`, with the file's name and option, if a file cannot be used."""
     if arguments.key is not None and arguments.cert is None:
         parser.error("--key wants the --cert that it belongs to")
     options = TlsOptions(arguments.ca, arguments.cert, arguments.key, arguments.server_name)
@@ -158,7 +160,7 @@ def tls_files(parser: ArgumentParser, arguments: Namespace) -> TlsOptions:
         options.context()
     except OSError as error:
         given = {arguments.ca: "--ca", arguments.cert: "--cert", arguments.key: "--key"}
-        is_read = error.errno == errno.EINVAL  # what is in it is of no use
+        is_read = error.errno == errno.EINVAL  # the file was read, but its content is not valid
         problem = f"used: {error.strerror}; is it PEM?" if is_read else f"read: {error.strerror}"
         raise ToolFailed(f"{given[error.filename]}: {error.filename} cannot be {problem}", EX_USAGE) from None
     return options

@@ -1,4 +1,4 @@
-"""The time, as an argument: a test hands in its own."""
+"""Time as an argument, so that tests can pass their own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Clock(NamedTuple):
-    """A clock that never goes back, and a way to let time go by. Both are in seconds."""
+    """A monotonic clock and a sleep function, both in seconds."""
 
     seconds: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep

@@ -1,4 +1,4 @@
-"""Completion for shells, from a command's own options: ``--print-completion SHELL``."""
+"""Shell completion scripts, generated from a command's options: ``--print-completion SHELL``."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any, Final, NoReturn
 from kestrel.tools.output import Output
 
 SHELLS: Final = ("bash", "zsh", "fish", "tcsh")
-"""Of those that the library knows, the ones of the systems that the server runs on."""
+"""Shells that shtab supports and that run on the server's systems."""
 
 _FILES: Final = frozenset({"FILE", "PATH", "IN", "PRODUCTION.SCALA"})
 _FOLDERS: Final = frozenset({"FOLDER", "DIR"})
-"""What stands in the help for an argument that is the name of a file, or of a folder."""
+"""Metavars of the arguments that name a folder; `_FILES` has those that name a file."""
 
 
 def add_completion_option(parser: ArgumentParser) -> None:
-    """``--print-completion SHELL``: prints the script that completes this command, and ends."""
+    """Add ``--print-completion SHELL``, which prints the completion script of this command and exits."""
     parser.add_argument(
         "--print-completion",
         metavar="SHELL",
         choices=SHELLS,
         action=_PrintCompletion,
-        help=f"print what makes this shell complete the command line ({', '.join(SHELLS)}), and exit",
+        help=f"print the completion script for this shell ({', '.join(SHELLS)}), and exit",
     )
 
 
 def completion(parser: ArgumentParser, shell: str) -> str:
-    """A script for that shell, one of `SHELLS`: commands, options, their choices, and files where such are meant."""
-    import shtab  # twenty times as slow to import as argparse, and seldom wanted
+    """Return the script for a shell of `SHELLS`. It completes commands, options, choices, and file names."""
+    import shtab  # twenty times as slow to import as argparse, and seldom used
 
     for action in _actions(parser):
         name = action.metavar if isinstance(action.metavar, str) else ""
@@ -39,7 +39,7 @@ def completion(parser: ArgumentParser, shell: str) -> str:
 
 
 class _PrintCompletion(Action):
-    """Takes effect at once, as --version does: what the command wants besides may be missing."""
+    """An action that prints and exits at once, like --version, so that required arguments may be missing."""
 
     def __call__(
         self,
@@ -55,7 +55,7 @@ class _PrintCompletion(Action):
 
 
 def _actions(parser: ArgumentParser) -> Iterator[Action]:
-    """Of a parser, and of those of its commands. argparse has no public way to ask for them."""
+    """Yield the actions of a parser and of its subcommands. argparse has no public API for them."""
     for action in parser._actions:
         yield action
         if isinstance(action.choices, dict):

@@ -1,4 +1,4 @@
-"""What is said where a server cannot be reached, or fails: the same in all tools, with the way out."""
+"""Error messages, with advice, for servers that cannot be reached or fail. All tools use them."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from kestrel.tools.tool_runner import EX_FOUND, EX_SERVER, ToolFailed
 
 
 class ConnectionContext(NamedTuple):
-    """How servers are reached."""
+    """How a tool reaches its servers: the option, the protocol and whether it uses TLS."""
 
     option: str
-    """The one that names them."""
+    """Option that names the servers, such as ``--server``."""
     protocol: str
     is_tls: bool
     prefix: str = ""
-    """What stands before the server, where it is not the only one that can fail."""
+    """Text before the server's name in messages, if the command also uses other servers."""
 
     @property
     def protocol_question(self) -> str:
-        """A question."""
+        """Question for the user: whether the server speaks this protocol, with or without TLS."""
         return f"does it speak {self.protocol} there, {'with' if self.is_tls else 'without'} TLS?"
 
     def failed(self, failure: ClientFailure, where: str) -> ToolFailed:
-        """What is said of a failure. `where` is the server, or ``a server`` where nobody knows which."""
+        """Return the error to report for a failure. `where` is the server, or ``a server`` if it is unknown."""
         place, reason = self.prefix + show_text(where), show_text(str(failure).removeprefix(f"{where}: "))
         match failure:
             case NoServer(__cause__=None):
@@ -45,7 +45,7 @@ class ConnectionContext(NamedTuple):
                 way_out = f"is ZooKeeper running? give it more time with --timeout, or name a server with {self.option}"
                 return ToolFailed(f"it is not known who the servers are: {reason}; {way_out}", EX_SERVER)
             case CannotConnect(__cause__=OSError() | ValueError() as cause):
-                # The text is the address, and the system's words with a number that nobody needs.
+                # The text is the address and the system's message with its errno, which is left out.
                 which = show_text(str(failure).removesuffix(str(cause)).removesuffix(": ") or where)
                 said = show_text(_in_words(cause))
                 return ToolFailed(f"cannot connect to {which}: {said}; {self._advice(cause)}", EX_SERVER)

@@ -1,4 +1,4 @@
-"""What the tools write to standard output: bytes, so that no locale is in the way."""
+"""Standard output of the tools, written as bytes, independent of the locale."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kestrel.tools.tool_runner import OutputFailed, output_failure
 
 
 class Output:
-    """Standard output. Raises BrokenPipeError when its reader has left, and `OutputFailed`."""
+    """Standard output. Raises BrokenPipeError if the reader has closed the pipe, `OutputFailed` on other errors."""
 
     def __init__(self) -> None:
         if sys.stdout is None:
@@ -19,24 +19,24 @@ class Output:
         self.is_terminal = sys.stdout.isatty()
 
     def line(self, text: str) -> None:
-        """A line of text."""
+        """Write a line of text."""
         self._write(text.encode("utf-8", "surrogateescape") + b"\n")
 
     def object(self, value: dict[str, Any]) -> None:
-        """A line that is a JSON object."""
+        """Write a JSON object on one line."""
         self._write(json.dumps(value).encode("ascii") + b"\n")
 
     def raw(self, data: bytes) -> None:
-        """Bytes as they are, and a newline."""
+        """Write bytes unchanged, followed by a newline."""
         self._write(data)
         self._write(b"\n")
 
     def exactly(self, data: bytes) -> None:
-        """Bytes as they are, and nothing else."""
+        """Write bytes unchanged, without a newline."""
         self._write(data)
 
     def flush(self) -> None:
-        """Let the reader have it."""
+        """Flush the buffer to the reader."""
         try:
             self._stream.flush()
         except OSError as error:

@@ -1,4 +1,4 @@
-"""A line on the terminal that says how far a long work is."""
+"""Progress lines on the terminal for long operations."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from collections.abc import Callable
 from typing import Final, Self, TextIO
 
 LARGE_BYTES: Final = 64 * 1024 * 1024
-"""Less is read before anybody asks."""
+"""Fewer bytes are read so quickly that no progress is shown."""
 
 LARGE_LOAD_BYTES: Final = 4 * 1024 * 1024
-"""A load of so much shows how far it is from the beginning."""
+"""A load of at least this many bytes shows its progress from the beginning."""
 SLOW_LOAD_S: Final = 1.0
-"""And each other one after that time."""
+"""A smaller load shows its progress after this time."""
 
 _EVERY_S: Final = 0.1
 _MB: Final = 1_000_000
 _BAR_COLUMNS: Final = 20
 _COLUMNS: Final = 80
-"""Of a terminal that does not say."""
+"""Width of a terminal that does not report it."""
 
 
 class TerminalLine:
-    """One line of standard error, drawn over itself where that is a terminal (`is_terminal`)."""
+    """A line of standard error that each `draw` overwrites. Draw only if `is_terminal`."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -32,13 +32,13 @@ class TerminalLine:
         self._is_drawn = False
 
     def draw(self, text: str) -> None:
-        """Show that, as far as the terminal is wide."""
+        """Replace the line by `text`, cut to the width of the terminal."""
         self._is_drawn = True
         self._stream.write(f"\r{text[: self._columns() - 1]}\x1b[K")
         self._stream.flush()
 
     def clear(self) -> None:
-        """Take it away, if it was drawn."""
+        """Erase the line if it was drawn."""
         if self._is_drawn:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
@@ -51,10 +51,10 @@ class TerminalLine:
 
 
 class ByteProgress:
-    """How many of `total` bytes are done: drawn on standard error when that is a terminal and the work is large, from
-    its beginning on.
+    """Progress of an operation on `total` bytes, drawn on standard error.
 
-    As a context it takes the line away at its end, however it ends.
+    It is drawn from the beginning if `total` is at least `LARGE_BYTES` and standard error is a terminal. As a context
+    manager it erases the line at exit.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class ByteProgress:
         self.done = 0
 
     def reached(self, path: bytes, position: int) -> None:
-        """That file has been read up to there; what is read again does not count."""
+        """Record that a file has been read up to `position`. Bytes read again do not count."""
         before = self._reached.get(path, 0)
         if position > before:
             self._reached[path] = position
             self.advance(position - before)
 
     def advance(self, size: int) -> None:
-        """So many more bytes are done."""
+        """Add `size` bytes to those done, and redraw the line if it is due."""
         self.done += size
         if self._is_shown:
             now_s = self._seconds()
@@ -102,10 +102,10 @@ class ByteProgress:
 
 
 class LoadProgress:
-    """How far a load of items has come: drawn on standard error when that is a terminal and the load is large or slow.
+    """Progress of a load of items, drawn on standard error if that is a terminal and the load is large or slow.
 
-    `total` is how many bytes there are to be read, None where nobody knows; then there is no bar, only what went in
-    and how fast. As a context it takes the line away at its end, however it ends.
+    `total` is the number of bytes to read. If it is None, the line has no bar, only counts and the rate. As a context
+    manager it erases the line at exit.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class LoadProgress:
         self._next_s = self._start_s + (0 if (total or 0) >= LARGE_LOAD_BYTES else SLOW_LOAD_S)
 
     def reached(self, items: int, size: int) -> None:
-        """So many items have been put, of so many bytes that have been read."""
+        """Redraw the line if it is due: `items` have been put, and `size` bytes of input have been read."""
         if self._line.is_terminal and (now_s := self._seconds()) >= self._next_s:
             self._next_s = now_s + _EVERY_S
             self._line.draw(self._text(items, size, now_s - self._start_s))

@@ -1,4 +1,4 @@
-"""The figures of servers and queues, for a person and for a program."""
+"""Statistics of servers and queues as tables, ``STAT`` lines and JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FRACTION: Final = re.compile(r"[0-9]{1,15}\.[0-9]{1,15}")
 
 
 def server_line(address: str, figures: Figures, queues: int, shown: int) -> str:
-    """A server on a line: all that it has, and how many of its queues are shown below."""
+    """Return a one-line summary of a server. `shown` of its `queues` are listed below that line."""
     of_queues = count(queues, "queue") if shown == queues else f"{shown} of {count(queues, 'queue')}"
     up_ms = 1000 * stat_number(figures, "uptime")
     return (
@@ -26,7 +26,7 @@ def server_line(address: str, figures: Figures, queues: int, shown: int) -> str:
 
 
 def queue_table(queues: Mapping[bytes, Figures]) -> Iterator[str]:
-    """A line for each queue under a line of headings, and behind them one for each alias."""
+    """Yield a heading and one line per queue, then one line per alias."""
     rows = [
         [
             show_data(name),
@@ -48,7 +48,7 @@ def queue_table(queues: Mapping[bytes, Figures]) -> Iterator[str]:
 
 
 def stat_lines(figures: Figures, queues: Mapping[bytes, Figures], *, is_of_queues: bool) -> Iterator[str]:
-    """What the server says, line by line: everything, or what it says of some queues."""
+    """Yield ``STAT`` lines: all of the server's, or only those of `queues` if `is_of_queues`."""
     if not is_of_queues:
         yield from (f"STAT {name} {value}" for name, value in figures.items())
         return
@@ -58,7 +58,7 @@ def stat_lines(figures: Figures, queues: Mapping[bytes, Figures], *, is_of_queue
 
 
 def stats_json(address: str, figures: Figures, queues: Mapping[bytes, Figures]) -> dict[str, Any]:
-    """A server and its queues for a program."""
+    """Return the statistics of a server and its queues as a JSON object."""
     own = {name: value for name, value in figures.items() if not name.startswith(_QUEUE_FIGURE) or "_" not in name[6:]}
     return {
         "server": address,
@@ -78,7 +78,7 @@ def _value(value: str) -> int | float | str:
 
 
 def stat_number(figures: Figures, name: str) -> int:
-    """A figure; 0 where there is none of that name, or it is no number."""
+    """Return a statistic as a number; 0 if it is missing or not a number."""
     value = figures.get(name, "")
     return int(value) if _is_number(value) else 0
 

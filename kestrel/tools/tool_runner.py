@@ -1,4 +1,4 @@
-"""How a tool ends: with an exit status and a sentence, never with a traceback of what is no fault of ours."""
+"""Exit of a tool: with an exit status and a one-line message, and no traceback for an error of the environment."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ EX_OK: Final = 0
 EX_FOUND: Final = 1
 """Damage was found, or something could not be read or done."""
 EX_USAGE: Final = 2
-"""As argparse's own."""
+"""The command line is invalid; argparse uses this status too."""
 EX_SERVER: Final = 3
-"""A server could not be reached, or could not or would not do it."""
+"""A server could not be reached, failed, or refused the request."""
 EX_INTERRUPTED: Final = 130
-"""As a shell's, for what SIGINT ended."""
+"""SIGINT ended the tool; shells use this status for it."""
 
 
 class ToolFailed(KestrelError):
-    """The tool cannot go on. The text is a sentence with the way out, `status` the exit status."""
+    """An error that ends the tool. The text says what failed and what to do; `status` is the exit status."""
 
     def __init__(self, sentence: str, status: int = EX_FOUND) -> None:
         super().__init__(sentence)
@@ -34,24 +34,27 @@ class OutputFailed(ToolFailed):
 
 
 def print_error(tool: str, sentence: str) -> None:
-    """Tell the person at the terminal."""
+    """Write a line to standard error, after the tool's name."""
     sys.stderr.write(f"{tool}: {sentence}\n")
     sys.stderr.flush()
 
 
 def output_failure(error: OSError) -> Exception:
-    """What to raise where standard output cannot be written: `OutputFailed`, or BrokenPipeError if its reader left."""
+    """Return the error to raise after a failed write to standard output.
+
+    It is `OutputFailed`, or `error` itself if that is a BrokenPipeError.
+    """
     if isinstance(error, BrokenPipeError):
         return error
     return OutputFailed(f"standard output cannot be written: {explain_os_error(error)}")
 
 
 def run(tool: str, work: Callable[[], int]) -> int:
-    """Do the work, of which reading the command line is the first part, and return its exit status.
+    """Run `work`, which also reads the command line, and return the exit status.
 
-    A reader of the output that left (`| head`) ends it quietly.
+    If the reader of the output closes the pipe (`| head`), the tool ends with status 0 and no message.
     """
-    if sys.stderr is None:  # closed: nobody is told, and no file or connection gets its number
+    if sys.stderr is None:  # closed: discard messages, and keep its descriptor from being used by a file
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     try:
         return _with_output(work)
@@ -74,7 +77,7 @@ def run(tool: str, work: Callable[[], int]) -> int:
 
 
 def _with_output(work: Callable[[], int]) -> int:
-    """The same. What argparse has to say, and ends the process behind, is written before that end, or fails here."""
+    """Run `work`. If argparse exits, flush its output first, so that a failed write is reported."""
     try:
         return work()
     except SystemExit:
@@ -87,7 +90,7 @@ def _with_output(work: Callable[[], int]) -> int:
 
 
 def _forget_output() -> None:
-    """What is still buffered would fail again when the interpreter ends."""
+    """Discard buffered output, which would fail again when the interpreter exits."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -104,7 +107,7 @@ _OS_ERROR_ADVICE: Final = {
 
 
 def explain_os_error(error: OSError) -> str:
-    """The system's words for an error, the file if it is known, and the way out."""
+    """Return the system's message for an error, with the file if it is known, and advice."""
     name = error.filename
     path = os.fsencode(name).decode("utf-8", "backslashreplace") + ": " if isinstance(name, str | bytes) else ""
     way_out = _OS_ERROR_ADVICE.get(errno.errorcode.get(error.errno or 0, ""))
