@@ -231,7 +231,7 @@ def test_who_reads_by_ids_is_asked_about_over_thrift(server: Server, cli: Cli) -
     status, _, said = cli("close-range", "work", "spark")
     assert (status, said) == (
         2,
-        "kestrel-cli: memcache has no such request: say --protocol thrift, and name its port\n",
+        "kestrel-cli: memcache has no such request: use --protocol thrift, and name its port\n",
     )
 
 
@@ -425,7 +425,7 @@ def test_a_server_that_is_not_who_it_should_be_is_refused(cli: Cli, tmp_path: Pa
         (["--tls", "--ca", "/dev/null", "version"], "--ca: /dev/null cannot be used: "),
         (["--tls", "--cert", "/dev/null", "version"], "--cert: /dev/null cannot be used: "),
         (["put"], "required: QUEUE\n"),
-        (["put", "work", "-x"], "unrecognized arguments: -x; items that begin with - stand behind --: put QUEUE -- -x"),
+        (["put", "work", "-x"], "unrecognized arguments: -x; write items that begin with - after --: put QUEUE -- -x"),
         (["get", "work", "-x"], "unrecognized arguments: -x\n"),
         (["--server", "a,", "version"], "'' is no address"),
     ],

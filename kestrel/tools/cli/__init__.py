@@ -1,1 +1,1 @@
-"""kestrel-cli: what a server's queues hold, and what is done with them, from the shell."""
+"""kestrel-cli: puts, gets and administration of a server's queues from the shell."""

@@ -1,4 +1,4 @@
-"""Putting many items, at full speed, and knowing of each what became of it."""
+"""Pipelined puts of many items, with the outcome of each."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from kestrel.tools.formatting import count, show_data
 from kestrel.tools.tool_runner import EX_FOUND, ToolFailed
 
 _MAX_RANGES: Final = 8
-"""So many runs of numbers are said one by one."""
+"""Ranges of item numbers that a message lists; the rest are only counted."""
 
 
 class _PutOutcome(IntEnum):
-    """What became of an item."""
+    """Outcome of the put of one item."""
 
     NOT_PUT = 0
     PUT = auto()
     REFUSED = auto()
-    """By a limit of the queue."""
+    """A limit of the queue refused the item."""
     UNKNOWN = auto()
-    """It was sent, and no answer came."""
+    """The item was sent, and no answer came."""
 
 
 class BatchLoad:
-    """Items on their way to a queue, which are numbered from 1.
+    """A load of items into a queue. The items are numbered from 1.
 
-    They are sent many at once, each batch to one server, and to another one as far as the first will not or cannot have
-    them. With the first item that is not put the load ends: `put` raises, what follows is not sent, and `outcome` says
-    exactly what is in the queue.
+    Each batch is sent to one server. Items that this server does not accept are sent to another one. The load ends at
+    the first item that is not put: `put` raises, no later items are sent, and `outcome` says which items are in the
+    queue.
     """
 
     def __init__(self, servers: CommandServers, queue: bytes, expires_in_s: float | None) -> None:
@@ -41,29 +41,32 @@ class BatchLoad:
         self._queue = queue
         self._expiry_ms = 0 if expires_in_s is None else round(expires_in_s * 1000)
         self.stored = 0
-        """How many are in the queue."""
+        """Number of items known to be in the queue."""
         self._sent = 0
         self._not_put: list[int] = []
         self._unknown: list[int] = []
 
     @property
     def is_uncertain(self) -> bool:
-        """Whether there is an item of which nobody knows if it is in the queue."""
+        """True if an item was sent and not answered, so that it may or may not be in the queue."""
         return bool(self._unknown)
 
     def put(self, items: Iterable[bytes]) -> None:
-        """Put them. Raises `ToolFailed` with the reason when one of them was not put, or perhaps not."""
+        """Put items. Raise `ToolFailed` with the reason if an item was not put, or if that is not known."""
         for batch in batches(items):
             self._put_batch(batch)
 
     def outcome(self, total: int | None) -> str:
-        """How many are in the queue, and which are not. `total` is how many there are; None where nobody knows."""
+        """Return a sentence that says how many items were put, and which were not.
+
+        `total` is the number of items to put, None if it is not known.
+        """
         said = [f"{count(self.stored, 'item')} put"]
         if self._unknown:
             said.append(f"perhaps put: {_format_ranges(self._unknown)}")
         not_put = list(self._not_put)
         if total is None:
-            # What was not put at the end, and what was not sent, are one.
+            # Report the last items that were not put and the ones not sent as one range.
             first_after = self._sent + 1
             while not_put and not_put[-1] == first_after - 1:
                 first_after = not_put.pop()
@@ -117,7 +120,10 @@ class BatchLoad:
             raise ToolFailed(why, EX_FOUND)
 
     def _send(self, address: Address, batch: Sequence[bytes], fates: list[_PutOutcome]) -> None:
-        """Put what is not put yet. Raises `Refused` when the server refused some of that, and `ConnectionFailed`."""
+        """Put the items whose fate is `NOT_PUT`, and update `fates`.
+
+        Raise `Refused` if the server refused a request, and `ConnectionFailed` if the connection failed.
+        """
         positions = [position for position, fate in enumerate(fates) if fate is _PutOutcome.NOT_PUT]
         calls = self._servers.dialect.put(self._queue, [batch[position] for position in positions], self._expiry_ms)
         refusal: Refused | None = None
@@ -145,14 +151,16 @@ class BatchLoad:
             except CannotConnect:
                 if not isinstance(answer, Refused):
                     raise
-                for position in positions[done:]:  # it hung up with the refusal, and did nothing of what came behind
+                for position in positions[
+                    done:
+                ]:  # it closed the connection after the refusal, and ignored later requests
                     fates[position] = _PutOutcome.NOT_PUT
         if refusal is not None:
             raise refusal
 
 
 def _format_ranges(numbers: Sequence[int]) -> str:
-    """Rising numbers as runs: ``3 to 5, 8``."""
+    """Format ascending numbers as ranges: ``3 to 5, 8``."""
     spans: list[tuple[int, int]] = []
     for number in numbers:
         if spans and spans[-1][1] == number - 1:

@@ -1,4 +1,4 @@
-"""kestrel-cli: a server's queues from the shell."""
+"""Command line of kestrel-cli."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from kestrel.tools.top.command import top
 from kestrel.tools.top.screen import SORTS
 
 _SERVER_OPTIONS: Final = (
-    "\n\n--server and the other options of kestrel-cli (kestrel-cli --help) may stand here as well."
+    "\n\n--server and the other options of kestrel-cli (kestrel-cli --help) can also be given here."
 )
 
-_MAKES_A_QUEUE: Final = "\nA queue that is not there is made by it: servers do that."
+_MAKES_A_QUEUE: Final = "\nThe server creates the queue if it does not exist."
 
 Command = Callable[..., int]
-"""Called with whom to ask (`CommandServers`, or an `AdminClient`), the command line and a clock."""
+"""Function of a command. It takes the servers (`CommandServers` or `AdminClient`), the arguments and a clock."""
 
-_DESCRIPTION: Final = "Puts, takes and shows items of a Kestrel server, and tells how the server is."
+_DESCRIPTION: Final = "Put, take and show items of a Kestrel server, and show the server's state."
 
 _EPILOG: Final = """\
 examples:
@@ -54,12 +54,12 @@ examples:
 
 A DURATION has a unit, as 100ms, 1m30s or 2h, or is a number of seconds.
 
-exit status: 0; 1 when there was no item or no such queue, or an item was refused; 2 when the command line makes no
-sense; 3 when a server cannot be reached, or fails, or nobody knows who the servers are; 130 after Ctrl-C."""
+exit status: 0; 1 if there was no item or no such queue, or an item was refused; 2 if the command line is invalid;
+3 if a server cannot be reached or fails, or the members of a server set are not known; 130 after Ctrl-C."""
 
 
 def main(argv: Sequence[str] | None = None, clock: Clock | None = None) -> int:
-    """The command. Returns its exit status."""
+    """Run the command and return its exit status."""
     return run(TOOL, lambda: _do(argv, clock or Clock()))
 
 
@@ -67,7 +67,7 @@ def _do(argv: Sequence[str] | None, clock: Clock) -> int:
     parser = _parser()
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
-        hint = "; items that begin with - stand behind --: put QUEUE -- -x" if arguments.do is item_commands.put else ""
+        hint = "; write items that begin with - after --: put QUEUE -- -x" if arguments.do is item_commands.put else ""
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     do: Command = arguments.do
     if do is top:
@@ -89,12 +89,12 @@ def _servers(parser: ArgumentParser, arguments: Namespace, clock: Clock) -> Comm
         parser.error(str(error))
     except KazooMissing as error:
         raise ToolFailed(str(error), EX_USAGE) from None
-    except OSError as error:  # a file of the server set's TLS
-        raise ToolFailed(f"{explain_os_error(error)}; is it PEM? say another one in the zks://...", EX_USAGE) from None
+    except OSError as error:  # a TLS file of the server set
+        raise ToolFailed(f"{explain_os_error(error)}; is it PEM? name another one in the zks://...", EX_USAGE) from None
 
 
 def _split(servers: str) -> list[str]:
-    """The servers in a text, with commas between; a server set has commas of its own."""
+    """Split servers at commas. A server set has commas of its own, and is not split."""
     return [servers] if is_server_set(servers) else servers.split(",")
 
 
@@ -120,7 +120,10 @@ def _parser() -> ArgumentParser:
 
 
 def _server_options(parser: ArgumentParser, *, is_of_command: bool = False) -> None:
-    """What stands before the command, or behind it, where it wins and the help does not repeat it."""
+    """Add the options that may be given before or after the command.
+
+    Those of the command override the ones before it, and its help does not repeat them.
+    """
 
     def add(option: str, **more: Any) -> None:
         if is_of_command:
@@ -129,14 +132,14 @@ def _server_options(parser: ArgumentParser, *, is_of_command: bool = False) -> N
 
     add(
         "--server",
-        help="where the server is; several, with commas between or one an option, share the work; or a server set,"
-        f" zk://ZK1[:PORT],.../PATH, whose members do (default: {ENVIRONMENT}, or localhost)",
+        help="the server; several share the work, separated by commas or given one per option; or a server set,"
+        f" zk://ZK1[:PORT],.../PATH, whose members share the work (default: {ENVIRONMENT}, or localhost)",
         default=[],
         metavar="HOST[:PORT]",
         action="append",
         dest="servers",
     )
-    add("--protocol", help="what is spoken there (default: memcache)", default="memcache", choices=tuple(DEFAULT_PORTS))
+    add("--protocol", help="the protocol to use (default: memcache)", default="memcache", choices=tuple(DEFAULT_PORTS))
     add_tls_options(add)
     add(
         "--timeout",
@@ -148,14 +151,14 @@ def _server_options(parser: ArgumentParser, *, is_of_command: bool = False) -> N
 
 
 class _CommandParser(ArgumentParser):
-    """Options may stand anywhere, also between a queue and its items."""
+    """A parser that accepts options anywhere, also between a queue and its items."""
 
     _is_within = False
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Namespace | None = None
     ) -> tuple[Namespace, list[str]]:
-        """As argparse's own, by which this is called, and calls it in turn."""
+        """Parse intermixed options and arguments. argparse calls this method again to do so."""
         if self._is_within:
             return super().parse_known_args(args, namespace)
         self._is_within = True
@@ -174,7 +177,7 @@ class _Commands:
         )
 
     def add_all(self) -> None:
-        """In the order of the help."""
+        """Add all commands, in the order of the help."""
         self._put()
         self._get()
         self._peek()
@@ -209,7 +212,7 @@ class _Commands:
             "put",
             item_commands.put,
             "put items to the end of a queue",
-            "\nWithout ITEM they are read from standard input. Items that begin with - stand behind --.",
+            "\nWithout ITEM, items are read from standard input. Write items that begin with - after --.",
             "kestrel-cli put work hello 'two words'",
             "kestrel-cli put work -- -1 --not-an-option",
             "kestrel-cli put work <lines.txt",
@@ -217,26 +220,26 @@ class _Commands:
             "kestrel-cli get --all --length-prefixed old | kestrel-cli put --length-prefixed new",
         )
         _queue(parser)
-        parser.add_argument("items", metavar="ITEM", nargs="*", default=[], help="an item")
+        parser.add_argument("items", metavar="ITEM", nargs="*", default=[], help="an item to put")
         form = parser.add_mutually_exclusive_group()
         form.add_argument(
             "--length-prefixed",
             action="store_true",
-            help="before each item of standard input stands its length, 4 bytes, the highest first (else: one a line)",
+            help="each item of standard input follows its length, 4 bytes big-endian (default: one item a line)",
         )
         form.add_argument("--whole", action="store_true", help="standard input is one item")
         parser.add_argument(
-            "--expires-in", metavar="DURATION", type=wire_duration_s, help="nobody gets them after that time"
+            "--expires-in", metavar="DURATION", type=wire_duration_s, help="the items expire after this time"
         )
-        parser.add_argument("-q", "--quiet", action="store_true", help="say nothing when all went well")
+        parser.add_argument("-q", "--quiet", action="store_true", help="print nothing on success")
 
     def _get(self) -> None:
         parser = self._add(
             "get",
             item_commands.get,
             "take items from a queue, and write them one a line",
-            "\nEach is confirmed when it has been written; what cannot be written stays in the queue.\n"
-            "The exit status is 1 when there was none." + _MAKES_A_QUEUE,
+            "\nEach item is confirmed after it is written; an item that cannot be written stays in the queue.\n"
+            "The exit status is 1 if there was no item." + _MAKES_A_QUEUE,
             "kestrel-cli get work",
             "kestrel-cli get --all work >lines.txt",
             "kestrel-cli get --wait 1m work || echo nothing came",
@@ -244,11 +247,11 @@ class _Commands:
         _queue(parser)
         how_many = parser.add_mutually_exclusive_group()
         how_many.add_argument(
-            "-n", "--number", metavar="N", type=positive, default=1, help="up to so many (default: 1)"
+            "-n", "--number", metavar="N", type=positive, default=1, help="take up to N items (default: 1)"
         )
-        how_many.add_argument("--all", action="store_true", help="until there are no more")
+        how_many.add_argument("--all", action="store_true", help="take items until the queue is empty")
         parser.add_argument(
-            "--wait", metavar="DURATION", type=duration_s, default=0.0, help="wait so long for each that is not there"
+            "--wait", metavar="DURATION", type=duration_s, default=0.0, help="wait up to this long for each item"
         )
         _form(parser)
 
@@ -257,7 +260,7 @@ class _Commands:
             "peek",
             item_commands.peek,
             "show the item at the head of a queue, and leave it there",
-            "\nThe exit status is 1 when there is none." + _MAKES_A_QUEUE,
+            "\nThe exit status is 1 if there is no item." + _MAKES_A_QUEUE,
             "kestrel-cli peek work",
         )
         _queue(parser)
@@ -268,15 +271,15 @@ class _Commands:
             "monitor",
             item_commands.monitor,
             "take items as they come, and write them one a line",
-            "\nEach is confirmed when it has been written. Ctrl-C ends it. When the server goes it ends with status 3."
-            + _MAKES_A_QUEUE,
+            "\nEach item is confirmed after it is written. Ctrl-C ends the command. If the server disconnects, the\n"
+            "command ends with status 3." + _MAKES_A_QUEUE,
             "kestrel-cli monitor work",
             "kestrel-cli monitor --for 1h --json events | jq .data",
         )
         _queue(parser)
-        parser.add_argument("-n", "--number", metavar="N", type=positive, help="until there were so many")
+        parser.add_argument("-n", "--number", metavar="N", type=positive, help="end after N items")
         parser.add_argument(
-            "--for", metavar="DURATION", type=positive_duration_s, dest="duration", help="until that time is over"
+            "--for", metavar="DURATION", type=positive_duration_s, dest="duration", help="end after this time"
         )
         _form(parser)
 
@@ -285,15 +288,15 @@ class _Commands:
             "drain",
             drain_command.drain,
             "move all items of queues of another server to this one",
-            "\nThat server may be a Kestrel, darner or siberite, and goes on serving meanwhile. Each item is put here\n"
-            "before it is given up there: wherever this ends, none is lost, and one may be at both.\n"
-            "The exit status is 1 when some are left there.",
+            "\nThe other server may be a Kestrel, darner or siberite, and keeps serving clients. Each item is put\n"
+            "here before it is removed there. If the command is cut off, no item is lost, and one may be on both.\n"
+            "The exit status is 1 if items are left on the other server.",
             "kestrel-cli drain --from old:22133 work mail",
             "kestrel-cli --server new drain --from old --all",
             "kestrel-cli drain --from old --as mail_high mail.high",
         )
         parser.add_argument(
-            "queues", metavar="QUEUE", nargs="*", default=[], type=drain_command.source_queue, help="these queues of it"
+            "queues", metavar="QUEUE", nargs="*", default=[], type=drain_command.source_queue, help="a queue to drain"
         )
         parser.add_argument(
             "--from",
@@ -301,45 +304,45 @@ class _Commands:
             required=True,
             dest="source",
             type=drain_command.source_address,
-            help="the server to drain, by its memcache port",
+            help="the server to drain, with its memcache port",
         )
-        parser.add_argument("--all", action="store_true", help="all of its queues")
+        parser.add_argument("--all", action="store_true", help="drain all queues of that server")
         parser.add_argument(
-            "--as", metavar="NAME", dest="new_name", type=wire_queue_name, help="what the one queue is called here"
+            "--as", metavar="NAME", dest="new_name", type=wire_queue_name, help="the queue's name here, for one QUEUE"
         )
         form = parser.add_mutually_exclusive_group()
-        form.add_argument("--json", action="store_true", help="JSON, an object a queue")
-        form.add_argument("-q", "--quiet", action="store_true", help="say nothing when all went well")
+        form.add_argument("--json", action="store_true", help="print JSON, one object per queue")
+        form.add_argument("-q", "--quiet", action="store_true", help="print nothing on success")
 
     def _stats(self) -> None:
         parser = self._add(
             "stats",
             server_commands.stats,
-            "show the figures of servers and queues",
-            "\nThe last wait of a queue is how long the item that was taken last had been in it.",
+            "show statistics of servers and queues",
+            "\nThe last wait is the time that the item taken last had spent in the queue.",
             "kestrel-cli stats",
             "kestrel-cli stats work mail --watch 5s",
             "kestrel-cli stats --json | jq '.queues.work.items'",
         )
-        _queues(parser, "these queues (default: all)")
+        _queues(parser, "only these queues (default: all)")
         form = parser.add_mutually_exclusive_group()
-        form.add_argument("--json", action="store_true", help="JSON, an object a server")
-        form.add_argument("--raw", action="store_true", help="the lines of the server")
+        form.add_argument("--json", action="store_true", help="print JSON, one object per server")
+        form.add_argument("--raw", action="store_true", help="print the STAT lines of the server")
         parser.add_argument(
             "--watch",
             metavar="DURATION",
             nargs="?",
             type=positive_duration_s,
             const=2.0,
-            help="again and again, so often (default: 2s), until Ctrl-C; also while a server is away",
+            help="repeat at this interval (default: 2s) until Ctrl-C, also while a server is unreachable",
         )
 
     def _top(self) -> None:
         parser = self._add(
             "top",
             top,
-            "show a server and its queues, and go on showing them",
-            " It asks the server's admin port.\nWithout a terminal it is a plain table, once. Press h for the keys.",
+            "show a server and its queues continuously",
+            " It asks the server's admin port.\nWithout a terminal it prints one plain table. Press h to see the keys.",
             "kestrel-cli top",
             "kestrel-cli top --sort puts --filter mail",
             "kestrel-cli top --admin https://mq1:2223 --ca ca.pem",
@@ -353,24 +356,24 @@ class _Commands:
             metavar="DURATION",
             type=positive_duration_s,
             default=2.0,
-            help="how often, and over what time rates are measured (default: 2s)",
+            help="refresh interval, over which rates are measured (default: 2s)",
         )
-        parser.add_argument("--sort", choices=SORTS, default="items", help="by what (default: items)")
-        parser.add_argument("--filter", metavar="TEXT", default="", help="only queues with that in their names")
-        parser.add_argument("--once", action="store_true", help="a plain table of all queues, and the end")
+        parser.add_argument("--sort", choices=SORTS, default="items", help="column to sort by (default: items)")
+        parser.add_argument("--filter", metavar="TEXT", default="", help="show only queues with TEXT in their names")
+        parser.add_argument("--once", action="store_true", help="print one plain table of all queues, and exit")
         parser.add_argument("--no-colour", action="store_true", help="no colours, as with NO_COLOR in the environment")
 
     def _servers(self) -> None:
         parser = self._add(
             "servers",
             member_commands.servers,
-            "show who is in a server set, and where it speaks what",
-            "\nGets go to those of the read set, puts to those of the write set.\n"
-            "The exit status is 1 when nobody is there.",
+            "show the members of a server set, and their addresses",
+            "\nGets go to the members of the read set, puts to those of the write set.\n"
+            "The exit status is 1 if the server set is empty.",
             "kestrel-cli --server zk://zk1,zk2/services/kestrel servers",
             "kestrel-cli --server zk://zk1,zk2/services/kestrel servers --json | jq -r .service",
         )
-        parser.add_argument("--json", action="store_true", help="JSON, an object a server")
+        parser.add_argument("--json", action="store_true", help="print JSON, one object per server")
 
     def _status(self) -> None:
         parser = self._add(
@@ -391,8 +394,8 @@ class _Commands:
             "",
             "kestrel-cli dump-config work",
         )
-        _queues(parser, "these queues, whether they exist or not (default: all)")
-        parser.add_argument("--json", action="store_true", help="JSON, an object a server")
+        _queues(parser, "only these queues, whether they exist or not (default: all)")
+        parser.add_argument("--json", action="store_true", help="print JSON, one object per server")
 
     def _version(self) -> None:
         self._add("version", server_commands.version, "show the release of a server", "", "kestrel-cli version")
@@ -402,7 +405,7 @@ class _Commands:
             "flush",
             server_commands.flush,
             "drop all items of a queue",
-            " Open reads stay.",
+            " Open reads are kept.",
             "kestrel-cli flush --yes work",
         )
         _queue(parser)
@@ -410,7 +413,7 @@ class _Commands:
 
     def _delete(self) -> None:
         parser = self._add(
-            "delete", server_commands.delete, "forget a queue and all its items", "", "kestrel-cli delete --yes work"
+            "delete", server_commands.delete, "delete a queue and all its items", "", "kestrel-cli delete --yes work"
         )
         _queue(parser)
         _yes(parser)
@@ -419,23 +422,23 @@ class _Commands:
         parser = self._add(
             "close-range",
             server_commands.close_range,
-            "give up what is kept for a reader by ids that will not come back",
-            " What is still in the queue stays there. Goes over thrift.",
+            "release the items kept for a reader by ids that will not reconnect",
+            " Items that are still in the queue stay there. This needs the thrift protocol.",
             "kestrel-cli --protocol thrift close-range --yes work spark",
         )
         _queue(parser)
-        parser.add_argument("reader", metavar="READER", help="what it calls itself; a stream of Spark is spark")
+        parser.add_argument("reader", metavar="READER", help="the reader's name; a Spark stream uses spark")
         _yes(parser)
 
     def _flush_expired(self) -> None:
         parser = self._add(
             "flush-expired",
             server_commands.flush_expired,
-            "drop the items that have expired, and show how many they were",
+            "drop expired items, and show how many were dropped",
             "",
             "kestrel-cli flush-expired work",
         )
-        _queues(parser, "of these queues (default: all)")
+        _queues(parser, "only these queues (default: all)")
 
 
 def _queue(parser: ArgumentParser) -> None:
@@ -449,14 +452,16 @@ def _queues(parser: ArgumentParser, what: str) -> None:
 def _form(parser: ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
-        "--length-prefixed", action="store_true", help="before each item its length, 4 bytes, the highest first"
+        "--length-prefixed", action="store_true", help="write each item after its length, 4 bytes big-endian"
     )
-    form.add_argument("--json", action="store_true", help='an object a line: {"data": TEXT}, or {"base64": BYTES}')
-    form.add_argument("--raw", action="store_true", help="control characters as they are, also on a terminal")
+    form.add_argument("--json", action="store_true", help='print JSON lines: {"data": TEXT}, or {"base64": BYTES}')
+    form.add_argument("--raw", action="store_true", help="write control characters unescaped, also on a terminal")
 
 
 def _yes(parser: ArgumentParser) -> None:
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask (without a terminal nobody is asked)")
+    parser.add_argument(
+        "-y", "--yes", action="store_true", help="do not ask for confirmation (it is asked only on a terminal)"
+    )
 
 
 _STATUSES: Final = {name.lower(): name for name in ("Up", "WriteAvoid", "ReadOnly", "Quiescent")}

@@ -1,4 +1,4 @@
-"""The command drain of kestrel-cli: the items of another server move to this one."""
+"""The drain command of kestrel-cli: move the items of another server to this one."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from kestrel.tools.progress import LoadProgress
 from kestrel.tools.tool_runner import EX_FOUND, EX_INTERRUPTED, EX_OK, EX_SERVER, EX_USAGE, ToolFailed, print_error
 
 _NAME: Final = re.compile(rb"[^/\s\x00-\x1f\x7f]{1,250}")
-"""What all the servers can be asked for, whether or not it can be a queue's name here."""
+"""Queue names that every supported server accepts. Some of them are not valid names here."""
 
 
 def source_queue(text: str) -> bytes:
-    """The name of a queue of another server."""
+    """Parse the name of a queue of the source server."""
     name = os.fsencode(text)
     if _NAME.fullmatch(name) is None:
         raise ArgumentTypeError("a queue name cannot hold / white space or control characters")
@@ -38,7 +38,7 @@ def source_queue(text: str) -> bytes:
 
 
 def source_address(text: str) -> Address:
-    """The server that is drained."""
+    """Parse the address of the source server."""
     try:
         return parse_address(text, DEFAULT_PORTS["memcache"])
     except ValueError as error:
@@ -46,7 +46,7 @@ def source_address(text: str) -> Address:
 
 
 def drain(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
-    """Move the items of queues. Status 0 if none is left there."""
+    """Move the items of queues to this server. Return status 0 if none is left at the source."""
     names: list[bytes] = arguments.queues
     if bool(names) is arguments.all:
         raise ToolFailed("name the queues to drain, or say --all", EX_USAGE)
@@ -93,9 +93,10 @@ class _Drain:
         self._is_same = _is_same(source.address, servers)
 
     def do(self, names: list[bytes], queues: SourceQueues, there: set[bytes]) -> int:
-        """Drain these, one after the other. Returns the exit status.
+        """Drain queues one after the other. Return the exit status.
 
-        `queues` are those of the source: it would make one that is asked for an item. `there` are those of the target.
+        `queues` are the queues of the source, which would create a missing queue when asked for an item. `there` are
+        the queues of the target.
         """
         status = EX_OK
         for name in names:
@@ -130,7 +131,7 @@ class _Drain:
         return None
 
     def _drain(self, name: bytes, target: bytes) -> int:
-        """How many are left."""
+        """Drain one queue. Return how many items are left at the source."""
         with LoadProgress(None, seconds=self._seconds) as progress:
             size = 0
 
@@ -171,7 +172,10 @@ class _Drain:
 
 
 def _chosen(queues: SourceQueues, names: list[bytes]) -> list[bytes]:
-    """The queues to drain. Parents come first: an item that is put to one also goes to the children that are there."""
+    """Return the queues to drain.
+
+    Parents come first, because an item put to a parent also goes to its existing children.
+    """
     if not names:
         for cursor in sorted(queues.cursors):
             print_error(TOOL, f"{show_data(cursor)} is a cursor, which has no items of its own, and is not drained")
@@ -192,11 +196,11 @@ def _format_account(draining: ItemMover) -> str:
 
 def _source_failed(failure: ClientFailure, address: Address) -> ToolFailed:
     failed = ConnectionContext("--from", "memcache", is_tls=False, prefix="--from ").failed(failure, str(address))
-    return ToolFailed(str(failed), EX_SERVER)  # also where it says that the request is wrong: then it is no such server
+    return ToolFailed(str(failed), EX_SERVER)  # also for a rejected request: then it is not a memcache queue server
 
 
 def _is_same(source: Address, servers: CommandServers) -> bool:
-    """Whether a server that is put to is the one that is drained, as far as names tell."""
+    """Return whether the source is one of the target servers, as far as addresses tell."""
     theirs = _places(source)
     return any(theirs & _places(address) for address in servers.all_servers())
 
@@ -212,7 +216,10 @@ def _places(address: Address) -> set[tuple[str, int]]:
 
 @contextmanager
 def _catch_interrupt() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed: the item that is on its way gets there first. A second one ends at once."""
+    """Yield a function that returns whether Ctrl-C was pressed, so that the current item can be moved first.
+
+    A second Ctrl-C raises KeyboardInterrupt at once.
+    """
     is_interrupted = False
 
     def interrupted(*_: object) -> None:

@@ -1,7 +1,7 @@
-"""The server that is drained: a Kestrel, a darner, a siberite, or one of ours, over the memcache protocol.
+"""Client of the server to drain: Scala Kestrel, darner, siberite or this server, over the memcache protocol.
 
-Said is no more than all of them understand: `stats`, and `get` with ``/open``, ``/close``, ``/close/open`` and
-``/abort``. A connection has one open read at a time, and all of them put it back when the connection ends.
+It uses only requests that all of them support: `stats`, and `get` with ``/open``, ``/close``, ``/close/open`` and
+``/abort``. A connection has one open read at a time. Each server puts it back when the connection ends.
 """
 
 from __future__ import annotations
@@ -27,61 +27,64 @@ _SIBERITE: Final = "siberite"
 
 
 class QueueCounts(NamedTuple):
-    """How many items of a queue are there to be taken, and how many clients hold."""
+    """Numbers of a queue's available items and of its open reads."""
 
     items: int
     open: int
 
 
 class SourceQueues(NamedTuple):
-    """What a server says that it has."""
+    """Queues that the source server reports."""
 
     figures: Mapping[bytes, QueueCounts]
     cursors: frozenset[bytes]
-    """Those of them that are second readers of a queue, which only siberite has: without items of their own."""
+    """Names in `figures` that are cursors: second readers of a queue, without items of their own. Only siberite has
+    them."""
     has_cursors: bool
 
     def has(self, name: bytes) -> bool:
-        """Whether it can be asked for items of that name without making a queue. It may have cursors that it does
-        not tell of."""
+        """Return whether the server can be asked for items of that name without creating a queue.
+
+        A server with cursors may have some that it does not report.
+        """
         return name in self.figures or (self.has_cursors and name.partition(b".")[0] in self.figures)
 
 
 class DrainSource:
-    """One connection to it. Raises `ClientFailure`, and `CannotConnect` when it is made."""
+    """A connection to the server to drain. Methods raise `ClientFailure`, the constructor `CannotConnect`."""
 
     def __init__(self, address: Address, timeout_s: float) -> None:
         self.address = address
         self._connection = BlockingConnection.to(address, timeout_s)
 
     def open(self, queue: bytes) -> bytes | None:
-        """The head, which stays in the queue until it is closed; None if there is none.
+        """Open a read of the head and return its data, or None if there is no item.
 
-        siberite says so of an empty item as well, which is gone then.
+        siberite also returns None for an empty item, and drops that item.
         """
         return self._get(queue, b"/open")
 
     def close_and_open(self, queue: bytes) -> bytes | None:
-        """Give up the item that is open, for good, and open the next one."""
+        """Confirm the open read, and open the next item as `open` does."""
         return self._get(queue, b"/close/open")
 
     def close_item(self, queue: bytes) -> None:
-        """Give up the item that is open, for good."""
+        """Confirm the open read."""
         self._get(queue, b"/close")
 
     def abort(self, queue: bytes) -> None:
-        """Put it back."""
+        """Put the open read back at the head of the queue."""
         self._get(queue, b"/abort")
 
     def queues(self) -> SourceQueues:
-        """All queues."""
+        """Return all queues of the server."""
         stats = self._connection.ask(MemcacheCalls().stats())
         found: dict[str, dict[str, int]] = {}
         for name, value in stats.items():
             figure = _FIGURE.fullmatch(name)
             if figure is not None and _NUMBER.fullmatch(value):
                 found.setdefault(figure[1], {})[figure[2]] = int(value)
-        # Of the figure `queue_mail_total_items` it is not the queue `mail_total`.
+        # `queue_mail_total_items` is a statistic of `mail`, not of a queue `mail_total`, which would have both.
         figures = {
             unescape_name(name.encode("utf-8", "surrogateescape")): QueueCounts(
                 each["items"], each["open_transactions"]
@@ -93,7 +96,7 @@ class DrainSource:
         return SourceQueues(figures, frozenset(name for name in figures if has_cursors and b"." in name), has_cursors)
 
     def close(self) -> None:
-        """Hang up. What is open goes back."""
+        """Close the connection. The server puts an open read back."""
         self._connection.close()
 
     def _get(self, queue: bytes, options: bytes) -> bytes | None:
@@ -112,7 +115,7 @@ def _item() -> Reply[bytes | None]:
         return None
     value = _VALUE.fullmatch(line)
     if value is None:
-        # Nothing of it is shown: it may be of an item.
+        # The line is not shown, because it may be part of an item.
         raise BadReply(f"a line of {len(line)} bytes is no reply to the request")
     size = int(value[2])
     if size > MAX_ITEM_BYTES:

@@ -1,4 +1,4 @@
-"""The commands of kestrel-cli about items: put, get, peek, monitor."""
+"""The item commands of kestrel-cli: put, get, peek, monitor."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from kestrel.tools.tool_runner import (
 _READ_BYTES: Final = 256 * 1024
 
 _ONE_WAIT_S: Final = 60.0
-"""Who waits for ever asks anew so often."""
+"""Longest wait of one request of monitor, in seconds."""
 
 _LONGEST_WAIT_S: Final = 86_400.0
-"""And who waits for a longer time than that."""
+"""Longest wait of one request of get, in seconds."""
 
 _PAUSE_S: Final = 1.0
 
 
 def put(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
-    """Put the items of the command line, or those of standard input."""
+    """Put the items of the command line or of standard input."""
     expires_in_s: float | None = arguments.expires_in
     if expires_in_s is not None and math.ceil(expires_in_s) >= LONGEST_EXPIRY_S and arguments.protocol == "memcache":
         raise ToolFailed(
@@ -77,7 +77,7 @@ def _put(load: BatchLoad, work: Callable[[], str | None], arguments: Namespace, 
 
 
 def _load_input(load: BatchLoad, source: _StandardInput, arguments: Namespace, clock: Clock) -> str:
-    """Put the items of standard input as they come. Returns how long that took, in words."""
+    """Put the items of standard input as they arrive. Return the time taken, as text."""
     if source.is_terminal and not arguments.quiet:
         how = "all that you type is one item" if arguments.whole else "one item a line"
         print_error(TOOL, f"reading from the terminal, {how}; Ctrl-D ends")
@@ -93,7 +93,7 @@ def _load_input(load: BatchLoad, source: _StandardInput, arguments: Namespace, c
 
 
 class _StandardInput:
-    """Standard input."""
+    """Standard input as bytes, with its size if that is known."""
 
     def __init__(self, *, may_show_progress: bool) -> None:
         if sys.stdin is None:
@@ -102,21 +102,21 @@ class _StandardInput:
         self.is_terminal = sys.stdin.isatty()
         self.may_show_progress = may_show_progress and not self.is_terminal  # else the lines of both would be mixed
         self.read = 0
-        """How many bytes have been."""
+        """Number of bytes read so far."""
 
     @property
     def size(self) -> int | None:
-        """How many bytes there are to be read; None where that cannot be known."""
+        """Number of bytes to read, or None if standard input is not a regular file."""
         try:
             status = os.fstat(self._stream.fileno())
             if stat.S_ISREG(status.st_mode):
                 return max(0, status.st_size - os.lseek(self._stream.fileno(), 0, os.SEEK_CUR))
         except OSError:
-            pass  # it is no file at all
+            pass  # not a file
         return None
 
     def pieces(self) -> Iterator[bytes]:
-        """What comes, as it comes."""
+        """Yield the input in pieces as it arrives."""
         while piece := self._next():
             self.read += len(piece)
             yield piece
@@ -129,7 +129,7 @@ class _StandardInput:
 
 
 def get(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
-    """Take items. Status 0 if there was one."""
+    """Take items and write them. Return status 0 if there was one."""
     most = math.inf if arguments.all else arguments.number
     with closing(_taking(servers, arguments)) as taking:
         while taking.count < most and _take(taking, arguments.wait, most - taking.count):
@@ -138,7 +138,7 @@ def get(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
 
 
 def _take(taking: ItemTaker, wait_s: float, most: float) -> bool:
-    """`ItemTaker.take`, also where no request can say how long to wait: then it is asked anew."""
+    """Call `ItemTaker.take`, several times if the wait is longer than one request allows."""
     while wait_s > _LONGEST_WAIT_S:
         if taking.take(_LONGEST_WAIT_S, most):
             return True
@@ -147,14 +147,14 @@ def _take(taking: ItemTaker, wait_s: float, most: float) -> bool:
 
 
 def monitor(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
-    """Take items as they come: until there were so many, the time is up, or Ctrl-C."""
+    """Take items as they arrive, until the number or time of the command line is reached, or Ctrl-C."""
     most = math.inf if arguments.number is None else arguments.number
     end_s = math.inf if arguments.duration is None else clock.seconds() + arguments.duration
     with suppress(KeyboardInterrupt), closing(_taking(servers, arguments)) as taking:
         while taking.count < most and (begun_s := clock.seconds()) < end_s:
             wait_s = min(_ONE_WAIT_S, end_s - begun_s)
             if not taking.take(wait_s, most - taking.count):
-                # An alias answers at once, and so does a queue that is deleted: they are not asked all the time.
+                # An alias or a deleted queue answers at once: pause, so as not to ask in a busy loop.
                 clock.pause(max(0.0, min(_PAUSE_S, begun_s + wait_s - clock.seconds())))
     return EX_OK
 
@@ -165,7 +165,7 @@ def _taking(servers: CommandServers, arguments: Namespace) -> ItemTaker:
 
 
 def peek(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
-    """Show the head. Status 0 if there is one."""
+    """Show the item at the head. Return status 0 if there is one."""
     output = Output()
     write = _form(arguments, output)
     try:

@@ -1,4 +1,4 @@
-"""How items are written to standard output."""
+"""Formats in which items are written to standard output."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from kestrel.tools.output import Output
 from kestrel.tools.tool_runner import print_error
 
 WriteItem: TypeAlias = Callable[[bytes], None]
-"""Writes one item. When `Output.flush` has returned as well, it has left this program."""
+"""Function that writes one item. The item has left this process only when `Output.flush` has returned."""
 
 
 def length_prefixed(output: Output) -> WriteItem:
-    """Its length in 4 bytes, the highest first, and the item."""
+    """Return a writer of items, each after its length as 4 big-endian bytes."""
     return lambda data: output.exactly(len(data).to_bytes(LENGTH_BYTES, "big") + data)
 
 
 def as_json(output: Output) -> WriteItem:
-    """A JSON object on a line: ``data`` as text, or ``base64`` where it is no UTF-8."""
+    """Return a writer of one JSON object per line: ``data`` as text, or ``base64`` if the item is not UTF-8."""
 
     def write(data: bytes) -> None:
         try:
@@ -34,12 +34,12 @@ def as_json(output: Output) -> WriteItem:
 
 
 def escaped_lines(output: Output) -> WriteItem:
-    """One a line, without control characters, which a terminal might obey."""
+    """Return a writer of one item per line. Control characters are escaped, because a terminal might obey them."""
     return lambda data: output.line(show_data(data))
 
 
 class RawLines:
-    """One a line, as they are. The first that has a line feed in it brings a warning."""
+    """A writer of one unchanged item per line. It warns at the first item that contains a line feed."""
 
     def __init__(self, output: Output) -> None:
         self._output = output

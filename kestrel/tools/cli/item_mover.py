@@ -1,4 +1,4 @@
-"""Moving the items of a queue from one server to others, so that none is lost wherever that ends."""
+"""Moving the items of a queue from one server to others, without losing one if that is cut off."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from kestrel.tools.tool_runner import ToolFailed
 
 
 class UncertainItem(Enum):
-    """What is not known of the last item."""
+    """Where the item being moved may be after an error."""
 
     NONE = auto()
     MAY_COME_AGAIN = auto()
-    """It is at the target. Whether it is at the source as well is not known."""
+    """The item is at the target. It may also be at the source."""
     MAY_BE_PUT = auto()
-    """It is at the source. Whether it is at the target as well is not known."""
+    """The item is at the source. It may also be at the target."""
 
 
 class ItemMover:
-    """Takes the items of a queue one by one as open reads, puts each to the target, and gives it up only then."""
+    """A mover of the items of one queue: it opens each item, puts it to the target, and only then confirms it."""
 
     def __init__(
         self,
@@ -37,7 +37,11 @@ class ItemMover:
         is_over: Callable[[], bool],
         moved: Callable[[int], None],
     ) -> None:
-        """`is_over` is asked before each item, `moved` told the size of each one that is at the target."""
+        """Prepare to move items. Nothing is requested yet.
+
+        `is_over` is called before each item, and ends the move if it returns True. `moved` is called with the size of
+        each item that was put to the target.
+        """
         self._source = source
         self._queue = queue
         self._load = BatchLoad(servers, target, None)
@@ -47,14 +51,14 @@ class ItemMover:
 
     @property
     def moved(self) -> int:
-        """How many items are at the target."""
+        """Number of items put to the target."""
         return self._load.stored
 
     def drain(self) -> int:
-        """Move all that there is. Returns how many are there all the same, held by other clients or just come.
+        """Move all items. Return how many are left: open reads of other clients, or items that have just arrived.
 
-        Raises `ClientFailure` for the source and `ToolFailed` for the target. Then `uncertain_item` is the item whose
-        state is not known.
+        Raise `ClientFailure` if the source fails and `ToolFailed` if the target fails. `uncertain_item` then says
+        where the last item may be.
         """
         left: float = inf
         while True:
@@ -63,7 +67,7 @@ class ItemMover:
             if self._is_over():
                 return 0
             items, held = self._source.queues().figures.get(self._queue, (0, 0))
-            # siberite says of an empty item that there is none, and has one less after that.
+            # siberite answers an empty item like an empty queue, and drops the item.
             if not items or (items >= left and self.moved == before):
                 return items + held
             left = items
@@ -89,7 +93,7 @@ class ItemMover:
         except ToolFailed:
             if not self._load.is_uncertain:
                 self.uncertain_item = UncertainItem.NONE
-            with suppress(ClientFailure):  # without a connection it goes back by itself
+            with suppress(ClientFailure):  # if the connection is lost, the server puts the item back
                 self._source.abort(self._queue)
             raise
         self._tell_moved(len(data))

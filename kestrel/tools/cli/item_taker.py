@@ -1,4 +1,4 @@
-"""Taking items so that none is lost: each is confirmed when it has been written, and goes back if it cannot be."""
+"""Taking items without losing one: each is confirmed after it is written, or put back if it cannot be written."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from kestrel.tools.stats_output import stat_number
 from kestrel.tools.tool_runner import ToolFailed, print_error
 
 _MAX_OPEN_READS: Final = 100
-"""As many open reads as the configurations allow that people start from."""
+"""Open reads of one connection that the example configurations allow."""
 
 _PATIENCE_S: Final = 1
-"""The least that can be said. It goes by only where another client takes what was there."""
+"""Shortest timeout of a monitor request, in seconds. It passes only if another client has taken the items."""
 
 _HOLD_MS: Final = 60_000
-"""So long an item may take to be written, where the protocol wants to know."""
+"""Time in which an item must be written, in protocols whose open reads have a timeout."""
 
 
 class ItemTaker:
-    """Takes items of a queue and writes them. Whatever it does may raise `ToolFailed`, and as `Output` does.
+    """A consumer that takes items of a queue and writes them. Methods raise `ToolFailed`, and the errors of `Output`.
 
-    It keeps one connection to each server. The end of that is the end of the server, also where another one listens at
-    the same address by now: of one server it is raised, of several the others are asked.
+    It keeps one connection to each server. If that connection ends, the server counts as failed, even if it can be
+    reached again: with one server an error is raised, with several the others are asked.
     """
 
     def __init__(self, servers: CommandServers, queue: bytes, output: Output, write: WriteItem) -> None:
@@ -39,12 +39,15 @@ class ItemTaker:
         self._write = write
         self._connections: dict[Address, BlockingConnection] = {}
         self._batch_is_useful = servers.has_memcache
-        """To ask for many at once."""
+        """True if asking for several items at once is possible and has not been useless so far."""
         self.count = 0
-        """How many have been written."""
+        """Number of items written and confirmed."""
 
     def take(self, wait_s: float, most: float) -> bool:
-        """Take one, waiting so long for it; or, where many are there, up to `most`. Whether there was one."""
+        """Take items, waiting up to `wait_s` seconds for the first one. Return whether there was one.
+
+        If the queue holds several items, up to `most` are taken.
+        """
         try:
             taken = self._servers.asked.search(
                 lambda address, wait_ms: self._take_at(address, wait_ms, most), round(wait_s * 1000)
@@ -54,12 +57,15 @@ class ItemTaker:
         return taken is not None
 
     def close(self) -> None:
-        """Hang up."""
+        """Close all connections."""
         while self._connections:
             self._connections.popitem()[1].close()
 
     def _take_at(self, address: Address, wait_ms: int, most: float) -> int | None:
-        """How many were taken from there; None where there was none. Raises `ClientFailure` if none was written."""
+        """Take items from one server. Return their number, or None if there was none.
+
+        Raise `ClientFailure` if the server fails before an item is written.
+        """
         self._close_departed()
         connection = self._connection_to(address)
         try:
@@ -83,14 +89,14 @@ class ItemTaker:
         return connection
 
     def _size(self, connection: BlockingConnection, most: float) -> int:
-        """How many to take at once."""
+        """Return how many items to ask for at once."""
         if not self._batch_is_useful or most == 1:
             return 1
         figures = connection.ask(self._servers.memcache.dump_stats(self._queue))
         return int(min(stat_number(figures.get(self._queue, {}), "items"), most, _MAX_OPEN_READS))
 
     def _take_many(self, connection: BlockingConnection, size: int) -> int:
-        """Take up to so many, which are there unless another client was faster. How many there were."""
+        """Take up to `size` items, and return their number. Another client may take some of them first."""
         calls = self._servers.memcache
         taken = written = 0
         failure: BaseException | None = None
@@ -101,14 +107,14 @@ class ItemTaker:
                     if failure is None:
                         try:
                             self._write_item(data)
-                        except BaseException as error:  # what was written before is to be confirmed all the same
+                        except BaseException as error:  # the items written before it are still confirmed
                             failure = error
                         else:
                             written += 1
             if written:
                 connection.ask(calls.confirm(self._queue, written))
             if taken > written:
-                connection.close()  # and the others go back
+                connection.close()  # the server puts the others back
         except ClientFailure as error:
             if not written:
                 raise
@@ -123,13 +129,13 @@ class ItemTaker:
         dialect = self._servers.dialect
         read = connection.ask(dialect.open(self._queue, wait_ms, _HOLD_MS))
         if read is None:
-            if wait_ms:  # a server that stops says that there is nothing to all who wait, and then hangs up
+            if wait_ms:  # a stopping server answers all waiters that there is no item, then disconnects
                 connection.ask(dialect.version())
             return None
         try:
             self._write_item(read.data)
         except BaseException:
-            with suppress(ClientFailure):  # without a connection it goes back by itself
+            with suppress(ClientFailure):  # if the connection is lost, the server puts the item back
                 connection.ask(dialect.abort(self._queue, read))
             raise
         try:

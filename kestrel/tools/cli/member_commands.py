@@ -1,4 +1,4 @@
-"""The command of kestrel-cli about a server set: who is in it."""
+"""The servers command of kestrel-cli: show the members of a server set."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kestrel.tools.output import Output
 from kestrel.tools.tool_runner import EX_FOUND, EX_OK, EX_USAGE, ToolFailed, print_error
 
 _OURS: Final = ("memcache", "thrift", "text")
-"""The protocols that are shown first."""
+"""Protocols whose columns come first."""
 
 
 class _MemberRow(NamedTuple):
-    """A server, and the sets that it is in."""
+    """A server, and whether it is in the read set and in the write set."""
 
     member: Member
     is_read: bool
@@ -28,7 +28,7 @@ class _MemberRow(NamedTuple):
 
 
 def servers(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
-    """Show the members of both sets. Status 0 if there is one."""
+    """Show the members of the read and write sets. Return status 0 if there is one."""
     followed = servers.members
     if not isinstance(followed, FollowedServers):
         raise ToolFailed("these are servers, and no server set: name one with --server zk://HOST/PATH", EX_USAGE)
@@ -52,7 +52,7 @@ def servers(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
 
 
 def _each_once(members: Iterable[Member]) -> list[Member]:
-    # A member has a dict in it, and no hash.
+    # A member contains a dict, so it is not hashable.
     return list({(member.service, tuple(sorted(member.additional.items()))): member for member in members}.values())
 
 
@@ -67,7 +67,7 @@ def _json(entry: _MemberRow) -> dict[str, Any]:
 
 
 def _table(entries: Sequence[_MemberRow]) -> list[list[str]]:
-    """Where each speaks what, and which sets it is in, under a line of headings."""
+    """Return a row of headings, and one row per server with its address for each protocol and its sets."""
     spoken = dict.fromkeys(name for entry in entries for name in entry.member.additional)
     protocols = [*(name for name in _OURS if name in spoken), *(name for name in spoken if name not in _OURS)]
     rows = [["server", *map(show_text, protocols), READ, WRITE]]

@@ -1,4 +1,4 @@
-"""The commands of kestrel-cli about whole queues and servers."""
+"""The commands of kestrel-cli for whole queues and servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kestrel.tools.tool_runner import EX_FOUND, EX_OK, EX_SERVER, ToolFailed, pr
 
 
 def stats(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
-    """Show the figures, once or again and again. Status 1 when a queue that was named is not there."""
+    """Show statistics, once or repeatedly. Return status 1 if a named queue does not exist."""
     output = Output()
     if arguments.watch is None:
         return _stats(servers, arguments, output)
@@ -26,7 +26,7 @@ def stats(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
             _stats_or_why_not(servers, arguments, output)
             clock.pause(arguments.watch)
             if output.is_terminal:
-                output.exactly(b"\x1b[H\x1b[J")  # the top left corner, and nothing on the screen
+                output.exactly(b"\x1b[H\x1b[J")  # cursor to the top left, clear the screen
             elif not arguments.json:
                 output.line("")
     except KeyboardInterrupt:
@@ -34,7 +34,7 @@ def stats(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
 
 
 def _stats_or_why_not(servers: CommandServers, arguments: Namespace, output: Output) -> None:
-    """Show the figures, or say that a server is away: it may come back."""
+    """Show statistics, or report that a server cannot be reached: it may return."""
     try:
         _stats(servers, arguments, output)
     except ToolFailed as failed:
@@ -70,19 +70,19 @@ def _stats(servers: CommandServers, arguments: Namespace, output: Output) -> int
 
 
 def status(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
-    """Show the status, or have the servers take another one first."""
+    """Show the status of the servers, after changing it if a new one is given."""
     if arguments.status is not None:
         _have_done(servers, lambda: servers.dialect.set_status(arguments.status))
     return _tell(servers, lambda connection: connection.ask(servers.dialect.status()))
 
 
 def version(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
-    """Show which release the servers are."""
+    """Show the release of each server."""
     return _tell(servers, lambda connection: connection.ask(servers.dialect.version()))
 
 
 def flush_expired(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
-    """Drop what has expired, and show how many items that were."""
+    """Drop expired items, and show how many were dropped."""
     calls = servers.memcache
     queues: list[bytes] = arguments.queues
 
@@ -95,7 +95,7 @@ def flush_expired(servers: CommandServers, arguments: Namespace, clock: Clock) -
 
 
 def _tell(servers: CommandServers, ask: Callable[[BlockingConnection], object]) -> int:
-    """Show one server's answer; of several, or of a server set, each behind the server's name."""
+    """Print the answer of each server, after the server's name unless a single server was named."""
     output = Output()
     for address, answer in servers.each(ask):
         where = "" if servers.asked.is_alone else f"{show_text(str(address))}: "
@@ -105,7 +105,7 @@ def _tell(servers: CommandServers, ask: Callable[[BlockingConnection], object]) 
 
 
 def dump_config(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
-    """Show settings in effect."""
+    """Show the settings in effect for queues."""
     output = Output()
     calls = servers.memcache
     for address, queues in servers.each(lambda connection: connection.ask(calls.dump_config(*arguments.queues))):
@@ -124,22 +124,22 @@ def dump_config(servers: CommandServers, arguments: Namespace, clock: Clock) -> 
 
 
 def flush(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
-    """Drop what is in a queue."""
+    """Drop all items of a queue."""
     return _change(servers, arguments, "drop all items of the queue {queue}, on {servers}?", servers.dialect.flush)
 
 
 def delete(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
-    """Forget a queue."""
+    """Delete a queue with all its items."""
     return _change(
         servers, arguments, "delete the queue {queue} with all its items, on {servers}?", servers.dialect.delete
     )
 
 
 def close_range(servers: CommandServers, arguments: Namespace, clock: Clock) -> int:
-    """Keep nothing for a reader any more."""
+    """Release the items that are kept for a reader by ids."""
     calls, reader = servers.thrift, arguments.reader.encode(errors="surrogateescape")
     shown = show_data(reader).replace("{", "{{").replace("}", "}}")
-    question = f"give up what is kept of the queue {{queue}} for the reader {shown}, on {{servers}}?"
+    question = f"release the items of the queue {{queue}} kept for the reader {shown}, on {{servers}}?"
     return _change(servers, arguments, question, lambda queue: calls.close_range(queue, reader))
 
 
@@ -147,7 +147,7 @@ def _change(
     servers: CommandServers, arguments: Namespace, question: str, make_call: Callable[[bytes], Call[None]]
 ) -> int:
     queue: bytes = arguments.queue
-    if servers.has_memcache and not _is_there(servers, queue):  # thrift does not tell
+    if servers.has_memcache and not _is_there(servers, queue):  # thrift has no request for it
         raise ToolFailed(f"there is no queue {show_data(queue)}", EX_FOUND)
     if not arguments.yes and sys.stdin is not None and sys.stdin.isatty():
         where = ", ".join(show_text(str(address)) for address in servers.all_servers())
@@ -161,7 +161,7 @@ def _change(
 
 
 def _is_there(servers: CommandServers, queue: bytes) -> bool:
-    """Whether a server has that queue. Raises `ToolFailed` where some do not, and others do not answer."""
+    """Return whether a server has that queue. Raise `ToolFailed` if none that answers has it and others fail."""
     calls = servers.memcache
     return any(queues.get(queue) for _, queues in servers.each(lambda each: each.ask(calls.dump_stats(queue))))
 

@@ -1,4 +1,4 @@
-"""The servers that a command is for: how they are asked, and what is said when one of them fails."""
+"""The servers of a command: requests to them, and error messages if one of them fails."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ TOOL: Final = "kestrel-cli"
 
 
 class CommandServers:
-    """One server or several that share the work, or the members of a server set.
+    """One server, several that share the work, or the members of a server set. `seconds` is a monotonic clock.
 
-    Raises ValueError for what is no address, OSError for TLS files that cannot be used, and `NoKazoo`. `seconds` is a
-    clock that never goes back.
+    The constructor raises ValueError for an invalid address, OSError for TLS files that cannot be used, and
+    `KazooMissing`.
     """
 
     def __init__(
@@ -50,37 +50,37 @@ class CommandServers:
 
     @property
     def has_memcache(self) -> bool:
-        """Whether that is the protocol."""
+        """True if the protocol is memcache."""
         return self._memcache is not None
 
     @property
     def memcache(self) -> MemcacheCalls:
-        """The calls that memcache alone has. Raises `ToolFailed`."""
+        """Calls that only memcache has. Raises `ToolFailed` if the protocol is thrift."""
         if self._memcache is None:
             raise ToolFailed("the thrift protocol has no such request: leave out --protocol thrift", EX_USAGE)
         return self._memcache
 
     @property
     def thrift(self) -> ThriftCalls:
-        """The calls that thrift alone has. Raises `ToolFailed`."""
+        """Calls that only thrift has. Raises `ToolFailed` if the protocol is memcache."""
         if self._memcache is not None:
-            raise ToolFailed("memcache has no such request: say --protocol thrift, and name its port", EX_USAGE)
+            raise ToolFailed("memcache has no such request: use --protocol thrift, and name its port", EX_USAGE)
         return self._thrift
 
     def ask(self, address: Address, call: Call[T]) -> T:
-        """The answer of that server. Raises `ClientFailure`."""
+        """Send a request to a server and return the answer. Raise `ClientFailure` if it fails."""
         with naming_server(address), self.pool.using(address) as connection:
             return connection.ask(call)
 
     def all_servers(self) -> tuple[Address, ...]:
-        """All servers, as they are now. Raises `ToolFailed`."""
+        """Return the addresses of all servers known now. Raise `ToolFailed` if none are known."""
         try:
             return self.asked.all_servers()
         except ClientFailure as failure:
             raise self.failed(failure) from None
 
     def each(self, ask: Callable[[BlockingConnection], T]) -> Iterator[tuple[Address, T]]:
-        """What each server answers. All are asked, also when some fail; then a `ToolFailed` is raised."""
+        """Yield the address and answer of each server. If some fail, raise `ToolFailed` after asking all."""
         failed: list[ToolFailed] = []
         for address in self.all_servers():
             try:
@@ -96,11 +96,11 @@ class CommandServers:
             raise failed[-1]
 
     def failed(self, failure: ClientFailure, address: Address | None = None) -> ToolFailed:
-        """What is said of a failure, at that server or at some server."""
+        """Return the error to report for a failure of a server; `address` is None if the server is unknown."""
         if address is None and len(self.asked.addresses) == 1:
             address = self.asked.addresses[0]
         return self._connection_context.failed(failure, "a server" if address is None else str(address))
 
     def close(self) -> None:
-        """Hang up."""
+        """Close all connections."""
         self.asked.close()

@@ -1,7 +1,7 @@
-"""Items out of a stream of bytes: one a line, each behind its length, or all of it as one.
+"""Splitting a stream of bytes into items: one per line, each after its length, or the whole stream as one item.
 
-Each function takes the stream in any pieces and brings, piece by piece, the items that are complete: what comes slowly
-can be put as it comes. What is no item ends it with a `ToolFailed` that says where, after the items before it.
+Each function takes the stream in pieces of any size. For each piece it yields the items that are complete, so that
+slow input can be put as it arrives. Invalid input raises `ToolFailed`, with its position, after the items before it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LENGTH_BYTES: Final = 4
 
 
 def split_lines(pieces: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """One item a line. The line feed is no data, all else is; the last line may be without one."""
+    """Split into one item per line. The line feed is not part of the item; the last line may lack it."""
     begun: list[bytes] = []
     begun_bytes = items = offset = 0
     for piece in pieces:
@@ -44,7 +44,7 @@ def _can_be_an_item(data: bytes) -> bool:
 
 
 def split_prefixed(pieces: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Before each item its length: 4 bytes, the highest first."""
+    """Split a stream with a length of 4 big-endian bytes before each item."""
     buffer = ReceiveBuffer()
     size: int | None = None
     items = offset = 0
@@ -77,7 +77,7 @@ def split_prefixed(pieces: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def take_whole(pieces: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """All of it is one item."""
+    """Return the whole stream as one item."""
     taken = []
     size = 0
     for piece in pieces:
