@@ -224,7 +224,7 @@ def test_a_queue_that_no_journal_can_be_called_like_is_refused(tmp_path: Path, c
     EscapedNames(Disk(), os.fsencode(source)).remember(stem_of(name), name)
     assert [*served("scroll", source)] == [name]
     status, _, said = convert_it(f"scroll:{source}", f"journal:{tmp_path}/new")
-    assert (status, "cannot be kept in a journal, whose file is called like it" in said) == (1, True)
+    assert (status, "cannot be kept in a journal, whose file has the same name" in said) == (1, True)
 
 
 def test_a_queue_that_is_there_again_is_not_taken_for_the_deleted_one(tmp_path: Path, convert_it: Convert) -> None:
@@ -338,12 +338,12 @@ def test_the_source_is_owned_while_it_is_converted_and_free_afterwards(
         ("journal:{0}/journals", "journal:{0}/new", "both are journals: copy the folder, or name one of the other"),
         ("journal:{0}/journals", "scroll:{0}/journals/new", "one of the two folders is in the other"),
         ("journal:{0}/journals", "scroll:{0}/no/new", "there is no folder {0}/no for the target: make it first"),
-        ("journal:{0}/journals", "scroll:{0}/file", "{0}/file is there and no folder: name another target"),
-        ("journal:{0}/journals", "scroll:{0}/scrolls", "the folder {0}/scrolls is there and not empty"),
+        ("journal:{0}/journals", "scroll:{0}/file", "{0}/file exists and is not a folder: name another target"),
+        ("journal:{0}/journals", "scroll:{0}/scrolls", "the folder {0}/scrolls exists and is not empty"),
         ("journal:{0}/scrolls", "scroll:{0}/new", "the folder {0}/scrolls has no journals; it has gone, none, work"),
         ("scroll:{0}/journals", "journal:{0}/new", "the folder {0}/journals has no scrolls; it has empty"),
         ("scroll:{0}/none", "journal:{0}/new", "the folder {0}/none has no scrolls; it has no queues"),
-        ("scroll:{0}/noted", "journal:{0}/new", "the folder {0}/noted is one of journal: name it journal:{0}/noted"),
+        ("scroll:{0}/noted", "journal:{0}/new", "the folder {0}/noted is of the kind journal: name it"),
     ],
 )
 def test_what_cannot_be_is_a_sentence_and_nothing_is_done(
@@ -434,7 +434,7 @@ def test_what_the_other_kind_cannot_hold_is_refused(
     status, _, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new")
     assert (status, said) == (
         1,
-        "kestrel-convert: the queue old has an item of 14 bytes, and one of a scroll has at most 8:"
+        "kestrel-convert: the queue old has an item of 14 bytes, and an item of a scroll has at most 8:"
         " take it from the queue first\n",
     )
 
@@ -473,7 +473,7 @@ def test_where_a_disk_is_mounted_nothing_can_take_the_place_of_the_target(
     status, out, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new")
     assert (status, out) == (2, "")
     assert said == (
-        f"kestrel-convert: {tmp_path}/new is where a disk is mounted: name a folder in it that is not there yet\n"
+        f"kestrel-convert: {tmp_path}/new is a mount point: name a folder in it that does not exist yet\n"
     )
     assert not (tmp_path / "new.converting").exists()
 
@@ -508,8 +508,8 @@ def test_who_may_make_nothing_beside_the_target_is_told_so(tmp_path: Path, journ
     status, _, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new", disk=Forbidding())
     assert (status, said) == (
         73,
-        f"kestrel-convert: user {os.geteuid()} cannot make {tmp_path}/new.converting, which becomes the target: name a"
-        " target in a folder in which that user may make one\n",
+        f"kestrel-convert: user {os.geteuid()} cannot create {tmp_path}/new.converting, which becomes the target: name"
+        " a target in a folder that this user can write to\n",
     )
 
 
@@ -566,7 +566,7 @@ def test_a_new_folder_that_differs_is_not_taken(tmp_path: Path, kind: str, conve
     source, target = fill(tmp_path / "old", MADE[kind]), tmp_path / "new"
     status, out, said = convert_it(f"{kind}:{source}", f"{OTHER[kind]}:{target}", disk=Corrupting())
     assert (status, out) == (1, "")
-    assert said.startswith(f"kestrel-convert: queue {'ev+b' if kind == 'journal' else 'work'}: the new folder does not")
+    assert said.startswith(f"kestrel-convert: queue {'ev+b' if kind == 'journal' else 'work'}: the new folder and the")
     assert not target.exists()
     assert convert_it("-q", "--anew", f"{kind}:{source}", f"{OTHER[kind]}:{target}") == (0, "", "")
     assert served(OTHER[kind], target) == served(kind, source)
@@ -577,7 +577,7 @@ def test_a_source_that_changes_meanwhile_is_noticed(tmp_path: Path, journals: Pa
     disk.before("sync_folder", lambda: disk.before("sync_folder", lambda: fill(journals, {"work": b""})))
     status, _, said = convert_it(f"journal:{journals}", f"scroll:{tmp_path}/new", disk=disk)
     assert status == 1
-    assert said == "kestrel-convert: the source has changed meanwhile: stop the server that is at work on it\n"
+    assert said == "kestrel-convert: the source has changed during the conversion: stop the server that uses it\n"
     assert not (tmp_path / "new").exists()
 
 
@@ -623,7 +623,7 @@ def test_a_reader_file_that_nobody_serves_is_named(tmp_path: Path, scrolls: Path
     fill(scrolls, {"odd name.read.x": READER + read_head(0)})
     status, _, said = convert_it(f"scroll:{scrolls}", f"journal:{tmp_path}/new")
     assert (status, said.count("\n")) == (0, 1)
-    assert said.startswith("kestrel-convert: odd name.read.x is a reader file, and its name is no queue's")
+    assert said.startswith("kestrel-convert: odd name.read.x is a reader file, but no queue has that name")
 
 
 # Real servers.

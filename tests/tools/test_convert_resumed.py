@@ -29,7 +29,7 @@ from tests.tools.test_convert import BOTH_WAYS, MADE, OTHER
 from tests.tools.tool_processes import fill
 from tests.torture.convert import torture
 
-GOING_ON = "kestrel-convert: going on with what an earlier run has left in {}/new.converting\n"
+GOING_ON = "kestrel-convert: resuming the earlier run in {}/new.converting\n"
 
 
 @pytest.fixture(autouse=True)
@@ -377,7 +377,7 @@ def test_an_interruption_is_a_word_and_the_same_command_goes_on(way: Way) -> Non
 
     status, _, said = way.run(Interrupted())
     assert status == 130
-    assert said == "kestrel-convert: the same command goes on from here\nkestrel-convert: interrupted\n"
+    assert said == "kestrel-convert: run the same command to continue\nkestrel-convert: interrupted\n"
     status, _, said = way.run(None, "-q")
     assert (status, said) == (0, "")
     way.check()
@@ -442,7 +442,7 @@ def test_where_the_new_folder_is_gone_though_it_was_verified_it_begins_anew(way:
         assert way.dies(calls)
     shutil.rmtree(way.staging / "queues")
     status, _, said = way.run()
-    assert (status, "beginning anew" in said) == (0, True)
+    assert (status, "starting over" in said) == (0, True)
     way.check()
 
 
@@ -456,7 +456,7 @@ def test_where_the_source_has_changed_since_it_begins_anew_and_says_so(way: Way)
     way.expected = served(way.kind, way.source)
     status, _, said = way.run()
     assert status == 0
-    assert said == f"kestrel-convert: the source is not as it was when {way.staging} was begun: beginning anew\n"
+    assert said == f"kestrel-convert: the source has changed since {way.staging} was begun: starting over\n"
     way.check()
 
 
@@ -468,7 +468,7 @@ def test_where_a_file_of_the_source_was_written_over_since_it_begins_anew(way: W
     os.utime(way.source / name, ns=(1, 1))
     way.expected = served(way.kind, way.source)
     status, _, said = way.run()
-    assert (status, "beginning anew" in said) == (0, True)
+    assert (status, "starting over" in said) == (0, True)
     way.check()
 
 
@@ -486,7 +486,7 @@ def test_what_an_earlier_conversion_left_is_not_taken_for_another_one(way: Way, 
     assert status == 2
     assert said == (
         f"kestrel-convert: {way.staging} is of another conversion, from {way.places[0]} to {way.places[1]}, which is"
-        " not finished: finish that, or begin this one with --anew, or name another target\n"
+        " not finished: finish that, start this one over with --anew, or name another target\n"
     )
     assert convert_it("--anew", f"{way.kind}:{other}", way.places[1])[0] == 0
     way.check()
@@ -505,7 +505,7 @@ def test_a_folder_of_somebody_else_is_left_alone(way: Way) -> None:
     for names in (["mine"], ["state"], ["lock", "notes"]):
         fill(way.staging, dict.fromkeys(names, b""))
         status, _, said = way.run()
-        assert (status, f"{way.staging} is in the way, and not of an earlier run: rename it" in said) == (2, True)
+        assert (status, f"{way.staging} exists, and no earlier run made it: rename it" in said) == (2, True)
         assert sorted(os.listdir(way.staging)) == sorted(names)
         way.clear()
     way.staging.write_bytes(b"a file")
@@ -520,7 +520,7 @@ def test_two_conversions_to_the_same_target_do_not_meet(way: Way) -> None:
     way.staging.mkdir()
     lock = FolderLock(os.fsencode(way.staging / "lock"))
     status, _, said = way.run()
-    assert (status, said) == (75, "kestrel-convert: another conversion to the same target is at work: wait for it\n")
+    assert (status, said) == (75, "kestrel-convert: another conversion to the same target is running: wait for it\n")
     lock.release()
     assert way.run()[0] == 0
     way.check()
@@ -531,7 +531,7 @@ def test_an_empty_target_is_replaced_and_one_that_was_filled_meanwhile_is_not(wa
     disk = KillableDisk()
     disk.before("sync_folder", lambda: fill(way.target, {"mine": b""}))
     status, _, said = way.run(disk)
-    assert (status, f"somebody has put something into {way.target} meanwhile: empty it" in said) == (1, True)
+    assert (status, f"{way.target} is no longer empty: empty it" in said) == (1, True)
     assert files_of(way.target) == {"mine": b""}
     (way.target / "mine").unlink()
     assert way.run()[0] == 0
@@ -570,7 +570,7 @@ def test_what_an_earlier_run_has_written_needs_no_room_again(way: Way) -> None:
     disk = Disk()
     disk.free_bytes = lambda folder: 3 * 4096  # type: ignore[method-assign]
     status, _, said = way.run(disk)
-    assert (status, said) == (0, f"kestrel-convert: going on with what an earlier run has left in {way.staging}\n")
+    assert (status, said) == (0, f"kestrel-convert: resuming the earlier run in {way.staging}\n")
     way.check()
 
 

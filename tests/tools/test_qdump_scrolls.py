@@ -353,7 +353,7 @@ def test_a_scroll_whose_name_is_no_queues_is_called_by_what_its_files_begin_with
 
 def test_a_reader_file_that_no_server_reads_for_its_name_is_mentioned(folder: Path, dump: Dump) -> None:
     fill(folder, {"work.read.a.b": READER + read_head(0)})
-    said = "work.read.a.b is a reader file, and its name is no queue's, so no server reads it: rename it\n"
+    said = "work.read.a.b is a reader file, but no queue has that name, so no server reads it: rename it\n"
     assert dump("-q", folder)[::2] == (0, f"kestrel-qdump: {said}")
     assert dump("-q", "--queue", "work", folder)[2] == dump("-q", folder / "work.1000")[2] == ""
 
@@ -512,7 +512,7 @@ def test_what_is_put_and_done_while_files_are_opened_is_not_taken_for_left(folde
 def test_a_queue_or_a_scroll_that_is_deleted_meanwhile_is_a_sentence(folder: Path, dump: Dump) -> None:
     disk = FaultyDisk()
     disk.before("open_read", (folder / "work.read.x").unlink)
-    sentence = "kestrel-qdump: work.read.x is not there any more: its queue was deleted\n"
+    sentence = "kestrel-qdump: work.read.x no longer exists: its queue was deleted\n"
     assert dump("-Q", folder / "work.read.x", disk=disk) == (1, b"", sentence)
 
     def erase_all() -> None:
@@ -523,7 +523,7 @@ def test_a_queue_or_a_scroll_that_is_deleted_meanwhile_is_a_sentence(folder: Pat
     disk.before("open_read", erase_all)
     status, out, said = dump("-Q", folder / "work.read.y", disk=disk)
     assert (status, out) == (1, b"")
-    assert said == "kestrel-qdump: the scroll work is not there any more: its queues were deleted\n"
+    assert said == "kestrel-qdump: the scroll work no longer exists: its queues were deleted\n"
     assert disk.open_descriptors == set()
 
 

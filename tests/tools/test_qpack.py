@@ -121,7 +121,7 @@ def test_a_new_file_with_other_errors_is_not_taken(
     monkeypatch.setattr(ReplacementRecords, "runs", runs)
     errors = 2
     status, _, said = pack(tmp_path)
-    assert (status, "the new file did not hold what the old ones do" in said) == (1, True)
+    assert (status, "the new file and the old ones differ" in said) == (1, True)
     assert restarted_errors(tmp_path) == [1]
     errors = 1
     assert pack(tmp_path)[0] == 0
@@ -267,7 +267,7 @@ def test_a_new_file_that_does_not_hold_the_same_does_not_take_the_place(
     monkeypatch.setattr(packing, "write_temporary", write_wrongly)
     status, _, said = pack("--queue", "work", folder)
     assert status == 1
-    assert "did not hold what the old ones do" in said
+    assert "the new file and the old ones differ" in said
     assert not [name for name in files_of(folder) if "~" in name]
     assert restarted_items(folder) == ITEMS
 
@@ -384,7 +384,7 @@ def test_while_a_server_owns_the_folder_it_refuses_with_75_but_verifies(folder: 
         assert (done.returncode, done.stdout) == (75, b"")
         assert done.stderr.decode() == (
             f"kestrel-qpack: another server (process {owner.pid}) owns the queue folder {folder}:"
-            " stop it first, or look with --verify\n"
+            " stop it first, or check the files with --verify\n"
         )
         assert run("qpack", "--verify", folder).returncode == 0
         assert files_of(folder) == FILES

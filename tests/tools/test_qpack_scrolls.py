@@ -28,7 +28,7 @@ FILES = {
 SHARED_BYTES = len(FILES["work.1000"] + FILES["work.2000"])
 WORK_BYTES = SHARED_BYTES + len(FILES["work.read.:own"])
 X_BYTES = SHARED_BYTES + len(FILES["work.read.x"])
-NOT_PACKED = "a scroll is not packed: the server erases its files as soon as nobody needs them"
+NOT_PACKED = "a scroll is not packed: the server erases its files as soon as no queue needs them"
 
 Pack = Callable[..., tuple[int, str, str]]
 
@@ -127,7 +127,7 @@ def test_a_writer_file_with_a_later_one_behind_it_is_not_being_written_so_its_en
     fill(folder, {"work.1000": FILES["work.1000"] + end, "work.3000": WRITER})
     status, out, said = pack("--verify", "--queue", "work", folder)
     offset = len(FILES["work.1000"])
-    where = f"damaged: work.1000, offset {offset}: {problem}, and a later file stands behind it; {size} byte"
+    where = f"damaged: work.1000, offset {offset}: {problem}, and a later file follows it; {size} byte"
     assert (status, out.split(": ")[1]) == (1, "damaged")
     assert said.startswith(f"kestrel-qpack: {where}")
 
@@ -181,7 +181,7 @@ def test_a_reader_file_that_no_server_reads_for_its_name_is_a_complaint_and_stat
     status, out, said = pack("--verify", folder)
     assert (status, out.count("\n")) == (1, 3)
     assert said == (
-        "kestrel-qpack: work.read.a.b is a reader file, and its name is no queue's, so no server reads it: rename it\n"
+        "kestrel-qpack: work.read.a.b is a reader file, but no queue has that name, so no server reads it: rename it\n"
     )
     assert pack("--verify", "--queue", "work", folder)[::2] == (0, "")
 

@@ -1,1 +1,1 @@
-"""kestrel-convert: journals to scrolls and back."""
+"""kestrel-convert: conversion of journals to scrolls and back."""

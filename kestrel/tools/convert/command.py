@@ -1,4 +1,4 @@
-"""kestrel-convert: a folder of journals becomes a folder of scrolls, or the other way. No server may be at work."""
+"""Command line of kestrel-convert: convert a folder of journals to one of scrolls, or back, while no server runs."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from kestrel.tools.tool_runner import EX_OK, EX_USAGE, ToolFailed, print_error, 
 TOOL: Final = "kestrel-convert"
 
 _BLOCK_BYTES: Final = 4096
-"""What a file takes beyond its length, at most."""
+"""Disk space that a file can take beyond its length, at most."""
 
 _DESCRIPTION: Final = """\
-Makes a folder of scrolls of a folder of Kestrel's journals, or the other way: every queue with its items in their
-order, with their data, times and errors, as a restart of the server would serve them. Stop the server first. The source
-is only read. The target is written beside its place, as TARGET.converting, and compared with the source item by item;
-then it takes its place, at once. Wherever this is interrupted, the same command goes on where it was."""
+Convert a folder of Kestrel's journals to a folder of scrolls, or back. Every queue keeps its items in order, with their
+data, times and errors, as a restart of the server would serve them. Stop the server first. The source is only read.
+The target is written as TARGET.converting and compared with the source item by item, then renamed to TARGET. After an
+interruption, run the same command to continue."""
 
 _EPILOG: Final = """\
 examples:
@@ -43,9 +43,9 @@ examples:
   kestrel-convert scroll:/srv/kestrel journal:/var/spool/kestrel-2
   kestrel-convert --json journal:/var/spool/kestrel scroll:/srv/kestrel | jq .
 
-exit status: 0 when the target is there and holds what the source does; 1 when the source is damaged, or something could
-not be read or written; 2 when the command line makes no sense; 73 when the target cannot be made, or there is no room
-for it; 75 when a server owns the source; 130 after Ctrl-C."""
+exit status: 0 if the target exists and holds the same items as the source; 1 if the source is damaged, or a file could
+not be read or written; 2 if the command line is invalid; 73 if the target cannot be created, or the disk is too full
+for it; 75 if a server uses the source; 130 after Ctrl-C."""
 
 
 def main(
@@ -53,7 +53,7 @@ def main(
     disk: Disk | None = None,
     now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
 ) -> int:
-    """The command. Returns its exit status."""
+    """Run the command and return its exit status."""
     return run(TOOL, lambda: _Conversion(_parser().parse_args(argv), disk or Disk(), now_ms()).do())
 
 
@@ -66,19 +66,19 @@ def _parser() -> ArgumentParser:
         "target",
         metavar="TARGET",
         type=ConversionFolder.parse,
-        help="the other kind: a folder that is not there yet, or empty",
+        help="a folder of the other kind that does not exist yet, or is empty",
     )
     parser.add_argument(
-        "--anew", action="store_true", help="begin at the beginning, whatever an earlier run has left unfinished"
+        "--anew", action="store_true", help="start over, and discard the work of an unfinished earlier run"
     )
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("-q", "--quiet", action="store_true", help="say nothing when all went well")
-    form.add_argument("--json", action="store_true", help="JSON, an object a queue, and the summary as the last one")
+    form.add_argument("-q", "--quiet", action="store_true", help="print nothing on success")
+    form.add_argument("--json", action="store_true", help="print JSON, one object per queue, then a summary")
     return parser
 
 
 class _Conversion:
-    """One conversion. `now_ms` is the time, for one that begins now."""
+    """One conversion. `now_ms` is the current time, used if it begins now and does not resume an earlier run."""
 
     def __init__(self, arguments: Namespace, disk: Disk, now_ms: int) -> None:
         self._source: ConversionFolder = arguments.source
@@ -92,7 +92,7 @@ class _Conversion:
         self._staging = Staging(disk, self._target.path)
 
     def do(self) -> int:
-        """All of it, or the rest of it. Returns the exit status."""
+        """Convert the folder, or resume an earlier run. Return the exit status."""
         raise_file_limit()  # all files of a family are open at once
         check_folders(self._source, self._target, self._staging.path)
         state = self._published()
@@ -102,7 +102,7 @@ class _Conversion:
                 self._end(state)
             return EX_OK
         self._target.check_free()
-        self._open_source()  # what is no source, or another user's, is left without a lock in it
+        self._open_source()  # check before locking, which writes to the folder
         with self._source.owned(self._disk):
             source = self._open_source()
             for sentence in source.folder.strays().unread():
@@ -111,12 +111,12 @@ class _Conversion:
                 try:
                     self._end(self._convert(source))
                 except KeyboardInterrupt:
-                    self._remark("the same command goes on from here")
+                    self._remark("run the same command to continue")
                     raise
         return EX_OK
 
     def _published(self) -> ConversionState | None:
-        """What an earlier run has done, of which only the very end is missing; else None."""
+        """Return the state of an earlier run whose target is already in place but not reported, or None."""
         state = self._staging.published()
         return state if state is not None and self._is_about(state) else None
 
@@ -142,23 +142,23 @@ class _Conversion:
             self._write(source, target, state.sums)
             self._compare(state.sums, state.now_ms)
             if self._files_of(source) != state.files:
-                raise ToolFailed("the source has changed meanwhile: stop the server that is at work on it")
+                raise ToolFailed("the source has changed during the conversion: stop the server that uses it")
             state.is_verified = True
             staging.note(state)
         staging.publish()
         return state
 
     def _end(self, state: ConversionState) -> None:
-        """Tell of it, and forget it: who is killed before tells of it when it is run again."""
+        """Report the conversion, then erase its state. If the process is killed between, the next run reports it."""
         try:
             self._tell(state)
-        except BrokenPipeError:  # who was told has heard enough
+        except BrokenPipeError:  # the reader closed the pipe: the report counts as read
             self._staging.end()
             raise
         self._staging.end()
 
     def _begun(self, source: ConversionSource) -> ConversionState:
-        """What an earlier run has found, if it was about the same; else the beginning of a new one."""
+        """Return the state of an earlier run of this conversion if its source is unchanged, else a new state."""
         staging = self._staging
         new = ConversionState(self._source.full, self._target.full, self._files_of(source), self._now_ms)
         state = staging.state()
@@ -167,14 +167,14 @@ class _Conversion:
             if not self._is_about(state):
                 raise ToolFailed(
                     f"{shown} is of another conversion, from {state.source} to {state.target}, which is not finished:"
-                    " finish that, or begin this one with --anew, or name another target",
+                    " finish that, start this one over with --anew, or name another target",
                     EX_USAGE,
                 )
-            is_lost = state.is_verified and not self._disk.is_there(staging.queues)  # moved away, target and all
+            is_lost = state.is_verified and not self._disk.is_there(staging.queues)  # published, then moved away
             if state.files == new.files and not is_lost:
-                self._remark(f"going on with what an earlier run has left in {shown}")
+                self._remark(f"resuming the earlier run in {shown}")
                 return state
-            self._remark(f"the source is not as it was when {shown} was begun: beginning anew")
+            self._remark(f"the source has changed since {shown} was begun: starting over")
         staging.erase()
         staging.note(new)
         return new
@@ -184,24 +184,23 @@ class _Conversion:
             print_error(TOOL, sentence)
 
     def _files_of(self, source: ConversionSource) -> str:
-        """Something else whenever a file of the source is not what it was."""
+        """Return a digest of the names, lengths and times of the source's files, to detect changes."""
         digest = blake2b(digest_size=16)
         for name in source.file_names:
             path = source.folder.path + b"/" + name
             digest.update(b"%b %d %d\n" % (name, self._disk.length(path), self._disk.changed_ns(path)))
         return digest.hexdigest()
 
-    # The steps of it.
 
     def _sums(self, source: ConversionSource, doing: str, target: ConversionTarget | None = None) -> FolderSums:
-        """What a folder holds. Raises `ToolFailed` at what the target cannot take."""
+        """Return the sums of a folder. Raise `ToolFailed` if it has a queue or item that the target cannot hold."""
         summing = FolderSummer()
         if target is not None:
             for family in source.families:
                 for name in family.queues:
                     if not target.accepts_name(name):
                         raise ToolFailed(
-                            f"the queue {show_queue(name)} cannot be kept in a journal, whose file is called like it:"
+                            f"the queue {show_queue(name)} cannot be kept in a journal, whose file has the same name:"
                             " move its items to a queue of another name, and delete it"
                         )
         with ByteProgress(doing, source.readings * source.size) as progress:
@@ -237,14 +236,14 @@ class _Conversion:
                 self._staging.family_is_done()
 
     def _compare(self, sums: FolderSums, now_ms: int) -> None:
-        """Raise `ToolFailed` unless a restart finds in the new folder what one finds in the source."""
+        """Raise `ToolFailed` unless a restart would serve the same items from the new folder as from the source."""
         made = self._target._replace(path=self._staging.queues).open(self._disk, now_ms)
         found = self._sums(made, "comparing").queues
         for name in sorted(sums.queues.keys() | found.keys()):
             if sums.queues.get(name) != found.get(name):
                 raise ToolFailed(
-                    f"queue {show_queue(name)}: the new folder does not hold what the source does, so it is not taken:"
-                    " run this again with --anew, and if that ends like this, please report it"
+                    f"queue {show_queue(name)}: the new folder and the source differ, so the target was not created:"
+                    " run this again with --anew, and if that fails too, please report it"
                 )
 
     def _tell(self, state: ConversionState) -> None:
@@ -267,7 +266,7 @@ def _checked(family: Family, steps: Iterator[FamilyItem], target: ConversionTarg
         if len(step.data) > target.max_data_bytes:
             queue = show_queue(family.queues[step.queue_indexes[0]])
             raise ToolFailed(
-                f"the queue {queue} has an item of {len(step.data)} bytes, and one of a {target.kind} has at most"
+                f"the queue {queue} has an item of {len(step.data)} bytes, and an item of a {target.kind} has at most"
                 f" {target.max_data_bytes}: take it from the queue first"
             )
         yield step

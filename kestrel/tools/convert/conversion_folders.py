@@ -1,4 +1,4 @@
-"""Where a conversion goes from and to: two folders of different kinds, as the command line names them."""
+"""The source and target folders of a conversion, as the command line names them."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _KINDS: Final = {"journal": "journals", "scroll": "scrolls"}
 
 
 class ConversionFolder(NamedTuple):
-    """A folder and its kind, as its storage is called. Methods raise `ToolFailed` and OSError."""
+    """A folder and its kind, which is the name of its storage. Methods raise `ToolFailed` and OSError."""
 
     kind: str
     path: bytes
-    """The whole path, without links."""
+    """Absolute path with symbolic links resolved."""
     shown: str
-    """As it was named, for a sentence."""
+    """Argument of the command line, for messages."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """``journal:FOLDER`` or ``scroll:FOLDER``."""
+        """Parse ``journal:FOLDER`` or ``scroll:FOLDER``."""
         kind, _, folder = text.partition(":")
         if kind not in SOURCES or not folder:
             raise ArgumentTypeError(
@@ -44,12 +44,12 @@ class ConversionFolder(NamedTuple):
 
     @property
     def full(self) -> str:
-        """As it is noted, for another run."""
+        """Kind and path, as they are stored for a later run."""
         return f"{self.kind}:{show_path(self.path)}"
 
     @contextmanager
     def owned(self, disk: Disk) -> Iterator[None]:
-        """No server has the folder as long as the context lasts. Where nobody can write nobody needs a lock."""
+        """Lock the folder against servers while the context lasts. A read-only file system needs no lock."""
         private = self.path + b"/" + PRIVATE_FOLDER
         lock = None
         try:
@@ -68,13 +68,16 @@ class ConversionFolder(NamedTuple):
                 lock.release()
 
     def open(self, disk: Disk, now_ms: int) -> ConversionSource:
-        """Its queues, as they are now; the folder must be of that kind. `now_ms` as with `ConversionSource`."""
+        """Return the folder's queues as they are now. Raise `ToolFailed` if it is not of this kind.
+
+        `now_ms` is the add time of items whose record has none.
+        """
         folder = Folder(disk, self.path)
         folder.hold()
         shown = show_path(self.path)
         noted = kind_of(disk, self.path)
         if noted is not None and noted != self.kind:
-            raise ToolFailed(f"the folder {shown} is one of {noted}: name it {noted}:{shown}", EX_USAGE)
+            raise ToolFailed(f"the folder {shown} is of the kind {noted}: name it {noted}:{shown}", EX_USAGE)
         journals, scrolls = bool(folder.journals()), bool(folder.scrolls())
         if journals and scrolls:
             raise ToolFailed(
@@ -87,11 +90,11 @@ class ConversionFolder(NamedTuple):
         return SOURCES[self.kind](folder, now_ms)
 
     def check_owner(self, source: ConversionSource, tool: str) -> None:
-        """A new file belongs to who makes it: the server could not read those of another user."""
+        """Raise `ToolFailed` if a source file belongs to another user: the server could not read the new files."""
         for name in source.file_names:
             try:
                 owner = os.stat(self.path + b"/" + name).st_uid
-            except FileNotFoundError:  # the server that is at work has erased it
+            except FileNotFoundError:  # a running server has erased it
                 continue
             if owner != os.geteuid():
                 raise ToolFailed(
@@ -101,18 +104,18 @@ class ConversionFolder(NamedTuple):
                 )
 
     def check_free(self) -> None:
-        """There is no such folder, or it is empty and can be replaced."""
+        """Raise `ToolFailed` unless the folder does not exist, or is empty and can be replaced."""
         path, shown = self.path, show_path(self.path)
         if os.path.lexists(path) and not os.path.isdir(path):
-            raise ToolFailed(f"{shown} is there and no folder: name another target", EX_USAGE)
+            raise ToolFailed(f"{shown} exists and is not a folder: name another target", EX_USAGE)
         if os.path.ismount(path):
-            raise ToolFailed(f"{shown} is where a disk is mounted: name a folder in it that is not there yet", EX_USAGE)
+            raise ToolFailed(f"{shown} is a mount point: name a folder in it that does not exist yet", EX_USAGE)
         if os.path.isdir(path) and os.listdir(path):
-            raise ToolFailed(f"the folder {shown} is there and not empty: name another target", EX_USAGE)
+            raise ToolFailed(f"the folder {shown} exists and is not empty: name another target", EX_USAGE)
 
 
 def check_folders(source: ConversionFolder, target: ConversionFolder, staging: bytes) -> None:
-    """Raise `ToolFailed` if one cannot become the other by way of `staging`, whatever is in them."""
+    """Raise `ToolFailed` if the paths or kinds of the folders rule out a conversion by way of `staging`."""
     if not os.path.isdir(source.path):
         raise ToolFailed(f"there is no folder {show_path(source.path)}: name the one of the queues", EX_USAGE)
     if source.path == target.path:

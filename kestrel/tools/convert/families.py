@@ -1,4 +1,4 @@
-"""What is converted, in the form that both formats have in common: families of queues, and their items step by step."""
+"""The common form of both formats: families of queues, and their items step by step."""
 
 from __future__ import annotations
 
@@ -12,55 +12,55 @@ from kestrel.scroll.records import PUT_EXPIRING_BYTES
 
 _MARK_BYTES: Final = 16
 _TARGETS_BYTES: Final = 16
-"""What says for whom an item is takes about that."""
+"""Approximate size of a TARGETS record."""
 
 
 class Family(NamedTuple):
-    """Queues whose items are read together: those of one scroll, or in journals a parent and its children."""
+    """Queues that are read together: those of one scroll, or a parent and its children in journals."""
 
     name: bytes
-    """That of the parent, whether there is such a queue or not."""
+    """Name of the parent, which need not exist as a queue."""
     queues: tuple[bytes, ...]
-    """Sorted."""
+    """Sorted names of the queues."""
 
 
 class FamilyItem(NamedTuple):
-    """An item that some queues of a family hold, each of them behind what earlier steps gave it."""
+    """An item that some queues of a family hold, each after its items of earlier steps."""
 
     data: bytes
     add_ms: int
     expiry_ms: int
     queue_indexes: Sequence[int]
-    """The places of these queues in `Family.queues`, rising."""
+    """Ascending indexes of these queues in `Family.queues`."""
     errors: Sequence[int]
-    """The item's errors, in each of them."""
+    """Error count of the item in each of these queues."""
 
 
 class QueueSum(NamedTuple):
-    """What a queue holds, as far as it takes to tell whether another one holds the same."""
+    """A summary of a queue's items. Two queues with equal sums hold the same items."""
 
     items: int
     data_bytes: int
     front: int
-    """How many items there are up to the last that has errors."""
+    """Number of items up to the last one with errors."""
     digest: str
-    """Of every item's data, add time, expiry and errors, in order; hexadecimal."""
+    """Hexadecimal digest of every item's data, add time, expiry and errors, in order."""
 
     @property
     def journal_bytes(self) -> int:
-        """What a journal file takes that holds them, but for the records of the items."""
+        """Size of the records for errors in a journal file of these items."""
         return self.front * (XID_RECORD_BYTES + ERRORS_BYTES)
 
 
 class _QueueSummer:
-    """That of one queue while its items come."""
+    """A builder of the `QueueSum` of one queue."""
 
     def __init__(self) -> None:
         self.items = self.data_bytes = self.front = 0
         self._digest = blake2b(digest_size=32)
 
     def add(self, mark: bytes, size: int, errors: int) -> None:
-        """One item more, of so many bytes."""
+        """Add the next item, with its digest `mark` and its data size."""
         self.items += 1
         self.data_bytes += size
         if errors:
@@ -68,31 +68,31 @@ class _QueueSummer:
         self._digest.update(b"%b%d;" % (mark, errors))
 
     def result(self) -> QueueSum:
-        """That of all that came."""
+        """Return the sum of all items added."""
         return QueueSum(self.items, self.data_bytes, self.front, self._digest.hexdigest())
 
 
 class FolderSums(NamedTuple):
-    """What a folder holds: each queue, and about what it takes as a folder of either kind."""
+    """Sums of a folder's queues, and the approximate size of the folder in either format."""
 
     queues: Mapping[bytes, QueueSum]
     scroll_bytes: int
     journal_bytes: int
 
     def as_json(self) -> dict[str, Any]:
-        """For a file; `from_json` reads it."""
+        """Return a JSON object that `from_json` reads."""
         queues = {name.decode("latin-1"): list(each) for name, each in self.queues.items()}
         return {"queues": queues, "scroll_bytes": self.scroll_bytes, "journal_bytes": self.journal_bytes}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """What `as_json` gave."""
+        """Return the sums that `as_json` stored."""
         queues = {name.encode("latin-1"): QueueSum(*each) for name, each in value["queues"].items()}
         return cls(queues, value["scroll_bytes"], value["journal_bytes"])
 
 
 class FolderSummer:
-    """Adds up what families hold."""
+    """A builder of the `FolderSums` of a folder, family by family."""
 
     def __init__(self) -> None:
         self._queues: dict[bytes, QueueSum] = {}
@@ -100,7 +100,7 @@ class FolderSummer:
         self._journal_bytes = 0
 
     def add(self, family: Family, steps: Iterable[FamilyItem]) -> None:
-        """All items of a family."""
+        """Add all items of a family."""
         sums = [_QueueSummer() for _ in family.queues]
         for step in steps:
             record = encode_item(step.data, step.add_ms, step.expiry_ms)
@@ -116,6 +116,6 @@ class FolderSummer:
             self._queues[name] = each.result()
 
     def result(self) -> FolderSums:
-        """That of all families."""
+        """Return the sums of all families added."""
         more_bytes = sum(each.journal_bytes for each in self._queues.values())
         return FolderSums(dict(sorted(self._queues.items())), self._scroll_bytes, self._journal_bytes + more_bytes)

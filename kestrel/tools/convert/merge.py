@@ -1,4 +1,4 @@
-"""The items of queues that were put together, one step at a time: what several of them hold next is one step."""
+"""Merging the items of several queues. Equal items at the heads of several queues become one step."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from kestrel.tools.convert.families import FamilyItem
 
 
 class QueueItems(NamedTuple):
-    """The items of one queue in their order, and how many they are."""
+    """The items of one queue in order, and their number."""
 
     left: int
     items: Iterator[Item]
 
 
 class _QueueHead(NamedTuple):
-    """What a queue holds next. The least of these comes first."""
+    """The next item of a queue. The smallest head is merged first."""
 
     add_ms: int
     left: int
-    """How many items are left to that queue, negative: of items that were put at the same time, those of the queue that
-    has taken the fewest are the oldest."""
+    """Negative number of the queue's remaining items. Among equal add times, the queue with most remaining comes first.
+    """
     place: int
     item: Item
 
     def is_same_as(self, other: Item) -> bool:
-        """Whether the other item can stand for it."""
+        """Return whether the items have the same data and expiry."""
         item = self.item
         return item.data == other.data and item.expiry_ms == other.expiry_ms
 
 
 def merge_queues(streams: Sequence[QueueItems]) -> Iterator[FamilyItem]:
-    """The steps of queues, by their places: each queue is given its items in its order.
+    """Yield the merged steps of several queues, with indexes into `streams`. Each queue keeps the order of its items.
 
-    Steps go by add time as far as that order lets them. Items are one step if they are next in their queues at the same
-    time, and have the same data, add time and expiry.
+    Steps follow the add time as far as that order allows. Items become one step if they are at the heads of their
+    queues together, and have the same data, add time and expiry.
     """
     left = [stream.left for stream in streams]
     heads: list[_QueueHead] = []

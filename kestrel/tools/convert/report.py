@@ -1,4 +1,4 @@
-"""What kestrel-convert says at its end: each queue, and both folders."""
+"""The report of kestrel-convert about the queues and both folders, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from kestrel.tools.formatting import align_table, count, show_queue, spell_queue
 
 
 class FolderSize(NamedTuple):
-    """One of the two folders, as it was named, and what its files take."""
+    """Name of a folder on the command line, and the size of its files."""
 
     name: str
     bytes: int
 
 
 def report_lines(sums: FolderSums, source: FolderSize, target: FolderSize) -> Iterator[str]:
-    """For a person."""
+    """Yield a table of the queues, and a line about both folders."""
     rows = [[show_queue(name), str(each.items), str(each.data_bytes), "equal"] for name, each in sums.queues.items()]
     yield from align_table([["queue", "items", "bytes of data", "compared"], *rows])
     counted = f"{count(len(sums.queues), 'queue')}, {count(_items(sums), 'item')}"
@@ -25,7 +25,7 @@ def report_lines(sums: FolderSums, source: FolderSize, target: FolderSize) -> It
 
 
 def report_json(sums: FolderSums, source: FolderSize, target: FolderSize) -> Iterator[dict[str, Any]]:
-    """For a program: an object for each queue, and the summary."""
+    """Yield a JSON object for each queue, then a summary."""
     for name, each in sums.queues.items():
         yield {"queue": spell_queue(name), "state": "equal", "items": each.items, "data_bytes": each.data_bytes}
     summary = {

@@ -1,4 +1,4 @@
-"""Files whose contents are known beforehand, and of which an earlier run may have written a part."""
+"""Files with predictable contents, parts of which an earlier run may have written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST_PENDING_BYTES: Final = 8 * 1024 * 1024
 
 
 class ResumableFiles:
-    """The files of one folder that are being written. What waits to be written is bounded for all of them together."""
+    """The files of one folder that are being written. Their unwritten bytes have a common bound."""
 
     def __init__(self, disk: Disk, folder: bytes) -> None:
         self.disk = disk
@@ -22,13 +22,13 @@ class ResumableFiles:
         self._pending_bytes = 0
 
     def file(self, file_name: bytes) -> ResumableFile:
-        """That file, from its beginning on."""
+        """Return a file to be written from its beginning."""
         file = ResumableFile(self, self.folder + b"/" + file_name)
         self._files.append(file)
         return file
 
     def add_pending_bytes(self, size: int) -> None:
-        """So many bytes more wait to be written. Raises OSError."""
+        """Count `size` more unwritten bytes, and flush all files if there are too many. Raise OSError."""
         self._pending_bytes += size
         if self._pending_bytes > _MOST_PENDING_BYTES:
             for file in self._files:
@@ -36,19 +36,19 @@ class ResumableFiles:
             self._pending_bytes = 0
 
     def finished(self, file: ResumableFile) -> None:
-        """Nothing more comes to that one."""
+        """Forget a file that is complete."""
         self._files.remove(file)
 
     def finish(self) -> None:
-        """Let all of them hold what they were given and nothing else, on the medium. Raises OSError."""
+        """Finish all files: write the rest, cut anything after it, and fsync. Raise OSError."""
         for file in self._files[:]:
             file.finish()
 
 
 class ResumableFile:
-    """One file. What it is given is compared with what is there already: only what is not there is written.
+    """A file being written. Appended data is compared with the existing file, and only missing bytes are written.
 
-    So it does not matter where an earlier run ended, or what a power failure has left of it.
+    So the file becomes correct wherever an earlier run ended, and whatever a power failure left of it.
     """
 
     def __init__(self, files: ResumableFiles, path: bytes) -> None:
@@ -56,16 +56,16 @@ class ResumableFile:
         self._disk = files.disk
         self._path = path
         self.size = 0
-        """What it was given, in bytes."""
+        """Number of bytes appended."""
         self._offset = 0
-        """What of that is in the file."""
+        """Number of appended bytes that are in the file."""
         self._there: int | None = None
-        """How large the file is; None: nobody has looked."""
+        """Size of the file; None until it has been opened."""
         self._pending: list[bytes] = []
         self._pending_bytes = 0
 
     def append(self, data: bytes) -> None:
-        """These bytes come next. Raises OSError."""
+        """Append bytes. They may be written later. Raise OSError."""
         self._pending.append(data)
         self._pending_bytes += len(data)
         self.size += len(data)
@@ -75,13 +75,13 @@ class ResumableFile:
             self._files.add_pending_bytes(len(data))
 
     def flush(self) -> None:
-        """Let the file have what it was given. Raises OSError."""
+        """Write all appended bytes to the file. Raise OSError."""
         if self._pending:
             with self._open() as descriptor:
                 self._write(descriptor)
 
     def finish(self) -> None:
-        """The same, and nothing stands behind it, and it is on the medium. Raises OSError."""
+        """Write all appended bytes, cut anything after them, and fsync. Raise OSError."""
         with self._open() as descriptor:
             self._write(descriptor)
             self._cut(descriptor)

@@ -1,4 +1,4 @@
-"""A folder of queues as a restart would serve it, family by family and step by step. Nothing is written."""
+"""Reading a folder of queues as a restart would serve it, family by family. Nothing is written."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from kestrel.tools.tool_runner import ToolFailed
 
 _WINDOWS_BYTES: Final = 32 * 1024 * 1024
 _LEAST_WINDOW_BYTES: Final = 64 * 1024
-"""What queues that are read together have in memory: all of them, and each at least."""
+"""Least memory of each queue of a family. `_WINDOWS_BYTES` is the total for the family."""
 
 _NO_RECORD_AT_ALL: Final = (
     "is this a folder of queues? If it is, start the server once on it, which sets that file aside"
 )
-"""The way out where a file begins with no record: it may be no queue's."""
+"""Advice for a file that does not begin with a record, and so may not belong to a queue."""
 
 
 class ConversionSource(ABC):
-    """A folder of one kind. `now_ms` is the add time of items whose record has none; the folder must not change."""
+    """A folder of one kind, which must not change. `now_ms` is the add time of items whose record has none."""
 
     kind: str
-    """As its storage is called."""
+    """Name of the folder's storage."""
 
     readings: int
-    """How often `steps` may go through the files."""
+    """Number of times that `steps` may read the files."""
     way_out: str
-    """What sets damage aside."""
+    """Advice on how to set damage aside."""
 
     def __init__(self, folder: Folder, now_ms: int) -> None:
         self.folder = folder
@@ -55,7 +55,7 @@ class ConversionSource(ABC):
 
     @cached_property
     def families(self) -> Sequence[Family]:
-        """All of them, sorted. Raises OSError, or `ToolFailed` when it cannot be said which queues there are."""
+        """All families, sorted. Raises OSError, or `ToolFailed` if the queues cannot be determined."""
         families = sorted(self._families())
         names: set[bytes] = set()
         for family in families:
@@ -67,24 +67,25 @@ class ConversionSource(ABC):
 
     @abstractmethod
     def _families(self) -> Iterator[Family]:
-        """In any order."""
+        """Yield the families in any order."""
 
     @property
     @abstractmethod
     def file_names(self) -> list[bytes]:
-        """Those of all files that are read, in the folder."""
+        """Names of all files in the folder that are read."""
 
     @property
     def size(self) -> int:
-        """Of all these files together, in bytes."""
+        """Total size of these files in bytes."""
         disk, path = self.folder.disk, self.folder.path
         return sum(disk.length(path + b"/" + name) for name in self.file_names)
 
     @abstractmethod
     def steps(self, family: Family, progress: ByteProgress) -> Iterator[FamilyItem]:
-        """The items of a family as a restart would serve them.
+        """Yield the items of a family as a restart would serve them.
 
-        Raises OSError, or `ToolFailed` at damage, at the latest with the last step; an unfinished last record is none.
+        Raise OSError, or `ToolFailed` if a file is damaged, at the latest after the last step. An unfinished last
+        record is not damage.
         """
 
     def _check(self, files: Sequence[FileReadResult]) -> None:
@@ -97,7 +98,7 @@ class ConversionSource(ABC):
 
 
 class JournalSource(ConversionSource):
-    """Kestrel's journals. A parent and its children are a family."""
+    """A folder of Kestrel's journals. A parent and its children are a family."""
 
     kind = "journal"
     readings = 2
@@ -112,11 +113,11 @@ class JournalSource(ConversionSource):
 
     @property
     def file_names(self) -> list[bytes]:
-        """Those that count."""
+        """Names of the live journal files."""
         return sorted(file.file_name for files in self.folder.journals().values() for file in files.live_files())
 
     def steps(self, family: Family, progress: ByteProgress) -> Iterator[FamilyItem]:
-        """Each journal is replayed; then they are read forward side by side."""
+        """Replay each journal of the family, then merge their items."""
         share_bytes = max(_LEAST_WINDOW_BYTES, _WINDOWS_BYTES // len(family.queues))
         window_bytes = min(SETTINGS.max_memory_size_bytes, share_bytes)
         settings = attrs.evolve(SETTINGS, max_memory_size_bytes=window_bytes)
@@ -132,7 +133,7 @@ class JournalSource(ConversionSource):
 
 
 class ScrollSource(ConversionSource):
-    """Scrolls. Each is a family."""
+    """A folder of scrolls. Each scroll is a family."""
 
     kind = "scroll"
     readings = 1
@@ -141,7 +142,7 @@ class ScrollSource(ConversionSource):
     def __init__(self, folder: Folder, now_ms: int) -> None:
         super().__init__(folder, now_ms)
         self._scrolls: dict[bytes, Scroll] = {}
-        """By the family's name."""
+        """Scrolls by family name."""
 
     def _families(self) -> Iterator[Family]:
         for scroll in self.folder.scrolls().values():
@@ -155,7 +156,7 @@ class ScrollSource(ConversionSource):
                 yield Family(scroll.name, tuple(sorted(queues)))
 
     def _is_there(self, contents: ScrollContents) -> bool:
-        """Whether a server makes a queue of it: without a reader file it takes an item."""
+        """Return whether a server would load the scroll as a queue: it has a reader file or an item."""
         if any(read.file is not None for read in contents.queues):
             return True
         if any(shown.item is not None for _, _, shown in contents.written()):
@@ -167,7 +168,7 @@ class ScrollSource(ConversionSource):
         return self.folder.open_scroll(FoundScroll(scroll.stem))
 
     def _live(self, contents: ScrollContents) -> list[ScrollQueueContents]:
-        """Those that are not deleted. Raises `ToolFailed` when the name of one is not known, and at damage."""
+        """Return the queues that are not deleted. Raise `ToolFailed` if a name is unknown or a file is damaged."""
         live = [read for read in contents.queues if not read.state.is_deleted]
         for read in live:
             if read.queue.name is None:
@@ -180,11 +181,11 @@ class ScrollSource(ConversionSource):
 
     @property
     def file_names(self) -> list[bytes]:
-        """Those of writers and of readers."""
+        """Names of all writer and reader files."""
         return sorted(name for scroll in self.folder.scrolls().values() for name in scroll.file_names)
 
     def steps(self, family: Family, progress: ByteProgress) -> Iterator[FamilyItem]:
-        """The writer files are read once for all queues."""
+        """Read the writer files once for all queues of the family."""
         with self._opened(self._scrolls[family.name]) as opened:
             contents = ScrollContents(opened, self.now_ms, progress=progress)
             live = sorted(self._live(contents), key=_name_of)
@@ -213,7 +214,10 @@ class ScrollSource(ConversionSource):
 
 
 class _ItemReaders:
-    """Who still has an item. It costs no more if they are many, as long as nothing changes from item to item."""
+    """The queues that still have an item.
+
+    Between two boundaries of done ranges, an item without targets costs the same however many queues there are.
+    """
 
     def __init__(self, queues: Sequence[ScrollQueueContents]) -> None:
         self._readers = [read.queue.reader for read in queues]
@@ -224,7 +228,7 @@ class _ItemReaders:
         self._all: list[int] = []
 
     def of(self, item_id: int, targets: Targets | None) -> Sequence[int]:
-        """The places of those that have that item; its id is higher than those before."""
+        """Return the indexes of the queues that have an item. Its id must be higher than all before it."""
         if self._next and self._next[0][0] <= item_id:
             while self._next[0][0] <= item_id:
                 place = self._next[0][1]
@@ -237,9 +241,9 @@ class _ItemReaders:
 
 
 def _name_of(read: ScrollQueueContents) -> bytes:
-    assert read.queue.name is not None  # who has none is not among them
+    assert read.queue.name is not None  # queues without a name were refused
     return read.queue.name
 
 
 SOURCES: Final = {source.kind: source for source in (JournalSource, ScrollSource)}
-"""By the name of the storage."""
+"""Source classes by storage name."""

@@ -1,9 +1,9 @@
-"""The folder beside the target in which the new folder is made: what an earlier run left there, and when it counts.
+"""The staging folder beside the target, in which the new folder is written and an interrupted run can resume.
 
-``TARGET.converting`` has the new folder in ``queues``, which becomes TARGET when it is whole, and beside it what is to
-be known when a run goes on: ``state`` (where the items come from, what was found there), ``done`` (a byte for each
-family that is written, in their order) and ``lock``. At the very end ``state`` goes to the target's private folder, as
-``converted``, and is erased last of all: so it is known to the end that the target is ours, and whole.
+``TARGET.converting`` holds the new folder as ``queues``, which is renamed to TARGET when it is complete. It also holds
+the files that a later run needs: ``state`` (the source and its sums), ``done`` (one byte per written family, in order)
+and ``lock``. At the end ``state`` is moved to the target's private folder as ``converted``, and is erased last. So
+until the end a run can tell that the target was made by a conversion, and is complete.
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ _ENTRIES: Final = frozenset({b"state", b"state.new", b"done", b"lock", b"queues"
 _NOT_EMPTY: Final = (errno.ENOTEMPTY, errno.EEXIST)
 _CONVERTED: Final = PRIVATE_FOLDER + b"/converted"
 _FOLDERS: Final = (NAMES_FOLDER, PRIVATE_FOLDER, b"")
-"""Those in the new folder, the innermost first."""
+"""Folders within the new folder, innermost first."""
 
 
 class ConversionState:
-    """What is known of a conversion. `files` tells one state of the source's files from another."""
+    """The stored state of a conversion. `files` is a digest that changes with the source's files."""
 
     def __init__(self, source: str, target: str, files: str, now_ms: int) -> None:
         self.source = source
         self.target = target
         self.files = files
         self.now_ms = now_ms
-        """The add time of items whose record has none, and the number of the first new file that has one."""
+        """Add time of items whose record has none, and number of the first new numbered file."""
         self.sums: FolderSums | None = None
-        """What the source holds; None until it has been read."""
+        """Sums of the source; None until it has been read."""
         self.source_bytes = 0
         self.is_verified = False
-        """Whether the new folder was compared with that."""
+        """True once the new folder was found equal to the source."""
 
     def as_json(self) -> dict[str, Any]:
-        """For the file; `from_json` reads it."""
+        """Return a JSON object that `from_json` reads."""
         sums = None if self.sums is None else self.sums.as_json()
         return {**vars(self), "version": _VERSION, "sums": sums}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ConversionState:
-        """What `as_json` gave. Raises ValueError, TypeError or KeyError at anything else."""
+        """Return the state that `as_json` stored. Raise ValueError, TypeError or KeyError for any other value."""
         if value["version"] != _VERSION:
             raise ValueError
         state = cls(value["source"], value["target"], value["files"], value["now_ms"])
@@ -69,20 +69,20 @@ class ConversionState:
 
 
 class Staging:
-    """The folder beside one target. Methods raise OSError and `ToolFailed`; who changes it has it `owned`."""
+    """The staging folder of one target. Methods raise OSError and `ToolFailed`. Change it only within `owned`."""
 
     def __init__(self, disk: Disk, target: bytes) -> None:
         self._disk = disk
         self._target = target
         self.path = target + _SUFFIX
         self.queues = self.path + b"/queues"
-        """Where the new folder is made."""
+        """Path of the new folder until it is published."""
         self._state = WholeFile(disk, self.path + b"/state")
         self._converted = WholeFile(disk, target + b"/" + _CONVERTED)
 
     @contextmanager
     def owned(self) -> Iterator[None]:
-        """The folder is there, and no other conversion has it as long as the context lasts."""
+        """Create the folder if needed, and lock it against other conversions while the context lasts."""
         lock = self._own()
         try:
             yield
@@ -93,47 +93,47 @@ class Staging:
         shown = show_path(self.path)
         if os.path.lexists(self.path) and not self._is_ours():
             raise ToolFailed(
-                f"{shown} is in the way, and not of an earlier run: rename it, or name another target", EX_USAGE
+                f"{shown} exists, and no earlier run made it: rename it, or name another target", EX_USAGE
             )
         try:
             self._disk.make_folder(self.path)
             return FolderLock(self.path + b"/lock")
         except FolderInUse as error:
-            raise ToolFailed("another conversion to the same target is at work: wait for it", EX_TRY_AGAIN) from error
+            raise ToolFailed("another conversion to the same target is running: wait for it", EX_TRY_AGAIN) from error
         except PermissionError as error:
             raise ToolFailed(
-                f"user {os.geteuid()} cannot make {shown}, which becomes the target: name a target in a folder in which"
-                " that user may make one",
+                f"user {os.geteuid()} cannot create {shown}, which becomes the target: name a target in a folder that"
+                " this user can write to",
                 EX_CANNOT_CREATE,
             ) from error
         except OSError as error:
             raise ToolFailed(
-                f"the folder {shown} cannot be made: {explain_os_error(error)}", EX_CANNOT_CREATE
+                f"the folder {shown} cannot be created: {explain_os_error(error)}", EX_CANNOT_CREATE
             ) from error
 
     def _is_ours(self) -> bool:
-        """Whether an earlier run has made it. The lock comes first."""
+        """Return whether an earlier run made the folder. A run creates the lock before other files."""
         if os.path.islink(self.path) or not os.path.isdir(self.path):
             return False
         names = os.listdir(self.path)
         return _ENTRIES.issuperset(names) and (b"lock" in names or not names)
 
     def state(self) -> ConversionState | None:
-        """What an earlier run noted; None if there was none, or it did not come so far."""
+        """Return the state that an earlier run stored, or None."""
         return _noted(self._state)
 
     def note(self, state: ConversionState) -> None:
-        """Let `state` know that, also after a power failure."""
+        """Store the state durably, for `state` to return."""
         self._state.write(json.dumps(state.as_json()).encode("ascii"))
 
     @property
     def families_done(self) -> int:
-        """How many families are written. A power failure may forget some."""
+        """Number of families written. After a power failure it may be too low."""
         path = self.path + b"/done"
         return self._disk.length(path) if self._disk.is_there(path) else 0
 
     def family_is_done(self) -> None:
-        """One family more is written."""
+        """Count one more family as written."""
         descriptor = self._disk.open_append(self.path + b"/done")
         try:
             self._disk.write(descriptor, b".")
@@ -141,7 +141,7 @@ class Staging:
             self._disk.close(descriptor)
 
     def published(self) -> ConversionState | None:
-        """What has become the target, where only the rest of this folder is left, or nothing but a note; else None."""
+        """Return the state of an earlier run that published the target but did not clean up, or None."""
         state = _noted(self._converted)
         if state is not None:
             return state
@@ -151,20 +151,20 @@ class Staging:
         return state if os.path.isdir(self._target) and os.listdir(self._target) else None
 
     def publish(self) -> None:
-        """Let the new folder become the target, at once."""
+        """Rename the new folder to the target, atomically. Raise `ToolFailed` if the target is not empty."""
         parent = os.path.dirname(self._target)
         try:
             self._disk.rename(self.queues, self._target)
         except OSError as error:
             if error.errno in _NOT_EMPTY:
                 raise ToolFailed(
-                    f"somebody has put something into {show_path(self._target)} meanwhile: empty it, and run this again"
+                    f"{show_path(self._target)} is no longer empty: empty it, and run this again"
                 ) from error
             raise
         self._disk.sync_folder(parent)
 
     def erase(self) -> None:
-        """Erase all that is here, but for the lock. The state goes first: nobody trusts the rest without it."""
+        """Erase everything except the lock. The state is erased first, since the rest is not used without it."""
         disk = self._disk
         self._erase_notes(b"state", b"state.new", b"done")
         disk.sync_folder(self.path)
@@ -176,14 +176,14 @@ class Staging:
                 disk.erase_folder(path)
 
     def end(self) -> None:
-        """Erase the folder itself, of which nothing else is left. The target has the state as long as that takes."""
-        with suppress(FileNotFoundError):  # an earlier run has come so far
+        """Erase the staging folder. The target holds the state until that is done."""
+        with suppress(FileNotFoundError):  # an earlier run has already moved it
             self._disk.rename(self.path + b"/state", self._target + b"/" + _CONVERTED)
         self._erase_notes(b"done", b"state.new", b"lock")
         try:
             self._disk.erase_folder(self.path)
         except OSError as error:
-            if error.errno not in _NOT_EMPTY:  # as when another one has come, and has its lock in it
+            if error.errno not in _NOT_EMPTY:  # not empty if another conversion has created its lock in it
                 raise
         self._disk.erase(self._target + b"/" + _CONVERTED)
 

@@ -1,4 +1,4 @@
-"""The files of a new folder: what they hold follows from the items alone, so that who was interrupted can go on."""
+"""Writing the files of a new folder. Their contents depend only on the items, so an interrupted run can resume."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from kestrel.tools.convert.families import Family, FamilyItem, FolderSums, Queue
 from kestrel.tools.convert.resumable_files import ResumableFile, ResumableFiles
 
 _MOST_ERRORS: Final = 4096
-"""So many error counts of a queue of a scroll wait to be written."""
+"""Maximum number of error counts in one record of a reader file."""
 
 
 class ConversionTarget(ABC):
-    """A folder of one kind that is being written. `number` is that of its first file that has one."""
+    """A folder of one kind that is being written. `number` is the number of its first numbered file."""
 
     kind: str
-    """As its storage is called."""
+    """Name of the folder's storage."""
 
     max_data_bytes: int
-    """An item has no more."""
+    """Largest size of an item's data."""
 
     files_per_queue: int
-    """Of a small queue."""
+    """Number of files of a small queue."""
 
     def __init__(self, disk: Disk, path: bytes, number: int) -> None:
         self._disk = disk
@@ -44,33 +44,33 @@ class ConversionTarget(ABC):
         self._number = number
 
     def make(self) -> None:
-        """Make the folder as a server makes one, unless it is there. Raises OSError."""
+        """Create the folder as a server does, unless it exists. Raise OSError."""
         for path in (self._path, self._path + b"/" + PRIVATE_FOLDER):
             self._disk.make_folder(path)
         claim_folder(self._disk, self._path, self.kind)
 
     def sync(self) -> None:
-        """Return when the names of all files are on the medium. Raises OSError."""
+        """Fsync the folder, so that the names of all files are durable. Raise OSError."""
         self._disk.sync_folder(self._path + b"/" + PRIVATE_FOLDER)
         self._disk.sync_folder(self._path)
 
     @staticmethod
     def accepts_name(queue: bytes) -> bool:
-        """Whether there can be a queue of that name."""
+        """Return whether this format can store a queue of that name."""
         return True
 
     @staticmethod
     @abstractmethod
     def needed_bytes(sums: FolderSums) -> int:
-        """About how long the files of a folder are that holds that."""
+        """Return the approximate total size of the files of a folder with these sums."""
 
     @abstractmethod
     def write(self, family: Family, sums: Mapping[bytes, QueueSum], steps: Iterable[FamilyItem]) -> None:
-        """Write a family, which holds what `sums` says, to its files, and sync them. Raises OSError."""
+        """Write the items of a family, whose sums are in `sums`, to its files, and fsync them. Raise OSError."""
 
 
 class JournalTarget(ConversionTarget):
-    """Kestrel's journals: each queue is one file, as a rewrite makes it."""
+    """A target folder of Kestrel's journals. Each queue is one packed file."""
 
     kind = "journal"
     max_data_bytes = journal_records.MAX_DATA_BYTES
@@ -78,18 +78,18 @@ class JournalTarget(ConversionTarget):
 
     @staticmethod
     def accepts_name(queue: bytes) -> bool:
-        """Its file is called like it."""
+        """Return whether the queue's name can be the name of a journal file."""
         file_name = journals.current_name(queue)
         file = journals.parse_file_name(file_name)
         return file is not None and file.queue == queue and len(file_name) <= journals.MAX_FILE_NAME_BYTES
 
     @staticmethod
     def needed_bytes(sums: FolderSums) -> int:
-        """As a folder of journals."""
+        """Return the approximate total size of the journal files."""
         return sums.journal_bytes
 
     def write(self, family: Family, sums: Mapping[bytes, QueueSum], steps: Iterable[FamilyItem]) -> None:
-        """All files of the family side by side."""
+        """Write the files of all queues of a family in parallel, step by step."""
         files = ResumableFiles(self._disk, self._path)
         queues = [RewrittenFile(files.file(journals.current_name(name)), sums[name].front) for name in family.queues]
         for step in steps:
@@ -100,8 +100,11 @@ class JournalTarget(ConversionTarget):
 
 
 class RewrittenFile:
-    """The one file of a queue, as a rewrite makes it. Only an item that goes back has errors: the first `front` do, the
-    last of which is the last that has some."""
+    """The packed journal file of a queue.
+
+    Only an item that was put back can have errors. So the first `front` items, up to the last one with errors, are
+    opened and put back.
+    """
 
     def __init__(self, file: ResumableFile, front: int) -> None:
         self._file = file
@@ -109,7 +112,7 @@ class RewrittenFile:
         self._errors: list[int] = []
 
     def put(self, record: bytes, errors: int) -> None:
-        """One item more."""
+        """Append the record of the next item, with its errors."""
         self._file.append(record)
         if len(self._errors) < self._front:
             self._errors.append(errors)
@@ -120,7 +123,7 @@ class RewrittenFile:
 
 
 class ScrollTarget(ConversionTarget):
-    """Scrolls: a parent and its children read the same items."""
+    """A target folder of scrolls. A parent and its children read the same items."""
 
     kind = "scroll"
     max_data_bytes = MAX_DATA_BYTES
@@ -128,11 +131,11 @@ class ScrollTarget(ConversionTarget):
 
     @staticmethod
     def needed_bytes(sums: FolderSums) -> int:
-        """As a folder of scrolls."""
+        """Return the approximate total size of the scroll files."""
         return sums.scroll_bytes
 
     def write(self, family: Family, sums: Mapping[bytes, QueueSum], steps: Iterable[FamilyItem]) -> None:
-        """The writer files one after the other, the reader files beside them."""
+        """Write the writer files one after the other, and the reader files in parallel."""
         names = EscapedNames(self._disk, self._path)
         stem = stem_of(family.name)
         names.remember(stem, family.name)
@@ -160,7 +163,7 @@ class ScrollTarget(ConversionTarget):
 
 
 class _WriterFiles:
-    """The writer files of a scroll, which are as large as a server makes them by default."""
+    """The writer files of a scroll, with the maximum size that is the server's default."""
 
     def __init__(self, files: ResumableFiles, stem: bytes, number: int) -> None:
         self._files = files
@@ -170,7 +173,7 @@ class _WriterFiles:
         self._most_bytes = QueueSettings().default_journal_size_bytes
 
     def append(self, records: bytes) -> None:
-        """An item, and before it for whom it is."""
+        """Append the PUT of an item, with the TARGETS before it if there is one."""
         if self._file is None or self._file.size + len(records) > self._most_bytes:
             if self._file is not None:
                 self._file.finish()
@@ -180,7 +183,7 @@ class _WriterFiles:
 
 
 class _ReaderFile:
-    """The reader file of one queue. What lies before its first item and behind its last one is done in it."""
+    """The reader file of one queue. It marks the items before its first one and after its last one as done."""
 
     def __init__(self, reader: bytes, file: ResumableFile, items: int) -> None:
         self.reader = reader
@@ -190,7 +193,7 @@ class _ReaderFile:
         self._errors: dict[int, int] = {}
 
     def take(self, item_id: int, errors: int | None) -> None:
-        """That item is for it; with so many errors, or with those that its PUT says."""
+        """Record that the queue has an item. `errors` is its error count, None if it is the one of the PUT."""
         if not self._last_id:
             self._file.append(encode_state(ReaderState(DoneSet(item_id - 1))))
         self._last_id = item_id
@@ -201,7 +204,7 @@ class _ReaderFile:
                 self._write_errors()
 
     def end(self, last_id: int) -> None:
-        """That was the last item of all."""
+        """Write the end of the file. `last_id` is the id of the scroll's last item."""
         self._write_errors()
         if not self._last_id:
             self._file.append(encode_state(ReaderState(DoneSet(last_id))))
@@ -215,9 +218,9 @@ class _ReaderFile:
 
 
 class _TargetsEncoder:
-    """For whom an item is, among the queues that are between their first item and their last one.
+    """An encoder of TARGETS records. It considers only queues between their first and last items.
 
-    Of the others the reader files say that it is not for them, which takes nothing in the writer files.
+    The reader files of the others already mark the item as done, which needs no space in the writer files.
     """
 
     def __init__(self, readers: Sequence[_ReaderFile]) -> None:
@@ -225,7 +228,7 @@ class _TargetsEncoder:
         self._active: set[int] = set()
 
     def targets_of(self, queue_indexes: Sequence[int]) -> bytes:
-        """The record before an item for those; nothing when they are all."""
+        """Return the TARGETS record before an item for these queues, or no bytes if all of them get it."""
         readers, active = self._readers, self._active
         active.update(queue_indexes)
         targets = b""
@@ -239,4 +242,4 @@ class _TargetsEncoder:
 
 
 TARGETS: Final = {target.kind: target for target in (JournalTarget, ScrollTarget)}
-"""By the name of the storage."""
+"""Target classes by storage name."""

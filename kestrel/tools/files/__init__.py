@@ -1,1 +1,1 @@
-"""A folder of queues as the tools read it: which files there are, and what they hold."""
+"""Folders of queues as the tools read them: the files and their contents."""

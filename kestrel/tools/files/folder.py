@@ -1,4 +1,4 @@
-"""A folder of queues: Kestrel's journals, scrolls, or both. A server may be at work in it."""
+"""A folder of Kestrel's journals, scrolls, or both. A server may be using it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from kestrel.tools.tool_runner import EX_FOUND, EX_USAGE, ToolFailed
 
 _ATTEMPTS: Final = 20
 _SETTLED_NS: Final = 1_000_000_000
-"""A folder's time is coarse: two changes may bear the same one, but not if so much has passed since."""
+"""Minimum age of a trusted folder modification time. The time is coarse: a later change may have the same one."""
 
 _Files = TypeVar("_Files")
 _Opened = TypeVar("_Opened", bound=SnapshotFiles)
 
 
 class Folder:
-    """A folder of queues, which a server may be at work in."""
+    """A folder of queues that a server may be using."""
 
     def __init__(self, disk: Disk, path: bytes) -> None:
         self.disk = disk
@@ -42,28 +42,28 @@ class Folder:
         self._is_held = False
 
     def hold(self) -> None:
-        """Nobody else changes the folder from now on: it is listed once more, and then no more."""
+        """List the folder once more, and never again. The caller guarantees that it does not change from now on."""
         self._listed_ns = None
         self._list()
         self._is_held = True
 
     def journals(self) -> dict[bytes, QueueFiles]:
-        """The files of the queues that have a journal in Kestrel's format, by the queue's name. Raises OSError."""
+        """Return the files of each queue with a journal in Kestrel's format, by queue name. Raise OSError."""
         self._list()
         return self._journals
 
     def scrolls(self) -> dict[bytes, Scroll]:
-        """The scrolls, by stem. Raises OSError."""
+        """Return the scrolls by stem. Raise OSError."""
         self._list()
         return self._scrolls
 
     def strays(self) -> Strays:
-        """What is no queue's there, and yet is not for nothing. Raises OSError."""
+        """Return the files that belong to no queue and may need a report. Raise OSError."""
         self._list()
         return self._strays
 
     def _list(self) -> None:
-        """Learn which files there are now."""
+        """List the folder again if it may have changed."""
         if self._is_held:
             return
         changed_ns = self.disk.changed_ns(self.path)
@@ -77,7 +77,7 @@ class Folder:
             self._listed_ns = changed_ns if time.time_ns() - changed_ns > _SETTLED_NS else None
 
     def chosen(self, names: Sequence[bytes]) -> list[Found]:
-        """What the queues of these names are in, or all. Raises `ToolFailed` when one is not there."""
+        """Return the journals and scrolls of the named queues, or all. Raise `ToolFailed` if one does not exist."""
         by_name: dict[bytes, list[Found]] = {}
         for name in self.journals():
             by_name.setdefault(name, []).append(FoundJournal(name))
@@ -98,9 +98,9 @@ class Folder:
         return [found for _, found in chosen.each()]
 
     def found_at(self, file_name: bytes) -> Found:
-        """What the file of that name belongs to, though it be not there any more, or not count.
+        """Return the journal or scroll that a file of that name belongs to, even if the file no longer exists.
 
-        A reader file stands for its queue alone, and so does the name of a queue in a scroll. Raises `ToolFailed`.
+        A reader file, and the name of a queue in a scroll, select only that queue. Raise `ToolFailed` if nothing fits.
         """
         journal_file, scroll_file = journals.parse_file_name(file_name), scrolls.parse_file_name(file_name)
         if scroll_file is not None and scroll_file.stem in self.scrolls():
@@ -131,14 +131,14 @@ class Folder:
         return ToolFailed(f"there is no queue {show_queue(name)} in {show_path(self.path)}: it {self.shown()}", status)
 
     def shown(self) -> str:
-        """What it has, for a sentence."""
+        """Return a phrase that lists the folder's queues, such as ``has mail, work``."""
         names = {queue.name for scroll in self.scrolls().values() for queue in scroll.queues}
         there = [show_queue(each) for each in sorted({name for name in names if name is not None} | {*self.journals()})]
         more = f" and {len(there) - 10} more" if len(there) > 10 else ""
         return f"has {', '.join(there[:10])}{more}" if there else "has no queues; name another folder"
 
     def open_journal(self, queue: bytes) -> JournalSnapshot:
-        """All files of that queue that count, as they are at one moment. Raises `ToolFailed` or OSError."""
+        """Open all live journal files of a queue as they are at one moment. Raise `ToolFailed` or OSError."""
 
         def live_files() -> list[JournalFile]:
             files = self.journals().get(queue)
@@ -149,7 +149,7 @@ class Folder:
         return _at_one_moment(live_files, lambda files: JournalSnapshot(self.disk, self.path, queue, files))
 
     def open_scroll(self, found: FoundScroll) -> ScrollSnapshot:
-        """All files of that scroll, as they are at one moment. Raises `ToolFailed` or OSError."""
+        """Open all files of a scroll as they are at one moment. Raise `ToolFailed` or OSError."""
 
         return _at_one_moment(
             lambda: self.scroll(found),
@@ -157,14 +157,14 @@ class Folder:
         )
 
     def scroll(self, found: FoundScroll) -> Scroll:
-        """Its files now. Raises `ToolFailed` or OSError."""
+        """Return the current files of a scroll. Raise `ToolFailed` if it no longer exists, or OSError."""
         scroll = self.scrolls().get(found.stem)
         if scroll is None:
-            raise ToolFailed(f"the {found.shown} is not there any more: its queues were deleted")
+            raise ToolFailed(f"the {found.shown} no longer exists: its queues were deleted")
         return scroll
 
     def open_file(self, name: bytes) -> JournalSnapshot | ScrollSnapshot:
-        """A file by itself, as what its first bytes say that it is. Raises `ToolFailed` or OSError."""
+        """Open a single file in the format that its first bytes show. Raise `ToolFailed` or OSError."""
         match format_of(self.disk, self.path + b"/" + name):
             case Format.WRITER:
                 return writer_alone(self.disk, self.path, name)
@@ -177,14 +177,14 @@ class Folder:
 
 
 def chosen_queues(scroll: Scroll, found: FoundScroll) -> Sequence[ScrollQueueFile]:
-    """Its queues that are asked for, in that order. Raises `ToolFailed`."""
+    """Return the queues of a scroll that `found` selects, in its order. Raise `ToolFailed` if one was deleted."""
     if found.readers is None:
         return scroll.queues
     there = {queue.reader: queue for queue in scroll.queues}
     for reader in found.readers:
         if reader not in there:
             shown = f"{show_path(scroll.stem)}.read.{show_path(reader)}"
-            raise ToolFailed(f"{shown} is not there any more: its queue was deleted")
+            raise ToolFailed(f"{shown} no longer exists: its queue was deleted")
     return [there[reader] for reader in found.readers]
 
 
@@ -199,4 +199,4 @@ def _at_one_moment(find: Callable[[], _Files], open_all: Callable[[_Files], _Ope
             return opened
         with opened:
             pass
-    raise ToolFailed("its files are renamed all the time; run this again in a moment")
+    raise ToolFailed("the files were renamed at each attempt to open them; run this again in a moment")

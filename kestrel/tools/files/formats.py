@@ -1,4 +1,4 @@
-"""Which files of a folder are Kestrel's journals and which are scrolls: their names say it, or their first bytes."""
+"""Telling Kestrel's journal files from the files of scrolls, by their names or first bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OPCODES: Final = frozenset(map(int, Opcode))
 
 
 class Format(Enum):
-    """What a file's first bytes say that it is."""
+    """Format of a file, as its first bytes show."""
 
     JOURNAL = "a journal file of Kestrel"
     WRITER = "a writer file of a scroll"
@@ -27,7 +27,7 @@ class Format(Enum):
 
 
 def format_of(disk: Disk, path: bytes) -> Format:
-    """What that file is; an empty one is a journal file. Raises OSError."""
+    """Return the format of a file. An empty file is a journal file. Raise OSError."""
     begins_with = _first_bytes(disk, path)
     if begins_with == WRITER_MAGIC:
         return Format.WRITER
@@ -45,28 +45,28 @@ def _first_bytes(disk: Disk, path: bytes) -> bytes:
 
 
 class _Names:
-    """The names in a folder that may be those of one journal or scroll."""
+    """File names of a folder that may belong to the same journal or scroll."""
 
     def __init__(self) -> None:
         self.of_a_journal: list[bytes] = []
         self.of_a_scroll: list[bytes] = []
         self.of_either: list[bytes] = []
-        """``work.<ms>``."""
+        """Names such as ``work.<ms>``, which both formats use."""
 
     @property
     def is_journal(self) -> bool:
-        """Whether a current file or a pack is among them."""
+        """True if a current file or a pack is among the names."""
         files = map(journals.parse_file_name, self.of_a_journal)
         return any(file is not None and file.kind is not journals.JournalFileKind.TEMPORARY for file in files)
 
     @property
     def is_scroll(self) -> bool:
-        """Whether a reader file is among them."""
+        """True if a reader file is among the names."""
         return any(b".read." in name for name in self.of_a_scroll)
 
 
 class Sorter:
-    """Tells the files of one folder apart. What it has looked into it does not look into again."""
+    """A classifier of the files of one folder. It reads the first bytes of a file only once."""
 
     def __init__(self, disk: Disk, folder: bytes) -> None:
         self._disk = disk
@@ -74,10 +74,10 @@ class Sorter:
         self._is_writer: dict[bytes, bool] = {}
 
     def sort(self, file_names: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
-        """The names that are journal files of Kestrel, or foreign, and those that are files of scrolls.
+        """Return the names of Kestrel's journal files and foreign files, and those of the files of scrolls.
 
-        The name ``work.<ms>`` may be either's. It is Kestrel's beside a file ``work``, and a scroll's beside a file
-        ``work.read.<reader>``. Beside both of them, and beside neither, its first bytes say whose it is.
+        The name ``work.<ms>`` can be of either format. It is Kestrel's if there is a file ``work``, and a scroll's if
+        there is a file ``work.read.<reader>``. If both or neither exist, its first bytes decide.
         """
         groups: defaultdict[bytes, _Names] = defaultdict(_Names)
         for name in file_names:
@@ -104,7 +104,7 @@ class Sorter:
         if is_writer is None:
             try:
                 begins_with = _first_bytes(self._disk, self._folder + b"/" + name)
-            except OSError:  # it is not there any more, or who opens it will be told
+            except OSError:  # it no longer exists, or opening it later will report the error
                 return False
             is_writer = begins_with == WRITER_MAGIC
             if is_writer or not WRITER_MAGIC.startswith(begins_with):

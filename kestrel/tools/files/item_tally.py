@@ -1,10 +1,10 @@
-"""Items of one queue, counted one by one."""
+"""Statistics of the items of one queue."""
 
 from __future__ import annotations
 
 
 class ItemTally:
-    """How many items, how large, how old."""
+    """Number, size and age of items, counted one by one."""
 
     __slots__ = ("data_bytes", "expired", "items", "newest_ms", "now_ms", "oldest_ms")
 
@@ -13,12 +13,12 @@ class ItemTally:
         self.items = 0
         self.data_bytes = 0
         self.expired = 0
-        """Those that nobody will get any more, by their own expiry; a queue's maxAge is not known here."""
+        """Items past their own expiry. The queue's `maxAge` is not known here."""
         self.oldest_ms: int | None = None
         self.newest_ms: int | None = None
 
     def add(self, size: int, add_ms: int, expiry_ms: int) -> None:
-        """One item more, of that many bytes; an expiry of 0 is never."""
+        """Count an item of `size` bytes. An `expiry_ms` of 0 means that it does not expire."""
         self.items += 1
         self.data_bytes += size
         self.expired += 0 < expiry_ms < self.now_ms
@@ -30,7 +30,7 @@ class ItemTally:
             self.oldest_ms = add_ms
 
     def join(self, other: ItemTally) -> None:
-        """All of those more."""
+        """Add the counts of another tally."""
         self.items += other.items
         self.data_bytes += other.data_bytes
         self.expired += other.expired

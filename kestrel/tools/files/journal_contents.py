@@ -1,4 +1,4 @@
-"""What one queue's files hold: the records, and what is in the queue behind them. Nothing is written."""
+"""Contents of one queue's journal files: the records, and the queue after their replay. Nothing is written."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from kestrel.tools.formatting import show_queue
 from kestrel.tools.progress import ByteProgress
 
 SETTINGS: Final = QueueSettings(max_memory_size_bytes=8 * 1024 * 1024)
-"""However large a queue is, no more of it is in memory than that, its open reads, and an item."""
+"""Settings that bound the memory of a replayed queue: this size, its open reads, and one item."""
 
 
 class JournalContents:
-    """The queue that the files of an `JournalSnapshot` make.
+    """The queue that the files of a `JournalSnapshot` hold.
 
     `now_ms` is the add time of items whose record has none. Read the files once, with `records` or `replay`, then
-    the items that are left, once. All of it may raise OSError. A large journal shows its progress if it may, or tells
-    it to the `progress` of who has many.
+    the remaining items once, with `items`. All methods may raise OSError.
+
+    A large journal shows its progress if `may_show_progress`. A caller that reads several passes its own `progress`.
     """
 
     def __init__(
@@ -52,11 +53,11 @@ class JournalContents:
 
     @property
     def size(self) -> int:
-        """The files together, in bytes."""
+        """Total size of the files in bytes."""
         return self._journal.size
 
     def records(self, *, apply_records: bool = True) -> Iterator[tuple[FileReadResult, int, JournalFileRecord]]:
-        """Every record with its file and offset; they are done to the queue unless not wanted."""
+        """Yield every record with its file and offset. Apply it to the queue first if `apply_records`."""
         for read in self._files():
             scan = JournalRecordCursor(self._journal.readers[read.file_name])
             read.end = scan.end
@@ -68,7 +69,7 @@ class JournalContents:
                 yield read, offset, record
 
     def replay(self) -> None:
-        """Do all records, as fast as may be."""
+        """Apply all records to the queue. This is faster than `records`."""
         for read in self._files():
             reader = self._journal.readers[read.file_name]
             read.end = replay(reader, self._replayed, self._now_ms, self._queue.history.current_start)
@@ -93,34 +94,34 @@ class JournalContents:
         return ByteProgress(f"{show_queue(self._journal.queue)}: {doing}", total if self._may_show_progress else 0)
 
     def restart(self) -> None:
-        """Open reads go back to the head, the lowest xid first, as at a start."""
+        """Put open reads back at the head, the lowest xid first, as a server start does."""
         self._queue.put_back(self._queue.open_xids(), failed=False)
 
     @property
     def open_reads(self) -> int:
-        """How many reads are open."""
+        """Number of open reads."""
         return self._queue.open_reads
 
     @property
     def items_count(self) -> int:
-        """How many items are in the queue; open reads are not counted."""
+        """Number of items in the queue, without open reads."""
         return self._queue.items
 
     @property
     def data_bytes(self) -> int:
-        """The data of the items and of the open reads."""
+        """Total data size of the items and the open reads."""
         return self._queue.bytes + self._queue.open_bytes
 
     @property
     def packed_bytes(self) -> int:
-        """What a file takes that holds them and their errors, once the open reads have gone back, and nothing else."""
+        """Size of a packed journal file that holds the items with their errors, after the open reads are put back."""
         headers = (self.items_count + self.open_reads) * ADDX_HEADER_BYTES
         return self.data_bytes + headers + self._queue.front_to_last_with_errors * ERRORS_BYTES
 
     def items(self) -> Iterator[Item]:
-        """Take out all items in order, the open reads being back at the head."""
+        """Remove and yield all items in order, after putting the open reads back at the head."""
         self.restart()
-        with self._progress("going through what is left", self.data_bytes) as progress:
+        with self._progress("reading the remaining items", self.data_bytes) as progress:
             while (item := self._replayed.pop_head()) is not None:
                 progress.advance(len(item.data))
                 yield item

@@ -1,4 +1,4 @@
-"""What the files of a scroll hold: the records, and what is left to each queue. Nothing is written."""
+"""Contents of a scroll's files: the records, and the remaining items of each queue. Nothing is written."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ _NAMES: Final = {int(command): command.name for command in RecordCommand}
 
 
 class QueueRecord(NamedTuple):
-    """A record, and what the ones before it make of it."""
+    """A record, with its meaning after the records before it."""
 
     record: ScrollFileRecord
     item: Item | None = None
-    """That of a PUT."""
+    """Item of a PUT; None for other records."""
     targets: Targets | None = None
-    """Of a PUT: for whom it is."""
+    """Queues that get the item of a PUT; None for all."""
     is_ignored: bool = False
-    """Of a PUT: its id is not higher than all before it."""
+    """True for a PUT whose id is not higher than all ids before it."""
 
     @property
     def name(self) -> str:
-        """What the format calls it."""
+        """Name of the record in the format; ``UNKNOWN`` if it has none."""
         return _NAMES.get(self.record.command, "UNKNOWN")
 
     @property
     def size(self) -> int:
-        """How many bytes of the file it takes."""
+        """Size of the record in the file, in bytes."""
         return self.record.size
 
 
 class ScrollQueueContents:
-    """One queue: what its reader file says, and what is left to it."""
+    """Contents of one queue: its reader file's state, and a tally of its remaining items."""
 
     def __init__(self, queue: ScrollQueueFile, file: FileReadResult | None, state: ReaderState, now_ms: int) -> None:
         self.queue = queue
@@ -66,15 +66,15 @@ class ScrollQueueContents:
         self.left = ItemTally(now_ms)
 
     def has(self, item_id: int, targets: Targets | None) -> bool:
-        """Whether it still has that item."""
+        """Return whether the queue still has that item."""
         is_for_it = targets is None or targets.has(self.queue.reader)
         return is_for_it and item_id not in self.state.done and not self.state.is_deleted
 
 
 class ScrollContents:
-    """What an `ScrollSnapshot` holds. All of it may raise OSError.
+    """The records and remaining items of a `ScrollSnapshot`. All methods may raise OSError.
 
-    A large one shows its progress if it may, or tells it to the `progress` of who has many.
+    A large scroll shows its progress if `may_show_progress`. A caller that reads several passes its own `progress`.
     """
 
     def __init__(
@@ -92,14 +92,14 @@ class ScrollContents:
         self._may_show_progress = may_show_progress
         self._shared_progress = progress
         self.writers: list[FileReadResult] = []
-        """In order, when they have been read."""
+        """Writer files in order, once they have been read."""
         queues = {queue.reader: self._read_queue(queue) for queue in self.scroll.queues}
         self.queues = [queues[queue.reader] for queue in scroll.chosen]
-        """Those that are asked for."""
+        """Queues that the snapshot selects."""
         self.items = ItemTally(now_ms)
-        """All items there are, where there is no queue to which they are left: of a writer file alone."""
+        """Tally of all items if no queue is known, as for a single writer file."""
         self.next_id = max((read.state.done.last for read in queues.values()), default=0) + 1
-        """Of the next item that is put, when the writer files have been read."""
+        """Id of the next item to be put; valid once the writer files have been read."""
 
     def _read_queue(self, queue: ScrollQueueFile) -> ScrollQueueContents:
         if queue.file_name is None:
@@ -114,7 +114,7 @@ class ScrollContents:
 
     @cached_property
     def _last_written_id(self) -> int:
-        """The id of the last item in the writer files, or 0 if there is none. Only headers are read."""
+        """Id of the last item in the writer files, or 0 if there is none. Only headers are read."""
         readers = self._opened.readers
         first_ids = [(_first_id(readers[name]), name) for name in self.scroll.writers]
         _, name = max((each for each in first_ids if each[0] <= LARGEST_ID), default=(0, None))
@@ -126,16 +126,16 @@ class ScrollContents:
 
     @property
     def files(self) -> list[FileReadResult]:
-        """Those that were read: the writer files, and the reader files of the queues that are asked for."""
+        """Files read: the writer files, and the reader files of the selected queues."""
         return [*self.writers, *(read.file for read in self.queues if read.file is not None)]
 
     def read(self) -> None:
-        """Read everything, and count what is left."""
+        """Read all records, and count the remaining items."""
         for _ in self.records():
             pass
 
     def records(self) -> Iterator[tuple[FileReadResult, int, QueueRecord]]:
-        """Every record with its file and offset, those of the writer files first; what is left is counted."""
+        """Yield every record with its file and offset, writer files first. Count the remaining items."""
         left = RemainingItems(
             {read.queue.reader: read.state.done for read in self.queues if not read.state.is_deleted}, self._now_ms
         )
@@ -157,7 +157,7 @@ class ScrollContents:
                     yield read.file, offset, shown
 
     def written(self) -> Iterator[tuple[FileReadResult, int, QueueRecord]]:
-        """The records of the writer files, in their order."""
+        """Yield the records of the writer files, in order, each with its file and offset."""
         self.writers = []
         last_id = 0
         with self._progress() as progress:
@@ -181,14 +181,15 @@ class ScrollContents:
                     yield file, offset, shown
                 file.end = _checked(scan.end, reader)
                 if len(self.writers) <= last_one and file.end.is_unfinished:
-                    file.end = End(file.end.offset, f"{file.end.problem}, and a later file stands behind it")
+                    file.end = End(file.end.offset, f"{file.end.problem}, and a later file follows it")
             self._opened.watch(None)
         self.next_id = max(self.next_id, last_id + 1)
 
     def _in_order(self, progress: ByteProgress) -> tuple[list[tuple[FileReader, bytes]], int]:
-        """The writer files in the order of their first items, those without one at the end; and the last that has one.
+        """Return the writer files in the order of their first items, and the index of the last file with an item.
 
-        Whoever begins a file has ended the one before: only the last can be cut short by a crash, or be being written.
+        Files without an item are last. A writer ends a file before it begins the next, so only the last file can be
+        cut short by a crash, or still be written.
         """
         readers = self._opened.readers
         files = sorted((_first_id(readers[name]), place, name) for place, name in enumerate(self.scroll.writers))
@@ -202,13 +203,13 @@ class ScrollContents:
         return ByteProgress(f"{self.scroll.shown}: reading", self.size if self._may_show_progress else 0)
 
     def added(self) -> Iterator[Item]:
-        """All items that the files still have and that are for one of the queues, or the items of a file alone."""
+        """Yield all items in the files that are for one of the selected queues, or all items of a single file."""
         readers = [queue.reader for queue in self._opened.chosen]
         is_all = len(readers) == len(self.scroll.queues)
         return self._items(lambda item, targets: is_all or targets is None or any(map(targets.has, readers)))
 
     def queued(self) -> Iterator[Item]:
-        """The items that are left: to one queue, in order, then to the next; or those of a file alone."""
+        """Yield the remaining items of each selected queue in turn, or all items of a single file."""
         if not self.scroll.queues:
             yield from self._items(lambda item, targets: True)
         for read in self.queues:
@@ -228,7 +229,7 @@ def _first_id(reader: FileReader) -> int:
 
 
 def _checked(end: End, reader: FileReader) -> End:
-    """Zeros end a file, but they are not its proper end if there is something behind them."""
+    """Return the end of a file, with a problem if other bytes follow the zeros at which reading ended."""
     if end.problem is None:
         for offset in range(end.offset, reader.size, PART_BYTES):
             if reader.read(offset, PART_BYTES).strip(b"\0"):

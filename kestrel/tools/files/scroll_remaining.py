@@ -1,4 +1,4 @@
-"""How much each reader of a scroll has left, counted in one go through the items."""
+"""Counting the remaining items of each reader of a scroll, in one pass over the items."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from kestrel.tools.files.item_tally import ItemTally
 
 _NEVER: Final = sys.maxsize
 _MOST_TARGETS: Final = 64
-"""So many kinds of items are counted apart before they are told to the readers."""
+"""Distinct targets that are tallied separately before the tallies are added to the readers'."""
 
 
 def iter_boundaries(done: DoneSet) -> Iterator[int]:
-    """The ids, in order, from which on items are left to the reader, and from which on they are not, in turns."""
+    """Yield ascending ids that alternately begin a range of remaining items and a range of done items."""
     yield done.head + 1
     for first, last in done.ranges():
         yield first
@@ -25,20 +25,23 @@ def iter_boundaries(done: DoneSet) -> Iterator[int]:
 
 
 class RemainingItems:
-    """What is left to each of some readers. It costs an item no more if they are many, as long as nothing changes."""
+    """Tallies of the remaining items of several readers.
+
+    Between two boundaries of done ranges, the cost of an item does not depend on the number of readers.
+    """
 
     def __init__(self, done: Mapping[bytes, DoneSet], now_ms: int) -> None:
         self._tallies = {reader: ItemTally(now_ms) for reader in done}
         self._now_ms = now_ms
         self._pending_tallies: dict[Targets | None, ItemTally] = {}
-        """Items since the last change, by whom they are for."""
+        """Tallies of the items since the last boundary, by target."""
         self._has_items = dict.fromkeys(done, False)
         self._rest = {reader: iter_boundaries(each) for reader, each in done.items()}
         self._next = [(next(rest), reader) for reader, rest in self._rest.items()]
         heapify(self._next)
 
     def add(self, item_id: int, size: int, add_ms: int, expiry_ms: int, targets: Targets | None) -> None:
-        """The next item: its id is higher than those before."""
+        """Count the next item. Its id must be higher than all before it."""
         if self._next and self._next[0][0] <= item_id:
             self._change(item_id)
         tally = self._pending_tallies.get(targets)
@@ -66,6 +69,6 @@ class RemainingItems:
         return [each for each in among if self._has_items.get(each) and (targets is None or targets.has(each))]
 
     def tallies(self) -> Mapping[bytes, ItemTally]:
-        """What is left to each."""
+        """Return the tally of each reader."""
         self._tell()
         return self._tallies

@@ -1,4 +1,4 @@
-"""The scrolls of a folder: which files each has, and which queues read it."""
+"""The scrolls of a folder, with the files and queues of each."""
 
 from __future__ import annotations
 
@@ -18,54 +18,54 @@ class ScrollQueueFile(NamedTuple):
     """A queue that reads a scroll."""
 
     name: bytes | None
-    """None where only a hash of it is known, or it is spelled as no queue is."""
+    """Queue name; None if only its hash is known, or the file name does not spell a valid name."""
     reader: bytes
-    """As a TARGETS calls it."""
+    """Name of the reader in a TARGETS record."""
     file_name: bytes | None
-    """None if it has no reader file, and so is done with nothing."""
+    """Name of the reader file; None if there is none, so that all items remain."""
     stem: bytes
-    """What the names of its scroll's files begin with."""
+    """Prefix of the names of the scroll's files."""
 
     @property
     def shown(self) -> str:
-        """For a sentence."""
+        """Text for messages."""
         return f"queue {self.shown_name}" if self.name is not None else f"queue of {self.shown_name}"
 
     @property
     def shown_name(self) -> str:
-        """Its name, or else its file, or what the names of its scroll's files begin with."""
+        """Queue name if it is known, else the file name or the scroll's stem."""
         return show_path(self.file_name or self.stem) if self.name is None else show_queue(self.name)
 
     @property
     def why_unknown(self) -> str:
-        """Of a queue whose name is not known, why that is."""
+        """Reason why the name is not known, for a queue without one."""
         is_hashed = b"::" in (self.file_name or self.stem)
         return ".kestrel/names/ does not have it" if is_hashed else "no queue's name is spelled like that"
 
 
 class Scroll(NamedTuple):
-    """The files of one scroll at one moment, and whose they are."""
+    """The files of one scroll at one moment, and the queues that read them."""
 
     stem: bytes
     name: bytes | None
-    """That of its parent queue; None as with `ScrollQueueFile`."""
+    """Name of the parent queue; None if it is unknown, as in `ScrollQueueFile`."""
     writers: tuple[bytes, ...]
-    """File names, in the order of their numbers."""
+    """Names of the writer files, in the order of their numbers."""
     queues: tuple[ScrollQueueFile, ...]
 
     @property
     def shown(self) -> str:
-        """For a sentence."""
+        """Text for messages."""
         return f"scroll {show_path(self.stem) if self.name is None else show_queue(self.name)}"
 
     @property
     def file_names(self) -> list[bytes]:
-        """Those of all files. Writer files come first: what a reader is done with later costs nothing."""
+        """Names of all files, writer files first, so that items done after that are still found in them."""
         return [*self.writers, *(queue.file_name for queue in self.queues if queue.file_name is not None)]
 
 
 class ScrollSnapshot(SnapshotFiles):
-    """The files of a scroll; of its queues, `chosen` are those that are asked for."""
+    """The open files of a scroll. `chosen` are its selected queues."""
 
     def __init__(
         self,
@@ -80,11 +80,11 @@ class ScrollSnapshot(SnapshotFiles):
         self.scroll = scroll
         self.chosen = chosen
         self.is_file_alone = is_file_alone
-        """Whether this is one file of it, whatever others there are: no queue, or no item, is known then."""
+        """True if only a single file is open, so that no queues or no items are known."""
 
 
 def scrolls_in(disk: Disk, folder: bytes, file_names: Iterable[bytes]) -> dict[bytes, Scroll]:
-    """The scrolls that these files are, by stem; one that has but temporary files is none. Raises OSError."""
+    """Return the scrolls that consist of these files, by stem. Temporary files alone make no scroll. Raise OSError."""
     names = EscapedNames(disk, folder)
     scrolls: dict[bytes, Scroll] = {}
     for stem, files in group_by_stem(file_names).items():
@@ -108,7 +108,7 @@ def _is_deleted(disk: Disk, reader_path: bytes) -> bool:
     try:
         with FileReader(disk, reader_path) as reader:
             state, _ = read_state(reader)
-    except OSError:  # who opens it will be told
+    except OSError:  # opening it later will report the error
         return not disk.is_there(reader_path)
     return state.is_deleted
 
@@ -121,19 +121,19 @@ def _name_of(names: EscapedNames, parent: bytes | None, part: bytes | None) -> b
 
 
 def writer_alone(disk: Disk, folder: bytes, file_name: bytes) -> ScrollSnapshot:
-    """A writer file, whatever it is called. Raises OSError."""
+    """Open a single writer file of any name. Raise OSError."""
     stem, name, _ = parse_scroll_file_name(disk, folder, file_name)
     return ScrollSnapshot(disk, folder, Scroll(stem, name, (file_name,), ()), (), is_file_alone=True)
 
 
 def reader_alone(disk: Disk, folder: bytes, file_name: bytes) -> ScrollSnapshot:
-    """A reader file, whatever it is called. Raises OSError."""
+    """Open a single reader file of any name. Raise OSError."""
     stem, parent, queue = parse_scroll_file_name(disk, folder, file_name)
     return ScrollSnapshot(disk, folder, Scroll(stem, parent, (), (queue,)), (queue,), is_file_alone=True)
 
 
 def parse_scroll_file_name(disk: Disk, folder: bytes, file_name: bytes) -> tuple[bytes, bytes | None, ScrollQueueFile]:
-    """The stem and the name of the scroll that the file's name speaks of, and the queue."""
+    """Return the stem and the name of the scroll that a file name refers to, and the queue."""
     file = parse_file_name(file_name)
     if file is None:
         return file_name, None, ScrollQueueFile(None, OWN_READER, file_name, file_name)

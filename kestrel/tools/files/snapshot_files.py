@@ -1,4 +1,4 @@
-"""The files of a journal or scroll, all opened at one moment: a server may rename and erase them meanwhile."""
+"""The files of a journal or scroll, opened together. A server may rename and erase them later."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kestrel.tools.progress import ByteProgress
 
 
 class ProgressReader(FileReader):
-    """A file whose reading is told to a progress."""
+    """A file reader that reports the bytes read to a progress."""
 
     def __init__(self, disk: Disk, path: bytes, progress: ByteProgress | None = None) -> None:
         super().__init__(disk, path)
@@ -23,7 +23,7 @@ class ProgressReader(FileReader):
         self.progress = progress
 
     def read(self, offset: int, size: int) -> bytes:
-        """The bytes there."""
+        """Return up to `size` bytes from `offset`, and report them to the progress."""
         data = super().read(offset, size)
         if self.progress is not None:
             self.progress.reached(self._path, offset + len(data))
@@ -31,13 +31,13 @@ class ProgressReader(FileReader):
 
 
 class SnapshotFiles:
-    """Files that are open until the context ends. They are read to where they end now."""
+    """Files that stay open until the context exits. They are read up to the size that they had when opened."""
 
     def __init__(self, disk: Disk, folder: bytes, file_names: Iterable[bytes]) -> None:
         self.disk = disk
         self.folder = folder
         self.readers: dict[bytes, ProgressReader] = {}
-        """By file name."""
+        """Open files by file name."""
         with ExitStack() as stack:
             for name in file_names:
                 self.readers[name] = stack.enter_context(ProgressReader(disk, folder + b"/" + name))
@@ -45,16 +45,16 @@ class SnapshotFiles:
 
     @property
     def size(self) -> int:
-        """All files together, in bytes."""
+        """Total size of the files in bytes."""
         return sum(reader.size for reader in self.readers.values())
 
     def watch(self, progress: ByteProgress | None) -> None:
-        """Tell this progress what is read from now on."""
+        """Report further reads to `progress`, or to none."""
         for reader in self.readers.values():
             reader.progress = progress
 
     def open_file(self, file_name: bytes) -> AbstractContextManager[FileReader]:
-        """One of the files; it stays open (`kestrel.storage.journal.replayed.OpenFile`)."""
+        """Return a context with one of the files, which stays open (`kestrel.storage.journal.replayed.OpenFile`)."""
         return nullcontext(self.readers[file_name])
 
     def __enter__(self) -> Self:
@@ -65,7 +65,7 @@ class SnapshotFiles:
 
 
 class JournalSnapshot(SnapshotFiles):
-    """Files of one queue, in replay order."""
+    """The open journal files of one queue, in replay order."""
 
     def __init__(self, disk: Disk, folder: bytes, queue: bytes, files: Sequence[JournalFile]) -> None:
         super().__init__(disk, folder, (file.file_name for file in files))
@@ -74,21 +74,21 @@ class JournalSnapshot(SnapshotFiles):
 
 
 class FileReadResult:
-    """One file: how much of it is good, and which records that is."""
+    """Result of reading one file: where its valid records end, and how many there are of each kind."""
 
     def __init__(self, file_name: bytes, size: int) -> None:
         self.file_name = file_name
         self.size = size
         self.end = End(0)
         self.records: Counter[str] = Counter()
-        """By name; empty when they were not looked at one by one."""
+        """Number of records by name; empty if the records were not read one by one."""
 
     @property
     def is_damaged(self) -> bool:
-        """Whether something in it is no record; an unfinished last one is no damage."""
+        """True if the file has bytes that are no record. An unfinished last record is not damage."""
         return self.end.problem is not None and not self.end.is_unfinished
 
     @property
     def bytes_behind(self) -> int:
-        """What stands behind the last good record."""
+        """Number of bytes after the last valid record."""
         return self.size - self.end.offset

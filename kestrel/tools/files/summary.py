@@ -1,4 +1,4 @@
-"""What is said at the end: of files, of what is left in a queue, and of damage."""
+"""Summaries of files, remaining items and damage, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kestrel.tools.formatting import count, show_path, show_time
 
 
 def damage_sentence(read: FileReadResult) -> str:
-    """What is wrong with a file that does not end where its last record does."""
+    """Return a sentence about a file that does not end after a valid record."""
     behind = count(read.bytes_behind, "byte")
     where = f"{show_path(read.file_name)}, offset {read.end.offset}"
     if read.is_damaged:
@@ -21,14 +21,14 @@ def damage_sentence(read: FileReadResult) -> str:
 
 
 def damage_lines(files: Sequence[FileReadResult]) -> Iterator[str]:
-    """That of every such file, for a person."""
+    """Yield the indented sentence of every file with a problem."""
     for read in files:
         if read.end.problem is not None:
             yield f"  {damage_sentence(read)}"
 
 
 def damage_json(files: Sequence[FileReadResult]) -> list[dict[str, Any]]:
-    """Every file that does not end where its last record does."""
+    """Return a JSON object for every file that does not end after a valid record."""
     return [
         {
             "file": show_path(read.file_name),
@@ -43,7 +43,7 @@ def damage_json(files: Sequence[FileReadResult]) -> list[dict[str, Any]]:
 
 
 def file_lines(what: str, files: Sequence[FileReadResult]) -> Iterator[str]:
-    """Files for a person, those of `what`."""
+    """Yield lines about files and their records, under a heading that begins with `what`."""
     size = sum(read.size for read in files)
     yield f"{what}: {count(len(files), 'file')}, {count(size, 'byte')}"
     for read in files:
@@ -53,7 +53,7 @@ def file_lines(what: str, files: Sequence[FileReadResult]) -> Iterator[str]:
 
 
 def files_json(files: Sequence[FileReadResult]) -> dict[str, Any]:
-    """Files for a program."""
+    """Return a JSON object about files and their records."""
     return {
         "bytes": sum(read.size for read in files),
         "records": dict(_all_records(files)),
@@ -64,7 +64,7 @@ def files_json(files: Sequence[FileReadResult]) -> dict[str, Any]:
 
 
 def age_lines(tally: ItemTally) -> Iterator[str]:
-    """How old items are, for a person; nothing if there is none."""
+    """Yield lines about the age of items, or nothing if there are none."""
     if tally.oldest_ms is not None and tally.newest_ms is not None:
         yield f"  of these, expired by now: {tally.expired}"
         yield f"  oldest: added {show_time(tally.oldest_ms)}"
@@ -72,12 +72,12 @@ def age_lines(tally: ItemTally) -> Iterator[str]:
 
 
 def age_json(tally: ItemTally) -> dict[str, Any]:
-    """The same for a program."""
+    """Return a JSON object about the age of items. The times are None if there are none."""
     return {"expired": tally.expired, "oldest_add_ms": tally.oldest_ms, "newest_add_ms": tally.newest_ms}
 
 
 def items_line(what: str, tally: ItemTally) -> str:
-    """How many items, for a person."""
+    """Return a line with the number and size of items."""
     return f"  {what}: {count(tally.items, 'item')}, {count(tally.data_bytes, 'byte')} of data"
 
 

@@ -1,1 +1,1 @@
-"""kestrel-qdump: what is in a queue's files, shown."""
+"""kestrel-qdump: a dump of the records and items in queue files."""

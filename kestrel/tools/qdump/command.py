@@ -1,4 +1,4 @@
-"""kestrel-qdump: what is in a queue's journal or scroll, without a server and beside one. It only reads."""
+"""Command line of kestrel-qdump: show a queue's journal or scroll, read-only, with or without a running server."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ from kestrel.tools.tool_runner import (
 TOOL: Final = "kestrel-qdump"
 
 _DESCRIPTION: Final = """\
-Shows what is in the journal of a queue, or in the scroll of a queue and its children: every record, then what is left
-in each queue. It only reads: nothing is repaired or cleaned up, and it may run while a server is at work on the same
-files. It finds out by itself which format a file has."""
+Show the journal of a queue, or the scroll of a queue and its children: every record, then a summary of each queue's
+remaining items. Files are only read, not repaired or cleaned up, also while a server is using them. The format of a
+file is detected."""
 
 _EPILOG: Final = """\
 examples:
   kestrel-qdump /var/spool/kestrel/work           every record of the queue work, and a summary
   kestrel-qdump -q /var/spool/kestrel             a summary of every queue
   kestrel-qdump -q --queue work --queue mail /var/spool/kestrel
-  kestrel-qdump -Q /var/spool/kestrel/work >items what is in the queue, an item a line
+  kestrel-qdump -Q /var/spool/kestrel/work >items the items in the queue, one per line
   kestrel-qdump --json -d /var/spool/kestrel/work | jq .
   kestrel-qdump --this-file /var/spool/kestrel/.kestrel/damaged/work.1700000000000
-  kestrel-qdump /var/spool/scrolls/work.read.x    of a scroll: all records, and what is left in work+x
+  kestrel-qdump /var/spool/scrolls/work.read.x    all records of a scroll, and a summary of work+x
 
-exit status: 0; 1 when a file is damaged or cannot be read (an unfinished last record is only a warning); 2 when the
-command line makes no sense; 130 after Ctrl-C."""
+exit status: 0; 1 if a file is damaged or cannot be read (an unfinished last record is only a warning); 2 if the
+command line is invalid; 130 after Ctrl-C."""
 
 
 def main(argv: Sequence[str] | None = None, disk: Disk | None = None) -> int:
-    """The command. Returns its exit status."""
+    """Run the command and return its exit status."""
     parser = _parser()
     return run(TOOL, lambda: _dump_all(parser, parser.parse_args(argv), disk or Disk()))
 
@@ -69,19 +69,19 @@ def _parser() -> ArgumentParser:
         metavar="PATH",
         nargs="+",
         type=path_name,
-        help="a journal file, which stands for all files of its queue; a reader file of a scroll, for its queue, or a"
-        " writer file, for all its queues; or a folder",
+        help="a journal file, to show all files of its queue; a reader file of a scroll, to show its queue; a writer"
+        " file, to show all queues of its scroll; or a folder",
     )
     add_queue_option(parser)
-    parser.add_argument("--this-file", action="store_true", help="read these files alone, whatever they are called")
-    parser.add_argument("-q", "--quiet", action="store_true", help="the summary alone")
-    parser.add_argument("-d", "--data", action="store_true", help="the data of added items as well, escaped")
+    parser.add_argument("--this-file", action="store_true", help="read only these files, whatever their names")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only the summary")
+    parser.add_argument("-d", "--data", action="store_true", help="print the data of added items too, escaped")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("-A", "--added", action="store_true", help="the data of added items alone, raw, an item a line")
+    form.add_argument("-A", "--added", action="store_true", help="print only the raw data of added items, one per line")
     form.add_argument(
-        "-Q", "--queued", action="store_true", help="the data of the items in the queue alone, raw, an item a line"
+        "-Q", "--queued", action="store_true", help="print only the raw data of the items in the queue, one per line"
     )
-    form.add_argument("--json", action="store_true", help="JSON, an object a record, and the summary as the last one")
+    form.add_argument("--json", action="store_true", help="print JSON, one object per record, then a summary")
     return parser
 
 
@@ -115,11 +115,11 @@ def _dump_all(parser: ArgumentParser, arguments: Namespace, disk: Disk) -> int:
     return status
 
 
-# What is read.
+# Reading.
 
 
 def _found(parser: ArgumentParser, arguments: Namespace, disk: Disk) -> Iterator[tuple[Folder, Found]]:
-    """What the paths stand for. Two paths that are files of one queue stand for it once."""
+    """Return the journals, scrolls and files that the paths select. A queue that several paths select occurs once."""
     folders: dict[bytes, Folder] = {}
     once = DistinctFound()
     for text in arguments.paths:
@@ -128,9 +128,9 @@ def _found(parser: ArgumentParser, arguments: Namespace, disk: Disk) -> Iterator
         folder_path, name = (path, b"") if is_folder else os.path.split(path)
         folder = folders.setdefault(folder_path, Folder(disk, folder_path or b"."))
         if is_folder and arguments.this_file:
-            parser.error(f"--this-file wants a file, and {text} is a folder")
+            parser.error(f"--this-file needs a file, and {text} is a folder")
         if not is_folder and arguments.queues:
-            parser.error(f"--queue wants a folder, and {text} is none")
+            parser.error(f"--queue needs a folder, and {text} is not one")
         if not os.path.isdir(folder.path):
             raise ToolFailed(f"there is no folder {show_path(folder.path)}: name one that has journals", EX_USAGE)
         chosen = folder.chosen(arguments.queues) if is_folder else [_found_at(folder, name, arguments)]
@@ -148,7 +148,7 @@ def _found_at(folder: Folder, name: bytes, arguments: Namespace) -> Found:
     if arguments.this_file:
         path = folder.path + b"/" + name
         if not os.path.isfile(path):
-            raise ToolFailed(f"there is no file {show_path(path)}: name one that is there", EX_USAGE)
+            raise ToolFailed(f"there is no file {show_path(path)}: name one that exists", EX_USAGE)
         return FoundFile(name)
     found = folder.found_at(name)
     if arguments.queued and isinstance(found, FoundScroll) and found.readers is None:
@@ -175,17 +175,17 @@ def _dump_of(opened: JournalSnapshot | ScrollSnapshot, now_ms: int, *, may_show_
     return ScrollDump(opened, now_ms, may_show_progress=may_show_progress)
 
 
-# What is shown.
+# Output.
 
 
 class _Form(Protocol):
-    """A form of output."""
+    """An output format."""
 
     def show(self, dump: Dump[Any]) -> None:
-        """Show one journal or scroll."""
+        """Print one journal or scroll."""
 
     def end(self) -> None:
-        """All have been shown."""
+        """Print the end of the output, after the last journal or scroll."""
 
 
 def _form(arguments: Namespace, output: Output) -> _Form:
@@ -197,7 +197,7 @@ def _form(arguments: Namespace, output: Output) -> _Form:
 
 
 class _Added:
-    """-A: the data of all items that were ever added."""
+    """The output of ``-A``: the raw data of all added items in the files."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -211,7 +211,7 @@ class _Added:
 
 
 class _Queued:
-    """-Q: the data of the items that are there."""
+    """The output of ``-Q``: the raw data of the items in the queue."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -225,7 +225,7 @@ class _Queued:
 
 
 class _RecordListing(ABC):
-    """Records, if they are wanted, and a summary."""
+    """An output format with all records, unless quiet, and a summary."""
 
     def __init__(self, output: Output, *, is_quiet: bool, has_data: bool) -> None:
         self._output = output
@@ -242,19 +242,19 @@ class _RecordListing(ABC):
 
     @abstractmethod
     def _record(self, dump: Dump[Any], read: FileReadResult, offset: int, record: ShownRecord) -> None:
-        """Show a record."""
+        """Print a record."""
 
     @abstractmethod
     def _summary(self, dump: Dump[Any]) -> None:
-        """Show what it comes to, or keep it for the end."""
+        """Print the summary of a journal or scroll, or keep it for `end`."""
 
     @abstractmethod
     def end(self) -> None:
-        """There are no more."""
+        """Print the end of the output, after the last journal or scroll."""
 
 
 class _Text(_RecordListing):
-    """For a person."""
+    """The text format."""
 
     _file: FileReadResult | None = None
 
@@ -276,7 +276,7 @@ class _Text(_RecordListing):
 
 
 class _Json(_RecordListing):
-    """For a program."""
+    """The JSON format: one object per record, then one with all summaries."""
 
     def __init__(self, output: Output, *, is_quiet: bool, has_data: bool) -> None:
         super().__init__(output, is_quiet=is_quiet, has_data=has_data)

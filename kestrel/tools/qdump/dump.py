@@ -1,4 +1,4 @@
-"""What kestrel-qdump shows of one journal or scroll: the face that both formats have."""
+"""The interface of a dump of one journal or scroll, which both formats implement."""
 
 from __future__ import annotations
 
@@ -14,64 +14,63 @@ class ShownRecord(Protocol):
 
     @property
     def name(self) -> str:
-        """What the format calls it."""
+        """Name of the record in the format."""
 
     @property
     def size(self) -> int:
-        """How many bytes of the file it takes."""
+        """Size of the record in the file, in bytes."""
 
 
 _Record = TypeVar("_Record", bound=ShownRecord)
 
 
 class Dump(ABC, Generic[_Record]):
-    """The files of one journal or scroll, open to be read once, in one of three ways. All may raise OSError."""
+    """The open files of one journal or scroll, to be read once. All methods may raise OSError.
+
+    Read them in one of three ways: `records` or `read` and then the summary, or `added`, or `queued`.
+    """
 
     @property
     @abstractmethod
     def files(self) -> Sequence[FileReadResult]:
-        """Those that have been read."""
-
-    # One way: `records` to their end, or `read`, and then the summary.
+        """Files that have been read."""
 
     @abstractmethod
     def records(self) -> Iterator[tuple[FileReadResult, int, _Record]]:
-        """Every record with its file and offset."""
+        """Yield every record with its file and offset."""
 
     @abstractmethod
     def read(self) -> None:
-        """Read them for the summary alone."""
+        """Read all records, for the summary."""
 
     @abstractmethod
     def fields(self, record: _Record) -> Iterator[str]:
-        """What a record says, for a person."""
+        """Yield the fields of a record as text."""
 
     @abstractmethod
     def fields_json(self, record: _Record) -> dict[str, Any]:
-        """The same for a program."""
+        """Return the fields of a record as a JSON object."""
 
     @abstractmethod
     def place_json(self, file: FileReadResult) -> dict[str, Any]:
-        """Whose file that is, for a program."""
+        """Return the name of a file, and its queue or scroll, as a JSON object."""
 
     @abstractmethod
     def data_of(self, record: _Record) -> bytes | None:
-        """The item that it adds; None if it adds none."""
+        """Return the data of the item that a record adds, or None if it adds none."""
 
     @abstractmethod
     def summary_lines(self) -> Iterator[str]:
-        """What it comes to, for a person."""
+        """Yield the summary as text lines, after all records have been read."""
 
     @abstractmethod
     def summary_json(self) -> Mapping[str, list[dict[str, Any]]]:
-        """The same for a program: lists of objects, by what they are about."""
-
-    # The others.
+        """Return the summary as lists of JSON objects by subject, after all records have been read."""
 
     @abstractmethod
     def added(self) -> Iterator[bytes]:
-        """The data of all items that were ever added and are still in the files."""
+        """Yield the data of all added items that the files still hold."""
 
     @abstractmethod
     def queued(self) -> Iterator[bytes]:
-        """The data of the items that are in the queue."""
+        """Yield the data of the items that are in the queue."""

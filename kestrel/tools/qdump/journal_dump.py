@@ -1,4 +1,4 @@
-"""A journal in Kestrel's format, as kestrel-qdump shows it."""
+"""Dump of a journal in Kestrel's format."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ADDING: Final = frozenset({Opcode.ADD, Opcode.ADDX, Opcode.ADD_XID, Opcode.CONT
 
 
 class JournalDump(Dump[JournalFileRecord]):
-    """The journal of one queue."""
+    """A dump of the journal of one queue."""
 
     def __init__(self, journal: JournalSnapshot, now_ms: int, *, may_show_progress: bool) -> None:
         self._queue = journal.queue
@@ -111,7 +111,7 @@ class JournalDump(Dump[JournalFileRecord]):
 
 
 def adds(record: JournalFileRecord) -> bool:
-    """Whether it adds an item."""
+    """Return whether a record adds an item."""
     return record.opcode in _ADDING and record.restates is None
 
 

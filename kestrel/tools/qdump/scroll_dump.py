@@ -1,4 +1,4 @@
-"""A scroll, as kestrel-qdump shows it."""
+"""Dump of a scroll."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from kestrel.tools.formatting import count, show_path, show_queue, show_time, sp
 from kestrel.tools.qdump.dump import Dump
 
 _MOST_SHOWN: Final = 20
-"""Of what a record lists, for a person; a program gets all."""
+"""Number of entries of a record that the text format lists. JSON has all."""
 
 
 class ScrollDump(Dump[QueueRecord]):
-    """A scroll, with the queues of it that are asked for."""
+    """A dump of a scroll and its selected queues."""
 
     def __init__(self, scroll: ScrollSnapshot, now_ms: int, *, may_show_progress: bool) -> None:
         self._contents = ScrollContents(scroll, now_ms, may_show_progress=may_show_progress)
@@ -97,7 +97,7 @@ class ScrollDump(Dump[QueueRecord]):
         return show_path(reader) if name is None else show_queue(name)
 
     def _reader_name(self, reader: bytes) -> bytes | None:
-        """The name of the queue that a TARGETS calls so; it may have been deleted."""
+        """Return the name of the queue that a TARGETS record refers to, which may have been deleted."""
         if reader in self._names or self._scroll.name is None:
             return self._names.get(reader)
         if reader == OWN_READER:
@@ -201,7 +201,7 @@ def _items_json(tally: ItemTally) -> dict[str, Any]:
 
 
 def _ranges(record: QueueRecord) -> Iterator[tuple[int, int]]:
-    """What is done, as ranges, ids that stand in a row together."""
+    """Yield the done ids of a record as ranges of consecutive ids."""
     if record.record.command == RecordCommand.DONE_RANGES:
         yield from record.record.ranges
         return

@@ -1,1 +1,1 @@
-"""kestrel-qpack: queues' files looked through, and made small."""
+"""kestrel-qpack: verification and packing of queue files."""

@@ -1,4 +1,4 @@
-"""kestrel-qpack: makes the journals of a folder small, and says whether files are whole. No server may be at work."""
+"""Command line of kestrel-qpack: pack the journals of a folder while no server runs, or verify its files."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from kestrel.tools.tool_runner import EX_FOUND, EX_OK, EX_USAGE, ToolFailed, pri
 TOOL: Final = "kestrel-qpack"
 
 _DESCRIPTION: Final = """\
-Replaces all files of each queue by one that holds the same items and nothing else. Stop the server first. Files are
-repaired as at a server's start; the new file is compared with the old ones, item by item, before it takes their
-place; and wherever this is interrupted, nothing is lost: the server may be started, or this run again. Scrolls are
-verified, and not packed: the server erases their files as soon as nobody needs them."""
+Replace all files of each queue by one that holds only its items. Stop the server first. Files are repaired as at a
+server start. The new file is compared with the old ones, item by item, before it replaces them. An interruption loses
+nothing: start the server, or run this again. Scrolls can be verified but are not packed: the server erases their files
+as soon as no queue needs them."""
 
 _EPILOG: Final = """\
 examples:
-  kestrel-qpack --verify /var/spool/kestrel       reads everything and changes nothing, also while a server is at work
+  kestrel-qpack --verify /var/spool/kestrel       only read, also while a server is running
   kestrel-qpack /var/spool/kestrel
   kestrel-qpack --queue work --json /var/spool/kestrel
 
-exit status: 0; 1 when --verify finds damage (an unfinished last record is none), or a queue could not be read or
-packed; 2 when the command line makes no sense; 73 when the folder cannot be written; 75 when a server owns it;
-130 after Ctrl-C."""
+exit status: 0; 1 if --verify finds damage (an unfinished last record is not damage), or a queue could not be read or
+packed; 2 if the command line is invalid; 73 if the folder cannot be written; 75 if a server uses it; 130 after
+Ctrl-C."""
 
 
 def main(argv: Sequence[str] | None = None, disk: Disk | None = None) -> int:
-    """The command. Returns its exit status."""
+    """Run the command and return its exit status."""
     return run(TOOL, lambda: _PackRun(_parser().parse_args(argv), disk or Disk()).do())
 
 
@@ -48,14 +48,14 @@ def _parser() -> ArgumentParser:
     parser.add_argument("folder", metavar="FOLDER", type=path_name, help="the folder of the journals or scrolls")
     add_queue_option(parser)
     parser.add_argument(
-        "--verify", "--dry-run", action="store_true", help="read everything, change nothing, and say what there is"
+        "--verify", "--dry-run", action="store_true", help="read all files, change nothing, and report their state"
     )
-    parser.add_argument("--json", action="store_true", help="JSON, an object a queue")
+    parser.add_argument("--json", action="store_true", help="print JSON, one object per queue")
     return parser
 
 
 class _PackRun:
-    """The queues of one folder, one after the other."""
+    """One run of the command over the queues of a folder."""
 
     def __init__(self, arguments: Namespace, disk: Disk) -> None:
         self._disk = disk
@@ -67,7 +67,7 @@ class _PackRun:
         self._now_ms = int(time.time() * 1000)
 
     def do(self) -> int:
-        """Look at the queues, or pack them. Returns the exit status."""
+        """Verify or pack the queues. Return the exit status."""
         raise_file_limit()  # all files of a queue are open at once
         if not os.path.isdir(self._path):
             raise ToolFailed(f"there is no folder {show_path(self._path)}: name the one of the journals", EX_USAGE)

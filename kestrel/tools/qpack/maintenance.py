@@ -1,4 +1,4 @@
-"""Looking after the queues of one folder: whether their files are whole, and that they are small."""
+"""Verification and packing of the queues of one folder."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from kestrel.tools.tool_runner import ToolFailed, explain_os_error
 
 
 class FolderMaintenance:
-    """The queues of one folder, one after the other. What is wrong with one of them is an outcome.
+    """Maintenance of the queues of one folder, one after the other. A problem of one queue is reported as its outcome.
 
-    `tool` is who does it and `look` how it is told only to look, for a sentence; `now_ms` the add time of items whose
-    record has none. A large queue shows its progress if it may.
+    `tool` is the name of the command, and `look` its option to verify only, for messages. `now_ms` is the add time of
+    items whose record has none. A large queue shows its progress if `may_show_progress`.
     """
 
     def __init__(
@@ -41,21 +41,21 @@ class FolderMaintenance:
         self._may_show_progress = may_show_progress
 
     def verify(self, names: Sequence[bytes]) -> Iterator[QueueOutcome]:
-        """Read the queues of these names, or all, and change nothing. Raises `ToolFailed` or OSError for the folder."""
+        """Verify the named queues, or all, without changes. Raise `ToolFailed` or OSError if the folder is unusable."""
         chosen = self._folder.chosen(names)
         for found in chosen:
             yield from self.verify_found(found)
         yield from self.verify_rest(has_queues=bool(chosen), is_all=not names)
 
     def verify_found(self, found: Found) -> Iterator[QueueOutcome]:
-        """One journal, or some queues of a scroll."""
+        """Verify one journal, or some queues of a scroll."""
         if isinstance(found, FoundJournal):
             yield self._journal(found.queue, None)
         elif isinstance(found, FoundScroll):
             yield from self._verify_scroll(found)
 
     def verify_rest(self, *, has_queues: bool, is_all: bool) -> Iterator[QueueOutcome]:
-        """What is in the folder beside queues. Raises OSError."""
+        """Report files of the folder that belong to no queue. Raise OSError."""
         strays = self._folder.strays()
         if not has_queues and (archived := strays.archived()) is not None:
             yield QueueOutcome((OutcomeRemark(f"{show_path(self._folder.path)}: {archived}", is_complaint=False),))
@@ -64,9 +64,9 @@ class FolderMaintenance:
                 yield QueueOutcome((OutcomeRemark(sentence),))
 
     def pack(self, names: Sequence[bytes]) -> Iterator[QueueOutcome]:
-        """Make the queues of these names small, or all. The folder is locked until all have been told of.
+        """Pack the named queues, or all. The folder stays locked until the last outcome is yielded.
 
-        Raises `ToolFailed` where the folder may not be changed: a server owns it, or its files are another user's.
+        Raise `ToolFailed` if the folder cannot be changed: a server uses it, or its files belong to another user.
         """
         if not any(isinstance(found, FoundJournal) for found in self._folder.chosen(names)):
             yield from self._pack(names, None)
@@ -94,7 +94,7 @@ class FolderMaintenance:
             folder.disk.make_folder(folder.path + b"/" + PRIVATE_FOLDER)
             lock = FolderLock(folder.path + b"/" + PRIVATE_FOLDER + b"/lock")
         except FolderInUse as error:
-            sentence = f"{show_text(str(error))}: stop it first, or look with {self._look}"
+            sentence = f"{show_text(str(error))}: stop it first, or check the files with {self._look}"
             raise ToolFailed(sentence, EX_TRY_AGAIN) from error
         except OSError as error:
             sentence = f"the folder {show_path(folder.path)} cannot be used: {explain_os_error(error)}"
@@ -105,7 +105,7 @@ class FolderMaintenance:
             lock.release()
 
     def _check_owner(self, names: Sequence[bytes]) -> None:
-        """A new file belongs to who makes it: the server could not read those of another user."""
+        """Raise `ToolFailed` if a file belongs to another user: the server could not read the new files."""
         folder = self._folder
         for found in folder.chosen(names):
             if not isinstance(found, FoundJournal):
@@ -120,7 +120,7 @@ class FolderMaintenance:
                     )
 
     def _journal(self, name: bytes, numbers: FileNumbers | None) -> QueueOutcome:
-        """Without numbers for new files it is verified."""
+        """Pack a journal, with `numbers` for its new files, or verify it if `numbers` is None."""
         folder = self._folder
         try:
             with folder.open_journal(name) as journal:
@@ -182,7 +182,7 @@ class FolderMaintenance:
 
 
 def _damage(files: Sequence[FileReadResult], *, is_repaired: bool) -> Iterator[OutcomeRemark]:
-    """An unfinished last record is no damage, and damage that was repaired is none any more."""
+    """Yield a remark for each file with a problem. An unfinished record or repaired damage is not a complaint."""
     for read in files:
         if read.end.problem is not None:
             was_repaired = "; what could not be read is in .kestrel/damaged/" if is_repaired else ""

@@ -1,4 +1,4 @@
-"""What looking after queues comes to: a thing to be told of each, to a person or to a program."""
+"""Results of verifying and packing queues, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -7,36 +7,39 @@ from typing import Any, NamedTuple
 
 
 class OutcomeRemark(NamedTuple):
-    """A sentence for a person, beside the report."""
+    """A sentence for standard error, in addition to the report."""
 
     sentence: str
     is_complaint: bool = True
-    """Whether it is damage, or something could not be read or done: the exit status tells of it."""
+    """True for damage or a failure, which changes the exit status."""
 
 
 class QueueOutcome(NamedTuple):
-    """What there is to say of one queue, or of its folder."""
+    """The result for one queue, or for the folder."""
 
     remarks: tuple[OutcomeRemark, ...] = ()
     line: str | None = None
-    """For a person; None where the remarks say it all."""
+    """Line of the text report; None if there are only remarks."""
     fields: dict[str, Any] | None = None
-    """For a program; None where there is nothing to it but the remarks."""
+    """Object of the JSON report; None if there are only remarks."""
 
     def text(self) -> str | None:
-        """For a person."""
+        """Return the line of the text report, or None."""
         return self.line
 
     def json(self) -> dict[str, Any] | None:
-        """For a program."""
+        """Return the object of the JSON report, or None."""
         return self.fields
 
     @property
     def complaints(self) -> Iterator[str]:
-        """What the exit status tells of."""
+        """Sentences of the remarks that change the exit status."""
         return (remark.sentence for remark in self.remarks if remark.is_complaint)
 
 
 def failed_outcome(queue: str | None, sentence: str, state: str = "failed") -> QueueOutcome:
-    """A queue could not be read or packed; None for all those of a scroll, or of the folder."""
+    """Return the result for a queue that could not be read or packed.
+
+    `queue` is None for a failure of a whole scroll or folder.
+    """
     return QueueOutcome((OutcomeRemark(sentence),), None, {"queue": queue, "state": state, "reason": sentence})

@@ -1,4 +1,4 @@
-"""One queue's files are replaced by one that holds the same items, which is compared with them before it counts."""
+"""Packing one queue: its files are replaced by one with the same items, after the two are compared."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ from kestrel.tools.tool_runner import ToolFailed
 
 
 class ItemsDigest:
-    """How many items there were, and a digest of every one's data, add time, expiry and errors, in order."""
+    """Number of items added, and a digest of the data, add time, expiry and errors of each, in order."""
 
     def __init__(self) -> None:
         self.items = 0
         self._digest = blake2b()
 
     def add(self, record: bytes, errors: int) -> None:
-        """The next item, as its ADDX record."""
+        """Add the next item, encoded as an ADDX record, with its error count."""
         self._digest.update(record + b"%d;" % errors)
         self.items += 1
 
     @property
     def digest(self) -> bytes:
-        """That of all that came."""
+        """Digest of all items added."""
         return self._digest.digest()
 
 
 class JournalInspection:
-    """What a queue's files hold: as much as tells whether other files hold the same."""
+    """A summary of a queue's files, which shows whether other files hold the same items."""
 
     def __init__(self, journal: JournalSnapshot, now_ms: int, *, may_show_progress: bool = True) -> None:
-        """Read all of it. Raises OSError."""
+        """Read all files of the journal. Raise OSError."""
         contents = JournalContents(journal, now_ms, may_show_progress=may_show_progress)
         contents.replay()
         contents.restart()
@@ -64,22 +64,22 @@ class JournalInspection:
 
     @property
     def items(self) -> int:
-        """How many there are."""
+        """Number of items in the queue, with open reads put back."""
         return self.sum.items
 
     @property
     def digest(self) -> bytes:
-        """Of every item's data, add time, expiry and errors, in order."""
+        """Digest of the data, add time, expiry and errors of every item, in order."""
         return self.sum.digest
 
     @property
     def damaged(self) -> list[FileReadResult]:
-        """The files that do not end where their last record does, unfinished ones among them."""
+        """Files that do not end after a valid record, including those with an unfinished record."""
         return [read for read in self.files if read.end.problem is not None]
 
     @property
     def is_packed(self) -> bool:
-        """Whether there is but the current file, and nothing in it but the items."""
+        """True if the current file is the only one, and it holds nothing but the items."""
         return self._kinds == [JournalFileKind.CURRENT] and self.bytes == self.packed_bytes
 
 
@@ -158,6 +158,6 @@ def _check(
     sizes = {after.bytes, replacement.size, before.packed_bytes}
     if after.damaged or (after.items, after.digest) != (before.items, before.digest) or len(sizes) > 1:
         raise ToolFailed(
-            f"queue {show_queue(name)}: the new file did not hold what the old ones do, so these stay; please report it"
+            f"queue {show_queue(name)}: the new file and the old ones differ, so the old ones stay; please report it"
         )
     return after

@@ -1,4 +1,4 @@
-"""What kestrel-qpack says of the queues of a scroll: whether they can be read, or that there is nothing to pack."""
+"""Reports of kestrel-qpack about the queues of a scroll: their state, or that scrolls are not packed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from kestrel.tools.files.snapshot_files import FileReadResult
 from kestrel.tools.files.summary import damage_json
 from kestrel.tools.formatting import count, spell_queue
 
-NOT_PACKED: Final = "a scroll is not packed: the server erases its files as soon as nobody needs them"
+NOT_PACKED: Final = "a scroll is not packed: the server erases its files as soon as no queue needs them"
 
 
 def state_of(files: Sequence[FileReadResult]) -> str:
-    """In a word, how files are that were read."""
+    """Return the state of files that were read: ``ok``, ``unfinished`` or ``damaged``."""
     if any(read.is_damaged for read in files):
         return "damaged"
     return "unfinished" if any(read.end.problem is not None for read in files) else "ok"
 
 
 class ScrollReport:
-    """One queue of a scroll that was read: its own file, and the writer files that it shares with the others."""
+    """A report about one queue of a scroll, which covers its reader file and the shared writer files."""
 
     def __init__(self, contents: ScrollContents, read: ScrollQueueContents) -> None:
         self._queue = read.queue
@@ -35,24 +35,24 @@ class ScrollReport:
 
     @property
     def bytes(self) -> int:
-        """All its files together."""
+        """Total size of the queue's files in bytes, shared ones included."""
         return sum(read.size for read in self._files)
 
     @property
     def complaint(self) -> str | None:
-        """A sentence for a person, if nobody can get at the items though the files are whole."""
+        """Sentence about a queue that no server can serve because its name is unknown; None otherwise."""
         if self._queue.name is not None:
             return None
         return f"{self._queue.shown_name}: the name of its queue is not known, so no server serves it"
 
     def text(self) -> str:
-        """For a person."""
+        """Return the line of the text report."""
         shared = f", {len(self._shared)} of them shared" if self._shared else ""
         files = f"{count(len(self._files), 'file')}{shared}, {count(self.bytes, 'byte')}"
         return f"{self._queue.shown_name}: {self.state}: {files}, {count(self._left.items, 'item')}"
 
     def json(self) -> dict[str, Any]:
-        """For a program."""
+        """Return the object of the JSON report."""
         return {
             "queue": _spelled(self._queue),
             "state": self.state,
@@ -66,7 +66,7 @@ class ScrollReport:
 
 
 def unpacked_queue_reports(queues: Sequence[ScrollQueueFile]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Of each queue of a scroll that is not packed what there is to say, for a person and for a program."""
+    """Yield the text line and the JSON object for each queue of a scroll, which says that it is not packed."""
     for queue in queues:
         text = f"{queue.shown_name}: unchanged: {NOT_PACKED}"
         yield text, {"queue": _spelled(queue), "state": "unchanged", "reason": NOT_PACKED}

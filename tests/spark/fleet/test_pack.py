@@ -57,7 +57,7 @@ def test_a_folder_that_a_server_owns_is_told_and_the_others_are_packed(tmp_path:
         ("web2", "packed", 0),
     ]
     owner = f"another server (process {os.getpid()}) owns the queue folder {tmp_path}/web1"
-    assert reports[0].remarks == [f"{owner}: stop it first, or look with kestrel-fleet verify"]
+    assert reports[0].remarks == [f"{owner}: stop it first, or check the files with kestrel-fleet verify"]
     assert files_of(tmp_path / "web1") == {"work": addx(b"a") + REMOVE + addx(b"b")}
     assert files_of(tmp_path / "web2") == {"work": addx(b"b")}
 
