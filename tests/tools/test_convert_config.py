@@ -238,10 +238,10 @@ def test_nobody_sees_a_password() -> None:
     [
         ("", "line 1: there is no new KestrelConfig"),
         ("new KestrelConfig {\n\n", "line 1: this { is never closed"),
-        ('new KestrelConfig {\n a = "x\n}', "line 2: a text has no end"),
-        ("\n/* /* */ new KestrelConfig {}", "line 2: a remark has no end"),
-        ("new LoggerConfig { }", "line 1: this makes another thing than a KestrelConfig"),
-        (f"new KestrelConfig {{\n a = {'(' * 100}", f"line 2: brackets stand within brackets, more than {DEEPEST}"),
+        ('new KestrelConfig {\n a = "x\n}', "line 2: a string is not terminated"),
+        ("\n/* /* */ new KestrelConfig {}", "line 2: a comment is not terminated"),
+        ("new LoggerConfig { }", "line 1: this does not create a KestrelConfig"),
+        (f"new KestrelConfig {{\n a = {'(' * 100}", f"line 2: brackets are nested more than {DEEPEST}"),
         (f"new KestrelConfig {{ queues = List({TWIN}, {TWIN}) }}", "another [[queues]]"),
     ],
 )  # fmt: skip
@@ -288,7 +288,7 @@ def test_a_file_that_is_there_stays_unless_force_is_said(tmp_path: Path, capsys:
     source, target = write(tmp_path, WHOLE), tmp_path / "production.toml"
     target.write_text("mine")
     assert main(["-o", str(target), source]) == 2
-    assert "say --force" in capsys.readouterr().err
+    assert "use --force" in capsys.readouterr().err
     assert target.read_text() == "mine"
     assert main(["--force", "-o", str(target), source]) == 0
     load(target)
@@ -337,7 +337,7 @@ def test_standard_input_becomes_standard_output(
     ("data", "said"),
     [
         (None, "cannot be read: No such file or directory"),
-        (b"new KestrelConfig {\n\xff }", "line 2: this is no UTF-8"),
+        (b"new KestrelConfig {\n\xff }", "line 2: this is not UTF-8"),
         (b" " * (LARGEST_BYTES + 1), "has more than"),
         (b"nothing", "there is no new KestrelConfig"),
     ],

@@ -1,1 +1,1 @@
-"""kestrel-convert-config: the configuration of a Kestrel becomes one of this server."""
+"""kestrel-convert-config: conversion of a Scala Kestrel configuration to this server's TOML."""

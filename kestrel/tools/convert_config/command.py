@@ -1,4 +1,4 @@
-"""kestrel-convert-config: the configuration of a Kestrel, which is Scala, becomes one of this server."""
+"""Command line of kestrel-convert-config: convert a configuration of Kestrel, written in Scala, to this server's."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from kestrel.tools.tool_runner import EX_FOUND, EX_OK, EX_USAGE, ToolFailed, exp
 TOOL: Final = "kestrel-convert-config"
 
 LARGEST_BYTES: Final = 1024 * 1024
-"""Of a configuration that is read."""
+"""Maximum size of a configuration in bytes."""
 
 _STANDARD_INPUT: Final = "-"
 
 _DESCRIPTION: Final = """\
-Reads a configuration of Kestrel (2.0 and later), as config/production.scala, and writes one of this server, in TOML,
-which the server's own loader has read before. Nothing of the Scala is carried out. What cannot be taken over is named
-with its line, on standard error and as a comment in the TOML."""
+Convert a configuration of Kestrel (2.0 and later), such as config/production.scala, to one of this server, in TOML. The
+server's loader checks the result. The Scala code is not executed. Settings that cannot be converted are listed with
+their lines, on standard error and in comments of the TOML."""
 
 _EPILOG: Final = """\
 examples:
@@ -41,13 +41,13 @@ examples:
   kestrel-convert-config - <production.scala | less
   twistd kestrel --config /etc/kestrel/production.toml --validate
 
-exit status: 0 when all was taken over that makes a difference; 1 when something was left out, which is to be looked at,
-or the file could not be written; 2 when the command line makes no sense, or nothing can be made of the input: then
-nothing is written."""
+exit status: 0 if every setting that matters was converted; 1 if something was left out, which you should review, or the
+file could not be written; 2 if the command line is invalid, or the input cannot be converted: then nothing is
+written."""
 
 
 def main(argv: Sequence[str] | None = None, disk: Disk | None = None) -> int:
-    """The command. Returns its exit status."""
+    """Run the command and return its exit status."""
     return run(TOOL, lambda: _convert(_parser().parse_args(argv), disk or Disk()))
 
 
@@ -62,7 +62,7 @@ def _parser() -> ArgumentParser:
     parser.add_argument(
         "-o", "--output", metavar="FILE", type=path_name, help="where to write the TOML (default: standard output)"
     )
-    parser.add_argument("--force", action="store_true", help="replace FILE if it is there")
+    parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
     return parser
 
 
@@ -70,7 +70,7 @@ def _convert(arguments: Namespace, disk: Disk) -> int:
     source: str = arguments.source
     path = None if arguments.output is None else os.fsencode(arguments.output)
     if path is not None and os.path.lexists(path) and (not arguments.force or os.path.isdir(path)):
-        raise ToolFailed(f"{show_path(path)} is there already: name another file, or say --force", EX_USAGE)
+        raise ToolFailed(f"{show_path(path)} exists already: name another file, or use --force", EX_USAGE)
     folder = None if path is None else os.path.dirname(path) or b"."
     if folder is not None and not os.path.isdir(folder):
         raise ToolFailed(f"there is no folder {show_path(folder)} for the file: make it first", EX_USAGE)
@@ -88,7 +88,7 @@ def _convert(arguments: Namespace, disk: Disk) -> int:
 
 
 def _write(disk: Disk, path: bytes, data: bytes) -> None:
-    """Write the file as a whole, or nothing of it. What else is in the folder is somebody's, whatever it is called."""
+    """Write the file atomically. The temporary file gets an unused name, so that no other file is overwritten."""
     unread_statements = next(name for number in count() if not os.path.lexists(name := b"%b.new%d" % (path, number)))
     try:
         WholeFile(disk, path, unread_statements).write(data)
@@ -99,7 +99,10 @@ def _write(disk: Disk, path: bytes, data: bytes) -> None:
 
 
 def convert_text(text: str, name: str) -> tuple[str, ConvertedConfig]:
-    """The TOML of a configuration in Scala, and what it was made of. Raises `ToolFailed`."""
+    """Convert the text of a Scala configuration. Return the TOML, and the tables and remarks it was made from.
+
+    `name` is the source for messages. Raise `ToolFailed` if the text cannot be converted.
+    """
     try:
         taken = read(parse(text))
     except ScalaError as error:
@@ -109,7 +112,7 @@ def convert_text(text: str, name: str) -> tuple[str, ConvertedConfig]:
         loads(toml, name)
     except ConfigError as error:
         problems = "\n  ".join(show_text(problem) for problem in error.problems)
-        raise ToolFailed(f"{name} says what this server does not take; mend it:\n  {problems}", EX_USAGE) from None
+        raise ToolFailed(f"{name} has settings that this server rejects; fix them:\n  {problems}", EX_USAGE) from None
     return toml, taken
 
 
@@ -143,12 +146,12 @@ def _read(source: str, name: str) -> str:
     except OSError as error:
         raise ToolFailed(f"{name} cannot be read: {error.strerror or explain_os_error(error)}", EX_USAGE) from None
     if len(data) > LARGEST_BYTES:
-        raise ToolFailed(f"{name} has more than {LARGEST_BYTES} bytes, and is no configuration", EX_USAGE)
+        raise ToolFailed(f"{name} has more than {LARGEST_BYTES} bytes: is it a configuration?", EX_USAGE)
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ToolFailed(f"{name}, line {line}: this is no UTF-8", EX_USAGE) from None
+        raise ToolFailed(f"{name}, line {line}: this is not UTF-8", EX_USAGE) from None
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""The configurations of Kestrel, which are programs in Scala: so much of the language as they are written in."""
+"""Parser for the subset of Scala in which configurations of Kestrel are written, and their conversion."""

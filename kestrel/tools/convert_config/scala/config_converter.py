@@ -1,4 +1,4 @@
-"""From a configuration in Scala to the tables of a TOML file, and what could not be taken over."""
+"""Conversion of a parsed Scala configuration to TOML tables, with remarks on settings that cannot be converted."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from kestrel.tools.convert_config.scala.values import SpecialValue, Value, last_
 Tables = dict[str, Any]
 
 _LONGEST_SOURCE: Final = 100
-"""Characters of a line that are shown; whose file it is can look up the rest."""
+"""Number of characters of a statement that a remark shows."""
 
 _SECRETS: Final = ("credential", "password", "secret")
-"""Of a statement with such a word in it no more is shown than that."""
+"""Words that mark a statement as secret. Remarks do not show its value."""
 
 
 class ConfigRemark(NamedTuple):
-    """Something that was not taken over as it stands."""
+    """A remark on a statement that was not converted unchanged."""
 
     first_line: int
     last_line: int
     source: str
-    """The beginning of it, on one line."""
+    """Beginning of the statement, on one line."""
     reason: str
-    """What to know of it, or to do."""
+    """Explanation, or advice."""
     is_left_out: bool
-    """Whether the server will do something else than Kestrel did."""
+    """True if the statement was left out, so that the server may behave differently from Kestrel."""
 
     def __str__(self) -> str:
         lines = f"line {self.first_line}"
@@ -50,18 +50,18 @@ class ConfigRemark(NamedTuple):
 
 
 class ConvertedConfig(NamedTuple):
-    """What was read."""
+    """Tables of a converted configuration, and the remarks on it."""
 
     tables: Tables
     remarks: list[ConfigRemark]
 
 
 class _UnconvertibleValue(Exception):
-    """The reason why a value cannot be taken over."""
+    """A value cannot be converted. The text is the reason."""
 
 
 def read(program: ScalaProgram) -> ConvertedConfig:
-    """The tables that the configuration says. Nothing of it is left out without a remark."""
+    """Convert a configuration to tables, with a remark on every statement that is left out."""
     return _ConfigConverter(program).convert()
 
 
@@ -77,7 +77,7 @@ _ZOOKEEPER: Final = _by_name(ZooKeeperSettings)
 _LOGGING: Final = _by_name(LoggingSettings)
 
 _DEFAULTS: Final[Mapping[str, Value]] = {"queuePath": "/tmp", "statusFile": "/tmp/.kestrel-status"}
-"""What Kestrel does where nothing is said, and this server does not."""
+"""Kestrel's defaults that differ from this server's."""
 
 _LEVELS: Final = {
     "FATAL": "critical",
@@ -148,7 +148,7 @@ class _ConfigConverter:
     # Statements.
 
     def _assignments(self, body: Iterable[Statement]) -> Iterable[ScalaAssignment]:
-        """Those that count: of two for the same setting the second one. The others are remarked on."""
+        """Yield the last assignment of each setting. Remark on all other statements."""
         last = {each.path: each for each in body if isinstance(each, ScalaAssignment)}
         for each in body:
             if isinstance(each, UnreadStatement):
@@ -159,7 +159,7 @@ class _ConfigConverter:
                 yield each
 
     def _take(self, statement: ScalaAssignment, known: Mapping[str, Setting], table: Tables) -> bool:
-        """Take a single value over. Whether that could be done."""
+        """Convert a single setting. Return whether that succeeded."""
         setting = known.get(statement.path[-1])
         if setting is None:
             self._left_out(statement, _OLD.get(statement.path[-1], _NO_SETTING))
@@ -181,7 +181,7 @@ class _ConfigConverter:
         return table
 
     def _check_plain(self, made: ScalaNew) -> None:
-        """Remark on what is behind a ``new`` and before its body."""
+        """Remark on the arguments and traits of a ``new`` expression, which are not converted."""
         if made.arguments or made.others:
             source = f"new {made.type}" + "".join(f" with {other}" for other in made.others)
             reason = "what this has from elsewhere is not known; write yourself what it does"
@@ -212,16 +212,16 @@ class _ConfigConverter:
                 tables.append(table)
         return tables
 
-    # What has tables of its own.
+    # Settings with tables of their own.
 
     def _admin(self, statement: ScalaAssignment) -> None:
-        """``admin = new AdminServiceConfig { ... }``."""
+        """Convert ``admin = new AdminServiceConfig { ... }``."""
         made = unwrap_some(statement.value)
         if not isinstance(made, ScalaNew) or made.type != "AdminServiceConfig":
             self._left_out(statement, _ONLY_SCALA)
             return
         self._check_plain(made)
-        self._tables.pop("admin", None)  # what was set before was set on another one
+        self._tables.pop("admin", None)  # earlier settings were of another object
         for each in self._assignments(made.body):
             self._admin_setting(each)
 
@@ -231,11 +231,11 @@ class _ConfigConverter:
         else:
             table = self._table("admin")
             if self._take(statement, {"httpPort": _ADMIN["httpPort"]}, table) and table["httpPort"] is not False:
-                reason = "Kestrel opens it to every address, and this server to 127.0.0.1 alone, unless listenAddress"
-                self._remark(statement, f"{reason} in [admin] says otherwise", is_left_out=False)
+                reason = "Kestrel listens on every address, and this server only on 127.0.0.1, unless listenAddress"
+                self._remark(statement, f"{reason} in [admin] names another", is_left_out=False)
 
     def _stats(self, statement: ScalaAssignment) -> None:
-        """The figures over time: this server has them always, and others are not known."""
+        """Remark on the collector of statistics over time, which this server always has. Leave out other reporters."""
         for node in parts(statement.value):
             if not isinstance(node, ScalaNew) or node.type != "StatsConfig" or node.arguments or node.others:
                 self._left_out_part(statement, node, _NO_SETTING)
@@ -309,7 +309,7 @@ class _ConfigConverter:
                     self._left_out(each, _NO_SETTING)
 
     def _handlers(self, statement: ScalaAssignment, table: Tables) -> None:
-        """The first file is the log's; the standard output is, where there is none."""
+        """Convert the first file handler. Without one the log goes to standard output."""
         for handler in parts(statement.value):
             if isinstance(handler, ScalaNew) and handler.type == "FileHandlerConfig" and "file" not in table:
                 self._check_plain(handler)
@@ -339,7 +339,7 @@ class _ConfigConverter:
         word = last_name(said)
         if word in ("Never", "SigHup"):
             if word == "Never":
-                self._remark(statement, "SIGHUP opens the log file anew all the same", is_left_out=False)
+                self._remark(statement, "SIGHUP reopens the log file anyway", is_left_out=False)
             return
         match said:
             case ScalaCall(_, policy, (size,)) if last_name(policy) == "MaxSize":
@@ -347,14 +347,14 @@ class _ConfigConverter:
             case _:
                 self._left_out(statement, "a log is set aside by its size (rotateSize), or by logrotate and SIGHUP")
 
-    # What nobody said.
+    # Defaults.
 
     def _add_kestrel_defaults(self) -> None:
-        """Where the two servers begin with different settings, those of Kestrel."""
+        """Add Kestrel's defaults where this server's differ and the configuration does not set a value."""
         for name, default in _DEFAULTS.items():
-            if not any(remark.source.startswith(name) for remark in self._remarks):  # what was said, and not read
+            if not any(remark.source.startswith(name) for remark in self._remarks):  # set, but not convertible
                 self._tables.setdefault(name, default)
-        self._table("admin").setdefault("httpPort", False)  # which Kestrel opens only when it is told to
+        self._table("admin").setdefault("httpPort", False)  # Kestrel opens it only if it is configured
 
     # Remarks.
 
@@ -366,14 +366,14 @@ class _ConfigConverter:
         self._remarks.append(ConfigRemark(statement.line, statement.last_line, source, reason, is_left_out))
 
     def _left_out_part(self, statement: ScalaAssignment, part: Expression, reason: str) -> None:
-        """A member of a list. The lines are those where it begins."""
+        """Remark that a member of a list was left out, at the line where it begins."""
         what = f"new {part.type}" if isinstance(part, ScalaNew) else last_name(part) or "what stands here"
         source = _one_line(f"{'.'.join(statement.path)}: {what}")
         self._remarks.append(ConfigRemark(part.line, part.line, source, reason, True))
 
 
 def _checked(setting: Setting, said: Value | SpecialValue | None) -> Value:
-    """The value, if the server takes it for that setting. Raises `_UnconvertibleValue`."""
+    """Return the value in a form that the server accepts for the setting. Raise `_UnconvertibleValue`."""
     kind = setting.kind
     is_none = said in (SpecialValue.NOTHING, SpecialValue.LARGEST_INT)
     if said is None or said is SpecialValue.NO_VALUE:
@@ -406,7 +406,7 @@ def _credentials(expression: Expression) -> Value | SpecialValue:
 
 
 def _one_line(source: str) -> str:
-    """The beginning of it, without control characters, and without what nobody should see."""
+    """Return the beginning of a statement on one line, without control characters and secrets."""
     words = " ".join(source.split())
     if any(secret in words.lower() for secret in _SECRETS):
         words = words.partition("=")[0].strip() if "=" in words else words.split(maxsplit=1)[0]

@@ -1,4 +1,4 @@
-"""What is wrong with a text as a whole, so that nothing can be made of it."""
+"""Error for a text that cannot be parsed at all."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kestrel.errors import KestrelError
 
 
 class ScalaError(KestrelError):
-    """A text that cannot be read. Its text is a sentence, `line` where it is, from 1 on."""
+    """A text cannot be parsed. `line` is where, counted from 1, and the message contains it."""
 
     def __init__(self, line: int, sentence: str) -> None:
         super().__init__(f"line {line}: {sentence}")

@@ -1,4 +1,4 @@
-"""From the words of a configuration in Scala to what they say. What is not known is told apart, statement by statement.
+"""Parser of a configuration in Scala. Statements outside the grammar are kept as `UnreadStatement`.
 
     program    := { import | package } new KestrelConfig block
     block      := "{" { statement } "}"
@@ -7,7 +7,7 @@
     simple     := first { "." name | "(" expressions ")" | "[" types "]" } [ unit ]
     first      := number | text | name | "(" expressions ")" | new Type [ arguments ] { with Type } [ block ]
 
-A statement ends with its line, unless that cannot be its end.
+A statement ends at the end of its line, unless its last token or the next line shows that it continues.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from kestrel.tools.convert_config.scala.tree import (
 ROOT: Final = "KestrelConfig"
 
 DEEPEST: Final = 40
-"""So far brackets may stand within brackets."""
+"""Maximum nesting depth of brackets."""
 
 _JOINING: Final = ("::", ":::", "++")
 _GOES_ON: Final = (*_JOINING, ".", "{")
-"""A line that begins so belongs to the one before."""
+"""Tokens that continue the statement of the line before."""
 _PAIRS: Final = {"(": ")", "[": "]", "{": "}"}
 _WITHOUT_EFFECT: Final = ("import", "package")
 
 
 class _UnknownStatement(Exception):
-    """This statement is none that is known."""
+    """The current statement is outside the grammar."""
 
 
 def parse(text: str) -> ScalaProgram:
-    """What the text says. Raises `ScalaError` where it is no configuration of Kestrel, or ends too early."""
+    """Parse a configuration. Raise `ScalaError` if it is not one of Kestrel, or ends too early."""
     return _Parser(text).program()
 
 
@@ -81,15 +81,15 @@ class _Parser:
         try:
             made = self._new()
         except _UnknownStatement:
-            raise ScalaError(line, f"what stands here is no new {ROOT} {{ ... }} that can be read") from None
+            raise ScalaError(line, f"the new {ROOT} {{ ... }} cannot be parsed") from None
         if made.type != ROOT:
-            raise ScalaError(line, f"this makes another thing than a {ROOT}, which a configuration of Kestrel makes")
+            raise ScalaError(line, f"this does not create a {ROOT}, as a configuration of Kestrel does")
         return made
 
     # Statements.
 
     def _block(self) -> tuple[Statement, ...]:
-        """What stands in the braces that begin here."""
+        """Parse a block in braces, and return its statements."""
         opening = self._take("{")
         self._deeper(opening)
         statements: list[Statement] = []
@@ -126,14 +126,14 @@ class _Parser:
         )
 
     def _unread(self, start: int) -> UnreadStatement:
-        """The statement that begins there, whatever it is."""
+        """Return the statement that begins at token `start` as unread, and skip it."""
         self._position = start
         self._skip_statement()
         first, last = self._tokens[start], self._tokens[max(start, self._position - 1)]
         return UnreadStatement(first.line, last.line + last.text.count("\n"), self._text[first.start : last.end])
 
     def _skip_statement(self) -> None:
-        """Go to where the next one begins, at least one token on."""
+        """Advance to the end of the current statement."""
         depth = 0
         while (token := self._here).kind is not TokenKind.END:
             if depth == 0 and token.kind is TokenKind.LINE_END and not self._goes_on():
@@ -150,7 +150,7 @@ class _Parser:
             self._next()
 
     def _goes_on(self) -> bool:
-        """Whether the statement goes on behind the line end that is here."""
+        """Return whether the statement continues after the line end at the current position."""
         before = self._tokens[self._position - 1]
         if before.kind is TokenKind.SIGN and before.text not in (")", "]", "}", ";"):
             return True
@@ -209,7 +209,7 @@ class _Parser:
                 self._not_known()
 
     def _arguments(self) -> tuple[Expression, ...]:
-        """What stands in the brackets that begin here."""
+        """Parse expressions in parentheses, separated by commas."""
         self._deeper(self._take("("))
         parts: list[Expression] = []
         while not self._is_sign(self._skip_line_ends(), ")"):
@@ -222,7 +222,7 @@ class _Parser:
         return tuple(parts)
 
     def _types(self) -> None:
-        """Go beyond ``[String]``: a value's type says nothing that its value does not."""
+        """Skip type arguments such as ``[String]``, which do not change a value."""
         depth = 0
         while True:
             token = self._here
@@ -257,7 +257,7 @@ class _Parser:
         return ScalaNew(line, type_, arguments, tuple(others), body)
 
     def _type(self) -> str:
-        """The last word of a type's name, which says what it is."""
+        """Parse a type, and return the last part of its name."""
         word = self._name()
         while self._is_sign(self._here, "."):
             self._next()
@@ -273,21 +273,21 @@ class _Parser:
         return self._tokens[self._position]
 
     def _next(self) -> Token:
-        """The token that is here, and the one behind it is here then."""
+        """Return the current token and advance."""
         token = self._tokens[self._position]
         if token.kind is not TokenKind.END:
             self._position += 1
         return token
 
     def _after_line_ends(self) -> Token:
-        """What stands here, or below."""
+        """Return the next token that is not a line end, without advancing."""
         position = self._position
         while self._tokens[position].kind is TokenKind.LINE_END:
             position += 1
         return self._tokens[position]
 
     def _skip_line_ends(self) -> Token:
-        """Go there. Semicolons between statements are skipped as well."""
+        """Skip line ends and semicolons, and return the token after them."""
         while self._here.kind is TokenKind.LINE_END or self._is_sign(self._here, ";"):
             self._position += 1
         return self._here
@@ -309,7 +309,7 @@ class _Parser:
     def _deeper(self, token: Token) -> None:
         self._depth += 1
         if self._depth > 2 * DEEPEST:  # an expression and its brackets count both
-            raise ScalaError(token.line, f"brackets stand within brackets, more than {DEEPEST} deep")
+            raise ScalaError(token.line, f"brackets are nested more than {DEEPEST} deep")
 
     @staticmethod
     def _not_known() -> NoReturn:

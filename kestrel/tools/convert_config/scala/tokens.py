@@ -1,4 +1,4 @@
-"""The words of a program in Scala, with their lines. Nothing of it is carried out."""
+"""Tokenizer for Scala source text."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from kestrel.tools.convert_config.scala.errors import ScalaError
 
 
 class TokenKind(Enum):
-    """What a token is."""
+    """Kind of a token."""
 
     NAME = auto()
     NUMBER = auto()
-    """A whole number. Others are no number of a configuration, and are OTHER; so is ``010``, which was octal once."""
+    """A whole number. All others are OTHER, and so is ``010``, which used to be octal."""
     TEXT = auto()
     SIGN = auto()
-    """A bracket, comma, semicolon or dot, or an operator as a whole: ``::``, ``=``, ``=>``."""
+    """A bracket, comma, semicolon or dot, or a whole operator: ``::``, ``=``, ``=>``."""
     OTHER = auto()
-    """What no configuration needs: a character, a fraction, what is not of the language."""
+    """Anything that configurations do not use: a character, a fraction, invalid text."""
     LINE_END = auto()
     END = auto()
 
 
 class Token(NamedTuple):
-    """One of them. `text` is what it says: a text without its quotes. `start` and `end` are where it stands."""
+    """A token. `text` is its value, without quotes. `start` and `end` are its offsets in the source."""
 
     kind: TokenKind
     text: str
@@ -35,7 +35,7 @@ class Token(NamedTuple):
 
 
 _LONGEST_NUMBER: Final = 20
-"""Digits: more than any setting has."""
+"""Maximum number of digits, which is more than any setting has."""
 
 _TOKEN: Final = re.compile(
     r"""
@@ -71,12 +71,12 @@ _EDGE_OF_REMARK: Final = re.compile(r"/\*|\*/")
 
 
 def tokens(text: str) -> list[Token]:
-    """All of them, the last one the END. Raises `ScalaError` where a text or a remark has no end."""
+    """Split a text into tokens, the last of them END. Raise `ScalaError` for an unterminated string or comment."""
     found = []
     position, line = 0, 1
     while position < len(text):
         piece = _TOKEN.match(text, position)
-        assert piece is not None and piece.lastgroup is not None  # whatever it is, it is `other` at least
+        assert piece is not None and piece.lastgroup is not None  # `other` matches any character
         end = piece.end()
         match piece.lastgroup:
             case "space" | "remark":
@@ -84,7 +84,7 @@ def tokens(text: str) -> list[Token]:
             case "remarks":
                 end = _end_of_remarks(text, end, line)
             case "open_text":
-                raise ScalaError(line, "a text has no end: a quotation mark is missing")
+                raise ScalaError(line, "a string is not terminated: a quotation mark is missing")
             case group:
                 found.append(_token(group, piece[0], line, position, end))
         line += text.count("\n", position, end)
@@ -99,7 +99,7 @@ def _token(group: str, written: str, line: int, start: int, end: int) -> Token:
     if group == "raw":
         kind = (
             TokenKind.OTHER if "\\u" in written else TokenKind.TEXT
-        )  # a character to one Scala, and six of them to the next
+        )  # one character in some Scala versions, six in others
         return Token(kind, written[3:-3], line, start, end)
     if group == "text":
         said = _unescaped(written[1:-1])
@@ -113,7 +113,7 @@ def _token(group: str, written: str, line: int, start: int, end: int) -> Token:
 
 
 def _unescaped(written: str) -> str | None:
-    """What a text in quotes says; None where it has an escape that Scala has not, or half a character."""
+    """Return the value of a quoted string, or None for an invalid escape or a lone surrogate."""
     is_good = True
 
     def said(match: re.Match[str]) -> str:
@@ -129,12 +129,12 @@ def _unescaped(written: str) -> str | None:
 
 
 def _end_of_remarks(text: str, position: int, line: int) -> int:
-    """Where a remark ends that began before `position`. Remarks may be within remarks."""
+    """Return the end of a block comment that began before `position`. Block comments can be nested."""
     depth = 1
     while depth:
         edge = _EDGE_OF_REMARK.search(text, position)
         if edge is None:
-            raise ScalaError(line, "a remark has no end: */ is missing")
+            raise ScalaError(line, "a comment is not terminated: */ is missing")
         depth += 1 if edge[0] == "/*" else -1
         position = edge.end()
     return position

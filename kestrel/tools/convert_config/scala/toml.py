@@ -1,4 +1,4 @@
-"""Tables as a TOML file, as one would write it."""
+"""Writing tables as readable TOML."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def toml_lines(tables: Mapping[str, Any]) -> Iterator[str]:
-    """The lines: single settings first, then tables, and lists of tables."""
+    """Yield the lines of a TOML file: single settings, then tables, then lists of tables."""
     yield from _settings(tables)
     for name, table in tables.items():
         if isinstance(table, dict) and table:
@@ -20,7 +20,7 @@ def toml_lines(tables: Mapping[str, Any]) -> Iterator[str]:
 
 
 def comment_lines(sentences: Iterable[str]) -> Iterator[str]:
-    """Sentences as comments."""
+    """Yield sentences as TOML comments."""
     for sentence in sentences:
         yield f"# {sentence}".rstrip()
 
@@ -44,5 +44,5 @@ def _value(value: object) -> str:
         case list():
             return f"[{', '.join(map(_value, value))}]"
         case _:
-            # A text of JSON is one of TOML, but for this character.
+            # A JSON string is a TOML string, except for this character.
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,4 +1,4 @@
-"""What a configuration in Scala is made of, as far as configurations need it."""
+"""Syntax tree of a configuration in Scala."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ class ScalaNumber(NamedTuple):
 
 
 class ScalaText(NamedTuple):
-    """A text, without its quotes."""
+    """A string, without its quotes."""
 
     line: int
     value: str
 
 
 class ScalaName(NamedTuple):
-    """A name that stands by itself: ``true``, ``None``, ``Up``."""
+    """A single name: ``true``, ``None``, ``Up``."""
 
     line: int
     word: str
 
 
 class ScalaMember(NamedTuple):
-    """What stands behind a dot: ``16.megabytes``, ``Duration.MaxValue``."""
+    """A member selection: ``16.megabytes``, ``Duration.MaxValue``."""
 
     line: int
     of: Expression
@@ -43,21 +43,21 @@ class ScalaCall(NamedTuple):
 
 
 class ScalaTuple(NamedTuple):
-    """Some in brackets, with commas between: ``("user", "password")``."""
+    """A tuple: ``("user", "password")``."""
 
     line: int
     parts: tuple[Expression, ...]
 
 
 class ScalaConsList(NamedTuple):
-    """Some that ``::`` and its kin join to a list."""
+    """A list joined by ``::``, ``:::`` or ``++``."""
 
     line: int
     parts: tuple[Expression, ...]
 
 
 class ScalaNew(NamedTuple):
-    """``new Type(arguments) with Others { body }``."""
+    """An object creation: ``new Type(arguments) with Others { body }``."""
 
     line: int
     type: str
@@ -72,18 +72,21 @@ Expression: TypeAlias = (
 
 
 class ScalaAssignment(NamedTuple):
-    """``admin.httpPort = 2223``. `path` are the words before the ``=``; `last_line` is where the value ends."""
+    """An assignment: ``admin.httpPort = 2223``.
+
+    `path` holds the names before the ``=``, and `last_line` is the line where the value ends.
+    """
 
     line: int
     last_line: int
     path: tuple[str, ...]
     value: Expression
     source: str
-    """As it is written."""
+    """Source text of the statement."""
 
 
 class UnreadStatement(NamedTuple):
-    """A statement that is none of a configuration, or is written in a way that is not known."""
+    """A statement outside the grammar of configurations."""
 
     line: int
     last_line: int
@@ -94,7 +97,7 @@ Statement: TypeAlias = ScalaAssignment | UnreadStatement
 
 
 class ScalaProgram(NamedTuple):
-    """The configuration, and what stands beside it."""
+    """A parsed configuration, and the statements outside it."""
 
     root: ScalaNew
     unread_statements: tuple[UnreadStatement, ...]

@@ -1,4 +1,4 @@
-"""What an expression of a configuration is as a value of a TOML file: ``16.megabytes`` becomes ``"16MiB"``."""
+"""Conversion of expressions to TOML values: ``16.megabytes`` becomes ``"16MiB"``."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Value = bool | int | str | list[str]
 
 
 class SpecialValue(Enum):
-    """What is no value, but stands in the place of one."""
+    """A result that is not a TOML value."""
 
     NOTHING = auto()
-    """``None``, and the largest size or time: nothing is bounded."""
+    """``None``, or the largest size or time: no limit."""
     LARGEST_INT = auto()
-    """``Int.MaxValue``, which may mean that as well. With a unit it is a number as any other."""
+    """``Int.MaxValue``, which can mean no limit. With a unit it is an ordinary number."""
     NO_VALUE = auto()
-    """What only Scala could work out."""
+    """An expression that only Scala could evaluate."""
 
 
 _SIZES: Final = {
@@ -56,7 +56,7 @@ _ENDLESS: Final = ("MaxValue", "Top", "forever", "Forever")
 
 
 def unwrap_some(expression: Expression) -> Expression:
-    """What ``Some(...)`` holds; all else as it is."""
+    """Return the content of ``Some(...)``, or any other expression unchanged."""
     match expression:
         case ScalaCall(_, ScalaName(_, "Some"), (inner,)):
             return unwrap_some(inner)
@@ -65,7 +65,7 @@ def unwrap_some(expression: Expression) -> Expression:
 
 
 def last_name(expression: Expression) -> str | None:
-    """The name that stands last: ``INFO`` of ``Level.INFO``. None where it is no name."""
+    """Return the last name of an expression, such as ``INFO`` of ``Level.INFO``, or None if it is not a name."""
     match expression:
         case ScalaName(_, word) | ScalaMember(_, _, word):
             return word
@@ -74,7 +74,7 @@ def last_name(expression: Expression) -> str | None:
 
 
 def parts(expression: Expression) -> list[Expression]:
-    """The members of a list, however that is written; one that stands alone is a list of one."""
+    """Return the members of a list in any notation. A single expression is a list of one."""
     match unwrap_some(expression):
         case ScalaName(_, "Nil" | "None"):
             return []
@@ -89,7 +89,10 @@ def parts(expression: Expression) -> list[Expression]:
 
 
 def value(expression: Expression) -> Value | SpecialValue:
-    """The value that it says. A duration of a fraction of a millisecond, and what is beyond all bounds, is none."""
+    """Return the value of an expression.
+
+    It is `SpecialValue.NO_VALUE` for a duration with a fraction of a millisecond, or an amount out of bounds.
+    """
     match unwrap_some(expression):
         case ScalaNumber(_, number):
             return number
@@ -110,7 +113,7 @@ def value(expression: Expression) -> Value | SpecialValue:
         case ScalaMember(_, ScalaMember(_, ScalaName(_, "Long"), "MaxValue"), unit) if (
             unit in _DURATIONS_MS or _SIZES.get(unit) == 1
         ):
-            return SpecialValue.NOTHING  # so many kilobytes Scala takes for -1024 bytes
+            return SpecialValue.NOTHING  # with kilobytes, Scala overflows to -1024 bytes
         case ScalaMember(_, ScalaName(_, "Long"), "MaxValue"):
             return SpecialValue.NOTHING
         case ScalaMember(_, ScalaName(_, "Duration"), word) if word in _ENDLESS:
@@ -136,7 +139,7 @@ def _with_unit(number: int, unit: str) -> Value | SpecialValue:
 
 
 def _texts(listed: Expression) -> Value | SpecialValue:
-    """A list of texts."""
+    """Return the value of a list of strings, or `SpecialValue.NO_VALUE` if a member is not a string."""
     texts: list[str] = []
     for each in parts(listed):
         if each is listed or not isinstance(each, ScalaText):
