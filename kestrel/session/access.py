@@ -1,4 +1,4 @@
-"""What one client may do at present: the server's status, the connection limits, and the lists of clients."""
+"""Access checks of one client: the server's status, the connection limits, and the client lists."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from kestrel.session.session_context import SessionContext
 
 
 class Access:
-    """Each check returns, or raises `Unavailable` with the reason.
+    """The access checks of one connection. Each check returns, or raises `Unavailable` or `NotAuthorized` with the
+    reason.
 
-    `subject` is that of the client's certificate; None if it has shown none. One that is trusted is an administrator,
-    whatever its name.
+    `subject` is the subject of the client's certificate, or None without one. A trusted client is always an
+    administrator.
     """
 
     def __init__(
@@ -32,14 +33,16 @@ class Access:
         self._is_trusted = is_trusted
         self.subject: bytes | None = None
         self.refuses_writes = False
-        """Whether there were too many connections when this one was made; so for reads."""
+        """True if there were too many connections for writes when this one was made."""
         self.refuses_reads = False
 
     @property
     def identity(self) -> bytes | None:
-        """The client's name: the subject of its certificate, or what it calls itself. Without one it is in no list.
+        """The client's name: the subject of its certificate, or the name that it claims. A client without one is in no
+        list.
 
-        Nobody can call itself what a certificate says of somebody else: in each subject there is a `=`.
+        A claimed name cannot equal a certificate subject: every subject contains `=`, and a claimed name with `=` is
+        ignored.
         """
         if self.subject is not None:
             return self.subject
@@ -47,19 +50,19 @@ class Access:
         return claimed if claimed and b"=" not in claimed else None
 
     def check_administration(self, what: str) -> None:
-        """Before a command about the server, or one that drops all that a queue has."""
+        """Check for a command about the server, or one that drops all of a queue's items."""
         if not self._context.settings.is_administrator(self.identity, is_trusted=self._is_trusted):
             raise NotAuthorized(f"only an administrator may {what}")
 
     def check_change(self) -> None:
-        """Before a command that changes queues: flush, delete, and puts."""
+        """Check for a command that changes queues: flush, delete and put."""
         if not self._status.takes_writes:
             raise Unavailable(f"the server is {self._status.in_force.value}")
         if self.refuses_writes:
             raise Unavailable("too many connections to write on this one")
 
     def check_put(self, name: bytes) -> None:
-        """Before a put to that queue or alias."""
+        """Check for a put to the queue or alias `name`."""
         self.check_change()
         alias = self._manager.aliases.get(name)
         if alias is None:
@@ -74,7 +77,7 @@ class Access:
             self._check_listed(listed, "put to", queue)
 
     def check_get(self, name: bytes) -> None:
-        """Before an item of that queue is taken or looked at."""
+        """Check for a get or peek of the queue `name`."""
         if not self._status.takes_reads:
             raise Unavailable(f"the server is {self._status.in_force.value}")
         if self.refuses_reads:
@@ -84,7 +87,7 @@ class Access:
             self._check_listed(listed, "get from", name)
 
     def _limits(self, name: bytes) -> QueueLimits:
-        queue = self._manager.known(name)  # most are there, and looked up at once
+        queue = self._manager.known(name)  # fast path: most queues exist
         return QueueLimits(self._manager.settings_for(name)) if queue is None else queue.limits
 
     def _check_listed(self, listed: tuple[bytes, ...], what: str, queue: bytes) -> None:

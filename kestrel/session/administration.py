@@ -1,4 +1,4 @@
-"""The commands about whole queues and about the server."""
+"""Handlers of the commands about whole queues and about the server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kestrel.session.session import Handlers, Session
 
 
 def delete(session: Session, command: commands.Delete) -> None:
-    """Forget a queue."""
+    """Delete a queue."""
     session.access.check_administration("delete a queue")
     session.access.check_change()
     session.outbox.reply(session.codec.done(command), session.manager.delete(command.queue))
@@ -60,7 +60,7 @@ def _reply_with_expired_count(session: Session, sweep: Deferred[ExpiredFlushResu
 
 
 def version(session: Session, command: commands.Version) -> None:
-    """Which release this is."""
+    """Reply with the server's version."""
     session.outbox.reply(session.codec.version(command, session.control.version))
 
 
@@ -86,7 +86,7 @@ def _encode_queue_stats(codec: LineCodec, command: commands.Stats, name: bytes, 
 
 
 def dump_stats(session: Session, command: commands.DumpStats) -> None:
-    """Reply with the figures of the named queues and aliases, or of all."""
+    """Reply with the figures of the named queues and aliases, or of all of them."""
     LongReply(session, _dump_stats_pieces(session, command)).start()
 
 
@@ -94,13 +94,14 @@ def _dump_stats_pieces(session: Session, command: commands.DumpStats) -> Iterato
     codec, manager = line_codec(session), session.manager
     named = dict.fromkeys(command.queues)
     for name in named or manager.names_in_order():
-        if name in named or name in manager.aliases or manager.known(name) is not None:  # else it was deleted meanwhile
+        # otherwise it was deleted meanwhile
+        if name in named or name in manager.aliases or manager.known(name) is not None:
             yield from iter_encoded_stats(manager, name, partial(codec.dump_stats, command, name))
     yield codec.end_of_list(command)
 
 
 def dump_config(session: Session, command: commands.DumpConfig) -> None:
-    """Reply with the settings of the named queues and aliases, or of all."""
+    """Reply with the settings of the named queues and aliases, or of all of them."""
     LongReply(session, _dump_config_pieces(session, command)).start()
 
 
@@ -118,7 +119,7 @@ def reload(session: Session, command: commands.Reload) -> None:
 
 
 def status(session: Session, command: commands.Status) -> None:
-    """Tell the server's status, or change it."""
+    """Reply with the server's status, or change it."""
     server_status = session.control.status
     if command.new_status is None:
         session.outbox.reply(session.codec.status(command, server_status.published.value))
@@ -133,12 +134,12 @@ def status(session: Session, command: commands.Status) -> None:
 
 
 def upgrade(session: Session, command: commands.Upgrade) -> None:
-    """Say that it is so."""
+    """Acknowledge the command, which changes nothing."""
     session.outbox.reply(session.codec.done(command))
 
 
 def quit_(session: Session, command: commands.Quit) -> None:
-    """Hang up."""
+    """Close the connection."""
     session.close()
 
 
@@ -154,13 +155,13 @@ def shutdown(session: Session, command: commands.Shutdown) -> None:
 
 
 def other_protocol(session: Session, command: commands.OtherProtocol) -> None:
-    """Refuse a request of another protocol, count and log it, and hang up."""
+    """Count, log and refuse a request of another protocol, and close the connection."""
     session.counters.foreign_requests += 1
     session.refuse_and_close(errors.ClientError(command.reason))
 
 
 def malformed(session: Session, command: commands.Malformed) -> None:
-    """Say what was wrong with what the client sent."""
+    """Reply with the reason why the request cannot be parsed."""
     session.refuse(errors.ClientError(command.reason), closes=command.closes)
 
 

@@ -1,4 +1,4 @@
-"""What a session needs of the connection below it."""
+"""Interface between a session and its connection."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from abc import ABC, abstractmethod
 
 
 class ClientTransport(ABC):
-    """The way to one client, whatever its transport."""
+    """The connection to one client, over any transport."""
 
     @property
     @abstractmethod
     def peer(self) -> str:
-        """Who that is, for the log."""
+        """Name of the client for the log."""
 
     @abstractmethod
     def peer_has_closed(self) -> bool:
-        """Whether the client's last byte was read, and it has left, which nobody was told of yet. False if unknown."""
+        """Return True if the client has disconnected but the session has not been told. False if unknown."""
 
     @abstractmethod
     def write(self, data: bytes) -> None:
-        """Hand replies to the transport."""
+        """Pass replies to the transport."""
 
     @abstractmethod
     def close_when_sent(self) -> None:
-        """Hang up when everything written has left."""
+        """Close the connection when all written bytes are sent."""
 
     @abstractmethod
     def abort(self) -> None:
-        """Drop the connection with whatever it is owed."""
+        """Close the connection at once and drop unsent bytes."""
 
     @abstractmethod
     def set_reading(self, is_wanted: bool) -> None:
-        """Read from the client, or not for a while."""
+        """Start or pause reading from the client."""

@@ -1,4 +1,4 @@
-"""What a session's codec can do beyond every codec: only a protocol that has a command is asked to answer it."""
+"""Casts of a session's codec for the commands that only some protocols have."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from kestrel.session.session import Session
 
 
 def line_codec(session: Session) -> LineCodec:
-    """For commands of memcache and text."""
+    """Return the session's codec for commands of the memcache and text protocols."""
     return cast(LineCodec, session.codec)
 
 
 def get_many_codec(session: Session) -> GetManyCodec:
-    """For commands that take many items."""
+    """Return the session's codec for commands that take many items."""
     return cast(GetManyCodec, session.codec)
 
 
 def range_codec(session: Session) -> RangeCodec:
-    """For commands about items by their ids."""
+    """Return the session's codec for commands that read items by their ids."""
     return cast(RangeCodec, session.codec)

@@ -1,4 +1,4 @@
-"""The commands that take many items at a time, and finish them by number."""
+"""Handlers of the commands that take many items at once and finish them by id."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kestrel.session.session import Handlers, Session
 
 
 def get_many(session: Session, command: commands.GetMany) -> None:
-    """Take items until there are enough, or the time is up."""
+    """Take items until the request is filled or its wait time is over."""
     session.access.check_get(command.queue)
     session.counters.cmd_get += 1
     queue = session.manager.queue_to_read(command.queue)
@@ -26,10 +26,10 @@ def get_many(session: Session, command: commands.GetMany) -> None:
 
 
 class _GetManySink:
-    """A `GetMany` under way (`kestrel.session.item_feed.ItemSink`).
+    """A `GetMany` in progress (`kestrel.session.item_feed.ItemSink`).
 
-    What it takes are open reads inside, so that nothing is lost with a client that leaves meanwhile. They become the
-    client's, or are finished, when the reply has left.
+    All items are taken as open reads, so none is lost if the client disconnects. When the reply is sent, they become
+    the client's open reads or are confirmed.
     """
 
     def __init__(self, session: Session, command: commands.GetMany, queue: Queue) -> None:
@@ -47,7 +47,7 @@ class _GetManySink:
         self.continue_later = session.continue_later
 
     def begin(self) -> None:
-        """Take what is there, and wait for more if the client does."""
+        """Take the available items, and wait for more if the client asked to wait."""
         self._feed.continue_now()
         if self._is_over:
             return
@@ -58,7 +58,7 @@ class _GetManySink:
             self._stop()
 
     def may_open(self) -> bool:
-        """Whether there is room for one more item in the reply, in memory, and in what the connection may hold."""
+        """Return True if one more item fits in the reply, in memory, and in the connection's limit of open reads."""
         if self._is_full or len(self._items) == self._command.max_items:
             return False
         if self._items and self._session.manager.memory_limit.is_reached:
@@ -69,14 +69,14 @@ class _GetManySink:
         return session.lease_counts.of(self._queue.name) + len(self._items) < session.settings.max_open_reads
 
     def is_backpressured(self) -> bool:
-        """Never: there is one reply."""
+        """Return False: a `GetMany` has only one reply."""
         return False
 
     def deliver(self, item: Item) -> None:
-        """One more item, unless the reply has no room for it; then it goes back."""
+        """Add an item to the reply. An item that does not fit is put back."""
         if not self._queue.owns_store(self._store):
             self._store = self._queue.store
-            self._items.clear()  # they went back by themselves
+            self._items.clear()  # the queue's recovery has put them back
             self._bytes = 0
         size = len(item.data) + ITEM_OVERHEAD_BYTES
         codec = get_many_codec(self._session)
@@ -95,7 +95,7 @@ class _GetManySink:
             self._feed.end(None)
 
     def feed_ended(self, error: Exception | None) -> None:
-        """Nothing more comes: give out what there is."""
+        """Reply with the items taken so far, or refuse the command with the error."""
         queue = self._queue
         if error is None and self._items and not queue.is_deleted and not queue.owns_store(self._store):
             error = QueueFailed("the queue's storage failed: the items went back to the queue")
@@ -109,7 +109,7 @@ class _GetManySink:
             self._session.finish_command()
 
     def _stop(self) -> None:
-        """The client is gone, or has its answer: what is still ours goes back."""
+        """Cancel the command: put back all items that the client was not given."""
         self._feed.cancel()
         items, self._items = self._items, []
         self._put_back(items)
@@ -119,10 +119,10 @@ class _GetManySink:
             self._queue.put_back([item.xid for item in items], failed=False)
 
     def _take_deliverable(self) -> list[Item]:
-        """Those that the client is to have: what has expired meanwhile goes back, and leaves as it would have."""
+        """Return the items to reply with. Items that expired during a wait are put back, and expire there."""
         items, self._items = self._items, []
         if not self._queue.owns_store(self._store):
-            return []  # they went with the queue
+            return []  # they were lost with the queue's store
         if self._command.auto_abort_ms > 0 and not self._session.leases.can_be_confirmed:
             self._put_back(items)
             return []
@@ -130,14 +130,14 @@ class _GetManySink:
             return items
         given: list[Item] = []
         expired: list[Item] = []
-        for item in items:  # asked once of each: time goes on
+        for item in items:  # one check per item: the clock advances meanwhile
             (expired if self._queue.head.item_has_expired(item) else given).append(item)
         self._put_back(expired)
         return given
 
     @property
     def _has_waited(self) -> bool:
-        """Whether the client did: not all was there at once, and it had asked to wait."""
+        """Whether the client asked to wait and some items were not there at once."""
         return self._waits and self._command.wait_ms > 0
 
     def _reply(self) -> None:
@@ -176,13 +176,13 @@ class _GetManySink:
 
 
 def confirm_ids(session: Session, command: commands.ConfirmIds) -> None:
-    """Finish open reads, whichever connection took them."""
+    """Confirm open reads by id, whichever connection took them."""
     count, batch = session.leases.confirm(command.queue, command.ids)
     session.outbox.reply(session.codec.number(command, count), batch)
 
 
 def abort_ids(session: Session, command: commands.AbortIds) -> None:
-    """Give open reads back, whichever connection took them."""
+    """Abort open reads by id, whichever connection took them."""
     count, batch = session.leases.abort(command.queue, command.ids)
     session.outbox.reply(session.codec.number(command, count), batch)
 

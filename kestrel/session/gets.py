@@ -1,4 +1,4 @@
-"""The commands that take items one by one: get, peek, monitor, confirm."""
+"""Handlers of the commands that take items one by one: get, peek, monitor and confirm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kestrel.storage.barrier import Batch
 
 
 def get(session: Session, command: commands.Get) -> None:
-    """End the oldest open read if asked to, then take or peek the head, or wait for it."""
+    """End the oldest open read if asked to, then take or peek the head, or wait for an item."""
     name = command.queue
     ended: Batch | None = None
     if command.closes:
@@ -55,7 +55,7 @@ def _check_open_reads(session: Session, name: bytes, opens: bool) -> None:
 
 
 def _reply_with_item(session: Session, command: commands.Get, queue: Queue, item: Item, *, is_open: bool) -> None:
-    """An item goes to the client. One that was waited for is an open read inside, confirmed when it has gone out."""
+    """Reply with an item. The item of a waiter is an open read until the reply is sent, and is then confirmed."""
     reply = line_codec(session).item(command, item.data)
     session.counters.get_hits += 1
     if command.peeks:
@@ -69,18 +69,18 @@ def _reply_with_item(session: Session, command: commands.Get, queue: Queue, item
 
 
 def _reply_with_open_read(session: Session, queue: Queue, item: Item, reply: bytes) -> None:
-    """The connection holds the item from now on; but a client that is told of an error instead never had it."""
+    """Add the item to the connection's open reads. It is forgotten if the client gets an error instead."""
     read = session.open_reads.add(queue, item)
     session.outbox.reply(reply, queue.touch(), lost=lambda: session.open_reads.forget(read))
 
 
 def _reply_with_waiter_item(session: Session, queue: Queue, item: Item, reply: bytes) -> None:
-    """It is confirmed when it has gone out, and put back when it cannot."""
+    """Reply with a waiter's item: confirm it when the reply is sent, or put it back."""
     store, xid = queue.store, item.xid
 
     def sent(was_sent: bool) -> None:
         if not queue.owns_store(store):
-            return  # there is nothing to finish
+            return  # the open read ended with its store
         if was_sent:
             queue.confirm([xid])
         else:
@@ -90,14 +90,14 @@ def _reply_with_waiter_item(session: Session, queue: Queue, item: Item, reply: b
 
 
 def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | None) -> None:
-    """No item is at hand: wait for one, or at least until it is known that there is none."""
+    """Wait for an item, or at least until the queue is known to be empty."""
     is_blocking = command.wait_ms > 0
     is_open = not command.peeks and (command.opens or is_blocking)
     store = queue.store
 
     def on_result(item: Item | None, error: Exception | None) -> None:
         if ended is not None and not ended.is_settled and not queue.owns_store(store) and not queue.is_deleted:
-            # What was closed on the way has come back, and may be this very item.
+            # The read that this command closed has come back, and this may be its item.
             error = errors.QueueFailed(store.failure or "the item went back to the queue")
             if item is not None and is_open:
                 queue.put_back([item.xid], failed=False)
@@ -118,13 +118,14 @@ def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | 
         queue.waiters.leave(waiter)
 
     def ended_or_lost() -> None:
-        """What was closed on the way may turn out not to be: say that, and do not wait for an item any more."""
+        """Answer with an error instead of waiting on if the batch that closed the last read failed."""
         if ended is not None and ended.failure is not None and queue.waiters.leave(waiter):
             on_result(None, ended.failure)
 
     def timed_out() -> None:
         if queue.is_head_pending:
-            queue.waiters.make_non_blocking(waiter)  # it may not be empty: it is answered when the head is there
+            # The queue may not be empty. The waiter is answered when the head is loaded.
+            queue.waiters.make_non_blocking(waiter)
             return
         stop()
         on_result(None, None)
@@ -139,7 +140,7 @@ def _wait(session: Session, command: commands.Get, queue: Queue, ended: Batch | 
 
 
 def monitor(session: Session, command: commands.Monitor) -> None:
-    """Stream items as open reads."""
+    """Stream items to the client as open reads."""
     ended = session.open_reads.close_all(command.queue) if command.closes_all else None
     session.access.check_get(command.queue)
     queue = session.manager.queue_to_read(command.queue)
@@ -161,7 +162,7 @@ def monitor(session: Session, command: commands.Monitor) -> None:
 
 
 class _MonitorSink:
-    """A session that watches a queue (`kestrel.session.item_feed.ItemSink`)."""
+    """A session that monitors a queue (`kestrel.session.item_feed.ItemSink`)."""
 
     feed: ItemFeed
 
@@ -193,7 +194,7 @@ class _MonitorSink:
             self._unsent_reads.popleft()
 
     def _lost_one(self) -> None:
-        """An error is said in place of an item. To the client that is the end: it never has what would come behind."""
+        """End the monitor: an error was sent in place of an item, and the client expects no items after it."""
         if self._has_lost:
             return
         self._has_lost = True
@@ -218,7 +219,7 @@ class _MonitorSink:
 
 
 def confirm(session: Session, command: commands.Confirm) -> None:
-    """Finish the oldest open reads."""
+    """Confirm the oldest open reads."""
     batch = session.open_reads.confirm(command.queue, command.count)
     session.outbox.reply(session.codec.done(command), batch)
 

@@ -1,4 +1,4 @@
-"""What each command does."""
+"""The table of all command handlers."""
 
 from __future__ import annotations
 

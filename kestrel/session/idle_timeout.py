@@ -1,4 +1,4 @@
-"""clientTimeout: a client that asks for nothing, and takes nothing, for too long is hung up on."""
+"""The idle timeout of a connection (`clientTimeout`)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kestrel.queues.timer import CLOCK_TOLERANCE_S, Timer
 
 
 class IdleTimeout:
-    """How long one client has been idle. One timer, which is not moved at each request: that would cost more than
-    the request.
+    """The idle timeout of one client. Its timer is not restarted at each request, which would cost more than the
+    request.
 
     The client is not idle while `waits_for_server` returns True. `timed_out` is called again after each further
     timeout, until `stop`.
@@ -29,13 +29,13 @@ class IdleTimeout:
         self._waits_for_server = waits_for_server
         self._timed_out = timed_out
         self._has_timeout = timeout_ms() is not None
-        """Whether there is a timeout. Without one nobody looks at the clock for it at each request."""
+        """True if a timeout is set. Without one, requests do not read the clock."""
         self._since_s = clock.seconds()
         self._timer = Timer(clock, self._look)
         self._is_over = False
 
     def reset(self) -> None:
-        """The client asked for something, took something, or was answered after it had waited."""
+        """Restart the timeout: the client sent a request, read a reply, or was answered after a wait."""
         if not self._has_timeout:
             return
         self._since_s = self._clock.seconds()
@@ -43,18 +43,18 @@ class IdleTimeout:
             self._start(self._timeout_ms())
 
     def timeout_changed(self) -> None:
-        """A reload may have set another timeout, which holds from now on, also for a client that has been silent."""
+        """Apply a new timeout of a reload, also to a client that is already silent."""
         if self._is_over:
             return
         timeout_ms = self._timeout_ms()
         if timeout_ms is not None and not self._has_timeout:
-            self._since_s = self._clock.seconds()  # since when it has been silent nobody knows
+            self._since_s = self._clock.seconds()  # without a timeout, the time of its last request was not recorded
         self._has_timeout = timeout_ms is not None
         self._timer.stop()
         self._start(timeout_ms)
 
     def stop(self) -> None:
-        """The client is gone."""
+        """Stop the timer for good."""
         self._is_over = True
         self._timer.stop()
 

@@ -1,4 +1,4 @@
-"""The command that looks at a queue without taking anything."""
+"""Handler of the command that inspects a queue without taking an item."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kestrel.session.session import Handlers, Session
 
 
 def inspect(session: Session, command: commands.Inspect) -> None:
-    """Look at the head of a queue and a few of its figures."""
+    """Reply with the head of a queue and some of its figures."""
     session.access.check_get(command.queue)
     session.counters.cmd_peek += 1
     queue = session.manager.queue_to_read(command.queue)

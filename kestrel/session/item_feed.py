@@ -1,4 +1,4 @@
-"""The monitor command: items streamed to a client as open reads, until the time or a limit is reached."""
+"""Items streamed to a client as open reads until the time or a limit is reached, for monitor and get many."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from kestrel.queues.waiters import Waiter
 MAX_FED_ITEMS_PER_SLICE: Final = 64
 
 NO_LIMIT: Final = -1
-"""As many items as the audience may open."""
+"""No limit of items beyond the sink's own limit of open reads."""
 
 
 class ItemSink(Protocol):
-    """Where a monitor's items go. It calls `ItemFeed.go_on_later` when held-up replies have left."""
+    """The receiver of an `ItemFeed`'s items. It calls `ItemFeed.continue_later` when backpressure ends."""
 
     def may_open(self) -> bool:
-        """Whether the connection may hold one more open read of the queue."""
+        """Return True if the connection may take one more open read of the queue."""
 
     def is_backpressured(self) -> bool:
-        """Whether replies must leave before more are made."""
+        """Return True if replies must be sent before more are made."""
 
     def continue_later(self, work: Callable[[], None]) -> None:
-        """Do that in the next tick."""
+        """Call `work` in the next tick."""
 
     def deliver(self, item: Item) -> None:
-        """Here is an item, taken as an open read."""
+        """Receive an item, taken as an open read."""
 
     def feed_ended(self, error: Exception | None) -> None:
-        """No further item comes, for a reason that is an error or not."""
+        """Receive the end of the feed, with the error that ended it, if any."""
 
 
 class ItemFeed:
-    """One monitor under way. It takes one item, then goes to the end of the line of waiters.
+    """A stream of one queue's items. It takes available items, then waits at the end of the waiters.
 
-    One that is not `is_blocking` ends when there is no item.
+    A feed that is not `is_blocking` ends when the queue is empty.
     """
 
     def __init__(self, sink: ItemSink, queue: Queue, max_items: int, *, is_blocking: bool = True) -> None:
@@ -51,7 +51,7 @@ class ItemFeed:
         self._is_slice_due = False
 
     def continue_now(self) -> None:
-        """Take what is there now, then stand in line."""
+        """Take the available items, then wait."""
         self._is_slice_due = False
         try:
             self._take_items()
@@ -74,7 +74,7 @@ class ItemFeed:
         self.continue_later()
 
     def continue_later(self) -> None:
-        """Go on in the next tick."""
+        """Continue in the next tick."""
         if not self._is_slice_due and not self._is_over:
             self._is_slice_due = True
             self._sink.continue_later(self.continue_now)
@@ -85,26 +85,26 @@ class ItemFeed:
 
     def _item_arrived(self, item: Item | None, error: Exception | None) -> None:
         self._waiter = None
-        if item is None:  # the queue was deleted or failed, or the server stops
+        if item is None:  # the queue was deleted or failed, or the server is stopping
             self.end(error)
             return
         self._deliver(item)
         self.continue_now()
 
     def make_non_blocking(self) -> None:
-        """Be patient no longer."""
+        """Stop waiting for further items, and end when the queue is known to be empty."""
         self._is_blocking = False
         if self._waiter is not None:
             self._queue.waiters.make_non_blocking(self._waiter)
 
     def end(self, error: Exception | None) -> None:
-        """It is over: the time is up, or a limit reached."""
+        """End the feed, and tell the sink."""
         if not self._is_over:
             self.cancel()
             self._sink.feed_ended(error)
 
     def cancel(self) -> None:
-        """It is over, and nobody is there to be told."""
+        """End the feed without telling the sink."""
         self._is_over = True
         if self._waiter is not None:
             self._queue.waiters.leave(self._waiter)

@@ -8,14 +8,14 @@ from typing import Final
 from kestrel.session.session import Session
 
 MAX_HELD_BYTES: Final = 32 * 1024
-"""No further piece is made while the outbox holds this much."""
+"""Bytes held in the outbox above which no further piece is made."""
 
 
 class LongReply:
-    """One long reply under way. Its session carries out no other command until the last piece is made.
+    """A long reply in progress. Its session runs no other command until the last piece is made.
 
-    A piece should be small: each connection may hold `MAX_HELD_BYTES` and one piece more. An empty piece is a step
-    without output.
+    Pieces should be small: each connection may hold `MAX_HELD_BYTES` and one piece. An empty piece is a step without
+    output.
     """
 
     def __init__(self, session: Session, pieces: Iterator[bytes]) -> None:
@@ -33,7 +33,7 @@ class LongReply:
         self._is_slice_due = False
         session = self._session
         if self._is_over or session.outbox.is_paused or session.outbox.held_bytes >= MAX_HELD_BYTES:
-            return  # the outbox calls `_continue_later` when replies have left
+            return  # the outbox calls `_continue_later` when replies are sent
         piece = next(self._pieces, None)
         if piece is None:
             session.finish_command()

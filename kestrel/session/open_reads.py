@@ -13,11 +13,11 @@ from kestrel.storage.barrier import Batch
 from kestrel.storage.interfaces import IQueueStorage
 
 MAX_REMEMBERED_ENDED_READS: Final = 1000
-"""So many that ended unasked are remembered for each name; a client that closes what it opens has few."""
+"""Limit of remembered reads per name that ended without a close. A client that closes its reads has few of them."""
 
 
 class ConnectionOpenRead:
-    """One item that this connection holds, and the contents it was taken from."""
+    """One open read of this connection, and the store that the item was taken from."""
 
     __slots__ = ("queue", "store", "xid")
 
@@ -28,21 +28,21 @@ class ConnectionOpenRead:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is still this connection's to finish."""
+        """Whether this connection may still end the read."""
         return self.queue.owns_store(self.store) and self.xid in self.queue.open_read_table
 
     @property
     def is_lost(self) -> bool:
-        """Whether the queue's storage failed since: the item went back to the head without being asked."""
+        """Whether the queue's storage failed since, which put the item back."""
         return not self.queue.is_deleted and not self.queue.owns_store(self.store)
 
 
 class _OpenReadsByName:
     """A connection's reads of the queues of one name, oldest first.
 
-    `ended` stands for those that ended without being asked, each by whether its item was lost to this client; they
-    are older than the rest: they ended with the contents that they were taken from, or were held for too long. Of very
-    many that were held for too long the youngest end some turns before the others, and stand among `open` until then.
+    `ended` has an entry for each read that ended without a close, True if its item was lost to this client. They are
+    older than the reads in `open`: they timed out, or their store failed. When very many reads time out, the youngest
+    of them may stay in `open` for some ticks more.
     """
 
     __slots__ = ("ended", "open")
@@ -60,31 +60,31 @@ class _OpenReadsByName:
 
 
 class ConnectionOpenReads:
-    """A connection's open reads, by the queue's name and oldest first.
+    """A connection's open reads, by the queue's name, oldest first.
 
-    A read whose queue was deleted, or which timed out, stands here until it is closed, and closing it then touches
-    nothing: the client's next close must not end another read than the client means.
+    A read that timed out, or whose queue was deleted, stays here until the client closes it. That close does nothing.
+    Otherwise the client's next close would end a read that the client does not mean.
     """
 
     def __init__(self) -> None:
         self._by_queue: dict[bytes, _OpenReadsByName] = {}
 
     def add(self, queue: Queue, item: Item) -> ConnectionOpenRead:
-        """One more: this connection holds the item, which was taken as an open read."""
+        """Add an item, which was taken as an open read."""
         queue.add_open_read(item)
         read = ConnectionOpenRead(queue, item)
         self._by_queue.setdefault(queue.name, _OpenReadsByName()).open.append(read)
         return read
 
     def forget(self, read: ConnectionOpenRead) -> None:
-        """The client never had it."""
+        """Remove a read whose item the client never got."""
         reads = self._by_queue.get(read.queue.name)
         if reads is None:
             return
         if read in reads.open:
             reads.open.remove(read)
         elif reads.ended:
-            reads.ended.pop()  # it was the last that ended
+            reads.ended.pop()  # it is the youngest ended read
 
     def _of(self, queue: bytes) -> _OpenReadsByName | None:
         reads = self._by_queue.get(queue)
@@ -96,12 +96,12 @@ class ConnectionOpenReads:
         return reads
 
     def count(self, queue: bytes) -> int:
-        """How many are open on the queue of that name."""
+        """Return the number of open reads of the queue with that name."""
         reads = self._of(queue)
         return 0 if reads is None else len(reads.open)
 
     def close_oldest(self, queue: bytes) -> Batch | None:
-        """Confirm the oldest. Without one nothing happens; raises `QueueFailed` when it was lost."""
+        """Confirm the oldest read, if any. Raises `QueueFailed` if its item was lost."""
         reads = self._of(queue)
         if reads is None:
             return None
@@ -113,7 +113,7 @@ class ConnectionOpenReads:
         return read.queue.confirm([read.xid])
 
     def close_all(self, queue: bytes) -> Batch | None:
-        """Confirm all that are open. Without one nothing happens; raises `QueueFailed`, once, when some were lost."""
+        """Confirm all open reads. Raises `QueueFailed`, once, if items were lost."""
         reads = self._of(queue)
         if reads is None:
             return None
@@ -126,7 +126,7 @@ class ConnectionOpenReads:
         return confirmed[0].queue.confirm([read.xid for read in confirmed]) if confirmed else None
 
     def abort_oldest(self, queue: bytes) -> Batch | None:
-        """Return the oldest to the head. Without one nothing happens."""
+        """Put the oldest read back at the head, if there is one."""
         reads = self._of(queue)
         if reads is None:
             return None
@@ -137,10 +137,10 @@ class ConnectionOpenReads:
         return read.queue.abort([read.xid])
 
     def confirm(self, queue: bytes, count: int) -> Batch | None:
-        """Confirm the `count` oldest, or raise `TooFewOpenReads` and leave all as they are.
+        """Confirm the `count` oldest reads, or raise `TooFewOpenReads` and change nothing.
 
-        So it does, once, when some that the client may mean ended without being asked; it raises `QueueFailed` when
-        the queue's storage failed and they were lost.
+        `TooFewOpenReads` is also raised, once, if some of the reads that the client may mean have ended. `QueueFailed`
+        is raised instead if the queue's storage failed and their items were lost.
         """
         reads = self._of(queue)
         if reads is None or not 0 < count <= len(reads.open) + len(reads.ended):
@@ -160,11 +160,11 @@ class ConnectionOpenReads:
         return confirmed[0].queue.confirm([read.xid for read in confirmed])
 
     def forget_all(self) -> None:
-        """The server stops: each queue puts all its reads back by itself, whoever holds them."""
+        """Forget all reads when the server stops. Each queue puts its open reads back itself."""
         self._by_queue.clear()
 
     def put_back_all(self) -> None:
-        """The connection ends: everything goes back to the heads, in the order in which it was taken."""
+        """Put all items back at the heads of their queues, in the order in which they were taken."""
         by_queue, self._by_queue = self._by_queue, {}
         for reads in by_queue.values():
             still_open = reads.all_open()

@@ -1,4 +1,4 @@
-"""One connection's replies, in order, each held until what it reports is safe."""
+"""The replies of one connection, in order, each held until its batch is committed."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from kestrel.storage.total_memory import MemoryShare
 log = Logger(__name__)
 
 Sent = Callable[[bool], None]
-"""Called once with whether the reply, as it stands, was handed to the transport."""
+"""Callback, called once, with True if the reply was passed to the transport unchanged."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class OutboxOwner(ABC):
-    """Who says the replies."""
+    """The owner of an outbox: the session that replies."""
 
     @abstractmethod
     def send_replies(self, replies: bytes) -> None:
-        """Hand them to the transport."""
+        """Pass replies to the transport."""
 
     @abstractmethod
     def encode_lost_reply(self, command: Command, failure: Exception) -> bytes:
-        """What is said in place of a reply whose batch was lost."""
+        """Return the reply to send in place of one whose batch was lost."""
 
     @abstractmethod
     def peer_has_left(self) -> bool:
-        """Whether the client is known to be gone, of which the session is told next."""
+        """Return True if the client has disconnected but `Session.lost` has not run yet."""
 
     @abstractmethod
     def on_replies_sent(self) -> None:
-        """Replies have left: there is room for others."""
+        """React to sent replies: there is room for more."""
 
     @abstractmethod
     def hang_up(self) -> None:
-        """Hang up when all that was said has left."""
+        """Close the connection when all replies are sent."""
 
 
 class _PendingReplies:
-    """Replies that wait for the same batch; where something is to be told of a reply, that one alone."""
+    """Replies that wait for the same batch. A reply with callbacks has an entry of its own."""
 
     __slots__ = ("answers_waiter", "batch", "commands", "lost", "replies", "sent", "size")
 
@@ -58,17 +58,17 @@ class _PendingReplies:
         answers_waiter: bool,
     ) -> None:
         self.commands = [command]
-        """What each of them answers."""
+        """The command of each reply."""
         self.replies = [reply]
         self.batch = batch
         self.sent = sent
         self.lost = lost
         self.answers_waiter = answers_waiter
         self.size = len(reply)
-        """What the replies take, in bytes."""
+        """Bytes of all replies."""
 
     def split(self) -> list[_PendingReplies]:
-        """The same, each reply apart."""
+        """Return one entry for each reply."""
         return [
             _PendingReplies(command, reply, self.batch, self.sent, self.lost, self.answers_waiter)
             for command, reply in zip(self.commands, self.replies, strict=True)
@@ -76,10 +76,9 @@ class _PendingReplies:
 
 
 class Outbox:
-    """Replies leave at the end of a tick, from the front, up to the first whose batch is not safe.
+    """A FIFO of replies. At the end of a tick, replies are sent up to the first whose batch is not committed.
 
-    A reply whose batch is lost is replaced by what the speaker makes of its command and the failure. `held_bytes` is
-    what waits here.
+    If a batch is lost, its replies are replaced by an error, which the owner encodes.
     """
 
     def __init__(self, barrier: Barrier, owner: OutboxOwner, memory: MemoryShare) -> None:
@@ -88,22 +87,22 @@ class Outbox:
         self._memory = memory
         self._entries: list[_PendingReplies] = []
         self._sent_count = 0
-        """How many of them have left already, while replies leave."""
+        """Number of entries already sent, during a release."""
         self._last: _PendingReplies | None = None
-        """The entry at the end, where further replies may join it."""
+        """The last entry, if further replies may be added to it."""
         self._closes = False
         self._is_release_due = False
         self._when_tick_ends: Callable[[], None] = self._end_of_tick
-        """Made once, since each tick asks for it."""
+        """Bound once, since every tick uses it."""
         self._blocked_on: Batch | None = None
         self._is_gone = False
         self.current_command = Command()
-        """What the next replies are about."""
+        """The command that the next replies answer."""
         self.is_paused = False
-        """Whether the transport takes no more for now."""
+        """Whether the transport accepts no more bytes for now."""
         self.held_bytes = 0
         self.transport_bytes = 0
-        """What the transport was given last, if it takes no more since."""
+        """Bytes of the last write, if the transport has accepted no more since."""
 
     def reply(
         self,
@@ -114,11 +113,11 @@ class Outbox:
         *,
         answers_waiter: bool = False,
     ) -> None:
-        """Say this next, when `batch` is safe.
+        """Send a reply when `batch` is committed.
 
-        `lost` is called when the batch is lost and an error is said instead. `sent` is given where items are to be
-        taken back if the reply does not leave as it stands. What `answers_waiter` does not leave once the client has
-        sent its last byte: as if that had been while it waited.
+        `lost` is called if the batch is lost and an error is sent instead. `sent` is for replies whose items are put
+        back if the reply is not sent unchanged. A reply with `answers_waiter` is not sent once the client has sent its
+        last byte, as if the client had disconnected while it waited.
         """
         if self._is_gone or self._closes:
             if sent is not None:
@@ -140,7 +139,7 @@ class Outbox:
         self._release_at_end_of_tick()
 
     def close(self) -> None:
-        """Hang up after the replies so far."""
+        """Close the connection after the replies so far."""
         if not self._is_gone:
             self._closes = True
             self._release_at_end_of_tick()
@@ -155,17 +154,20 @@ class Outbox:
         self.release()
 
     def release(self) -> None:
-        """Let out what is safe."""
+        """Send the replies whose batches are settled."""
         while self._release_some():
             pass
 
     def _release_some(self) -> bool:
-        """Say what is safe. Whether there may be more: who is told of a loss has to know what has left in front."""
+        """Send settled replies. Return True if there may be more.
+
+        Before `lost` is called, the `sent` callbacks of the replies in front of it must have run.
+        """
         entries = self._entries
         leaving: list[bytes] | None = None
         told: list[tuple[Sent, bool]] | None = None
         comes_a_loss = False
-        while self._sent_count < len(entries) and not self.is_paused:  # what is told of a loss may change what follows
+        while self._sent_count < len(entries) and not self.is_paused:  # a callback may change the entries that follow
             entry = entries[self._sent_count]
             batch = entry.batch
             failure: Exception | None = None
@@ -178,7 +180,7 @@ class Outbox:
                     comes_a_loss = True
                     break
             if entry.answers_waiter and self._owner.peer_has_left():
-                break  # who left while it waited swallows no item; `retract` or `lost` comes next
+                break  # A disconnected waiter must not swallow an item. `retract` or `lost` is called next.
             self._sent_count += 1
             if entry is self._last:
                 self._last = None
@@ -203,7 +205,7 @@ class Outbox:
         if leaving is not None:
             said = leaving[0] if len(leaving) == 1 else b"".join(leaving)
             self._owner.send_replies(said)
-            if self.is_paused:  # it stays in the transport until the client reads on
+            if self.is_paused:  # the bytes stay in the transport until the client reads
                 self.transport_bytes = len(said)
                 self._memory.is_now(self.held_bytes + self.transport_bytes)
         if told is not None:
@@ -233,21 +235,23 @@ class Outbox:
         self._blocked_on = None
         try:
             self.release()
-        except Exception:  # one connection's fault must not keep the others from their replies
+        except Exception:  # a fault in one connection must not hold back the replies of the others
             log.failure("A connection's replies could not be released")
 
     @property
     def holds_replies(self) -> bool:
-        """Whether something is still to be said."""
+        """Whether replies, or the close after them, are still to be sent."""
         return bool(self._entries) or (self._closes and not self._is_gone)
 
     @property
     def holds_waiter_reply(self) -> bool:
-        """Whether a reply is still here that was waited for."""
+        """Whether a held reply answers a waiter."""
         return any(entry.answers_waiter for entry in self._entries)
 
     def retract(self) -> None:
-        """The client has left what it waited for: nothing is said from there on, and the items go back."""
+        """Drop all replies from the first that answers a waiter, after the client sent its last byte. Their items go
+        back.
+        """
         self._drop_sent()
         entries = self._entries
         kept = next((place for place, entry in enumerate(entries) if entry.answers_waiter), len(entries))
@@ -255,7 +259,7 @@ class Outbox:
         self._drop(entries[kept:])
 
     def forget(self, command: Command) -> None:
-        """Of what is held, nothing that answers that command will be said: as if it were all lost."""
+        """Drop the held replies to `command`, and call their callbacks as if their batches were lost."""
         self._drop_sent()
         each = [entry for together in self._entries for entry in together.split()]
         dropped = [entry for entry in each if entry.commands[0] is command]
@@ -277,18 +281,18 @@ class Outbox:
                 entry.sent(False)
 
     def pause(self) -> None:
-        """The transport takes no more for now."""
+        """Stop sending: the transport accepts no more bytes for now."""
         self.is_paused = True
 
     def resume(self) -> None:
-        """The transport takes replies again."""
+        """Send again: the transport accepts bytes."""
         self.is_paused = False
         self._memory.is_now(self.held_bytes)
         if self._entries or self._closes:
             self._release_at_end_of_tick()
 
     def lost(self) -> None:
-        """The client is gone: whatever is still here will not be said."""
+        """Drop all replies after the client disconnected."""
         self._is_gone = True
         self._drop_sent()
         entries = self._entries

@@ -1,4 +1,4 @@
-"""The command that puts: one item or many, to one queue."""
+"""Handler of the put command: one item or many, to one queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kestrel.storage.barrier import Batch
 from kestrel.storage.uncommitted import PUT_BYTES, PlaceInLine
 
 _PENDING_ITEM_OVERHEAD_BYTES: Final = 56
-"""What an item that is still to be put takes besides its data."""
+"""Memory of a pending item beyond its data."""
 
 
 def put(session: Session, command: commands.Put) -> None:
@@ -20,7 +20,7 @@ def put(session: Session, command: commands.Put) -> None:
     session.access.check_put(command.queue)
     expiry_ms = command.expiry_ms
     if expiry_ms and command.expiry_is_relative:
-        expiry_ms = max(1, session.manager.now_ms() + expiry_ms)  # 0 would be never
+        expiry_ms = max(1, session.manager.now_ms() + expiry_ms)  # 0 would mean never
     if len(command.items) == 1 and not (session.uncommitted.is_full and session.manager.is_durable(command.queue)):
         _put_one(session, command, expiry_ms)
     else:
@@ -28,14 +28,14 @@ def put(session: Session, command: commands.Put) -> None:
 
 
 def _put_one(session: Session, command: commands.Put, expiry_ms: int) -> None:
-    """The shortest way, since most puts go it."""
+    """Put a single item: the fast path."""
     session.counters.cmd_set += 1
     batch = session.manager.put(command.queue, command.items[0], expiry_ms)
     session.outbox.reply(session.codec.stored(command, 0 if batch is None else 1), batch)
 
 
 class _SlicedPut:
-    """A put of any number of items, which may take several turns. The reply says how many are in and safe."""
+    """A put of any number of items, which may take several ticks. The reply has the number of committed items."""
 
     def __init__(self, session: Session, command: commands.Put, expiry_ms: int) -> None:
         self._session = session
@@ -43,14 +43,14 @@ class _SlicedPut:
         self._expiry_ms = expiry_ms
         self._done = 0
         self._batches: dict[Batch, int] = {}
-        """How many items are in each."""
+        """Number of items in each batch."""
         self._place: PlaceInLine | None = None
         self._is_admitted = False
-        """Whether the next item is put however little room there is."""
+        """Whether the next item is put even if there is no room."""
         self._is_stopped = False
 
     def begin(self) -> None:
-        """The first turn. Raises a `KestrelError` where nothing was stored."""
+        """Run the first slice. Raises a `KestrelError` if nothing was stored."""
         is_over = self._put_for_one_slice() or not self._wait_for_room_if_needed()
         if is_over and len(self._batches) <= 1:
             batch, stored = next(iter(self._batches.items()), (None, 0))
@@ -66,14 +66,15 @@ class _SlicedPut:
 
     @property
     def _must_wait(self) -> bool:
-        """Whether there is too much that is not safe yet, and this would be more of it."""
+        """Whether too many bytes are uncommitted to put the next item."""
         uncommitted = self._session.uncommitted
         has_room = self._is_admitted or (uncommitted.has_room if self._done else not uncommitted.is_full)
         return not has_room and self._session.manager.is_durable(self._command.queue)
 
     def _wait_for_room_if_needed(self) -> bool:
-        """Whether the rest may go on: soon, or when the storage has room. Raises a `KestrelError` only where nothing
-        was stored."""
+        """Return True if the rest can be put, now or when the storage has room. Raises a `KestrelError` if nothing was
+        stored.
+        """
         if not self._must_wait:
             return True
         items = self._command.items[self._done :]
@@ -88,7 +89,9 @@ class _SlicedPut:
         return True
 
     def _put_for_one_slice(self) -> bool:
-        """Put as many as this turn has time for. Raises a `KestrelError` only where none was stored."""
+        """Put as many items as the time slice allows. Return True when done. Raises a `KestrelError` if none was
+        stored.
+        """
         scheduler, items = self._session.scheduler, self._command.items
         began = scheduler.seconds()
         while self._done < len(items):
@@ -103,21 +106,21 @@ class _SlicedPut:
         return self._done == len(items)
 
     def _put(self, data: bytes) -> bool:
-        """Put one. False when no further one is to be put."""
+        """Put one item. Return False if no further item should be put."""
         self._session.counters.cmd_set += 1
         try:
             batch = self._session.manager.put(self._command.queue, data, self._expiry_ms)
         except KestrelError:
             if not self._batches:
                 raise
-            return False  # the reply says how many went in; who sends the rest again is told why
+            return False  # The reply has the number of stored items. A client that sends the rest again gets the error.
         if batch is None:
             return not self._command.stops_at_refusal
         self._batches[batch] = self._batches.get(batch, 0) + 1
         return True
 
     def _continue(self) -> None:
-        """The next turn."""
+        """Run the next slice."""
         if self._is_stopped:
             return
         place, self._place = self._place, None
@@ -130,10 +133,10 @@ class _SlicedPut:
         try:
             self._put_more()
         finally:
-            uncommitted.let_in()  # it may have put less than there was room for, or nothing
+            uncommitted.let_in()  # less may have been put than was reserved, or nothing
 
     def _put_more(self) -> None:
-        """Go on; but behind items that were lost no others are put."""
+        """Continue, unless an earlier batch of this command was lost."""
         is_lost = any(batch.is_settled and batch.failure is not None for batch in self._batches)
         try:
             is_over = is_lost or self._put_for_one_slice() or not self._wait_for_room_if_needed()
@@ -170,7 +173,7 @@ class _SlicedPut:
         self._session.finish_command()
 
     def _stop(self) -> None:
-        """The client is gone, or has its answer."""
+        """Cancel the put: the client disconnected or was answered."""
         self._is_stopped = True
         if self._place is not None:
             self._session.uncommitted.leave(self._place)

@@ -1,4 +1,4 @@
-"""The commands that read a queue by its items' ids. Nothing is taken, and nothing is open."""
+"""Handlers of the commands that read items by their ids, without taking or opening them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from kestrel.session.codecs import range_codec
 from kestrel.session.session import Handlers, Session
 
 MAX_RANGE_BYTES_WHEN_MEMORY_IS_FULL: Final = 64 * 1024
-"""While the server's memory is full, an answer has no more than that, and one item in any case."""
+"""Limit of a reply in bytes while the server's memory is full. A reply has one item in any case."""
 
 
 def open_range(session: Session, command: commands.OpenRange) -> None:
-    """Begin to read, or go on: where is the next batch."""
+    """Open a range, or renew it, and reply with the position of its next batch."""
     ranges.check_reader_name(command.reader)
     begins = command.first_id <= 0
     queue = _queue_of(session, command, session.manager.queue_to_read if begins else session.manager.existing)
@@ -30,7 +30,7 @@ def open_range(session: Session, command: commands.OpenRange) -> None:
 
 
 def read_range(session: Session, command: commands.ReadRange) -> None:
-    """Read items, again perhaps."""
+    """Reply with items of an open range. A client may read them again."""
     session.counters.cmd_get += 1
     codec = range_codec(session)
     room = codec.max_reply_bytes
@@ -65,7 +65,7 @@ def read_range(session: Session, command: commands.ReadRange) -> None:
 
 
 def _fit_into_reply(pairs: list[tuple[int, Item]], most_items: int, room: int) -> list[tuple[int, Item]]:
-    """The first of them, as many as one reply holds; one at least."""
+    """Return the first items, as many as fit into one reply, but at least one."""
     fitting: list[tuple[int, Item]] = []
     for pair in pairs[:most_items]:
         room -= len(pair[1].data) + 2 * ITEM_OVERHEAD_BYTES
@@ -76,13 +76,13 @@ def _fit_into_reply(pairs: list[tuple[int, Item]], most_items: int, room: int) -
 
 
 def release_range(session: Session, command: commands.ReleaseRange) -> None:
-    """Be done with items."""
+    """Release the items of a range before an id."""
     state, batch = ranges.release_range(_queue_of(session, command), command.reader, command.end_id)
     session.outbox.reply(range_codec(session).range_state(command, state), batch)
 
 
 def close_range(session: Session, command: commands.CloseRange) -> None:
-    """Read no more."""
+    """Close a range."""
     batch = ranges.close_range(_queue_of(session, command), command.reader)
     session.outbox.reply(session.codec.done(command), batch)
 
@@ -90,7 +90,7 @@ def close_range(session: Session, command: commands.CloseRange) -> None:
 def _queue_of(
     session: Session, command: commands.RangeCommand, find: Callable[[bytes], Queue | None] | None = None
 ) -> Queue:
-    """The queue; where it has to be there, it is not made."""
+    """Return the queue. Raises `RangeRefused`, or the error for a range that is not open, if there is none."""
     session.access.check_get(command.queue)
     queue = (find or session.manager.existing)(command.queue)
     if queue is not None:

@@ -1,4 +1,4 @@
-"""Who was refused what, in the log: a few lines a second, however many refusals there are."""
+"""The log of refused requests, with a bounded number of lines per second."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOG_WINDOW_S: Final = 1.0
 
 
 class RefusalLog:
-    """A log of refusals with at most `MAX_LOG_LINES` per second. The next line says how many were left out."""
+    """A log of refusals with at most `MAX_LOG_LINES` per second. The next line has the number of omitted refusals."""
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         self._seconds = seconds
@@ -23,7 +23,7 @@ class RefusalLog:
         self._left_out = 0
 
     def log(self, who: str, identity: bytes | None, what: str) -> None:
-        """A client was refused that. `who` says where it came from, `what` is a sentence without an item's data."""
+        """Log a refusal. `who` is the client's address, `what` is a sentence without an item's data."""
         now_s = self._seconds()
         if now_s >= self._began_s + LOG_WINDOW_S:
             self._began_s, self._lines = now_s, 0

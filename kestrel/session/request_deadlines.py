@@ -1,6 +1,6 @@
-"""What clients have begun and not ended: a request, a TLS handshake, the end of a connection.
+"""Deadlines of unfinished requests, TLS handshakes and closing connections.
 
-How long each may take is bounded, and how much all requests that have not come whole take together.
+Each may take a limited time, and all incomplete requests together a limited number of bytes.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from kestrel.session.settings import SessionSettings
 log = Logger(__name__)
 
 RELIEF_RATIO: Final = 7 / 8
-"""When there is too much, as many are given up on as leave this part of what is allowed: not one for each byte."""
+"""Part of the byte limit down to which requests are abandoned at once, so that not every byte starts a search."""
 
 MAX_TIMED_OUT_REQUESTS_PER_SLICE: Final = 256
-"""However many are late, the others are served in between."""
+"""Limit of abandoned requests per slice, so that other clients are served in between."""
 
 
 class DeadlineOwner(Protocol):
-    """Who has begun something: a session."""
+    """The owner of an unfinished request: a session."""
 
     @property
     def waits_for_server(self) -> bool:
-        """Whether it is the server's turn, and not the client's."""
+        """Whether the client waits for the server."""
 
     def abandon(self, why: RequestTooSlow) -> None:
-        """Say why, and hang up; at once if that was the last time already."""
+        """Reply with the reason and close the connection, or abort it at once if it is already closing."""
 
 
 class _PendingRequest:
-    """Since when, and how many bytes there are of it."""
+    """The start time of an unfinished request, and its size in bytes."""
 
     __slots__ = ("since_s", "size")
 
@@ -47,11 +47,11 @@ class _PendingRequest:
 
 
 class RequestDeadlines:
-    """Who has begun something, the one who is at it longest first.
+    """The unfinished requests, TLS handshakes and closing connections of all clients, oldest first.
 
-    Who is at it for longer than `request_timeout_ms` is given up on. So are, when all requests together take more than
-    `max_total_request_bytes`, those who take more than a little, the slowest first: whoever sends what it has is done
-    soon, and is none of them.
+    Each is abandoned after `request_timeout_ms`. When all requests together exceed `max_total_request_bytes`, the
+    oldest of the larger ones are abandoned. A client that sends its request at full speed finishes early and is not
+    among them.
     """
 
     def __init__(self, clock: IReactorTime, settings: Callable[[], SessionSettings]) -> None:
@@ -67,7 +67,7 @@ class RequestDeadlines:
         return len(self._pending)
 
     def track(self, owner: DeadlineOwner, size: int, *, is_new: bool) -> None:
-        """It is at something, of which so many bytes are there; `is_new` if it is something else than before."""
+        """Record `size` bytes of the owner's unfinished work. Its time starts again if `is_new`."""
         begun = self._pending.get(owner)
         if begun is None:
             self._pending[owner] = begun = _PendingRequest(self._clock.seconds(), 0)
@@ -80,7 +80,7 @@ class RequestDeadlines:
         self._enforce_limit()
 
     def untrack(self, owner: DeadlineOwner) -> None:
-        """It has ended that."""
+        """Remove the owner: its work is finished."""
         begun = self._pending.pop(owner, None)
         if begun is not None:
             self.bytes -= begun.size
@@ -88,19 +88,19 @@ class RequestDeadlines:
                 self._timer.stop()
 
     def settings_changed(self) -> None:
-        """The limits may be others now."""
+        """Apply new limits."""
         self._timer.stop()
         if not self._is_stopped:
             self._look()
             self._enforce_limit()
 
     def stop(self) -> None:
-        """The server stops, which takes care of its connections."""
+        """Stop for good: the server closes its connections itself."""
         self._is_stopped = True
         self._timer.stop()
 
     def _enforce_limit(self) -> None:
-        if self._is_making_room:  # whoever is given up on comes here again
+        if self._is_making_room:  # abandoning a request calls `track` again
             return
         most = self._settings().max_total_request_bytes
         if self.bytes > most:
@@ -111,11 +111,9 @@ class RequestDeadlines:
                 self._is_making_room = False
 
     def _make_room(self, most: int) -> None:
-        # Those who have less have less than half of it together: enough of the others are found.
+        # All requests below this share are less than half of the limit together, so the larger ones suffice.
         share = most / len(self._pending) / 2
-        why = RequestTooSlow(
-            "the server holds too many requests that have not come whole, and this one began before others"
-        )
+        why = RequestTooSlow("the server holds too many incomplete requests, and this is one of the oldest")
         for owner, begun in list(self._pending.items()):
             if self.bytes <= most * RELIEF_RATIO:
                 break
@@ -123,7 +121,7 @@ class RequestDeadlines:
                 _abandon(owner, why)
 
     def _watch(self) -> None:
-        """Look again when the first of them is late."""
+        """Start the timer for the oldest entry."""
         timeout_ms = self._settings().request_timeout_ms
         if timeout_ms is None or self._timer.is_running or self._is_stopped or not self._pending:
             return
@@ -138,18 +136,18 @@ class RequestDeadlines:
         for _ in range(min(MAX_TIMED_OUT_REQUESTS_PER_SLICE, len(self._pending))):
             if not self._pending:
                 break
-            owner, begun = next(iter(self._pending.items()))  # who is late is in front: the others cost nothing
+            owner, begun = next(iter(self._pending.items()))  # late entries are in front
             if begun.since_s + timeout_ms / 1000 > now_s + CLOCK_TOLERANCE_S:
                 break
             begun.since_s = now_s
             self._pending.move_to_end(owner)
             if not owner.waits_for_server:
-                _abandon(owner, RequestTooSlow("this took too long"))
+                _abandon(owner, RequestTooSlow("the request took too long"))
         self._watch()
 
 
 def _abandon(owner: DeadlineOwner, why: RequestTooSlow) -> None:
-    """One client's fault must not be that of whoever is being heard now."""
+    """Abandon a request. An error of one client must not reach the client whose bytes are processed now."""
     try:
         owner.abandon(why)
     except Exception:

@@ -1,8 +1,7 @@
-"""One client: it is given bytes, carries out its commands one after the other, and gives bytes back.
+"""The session of one client: it receives bytes, runs commands one after the other, and sends replies.
 
-Whatever transport and protocol a client came by, this is what it talks to. Commands are carried out by the
-handlers (`kestrel.session.handlers`), which use what is public here. docs/architecture.md follows a command
-through it.
+A session is independent of transport and protocol. The handlers (`kestrel.session.handlers`) run the commands and use
+the public members of this class. docs/architecture.md follows a command through it.
 """
 
 from __future__ import annotations
@@ -42,25 +41,25 @@ log = Logger(__name__)
 _Result = TypeVar("_Result")
 
 Handlers: TypeAlias = "dict[type[Command], Callable[[Session, Any], None]]"
-"""What to do for each kind of command."""
+"""The handler of each command class."""
 
 MAX_COMMANDS_PER_SLICE: Final = 64
 
 MAX_UNPARSED_BYTES: Final = 64 * 1024
-"""What may wait to be parsed while a session stands still; beyond it the transport is asked to pause."""
+"""Unparsed bytes of a session that is not running above which its transport is paused."""
 
 MIN_READER_BYTES_PER_S: Final = 16 * 1024
-"""A client that takes a large reply at this rate is not idle."""
+"""A client that reads a large reply at this rate is not idle."""
 
 MAX_HELD_BYTES_WHEN_MEMORY_IS_FULL: Final = 64 * 1024
-"""While the server's memory is full, no more replies than that are held for one connection; and one in any case."""
+"""Limit of held reply bytes per connection while the server's memory is full. One reply is held in any case."""
 
 
 _NO_COMMAND: Final = Command()
 
 
 class Session(OutboxOwner):
-    """The client behind one connection, the `transport`.
+    """The session of one client, on one `transport`.
 
     The connection calls `received`, `input_ended`, `lost`, and `pause` and `resume` as its transport's producer.
     """
@@ -90,12 +89,12 @@ class Session(OutboxOwner):
         self._context = context
         self.clock = clock = context.clock
         self.settings = context.settings
-        """The limits as they are now; a reload may change them."""
+        """The current limits, which a reload may change."""
         self._most_held_bytes = self.settings.max_pipeline_bytes
         self._transport = transport
         self._state = SessionState.OPEN
         self._may_run = True
-        """This and the next three follow from `_state`: every request asks for them."""
+        """Derived from `_state`, like the next three, because every request reads them."""
         self._waits = self._drains = self._has_ended = False
         self._is_shaking_hands = False
         self._is_reading = True
@@ -107,19 +106,19 @@ class Session(OutboxOwner):
         self._closes_when_answered = False
         self._paused_s = 0.0
         self.pending_put_bytes = 0
-        """What the command that waits for the server holds meanwhile."""
+        """Bytes held by the put that waits for the server."""
         self._unparsed_bytes = 0
-        """What there was of requests that have not come whole, stand in line or are under way, at the last look."""
+        """Bytes of incomplete, pending and running requests, when they were last counted."""
         self._commands_done = 0
-        """How many there were of this client's."""
+        """Number of this client's commands so far."""
         self._request_began_after = -1
-        """What `_commands_done` was when the request that has not come whole began; -1: its time counts anew."""
+        """Value of `_commands_done` when the incomplete request began. At -1 its time starts again."""
         self._idleness = IdleTimeout(clock, self._timeout_ms, self._waits_for_server, self._timed_out)
 
-    # What the connection tells.
+    # Events from the connection.
 
     def received(self, data: bytes) -> None:
-        """Bytes from the client."""
+        """Process bytes from the client."""
         self.counters.bytes_read += len(data)
         if self._has_ended:
             return
@@ -128,15 +127,15 @@ class Session(OutboxOwner):
         if self._may_run and not self._is_slice_due:
             self._run_slice()
         if self._waits and len(self.codec) > self._most_held_bytes:
-            # It must be read on, or its leaving would not be noticed and it would swallow an item.
+            # The session must keep reading, or it would miss a disconnect and the client would swallow an item.
             self.refuse(ClientError("too much was sent behind a command that waits"), closes=True)
         self._update_reading()
         self._track_unparsed()
 
     def input_ended(self) -> None:
-        """The client has sent its last byte, but may still read."""
-        if self.outbox.holds_waiter_reply:  # it ended before the reply left, as if it had ended while waiting
-            self._end_waiting()  # or what is put back would be served to this very client
+        """Process the end of the client's input. The client may still read."""
+        if self.outbox.holds_waiter_reply:  # it ended before the reply was sent, as if it had ended while waiting
+            self._end_waiting()  # otherwise this client would get the items that are put back
             self.outbox.retract()
             self._step(SessionEvent.CLOSE)
         else:
@@ -147,7 +146,7 @@ class Session(OutboxOwner):
             self._run_slice()
 
     def lost(self) -> None:
-        """The client is gone; what it had open goes back to the head."""
+        """Process a disconnect: put the client's open reads back."""
         self._step(SessionEvent.LOST)
         self._context.request_deadlines.untrack(self)
         self._idleness.stop()
@@ -157,14 +156,14 @@ class Session(OutboxOwner):
         self.open_reads.put_back_all()
 
     def pause(self) -> None:
-        """Make no more replies: the client does not read them."""
+        """Stop making replies, because the client does not read them."""
         self._paused_s = self.clock.seconds()
         self.outbox.pause()
-        if self._awaits_reader:  # the client has to read on within requestTimeout
+        if self._awaits_reader:  # the client must continue to read within requestTimeout
             self._context.request_deadlines.track(self, self._unparsed_bytes, is_new=True)
 
     def resume(self) -> None:
-        """Make replies again: the client reads them."""
+        """Make replies again, because the client reads them."""
         self._idleness.reset()
         if self._awaits_reader:
             if self._unparsed_bytes:
@@ -175,7 +174,7 @@ class Session(OutboxOwner):
         self.on_replies_sent()
 
     def stop(self) -> None:
-        """The server stops: say what is still to be said, then hang up."""
+        """Send the remaining replies, then close the connection, because the server stops."""
         if self._state is SessionState.GONE:
             return
         self.open_reads.forget_all()
@@ -185,26 +184,26 @@ class Session(OutboxOwner):
             self.close()
 
     def began(self) -> None:
-        """The connection is there."""
+        """Start the idle timeout of a new connection."""
         self._idleness.reset()
 
     def handshake_began(self) -> None:
-        """There is something to be done before the client can ask for anything."""
+        """Start the deadline of the TLS handshake."""
         self._is_shaking_hands = True
         self._context.request_deadlines.track(self, 0, is_new=True)
 
     def handshake_ended(self) -> None:
-        """It is done."""
+        """End the deadline of the TLS handshake."""
         self._is_shaking_hands = False
         self._context.request_deadlines.untrack(self)
 
     @property
     def waits_for_server(self) -> bool:
-        """Whether it is the server's turn, and not the client's."""
+        """Whether the client waits for the server."""
         return self._waits_for_server()
 
     def abandon(self, why: RequestTooSlow) -> None:
-        """Hang up on a client that is too slow. Drop it where it would not read why."""
+        """Refuse a slow client and close the connection. Abort it if the client would not read the reason."""
         if self._has_ended or self._is_shaking_hands:
             self._transport.abort()
             return
@@ -218,12 +217,12 @@ class Session(OutboxOwner):
         self.refuse_and_close(why)
 
     def refuse_and_close(self, why: ClientError) -> None:
-        """Log the reason, answer with it, and hang up."""
+        """Log the reason, reply with it, and close the connection."""
         self._context.refusal_log.log(self._transport.peer, self.access.identity, str(why))
         self.refuse(why, closes=True)
 
     def settings_changed(self) -> None:
-        """The limits may be others now."""
+        """Apply new limits."""
         self.settings = self._context.settings
         self._most_held_bytes = self.settings.max_pipeline_bytes
         self._idleness.timeout_changed()
@@ -233,31 +232,33 @@ class Session(OutboxOwner):
 
     @property
     def _awaits_reader(self) -> bool:
-        """Whether a long reply goes on only when the client has read what was sent of it."""
+        """Whether a long reply continues only after the client has read the previous part."""
         exceeds_tick = self._when_replies_sent is not None and self._state is not SessionState.WAITING
         return exceeds_tick and self.outbox.is_paused
 
     def _waits_for_server(self) -> bool:
-        """Whether the client waits for the server, and not the server for the client."""
+        """Return True if the client waits for the server, not the server for the client."""
         is_busy = (
             self._state in (SessionState.WAITING, SessionState.LOADING, SessionState.DRAINING_LOADING)
             or self._is_slice_due
         )
         if is_busy and not self._awaits_reader:
             return True
-        if self.outbox.is_paused:  # what it has read of the last reply the transport does not tell
+        if self.outbox.is_paused:  # The transport does not report how much of the last reply the client has read.
             may_take_s = self.outbox.transport_bytes / MIN_READER_BYTES_PER_S
             return self.clock.seconds() - self._paused_s < may_take_s
         return self.outbox.holds_replies
 
     def _timed_out(self) -> None:
-        """It asked for nothing for too long; or it does not take its replies, and no hang-up would ever reach it."""
+        """Close an idle connection. Abort it if the client does not read its replies, since a close would never reach
+        it.
+        """
         if self.outbox.is_paused or self._state is SessionState.CLOSING:
             self._transport.abort()
         else:
             self.close()
 
-    # One turn after the other.
+    # Slices.
 
     def _step(self, event: SessionEvent) -> None:
         self._state = next_state(self._state, event)
@@ -290,7 +291,7 @@ class Session(OutboxOwner):
             self._schedule_slice()
 
     def _run(self) -> bool:
-        """Carry out commands. True when there may be more to do at once."""
+        """Run commands for one slice. Return True if there may be more to do."""
         codec, outbox, scheduler, handlers = self.codec, self.outbox, self.scheduler, self._handlers
         began = scheduler.checked_at_s
         for _ in range(MAX_COMMANDS_PER_SLICE):
@@ -317,18 +318,18 @@ class Session(OutboxOwner):
 
     @property
     def is_backpressured(self) -> bool:
-        """Whether replies must leave before more are made."""
+        """Whether replies must be sent before more are made."""
         held_bytes = self.outbox.held_bytes
         if held_bytes > self._most_held_bytes or self.outbox.is_paused:
             return True
         return held_bytes > MAX_HELD_BYTES_WHEN_MEMORY_IS_FULL and self.manager.memory_limit.is_reached
 
     def continue_later(self, work: Callable[[], None]) -> None:
-        """Do that for the command in the next tick."""
+        """Call `work` for the command in the next tick."""
         self.scheduler.continue_later(partial(self._run_step, work))
 
     def continue_in_background(self, step: Callable[[], None]) -> None:
-        """Call `step` for the command when other clients' requests leave time for it."""
+        """Call `step` for the command when the requests of other clients leave time for it."""
         self.scheduler.run_in_background(partial(self._run_step, step))
 
     def _run_step(self, work: Callable[[], None]) -> None:
@@ -338,7 +339,7 @@ class Session(OutboxOwner):
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        """A fault of ours ends this connection and nothing else."""
+        """Close this connection after an unexpected error, which must not affect others."""
         log.failure("A command failed")
         self.refuse(error, closes=True)
 
@@ -348,11 +349,11 @@ class Session(OutboxOwner):
         if is_wanted is not self._is_reading and self._state in RECEIVING_STATES:
             self._is_reading = is_wanted
             if is_wanted:
-                self._request_began_after = -1  # the client could send nothing: it has its time from now on
+                self._request_began_after = -1  # the client could not send while paused, so its time starts again
             self._transport.set_reading(is_wanted)
 
     def _track_unparsed(self) -> None:
-        """How long a request may take to come whole is bounded, and how much there may be of those that have not."""
+        """Update the deadline and size of the unfinished request."""
         unread_bytes = len(self.codec) + self.pending_put_bytes
         if not (unread_bytes or self._unparsed_bytes) or self._has_ended:
             return
@@ -367,31 +368,31 @@ class Session(OutboxOwner):
     # Replies.
 
     def send_replies(self, replies: bytes) -> None:
-        """Hand them to the client."""
+        """Pass replies to the client's transport."""
         self.counters.bytes_written += len(replies)
         self._transport.write(replies)
 
     def encode_lost_reply(self, command: Command, failure: Exception) -> bytes:
-        """The reply to a command whose batch was lost."""
+        """Return the reply to a command whose batch was lost."""
         return self.codec.error(command, failure)[0]
 
     def peer_has_left(self) -> bool:
-        """Whether the client has left, and the session is told of it next."""
+        """Return True if the client has disconnected but `lost` has not run yet."""
         return self._is_reading and self._state in RECEIVING_STATES and self._transport.peer_has_closed()
 
     def hang_up(self) -> None:
-        """All is said."""
+        """Close the connection when all bytes are sent."""
         self._transport.close_when_sent()
 
     def on_replies_sent(self) -> None:
-        """There is room for more."""
+        """Continue when replies have been sent: there is room for more."""
         if self._when_replies_sent is not None:
             self._when_replies_sent()
         elif self._drains or len(self.codec):
             self._schedule_slice()
 
     def refuse(self, error: Exception, *, closes: bool = False) -> None:
-        """Answer the command with that error; hang up after it where the protocol does."""
+        """Reply to the command with `error`. Close the connection after it if the protocol or `closes` requires it."""
         if isinstance(error, NotAuthorized):
             self._context.refusal_log.log(self._transport.peer, self.access.identity, str(error))
         reply, ends = self.codec.error(self.outbox.current_command, error)
@@ -400,25 +401,27 @@ class Session(OutboxOwner):
             self.close()
 
     def close(self) -> None:
-        """Hang up after the replies so far."""
+        """Close the connection after the replies so far."""
         self._step(SessionEvent.CLOSE)
         self._close_now()
 
     def _close_now(self) -> None:
-        """Nothing more is carried out, so nothing that is open can be finished any more."""
+        """End the session: no command runs any more, so all open reads are put back."""
         self._end_waiting()
         self.open_reads.put_back_all()
         self.codec.end()
         if self._state is not SessionState.GONE:
-            self._context.request_deadlines.track(self, 0, is_new=True)  # until all is said, and the connection gone
+            # until all replies are sent and the connection is closed
+            self._context.request_deadlines.track(self, 0, is_new=True)
         self.outbox.close()
 
-    # A command that has to wait.
+    # Commands that wait.
 
     def wait_for_server(self, stop: Callable[[], None], when_replies_sent: Callable[[], None] | None = None) -> None:
         """Keep the command until `finish_command`. It waits for the storage, the next tick, or the sending of replies.
 
-        `stop` is called when the client goes before that, `when_replies_sent` whenever replies made room for more.
+        `stop` is called if the client disconnects before that. `when_replies_sent` is called whenever there is room for
+        more replies.
         """
         self._step(SessionEvent.STORAGE_WAITS)
         self._stop_waiting = stop
@@ -431,9 +434,10 @@ class Session(OutboxOwner):
         timed_out: Callable[[], None],
         when_replies_sent: Callable[[], None] | None = None,
     ) -> bool:
-        """The command waits as long as the client asked to. False when the client will not be there to see the end.
+        """Let the command wait for at most `wait_ms`. Return False if the client has already sent its last byte.
 
-        `stop` is called when it goes before `finish_command`, `when_replies_sent` whenever replies made room for more.
+        `stop` is called if the client disconnects before `finish_command`. `when_replies_sent` is called whenever there
+        is room for more replies.
         """
         self._step(SessionEvent.CLIENT_WAITS)
         if self._state is SessionState.CLOSING:
@@ -446,7 +450,7 @@ class Session(OutboxOwner):
         return True
 
     def reply_when_done(self, outcome: Deferred[_Result], answer: Callable[[_Result], None]) -> None:
-        """The command is answered when that has fired: by `answer`, or with its error."""
+        """Reply to the command when `outcome` fires: by `answer`, or with the error."""
         is_there = True
 
         def gone() -> None:
@@ -470,11 +474,11 @@ class Session(OutboxOwner):
         outcome.addCallbacks(done, failed)
 
     def finish_command(self) -> None:
-        """The command that waited has its answer: go on with the next."""
+        """Finish the command that waited, and continue with the next."""
         self._idleness.reset()
         self._end_waiting()
         self.pending_put_bytes = 0
-        self._request_began_after = -1  # what has begun behind it has its time from now on
+        self._request_began_after = -1  # the time of the request behind it starts now
         self._step(SessionEvent.ANSWERED)
         if self._closes_when_answered:
             self.close()

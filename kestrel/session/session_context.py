@@ -1,4 +1,4 @@
-"""What the sessions of a server share."""
+"""The objects that all sessions of a server share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from kestrel.session.settings import SessionSettings
 
 
 class SessionContext:
-    """One for each server. `settings` may be replaced at any time; `settings_changed` of each session follows."""
+    """The shared context of a server's sessions. When `settings` is replaced, each session's `settings_changed` is
+    called.
+    """
 
     def __init__(
         self, manager: QueueManager, scheduler: TickScheduler, clock: IReactorTime, settings: SessionSettings
@@ -27,11 +29,11 @@ class SessionContext:
         self.request_deadlines = RequestDeadlines(clock, lambda: self.settings)
 
     def use(self, settings: SessionSettings) -> None:
-        """Bound connections by these from now on."""
+        """Apply `settings` from now on."""
         self.settings = settings
         self.request_deadlines.settings_changed()
 
     def stop(self) -> None:
-        """The server stops: nothing happens by itself any more."""
+        """Stop all timers, and accept no more confirms of leased reads."""
         self.leases.stop()
         self.request_deadlines.stop()

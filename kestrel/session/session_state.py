@@ -1,16 +1,16 @@
 """The states of a session.
 
-A session makes commands of what it has received and carries them out one after the other. It stands still while
-a command waits for an item or for the storage. It ends when the client hangs up, half hangs up, or is hung up
-on; replies that are held then still leave, unless the client is gone.
+A session parses the received bytes into commands and runs them one after the other. It pauses while a command waits for
+an item or for the storage. It ends when the client disconnects or half-closes, or when the server closes the
+connection. Replies that are held then are still sent, unless the client is gone.
 
-    OPEN      carries out what arrives
-    WAITING   a command waits, because the client asked for it; what arrives is kept
-    LOADING   a command waits for the storage; what arrives is kept
-    DRAINING  the client has sent its last byte: what it sent is carried out, then the session closes
-    DRAINING_LOADING  the same, while a command waits for the storage
-    CLOSING   nothing more is carried out; held replies leave
-    GONE      there is no client
+    OPEN      runs the commands that arrive
+    WAITING   a command waits because the client asked for it; received bytes are kept
+    LOADING   a command waits for the storage; received bytes are kept
+    DRAINING  the client has sent its last byte: the received commands run, then the session closes
+    DRAINING_LOADING  DRAINING while a command waits for the storage
+    CLOSING   no more commands run; held replies are sent
+    GONE      the client is disconnected
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 
 
 class SessionState(Enum):
-    """Where a session stands."""
+    """The state of a session."""
 
     OPEN = "open"
     WAITING = "waiting"
@@ -32,7 +32,7 @@ class SessionState(Enum):
 
 
 class SessionEvent(Enum):
-    """What happens to it."""
+    """An event that changes a session's state."""
 
     CLIENT_WAITS = "a command began to wait for an item"
     STORAGE_WAITS = "a command began to wait for the storage"
@@ -53,7 +53,7 @@ TRANSITIONS: Final[dict[SessionState, dict[SessionEvent, SessionState]]] = {
     },
     SessionState.WAITING: {
         SessionEvent.ANSWERED: SessionState.OPEN,
-        # Half-closing while waiting is hanging up: nobody would read the item.
+        # A half-close while waiting counts as a disconnect: the item must not go to a client that left.
         SessionEvent.INPUT_ENDED: SessionState.CLOSING,
         SessionEvent.CLOSE: SessionState.CLOSING,
     },
@@ -82,20 +82,20 @@ TRANSITIONS: Final[dict[SessionState, dict[SessionEvent, SessionState]]] = {
     },
     SessionState.GONE: dict.fromkeys(SessionEvent, SessionState.GONE),
 }
-"""What may happen in a state, and the state after it. LOST may happen in all of them."""
+"""The state after each event that is allowed in a state. LOST is allowed in all of them."""
 
 RUNNING_STATES: Final = frozenset({SessionState.OPEN, SessionState.DRAINING})
-"""The states in which the next command is carried out."""
+"""The states in which the next command runs."""
 
 ENDED_STATES: Final = frozenset({SessionState.CLOSING, SessionState.GONE})
-"""The states in which nothing that comes counts."""
+"""The states in which received bytes are ignored."""
 
 RECEIVING_STATES: Final = frozenset({SessionState.OPEN, SessionState.WAITING, SessionState.LOADING})
-"""The states in which more bytes may come."""
+"""The states in which more bytes may arrive."""
 
 
 def next_state(state: SessionState, event: SessionEvent) -> SessionState:
-    """The state after that event; a KeyError is a fault of ours."""
+    """Return the state after `event`. A KeyError is a programming error."""
     if event is SessionEvent.LOST:
         return SessionState.GONE
     return TRANSITIONS[state][event]

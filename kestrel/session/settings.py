@@ -1,4 +1,4 @@
-"""What a session needs from outside: its limits, and the server's own commands."""
+"""A session's limits, and the interface to the server for commands about it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ from kestrel.queues.status import ServerStatus
 
 @frozen
 class SessionSettings:
-    """The limits of one connection.
+    """The limits of a connection.
 
-    `max_open_reads` counts per connection and queue; `max_pipeline_bytes` is how much may be held for one
-    connection: of replies, before no more of its requests are carried out; of requests behind one that waits, before
-    it is hung up on. One that asks for nothing for `client_timeout_ms` is hung up on, and so is one whose request, TLS
-    handshake or end takes longer than `request_timeout_ms` (None: never). Requests that have not come whole take at
-    most `max_total_request_bytes`, of all connections together. There are at most `max_connections`. A connection that
-    makes more than `refuse_writes_over` of them is refused its writes, and so for reads (None: no limit).
-    `traces_sessions` logs when a session opens and closes. `administrators` alone may give commands about the server
-    (None: everyone).
+    `max_open_reads` counts per connection and queue. `max_pipeline_bytes` bounds the bytes held for a connection: at
+    that many reply bytes, no more of its requests run. With more request bytes behind a waiting command, the server
+    closes the connection.
+
+    The server closes a connection that sends no request for `client_timeout_ms`. It also closes one whose request, TLS
+    handshake or close takes longer than `request_timeout_ms`. None means no limit.
+
+    The incomplete requests of all connections take at most `max_total_request_bytes`. There are at most
+    `max_connections`. A connection made beyond `refuse_writes_over` of them may not write, and beyond
+    `refuse_reads_over` not read. None means no limit.
+
+    `traces_sessions` logs when a session opens and closes. Only `administrators` may send commands about the server.
+    None means all clients.
     """
 
     max_open_reads: int = 1
@@ -37,26 +42,26 @@ class SessionSettings:
     administrators: tuple[bytes, ...] | None = None
 
     def is_administrator(self, identity: bytes | None, *, is_trusted: bool) -> bool:
-        """Whether a client of that name may give commands about the server; one of a trusted endpoint always may."""
+        """Return True if a client named `identity` may send commands about the server. A trusted client always may."""
         return self.administrators is None or is_trusted or identity in self.administrators
 
 
 class ServerControl(Protocol):
-    """What a client can ask of the server as a whole."""
+    """The operations on the whole server that a client can request."""
 
     version: str
     @property
     def status(self) -> ServerStatus:
-        """What the server takes at present."""
+        """Status that clients see and that gates reads and writes."""
 
     def uptime_s(self) -> int:
-        """Seconds since the start."""
+        """Return the seconds since the start."""
 
     def reload(self) -> Deferred[None]:
-        """Read the configuration again; fails with a `KestrelError` and keeps the old one when it is wrong."""
+        """Read the configuration again. Fails with a `KestrelError` and keeps the old one if the new one is invalid."""
 
     def iter_config(self, names: Sequence[bytes]) -> Iterator[tuple[bytes, list[tuple[str, str]]]]:
-        """Yield the settings of these queues and aliases, or of all when none is given, as they are shown."""
+        """Yield the displayed settings of each named queue and alias, or of all of them without names."""
 
     def shutdown(self) -> None:
         """Begin an orderly stop."""

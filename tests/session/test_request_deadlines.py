@@ -22,7 +22,7 @@ from tests.session.hang_ups import closes_after
 
 TEN_SECONDS = 'requestTimeout = "10s"'
 STORED = b"STORED\r\n"
-TOO_LONG = b"CLIENT_ERROR this took too long\r\n"
+TOO_LONG = b"CLIENT_ERROR the request took too long\r\n"
 
 BEGINNINGS = [
     ("memcache", b"se"),
@@ -65,7 +65,7 @@ def test_a_request_that_does_not_come_whole_ends_the_connection(
     client = server.connect(protocol)
     assert client.ask(beginning) == b""
     assert closes_after(server, client, 10)
-    assert b"this took too long" in client.take()
+    assert b"the request took too long" in client.take()
     assert request_deadlines(server) == (0, 0)
     assert server.clock.getDelayedCalls() == []
 
@@ -209,7 +209,7 @@ def test_who_was_too_slow_stands_in_the_log(server: MemoryServer) -> None:
     with capturedLogs() as events:
         server.advance(10)
     (event,) = [event for event in events if event["log_namespace"] == "kestrel.session.refusal_log"]
-    assert event["what"] == "this took too long"
+    assert event["what"] == "the request took too long"
     assert "secret" not in str(event)
 
 
@@ -233,7 +233,7 @@ def test_when_there_is_too_much_the_slowest_with_more_than_their_share_are_hung_
         server.advance(1)
     assert [client.is_closed for client in large] == [True, False, False, False, False]
     assert not small.is_closed
-    assert b"too many requests that have not come whole" in large[0].take()
+    assert b"too many incomplete requests" in large[0].take()
     assert request_deadlines(server) == (5, 4 * 250_000 + 100)
 
 
