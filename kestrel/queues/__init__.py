@@ -1,1 +1,1 @@
-"""Names to queues, and the life of one queue."""
+"""Queues and the manager that finds them by name."""

@@ -1,4 +1,4 @@
-"""Aliases: names that stand for queues. Only puts go through them."""
+"""Aliases: names that stand for queues, for puts only."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from kestrel.config.resolved import ResolvedConfig
 
 
 class Alias:
-    """A name, the queues that an item put to it reaches, and what was put."""
+    """An alias, the queues that receive its items, and counts of its puts."""
 
     def __init__(self, name: bytes, destinations: tuple[bytes, ...], queues: tuple[bytes, ...]) -> None:
         self.name = name
         self.destinations = destinations
-        """As they are configured; they may be aliases themselves."""
+        """The configured destinations, which may be aliases."""
         self.queues = queues
-        """Each queue that they lead to, once."""
+        """Each queue that the destinations lead to, once."""
         self.put_items = 0
         self.put_bytes = 0
 
     def count(self, size: int) -> None:
-        """An item of that many bytes was put."""
+        """Count a put of an item of `size` bytes."""
         self.put_items += 1
         self.put_bytes += size
 
 
 def rebuild_aliases(old: Mapping[bytes, Alias], resolved: ResolvedConfig) -> dict[bytes, Alias]:
-    """The aliases of a new configuration; those that were there before go on counting."""
+    """Return the aliases of a new configuration. Aliases that existed before keep their counts."""
     aliases = {}
     for name, queues in resolved.alias_queues.items():
         alias = aliases[name] = Alias(name, resolved.config.aliases[name].destination_queues, queues)

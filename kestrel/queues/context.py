@@ -1,4 +1,4 @@
-"""What all queues of a server, or of a program, share."""
+"""The objects that all queues of a server, or of a program, share."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ _time_ns: Final = time.time_ns
 
 
 def wall_clock_ms() -> int:
-    """The time for what is stored: milliseconds since the epoch."""
+    """Return the wall clock in milliseconds since the epoch, for stored times."""
     return _time_ns() // 1_000_000
 
 
 class PutByName(Protocol):
-    """Puts an item that moves to a queue by its name, as if a client did."""
+    """A function that puts a moving item to a queue by name, as a client's put would."""
 
     def __call__(self, name: bytes, data: bytes, done: Collection[bytes]) -> Mapping[bytes, Batch] | None:
-        """Put it to all queues that the name leads to, but for those that are done.
+        """Put `data` to all queues that `name` leads to, except those in `done`.
 
-        The batch of each queue that has it now, by name; or None when limits refuse it everywhere. Raises a
-        `KestrelError`, and then no queue has it.
+        Return the batch of each queue that has the item, by name, or None if limits refuse it everywhere. If it raises
+        a `KestrelError`, no queue has the item.
         """
 
 
 class RuntimeContext:
-    """The barrier, the turns, and both clocks.
+    """The barrier, the scheduler, and both clocks.
 
-    `clock` is for timers and never set back; `now_ms` is the wall's, for times that are stored. `storage_failed` is to
-    be told when the contents of a queue have died: others may have died with them.
+    `clock` is monotonic and drives timers. `now_ms` is the wall clock, for stored times. `storage_failed` is called
+    when the store of a queue has failed, since other stores may have failed with it.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class RuntimeContext:
 
 
 class QueueContext(RuntimeContext):
-    """The same, and the way to other queues."""
+    """A runtime context with the function that puts items to other queues."""
 
     def __init__(
         self,

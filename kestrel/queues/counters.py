@@ -1,10 +1,10 @@
-"""What is counted: for the server, and for each queue."""
+"""Counters of the server and of each queue."""
 
 from __future__ import annotations
 
 
 class ServerCounters:
-    """Counts since the server started."""
+    """Counters since the server started."""
 
     __slots__ = (
         "bytes_read",
@@ -43,7 +43,7 @@ class ServerCounters:
 
 
 class QueueCounters:
-    """Counts of one queue since it was opened. `age_ms` is how long the last fetched item had waited."""
+    """Counters of one queue since it was opened. `age_ms` is how long the last item taken had waited."""
 
     __slots__ = (
         "age_ms",

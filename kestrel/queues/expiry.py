@@ -1,4 +1,4 @@
-"""When an item expires."""
+"""Expiry of items."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from typing import Final
 from kestrel.item import Item
 
 MAX_SWEPT_PER_SLICE: Final = 500
-"""Items; that takes about a millisecond. Then it is the turn of others, and the sweep goes on in a later one."""
+"""Items swept in one slice, which takes about a millisecond. The sweep continues in a later tick."""
 
 MAX_MOVED_PER_SLICE: Final = 200
-"""Items that expire into another queue: that takes as long, with what follows."""
+"""Items moved to another queue in one slice of a sweep. With the moves, it takes about a millisecond as well."""
 
 MAX_SWEPT_PER_PUT: Final = 50
-"""Items that a put lets go on its way: there may be many children that it goes to."""
+"""Items swept by a put before its own work. The limit is low because a put may go to many children."""
 
 MAX_SWEPT_FOR_ROOM: Final = 5_000
-"""Items that a put to full queues lets go at most: about ten milliseconds. If there are more it is taken all the same.
-"""
+"""Items swept by a put to full queues, which takes about ten milliseconds. With more, the item is accepted anyway."""
 
 
 def is_expired(item: Item, max_age_ms: int | None, now_ms: int) -> bool:
-    """Whether an item has expired: by its client's wish, or because it is older than maxAge."""
+    """Return True if an item has expired: by its own expiry time, or because it is older than maxAge."""
     return 0 < item.expiry_ms < now_ms or (max_age_ms is not None and item.add_ms + max_age_ms < now_ms)

@@ -1,4 +1,4 @@
-"""The expiry timer: in rounds, what has expired leaves every queue, and queues that are old and empty are deleted."""
+"""The expiry timer: it sweeps expired items from all queues, and deletes old, empty queues."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from kestrel.queues.timer import Timer
 log = Logger(__name__)
 
 SWEPT_QUEUES_PER_SLICE: Final = 200
-"""Queues that are looked at in one turn, when nothing in them has expired: about half a millisecond."""
+"""Queues visited in one slice when none has expired items, which takes about half a millisecond."""
 
 FULL_MOVES_RETRY_S: Final = 0.02
-"""How long a round waits when all that is left of it are queues with as many items on their way as may be."""
+"""Wait before a sweep continues when all its remaining queues have the most concurrent moves."""
 
 
 class ExpirySweeper:
-    """Goes round all queues every so often, in turns with everything else.
+    """A periodic sweep of all queues, in slices.
 
-    A queue in which more has expired than one turn has time for is visited again in the same round, after the
-    others; at most maxExpireSweep of its items leave in a round.
+    A queue with more expired items than fit in a slice is visited again in the same sweep, after the other queues. At
+    most maxExpireSweep of its items leave in a sweep.
     """
 
     def __init__(self, manager: QueueManager, scheduler: TickScheduler, clock: IReactorTime) -> None:
@@ -39,13 +39,13 @@ class ExpirySweeper:
         self._every_s: float | None = None
         self._timer = Timer(clock, self._begin)
         self._blocked_by_moves: list[tuple[Queue, int]] = []
-        """Those with as many items on their way as may be: they go on when some have arrived."""
+        """Queues with the most concurrent moves. They continue when some moves have ended."""
         self._retry_timer = Timer(clock, self._go_on)
         self._round: deque[tuple[Queue, int]] = deque()
-        """The queues that are still to be visited, and how many of their items may leave."""
+        """The queues that are still to be visited, with the number of items that may leave each."""
 
     def every(self, ms: int | None) -> None:
-        """Go round so often from now on; None: not at all."""
+        """Sweep every `ms` milliseconds from now on. None turns sweeps off."""
         every_s = None if ms is None else ms / 1000
         if every_s != self._every_s:
             self._every_s = every_s
@@ -53,7 +53,7 @@ class ExpirySweeper:
             self._start_timer()
 
     def stop(self) -> None:
-        """Go round no more."""
+        """Stop sweeping."""
         self._every_s = None
         self._round.clear()
         self._blocked_by_moves.clear()
@@ -66,7 +66,7 @@ class ExpirySweeper:
 
     def _begin(self) -> None:
         self._start_timer()
-        if not self._round and not self._blocked_by_moves:  # else the last round is still under way
+        if not self._round and not self._blocked_by_moves:  # otherwise the last sweep is still running
             self._round.extend((queue, self._most(queue)) for queue in self._manager.queues_including_masked())
             self._scheduler.continue_later(self._go_on)
 
@@ -82,9 +82,9 @@ class ExpirySweeper:
             try:
                 swept += self._visit(queue, most)
             except KestrelError as error:
-                log.error("Queue {queue!r} is not swept: {reason}", queue=queue.name, reason=str(error))
-            except Exception:  # one queue's fault must not end the rounds of all
-                log.failure("Queue {queue!r} could not be swept for a fault of ours", queue=queue.name)
+                log.error("Queue {queue!r} cannot be swept: {reason}", queue=queue.name, reason=str(error))
+            except Exception:  # an error in one queue must not end the sweep of the others
+                log.failure("Sweeping queue {queue!r} failed unexpectedly", queue=queue.name)
             if swept >= MAX_SWEPT_PER_SLICE or self._scheduler.exceeds_tick(began):
                 break
         if self._round:

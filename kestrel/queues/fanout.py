@@ -1,4 +1,4 @@
-"""Fanout: which children (``parent+child``) a queue has."""
+"""The children (``parent+child``) of fanout queues."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _NONE: Final[list[bytes]] = []
 
 
 class FanoutChildren:
-    """Parents and their children, by name, whether they can be used now or not."""
+    """Parents and their children, by name, whether usable now or not."""
 
     def __init__(self) -> None:
         self._children: dict[bytes, list[bytes]] = {}
 
     def add(self, name: bytes) -> None:
-        """That queue is there: if it is a child, its parent's items go to it from now on."""
+        """Add a queue. If it is a child, its parent's items go to it from now on."""
         parent = parent_of(name)
         if parent is not None:
             children = self._children.setdefault(parent, [])
@@ -25,7 +25,7 @@ class FanoutChildren:
                 children.sort()
 
     def remove(self, name: bytes) -> None:
-        """That queue is not there any more. Its own children stay."""
+        """Remove a queue. Its own children stay."""
         parent = parent_of(name)
         if parent in self._children and name in self._children[parent]:
             self._children[parent].remove(name)
@@ -33,6 +33,6 @@ class FanoutChildren:
                 del self._children[parent]
 
     def children_of(self, name: bytes) -> list[bytes]:
-        """The children of that queue, in the order of their names."""
+        """Return the children of a queue, in the order of their names."""
         children = self._children.get(name)
         return _NONE if children is None else children

@@ -1,4 +1,4 @@
-"""Expiring what there is to expire in some queues: all expired items at their heads, also those on disk alone."""
+"""The flush of all expired items at the heads of some queues, including items that are only on disk."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from kestrel.queues.waiters import Waiter
 from kestrel.storage.barrier import Batch, all_of
 
 FLUSHED_QUEUES_PER_SLICE: Final = 64
-"""Queues whose heads are looked for in one turn, if its time is not over before."""
+"""Limit of queues per slice."""
 
 
 class ExpiredFlushResult(NamedTuple):
-    """How many items expired, and the batch that a reply which says so waits for."""
+    """The number of items that expired, and the batch that the reply waits for."""
 
     items: int
     batch: Batch | None
 
 
 class ExpiredFlush:
-    """Waits until the head of each queue is known, which lets all expired ones before it go; queues in turns."""
+    """A flush of expired items in some queues. Finding a queue's head sweeps all expired items before it."""
 
     def __init__(self, queues: Sequence[Queue], scheduler: TickScheduler) -> None:
         self.done: Deferred[ExpiredFlushResult] = Deferred()
         self._before = {queue: queue.counters.expired_items for queue in queues}
         self._missing = len(queues) + 1
-        """The queues whose heads are not known yet, and one until all have been looked for."""
+        """Number of queues whose heads are not found yet, and one more until all searches have begun."""
         self._problem: Exception | None = None
         scheduler.for_each(queues, self._look_for_head, FLUSHED_QUEUES_PER_SLICE).addCallbacks(
             lambda _: self._one_is_known(), self.done.errback

@@ -1,5 +1,4 @@
-"""The head of a queue: what is found there once what has expired and what is to be discarded is gone, and what is on
-disk alone has come into memory."""
+"""The head of a queue, after expired items are swept, items to discard are dropped, and items on disk are loaded."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ log = Logger(__name__)
 
 
 class HeadOwner(Committed):
-    """What a head needs of its queue."""
+    """The part of a queue that its head uses."""
 
     name: bytes
     limits: QueueLimits
@@ -31,19 +30,19 @@ class HeadOwner(Committed):
 
     @abstractmethod
     def touch(self) -> Batch:
-        """Something was recorded."""
+        """Record a change, and return its batch."""
 
     @abstractmethod
     def serve(self) -> None:
-        """Serve those in line."""
+        """Serve the waiters."""
 
     @abstractmethod
     def serve_later(self) -> None:
-        """Serve those in line in another turn."""
+        """Serve the waiters in a later tick."""
 
     @abstractmethod
     def answer_all(self, error: Exception | None = None) -> None:
-        """Answer everyone in line."""
+        """Answer all waiters."""
 
 
 class Head:
@@ -54,15 +53,15 @@ class Head:
         self._now_ms = context.now_ms
         self._filling = HeadLoader(queue.serve, self._fill_failed)
         self._discarding_for_bytes: int | None = None
-        """The size of the last item taken over a limit, while heads are still to be discarded for it."""
+        """The size of the last item put over a limit, while heads are still to be discarded for it."""
 
     def forget(self) -> None:
-        """The queue has other contents, or none."""
+        """Reset the state: the queue has another store, or none."""
         self._filling.forget()
         self._discarding_for_bytes = None
 
     def ready_item(self) -> Item | None:
-        """The head, if it is in memory, nothing is to be discarded first and it has not expired."""
+        """Return the head if it is in memory, nothing is to be discarded first, and it has not expired."""
         if self._discarding_for_bytes is not None:
             return None
         store = self._queue.store
@@ -74,24 +73,23 @@ class Head:
                 return None
         return item
 
-    # What has expired.
+    # Expiry.
 
     @property
     def has_expired(self) -> bool:
-        """Whether it has expired, and a sweep has not come to it yet."""
+        """Whether the head has expired and is not swept yet."""
         store = self._queue.store
         item = store.peek() if store.failure is None else None
         return item is not None and self.item_has_expired(item)
 
     def item_has_expired(self, item: Item) -> bool:
-        """Whether that item of the queue has expired."""
+        """Return True if the queue's `item` has expired."""
         max_age_ms = self._queue.limits.max_age_ms
-        may_expire = item.expiry_ms or max_age_ms is not None  # most never do: spare them the look at the clock
+        may_expire = item.expiry_ms or max_age_ms is not None  # most items never expire, and need no look at the clock
         return bool(may_expire) and is_expired(item, max_age_ms, self._now_ms())
 
     def sweep(self, most: int = MAX_SWEPT_PER_SLICE) -> int:
-        """Expire items in memory, at most `most`, and return how many. Placeholders are dropped and not counted as
-        expired."""
+        """Expire at most `most` items in memory, and return their number. Placeholders do not count as expired."""
         queue = self._queue
         store, moves, target = queue.store, queue.moves, queue.limits.expires_to
         if target is not None:
@@ -115,24 +113,24 @@ class Head:
             queue.touch()
         return swept
 
-    # What is to be discarded.
+    # Discarding.
 
     @property
     def is_discarding(self) -> bool:
-        """Whether heads are still to be discarded, so that nobody gets an item before."""
+        """Whether heads are still to be discarded. Until then no client gets an item."""
         return self._discarding_for_bytes is not None
 
     def discard_for(self, size: int) -> None:
-        """Drop heads until there was room for the last item that was put, which has that size."""
+        """Drop heads until there was room for the last item put, of `size` bytes."""
         self._discarding_for_bytes = size
         self.continue_discarding()
 
     def cancel_discarding(self) -> None:
-        """The queue was flushed."""
+        """Stop discarding, because the queue was flushed."""
         self._discarding_for_bytes = None
 
     def continue_discarding(self) -> None:
-        """Drop what is owed, in turns; what has expired leaves as it would have."""
+        """Drop heads as long as needed, in slices. Expired items leave as they otherwise would."""
         size, queue = self._discarding_for_bytes, self._queue
         if size is None:
             return
@@ -145,7 +143,7 @@ class Head:
             if self.has_expired and self.sweep(1):
                 continue
             if self.has_expired and queue.moves.failure is None:
-                break  # as many are on their way as may be; when one arrives it goes on
+                break  # the most moves are in progress; it continues when one ends
             if store.take(False) is not None:
                 queue.counters.discarded += 1
             elif self.fill():
@@ -158,25 +156,25 @@ class Head:
         if queue.counters.discarded != before:
             queue.touch()
 
-    # What is on disk alone.
+    # Loading from disk.
 
     @property
     def is_loading(self) -> bool:
-        """Whether it is being brought into memory."""
+        """Whether the head is being loaded into memory."""
         return self._filling.store is self._queue.store
 
     def load(self) -> None:
-        """Bring it into memory, if it is not there: nobody waits for it, but it may have expired."""
+        """Load the head into memory if it is not there, since it may have expired."""
         store = self._queue.store
         if store.items and store.failure is None and store.peek() is None:
             self.fill()
 
     def fill(self) -> bool:
-        """Bring it into memory. False when what is in memory tells the truth."""
+        """Begin to load the head. Return False if the head in memory is already right."""
         return self._filling.begin(self._queue.store)
 
     def _fill_failed(self, failure: Failure) -> None:
         queue, error = self._queue, failure.value
         log.error("The head of queue {queue!r} cannot be read: {error}", queue=queue.name, error=str(error))
-        queue.touch()  # if its storage has found that it cannot go on, a commit is where it may say so
+        queue.touch()  # if the storage has found that it failed, a commit reports it
         queue.answer_all(error if isinstance(error, KestrelError) else QueueFailed("the head cannot be read"))

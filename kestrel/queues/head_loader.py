@@ -1,4 +1,4 @@
-"""Bringing the head of a queue into memory, where the queue may be given other contents meanwhile."""
+"""The loading of a queue's head into memory, during which the queue's store may be replaced."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from kestrel.storage.interfaces import IQueueStorage
 
 
 class HeadLoader:
-    """The head that is on its way. What comes for contents that nobody waits for any more is passed over.
+    """The head that is being loaded. A result for a store that was replaced meanwhile is ignored.
 
-    `filled` is called when it is in memory, `failed` when it cannot be read.
+    `filled` is called when the head is in memory, `failed` when it cannot be read.
     """
 
     def __init__(self, filled: Callable[[], object], failed: Callable[[Failure], object]) -> None:
         self._tell_filled = filled
         self._tell_failed = failed
         self.store: IQueueStorage | None = None
-        """Whose head is on its way; None: nobody's."""
+        """The store whose head is being loaded, or None."""
 
     def begin(self, store: IQueueStorage) -> bool:
-        """Bring their head into memory. False when what is in memory tells the truth."""
+        """Begin to load the head of `store`. Return False if the head in memory is already right."""
         if self.store is store:
             return True
         loading = store.fill()
@@ -33,7 +33,7 @@ class HeadLoader:
         return self.store is store
 
     def forget(self) -> None:
-        """The queue has other contents, or none."""
+        """Ignore the result: the queue has another store, or none."""
         self.store = None
 
     def _filled(self, _: object, store: IQueueStorage) -> None:
@@ -42,6 +42,6 @@ class HeadLoader:
             self._tell_filled()
 
     def _failed(self, failure: Failure, store: IQueueStorage) -> None:
-        if self.store is store:  # else they have been opened anew since
+        if self.store is store:  # otherwise the queue was reopened meanwhile
             self.store = None
             self._tell_failed(failure)

@@ -1,4 +1,4 @@
-"""What a queue may hold, and for whom: whether it takes an item more, and what it gives up for one that it took."""
+"""The limits of a queue: its size, the size of its items, and its clients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NO_LIMIT: Final = 1 << 60
 
 
 class QueueLimits:
-    """What the settings of a queue say of its items, ready at hand: it is asked for with each of them."""
+    """The settings that are needed for each item, as plain values for speed."""
 
     __slots__ = (
         "dequeuers",
@@ -38,9 +38,9 @@ class QueueLimits:
         self.has_fanout_only = settings.fanout_only
 
     def is_too_large(self, size: int) -> bool:
-        """Whether an item of that many bytes is never taken."""
+        """Return True if an item of `size` bytes is always refused."""
         return size > self.max_item_bytes
 
     def is_full(self, items: int, size: int) -> bool:
-        """Whether a queue that holds so many items, and so many bytes of data, stands at a limit or over it."""
+        """Return True if a queue of `items` items and `size` bytes has reached a limit."""
         return items >= self.max_items or size >= self.max_bytes

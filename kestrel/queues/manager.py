@@ -1,4 +1,4 @@
-"""The queue manager: names to queues, and an item put to a name to all queues that it is for."""
+"""The queue manager: it finds queues by name, and puts an item to all queues that a name leads to."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ from kestrel.storage.total_memory import MemoryLimit
 log = Logger(__name__)
 
 RECONFIGURED_QUEUES_PER_SLICE: Final = 1000
-"""Queues that get other settings in one turn, if its time is not over before."""
+"""Limit of queues that get new settings in one slice."""
 
 FLUSHED_PER_SLICE: Final = 64
-"""Queues that are flushed in one turn, likewise."""
+"""Limit of queues that are flushed in one slice."""
 
 NAMES_PER_LOOKUP: Final = 64
-"""Names that an iterator over all queues looks up together."""
+"""Number of names that an iterator over all queues looks up together."""
 
 _SAFE: Final = Batch()
-"""What was put nowhere is as safe as it will be."""
+"""The batch of a put that stored nothing."""
 _SAFE.settle(None)
 
 
 class QueueManager:
     """All queues of the server.
 
-    `storage` keeps them, but for those with keepJournal = false and fanout-only parents, which `memory` keeps.
-    `put_by_name` is where items go that expire or fail to another queue: without it, to the queues here.
+    `storage` keeps the queues. `memory` keeps those with keepJournal = false and fanout-only parents. `put_by_name`
+    puts items that expire or fail to another queue. By default, they go to the queues of this manager.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class QueueManager:
     ) -> None:
         self.counters = ServerCounters()
         self.deleted_queue_histograms = QueueHistograms()
-        """What was measured of queues that are gone."""
+        """Histograms of deleted queues."""
         self.barrier: Barrier = scheduler.barrier
         self.now_ms = now_ms
         self.memory_limit = memory_limit or MemoryLimit()
         self.aliases: dict[bytes, Alias] = rebuild_aliases({}, config)
         self.settings_for: SettingsFor = config.settings_for
         self._max_queues = config.config.max_queues
-        """With so many, no other comes into being by a client's request."""
+        """Limit of queues, above which clients cannot create any."""
         self._named = _named_in(config)
         self._storage = storage
         self._memory = memory
@@ -94,12 +94,12 @@ class QueueManager:
         self._children = FanoutChildren()
         self._failed_to_load: set[bytes] = set()
         self._deletions: dict[bytes, Batch] = {}
-        """By name, the last one, as long as it is not safe."""
+        """The batch of the last deletion of a name, until it is committed."""
 
     # Start and stop.
 
     def start(self) -> Deferred[None]:
-        """Load every queue. Raises `StorageError` at once when the storage cannot be had at all."""
+        """Load every queue. Raises `StorageError` at once if the storage cannot be used."""
         return self._storage.start(self.settings_for).addCallback(self._loaded)
 
     def _storage_measured(self, name: bytes, what: str, value: int) -> None:
@@ -109,9 +109,9 @@ class QueueManager:
     def _loaded(self, loaded: dict[bytes, IQueueStorage | Failure]) -> None:
         for name, store in loaded.items():
             if isinstance(store, Failure):
-                self._mark_failed_to_load(name)  # the storage has said why
+                self._mark_failed_to_load(name)  # the storage has logged the reason
                 continue
-            settings = self.settings_for(name)  # they may have been reloaded meanwhile
+            settings = self.settings_for(name)  # the settings may have been reloaded meanwhile
             if not settings.keep_journal:
                 log.warn(
                     "Queue {queue!r} has a journal but keepJournal is false: the journal is left alone", queue=name
@@ -127,12 +127,12 @@ class QueueManager:
         self._warn_of_masks(self.aliases)
 
     def _mark_failed_to_load(self, name: bytes) -> None:
-        """It cannot be served now; every use of the name tries again."""
+        """Record that a queue cannot be served now. Every use of the name tries again."""
         self._failed_to_load.add(name)
         self._children.add(name)
 
     def close(self, compacts: bool = False) -> Deferred[None]:
-        """Commit what is left and let the storage go, as `IStorage.close`. No queue may be used after this."""
+        """Commit the last changes and close the storage (`IStorage.close`). No queue may be used after this."""
         self._reopening.stop()
         stopped = [queue.stop() for queue in self._queues.values()]
         self.barrier.end_of_tick()
@@ -145,22 +145,22 @@ class QueueManager:
         return self._storage.close(compacts)
 
     def wake_all(self) -> None:
-        """The server stops: answer everyone who waits, on any queue."""
+        """Answer all waiters of all queues, because the server stops."""
         for queue in self._queues.values():
             queue.wake_all()
 
     # Names.
 
     def queue(self, name: bytes) -> Queue:
-        """The queue of that name, which comes into being if it must.
+        """Return the queue `name`, and create it if it is missing.
 
-        Raises `BadQueueName`, `TooManyQueues`, or `QueueFailed` when its storage failed and cannot be opened anew.
+        Raises `BadQueueName`, `TooManyQueues`, or `QueueFailed` if its storage failed and cannot be reopened.
         """
         queue = self._queues.get(name)
         if queue is None:
             if len(self._queues) >= self._max_queues and not (name in self._named or name in self._failed_to_load):
                 check_queue_name(name)
-                raise TooManyQueues(f"there are too many queues to make another; limit={self._max_queues}")
+                raise TooManyQueues(f"too many queues; limit={self._max_queues}")
             queue = self._create(name)
         elif queue.store.failure is not None:
             queue.reopen()
@@ -170,13 +170,15 @@ class QueueManager:
         check_queue_name(name)
         settings = self.settings_for(name)
         queue = self._make(name, self._storage_for(name, settings), settings)
-        queue.touch()  # that it came into being is to be safe as well: a parent would not know its child
+        queue.touch()  # its creation must be durable as well, or its parent would not know it after a restart
         self._failed_to_load.discard(name)
         self.counters.queue_creates += 1
         return queue
 
     def queue_to_read(self, name: bytes) -> Queue | None:
-        """The queue that a client takes items from by that name; None for an alias, which has none. Else as `queue`."""
+        """Return the queue that clients take items from by that name, as `queue` does. None for an alias, which has
+        none.
+        """
         return None if name in self.aliases else self.queue(name)
 
     def _make(self, name: bytes, storage: IStorage, settings: QueueSettings) -> Queue:
@@ -187,22 +189,24 @@ class QueueManager:
         return queue
 
     def _storage_for(self, name: bytes, settings: QueueSettings) -> IStorage:
-        """A fanout-only parent keeps nothing; but what could not be loaded may hold items."""
+        """Return the storage of a new queue. A fanout-only parent keeps nothing, unless it failed to load and may hold
+        items.
+        """
         keeps_nothing = settings.fanout_only and name not in self._failed_to_load
         return self._storage if settings.keep_journal and not keeps_nothing else self._memory
 
     def is_durable(self, name: bytes) -> bool:
-        """Whether what is put to that name has to become safe somewhere."""
+        """Return True if an item put to that name is stored durably in some queue."""
         queue = self.known(name)
         is_kept = self.settings_for(name).keep_journal if queue is None else queue.storage is not self._memory
         return is_kept or name in self.aliases or bool(self._children.children_of(name))
 
     def known(self, name: bytes) -> Queue | None:
-        """The queue of that name as it is, usable or not, or None; what an alias masks is not known."""
+        """Return the queue `name`, usable or not, or None if it is missing or masked by an alias."""
         return None if name in self.aliases else self._queues.get(name)
 
     def existing(self, name: bytes) -> Queue | None:
-        """The queue of that name, or None; none comes into being. Raises `QueueFailed` as `queue` does."""
+        """Return the queue `name`, or None if it is missing. Raises `QueueFailed` as `queue` does."""
         if name in self.aliases:
             return None
         queue = self._queues.get(name)
@@ -219,8 +223,8 @@ class QueueManager:
     def names_in_order(self) -> Iterator[bytes]:
         """Yield the names of all queues and aliases, sorted.
 
-        Queues may be created and deleted meanwhile. The iterator keeps only its position and the next few
-        names, so that many slow clients can be sent a list of all queues without a copy of all names for each.
+        Queues may be created and deleted meanwhile. The iterator keeps only its position and the next few names. So
+        many slow clients can be sent a list of all queues without a copy of all names for each.
         """
         name = b""
         while names := self._names_after(name):
@@ -245,21 +249,21 @@ class QueueManager:
         return sorted({*names, *aliases})[:NAMES_PER_LOOKUP]
 
     def children_of(self, name: bytes) -> Sequence[bytes]:
-        """The names of a parent's children, in order."""
+        """Return the names of a parent's children, in order."""
         return self._children.children_of(name)
 
     def queues_including_masked(self) -> list[Queue]:
-        """Every queue, in no order."""
+        """Return every queue, in no order."""
         return list(self._queues.values())
 
-    # Items in.
+    # Puts.
 
     def put(self, name: bytes, data: bytes, expiry_ms: int) -> Batch | None:
-        """Append an item to a queue and its children, or to all that an alias leads to.
+        """Append an item to a queue and its children, or to all queues of an alias.
 
-        The batch that the reply waits for; or None if a limit refuses the item: of the queue itself, or of one that
-        the alias leads to, when the others have it. A child that is full goes without. Raises a `KestrelError`, and
-        then no queue has the item.
+        Return the batch that the reply waits for. Return None if a limit of the queue refuses the item, or a limit of
+        one of the alias's queues, even if the others have it. A full child is skipped. If it raises a `KestrelError`,
+        no queue has the item.
         """
         size = len(data)
         alias = self.aliases.get(name)
@@ -280,12 +284,12 @@ class QueueManager:
         return None if is_refused else all_of(list(batches.values())) or _SAFE
 
     def put_moved(self, name: bytes, data: bytes, done: Collection[bytes]) -> Mapping[bytes, Batch] | None:
-        """The same for an item that moves here (`PutByName`). It is refused only if no queue takes it."""
-        with self.memory_limit.lifted():  # it takes no more memory here than where it leaves
+        """Put an item that moves here from another queue (`PutByName`). It is refused only if no queue accepts it."""
+        with self.memory_limit.lifted():  # the item takes no more memory here than in its old queue
             alias = self.aliases.get(name)
             for each in (name,) if alias is None else alias.queues:
                 if each not in self._queues:
-                    self._create(each)  # the operator has named it: it is none too many
+                    self._create(each)  # the operator has named the queue, so maxQueues does not apply
             targets, is_refused = self._targets(name, alias, len(data), done)
             if is_refused and not targets:
                 return None
@@ -294,9 +298,9 @@ class QueueManager:
             return self._put_to(targets, data, 0)
 
     def continue_(self, name: bytes, xid: int, data: bytes, expiry_ms: int) -> Batch | None:
-        """Finish a read that a client holds of a queue and put an item to it, as `Queue.continue_`.
+        """End an open read of a queue and put an item to the queue, as `Queue.continue_`.
 
-        An item that is for children as well is put first: a crash may leave both the item and the read.
+        An item that also goes to children is put first. After a crash, both the item and the read may exist.
         """
         queue = self.queue(name)
         if not queue.limits.has_fanout_only and not self._children.children_of(name):
@@ -310,7 +314,9 @@ class QueueManager:
     def _targets(
         self, name: bytes, alias: Alias | None, size: int, done: Collection[bytes]
     ) -> tuple[list[Queue], bool]:
-        """The queues that take an item of that size; and whether one that the reply is about refuses it."""
+        """Return the queues that accept an item of `size` bytes, and whether a queue that the reply is about refuses
+        it.
+        """
         targets: dict[Queue, None] = {}
         is_refused = False
         for each in (name,) if alias is None else alias.queues:
@@ -327,7 +333,7 @@ class QueueManager:
                 is_refused = True
             for child_name in children:
                 if child_name in self.aliases or child_name in done:
-                    continue  # of one that an alias masks nobody could take it
+                    continue  # clients could not take it from a queue that an alias masks
                 child = self.queue(child_name)
                 if child.admits(size, len(children)):
                     targets[child] = None
@@ -339,7 +345,7 @@ class QueueManager:
         return {queue.name: queue.item_was_put(len(data)) for queue in targets}
 
     def _store(self, targets: list[Queue], data: bytes, expiry_ms: int) -> None:
-        """All or none: only the first storage can still refuse when it is asked."""
+        """Store the item in all queues or none: only the first storage can refuse after its check."""
         add_ms = self.now_ms()
         storages = [self._storage, self._memory]
         by_storage = [[queue.store for queue in targets if queue.storage is storage] for storage in storages]
@@ -350,10 +356,10 @@ class QueueManager:
             if store:
                 storage.put(store, data, add_ms, expiry_ms)
 
-    # Commands on names.
+    # Commands by name.
 
     def delete(self, name: bytes) -> Batch | None:
-        """Forget a queue: its items, open reads, files and waiters. Missing is deleted; an alias is left alone."""
+        """Delete a queue with its items, open reads, files and waiters. An alias or a missing queue is left alone."""
         if name in self.aliases:
             return None
         queue = self._queues.get(name) or self.existing(name)
@@ -365,7 +371,7 @@ class QueueManager:
         self.counters.queue_expires += 1
 
     def _delete(self, queue: Queue) -> Batch:
-        queue.storage.delete(queue.store)  # raises StorageError, and nothing has changed
+        queue.storage.delete(queue.store)  # raises StorageError, and then nothing has changed
         name = queue.name
         del self._queues[name]
         del self._names[bisect_left(self._names, name)]
@@ -373,7 +379,7 @@ class QueueManager:
         queue.is_deleted = True
         self.counters.queue_deletes += 1
         self.deleted_queue_histograms.merge(queue.histograms)
-        queue.histograms = self.deleted_queue_histograms  # what ends with it, and what is under way, counts there
+        queue.histograms = self.deleted_queue_histograms  # later values of its ended operations count there
         queue.end()
         self._children.remove(name)
         self._deletions[name] = batch
@@ -384,16 +390,15 @@ class QueueManager:
         if self._deletions.get(name) is batch:
             del self._deletions[name]
         if batch.failure is not None and name not in self._queues:
-            self._failed_to_load.add(name)  # there may still be something of it
+            self._failed_to_load.add(name)  # some of its data may still exist
 
     def flush(self, name: bytes) -> Batch | None:
-        """Drop a queue's items, but for open reads."""
+        """Drop a queue's items, except open reads."""
         queue = self.existing(name)
         return self._deletions.get(name) if queue is None else queue.flush()
 
     def flush_all(self) -> Deferred[Batch | None]:
-        """Flush every queue, in turns; one whose storage has failed does not keep the others. Fires with the batch
-        of all of it."""
+        """Flush every usable queue, in slices. Fires with the batch of all of them."""
         batches: list[Batch] = []
 
         def flush(queue: Queue) -> None:
@@ -404,7 +409,7 @@ class QueueManager:
         return flushed.addCallback(lambda _: all_of(batches))
 
     def flush_expired(self, name: bytes) -> Deferred[ExpiredFlushResult]:
-        """Drop the expired items at the head of a queue, in slices, those on disk alone among them."""
+        """Drop the expired items at the head of a queue, in slices, including items that are only on disk."""
         queue = self.existing(name)
         return self._swept([] if queue is None else [queue])
 
@@ -416,7 +421,7 @@ class QueueManager:
         return ExpiredFlush(queues, self._scheduler).done
 
     def reopen_failed(self) -> bool:
-        """Open what has failed anew, for those who look at figures or wait. Whether all of it could be."""
+        """Reopen all failed stores, for clients that wait or read figures. Return True if all of them are open."""
         are_open = True
         for queue in list(self._queues.values()):
             try:
@@ -428,11 +433,11 @@ class QueueManager:
     # Settings.
 
     def use(self, config: ResolvedConfig) -> Deferred[None]:
-        """Go by another configuration from now on. keepJournal of a live queue stays as it is.
+        """Apply another configuration. keepJournal of an existing queue does not change.
 
-        Aliases and queues that are not there yet go by it at once, the others in turns; fires when all of them do.
+        Aliases and new queues use it at once, and existing queues in slices. Fires when all queues use it.
         """
-        self.barrier.end_of_tick()  # what was recorded so far belongs to the storage that it was recorded in
+        self.barrier.end_of_tick()  # what was recorded so far belongs to its old storage
         self.settings_for = config.settings_for
         self._max_queues = config.config.max_queues
         self._named = _named_in(config)
@@ -456,8 +461,9 @@ class QueueManager:
         self.switch_storage_if_needed(queue)
 
     def switch_storage_if_needed(self, queue: Queue) -> None:
-        """A parent that keeps nothing from now on gives up its journal when that is empty; one that keeps items again
-        gets one."""
+        """Move an empty fanout-only parent to the memory storage, or a parent that keeps items again to the durable
+        one.
+        """
         settings, store = queue.settings, queue.store
         storage = self._memory if settings.fanout_only else self._storage
         if not settings.keep_journal or storage is queue.storage or queue.unsettled_batch is not None:
@@ -481,11 +487,11 @@ def _is_usable(queue: Queue) -> bool:
     try:
         queue.reopen()
     except KestrelError as error:
-        log.error("Queue {queue!r} is left out: {reason}", queue=queue.name, reason=str(error))
+        log.error("Queue {queue!r} cannot be flushed: {reason}", queue=queue.name, reason=str(error))
         return False
     return True
 
 
 def _named_in(config: ResolvedConfig) -> frozenset[bytes]:
-    """Queues that the operator has named, who may have as many as it likes."""
+    """Return the queues that the operator has named, which maxQueues does not limit."""
     return frozenset(chain(config.config.queues, *config.alias_queues.values()))

@@ -1,7 +1,7 @@
-"""Moves: items on their way from one queue to another, because they expired or failed too often.
+"""Moves of items from one queue to another, because they expired or failed too often.
 
-An item that moves is an open read of its queue until it is safe where it goes, and is confirmed then. So it is never
-lost; a crash in between leaves it in both queues.
+A moving item is an open read of its queue until it is committed in the target, and is then confirmed. So it is never
+lost. A crash in between leaves it in both queues.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from kestrel.storage.interfaces import IQueueStorage
 log = Logger(__name__)
 
 MAX_CONCURRENT_MOVES: Final = 1000
-"""When so many of a queue's items are on their way, no more that expire begin to."""
+"""Limit of a queue's concurrent moves. Above it, no further expired items are moved."""
 
 MOVES_PER_SLICE: Final = 64
-"""Then it is the turn of others, if the time for this turn is not over before."""
+"""Limit of moves per slice."""
 
 MOVE_RETRY_S: Final = 1.0
-"""After so long an item that could not be put is put again."""
+"""Wait before an item that could not be put is put again."""
 
 
 class MoveSource(Protocol):
-    """What moves need of the queue that the items leave."""
+    """The part of the source queue that moves use."""
 
     name: bytes
     store: IQueueStorage
 
     def owns_store(self, store: IQueueStorage) -> bool:
-        """Whether these are its contents, and alive."""
+        """Return True if `store` is the queue's current store and has not failed."""
 
     def confirm(self, xids: list[int]) -> Batch:
-        """Finish open reads."""
+        """Confirm open reads."""
 
     def put_back(self, xids: list[int], *, failed: bool) -> Batch:
-        """Return open reads to the head, xids[0] first in line."""
+        """Put open reads back at the head, `xids[0]` first."""
 
     def serve(self) -> None:
-        """Serve those in line."""
+        """Serve the waiters."""
 
 
 class _Move:
@@ -62,18 +62,18 @@ class _Move:
         self.target = target
         self.drops = drops
         self.done: set[bytes] = set()
-        """The queues in which it is safe: a target may lead to several."""
+        """The queues in which the item is committed: a target may lead to several."""
         self.unsettled = 0
-        """In how many it is, and not safe yet."""
+        """Number of queues whose batch is not settled."""
         self.error: Exception | None = None
-        """Why it was lost in one of them."""
+        """The reason why the item was lost in one of them."""
 
 
 class Moves:
-    """The items of one queue that are on their way.
+    """The moves of one queue's items.
 
-    They are put in turns with everything else, those for one target in order. A target that cannot take an item now
-    is tried again after a while, and holds up nobody but its own.
+    Items are put in slices, in order for each target. A target that cannot take an item now is tried again after a
+    while, and delays only its own items.
     """
 
     def __init__(self, source: MoveSource, context: QueueContext) -> None:
@@ -81,36 +81,36 @@ class Moves:
         self._context = context
         self._under_way: set[_Move] = set()
         self._unput: dict[bytes, deque[_Move]] = {}
-        """Those that wait to be put, by target."""
+        """The moves that wait to be put, by target."""
         self._blocked: dict[bytes, KestrelError] = {}
-        """Targets that could not take an item, and why."""
+        """Targets that could not take an item, and the reason."""
         self._resting: set[bytes] = set()
-        """Those of them that are not to be tried now."""
+        """Blocked targets that are not to be tried now."""
         self._begun = 0
         self._returning: list[int] = []
-        """Reads of items that were refused: they go back together, in their order."""
+        """Open reads of refused items, which are put back together, in order."""
         self._is_turn_due = False
         self._retry = Timer(context.clock, self._try_again)
         self._is_stopped = False
         self._stopping: Deferred[None] | None = None
         self.moved = 0
-        """Items that are safe in their new queue."""
+        """Items that are committed in their new queue."""
         self.refused = 0
         """Items that their new queue refused."""
         self._unlogged_refusals = 0
 
     @property
     def is_full(self) -> bool:
-        """Whether no more items that expire may leave before some have arrived."""
+        """Whether no further expired items may be moved before some moves have ended."""
         return len(self._under_way) >= MAX_CONCURRENT_MOVES
 
     @property
     def failure(self) -> KestrelError | None:
-        """None, or why some of them cannot be put now."""
+        """The reason why some items cannot be put now, or None."""
         return next(iter(self._blocked.values()), None)
 
     def begin(self, item: Item, target: bytes, *, drops: bool) -> None:
-        """Move an item that is an open read. Where a limit refuses it, it is dropped, or it goes back to the head."""
+        """Move an item that is an open read. If a limit refuses it, it is dropped with `drops`, or else put back."""
         if self._is_stopped:
             return
         self._begun += 1
@@ -120,7 +120,7 @@ class Moves:
         self._continue_later()
 
     def forget(self) -> None:
-        """The queue has other contents now, or is gone: its open reads went back by themselves, or with it."""
+        """Forget all moves: the queue's store was replaced, or the queue was deleted."""
         self._under_way.clear()
         self._unput.clear()
         self._blocked.clear()
@@ -130,9 +130,9 @@ class Moves:
         self._tell_stopped()
 
     def stop(self) -> Deferred[None]:
-        """Put nothing more; fires when nothing that was put waits to be safe.
+        """Start no further puts. Fires when the batches of all earlier puts are settled.
 
-        What expired goes back at the next start; what failed goes back now, and its failure is counted.
+        Expired items are moved again after the next start. Failed items are put back now, and their failure is counted.
         """
         self._is_stopped = True
         self._retry.stop()
@@ -151,7 +151,7 @@ class Moves:
         if stopping is not None:
             stopping.callback(None)
 
-    # One turn after the other.
+    # Slices.
 
     def _continue_later(self) -> None:
         if not self._is_turn_due:
@@ -206,7 +206,7 @@ class Moves:
         error, move.error = move.error, None
         if error is None:
             self._arrived(move)
-        else:  # it is put again where it was lost, and nowhere else
+        else:  # it is put again only where it was lost
             self._hold(move, error if isinstance(error, KestrelError) else KestrelError(str(error)))
 
     def _arrived(self, move: _Move) -> None:
@@ -227,7 +227,7 @@ class Moves:
         if not self._under_way:
             self._tell_stopped()
 
-    # Where it does not go.
+    # Refused and blocked items.
 
     def _refuse(self, move: _Move) -> None:
         self.refused += 1
@@ -248,7 +248,7 @@ class Moves:
     def _log_refusals(self) -> None:
         count, self._unlogged_refusals = self._unlogged_refusals, 0
         log.warn(
-            "{count} items of queue {queue!r} were refused by the queue that they were to move to",
+            "{count} items of queue {queue!r} were refused by their target queue",
             count=count,
             queue=self._source.name,
         )
@@ -263,13 +263,13 @@ class Moves:
         self._resting.add(move.target)
         if move.target not in self._blocked:
             log.error(
-                "Items of queue {queue!r} cannot move to {target!r} and wait: {reason}",
+                "Items of queue {queue!r} cannot be moved to {target!r} yet: {reason}",
                 queue=self._source.name,
                 target=move.target,
                 reason=str(error),
             )
             self._blocked[move.target] = error
-            self._context.scheduler.continue_later(self._source.serve)  # whoever waits for them is told
+            self._context.scheduler.continue_later(self._source.serve)  # its waiters get the error
         if not self._retry.is_running:
             self._retry.start(MOVE_RETRY_S)
 

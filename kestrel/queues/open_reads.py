@@ -1,4 +1,4 @@
-"""The items of one queue that clients hold open: since when, and for how long they may."""
+"""The open reads of one queue, and their timeouts."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from kestrel.item import Item
 from kestrel.queues.timer import CLOCK_TOLERANCE_S, Timer
 
 MAX_TIMED_OUT_PER_SLICE: Final = 5000
-"""Reads that are ended for their age in one turn."""
+"""Limit of reads that time out in one slice."""
 
 TIMEOUT_GROUPING_RATIO: Final = 0.1
-"""Of the timeout of the first read that is due: others that are due so soon after it come back with it, so in order."""
+"""Part of the timeout of the first due read. Reads due within it are put back with that read, to keep their order."""
 
 MAX_TIMEOUT_GROUPING_S: Final = 1.0
-"""But nobody's item is held for longer than that beyond its time."""
+"""Limit of the extra time that a read may stay open to be put back with others."""
 
 
 class Lease(Protocol):
-    """Whoever holds an item for a time of its own, and is told when that is over, however it ends."""
+    """An open read with its own timeout. It is told when the read ends, for any reason."""
 
     auto_abort_ms: int
 
     def ended(self) -> None:
-        """The item is held no longer."""
+        """Record that the read has ended."""
 
 
 class _QueueOpenRead:
@@ -40,7 +40,7 @@ class _QueueOpenRead:
         self.due_s: float | None = None
 
     def use_timeout(self, timeout_s: float | None) -> None:
-        """It ends after that time, or its lease's own if that is shorter."""
+        """Set the timeout to `timeout_s`, or to the lease's own if that is shorter."""
         if self.lease is not None:
             own_s = self.lease.auto_abort_ms / 1000
             timeout_s = own_s if timeout_s is None else min(timeout_s, own_s)
@@ -48,7 +48,7 @@ class _QueueOpenRead:
 
 
 class QueueOpenReads:
-    """Open reads by xid, oldest first. `timed_out` is called with the xids of those held for too long."""
+    """The open reads of a queue by xid, oldest first. `timed_out` is called with the xids of reads that are too old."""
 
     def __init__(self, clock: IReactorTime, timed_out: Callable[[list[int]], None]) -> None:
         self._clock = clock
@@ -56,11 +56,11 @@ class QueueOpenReads:
         self._timeout_s: float | None = None
         self._reads: dict[int, _QueueOpenRead] = {}
         self._due: list[tuple[float, int]] = []
-        """A heap of times and xids; some of reads that have ended since."""
+        """A heap of due times and xids, which may include reads that have ended."""
         self._late: dict[int, None] = {}
-        """Due, and waiting for others that will be soon."""
+        """Reads that are due, and wait for others that soon will be."""
         self._ending: list[int] = []
-        """On their way back, in the order in which they were taken."""
+        """Reads that are being put back, in the order in which they were taken."""
         self._timer = Timer(clock, self._look)
         self._look_s = 0.0
 
@@ -74,7 +74,7 @@ class QueueOpenReads:
         return len(self._reads)
 
     def opened(self, item: Item, lease: Lease | None = None) -> None:
-        """A client holds that item from now on."""
+        """Add an open read."""
         read = self._reads[item.xid] = _QueueOpenRead(item, self._clock.seconds(), lease)
         if lease is None and self._timeout_s is None:
             return
@@ -86,7 +86,7 @@ class QueueOpenReads:
         self._look_at(read.due_s)
 
     def ended(self, xid: int) -> Item | None:
-        """The client holds it no longer; the item, or None if it did not."""
+        """Remove an open read. Return its item, or None if it was not open."""
         read = self._reads.pop(xid, None)
         if read is None:
             return None
@@ -95,7 +95,7 @@ class QueueOpenReads:
         return read.item
 
     def clear(self) -> None:
-        """Nobody holds anything any more."""
+        """End all open reads."""
         reads, self._reads = self._reads, {}
         self._due.clear()
         self._late.clear()
@@ -106,7 +106,7 @@ class QueueOpenReads:
                 read.lease.ended()
 
     def use_timeout(self, timeout_ms: int | None) -> None:
-        """From now on, also for those that are open, they may be held for so long; None: for ever."""
+        """Set the timeout of all reads, including those already open. None means no timeout."""
         timeout_s = None if timeout_ms is None else timeout_ms / 1000
         if timeout_s != self._timeout_s:
             self._timeout_s = timeout_s
@@ -129,7 +129,7 @@ class QueueOpenReads:
             self._timer.start(max(0.0, due_s - self._clock.seconds()))
 
     def _next_due(self) -> float | None:
-        """When the next read is due that has not ended."""
+        """Return when the next open read is due."""
         while self._due:
             due_s, xid = self._due[0]
             read = self._reads.get(xid)
@@ -147,7 +147,7 @@ class QueueOpenReads:
             self._look_at(next_s)
 
     def _all_late_are_found(self, now_s: float) -> bool:
-        """Look for what is due, a bounded number of them. True when there are some, and no further one to wait for."""
+        """Look for a bounded number of due reads. Return True if there are some, and no further one to wait for."""
         found = 0
         while (next_s := self._next_due()) is not None and next_s <= now_s + CLOCK_TOLERANCE_S:
             if found == MAX_TIMED_OUT_PER_SLICE:
@@ -161,17 +161,17 @@ class QueueOpenReads:
         if next_s is not None and next_s <= self._all_back_s(self._reads[late[0]]):
             return False
         self._late.clear()
-        self._ending = sorted(late)  # xids rise: the order of taking
+        self._ending = sorted(late)  # xids increase in the order of taking
         return True
 
     @staticmethod
     def _all_back_s(first: _QueueOpenRead) -> float:
-        """Until then the first that was due may wait for others."""
+        """Return the time until which the first due read may wait for others."""
         assert first.due_s is not None
         return first.due_s + min(MAX_TIMEOUT_GROUPING_S, TIMEOUT_GROUPING_RATIO * (first.due_s - first.opened_s))
 
     def _end_some(self) -> None:
-        """The last of them first: the older ones go in front of these in another turn."""
+        """End the youngest due reads first. Older ones are put in front of them in a later tick."""
         ending = [xid for xid in self._ending[-MAX_TIMED_OUT_PER_SLICE:] if xid in self._reads]
         del self._ending[-MAX_TIMED_OUT_PER_SLICE:]
         if ending:

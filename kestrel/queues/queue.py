@@ -1,5 +1,4 @@
-"""The life of one queue: who takes its items, what it takes, what leaves it unasked, and what happens when its
-storage fails."""
+"""A queue: its puts, gets and open reads, the items that leave it by limits, and the recovery from a failed storage."""
 
 from __future__ import annotations
 
@@ -27,15 +26,15 @@ from kestrel.storage.interfaces import IContinue, IQueueStorage, IStorage
 log = Logger(__name__)
 
 MAX_SERVED_PER_SLICE: Final = 64
-"""Then it is the turn of others; the rest of the line is served in a later one."""
+"""Limit of waiters served in one slice."""
 
 
 class Queue(HeadOwner):
-    """A named queue over its contents in a storage.
+    """A named queue over its store in a storage.
 
-    Everything that changes the contents touches the barrier; the batch it returns is what the reply has to
-    wait for. When the storage fails, `store` is replaced by what the storage still holds: an open read
-    belongs to the contents that it was taken from.
+    Every change of the store touches the barrier, and the reply waits for the returned batch. When the storage fails,
+    `store` is replaced by a new one with what the storage still holds. An open read belongs to the store that it was
+    taken from.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class Queue(HeadOwner):
         self.is_deleted = False
         self.counters = QueueCounters(store.replayed_items, context.now_ms())
         self.created_s = context.clock.seconds()
-        """When it came into being, or the server started, by the clock of timers."""
+        """Monotonic time at which the queue was created, or the server started."""
         self.histograms = QueueHistograms()
         self.waiters = WaiterQueue()
         self.open_read_table = QueueOpenReads(context.clock, self._timed_out)
@@ -67,7 +66,7 @@ class Queue(HeadOwner):
         self._is_serve_due = False
 
     def use_settings(self, settings: QueueSettings) -> None:
-        """Go by other settings from now on."""
+        """Apply `settings` from now on."""
         self.settings = settings
         self.limits = QueueLimits(settings)
         self.open_read_table.use_timeout(settings.open_transaction_timeout_ms)
@@ -75,42 +74,41 @@ class Queue(HeadOwner):
             self.storage.queue(self.name, settings)
 
     def use_storage(self, storage: IStorage) -> None:
-        """Keep nothing in the old storage, which must hold nothing, and everything from now on in this one.
+        """Move the queue, which must be empty, to another storage.
 
-        Raises a `KestrelError` when one of them fails: then the queue is one that has failed, and its next use opens it
-        in the new one.
+        If this raises a `KestrelError`, the queue has failed. Its next use opens it in the new storage.
         """
         old, self.storage = self.storage, storage
         old.delete(self.store)
         self.reopen()
 
     def owns_store(self, store: IQueueStorage) -> bool:
-        """Whether these are its contents, and alive; what was taken from others has gone back, or is gone."""
+        """Return True if `store` is the queue's current store and has not failed. Reads of other stores have ended."""
         return self.store is store and store.failure is None and not self.is_deleted
 
     def touch(self) -> Batch:
-        """Something was recorded: the batch that it is part of."""
+        """Record a change, and return its batch."""
         batch = self.open_batch
         if batch is not None and batch.store is self.store:
-            return batch  # as the barrier would, but most of what is recorded in a tick comes this way
+            return batch  # fast path for most changes in a tick, with the barrier's result
         return self._barrier.touch(self)
 
     @property
     def is_head_pending(self) -> bool:
-        """Whether those in line wait for the storage, or a sweep, rather than for an item to be put."""
+        """Whether waiters wait for the storage or a sweep, not for a put."""
         return self.head.is_loading or self.head.has_expired
 
     @property
     def unsettled_batch(self) -> Batch | None:
-        """The latest batch that is not safe yet, which whoever merely looks at the queue has to wait for."""
+        """The latest batch that is not settled, if any. A reply about the queue's state has to wait for it."""
         return self.open_batch or self.committing
 
-    # Items in.
+    # Puts.
 
     def admits(self, size: int, targets: int = 1) -> bool:
-        """Whether it takes an item of that many bytes now, which is for so many queues.
+        """Return True if the queue accepts an item of `size` bytes, which goes to `targets` queues.
 
-        What has expired goes first, and counts no more.
+        Expired items are swept first and do not count.
         """
         limits, store, head = self.limits, self.store, self.head
         if size > limits.max_item_bytes:
@@ -124,11 +122,11 @@ class Queue(HeadOwner):
             head.sweep(MAX_SWEPT_FOR_ROOM // targets)
             if not limits.is_full(store.items, store.bytes):
                 return True
-        head.load()  # it may have expired, and the next put find room
-        return head.has_expired and not self.moves.is_full  # there is more to sweep than there is time for now
+        head.load()  # the head may have expired, and the next put may find room
+        return head.has_expired and not self.moves.is_full  # there are more expired items than there is time to sweep
 
     def item_was_put(self, size: int) -> Batch:
-        """The storage has one more item, of that many bytes, at the tail."""
+        """Record that the storage appended an item of `size` bytes."""
         self.counters.total_items += 1
         self.histograms.request_size.add(size)
         batch = self.touch()
@@ -139,10 +137,10 @@ class Queue(HeadOwner):
             self.serve()
         return batch
 
-    # Items out.
+    # Gets.
 
     def take_now(self, opens: bool) -> Item | None:
-        """The head, if it is at hand and nobody stands in line for it."""
+        """Take the head if it is in memory and there are no waiters."""
         if self.waiters.has_waiters or self.head.is_discarding:
             return None
         if opens or self.limits.expires_to is not None:
@@ -150,7 +148,7 @@ class Queue(HeadOwner):
         item = self.store.take(False)
         if item is None:
             return None
-        if self.head.item_has_expired(item):  # it is out; another may be at hand
+        if self.head.item_has_expired(item):  # it is already taken; the next one may be ready
             self.counters.expired_items += 1
             self.touch()
             return None if self.head.ready_item() is None else self._take_at_once(False)
@@ -158,7 +156,7 @@ class Queue(HeadOwner):
         return item
 
     def peek_now(self) -> Item | None:
-        """A look at the head, if it is at hand and nobody stands in line for it."""
+        """Return the head if it is in memory and there are no waiters."""
         return None if self.waiters.has_waiters else self.head.ready_item()
 
     def _take_at_once(self, opens: bool) -> Item | None:
@@ -184,7 +182,7 @@ class Queue(HeadOwner):
         return self.touch()
 
     def batch_is_safe(self, batch: Batch, now_s: float) -> None:
-        """Its puts and gets have taken so long."""
+        """Add the time since `batch` began to the histograms of its puts and gets."""
         took_us = int((now_s - batch.began_s) * 1_000_000)
         if batch.puts:
             self.histograms.set_latency_usec.add(took_us, batch.puts)
@@ -192,13 +190,13 @@ class Queue(HeadOwner):
             self.histograms.get_hit_latency_usec.add(took_us, batch.gets)
 
     def join(self, waiter: Waiter) -> None:
-        """Stand in line for the head; the waiter may be served before this returns."""
+        """Add a waiter, which may be served before this returns."""
         waiter.began_s = self._context.clock.seconds()
         self.waiters.join(waiter)
         self.serve()
 
     def serve(self) -> None:
-        """Serve those in line as far as there are items, and answer the impatient when there are none."""
+        """Serve waiters while there are items. Answer non-blocking waiters if the queue is empty."""
         if self._is_serving or self.head.is_loading:
             return
         self._is_serving = True
@@ -215,7 +213,7 @@ class Queue(HeadOwner):
             self._is_serving = False
 
     def serve_later(self) -> None:
-        """The same, in another turn."""
+        """Serve the waiters in a later tick."""
         if not self._is_serve_due:
             self._is_serve_due = True
             self._context.scheduler.continue_later(self._serve_now)
@@ -225,7 +223,7 @@ class Queue(HeadOwner):
         self.serve()
 
     def _serve_first(self) -> bool:
-        """Serve the first in line. False when that must wait."""
+        """Serve the first waiter. Return False if it must wait."""
         waiter = self.waiters.first()
         item = self.head.ready_item()
         if item is not None and not waiter.peeks:
@@ -239,7 +237,7 @@ class Queue(HeadOwner):
                 self.serve_later()
             elif self.moves.failure is not None:
                 raise self.moves.failure
-            return False  # some move will end
+            return False  # it continues when a move ends
         if self.head.is_discarding or self.head.fill():
             return False
         if self.store.peek() is not None:
@@ -250,28 +248,30 @@ class Queue(HeadOwner):
         return False
 
     def answer_all(self, error: Exception | None = None) -> None:
-        """Answer everyone in line: as an empty queue does, or with that error."""
+        """Answer all waiters with an error, or as an empty queue does."""
         for waiter in self.waiters.all():
             self.waiters.leave(waiter)
             waiter.on_result(None, error)
 
     def wake_all(self) -> None:
-        """The server stops: everyone in line is answered as an empty queue does, if it is one. Else its head is on the
-        way, and that there is none would not be true."""
+        """Answer all waiters, because the server stops.
+
+        They get no item if the queue is empty. Otherwise the head is not loaded yet, and they get an error.
+        """
         store = self.store
         is_empty = store.failure is None and not store.items
         self.answer_all(None if is_empty else Unavailable("the server stops"))
 
-    # Open reads, which belong to the contents they were taken from.
+    # Open reads, which belong to the store that they were taken from.
 
     def add_open_read(self, item: Item, lease: Lease | None = None) -> None:
-        """A client holds that item, which was taken as an open read; with a lease only for a time."""
+        """Add the open read of an item to the table, with its own timeout if there is a lease."""
         self.open_read_table.opened(item, lease)
         self.counters.transactions += 1
         self._trace("opened", (item.xid,))
 
     def confirm(self, xids: Sequence[int]) -> Batch:
-        """Finish open reads."""
+        """Confirm open reads."""
         for xid in xids:
             self.open_read_table.ended(xid)
         self.store.confirm(xids)
@@ -279,8 +279,9 @@ class Queue(HeadOwner):
         return self.touch()
 
     def abort(self, xids: Sequence[int]) -> Batch:
-        """A client gives reads back that it could not finish: they go to the head, xids[0] first in line, or those
-        that failed too often to the error queue."""
+        """Abort open reads: put them back at the head, `xids[0]` first. Items that failed too often go to the error
+        queue.
+        """
         self.counters.canceled_transactions += len(xids)
         most, target = self.settings.max_redeliveries, self.settings.error_queue
         returned = []
@@ -294,7 +295,7 @@ class Queue(HeadOwner):
         return self.put_back(returned, failed=True)
 
     def put_back(self, xids: Sequence[int], *, failed: bool) -> Batch:
-        """Return open reads to the head, xids[0] first in line; `failed` counts as an error of each."""
+        """Put open reads back at the head, `xids[0]` first. With `failed`, each item's error count rises."""
         for xid in xids:
             self.open_read_table.ended(xid)
         self.store.put_back(xids, failed)
@@ -304,11 +305,11 @@ class Queue(HeadOwner):
         return batch
 
     def continue_(self, xid: int, data: bytes, expiry_ms: int) -> Batch | None:
-        """Finish a read that a client holds and put an item: both or neither, also in a crash.
+        """End an open read and put an item, both or neither, even in a crash.
 
-        Where the storage cannot do both at once the read is finished when the item is safe; so a crash may leave both.
-        The batch of both, or None if a limit refuses the item, and nothing has changed. Nor has it when this raises:
-        `TooFewOpenReads`, or as a put.
+        A storage that cannot do both at once ends the read when the item is committed, so a crash may leave both.
+        Return the batch of both, or None if a limit refuses the item. Raises `TooFewOpenReads`, or the errors of a put.
+        If it returns None or raises, nothing has changed.
         """
         self.check_open_read(xid)
         if not self.admits(len(data)):
@@ -323,21 +324,21 @@ class Queue(HeadOwner):
         return self.item_was_put(len(data))
 
     def check_open_read(self, xid: int) -> None:
-        """Raise `TooFewOpenReads` unless a client holds that read."""
+        """Raise `TooFewOpenReads` unless the read is open."""
         if xid not in self.open_read_table:
-            raise TooFewOpenReads("the read is not open any more: it timed out, or was ended before")
+            raise TooFewOpenReads("the read is no longer open: it timed out or was ended before")
 
     def confirm_after(self, batch: Batch, xid: int) -> Batch:
-        """Finish a read that a client holds as soon as that batch is safe; if it is lost, the item goes back.
+        """Confirm an open read when `batch` is committed. If the batch is lost, the item is put back.
 
-        The batch of both. The client does not hold the read any more.
+        Return a batch for both. The read is no longer in the table of open reads.
         """
         both, store = Batch(), self.store
         self.open_read_table.ended(xid)
 
         def settled() -> None:
             if not self.owns_store(store):
-                both.settle(batch.failure)  # the read went back by itself
+                both.settle(batch.failure)  # the failed store has put the read back
             elif batch.failure is not None:
                 self.put_back([xid], failed=False)
                 both.settle(batch.failure)
@@ -351,7 +352,7 @@ class Queue(HeadOwner):
     def _timed_out(self, xids: list[int]) -> None:
         try:
             self.abort(xids)
-        except KestrelError as error:  # its storage has failed: they went back by themselves
+        except KestrelError as error:  # the storage has failed, which put them back
             log.error("Reads of queue {queue!r} timed out: {reason}", queue=self.name, reason=str(error))
 
     def _trace(self, what: str, xids: Sequence[int]) -> None:
@@ -359,19 +360,19 @@ class Queue(HeadOwner):
             log.info("Queue {queue!r}: reads {what}: {xids}", queue=self.name, what=what, xids=list(xids))
 
     def flush(self) -> Batch:
-        """Drop all but the open reads."""
+        """Drop all items except open reads."""
         self.store.clear()
         self.head.cancel_discarding()
         self.counters.total_flushes += 1
         self.counters.age_ms = 0
         return self.touch()
 
-    # The end, and a storage that fails.
+    # The end, and storage failures.
 
     def stop(self) -> Deferred[None]:
-        """The server stops: what clients hold goes back, in the order in which it was taken, and nothing more begins.
+        """Put all open reads back in the order of taking, and start no more moves, because the server stops.
 
-        Fires when what is on its way to other queues has arrived.
+        Fires when the batches of all moves are settled.
         """
         open_read_table = list(self.open_read_table)
         self.open_read_table.clear()
@@ -380,13 +381,13 @@ class Queue(HeadOwner):
         return self.moves.stop()
 
     def end(self) -> None:
-        """It is deleted, or the server has stopped: nothing happens to it by itself any more."""
+        """Stop all timers and answer the waiters, because the queue was deleted or the server has stopped."""
         self.open_read_table.clear()
         self.moves.forget()
         self.answer_all()
 
     def commit_failed(self, failure: Exception) -> None:
-        """The contents are dead: go on with what the storage still holds."""
+        """Reopen the failed store with what the storage still holds."""
         try:
             self.reopen()
         except KestrelError as error:
@@ -395,7 +396,7 @@ class Queue(HeadOwner):
         self._context.storage_failed()
 
     def reopen(self) -> None:
-        """Open dead contents anew; raises `QueueFailed` when that fails too."""
+        """Reopen a failed store. Raises `QueueFailed` if that fails too."""
         if not self.is_deleted and self.store.failure is not None:
             self.open_read_table.clear()
             self.moves.forget()

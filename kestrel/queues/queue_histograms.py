@@ -1,4 +1,4 @@
-"""What is measured of queues: how long their operations take, how long items wait, how large they are."""
+"""Histograms of a queue: latencies of operations, waiting times and sizes of items."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QUEUE_HISTOGRAM_NAMES: Final = (
     "request_size",
     "set_latency_usec",
 )
-"""What every queue measures itself."""
+"""The histograms that every queue has."""
 
 STORAGE_HISTOGRAM_NAMES: Final = (
     "fill_readbehind_usec",
@@ -22,15 +22,18 @@ STORAGE_HISTOGRAM_NAMES: Final = (
     "journal_rewrite_usec",
     "journal_rotation_usec",
 )
-"""What Kestrel's storage measures: reading what is on disk alone, the time from a record to the sync that makes it
-safe, writing a journal anew, and going over to a new file."""
+"""Histograms of Kestrel's storage.
+
+They are the times for reading items that are only on disk, from a record to its fsync, for rewriting a journal, and for
+rotating to a new file.
+"""
 
 
 class QueueHistograms:
-    """Of one queue, or of all that a server has had.
+    """The histograms of one queue, or of all deleted queues of a server.
 
-    Times of operations are microseconds, sizes are bytes. A put or a get at once has taken as long as the batch that
-    it is part of: from the first change of the batch until it was safe.
+    Latencies are in microseconds, sizes in bytes. A put, and a get served at once, take as long as their batch: from
+    its first change until it is committed.
     """
 
     __slots__ = (
@@ -45,56 +48,56 @@ class QueueHistograms:
 
     def __init__(self) -> None:
         self.set_latency_usec = Histogram()
-        """Until an item that was put is safe."""
+        """Time until a put is committed."""
         self.get_hit_latency_usec = Histogram()
-        """Until who asked for an item has one, the time in line among it."""
+        """Time until a get has an item, including its wait."""
         self.get_miss_latency_usec = Histogram()
-        """Until it is known that there is none, for those who do not wait for one."""
+        """Time until a non-blocking get finds the queue empty."""
         self.get_timeout_msec = Histogram()
-        """How long those waited, in milliseconds, who had none in the end."""
+        """Time that blocking gets without an item waited, in milliseconds."""
         self.delivery_latency_msec = Histogram()
-        """From the put of an item to its get, in milliseconds; for each get of it, if it came back."""
+        """Time from the put of an item to each of its gets, in milliseconds."""
         self.request_size = Histogram()
-        """Items that were put."""
+        """Sizes of the items put."""
         self.by_storage: dict[str, Histogram] = {}
-        """What the storage measures (`IMeasuring`), by name."""
+        """The storage's own histograms (`IMeasuring`), by name."""
 
     @property
     def puts(self) -> int:
-        """How many items were put."""
+        """Number of items put."""
         return self.request_size.count
 
     @property
     def hits(self) -> int:
-        """How many items were taken."""
+        """Number of items taken."""
         return self.delivery_latency_msec.count
 
     @property
     def misses(self) -> int:
-        """How often there was none for who asked."""
+        """Number of gets that found no item."""
         return self.get_miss_latency_usec.count + self.get_timeout_msec.count
 
     def add_miss(self, waited_s: float, *, is_blocking: bool) -> None:
-        """Somebody who asked for an item has none."""
+        """Add a get that found no item."""
         if is_blocking:
             self.get_timeout_msec.add(int(waited_s * 1_000))
         else:
             self.get_miss_latency_usec.add(int(waited_s * 1_000_000))
 
     def add_storage_value(self, what: str, value: int) -> None:
-        """The storage has measured that."""
+        """Add a value that the storage measured."""
         histogram = self.by_storage.get(what)
         if histogram is None:
             histogram = self.by_storage[what] = Histogram()
         histogram.add(value)
 
     def all(self) -> dict[str, Histogram]:
-        """All of them by name: Kestrel's names."""
+        """Return all histograms by Kestrel's names."""
         named = {name: getattr(self, name) for name in QUEUE_HISTOGRAM_NAMES}
         return {**named, **{name: Histogram() for name in STORAGE_HISTOGRAM_NAMES}, **self.by_storage}
 
     def merge(self, other: QueueHistograms) -> None:
-        """All that the other has was measured here as well."""
+        """Add all values of `other`."""
         for name in QUEUE_HISTOGRAM_NAMES:
             getattr(self, name).merge(getattr(other, name))
         for name, histogram in other.by_storage.items():

@@ -1,4 +1,4 @@
-"""Reading a queue by its items' durable ids, for one reader at a time, which says itself when it is done with them."""
+"""Reads of a queue by its items' durable ids, for one reader at a time, which releases the items it has read."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ MAX_READER_BYTES: Final = 255
 
 
 def check_reader_name(reader: bytes) -> None:
-    """Raise `RangeRefused` unless a reader can have that name."""
+    """Raise `RangeRefused` unless `reader` is a valid name of a reader."""
     if not 0 < len(reader) <= MAX_READER_BYTES:
-        raise RangeRefused(f"the name of a reader has 1 to {MAX_READER_BYTES} bytes")
+        raise RangeRefused(f"the name of a reader must have 1 to {MAX_READER_BYTES} bytes")
 
 
 def open_range(queue: Queue, reader: bytes, first_id: int, max_items: int) -> tuple[RangeState, Batch | None]:
-    """Keep the queue's items for that reader; how far it is, and the batch that this becomes safe with.
+    """Keep the queue's items for `reader`. Return the state of its range, and the batch to wait for.
 
-    With a `first_id` it goes on with what it began before. Raises `RangeRefused`.
+    With a `first_id`, the reader continues a range that it opened before. Raises `RangeRefused`.
     """
     ranges = _ranges_of(queue)
     if first_id <= 0 and ranges.reader is None:
@@ -41,7 +41,7 @@ def open_range(queue: Queue, reader: bytes, first_id: int, max_items: int) -> tu
 def read_range(
     queue: Queue, reader: bytes, first_id: int, end_id: int, max_bytes: int
 ) -> Deferred[list[tuple[int, Item]]]:
-    """The items of that range with their ids; `IItemRanges.read_range` says how many. Raises `RangeRefused`."""
+    """Return items of the range with their ids, as many as `IItemRanges.read_range` allows. Raises `RangeRefused`."""
     ranges = _ranges_of(queue)
     _check_reader(queue, ranges, reader)
     _check_range(queue, ranges, first_id, end_id)
@@ -50,7 +50,7 @@ def read_range(
 
 
 def release_range(queue: Queue, reader: bytes, end_id: int) -> tuple[RangeState, Batch | None]:
-    """All below that id is done, for everybody. Raises `RangeRefused`."""
+    """Remove all items below `end_id`, for all clients. Raises `RangeRefused`."""
     ranges = _ranges_of(queue)
     _check_reader(queue, ranges, reader)
     if end_id > ranges.first_id:
@@ -63,7 +63,7 @@ def release_range(queue: Queue, reader: bytes, end_id: int) -> tuple[RangeState,
 
 
 def close_range(queue: Queue, reader: bytes) -> Batch | None:
-    """Keep nothing for that reader any more; nothing happens if nothing is kept. Raises `RangeRefused`."""
+    """Stop keeping items for the reader. Does nothing if none are kept. Raises `RangeRefused`."""
     ranges = _ranges_of(queue)
     if ranges.reader is not None:
         _check_reader(queue, ranges, reader)
@@ -73,16 +73,15 @@ def close_range(queue: Queue, reader: bytes) -> Batch | None:
 
 
 def has_range_reader(queue: Queue) -> bool:
-    """Whether something of it is kept for a reader, or will be."""
+    """Return True if items are kept, or will be, for a reader."""
     ranges = _ranges_if_any(queue)
     return ranges is not None and ranges.reader is not None
 
 
 def range_not_open_error(queue: bytes) -> RangeRefused:
-    """What a reader is told that asks for items of that queue before it has opened it."""
+    """Return the error for a reader that uses a range of `queue` without opening it."""
     return RangeRefused(
-        f"nothing of the queue {_text(queue)} is kept for a reader:"
-        " it has never begun, was closed, or the queue was deleted"
+        f"no range of the queue {_text(queue)} is open: it was never opened, was closed, or the queue was deleted"
     )
 
 
@@ -94,8 +93,8 @@ def _ranges_of(queue: Queue) -> IItemRanges:
     ranges = _ranges_if_any(queue)
     if ranges is None:
         raise RangeRefused(
-            f"the items of {_show_queue(queue)} cannot be read by ids: its storage gives them none; "
-            "the storage scroll does"
+            f"the items of {_show_queue(queue)} cannot be read by ids: its storage has no item ids; "
+            "use the storage scroll"
         )
     return ranges
 
@@ -104,7 +103,7 @@ def _check_reader(queue: Queue, ranges: IItemRanges, reader: bytes) -> None:
     if ranges.reader is None:
         raise range_not_open_error(queue.name)
     if ranges.reader != reader:
-        raise RangeRefused(f"{_show_queue(queue)} is read by ids by another reader: {_text(ranges.reader)}")
+        raise RangeRefused(f"{_show_queue(queue)} is already read by another reader: {_text(ranges.reader)}")
 
 
 def _check_range(queue: Queue, ranges: IItemRanges, first_id: int, end_id: int) -> None:
@@ -113,9 +112,7 @@ def _check_range(queue: Queue, ranges: IItemRanges, first_id: int, end_id: int) 
             f"the ids from {first_id} on of {_show_queue(queue)} were released; its items begin at {ranges.first_id}"
         )
     if end_id > ranges.next_id:
-        raise RangeRefused(
-            f"{_show_queue(queue)} has no items yet from id {ranges.next_id} on, and none below {end_id}"
-        )
+        raise RangeRefused(f"{_show_queue(queue)} has no items from id {ranges.next_id} on, and none below {end_id}")
 
 
 def _show_queue(queue: Queue) -> str:

@@ -1,6 +1,6 @@
-"""Every figure that a server tells of itself and of its queues: what it is called, what it means, where it is.
+"""The definitions of all figures of a server and its queues: name, kind, help text and value.
 
-One table, from which `stats`, the admin port's calls and its metrics take what they show: so they agree.
+`stats`, the admin port and its metrics use this table, so they agree.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ Stat = tuple[str, object]
 
 
 class StatKind(Enum):
-    """How a figure changes."""
+    """The way in which a figure changes."""
 
     COUNTER = "counter"
-    """It only grows, from the start of the server, or from when the queue was opened."""
+    """It only grows, since the server started or the queue was opened."""
     GAUGE = "gauge"
     """It goes up and down."""
     LABEL = "label"
-    """It is no number."""
+    """It is not a number."""
 
 
 _Of = TypeVar("_Of")
 
 
 class StatDefinition(NamedTuple, Generic[_Of]):
-    """One figure. `value` is asked for it; None where there is none."""
+    """The definition of one figure. `value` returns its value, or None if there is none."""
 
     name: str
     kind: StatKind
@@ -49,7 +49,7 @@ SUMMED_QUEUES_PER_STEP: Final = 64
 
 
 class QueueSnapshot:
-    """A queue as it is now."""
+    """The figures of a queue at one time."""
 
     __slots__ = ("_journal", "age_ms", "children", "counters", "histograms", "queue", "store")
 
@@ -64,14 +64,14 @@ class QueueSnapshot:
 
     @property
     def journal(self) -> Mapping[str, int]:
-        """The figures of its storage, gathered when they are first needed."""
+        """The figures of the queue's storage, collected when they are first needed."""
         if self._journal is None:
             self._journal = self.store.stats
         return self._journal
 
 
 class ServerSnapshot:
-    """The server as it is now. What is summed up over all its queues is there when `gather` has ended."""
+    """The figures of the server at one time. Sums over all queues are complete when `gather` has ended."""
 
     def __init__(self, manager: QueueManager, version: str, uptime_s: int) -> None:
         self.manager = manager
@@ -82,7 +82,7 @@ class ServerSnapshot:
         self._max_memory_bytes = 0
 
     def gather(self) -> Iterator[None]:
-        """Sum up the queues step by step, and open again those whose storage has failed."""
+        """Sum up the queues step by step, and reopen failed ones."""
         for queue in self.manager.queues_in_order():
             with suppress(KestrelError):
                 queue.reopen()
@@ -95,7 +95,7 @@ class ServerSnapshot:
 
     @property
     def reserved_memory_ratio(self) -> str:
-        """How much of the machine's memory the queues may fill, in all."""
+        """Memory that all queues together may use, as a part of the machine's memory."""
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return f"{self._max_memory_bytes / memory:.3f}"
 
@@ -107,122 +107,117 @@ SERVER_STAT_DEFINITIONS: Final[tuple[StatDefinition[ServerSnapshot], ...]] = (
     StatDefinition(
         "time", _GAUGE, "the server's clock, seconds since the epoch", lambda of: of.manager.now_ms() // 1000
     ),
-    StatDefinition("version", _LABEL, "the release", lambda of: of.version),
+    StatDefinition("version", _LABEL, "the server's version", lambda of: of.version),
     StatDefinition("curr_items", _GAUGE, "items in all queues", lambda of: of.items),
-    StatDefinition(
-        "total_items", _COUNTER, "items that were put, one for each queue", lambda of: of.counters.total_items
-    ),
+    StatDefinition("total_items", _COUNTER, "items put, counted once per queue", lambda of: of.counters.total_items),
     StatDefinition("bytes", _GAUGE, "bytes of the items in all queues", lambda of: of.bytes),
     StatDefinition(
         "reserved_memory_ratio",
         _GAUGE,
-        "what the queues may take of the machine's memory, in all (maxMemorySize)",
+        "part of the machine's memory that all queues may use (maxMemorySize)",
         lambda of: of.reserved_memory_ratio,
     ),
-    StatDefinition("curr_connections", _GAUGE, "clients that are connected", lambda of: of.counters.curr_connections),
+    StatDefinition("curr_connections", _GAUGE, "connected clients", lambda of: of.counters.curr_connections),
     StatDefinition(
-        "total_connections", _COUNTER, "clients that have connected", lambda of: of.counters.total_connections
+        "total_connections", _COUNTER, "connections since the start", lambda of: of.counters.total_connections
     ),
     StatDefinition("cmd_get", _COUNTER, "requests for items", lambda of: of.counters.cmd_get),
-    StatDefinition("cmd_set", _COUNTER, "items that clients asked to put", lambda of: of.counters.cmd_set),
-    StatDefinition("cmd_peek", _COUNTER, "requests to look at an item", lambda of: of.counters.cmd_peek),
-    StatDefinition("get_hits", _COUNTER, "items that clients were given", lambda of: of.counters.get_hits),
-    StatDefinition("get_misses", _COUNTER, "requests for which there was no item", lambda of: of.counters.get_misses),
+    StatDefinition("cmd_set", _COUNTER, "items that clients tried to put", lambda of: of.counters.cmd_set),
+    StatDefinition("cmd_peek", _COUNTER, "peek requests", lambda of: of.counters.cmd_peek),
+    StatDefinition("get_hits", _COUNTER, "items given to clients", lambda of: of.counters.get_hits),
+    StatDefinition("get_misses", _COUNTER, "requests that found no item", lambda of: of.counters.get_misses),
     StatDefinition("bytes_read", _COUNTER, "bytes from clients", lambda of: of.counters.bytes_read),
     StatDefinition("bytes_written", _COUNTER, "bytes to clients", lambda of: of.counters.bytes_written),
-    StatDefinition("queue_creates", _COUNTER, "queues that came into being", lambda of: of.counters.queue_creates),
-    StatDefinition("queue_deletes", _COUNTER, "queues that were deleted", lambda of: of.counters.queue_deletes),
-    StatDefinition(
-        "queue_expires", _COUNTER, "those of them that maxQueueAge deleted", lambda of: of.counters.queue_expires
-    ),
+    StatDefinition("queue_creates", _COUNTER, "created queues", lambda of: of.counters.queue_creates),
+    StatDefinition("queue_deletes", _COUNTER, "deleted queues", lambda of: of.counters.queue_deletes),
+    StatDefinition("queue_expires", _COUNTER, "queues deleted by maxQueueAge", lambda of: of.counters.queue_expires),
     StatDefinition(
         "rejected_connections",
         _COUNTER,
-        "clients that were turned away (maxConnections)",
+        "refused connections (maxConnections)",
         lambda of: of.counters.rejected_connections,
     ),
     StatDefinition(
         "foreign_requests",
         _COUNTER,
-        "requests of other protocols (HTTP, TLS) that were refused",
+        "refused requests of other protocols (HTTP, TLS)",
         lambda of: of.counters.foreign_requests,
     ),
-    StatDefinition("build", _LABEL, "compiled, or pure Python", lambda of: BUILD),
+    StatDefinition("build", _LABEL, "compiled or pure Python", lambda of: BUILD),
 )
 
 QUEUE_STAT_DEFINITIONS: Final[tuple[StatDefinition[QueueSnapshot], ...]] = (
     StatDefinition("items", _GAUGE, "items in the queue", lambda of: of.store.items),
-    StatDefinition("bytes", _GAUGE, "their bytes", lambda of: of.store.bytes),
+    StatDefinition("bytes", _GAUGE, "bytes of the items in the queue", lambda of: of.store.bytes),
     StatDefinition(
         "total_items",
         _COUNTER,
-        "items that were put, those in it at the start among them",
+        "items put, including those loaded at the start",
         lambda of: of.counters.total_items,
     ),
-    StatDefinition("logsize", _GAUGE, "bytes of the file that is written to", lambda of: of.journal["logsize"]),
-    StatDefinition("expired_items", _COUNTER, "items that have expired", lambda of: of.counters.expired_items),
-    StatDefinition("mem_items", _GAUGE, "items that are in memory", lambda of: of.store.mem_items),
-    StatDefinition("mem_bytes", _GAUGE, "their bytes", lambda of: of.store.mem_bytes),
-    StatDefinition("age", _GAUGE, "age_msec, by its old name", lambda of: of.age_ms),
-    StatDefinition("discarded", _COUNTER, "items that gave way to newer ones", lambda of: of.counters.discarded),
-    StatDefinition("waiters", _GAUGE, "clients that wait for an item", lambda of: len(of.queue.waiters)),
+    StatDefinition("logsize", _GAUGE, "bytes of the current journal file", lambda of: of.journal["logsize"]),
+    StatDefinition("expired_items", _COUNTER, "expired items", lambda of: of.counters.expired_items),
+    StatDefinition("mem_items", _GAUGE, "items in memory", lambda of: of.store.mem_items),
+    StatDefinition("mem_bytes", _GAUGE, "bytes of the items in memory", lambda of: of.store.mem_bytes),
+    StatDefinition("age", _GAUGE, "old name of age_msec", lambda of: of.age_ms),
+    StatDefinition("discarded", _COUNTER, "items discarded for newer ones", lambda of: of.counters.discarded),
+    StatDefinition("waiters", _GAUGE, "clients waiting for an item", lambda of: len(of.queue.waiters)),
     StatDefinition("open_transactions", _GAUGE, "open reads", lambda of: of.store.open_reads),
-    StatDefinition("transactions", _COUNTER, "reads that were opened", lambda of: of.counters.transactions),
+    StatDefinition("transactions", _COUNTER, "opened reads", lambda of: of.counters.transactions),
     StatDefinition(
         "canceled_transactions",
         _COUNTER,
-        "those of them that were aborted",
+        "aborted reads",
         lambda of: of.counters.canceled_transactions,
     ),
-    StatDefinition("total_flushes", _COUNTER, "how often it was flushed", lambda of: of.counters.total_flushes),
+    StatDefinition("total_flushes", _COUNTER, "flushes", lambda of: of.counters.total_flushes),
     StatDefinition(
         "journal_rewrites",
         _COUNTER,
-        "how often its journal was written anew",
+        "rewrites of the journal",
         lambda of: of.journal["journal_rewrites"],
     ),
     StatDefinition(
         "journal_rotations",
         _COUNTER,
-        "how often its journal went over to a new file",
+        "rotations of the journal to a new file",
         lambda of: of.journal["journal_rotations"],
     ),
-    StatDefinition("children", _LABEL, "its children", lambda of: show_names(of.children) if of.children else None),
     StatDefinition(
-        "age_msec", _GAUGE, "how long the last item that was taken had waited, milliseconds", lambda of: of.age_ms
+        "children", _LABEL, "the queue's children", lambda of: show_names(of.children) if of.children else None
     ),
+    StatDefinition("age_msec", _GAUGE, "waiting time of the last item taken, milliseconds", lambda of: of.age_ms),
     StatDefinition(
         "create_time",
         _GAUGE,
-        "when it was opened, milliseconds since the epoch",
+        "time when the queue was opened, milliseconds since the epoch",
         lambda of: of.counters.create_time_ms,
     ),
-    StatDefinition("moved_items", _COUNTER, "items that have moved to other queues", lambda of: of.queue.moves.moved),
-    StatDefinition(
-        "refused_moves", _COUNTER, "items that other queues had no room for", lambda of: of.queue.moves.refused
-    ),
+    StatDefinition("moved_items", _COUNTER, "items moved to other queues", lambda of: of.queue.moves.moved),
+    StatDefinition("refused_moves", _COUNTER, "items that other queues refused", lambda of: of.queue.moves.refused),
 )
 
 TRAFFIC_STAT_DEFINITIONS: Final[tuple[StatDefinition[QueueSnapshot], ...]] = (
-    StatDefinition("put_items", _COUNTER, "items that were put since it was opened", lambda of: of.histograms.puts),
-    StatDefinition("put_bytes", _COUNTER, "their bytes", lambda of: of.histograms.request_size.sum),
-    StatDefinition("get_items_hit", _COUNTER, "items that were taken", lambda of: of.histograms.hits),
-    StatDefinition("get_items_miss", _COUNTER, "requests for which there was no item", lambda of: of.histograms.misses),
+    StatDefinition("put_items", _COUNTER, "items put since the queue was opened", lambda of: of.histograms.puts),
+    StatDefinition("put_bytes", _COUNTER, "bytes of the items put", lambda of: of.histograms.request_size.sum),
+    StatDefinition("get_items_hit", _COUNTER, "items taken", lambda of: of.histograms.hits),
+    StatDefinition("get_items_miss", _COUNTER, "requests that found no item", lambda of: of.histograms.misses),
 )
-"""What came and went since a queue was opened. `stats` does not tell it, nor did Kestrel's: who finds `put_items` there
-takes the queue for an alias."""
+"""Traffic since a queue was opened. As in Kestrel, `stats` does not have it: clients take a queue with `put_items`
+there for an alias.
+"""
 
 COMMON_STORAGE_STATS: Final = frozenset({"logsize", "journal_rewrites", "journal_rotations"})
-"""The figures that every storage tells, as Kestrel's did; its own come last."""
+"""The figures that every storage has. A storage's own figures follow them."""
 
 
 def server_stats(snapshot: ServerSnapshot) -> list[Stat]:
-    """The server's figures with their values."""
+    """Return the server's figures with their values."""
     return [(figure.name, figure.value(snapshot)) for figure in SERVER_STAT_DEFINITIONS]
 
 
 def queue_stats(snapshot: QueueSnapshot) -> list[Stat]:
-    """A queue's figures with their values: those of every storage, then this one's own."""
+    """Return a queue's figures with their values: first the common ones, then those of its storage."""
     told: list[Stat] = []
     for figure in QUEUE_STAT_DEFINITIONS:
         value = figure.value(snapshot)
@@ -232,16 +227,16 @@ def queue_stats(snapshot: QueueSnapshot) -> list[Stat]:
 
 
 def traffic_stats(snapshot: QueueSnapshot) -> list[Stat]:
-    """What came and went, with its values."""
+    """Return the traffic figures with their values."""
     return [(figure.name, figure.value(snapshot)) for figure in TRAFFIC_STAT_DEFINITIONS]
 
 
 def storage_stats(snapshot: QueueSnapshot) -> Iterator[tuple[str, int]]:
-    """What the storage of a queue tells that not every storage does."""
+    """Return the figures that only this queue's storage has."""
     return ((name, value) for name, value in snapshot.journal.items() if name not in COMMON_STORAGE_STATS)
 
 
 def alias_stats(alias: Alias) -> list[Stat]:
-    """An alias's figures: what was put to it, and where that goes."""
+    """Return an alias's figures: the puts to it, and its destinations."""
     children = show_names(alias.destinations)
     return [("put_items", alias.put_items), ("put_bytes", alias.put_bytes), ("children", children)]

@@ -1,4 +1,4 @@
-"""The figures of one queue or alias, as `stats` and `dump_stats` list them: Kestrel's first, in its order."""
+"""The figures of one queue or alias for `stats` and `dump_stats`: Kestrel's first, in its order."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from kestrel.queues.manager import QueueManager
 from kestrel.queues.stat_definitions import QueueSnapshot, Stat, alias_stats, queue_stats
 
 CHILDREN_PER_BATCH: Final = 64
-"""Children that are listed in one piece."""
+"""Limit of children in one piece of a reply."""
 
 CHILDREN_PLACEHOLDER: Final = b"/"
-"""Stands for the list of children. No name contains a slash, and none is added when a name is shown."""
+"""Placeholder for the list of children. No name contains a slash, and escaping adds none."""
 
 
-def iter_encoded_stats(
-    manager: QueueManager, name: bytes, encode: Callable[[list[Stat]], bytes]
-) -> Iterator[bytes]:
+def iter_encoded_stats(manager: QueueManager, name: bytes, encode: Callable[[list[Stat]], bytes]) -> Iterator[bytes]:
     """Yield the encoded figures of a queue or alias, in several pieces if it has many children."""
     if len(manager.children_of(name)) <= CHILDREN_PER_BATCH:
         yield encode(stats_of(manager, name))
@@ -37,7 +35,7 @@ def iter_encoded_stats(
 
 
 def iter_child_batches(manager: QueueManager, name: bytes) -> Iterator[Sequence[bytes]]:
-    """Yield the names of a queue's children, some at a time, in order. They may come and go meanwhile."""
+    """Yield the names of a queue's children in batches, in order. Children may be added and removed meanwhile."""
     last = b""
     while True:
         children = manager.children_of(name)
@@ -50,7 +48,7 @@ def iter_child_batches(manager: QueueManager, name: bytes) -> Iterator[Sequence[
 
 
 def stats_of(manager: QueueManager, name: bytes, children: Sequence[bytes] | None = None) -> list[Stat]:
-    """Return the figures of a queue or alias; none if it is missing. Try to open a queue that failed again."""
+    """Return the figures of a queue or alias, or none if it is missing. Try to reopen a failed queue."""
     alias = manager.aliases.get(name)
     if alias is not None:
         return alias_stats(alias)

@@ -1,4 +1,4 @@
-"""The server's status: what it takes from clients at present, remembered over restarts."""
+"""The server's status: the kinds of requests that it accepts. It is stored across restarts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from kestrel.storage.interfaces import InThread
 log = Logger(__name__)
 
 _MAX_STATUS_FILE_BYTES: Final = 100
-"""Bytes of a status file that are looked at."""
+"""Limit of bytes read from a status file."""
 
 
 class StatusLevel(Enum):
-    """What the server takes, from the most to the least. The values are the names that Kestrel writes to its file."""
+    """The statuses, from the least to the most strict. Their values are the names in Kestrel's status file."""
 
     UP = "Up"
     WRITE_AVOID = "WriteAvoid"
@@ -31,7 +31,7 @@ class StatusLevel(Enum):
     DOWN = "Down"
 
     def is_stricter_than(self, other: StatusLevel) -> bool:
-        """Whether it is further from being up."""
+        """Return True if this status allows less than `other`."""
         return _ORDER.index(self) > _ORDER.index(other)
 
     @property
@@ -50,19 +50,19 @@ _SETTABLE: Final = {status.value.lower(): status for status in StatusLevel if st
 
 
 class StatusFile(Protocol):
-    """Where the status is remembered. Both methods block, and raise OSError; `write` is called in a thread."""
+    """The file that stores the status. Both methods block and raise OSError. `write` is called in a thread."""
 
     def read(self, most_bytes: int) -> bytes:
-        """What it holds, no more than that. A file that is missing is a FileNotFoundError."""
+        """Return at most `most_bytes` of the content. Raises FileNotFoundError if the file is missing."""
 
     def write(self, data: bytes) -> None:
-        """Put that in place of what it holds, whole and safe when this returns."""
+        """Replace the content as a whole. It is durable when this returns."""
 
 
 class ServerStatus:
-    """The status that is published, and the one by which commands are taken or refused.
+    """The published status, and the status in force, by which requests are accepted.
 
-    They differ for `grace_ms` after a change to a stricter one, so that clients can learn of it and go elsewhere.
+    After a change to a stricter status, they differ for `grace_ms`, so that clients can learn of it and go elsewhere.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ServerStatus:
         self.takes_writes = default.takes_writes
         """Whether clients may put, flush and delete now."""
         self.takes_reads = default.takes_reads
-        """Whether they may get, peek and monitor."""
+        """Whether clients may get, peek and monitor now."""
         self._tell: Callable[[StatusLevel], object] = _tell_nobody
         self._file = file
         self._grace_ms = grace_ms
@@ -87,12 +87,12 @@ class ServerStatus:
         self._grace = Timer(clock, self._grace_is_over)
 
     def watch(self, watcher: Callable[[StatusLevel], object]) -> None:
-        """Have that called with what is published, after each change of it."""
+        """Call `watcher` with the published status after each change."""
         self._tell = watcher
 
     @property
     def in_force(self) -> StatusLevel:
-        """The status by which commands are taken or refused."""
+        """The status by which requests are accepted."""
         return self._in_force
 
     def _enforce(self, status: StatusLevel) -> None:
@@ -100,7 +100,7 @@ class ServerStatus:
         self.takes_writes, self.takes_reads = status.takes_writes, status.takes_reads
 
     def restore(self) -> None:
-        """Take the status up again that the file remembers; the default stays if there is none that can be read."""
+        """Restore the status from the file. Keep the default if the file is missing or invalid."""
         try:
             name = self._file.read(_MAX_STATUS_FILE_BYTES).decode("latin-1").strip()
         except FileNotFoundError:
@@ -110,17 +110,17 @@ class ServerStatus:
             return
         status = _SETTABLE.get(name.lower())
         if status is None:
-            log.error("The status file names no status: {name!r}", name=name)
+            log.error("The status file has an unknown status: {name!r}", name=name)
             return
         self.published = status
         self._enforce(status)
         log.info("The status is {status}, as it was before", status=status.value)
 
     def change(self, name: bytes) -> Deferred[None]:
-        """Change to the status of that name, in capitals or not.
+        """Change to the status `name`, in any case.
 
-        Fires when it is remembered; fails with `StorageError` when it cannot be, and is changed all the same. Raises
-        `UnknownStatus`.
+        Fires when the status is stored. Fails with `StorageError` if it cannot be stored, but it is changed anyway.
+        Raises `UnknownStatus`.
         """
         status = _SETTABLE.get(name.decode("latin-1").lower())
         if name.lower() == b"down":
@@ -134,7 +134,7 @@ class ServerStatus:
                 status=status.value,
                 published=self.published.value,
             )
-            return self._writing.run(lambda: None)  # when what is under way is remembered
+            return self._writing.run(lambda: None)  # fires when the current change is stored
         grace_ms = 0 if self._grace.is_running else self._grace_ms()
         self._grace.stop()
         log.info("The status changes from {old} to {new}", old=self.published.value, new=status.value)
@@ -153,14 +153,14 @@ class ServerStatus:
         error = failure.value
         reason = getattr(error, "strerror", None) or str(error)
         log.error("The status file cannot be written: {reason}", reason=reason)
-        raise StorageError(f"the status is changed, but would be forgotten at a restart: {reason}")
+        raise StorageError(f"the status is changed, but a restart will not keep it: {reason}")
 
     def _grace_is_over(self) -> None:
         self._enforce(self.published)
         log.info("The status {status} is in force", status=self.in_force.value)
 
     def stop(self) -> None:
-        """The server stops: it is down until it starts again, which is not remembered."""
+        """Set the status to Down, without storing it, because the server stops."""
         self._grace.stop()
         self.published = StatusLevel.DOWN
         self._enforce(StatusLevel.DOWN)

@@ -1,4 +1,4 @@
-"""Queues whose contents have died with those of another are opened anew, so that who waits on them is served."""
+"""The reopening of failed stores, so that their waiters are served."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kestrel.queues.tick_scheduler import TickScheduler
 from kestrel.queues.timer import Timer
 
 REOPEN_RETRY_S: Final = 0.5
-"""What a storage takes its time to open, or cannot open yet, is tried so long after the last time."""
+"""Wait between two attempts to reopen stores."""
 
 
 class StoreReopener:
-    """Calls `reopen` once some contents have died, and again until it says that all of them are open."""
+    """A timer that calls `reopen` after a store has failed, and again until it returns True."""
 
     def __init__(self, reopen: Callable[[], bool], scheduler: TickScheduler, clock: IReactorTime) -> None:
         self._reopen = reopen
@@ -24,13 +24,13 @@ class StoreReopener:
         self._timer = Timer(clock, self._try)
 
     def begin(self) -> None:
-        """Some contents have died: in the next turn."""
+        """Reopen failed stores in the next tick."""
         if not self._is_under_way:
             self._is_under_way = True
             self._scheduler.continue_later(self._try)
 
     def stop(self) -> None:
-        """Try no more."""
+        """Stop trying."""
         self._timer.stop()
 
     def _try(self) -> None:

@@ -1,7 +1,7 @@
-"""Fair turns: how long a tick may go on, and who goes on in the next one.
+"""The fair scheduling of work over ticks.
 
-Without a bound, many connections with full pipelines make one tick as long as all their work; nobody's reply
-leaves before its end.
+Without a bound, many connections with full pipelines would make one tick as long as all their work. All replies would
+wait for its end.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ log = Logger(__name__)
 _Thing = TypeVar("_Thing")
 
 TICK_BUDGET_S: Final = 0.002
-"""After so much work a tick begins nothing new."""
+"""Time after which a tick begins no new work."""
 
 BACKGROUND_BUDGET_S: Final = TICK_BUDGET_S / 4
-"""A tick begins no further step of background work after this much of it. Requests that arrive meanwhile wait less."""
+"""Time after which a tick begins no further background work, so that requests that arrive meanwhile wait less."""
 
 
 class TickScheduler:
-    """Says who may work in this tick, and lets the rest go on in the next.
+    """A scheduler that limits the work in a tick and continues the rest in the next.
 
-    Nobody works before `open`, which is called when the queues are loaded: connections that came earlier wait.
+    Before `open`, which is called when the queues are loaded, no work begins.
     """
 
     def __init__(self, barrier: Barrier, schedule: Schedule, seconds: Callable[[], float]) -> None:
@@ -39,19 +39,19 @@ class TickScheduler:
         self.seconds = seconds
         self._tick_ends_at: float | None = None
         self.checked_at_s = 0.0
-        """What the clock said when somebody last asked whether to work."""
+        """The clock's value at the last `has_time`."""
         self._waiting: deque[Callable[[], None]] = deque()
         self._background: deque[Callable[[], None]] = deque()
         self._is_scheduled = False
         self._is_open = False
 
     def open(self) -> None:
-        """Let everyone begin."""
+        """Begin to run work."""
         self._is_open = True
         self._schedule_next()
 
     def has_time(self) -> bool:
-        """Whether this tick still begins something new."""
+        """Return True if this tick may begin new work."""
         if not self._is_open:
             return False
         self.checked_at_s = self.seconds()
@@ -62,14 +62,14 @@ class TickScheduler:
         return self.checked_at_s < self._tick_ends_at
 
     def exceeds_tick(self, began: float) -> bool:
-        """Whether a turn that began then has used up a whole tick by itself."""
+        """Return True if a slice that began at `began` has used a whole tick."""
         return self.seconds() - began > TICK_BUDGET_S
 
     def _tick_ended(self) -> None:
         self._tick_ends_at = None
 
     def continue_later(self, work: Callable[[], None]) -> None:
-        """Call `work` in the next tick, after those who asked before."""
+        """Call `work` in the next tick, after work that was added before."""
         self._waiting.append(work)
         self._schedule_next()
 
@@ -82,13 +82,10 @@ class TickScheduler:
         self._background.append(step)
         self._schedule_next()
 
-    def for_each(
-        self, things: Sequence[_Thing], work: Callable[[_Thing], object], at_once: int
-    ) -> Deferred[None]:
-        """Do that with each of these, in turns, the first of them now. Fires when all is done, or with what `work`
-        raises, which ends it.
+    def for_each(self, things: Sequence[_Thing], work: Callable[[_Thing], object], at_once: int) -> Deferred[None]:
+        """Call `work` with each of `things`, in slices, the first slice now. Fires when done, or with the first error.
 
-        A turn does so many at most, and begins no further one when its time is over.
+        A slice handles at most `at_once` things, and ends when its time is over.
         """
         done: Deferred[None] = Deferred()
         self._do_some(things, 0, work, at_once, done)
@@ -140,4 +137,4 @@ class TickScheduler:
         try:
             work()
         except Exception:  # a failure must not stop the work of others
-            log.failure("A turn failed")
+            log.failure("Scheduled work failed")

@@ -1,4 +1,4 @@
-"""A timer that is started and stopped again and again."""
+"""A timer that can be started and stopped repeatedly."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 CLOCK_TOLERANCE_S: Final = 1e-6
-"""Clocks count in floating point: a timer that is due must find what it was set for."""
+"""Tolerance for rounding: a timer that fires must find its own deadline reached."""
 
 
 class Timer:
-    """Calls `due` once, some time after it was started, unless it is stopped before."""
+    """A timer that calls `due` once, some time after each start, unless it is stopped."""
 
     __slots__ = ("_call", "_clock", "_due")
 
@@ -23,16 +23,16 @@ class Timer:
 
     @property
     def is_running(self) -> bool:
-        """Whether it will call."""
+        """Whether the timer will call `due`."""
         return self._call is not None
 
     def start(self, seconds: float) -> None:
-        """Call after that time; an earlier start does not count any more."""
+        """Call `due` after `seconds`. An earlier start is canceled."""
         self.stop()
         self._call = self._clock.callLater(seconds, self._is_due)
 
     def stop(self) -> None:
-        """Do not call."""
+        """Cancel the call."""
         call, self._call = self._call, None
         if call is not None:
             call.cancel()

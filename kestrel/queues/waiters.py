@@ -1,4 +1,4 @@
-"""Those who wait for an item of a queue, first come, first served."""
+"""The clients that wait for an item of a queue, in the order of arrival."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Callable
 from kestrel.item import Item
 
 ItemArrived = Callable[[Item | None, Exception | None], None]
-"""Called once with the item; or with None when there is none; or with None and why the head cannot be read."""
+"""Callback, called once with an item, with None for an empty queue, or with None and the error."""
 
 
 class Waiter:
-    """One who wants the next item of a queue.
+    """A get that waits for the next item of a queue.
 
-    `opens` takes it as an open read, `peeks` leaves it in the queue. One who is not `is_blocking` only waits until
-    it is known whether there is an item.
+    `opens` takes it as an open read, `peeks` leaves it in the queue. A waiter that is not `is_blocking` waits only
+    until it is known whether there is an item.
     """
 
     __slots__ = ("began_s", "is_blocking", "on_result", "opens", "peeks")
 
     def __init__(self, on_result: ItemArrived, *, opens: bool, peeks: bool, is_blocking: bool) -> None:
         self.began_s = 0.0
-        """When it joined the line."""
+        """Time at which it began to wait."""
         self.on_result = on_result
         self.opens = opens
         self.peeks = peeks
@@ -30,40 +30,41 @@ class Waiter:
 
 
 class WaiterQueue:
-    """Waiters in the order in which they came; leaving from the middle is as cheap as from the front.
+    """Waiters in order of arrival. Removing one from the middle is as cheap as from the front.
 
-    Nothing here takes longer where many patient ones stand in line.
+    No operation takes longer with many blocking waiters.
     """
 
     def __init__(self) -> None:
-        self._line: OrderedDict[Waiter, None] = OrderedDict()  # a dict searches for its first after deletions
+        # a plain dict would search for its first key after deletions
+        self._line: OrderedDict[Waiter, None] = OrderedDict()
         self._non_blocking: OrderedDict[Waiter, None] = OrderedDict()
-        """Those in line who do not wait for an item to come."""
+        """The non-blocking waiters."""
         self.has_waiters = False
-        """Whether anyone stands in it."""
+        """Whether there are waiters."""
 
     def __len__(self) -> int:
         return len(self._line)
 
     def first(self) -> Waiter:
-        """Who is served next."""
+        """Return the waiter that is served next."""
         return next(iter(self._line))
 
     def join(self, waiter: Waiter) -> None:
-        """Stand at the end of the line."""
+        """Add a waiter at the end."""
         self._line[waiter] = None
         self.has_waiters = True
         if not waiter.is_blocking:
             self._non_blocking[waiter] = None
 
     def make_non_blocking(self, waiter: Waiter) -> None:
-        """That one, who may be in line, only waits from now on until it is known whether there is an item."""
+        """Make a waiter, if it still waits, wait only until it is known whether there is an item."""
         waiter.is_blocking = False
         if waiter in self._line:
             self._non_blocking[waiter] = None
 
     def leave(self, waiter: Waiter) -> bool:
-        """Stand in it no longer. False when that one has been served already."""
+        """Remove a waiter. Return False if it has already been served."""
         if waiter in self._line:
             del self._line[waiter]
             self.has_waiters = bool(self._line)
@@ -72,9 +73,9 @@ class WaiterQueue:
         return False
 
     def non_blocking(self) -> list[Waiter]:
-        """Those who do not wait for an item to come, in the order in which they ceased to."""
+        """Return the non-blocking waiters, in the order in which they became non-blocking."""
         return list(self._non_blocking)
 
     def all(self) -> list[Waiter]:
-        """Everyone, in order."""
+        """Return all waiters, in order."""
         return list(self._line)

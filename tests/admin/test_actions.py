@@ -97,7 +97,7 @@ def test_a_status_that_cannot_be_remembered_is_told(tmp_path: Path) -> None:
     reply = Admin(server=MemoryServer(status_file=file)).post("/api/status/ReadOnly")
     assert (reply.status, reply.error) == (
         503,
-        "the status is changed, but would be forgotten at a restart: Permission denied",
+        "the status is changed, but a restart will not keep it: Permission denied",
     )
 
 

@@ -14,7 +14,7 @@ from kestrel.net.rejecting_protocol import RejectingProtocol
 from kestrel.testing.server import MemoryServer
 
 STORED = b"STORED\r\n"
-TOO_MANY_QUEUES = b"SERVER_ERROR there are too many queues to make another; limit=3\r\n"
+TOO_MANY_QUEUES = b"SERVER_ERROR too many queues; limit=3\r\n"
 
 
 def set_(queue: bytes) -> bytes:
@@ -43,7 +43,7 @@ def test_no_request_makes_one_too_many_and_the_connection_stays(full: MemoryServ
 
 
 def test_text_and_thrift_are_told_so_too(full: MemoryServer) -> None:
-    assert full.connect("text").ask(b"put c:\nx\n\n") == b"-there are too many queues to make another; limit=3\n"
+    assert full.connect("text").ask(b"put c:\nx\n\n") == b"-too many queues; limit=3\n"
     put = b"\x80\x01\0\x01\0\0\0\x03put\0\0\0\0\x0b\0\x01\0\0\0\x01c\x0f\0\x02\x0b\0\0\0\x01\0\0\0\x01x\0"
     assert b"too many queues" in full.connect("thrift").ask(len(put).to_bytes(4, "big") + put)
 

@@ -152,7 +152,7 @@ def test_an_empty_queue_that_has_a_reader_does_not_expire(tmp_path: Path) -> Non
         assert reader.read_all() == [b"a"]
         reader.close()
         server.advance(20)
-        assert refused(reader.read, 1, 2).startswith("nothing of the queue work is kept")
+        assert refused(reader.read, 1, 2).startswith("no range of the queue work is open")
 
 
 def test_files_are_kept_for_the_reader_alone_and_go_when_it_has_released_them(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_what_is_not_there_yet_is_an_error(server: ScrollServer) -> None:
     put(server, b"a")
     reader = Reader(server)
     reader.open()
-    told = "the queue work has no items yet from id 2 on, and none below "
+    told = "the queue work has no items from id 2 on, and none below "
     assert refused(reader.read, 1, 3) == told + "3"
     assert refused(reader.release, 3) == told + "3"
     assert refused(reader.open, 7) == told + "7"
@@ -290,7 +290,7 @@ def test_one_reader_at_a_time_has_a_queue(server: ScrollServer) -> None:
     put(server, b"a")
     reader, other = Reader(server), Reader(server, b"other")
     reader.open()
-    told = "the queue work is read by ids by another reader: spark"
+    told = "the queue work is already read by another reader: spark"
     assert refused(other.open) == told
     assert refused(other.read, 1, 2) == told
     assert refused(other.release, 2) == told
@@ -302,7 +302,7 @@ def test_one_reader_at_a_time_has_a_queue(server: ScrollServer) -> None:
 def test_who_never_began_is_told(server: ScrollServer) -> None:
     put(server, b"a")
     reader = Reader(server)
-    told = "nothing of the queue work is kept for a reader: it has never begun, was closed, or the queue was deleted"
+    told = "no range of the queue work is open: it was never opened, was closed, or the queue was deleted"
     assert refused(reader.read, 1, 2) == told
     assert refused(reader.release, 2) == told
     assert refused(reader.open, 1) == told
@@ -315,7 +315,7 @@ def test_who_never_began_is_told(server: ScrollServer) -> None:
 
 @pytest.mark.parametrize("name", [b"", b"x" * (MAX_READER_BYTES + 1)])
 def test_the_name_of_a_reader_is_bounded(server: ScrollServer, name: bytes) -> None:
-    assert refused(Reader(server, name).open) == "the name of a reader has 1 to 255 bytes"
+    assert refused(Reader(server, name).open) == "the name of a reader must have 1 to 255 bytes"
     assert server.manager.existing(b"work") is None
 
 
@@ -333,7 +333,7 @@ def test_each_child_has_a_reader_of_its_own(server: ScrollServer) -> None:
 
 def test_storages_without_ids_and_aliases_say_so() -> None:
     server = MemoryServer(config=loads("[[aliases]]\nname = 'all'\ndestinationQueues = ['work']\n"))
-    told = "the items of the queue work cannot be read by ids: its storage gives them none; the storage scroll does"
+    told = "the items of the queue work cannot be read by ids: its storage has no item ids; use the storage scroll"
     reader = Reader(server)
     assert {refused(reader.open), refused(reader.read, 1, 2), refused(reader.release, 2), refused(reader.close)} == {
         told

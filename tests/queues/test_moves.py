@@ -119,8 +119,8 @@ def test_items_for_a_target_that_failed_reach_it_in_their_order_when_it_takes_th
 
 
 def told(events: Sequence[LogEvent]) -> list[str]:
-    """What the log says of items that cannot move."""
-    return [text for event in events if "cannot move" in (text := str(formatEvent(event)))]
+    """What the log says of items that cannot be moved."""
+    return [text for event in events if "cannot be moved" in (text := str(formatEvent(event)))]
 
 
 def test_the_log_tells_once_of_a_target_that_fails_until_it_has_taken_an_item_again() -> None:

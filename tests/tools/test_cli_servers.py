@@ -221,7 +221,7 @@ def test_a_reader_by_ids_that_will_not_come_back_is_given_up(processes: Processe
         status, _, said = cli(*close, "other")
         assert (status, said) == (
             1,
-            f"kestrel-cli: {address}: the queue work is read by ids by another reader: sp{{rk\n",
+            f"kestrel-cli: {address}: the queue work is already read by another reader: sp{{rk\n",
         )
         assert cli(*close, "sp{rk") == cli(*close, "other") == (0, b"", "")
         assert thrift.ask(lambda calls: calls.open_range(b"work", b"other")).first_id == 1
