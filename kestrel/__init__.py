@@ -1,6 +1,6 @@
 """Kestrel: a durable message queue server on Twisted.
 
-This module stays light, so that a worker process that only wants to read journals imports no Twisted.
+This module imports no Twisted, so that worker processes that only read journals start fast.
 """
 
 __version__ = "1.0.0"

@@ -1,4 +1,4 @@
-"""Where a server is: ``host``, ``host:port`` or ``[::1]:port``."""
+"""Addresses of servers: ``host``, ``host:port`` or ``[::1]:port``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 DEFAULT_PORTS: Final[Mapping[str, int]] = {"memcache": 22133, "thrift": 2229}
-"""Where the server listens if nothing else is said, by protocol."""
+"""Default ports, by protocol."""
 
 _ADDRESS: Final = re.compile(
     r"(?:\[(?P<ipv6>[0-9A-Fa-f:.%\w-]+)\]|(?P<host>[^\s:\[\]/?#@]+))(?::(?P<port>[0-9]{1,5}))?"
@@ -15,7 +15,7 @@ _ADDRESS: Final = re.compile(
 
 
 class Address(NamedTuple):
-    """A host, as a name or a number, and a port."""
+    """A host name or IP address, and a port."""
 
     host: str
     port: int
@@ -25,7 +25,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str, default_port: int) -> Address:
-    """The address that the text says; raises ValueError with a sentence."""
+    """Parse an address. Raises ValueError with the reason."""
     match = _ADDRESS.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is no address; write host, host:port or [::1]:port")

@@ -1,7 +1,7 @@
-"""What a client can ask for: the values that every wire protocol makes of its bytes.
+"""The commands of clients: every wire protocol parses its requests into these values.
 
-Plain slotted classes, because one is made for every request. Queue names are bytes as the client sent them
-and are checked where a queue is looked up, not here.
+They are plain slotted classes, because one is made for every request. Queue names are bytes as the client sent them.
+They are checked where a queue is looked up, not here.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import Any
 
 
 class Command:
-    """One request of one client."""
+    """One request of a client."""
 
     __slots__ = ("call",)
 
     call: Any
-    """What the codec that made the command wants to know again when it answers; only its own business."""
+    """Data of the codec that made the command, for its reply."""
 
 
 class Put(Command):
     """Append items to a queue.
 
-    `expiry_ms` is 0 for never; counted from now when `expiry_is_relative` (then it may be negative: expired
-    on arrival), else in milliseconds since the epoch. When an item is refused the next ones are tried all the same,
-    unless `stops_at_refusal`.
+    `expiry_ms` is 0 for never. With `expiry_is_relative` it counts from now, and a negative value means expired on
+    arrival. Otherwise it is in milliseconds since the epoch. After a refused item the next ones are still tried, unless
+    `stops_at_refusal`.
     """
 
     __slots__ = ("expiry_is_relative", "expiry_ms", "items", "queue", "stops_at_refusal")
@@ -78,10 +78,10 @@ class Get(Command):
 
 
 class Monitor(Command):
-    """Stream items as open reads until `wait_ms` have passed or `max_items` were sent.
+    """Stream items as open reads until `wait_ms` have passed or `max_items` are sent.
 
-    `max_items` None is the connection's limit of open reads; negative: only that limit and the time. `closes_all`
-    confirms all that the connection has open of the queue first.
+    A `max_items` of None is the connection's limit of open reads. With a negative one, only that limit and the time
+    apply. `closes_all` first confirms all open reads that the connection has of the queue.
     """
 
     __slots__ = ("closes_all", "key", "max_items", "queue", "wait_ms")
@@ -94,7 +94,7 @@ class Monitor(Command):
 
 
 class Confirm(Command):
-    """Finish the `count` oldest open reads of this connection and queue, or none of them."""
+    """Confirm the `count` oldest open reads of this connection and queue, or none of them."""
 
     __slots__ = ("count", "queue")
 
@@ -104,10 +104,10 @@ class Confirm(Command):
 
 
 class GetMany(Command):
-    """Take items until there are `max_items`, or `wait_ms` have passed; <= 0 takes what is there.
+    """Take items until there are `max_items` or `wait_ms` have passed. A `wait_ms` <= 0 does not wait.
 
-    A negative `max_items` takes what one reply can hold. With `auto_abort_ms` > 0 each item is an open read with a
-    number that any connection may confirm within that time; otherwise the items are gone for good.
+    A negative `max_items` takes what one reply can hold. With `auto_abort_ms` > 0, each item is an open read with an id
+    that any connection may confirm within that time. Otherwise the items are removed.
     """
 
     __slots__ = ("auto_abort_ms", "max_items", "queue", "wait_ms")
@@ -128,19 +128,19 @@ class _OpenReadIdsCommand(Command):
 
 
 class ConfirmIds(_OpenReadIdsCommand):
-    """Finish those open reads of a queue, by the numbers that `GetMany` gave out; others are passed over."""
+    """Confirm open reads of a queue by the ids from `GetMany`. Unknown ids are ignored."""
 
     __slots__ = ()
 
 
 class AbortIds(_OpenReadIdsCommand):
-    """Return those open reads of a queue to its head, by the numbers that `GetMany` gave out."""
+    """Abort open reads of a queue by the ids from `GetMany`, which puts them back at its head."""
 
     __slots__ = ()
 
 
 class RangeCommand(Command):
-    """About reading a queue's items by their ids; `reader` is the name under which somebody does."""
+    """A command that reads a queue's items by their ids. `reader` is the name of the reader."""
 
     __slots__ = ("queue", "reader")
 
@@ -150,9 +150,9 @@ class RangeCommand(Command):
 
 
 class OpenRange(RangeCommand):
-    """Keep the items until the reader releases them, and tell where a batch of `max_items` ends.
+    """Keep items until the reader releases them, and reply with the end of a batch of `max_items`.
 
-    It begins at `first_id`, or where <= 0 at the first that is not released; `max_items` <= 0 is all that there are.
+    The batch begins at `first_id`, or at the first unreleased item if that is <= 0. A `max_items` <= 0 means all items.
     """
 
     __slots__ = ("first_id", "max_items")
@@ -164,7 +164,7 @@ class OpenRange(RangeCommand):
 
 
 class ReadRange(RangeCommand):
-    """The items from `first_id` on and below `end_id`; `max_bytes` <= 0 is what one reply can hold."""
+    """Read the items from `first_id` to below `end_id`. A `max_bytes` <= 0 means what one reply can hold."""
 
     __slots__ = ("end_id", "first_id", "max_bytes")
 
@@ -176,7 +176,7 @@ class ReadRange(RangeCommand):
 
 
 class ReleaseRange(RangeCommand):
-    """All below `end_id` is done."""
+    """Release all items below `end_id`."""
 
     __slots__ = ("end_id",)
 
@@ -186,7 +186,7 @@ class ReleaseRange(RangeCommand):
 
 
 class CloseRange(RangeCommand):
-    """Keep nothing for the reader any more."""
+    """Stop keeping items for the reader."""
 
     __slots__ = ()
 
@@ -199,13 +199,13 @@ class _QueueCommand(Command):
 
 
 class Delete(_QueueCommand):
-    """Forget a queue, its items, open reads and files."""
+    """Delete a queue, its items, open reads and files."""
 
     __slots__ = ()
 
 
 class Inspect(_QueueCommand):
-    """Look at the head of a queue and at a few of its figures."""
+    """Return the head of a queue and some of its figures."""
 
     __slots__ = ()
 
@@ -235,19 +235,19 @@ class FlushAllExpired(Command):
 
 
 class Version(Command):
-    """Which release this is."""
+    """Return the server's version."""
 
     __slots__ = ()
 
 
 class Stats(Command):
-    """The server's counters, and each queue's."""
+    """Return the figures of the server and of each queue."""
 
     __slots__ = ()
 
 
 class DumpStats(Command):
-    """The counters of these queues, or of all when none is named."""
+    """Return the figures of the named queues and aliases, or of all of them."""
 
     __slots__ = ("queues",)
 
@@ -256,7 +256,7 @@ class DumpStats(Command):
 
 
 class DumpConfig(Command):
-    """The settings of these queues and aliases, or of all when none is named."""
+    """Return the settings of the named queues and aliases, or of all of them."""
 
     __slots__ = ("queues",)
 
@@ -271,7 +271,7 @@ class Reload(Command):
 
 
 class Status(Command):
-    """Ask for the server's status, or with `new_status` (as the client wrote it) change it."""
+    """Return the server's status, or change it to `new_status`, which is as the client wrote it."""
 
     __slots__ = ("new_status",)
 
@@ -280,25 +280,27 @@ class Status(Command):
 
 
 class Upgrade(Command):
-    """The codec speaks otherwise from here on: let the client know."""
+    """Acknowledge that the codec uses an upgraded protocol from here on."""
 
     __slots__ = ()
 
 
 class Quit(Command):
-    """Hang up."""
+    """Close the connection."""
 
     __slots__ = ()
 
 
 class Shutdown(Command):
-    """Stop the server in order."""
+    """Stop the server in an orderly way."""
 
     __slots__ = ()
 
 
 class Malformed(Command):
-    """Bytes that are no request: answer with the reason and, where the stream is out of step, hang up."""
+    """An invalid request. The reply is the reason. With `closes`, the stream is out of step, and the connection is
+    closed.
+    """
 
     __slots__ = ("closes", "reason")
 
@@ -308,7 +310,7 @@ class Malformed(Command):
 
 
 class OtherProtocol(Malformed):
-    """A line of another protocol, such as HTTP: refuse it, and hang up."""
+    """A line of another protocol, such as HTTP, which is refused."""
 
     __slots__ = ()
 

@@ -1,8 +1,7 @@
-"""Which build of the hot path runs: the compiled extension, or the same modules as Python.
+"""The choice between the compiled extension and pure Python for the hot path.
 
-The extension is made of the modules themselves (setup.py). It is used where it was built, unless KESTREL_PURE=1 is in
-the environment, or a source has changed since, in a checkout: code that is not what one reads would be worse than slow.
-Nor is it used by a Python that it was not built for.
+The extension is compiled from the modules themselves (setup.py). It is not used with KESTREL_PURE=1 in the environment,
+by another Python than it was built for, or in a checkout where a source has changed since.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from typing import Final, NamedTuple
 
 _PACKAGE: Final = Path(__file__).parent
 _DIGESTS_FILE: Final = _PACKAGE / "compiled.json"
-"""Written by the build: each module that went into it, and the SHA-256 of its source."""
+"""A file that the build writes: each module of the extension, and the SHA-256 of its source."""
 _SHARED_EXTENSION: Final = "kestrel__mypyc"
-"""The extension that holds them all, beside the package; those of the modules only point there."""
+"""The shared extension beside the package. The extensions of the modules only refer to it."""
 
 
 class SourceFinder(MetaPathFinder):
-    """Finds the sources of kestrel's modules, also where an extension lies beside them and would be found first."""
+    """An import finder that prefers the sources of kestrel's modules to their extensions."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The source of a module; None for packages, and for modules of others."""
+        """Return the source of a module, or None for packages and for modules of other packages."""
         package, _, name = fullname.rpartition(".")
         if package.partition(".")[0] == __package__:
             for folder in path or ():
@@ -53,7 +52,7 @@ def _choose() -> _Choice:
         return _Choice("pure", "KESTREL_PURE is set")
     try:
         digests: dict[str, str] = json.loads(_DIGESTS_FILE.read_text())
-    except FileNotFoundError:  # or it is half built
+    except FileNotFoundError:  # or the build is incomplete
         return _Choice("pure", "there is no compiled extension")
     for module, digest in digests.items():
         if _digest(_PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")) != digest:
@@ -64,7 +63,7 @@ def _choose() -> _Choice:
 
 
 def _digest(source: Path) -> str:
-    """Empty for a source that is gone."""
+    """Return the digest of a source, or an empty string if it is missing."""
     return hashlib.sha256(source.read_bytes()).hexdigest() if source.exists() else ""
 
 
@@ -72,9 +71,9 @@ _CHOSEN: Final = _choose()
 BUILD: Final = _CHOSEN.build
 """`compiled` or `pure`."""
 REASON: Final = _CHOSEN.reason
-"""Why it is pure; empty when it is not."""
+"""The reason for the pure build, or an empty string."""
 IS_OUTDATED: Final = _CHOSEN.is_outdated
-"""Whether there is an extension that is not used, though nobody said so: it has to be built anew."""
+"""Whether an extension exists but is outdated and has to be rebuilt."""
 
 if BUILD == "pure":  # before any of the modules is imported
     sys.meta_path.insert(0, SourceFinder())

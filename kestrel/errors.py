@@ -1,108 +1,108 @@
-"""What can go wrong, as one small tree: the client spoke wrongly, the server will not, the server cannot.
+"""The errors of the project: invalid requests, refusals by the server, and failures of the server.
 
-The text of each error is one sentence for the person who reads the reply or the log; each protocol has a
-table that maps the classes to its own words.
+The text of each error is one sentence for readers of the reply or the log. Each protocol has a table that maps the
+classes to its own words.
 """
 
 from __future__ import annotations
 
 
 class KestrelError(Exception):
-    """Everything this project raises on purpose."""
+    """Base class of all errors that this project raises on purpose."""
 
 
-# The client spoke wrongly.
+# Invalid requests.
 
 
 class ClientError(KestrelError):
-    """The request makes no sense; the same request will fail again."""
+    """An invalid request: it will fail again if repeated."""
 
 
 class BadQueueName(ClientError):
-    """No queue can have that name."""
+    """An invalid queue name."""
 
 
 class TooManyOpenReads(ClientError):
-    """The connection already holds as many open reads of that queue as maxOpenTransactions allows."""
+    """An open read beyond the connection's limit for the queue (maxOpenTransactions)."""
 
 
 class OpenReadExists(ClientError):
-    """A plain get of a queue on which this connection holds an open read."""
+    """A plain get of a queue on which this connection has an open read."""
 
 
 class UnknownStatus(ClientError):
-    """The server has no status of that name."""
+    """An unknown name of a status."""
 
 
 class StatusForbidden(UnknownStatus):
-    """A status that the server takes by itself alone."""
+    """A status that clients cannot set."""
 
 
 class RequestTooSlow(ClientError):
-    """What the client began has not ended in time, or is in the way of others."""
+    """A request that takes too long, or too much memory for its time."""
 
 
 class TooFewOpenReads(ClientError):
-    """A confirm of more reads than are open; nothing was confirmed."""
+    """A confirm of more reads than are open. Nothing was confirmed."""
 
 
 class RangeRefused(ClientError):
-    """Those items cannot be read by their ids: the queue has none, another reader has it, or they were released."""
+    """A refused read of items by their ids: they have none, another reader has them, or they were released."""
 
 
-# The server will not, now.
+# Refusals, for now.
 
 
 class Unavailable(KestrelError):
-    """The server refuses this command at present (status, connection limit, allow-list)."""
+    """A command that the server refuses at present (status, connection limit, client list)."""
 
 
 class NotAuthorized(Unavailable):
-    """The client is not in the list of those who may do that."""
+    """A command that this client is not allowed to send."""
 
 
-# The server cannot.
+# Failures of the server.
 
 
 class StorageError(KestrelError):
-    """The storage could not do what was asked."""
+    """A failure of the storage."""
 
 
 class TooManyQueues(StorageError):
-    """A queue that does not exist does not come into being."""
+    """A queue that is not created because there are too many."""
 
 
 class StorageRefused(StorageError):
-    """No put is taken now (disk full, database away); everything else goes on."""
+    """A refused put (disk full, database away). Other commands still work."""
 
 
 class ItemTooLarge(StorageError):
-    """The storage cannot hold an item of that size."""
+    """An item too large for the storage."""
 
 
 class QueueFailed(StorageError):
-    """This queue object is dead: its disk failed. The queue can be opened anew at its last safe state."""
+    """A queue that failed because its disk failed. It can be reopened at its last committed state."""
 
 
 class BadStorageArgument(StorageError):
-    """A storage description (``name:argument?option=value``) that cannot be used."""
+    """An invalid storage description (``name:argument?option=value``)."""
 
 
 class BrokenStoragePlugin(BadStorageArgument):
-    """The storage of another distribution that a description names cannot be used, for a fault of its own."""
+    """A storage plugin that cannot be used because of an error of its own."""
 
 
 class StorageInUse(StorageError):
-    """Another server owns what the storage is to keep its queues in."""
+    """A storage that another server owns."""
 
 
 class FolderInUse(StorageInUse):
-    """Another server owns the queue folder."""
+    """A queue folder that another server owns."""
 
 
 class OwnershipLost(StorageError):
-    """Another server may own by now what the storage keeps its queues in: nothing is written any more."""
+    """A storage that another server may own by now. Nothing more is written."""
 
 
 class DatabaseAway(StorageError):
-    """The database did not answer: whether it has done what it was asked is not known."""
+    """A database that did not answer. Whether it carried out the last request is unknown."""

@@ -1,7 +1,7 @@
-r"""Names and text that are safe to show: what could forge a line of a log or control a terminal is escaped.
+r"""Safe display of names and text: characters that could forge a log line or control a terminal are escaped.
 
-A name is shown as UTF-8 where it is that. Its other bytes, those of control characters, and of the separators U+2028
-and U+2029, are shown as `\xNN`, and a backslash as `\\`. Two names never look the same; `unescape_name` finds the name.
+A name is shown as UTF-8 where it is valid UTF-8. Other bytes, those of control characters, and of the separators U+2028
+and U+2029, are shown as `\xNN`, and a backslash as `\\`. Two names never look the same. `unescape_name` is the inverse.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 _UNSAFE_RANGES: Final = "\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
-"""Control characters (C0, DEL, C1), the line and paragraph separators, and surrogates, which no encoding has."""
+"""Control characters (C0, DEL, C1), the line and paragraph separators, and surrogates, which UTF-8 cannot encode."""
 _UNSAFE: Final = re.compile(f"[{_UNSAFE_RANGES}]")
 _UNSAFE_IN_NAMES: Final = re.compile(rf"[{_UNSAFE_RANGES}\\]")
 _NOT_ASCII: Final = re.compile("[^\x00-\x7f]+")
@@ -29,12 +29,12 @@ def _escape_match(match: re.Match[str]) -> str:
 
 
 def show_name(name: bytes) -> str:
-    """Return a queue's name as text, the same everywhere."""
+    """Return a queue's name as safe text."""
     return _UNSAFE_IN_NAMES.sub(_escape_name_match, name.decode("utf-8", "surrogateescape"))
 
 
 def show_names(names: Iterable[bytes]) -> str:
-    """Return the names as they are shown, with commas between."""
+    """Return the names as safe text, separated by commas."""
     return ",".join(map(show_name, names))
 
 
@@ -47,10 +47,10 @@ def _escape_bytes(match: re.Match[str]) -> str:
 
 
 def unescape_name(shown: bytes) -> bytes:
-    r"""Return the name that is shown so, in UTF-8 or with `\xNN` for any byte. Other backslashes stay."""
+    r"""Return the name that is shown as `shown`, in UTF-8 or with `\xNN` for any byte. Other backslashes stay."""
     return _ESCAPES.sub(lambda match: bytes.fromhex(match[1].decode()) if match[1] else b"\\", shown)
 
 
 def escape_non_ascii(text: str) -> str:
-    r"""Return text of shown names with each byte above 127 as `\xNN`, which `unescape_name` takes as well."""
+    r"""Return text of shown names with each byte above 127 as `\xNN`, which `unescape_name` accepts."""
     return text if text.isascii() else _NOT_ASCII.sub(_escape_bytes, text)

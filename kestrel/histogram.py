@@ -1,4 +1,4 @@
-"""Whole numbers by their size: how many there were, and about which of them a share of all was below."""
+"""Histograms of whole numbers, with counts and approximate quantiles."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 
 _EXACT: Final = 16
 """Smaller numbers have a bucket each. From there on eight buckets share each doubling, so that a bucket's middle is
-within 6 % of all that is in it."""
+within 6 % of all numbers in it."""
 
 
 def bucket_index(value: int) -> int:
-    """The place of the bucket that a number falls into. What is below 0 counts as 0."""
+    """Return the index of the bucket of a number. Negative numbers count as 0."""
     if value < _EXACT:
         return value if value > 0 else 0
     shift = value.bit_length() - 4
@@ -21,7 +21,7 @@ def bucket_index(value: int) -> int:
 
 
 def bucket_start(bucket: int) -> int:
-    """The smallest number that falls into the bucket at that place."""
+    """Return the smallest number of a bucket."""
     if bucket < _EXACT:
         return bucket
     shift = (bucket >> 3) - 1
@@ -29,21 +29,21 @@ def bucket_start(bucket: int) -> int:
 
 
 class Histogram:
-    """Numbers that were measured, sorted into buckets. It takes some hundred bytes, and a few KB at most."""
+    """A histogram of measured numbers. It takes some hundred bytes, and a few KB at most."""
 
     __slots__ = ("buckets", "count", "maximum", "minimum", "sum")
 
     def __init__(self) -> None:
         self.buckets: list[int] = []
-        """How many fell into each, up to the highest that any fell into."""
+        """Counts of the buckets, up to the highest one used."""
         self.count = 0
         self.sum = 0
         self.minimum = 0
-        """Of those that were measured; 0 if there were none. So for `maximum`."""
+        """The smallest number, or 0 if there are none."""
         self.maximum = 0
 
     def add(self, value: int, times: int = 1) -> None:
-        """That was measured so many times."""
+        """Add `value`, `times` times."""
         if value < 0:  # a clock was set back
             value = 0
         bucket = bucket_index(value)
@@ -59,7 +59,7 @@ class Histogram:
         self.sum += value * times
 
     def merge(self, other: Histogram) -> None:
-        """All that the other has was measured here as well."""
+        """Add all numbers of `other`."""
         if not other.count:
             return
         mine, theirs = self.buckets, other.buckets
@@ -73,15 +73,15 @@ class Histogram:
         self.sum += other.sum
 
     def copy(self) -> Histogram:
-        """One with the same numbers, which stays as it is."""
+        """Return an independent copy."""
         same = Histogram()
         same.merge(self)
         return same
 
     def since(self, earlier: Histogram) -> Histogram:
-        """What was measured after `earlier` was copied of this one; all of it, if this one was begun anew since.
+        """Return the numbers added since `earlier` was copied from this histogram, or all if this one was reset since.
 
-        Its least and most are those of their buckets.
+        The minimum and maximum of the result are bounds of their buckets.
         """
         buckets = [a - b for a, b in zip_longest(self.buckets, earlier.buckets, fillvalue=0)]
         filled = [place for place, times in enumerate(buckets) if times]
@@ -98,7 +98,10 @@ class Histogram:
         return newer
 
     def quantiles(self, shares: Sequence[float]) -> list[int]:
-        """About the numbers that so much of all (0 to 1, rising) was not above; 0 if there were none."""
+        """Return for each share (0 to 1, rising) the approximate number that such a share of all does not exceed.
+
+        The numbers are 0 if the histogram is empty.
+        """
         found: list[int] = []
         passed, wanted = 0, len(shares)
         for bucket, times in enumerate(self.buckets):
@@ -111,5 +114,5 @@ class Histogram:
         return found + [self.maximum] * (wanted - len(found))
 
     def count_below(self, bound: int) -> int:
-        """How many were below that power of two, or below that number if it is under 16: exactly."""
+        """Return the exact count of numbers below `bound`, which is a power of two or at most 16."""
         return sum(self.buckets[: bucket_index(bound)])

@@ -1,13 +1,13 @@
-"""Items that carry a key: a number or a name that an item keeps, however often it is put.
+"""Items with a key: a number or name that stays the same however often the item is put.
 
-Whoever puts at least once may put an item twice, and whoever takes it can tell only by a key. So both stand in the
-item, in one envelope that any language can make:
+A producer that puts at least once may put an item twice, and a consumer can detect that only by a key. So an item holds
+key and data in an envelope that any language can make:
 
-| bytes | what |
+| bytes | content |
 |---|---|
-| 3 | `c1 4b 31`, by which it is known: no text in UTF-8 has the first of them anywhere |
-| 2 | how long the key is, from 1 to 65535, the higher byte first |
-| so many | the key |
+| 3 | `c1 4b 31`, the mark; valid UTF-8 text never contains the first byte |
+| 2 | length of the key, 1 to 65535, big-endian |
+| length | the key |
 | the rest | the data |
 """
 
@@ -18,7 +18,7 @@ from typing import Final
 from kestrel.errors import KestrelError
 
 MARK: Final = b"\xc1K1"
-"""How it begins."""
+"""The first bytes of an item with a key."""
 
 LENGTH_BYTES: Final = 2
 
@@ -26,22 +26,22 @@ MAX_KEY_BYTES: Final = 65535
 
 
 class NotKeyed(KestrelError):
-    """An item is no envelope of key and data."""
+    """An item that is not an envelope of key and data."""
 
 
 def join(key: bytes, data: bytes) -> bytes:
-    """The item that has both. Raises ValueError for a key that is empty or too long."""
+    """Return an item with a key. Raises ValueError for a key that is empty or too long."""
     if not 0 < len(key) <= MAX_KEY_BYTES:
         raise ValueError(f"a key has from 1 to {MAX_KEY_BYTES} bytes, not {len(key)}")
     return b"".join((MARK, len(key).to_bytes(LENGTH_BYTES, "big"), key, data))
 
 
 def split(item: bytes) -> tuple[bytes, bytes]:
-    """Key and data. Raises `NotKeyed` for what `join` has not made."""
+    """Return the key and the data of an item. Raises `NotKeyed` if it was not made by `join`."""
     begin = len(MARK) + LENGTH_BYTES
     if not item.startswith(MARK):
-        raise NotKeyed("the item has no key: it does not begin as items with keys do")
+        raise NotKeyed("the item has no key: it does not begin with the mark of keyed items")
     size = int.from_bytes(item[len(MARK) : begin], "big")
     if not size or len(item) < begin + size:
-        raise NotKeyed("the item has no key: it ends before the key that it announces")
+        raise NotKeyed("the item has no key: it ends before the end of the key")
     return item[begin : begin + size], item[begin + size :]

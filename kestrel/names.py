@@ -1,4 +1,4 @@
-"""What a queue may be called, whoever names it: a client, a configuration, a file."""
+"""The rules for queue names."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Final
 from kestrel.errors import BadQueueName
 
 MAX_NAME_BYTES: Final = 200
-"""A file name must hold the name and its suffixes."""
+"""Limit of a name in bytes, since a file name must hold the name and its suffixes."""
 
 _LEGAL: Final = re.compile(rb"[^/~.\s\x00-\x1f\x7f]+")
 
 
 def check_queue_name(name: bytes) -> None:
-    """Raise `BadQueueName` with the reason unless a queue can have that name.
+    """Raise `BadQueueName` with the reason unless `name` is a valid queue name.
 
-    Bytes but ``/``, ``~``, ``.``, white space and control characters; 1 to 200 of them; not ``+`` alone.
+    A name has 1 to 200 bytes, without ``/``, ``~``, ``.``, white space and control characters. The name ``+`` is
+    invalid.
     """
     if not name:
         raise BadQueueName("queue name required")
@@ -30,11 +31,11 @@ def check_queue_name(name: bytes) -> None:
 
 
 def parent_of(name: bytes) -> bytes | None:
-    """The fanout queue that this one is a child of, which stands before the first ``+``; None for others."""
+    """Return the parent of a fanout child, which is the name before the first ``+``. None for other queues."""
     parent, plus, _ = name.partition(b"+")
     return parent if parent and plus else None
 
 
 def children_among(names: Iterable[bytes], parent: bytes) -> list[bytes]:
-    """Those of the names that are of children of that queue, sorted."""
+    """Return the names of children of `parent`, sorted."""
     return sorted(name for name in names if parent_of(name) == parent)

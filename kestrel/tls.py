@@ -10,47 +10,48 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class TlsOptions:
-    """How a client proves who the server is, and who it is itself. Files are in PEM.
+    """The TLS options of a client. All files are in PEM format.
 
-    The server's certificate is always verified, and so is that it is one for the host.
+    The server's certificate and host name are always verified.
     """
 
     ca_file: str | None = None
-    """Who may have signed the server's certificate; None: whoever this machine trusts."""
+    """Authorities that the server's certificate may be signed by. None: those that this machine trusts."""
     cert_file: str | None = None
-    """The client's own certificate, where the server wants one, with those between it and the CA behind it."""
+    """The client's own certificate, if the server requires one, followed by those between it and its CA."""
     key_file: str | None = None
-    """Its private key; None: it stands in `cert_file`."""
+    """The private key of the client's certificate. None: it is in `cert_file`."""
     server_name: str | None = None
-    """The name that the server's certificate must be for; None: the host that is connected to."""
+    """Name that the server's certificate must be for. None: the host of the connection."""
 
     def context(self) -> ssl.SSLContext:
-        """What connections are made with.
+        """Return the context for connections.
 
-        Raises OSError, with its `filename`, where a file cannot be read or used; ValueError for a key without a
+        Raises OSError, with its `filename`, if a file cannot be read or used, and ValueError for a key without a
         certificate.
         """
         if self.key_file is not None and self.cert_file is None:
-            raise ValueError("a key_file is of no use without the cert_file that it belongs to")
+            raise ValueError("a key_file needs the cert_file of its certificate")
         if self.ca_file is not None:
             _check_certificates(self.ca_file)
         context = ssl.create_default_context(cafile=self.ca_file)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.hostname_checks_common_name = False  # a certificate without a subjectAltName names nobody
+        context.hostname_checks_common_name = False  # a certificate must have a subjectAltName
         if self.cert_file is not None:
             _check_certificates(self.cert_file)
             key_file = self.key_file or self.cert_file
             Path(key_file).read_bytes()
             try:
-                context.load_cert_chain(self.cert_file, key_file, password="")  # rather than ask for one
+                # an empty password, so that OpenSSL does not ask for one
+                context.load_cert_chain(self.cert_file, key_file, password="")
             except ssl.SSLError as error:
                 raise OSError(errno.EINVAL, f"no key to the certificate in {self.cert_file}", key_file) from error
         return context
 
 
 def _check_certificates(path: str) -> None:
-    """Raise OSError unless there are certificates in that file."""
-    Path(path).read_bytes()  # whose errors name the file
+    """Raise OSError unless the file has certificates."""
+    Path(path).read_bytes()  # its errors name the file
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
     except ssl.SSLError as error:

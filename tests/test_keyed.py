@@ -35,7 +35,7 @@ def test_no_text_is_taken_for_an_item_with_a_key(text: str) -> None:
 def test_an_item_that_ends_before_its_key_does_or_has_an_empty_one_has_no_key() -> None:
     whole = join(b"key", b"")
     for end in range(3, len(whole)):
-        with pytest.raises(NotKeyed, match="ends before the key"):
+        with pytest.raises(NotKeyed, match="ends before the end of the key"):
             split(whole[:end])
-    with pytest.raises(NotKeyed, match="ends before the key"):
+    with pytest.raises(NotKeyed, match="ends before the end of the key"):
         split(b"\xc1K1\x00\x00hello")

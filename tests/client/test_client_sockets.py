@@ -381,7 +381,7 @@ def test_files_that_cannot_be_used_are_told_at_once(tmp_path: Path) -> None:
     broken.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
     for options, why in [
         (TlsOptions(ca_file=str(tmp_path / "none.pem")), "No such file"),
-        (TlsOptions(ca_file=key_file), "there is no certificate in it"),
+        (TlsOptions(ca_file=key_file), "it has no certificate"),
         (TlsOptions(ca_file=str(broken)), "cannot be read"),
         (TlsOptions(cert_file=cert_file), "cannot be used"),
         (TlsOptions(cert_file=cert_file, key_file=str(tmp_path / "none.key")), "No such file"),
